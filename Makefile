@@ -1,0 +1,43 @@
+# Every target sets up what it needs: a virtual environment in .venv (VENV=... for another one, which may have its own
+# torch already), with the versions of constraints.txt.
+PYTHON ?= python3
+VENV ?= .venv
+RUN := $(VENV)/bin/python
+READY := $(VENV)/.hf-posenc-installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install quickstart test test-slow check format benchmark clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(READY)  ## make the virtual environment and install the package into it
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+quickstart: $(READY)  ## train three encodings on generated sentences, test them up to four times as long: one table
+	$(RUN) train.py configs/quickstart.yaml
+
+test: $(READY)  ## the tests, a few minutes on two cores
+	$(RUN) -m pytest -q -m "not slow"
+
+test-slow: $(READY)  ## the longer proofs
+	$(RUN) -m pytest -q -m slow
+
+check: $(READY)  ## lint and types
+	$(RUN) -m ruff format --check .
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy
+
+format: $(READY)  ## format the code
+	$(RUN) -m ruff format .
+	$(RUN) -m ruff check --fix .
+
+benchmark: $(READY)  ## the cost of a training step under each encoding
+	$(RUN) benchmarks/training_step.py
+
+clean:  ## remove the virtual environment and what tools left behind; runs stay
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache build dist

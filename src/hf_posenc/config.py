@@ -1,0 +1,216 @@
+"""A config file -> checked settings: what it extends merged under it, dotted overrides over it, every key known.
+
+A file holds `data`, `model`, `train`, `score` and `systems`; each system is the whole file with what its own entry
+changes. Nothing here reads data or builds a model.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import Seq2SeqTrainingArguments
+
+from .modeling.configuration_posenc import PosEncConfig
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Corpora, vocabulary and length filter. `max_length` and `min_length` are in subwords and hold for both sides."""
+
+    source_language: str
+    target_language: str
+    train: dict[str, Any]
+    test: dict[str, dict[str, Any]]
+    validation: dict[str, Any] | None = None
+    folder: str | None = None
+    vocab_size: int = 8000
+    max_length: int | None = None
+    min_length: int | None = None
+
+
+@dataclass(frozen=True)
+class ScoreSettings:
+    """How test sets are translated and scored. `concatenate`: each k makes a test set of k consecutive pairs joined."""
+
+    edges: list[int] = field(default_factory=lambda: [25, 50, 75, 100])
+    metrics: list[str] = field(default_factory=lambda: ["bleu", "ter"])
+    concatenate: list[int] = field(default_factory=lambda: [1])
+    num_beams: int = 5
+    batch_size: int = 32
+
+
+@dataclass(frozen=True)
+class System:
+    """One row of the table: a name and everything that makes it, as plain values."""
+
+    name: str
+    data: DataSettings
+    score: ScoreSettings
+    model: dict[str, Any]
+    train: dict[str, Any]
+
+    def settings(self) -> dict[str, Any]:
+        """What a run directory remembers of the system; where the files lie does not change what they are."""
+        settings = {"data": asdict(self.data), "model": self.model, "train": self.train, "score": asdict(self.score)}
+        del settings["data"]["folder"]
+        return settings
+
+    def model_config(self, vocab_size: int, **special_token_ids: int) -> PosEncConfig:
+        return PosEncConfig(vocab_size=vocab_size, **special_token_ids, **self.model)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A config file, resolved: its systems, where its run goes, and how many systems train side by side."""
+
+    name: str
+    output: Path
+    jobs: int
+    systems: dict[str, System]
+
+    @property
+    def folder(self) -> Path:
+        return self.output / self.name
+
+
+TOP_LEVEL = ("extends", "name", "output", "jobs", "data", "model", "train", "score", "systems")
+
+
+class Loader(yaml.SafeLoader):
+    """YAML 1.1 as PyYAML reads it, but 3e-4 is a number, as everyone who writes a learning rate means it, and of the
+    many spellings of Booleans only true and false are left: `no` is a strategy of the Trainer, and a language."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(true|false)$", re.IGNORECASE), list("tTfF"))
+Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
+    """Read and check a config file; `overrides` are `dotted.key=value`. A ValueError says what is wrong and where."""
+    path = Path(path)
+    merged = read(path)
+    for override in overrides:
+        merged = merge(merged, parse_override(override))
+    refuse_unknown(merged, TOP_LEVEL, str(path))
+    if not merged.get("systems"):
+        raise ValueError(f"A config needs at least one system, but {path} has none; add one under `systems:`.")
+    if (jobs := merged.get("jobs", 1)) < 1:
+        raise ValueError(f"jobs is how many systems train side by side and must be 1 or more, but it is {jobs}.")
+    shared = {section: merged.get(section) or {} for section in ("data", "model", "train", "score")}
+    systems = {}
+    for name, changes in merged["systems"].items():
+        refuse_unknown(changes or {}, tuple(shared), f"systems.{name}")
+        systems[name] = checked_system(name, merge(shared, changes or {}))
+    share_test_sets(systems)
+    return Experiment(merged.get("name", path.stem), Path(merged.get("output", "runs")), jobs, systems)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A YAML file over the file that it `extends`."""
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader) or {}
+    except FileNotFoundError:
+        raise FileNotFoundError(f"A config file must exist, but there is none at {path}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"A config file must be YAML in UTF-8, but {path} is not: {error}") from None
+    if not isinstance(content, Mapping):
+        raise ValueError(f"A config file must hold keys and values, but {path} holds {type(content).__name__}.")
+    parent = content.get("extends")
+    return merge(read(path.parent / parent), content) if parent else dict(content)
+
+
+def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Mappings merge key by key; any other value replaces what was there. A mapping of None is as if it were empty."""
+    merged = dict(under)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if both else value
+    return merged
+
+
+def parse_override(override: str) -> dict[str, Any]:
+    dotted, equals, value = override.partition("=")
+    if not equals or not all(dotted.split(".")):
+        raise ValueError(f"An override is written dotted.key=value, but it is {override!r}.")
+    nested: Any = yaml.load(value, Loader)
+    for key in reversed(dotted.split(".")):
+        nested = {key: nested}
+    return nested
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> None:
+    known = list(known)
+    for key in given:
+        if key not in known:
+            nearest = difflib.get_close_matches(str(key), known, n=1, cutoff=0)[0]
+            raise ValueError(f"{where} has no key {key!r}; the nearest one is {nearest!r}.")
+
+
+def checked_system(name: str, sections: Mapping[str, Any]) -> System:
+    """A system whose sections have only known keys, and whose model can be built."""
+    if not re.fullmatch(r"[\w.+-]+", name) or name == "data":
+        raise ValueError(
+            f"A system's name is a folder's: letters, digits, '.', '+', '-', '_', and not 'data', which holds the corpora; "
+            f"it is {name!r}."
+        )
+    for section, kind in (("data", DataSettings), ("score", ScoreSettings), ("train", Seq2SeqTrainingArguments)):
+        refuse_unknown(sections[section], [f.name for f in fields(kind)], f"systems.{name}: {section}")
+    missing = [key for key in ("source_language", "target_language", "train", "test") if not sections["data"].get(key)]
+    if missing:
+        raise ValueError(f"systems.{name}: data needs {', '.join(missing)}; add what is missing under `data:`.")
+    data = DataSettings(**sections["data"])
+    if data.min_length and data.max_length and data.min_length > data.max_length:
+        raise ValueError(
+            f"systems.{name}: no pair can be at least min_length={data.min_length} and at most max_length="
+            f"{data.max_length} subwords long; make min_length the smaller one."
+        )
+    system = System(name, data, ScoreSettings(**sections["score"]), dict(sections["model"]), dict(sections["train"]))
+    system.model_config(vocab_size=data.vocab_size)
+    return system
+
+
+def share_test_sets(systems: Mapping[str, System]) -> None:
+    """All rows of a table have the same test sets, vocabulary and groups: systems may differ in the rest only."""
+    first, *others = systems.values()
+    for other in others:
+        for section, key in [
+            ("data", k) for k in ("source_language", "target_language", "test", "folder", "vocab_size")
+        ] + [("score", f.name) for f in fields(ScoreSettings)]:
+            ours, theirs = (getattr(getattr(system, section), key) for system in (first, other))
+            if ours != theirs:
+                raise ValueError(
+                    f"The systems of one config must share {section}.{key}, or their scores could not stand in one table, "
+                    f"but {first.name} has {ours!r} and {other.name} has {theirs!r}; move it out of `systems:`."
+                )
+
+
+def differing_key(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> str | None:
+    """The first dotted key whose value is not the same in both, with both values."""
+    for key in dict.fromkeys([*old, *new]):
+        ours, theirs = old.get(key), new.get(key)
+        if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+            if found := differing_key(ours, theirs, f"{prefix}{key}."):
+                return found
+        elif ours != theirs:
+            return f"{prefix}{key} was {ours!r} and is {theirs!r}"
+    return None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    os.replace(unfinished, path)

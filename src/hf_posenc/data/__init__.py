@@ -1,0 +1,286 @@
+"""Corpora of many forms in, datasets of one form out.
+
+The form is the Hub's own for parallel text: a `datasets.Dataset` with the one column `translation`, which holds
+`{source_language: text, target_language: text}`. `load_pairs` reads it, `join_consecutive` makes long pairs of short
+ones, `encode_pairs` turns text into token ids, `filter_lengths` bounds what is trained on.
+
+Length means subwords without special tokens, everywhere. Files are streamed into a memory-mapped Arrow file, so a
+corpus need not fit into memory; a file that has changed is read again.
+"""
+
+import difflib
+import glob
+import logging
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import datasets
+import numpy as np
+from datasets import Dataset, Features, Value
+from datasets.exceptions import DatasetGenerationError
+from transformers import PreTrainedTokenizerBase
+
+from hf_posenc.data.files import absolute_path, file_parts, read_parts
+from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
+
+logger = logging.getLogger(__name__)
+
+KINDS = {"dataset": ("name", "split", "revision"), "files": (), "generator": ()}
+GENERATOR_KEYS = ("seed", "pairs", "min_words", "max_words")
+LARGE = 100_000  # pairs; beyond it work takes long enough to deserve a progress bar
+BATCH = 1_000
+
+
+def load_pairs(
+    where: Mapping[str, Any], *, source_language: str, target_language: str, folder: str | None = None
+) -> Dataset:
+    """The pairs that `where` describes, in their order. `where` holds exactly one of
+
+    - `dataset`: a dataset on the Hub or a local folder, with `name`, `split` and `revision` as in `load_dataset`;
+    - `files`: two aligned texts `[a.de, a.en]`, a `.tsv` (source, tab, target), a `.jsonl` (a `{"translation": {...}}`
+      a line), or a list of these, read one after the other; each plain or `.gz`, relative to `folder`;
+    - `generator`: `{seed, pairs, min_words, max_words}` for the embedded German-English generator;
+
+    and, if wanted, `first: n`, which keeps the first n pairs, and then `join: k` (see `join_consecutive`). A key whose
+    value is None counts as absent. A pair with an empty side is kept. What cannot be read is a ValueError that names
+    the file and the line, a missing file a FileNotFoundError.
+    """
+    where = {key: value for key, value in where.items() if value is not None}
+    kinds = [kind for kind in KINDS if kind in where]
+    known = [key for kind in kinds or KINDS for key in (kind, *KINDS[kind])]
+    _refuse_unknown_keys(where, [*known, "first", "join"], "a description of data")
+    if len(kinds) != 1:
+        raise ValueError(
+            f"a description of data holds exactly one of {', '.join(KINDS)}, but it holds "
+            f"{' and '.join(kinds) or 'none'}: write for example {{files: [train.de, train.en]}}"
+        )
+    if source_language == target_language:
+        raise ValueError(
+            f"source_language and target_language must differ, but both are {source_language!r}: name one of each"
+        )
+    load = {"dataset": _load_dataset, "files": _load_files, "generator": _load_generated}[kinds[0]]
+    pairs = load(where, (source_language, target_language), folder)
+    if "first" in where:
+        pairs = pairs.select(range(min(_positive("first", where["first"]), len(pairs))))
+    pairs = _in_form(pairs, (source_language, target_language))
+    return join_consecutive(pairs, where["join"]) if "join" in where else pairs
+
+
+def join_consecutive(pairs: Dataset, k: int) -> Dataset:
+    """Each `k` consecutive pairs as one, their texts joined with a space; the last one may be of fewer.
+
+    28,075 pairs joined by two are 14,038. An empty text adds no space.
+    """
+    _positive("join", k)
+
+    def join(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        rows = batch["translation"]
+        groups = [rows[i : i + k] for i in range(0, len(rows), k)]
+        return {
+            "translation": [
+                {language: " ".join(filter(None, (row[language] for row in group))) for language in group[0]}
+                for group in groups
+            ]
+        }
+
+    return _map(pairs, join, pairs.features, batch_size=k * max(1, BATCH // k))
+
+
+def encode_pairs(
+    pairs: Dataset, tokenizer: PreTrainedTokenizerBase, *, source_language: str, target_language: str
+) -> Dataset:
+    """Token ids in place of text: `input_ids` and `labels`, lists that end in `</s>`, nothing truncated or padded;
+    `source_length` and `target_length`, in subwords without special tokens. All pairs stay, in their order.
+    """
+    num_special = tokenizer.num_special_tokens_to_add()
+
+    def encode(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        sources = [row[source_language] for row in batch["translation"]]
+        targets = [row[target_language] for row in batch["translation"]]
+        input_ids = tokenizer(sources, truncation=False, return_attention_mask=False)["input_ids"]
+        labels = tokenizer(text_target=targets, truncation=False, return_attention_mask=False)["input_ids"]
+        return {
+            "input_ids": input_ids,
+            "labels": labels,
+            "source_length": [len(ids) - num_special for ids in input_ids],
+            "target_length": [len(ids) - num_special for ids in labels],
+        }
+
+    ids, length = datasets.Sequence(Value("int32")), Value("int32")
+    features = Features({"input_ids": ids, "labels": ids, "source_length": length, "target_length": length})
+    return _map(pairs, encode, features)
+
+
+def filter_lengths(encoded: Dataset, *, min_length: int | None, max_length: int | None) -> Dataset:
+    """The pairs to train on: neither side is empty, shorter than `min_length` or longer than `max_length` subwords.
+
+    How many are dropped is logged, empty ones as a warning. A ValueError if none is left. Test sets are not filtered:
+    a pair with an empty side is scored like any other.
+    """
+    lengths = encoded.with_format("numpy")
+    source, target = lengths["source_length"][:], lengths["target_length"][:]
+    shorter, longer = np.minimum(source, target), np.maximum(source, target)
+    least, most = max(min_length or 0, 1), np.inf if max_length is None else max_length
+    kept = (shorter >= least) & (longer <= most)
+    if not kept.any():
+        raise ValueError(
+            f"training needs pairs with both sides of {least} to {most} subwords (min_length={min_length}, "
+            f"max_length={max_length}), but none of {len(encoded)} is. Pairs by the length of their longer side:\n"
+            f"{_histogram(longer)}\nchoose bounds that hold some of them"
+        )
+    if num_empty := int((shorter == 0).sum()):
+        logger.warning("dropped %d of %d pairs: one side is empty", num_empty, len(encoded))
+    logger.info("kept %d of %d pairs, of %s to %s subwords a side", kept.sum(), len(encoded), least, most)
+    return encoded.select(np.flatnonzero(kept))
+
+
+def train_tokenizer(pairs: Dataset, vocab_size: int, *, source_language: str, target_language: str) -> PosEncTokenizer:
+    """One tokenizer for both languages, learned from both sides of `pairs`: give it the unfiltered training text."""
+    texts = (
+        row[language]
+        for batch in pairs.iter(BATCH)
+        for row in batch["translation"]
+        for language in (source_language, target_language)
+    )
+    return PosEncTokenizer.train(texts, vocab_size)
+
+
+def _load_dataset(where: Mapping[str, Any], languages: tuple[str, str], folder: str | None) -> Dataset:
+    local = absolute_path(where["dataset"], folder)
+    name = local if os.path.isdir(local) else where["dataset"]
+    loaded = datasets.load_dataset(name, **{key: where.get(key) for key in KINDS["dataset"]})
+    if isinstance(loaded, datasets.DatasetDict):
+        if len(loaded) > 1:
+            raise ValueError(
+                f"one split is read, but {name} has {', '.join(loaded)}: add for example split: {next(iter(loaded))}"
+            )
+        loaded = next(iter(loaded.values()))
+    column = loaded.features.get("translation")
+    found = column.languages if isinstance(column, datasets.Translation) else column
+    if not isinstance(found, Collection) or not set(languages) <= set(found):
+        raise ValueError(
+            f"a dataset needs a column `translation` with {' and '.join(languages)}, but {name} has "
+            f"{dict(loaded.features)}: choose other languages or another `name`, or write a .jsonl and use `files`"
+        )
+    return loaded
+
+
+def _load_files(where: Mapping[str, Any], languages: tuple[str, str], folder: str | None) -> Dataset:
+    parts = file_parts(where["files"], folder)
+    paths = [path for part in parts for path in part]
+    large = sum(map(os.path.getsize, paths)) > 50 * LARGE  # a compressed pair takes some 50 bytes
+    return _stream(read_parts, languages, paths, large, parts=parts, languages=languages)
+
+
+def _load_generated(where: Mapping[str, Any], languages: tuple[str, str], folder: str | None) -> Dataset:
+    from hf_posenc import generator
+
+    settings = where["generator"]
+    if not isinstance(settings, Mapping) or any(type(settings.get(key)) is not int for key in GENERATOR_KEYS):
+        raise ValueError(
+            f"`generator` needs {', '.join(GENERATOR_KEYS)}, all whole numbers, but it is {settings!r}: give all four"
+        )
+    _refuse_unknown_keys(settings, GENERATOR_KEYS, "`generator`")
+    if set(languages) != set(generator.LANGUAGES):
+        raise ValueError(
+            f"the generator writes {' and '.join(generator.LANGUAGES)}, but the languages asked for are "
+            f"{' and '.join(languages)}: set source_language and target_language to its two, in either order"
+        )
+    code = glob.glob(os.path.join(os.path.dirname(str(generator.__file__)), "*.py"))
+    written = (generator.LANGUAGES[0], generator.LANGUAGES[1])
+    large = settings["pairs"] > LARGE
+    return _stream(generator.generate_pairs, languages, code, large, written, **settings)
+
+
+def _stream(
+    read: Callable[..., Iterator[tuple[str, str]]],
+    languages: tuple[str, str],
+    depends_on: list[str],
+    large: bool,
+    written: tuple[str, str] | None = None,
+    /,
+    **how: Any,
+) -> Dataset:
+    """The pairs of `read(**how)`, on disk; `written` names their languages where the order is another.
+
+    datasets finds them in its cache again by `read` and its arguments alone. The state of the files they depend on, the
+    reading code among them, is made an argument too: a changed file never gives yesterday's pairs.
+    """
+    code = glob.glob(os.path.join(os.path.dirname(__file__), "*.py"))
+    status = [os.stat(path) for path in sorted([*code, *depends_on])]
+    state = tuple((one.st_size, one.st_mtime_ns) for one in status)
+    arguments = {"read": read, "how": how, "written": written or languages, "state": state}
+    try:
+        with _progress_bars(shown=large):
+            return Dataset.from_generator(_rows, features=_features(languages), gen_kwargs=arguments)
+    except DatasetGenerationError as error:
+        if isinstance(error.__cause__, ValueError | OSError):
+            raise error.__cause__ from None
+        raise
+
+
+def _rows(
+    read: Callable[..., Iterator[tuple[str, str]]], how: dict[str, Any], written: tuple[str, str], state: object
+) -> Iterator[dict[str, Any]]:
+    for texts in read(**how):
+        yield {"translation": dict(zip(written, texts, strict=True))}
+
+
+def _in_form(pairs: Dataset, languages: tuple[str, str]) -> Dataset:
+    features = _features(languages)
+
+    def shape(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        rows = batch["translation"]
+        return {"translation": [{language: row[language] or "" for language in languages} for row in rows]}
+
+    return pairs if pairs.features == features else _map(pairs, shape, features)
+
+
+def _features(languages: tuple[str, str]) -> Features:
+    return Features({"translation": {language: Value("string") for language in languages}})
+
+
+def _map(pairs: Dataset, function: Callable[..., Any], features: Features, batch_size: int = BATCH) -> Dataset:
+    with _progress_bars(shown=len(pairs) > LARGE):
+        return pairs.map(
+            function, batched=True, batch_size=batch_size, features=features, remove_columns=pairs.column_names
+        )
+
+
+@contextmanager
+def _progress_bars(*, shown: bool) -> Iterator[None]:
+    """Hide datasets' progress bars inside unless `shown`. A setting of the user's wins and is left as it was."""
+    fixed = datasets.config.HF_DATASETS_DISABLE_PROGRESS_BARS is not None or datasets.are_progress_bars_disabled()
+    if shown or fixed:
+        yield
+        return
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        datasets.enable_progress_bars()
+
+
+def _positive(key: str, value: Any) -> int:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"`{key}` must be a whole number of pairs, at least 1, but it is {value!r}: change or omit it")
+    return value
+
+
+def _refuse_unknown_keys(given: Mapping[str, Any], known: Collection[str], what: str) -> None:
+    for key in given:
+        if key not in known:
+            nearest = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)[0]
+            raise ValueError(f"{what} knows {', '.join(known)}, but not {key!r}: did you mean {nearest!r}?")
+
+
+def _histogram(lengths: np.ndarray) -> str:
+    """A line a bucket, each bucket as wide as all before it: its bounds, its count, its share as a bar."""
+    lines, low, high = [], 0, 10
+    while low <= max(lengths, default=-1):
+        count = int(((lengths >= low) & (lengths <= high)).sum())
+        lines.append(f"{low:>6} to {high:>6} {count:>9} {'#' * round(40 * count / len(lengths))}".rstrip())
+        low, high = high + 1, 2 * high
+    return "\n".join(lines)

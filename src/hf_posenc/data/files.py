@@ -1,0 +1,127 @@
+"""Pairs from files: two aligned texts, tab-separated columns, or JSON lines, each plain or gzip, read line by line.
+
+Lines end at a line feed only: other characters that Unicode calls line ends occur inside the lines of aligned corpora.
+A carriage return before the line feed and a byte order mark before the first line are not text.
+"""
+
+import codecs
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Any
+
+TABLES = (".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz")
+
+
+def file_parts(files: Any, folder: str | None) -> tuple[tuple[str, ...], ...]:
+    """The parts of a corpus, each the absolute paths of one table or of two aligned texts.
+
+    A ValueError if `files` is not of that shape, a FileNotFoundError if one does not exist.
+    """
+    parts = tuple(_parts(files))
+    if not parts:
+        raise _misshapen(files)
+    resolved = tuple(tuple(absolute_path(name, folder) for name in part) for part in parts)
+    for path in (path for part in resolved for path in part):
+        if not os.path.isfile(path):
+            raise FileNotFoundError(
+                f"a file of pairs must exist, but {path} is not a file: correct the path; "
+                f"a relative one starts at {absolute_path('', folder)}"
+            )
+    return resolved
+
+
+def read_parts(parts: tuple[tuple[str, ...], ...], languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    """(source, target) of every line of every part. A ValueError names the file and the line that cannot be read."""
+    for part in parts:
+        if len(part) == 2:
+            yield from _read_aligned(*part)
+        elif part[0].removesuffix(".gz").endswith(".tsv"):
+            yield from _read_tsv(part[0])
+        else:
+            yield from _read_jsonl(part[0], languages)
+
+
+def absolute_path(path: str, folder: str | None) -> str:
+    return os.path.abspath(os.path.join(os.path.expanduser(folder or ""), os.path.expanduser(path)))
+
+
+def _parts(files: Any) -> Iterator[tuple[str, ...]]:
+    if isinstance(files, str) and files.endswith(TABLES):
+        yield (files,)
+    elif not isinstance(files, list | tuple):
+        raise _misshapen(files)
+    elif len(files) == 2 and all(isinstance(name, str) and not name.endswith(TABLES) for name in files):
+        yield tuple(files)
+    else:
+        for item in files:
+            yield from _parts(item)
+
+
+def _misshapen(files: Any) -> ValueError:
+    return ValueError(
+        "`files` takes two aligned texts, a .tsv, a .jsonl (each plain or .gz), or a list of these, but "
+        f"{files!r} is none of them: write for example [a.de, a.en] or [[a.de, a.en], [b.de, b.en]]"
+    )
+
+
+def _read_aligned(source: str, target: str) -> Iterator[tuple[str, str]]:
+    sources, targets = _lines(source), _lines(target)
+    for number, (source_text, target_text) in enumerate(zip_longest(sources, targets), 1):
+        if source_text is None or target_text is None:
+            shorter, longer, rest = (source, target, targets) if source_text is None else (target, source, sources)
+            raise ValueError(
+                f"aligned files must have the same number of lines, but {shorter} ends after line {number - 1} and "
+                f"{longer} has {number + sum(1 for _ in rest)} lines: find where they part and align them again"
+            )
+        yield source_text, target_text
+
+
+def _read_tsv(path: str) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(_lines(path), 1):
+        columns = line.split("\t")
+        if len(columns) != 2:
+            raise ValueError(
+                f"a line of a .tsv must have two columns, source and target, but {path}, line {number}, has "
+                f"{len(columns)}: separate the two texts by one tab and keep tabs out of them"
+            )
+        yield columns[0], columns[1]
+
+
+def _read_jsonl(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(_lines(path), 1):
+        try:
+            source, target = (json.loads(line)["translation"][language] for language in languages)
+            # JSON can spell half a character, which no file can hold; and only text can be added to text.
+            ("" + source + target).encode()
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f'a line of a .jsonl must be {{"translation": {{"{languages[0]}": text, "{languages[1]}": text}}}}, '
+                f"but {path}, line {number}, is {line[:80]!r} ({type(error).__name__}: {error}): "
+                "correct or remove the line"
+            ) from None
+        yield source, target
+
+
+def _lines(path: str) -> Iterator[str]:
+    number = 0
+    with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as stream:
+        try:
+            for number, line in enumerate(stream, 1):
+                text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                yield text.removesuffix(b"\n").removesuffix(b"\r").decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"a file of pairs must be UTF-8, but {path}, line {number}, is not ({error}): "
+                "convert it, for example by iconv -f ISO-8859-1 -t UTF-8"
+            ) from None
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ValueError(
+                f"a file named .gz must be whole and gzip, but {path} breaks off after line {number} ({error}): "
+                "fetch or compress it again"
+            ) from None
+    if number == 0:
+        raise ValueError(f"a file of pairs must have lines, but {path} is empty: fill it or take it off the list")

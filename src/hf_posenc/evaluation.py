@@ -1,0 +1,53 @@
+"""Translate test sets and score them by source length."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from .config import ScoreSettings, System, write_whole
+from .metrics import load_length_buckets
+
+
+def translate_test_set(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    test: Dataset,
+    system: System,
+    path: Path,
+    **bar: Any,
+) -> dict[str, Any]:
+    """Translate by beam search into `path`, JSON lines in the test set's order, unless it is there; returns its columns."""
+    if not path.exists():
+        sources = [row[system.data.source_language] for row in test["translation"]]
+        made = model.translations(
+            sources, tokenizer, batch_size=system.score.batch_size, num_beams=system.score.num_beams, **bar
+        )
+        lines = zip(made.texts, made.truncated, strict=True)
+        write_whole(path, "".join(json.dumps({"text": t, "truncated": c}, ensure_ascii=False) + "\n" for t, c in lines))
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {"text": [row["text"] for row in rows], "truncated": [row["truncated"] for row in rows]}
+
+
+def score(translations: dict[str, Any], test: Dataset, target_language: str, settings: ScoreSettings) -> dict[str, Any]:
+    """The length_buckets result of one test set, with the number of truncated translations and the test set's hash."""
+    references = [row[target_language] for row in test["translation"]]
+    result = load_length_buckets().compute(
+        predictions=translations["text"],
+        references=references,
+        source_lengths=list(test["source_length"]),
+        edges=settings.edges,
+        metrics=settings.metrics,
+    )
+    return result | {"truncated": sum(translations["truncated"]), "test_set_sha256": hash_of(test)}
+
+
+def hash_of(test: Dataset) -> str:
+    """SHA-256 of a test set's texts and lengths: what must be equal for two scores to be comparable."""
+    digest = hashlib.sha256()
+    for row in test:
+        digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False).encode())
+    return digest.hexdigest()

@@ -1,0 +1,246 @@
+"""A config file's systems -> runs/<name>/<system>/: trained, translated, scored; then one table and one picture for all.
+
+    runs/<name>/tokenizer/                  trained on the unfiltered training text, shared by all systems
+    runs/<name>/data/                       encoded training and validation pairs, test sets with their source lengths
+    runs/<name>/<system>/settings.yaml      everything that makes the system
+                         checkpoints/       the Trainer's
+                         training.jsonl     loss by step and by seconds
+                         model/             weights, config, code and tokenizer: load it with from_pretrained
+                         translations/      one file for each test set
+                         scores.json        the result; a system that has it is finished
+    runs/<name>/results.json  table-*.md  bleu-by-length-*.png
+
+Whatever is there already and belongs to the same settings is used as it is, so an interrupted run goes on where it was.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from datasets import Dataset, load_from_disk
+from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerBase, set_seed
+
+from .config import Experiment, System, differing_key, write_whole
+from .data import encode_pairs, filter_lengths, join_consecutive, load_pairs, train_tokenizer
+from .evaluation import score, translate_test_set
+from .modeling.modeling_posenc import PosEncForConditionalGeneration
+from .modeling.tokenization_posenc import PosEncTokenizer
+from .plots import bleu_by_length, save_figure
+from .tables import length_table, markdown, text
+from .training import arguments, check_weights, train
+
+
+def prepare(experiment: Experiment) -> None:
+    """Everything that can go wrong before training: settings, data, vocabulary, lengths. Writes what the systems share."""
+    for system in experiment.systems.values():
+        arguments(system.train, experiment.folder / system.name)
+        check_same_settings(experiment, system)
+    first, *_ = experiment.systems.values()
+    tokenizer = shared_tokenizer(experiment, first)
+    for name in test_sets(first):
+        test_set(experiment, first, name, tokenizer)
+    for system in experiment.systems.values():
+        training_pairs(experiment, system, tokenizer)
+        validation_pairs(experiment, system, tokenizer)
+
+
+def check_same_settings(experiment: Experiment, system: System) -> None:
+    """Refuse a run directory that other settings have made, and write down those of a new one."""
+    path = experiment.folder / system.name / "settings.yaml"
+    settings = system.settings()
+    if not path.exists():
+        write_whole(path, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+        return
+    if difference := differing_key(yaml.safe_load(path.read_text(encoding="utf-8")), settings):
+        raise ValueError(
+            f"A run directory belongs to the settings that made it, but in {path.parent} {difference}; undo the change, "
+            f"give the run another name (name=...), or delete the directory."
+        )
+
+
+def shared_tokenizer(experiment: Experiment, system: System) -> PreTrainedTokenizerBase:
+    """The vocabulary of all systems, trained once."""
+    folder = experiment.folder / "tokenizer"
+    if not folder.exists():
+        pairs = load(system, system.data.train)
+        tokenizer = train_tokenizer(pairs, system.data.vocab_size, **languages(system))
+        whole(folder, tokenizer.save_pretrained)
+    return PosEncTokenizer.from_pretrained(folder)
+
+
+def training_pairs(experiment: Experiment, system: System, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    """The encoded training pairs within the system's length filter."""
+    encoded = encoded_pairs(experiment, system, tokenizer, system.data.train)
+    return filter_lengths(encoded, min_length=system.data.min_length, max_length=system.data.max_length)
+
+
+def validation_pairs(experiment: Experiment, system: System, tokenizer: PreTrainedTokenizerBase) -> Dataset | None:
+    """The encoded validation pairs, all lengths, or None if the config names none."""
+    where = system.data.validation
+    return encoded_pairs(experiment, system, tokenizer, where) if where else None
+
+
+def encoded_pairs(
+    experiment: Experiment, system: System, tokenizer: PreTrainedTokenizerBase, where: dict[str, Any]
+) -> Dataset:
+    """The pairs that `where` describes as token ids, kept in the run."""
+    key = json.dumps(where, sort_keys=True)
+    folder = experiment.folder / "data" / f"encoded-{short_hash(key)}"
+    if not folder.exists():
+        encoded = encode_pairs(load(system, where), tokenizer, **languages(system))
+        whole(folder, encoded.save_to_disk)
+    return load_from_disk(str(folder))
+
+
+def test_sets(system: System) -> list[str]:
+    """The names of the test sets, those joined by k > 1 as `name-xk`."""
+    return [
+        name if k == 1 else f"{name}-x{k}" for name in system.data.test for k in sorted(set(system.score.concatenate))
+    ]
+
+
+def test_set(experiment: Experiment, system: System, name: str, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    """A test set's pairs and their `source_length` in subwords, kept in the run."""
+    folder = experiment.folder / "data" / f"test-{name}"
+    if not folder.exists():
+        plain, _, k = name.rpartition("-x")
+        pairs = (
+            load(system, system.data.test[name]) if name in system.data.test else load(system, system.data.test[plain])
+        )
+        if name not in system.data.test:
+            pairs = join_consecutive(pairs, int(k))
+        lengths = encode_pairs(pairs, tokenizer, **languages(system))["source_length"]
+        whole(folder, pairs.add_column("source_length", lengths).save_to_disk)
+    return load_from_disk(str(folder))
+
+
+def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
+    """Train, translate and score one system, from wherever it stands; `bar` is the line of its progress bar."""
+    system = experiment.systems[name]
+    folder = experiment.folder / name
+    if (folder / "scores.json").exists():
+        return
+    tokenizer = shared_tokenizer(experiment, system)
+    if not (folder / "model").exists():
+        train_system(experiment, system, tokenizer, bar)
+    check_weights(folder / "model")
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder / "model")
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    scores: dict[str, Any] = {}
+    for name_of_test in test_sets(system):
+        test = test_set(experiment, system, name_of_test, tokenizer)
+        made = translate_test_set(
+            model, tokenizer, test, system, folder / "translations" / f"{name_of_test}.jsonl", progress=True,
+            description=f"{name}: {name_of_test}", bar=bar,
+        )  # fmt: skip
+        scores[name_of_test] = score(made, test, system.data.target_language, system.score)
+    facts = json.loads((folder / "model" / "training.json").read_text(encoding="utf-8"))
+    vocabulary = short_hash(tokenizer.backend_tokenizer.to_str())
+    result = {"tokenizer": vocabulary, "max_length": system.data.max_length, "training": facts, "tests": scores}
+    write_whole(folder / "scores.json", json.dumps(result, indent=1))
+
+
+def train_system(experiment: Experiment, system: System, tokenizer: PreTrainedTokenizerBase, bar: int) -> None:
+    """Train one system and save it, ready to be loaded and to translate."""
+    folder = experiment.folder / system.name
+    set_seed(system.train.get("seed", 42))
+    ids = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("pad", "bos", "eos")}
+    config = system.model_config(len(tokenizer), decoder_start_token_id=tokenizer.bos_token_id, **ids)
+    model = PosEncForConditionalGeneration(config)
+    pairs = training_pairs(experiment, system, tokenizer)
+    validation = validation_pairs(experiment, system, tokenizer)
+    facts = train(model, tokenizer, pairs, validation, system.train, folder, name=system.name, bar=bar)
+    facts |= {"parameters": model.num_parameters(), "pairs": len(pairs)}
+    model.generation_config.update(num_beams=system.score.num_beams, max_length=512)
+
+    def save(unfinished: Path) -> None:
+        model.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
+        (unfinished / "training.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+    whole(folder / "model", save)
+
+
+def run_side_by_side(experiment: Experiment, command: list[str]) -> None:
+    """Run the unfinished systems as processes of their own, `experiment.jobs` at a time, sharing the cores.
+
+    `command` runs this config; the name of a system and the line of its progress bar are appended to it.
+    """
+    waiting = [name for name in experiment.systems if not (experiment.folder / name / "scores.json").exists()]
+    threads = max(1, (os.cpu_count() or 1) // max(1, min(experiment.jobs, len(waiting))))
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    running: dict[int, tuple[str, subprocess.Popen[bytes]]] = {}
+    try:
+        while waiting or running:
+            for line in range(experiment.jobs):
+                if line not in running and waiting:
+                    name = waiting.pop(0)
+                    only = [*command, "--system", name, "--bar", str(line)]
+                    running[line] = name, subprocess.Popen(only, env=environment)
+            line = next(iter(running)) if len(running) == 1 else wait_for_any(running)
+            name, process = running.pop(line)
+            if process.wait() != 0:
+                raise SystemExit(f"The system {name} stopped with an error, which is printed above.")
+    finally:
+        for _, process in running.values():
+            process.terminate()
+
+
+def wait_for_any(running: dict[int, tuple[str, subprocess.Popen[bytes]]]) -> int:
+    while True:
+        for line, (_, process) in running.items():
+            try:
+                process.wait(timeout=0.2)
+                return line
+            except subprocess.TimeoutExpired:
+                continue
+
+
+def report(experiment: Experiment) -> str:
+    """The table of every test set, as text; also written to the run, with the pictures and all results in one file."""
+    saved = {
+        name: json.loads((experiment.folder / name / "scores.json").read_text(encoding="utf-8"))
+        for name in experiment.systems
+    }
+    results = {name: one["tests"] for name, one in saved.items()}
+    limits = {name: one["max_length"] for name, one in saved.items()}
+    write_whole(experiment.folder / "results.json", json.dumps(saved, indent=1))
+    shown = []
+    for test in next(iter(results.values())):
+        table = length_table(results, test, training_limits=limits)
+        write_whole(experiment.folder / f"table-{test}.md", markdown(table))
+        save_figure(
+            bleu_by_length(results, test, training_limits=limits), experiment.folder / f"bleu-by-length-{test}.png"
+        )
+        shown.append(text(table))
+    return "\n".join(shown)
+
+
+def load(system: System, where: dict[str, Any]) -> Dataset:
+    return load_pairs(where, folder=system.data.folder, **languages(system))
+
+
+def languages(system: System) -> dict[str, str]:
+    return {"source_language": system.data.source_language, "target_language": system.data.target_language}
+
+
+def short_hash(content: str) -> str:
+    import hashlib
+
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def whole(folder: Path, save: Callable[[Path], Any]) -> None:
+    """Let `save` write a folder that is there either whole or not at all."""
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.parent.mkdir(parents=True, exist_ok=True)
+    save(unfinished)
+    os.replace(unfinished, folder)

@@ -1,0 +1,103 @@
+"""What cached decoding must remember beyond keys and values: the positions of the keys, and an encoding's states.
+
+The decoder's first cache layer is one of the two classes below, chosen by the config for encodings that need it. They keep
+named tensors with a time axis beside the keys, so that everything transformers does to a cache (reorder the beams, crop
+rejected candidates, repeat or select sentences, reset) is done to them as well.
+"""
+
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicCache, DynamicLayer, StaticLayer
+
+
+class RememberingLayer(DynamicLayer):
+    """Keys, values and, by name, tensors of shape (B, S, ...) that grow with them."""
+
+    _layer_type = "remembering_attention"
+
+    def __init__(self, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self.remembered: dict[str, Tensor] = {}
+
+    def remember(self, name: str, new: Tensor) -> Tensor:
+        """Add the new tokens' (B, T, ...) and return all tokens' (B, S, ...). Called before `update`."""
+        if (old := self.remembered.get(name)) is not None:
+            new = torch.cat((old, new), dim=1)
+        self.remembered[name] = new
+        return new
+
+    def last(self, name: str) -> Tensor | None:
+        """The newest token's (B, ...), or None before the first."""
+        old = self.remembered.get(name)
+        return None if old is None or old.shape[1] == 0 else old[:, -1]
+
+    def reset(self) -> None:
+        super().reset()
+        self.remembered = {}
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        super().reorder_cache(beam_idx)
+        self.batch_select_remembered(beam_idx)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        super().crop(tokens_to_remove)
+        if tokens_to_remove:
+            self.remembered = {name: old[:, :tokens_to_remove] for name, old in self.remembered.items()}
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        super().batch_repeat_interleave(repeats)
+        self.remembered = {name: old.repeat_interleave(repeats, dim=0) for name, old in self.remembered.items()}
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        super().batch_select_indices(indices)
+        self.batch_select_remembered(indices)
+
+    def batch_select_remembered(self, indices: Tensor) -> None:
+        self.remembered = {name: old[indices.to(old.device)] for name, old in self.remembered.items()}
+
+
+class StaticRememberingLayer(StaticLayer):
+    """The same with room for `max_cache_len` tokens, written in place."""
+
+    _layer_type = "remembering_attention"
+
+    def __init__(self, max_cache_len: int, **kwargs) -> None:
+        super().__init__(max_cache_len, **kwargs)
+        self.remembered: dict[str, Tensor] = {}
+
+    def remember(self, name: str, new: Tensor) -> Tensor:
+        if name not in self.remembered:
+            self.remembered[name] = new.new_zeros(new.shape[0], self.max_cache_len, *new.shape[2:])
+            if not torch.compiler.is_compiling():
+                torch._dynamo.mark_static_address(self.remembered[name])
+        at = torch.arange(new.shape[1], device=new.device) + self.cumulative_length.to(new.device)
+        return self.remembered[name].index_copy_(1, at, new)
+
+    def last(self, name: str) -> Tensor | None:
+        old = self.remembered.get(name)
+        if old is None:
+            return None
+        at = (self.cumulative_length.to(old.device) - 1).clamp(min=0)
+        return old.index_select(1, at[None])[:, 0]
+
+    def reset(self) -> None:
+        super().reset()
+        for old in self.remembered.values():
+            old.zero_()
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        super().reorder_cache(beam_idx)
+        self.remembered = {name: old[beam_idx.to(old.device)] for name, old in self.remembered.items()}
+
+
+def remembering_layer(cache: Cache) -> RememberingLayer | StaticRememberingLayer:
+    """The layer of a decoder's self-attention cache that remembers; a ValueError for a cache that has none."""
+    if isinstance(cache, DynamicCache) and not cache.layers:
+        cache.layers.append(RememberingLayer())
+    layer = cache.layers[0]
+    if not hasattr(layer, "remember"):
+        raise ValueError(
+            "This position encoding needs a cache that remembers positions, but the cache's first layer is a "
+            f"{type(layer).__name__}; make the cache from the model's config, as in DynamicCache(config=model.config)."
+        )
+    return layer

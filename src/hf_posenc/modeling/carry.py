@@ -1,0 +1,79 @@
+"""How a user's own encoding travels with a checkpoint.
+
+transformers copies this folder's files next to the weights. A file from which an encoding was registered at run time is
+copied too, its imports from hf_posenc turned into imports from its new neighbours, and the copied registry imports it, so
+that the checkpoint loads where neither hf_posenc nor the user's file is installed.
+"""
+
+import ast
+import inspect
+import os
+import sys
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+from .positions import POSITION_ENCODINGS
+
+HOME = __name__.rpartition(".")[0]
+
+
+def carry_registered_files(folder: Path, names: Iterable[str]) -> None:
+    """Complete a saved `folder` with the files of those encodings among `names` that are not of this package."""
+    for name in dict.fromkeys(names):
+        encoding = POSITION_ENCODINGS[name].encoding
+        if encoding.__module__.rpartition(".")[0] == HOME:
+            continue
+        try:
+            carried = carried_source(encoding)
+        except ValueError as reason:
+            warnings.warn(f"The checkpoint in {folder} does not carry the code of `{name}`: {reason}", stacklevel=4)
+            continue
+        module = f"registered_{encoding.__module__.rpartition('.')[2]}"
+        write(folder / f"{module}.py", carried)
+        registry = folder / "positions.py"
+        line = f"\nfrom .{module} import {encoding.__name__}  # noqa: E402, F401\n"
+        if line not in (text := registry.read_text(encoding="utf-8")):
+            write(registry, text + line)
+
+
+def carried_source(encoding: type) -> str:
+    """The text of the file that defines `encoding`, importing from its neighbours; a ValueError if it cannot travel."""
+    module = sys.modules.get(encoding.__module__)
+    if module is None or getattr(module, "__file__", None) is None:
+        raise ValueError("its class was not defined in a file; move it to a file of its own and import it from there.")
+    text = inspect.getsource(module)
+    tree = ast.parse(text)
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    if not any(isinstance(call, ast.Name) and call.id == "register_position_encoding" for call in calls):
+        raise ValueError(f"{module.__file__} does not call register_position_encoding itself; call it at its foot.")
+    lines = text.splitlines()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) and any(alias.name.partition(".")[0] == "hf_posenc" for alias in node.names):
+            raise ValueError(f"{module.__file__} imports hf_posenc as a whole; write `from hf_posenc import ...`.")
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "hf_posenc":
+            indent = " " * node.col_offset
+            lines[node.lineno - 1] = "\n".join(
+                indent + neighbour_import(node.module or "", alias) for alias in node.names
+            )
+            for line in range(node.lineno, node.end_lineno or node.lineno):
+                lines[line] = ""
+    return "\n".join(lines) + "\n"
+
+
+def neighbour_import(module: str, alias: ast.alias) -> str:
+    """`from hf_posenc import X` as it reads among the files of this folder."""
+    home = getattr(getattr(sys.modules[module], alias.name), "__module__", "")
+    if home.rpartition(".")[0] != HOME:
+        raise ValueError(
+            f"`{alias.name}` of {module} does not travel with a checkpoint; use only what an encoding needs."
+        )
+    renamed = f" as {alias.asname}" if alias.asname else ""
+    return f"from .{home.rpartition('.')[2]} import {alias.name}{renamed}"
+
+
+def write(path: Path, text: str) -> None:
+    """Write a whole file or none of it."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    os.replace(unfinished, path)

@@ -1,0 +1,90 @@
+"""Text to text: what transformers 5 has no pipeline for any more."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformers import LogitsProcessor, LogitsProcessorList
+
+
+@dataclass(frozen=True)
+class Translations:
+    """The translations in the order of their sources, and which of them ran into their length limit."""
+
+    texts: list[str]
+    truncated: list[bool]
+
+
+class SentenceLimit(LogitsProcessor):
+    """Ends each sentence of a batch at a limit of its own, in target tokens; a limit for the whole batch would let the
+    length of a translation depend on its neighbours."""
+
+    def __init__(self, limits: Sequence[int], *, num_beams: int, eos_token_id: int) -> None:
+        self.limits_N = torch.tensor(limits).repeat_interleave(num_beams)
+        self.eos_token_id = eos_token_id
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        over_N = (self.limits_N <= input_ids.shape[1] - 1).to(scores.device)
+        only_eos = torch.full_like(scores, float("-inf"))
+        only_eos[:, self.eos_token_id] = 0
+        return torch.where(over_N[:, None], only_eos, scores)
+
+
+class Translation:
+    """`translate`, for any encoder-decoder of the family."""
+
+    @torch.no_grad()
+    def translate(self, texts: Iterable[str], tokenizer: Any, **options: Any) -> list[str]:
+        """The translations of `texts`, in their order; the options are those of `translations`."""
+        return self.translations(texts, tokenizer, **options).texts
+
+    @torch.no_grad()
+    def translations(
+        self,
+        texts: Iterable[str],
+        tokenizer: Any,
+        *,
+        batch_size: int = 32,
+        progress: bool = False,
+        description: str = "translating",
+        bar: int = 0,
+        **generate: Any,
+    ) -> Translations:
+        """The translations of `texts`, by beam search with 5 beams unless `generate` says otherwise.
+
+        A translation has at most 2 x source + 50 tokens. Sentences of like length, in source tokens, share a batch of
+        `batch_size`. With `progress`, a bar with this `description` is drawn on line `bar`. `generate` is passed on to `model.generate`. Raises a TypeError for a bare string.
+        """
+        if isinstance(texts, str):
+            raise TypeError(
+                "translate takes a list of sentences, but was given one string; write translate([text], ...)."
+            )
+        sources = [tokenizer(text)["input_ids"] for text in texts]
+        options = {"num_beams": 5, "do_sample": False} | generate
+        order = sorted(range(len(sources)), key=lambda i: len(sources[i]), reverse=True)
+        found: dict[int, tuple[str, bool]] = {}
+        was_training = self.training
+        self.eval()
+        with tqdm(
+            total=len(sources), unit="sentence", desc=description, position=bar, leave=False, disable=not progress
+        ) as done:
+            for start in range(0, len(order), batch_size):
+                batch = order[start : start + batch_size]
+                limits = [2 * (len(sources[i]) - 1) + 50 for i in batch]
+                inputs = tokenizer.pad({"input_ids": [sources[i] for i in batch]}, return_tensors="pt").to(self.device)
+                limit = SentenceLimit(
+                    limits, num_beams=options["num_beams"], eos_token_id=self.generation_config.eos_token_id
+                )
+                outputs = self.generate(
+                    **inputs, max_new_tokens=max(limits) + 1, logits_processor=LogitsProcessorList([limit]), **options
+                )
+                for i, text, ids, most in zip(
+                    batch, tokenizer.batch_decode(outputs, skip_special_tokens=True), outputs, limits, strict=True
+                ):
+                    found[i] = text, int((ids[1:] != self.config.pad_token_id).sum()) > most
+                done.update(len(batch))
+        self.train(was_training)
+        return Translations([found[i][0] for i in range(len(sources))], [found[i][1] for i in range(len(sources))])

@@ -1,0 +1,225 @@
+"""Decoding gives the same tokens however it is computed: with a cache, without one, in a batch, with a draft."""
+
+import itertools
+
+import pytest
+import torch
+from conftest import padded, sentences, tiny_model
+from torch import Tensor
+from transformers import GenerationConfig
+
+from hf_posenc import PosEncForConditionalGeneration, PosEncTokenizer
+from hf_posenc.modeling.cache import RememberingLayer
+
+CACHES = {
+    "no cache": {"use_cache": False},
+    "a dynamic cache": {"use_cache": True},
+    "a static cache": {"use_cache": True, "cache_implementation": "static"},
+}
+SEARCHES = {
+    "greedy": {"do_sample": False},
+    "beams": {"do_sample": False, "num_beams": 4, "num_return_sequences": 2},
+    "samples": {"do_sample": True, "top_k": 0, "num_return_sequences": 3},
+}
+NOT_VACUOUS = {"min_new_tokens": 6, "max_new_tokens": 10, "no_repeat_ngram_size": 2}
+
+
+def generated(model: PosEncForConditionalGeneration, source: Tensor, **options) -> Tensor:
+    """The generated ids; never one token over and over, or their equality would say nothing."""
+    torch.manual_seed(5)
+    ids = model.generate(source, **(NOT_VACUOUS | {"do_sample": False} | options))
+    for row in ids.tolist():
+        assert len(set(row[1:7])) >= 3, row
+    return ids
+
+
+def without_padding(ids: Tensor) -> list[int]:
+    return [token for token in ids.tolist() if token != 0]
+
+
+@pytest.fixture
+def ragged() -> tuple[Tensor, Tensor]:
+    return padded([sentences(n, seed=n) for n in (7, 3, 5)], "right")
+
+
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+def test_every_cache_gives_the_tokens_of_no_cache(sides, search, ragged):
+    model, (source, mask) = tiny_model(sides), ragged
+    without, *withs = (
+        generated(model, source, attention_mask=mask, **search, **cache) for cache in CACHES.values()
+    )
+    assert all(torch.equal(without, ids) for ids in withs)
+    assert len({tuple(row) for row in without.tolist()}) > 1
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_batch_gives_what_its_sentences_give_alone(sides, side):
+    model, rows = tiny_model(sides), [sentences(n, seed=n) for n in (7, 3, 5)]
+    source, mask = padded(rows, side)
+    batch = generated(model, source, attention_mask=mask, num_beams=4)
+    for row, ids in zip(rows, batch, strict=True):
+        alone = generated(model, row[None], num_beams=4)[0]
+        assert without_padding(ids) == without_padding(alone)
+
+
+@pytest.mark.parametrize("draft_seed", [0, 1], ids=["itself", "another model"])
+def test_a_draft_does_not_change_the_tokens(sides, draft_seed):
+    model, draft = tiny_model(sides), tiny_model(sides, seed=draft_seed)
+    source = sentences(1, 6, seed=3)
+    assert torch.equal(generated(model, source, assistant_model=draft), generated(model, source))
+
+
+def test_looking_up_candidates_in_the_prompt_does_not_change_the_tokens(sides):
+    model, source = tiny_model(sides), sentences(1, 6, seed=3)
+    options = {"no_repeat_ngram_size": 0, "repetition_penalty": 1.3, "max_new_tokens": 14}
+    prompt = torch.tensor([[1, 5, 6, 7, 5, 6, 7, 5, 6]])
+    plain = model.generate(source, decoder_input_ids=prompt, do_sample=False, **options)
+    looked_up = model.generate(source, decoder_input_ids=prompt, do_sample=False, prompt_lookup_num_tokens=3, **options)
+    assert torch.equal(looked_up, plain)
+
+
+@pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)
+@pytest.mark.parametrize("search", [SEARCHES["greedy"], {"num_beams": 4}], ids=["greedy", "beams"])
+def test_a_padded_prompt_without_its_start_token_gives_what_it_gives_alone(sides, search, cache):
+    """transformers puts the start token before the padding, so that the mask has a hole between it and the prompt."""
+    model, source = tiny_model(sides), sentences(3, 6, seed=1)
+    prompts = [sentences(n, seed=20 + n) for n in (4, 2, 1)]
+    prompt, mask = padded(prompts, "left")
+    batch = generated(model, source, decoder_input_ids=prompt, decoder_attention_mask=mask, **search, **cache)
+    for i, row in enumerate(prompts):
+        alone = generated(model, source[i : i + 1], decoder_input_ids=row[None], use_cache=False, **search)[0]
+        assert without_padding(batch[i]) == without_padding(alone)
+
+
+@pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)
+def test_a_padded_prompt_with_its_start_token_gives_what_it_gives_alone(sides, cache):
+    model, source = tiny_model(sides), sentences(3, 6, seed=1)
+    prompts = [torch.cat((torch.tensor([1]), sentences(n, seed=20 + n))) for n in (4, 2, 1)]
+    prompt, mask = padded(prompts, "left")
+    prompt[:, 0] = 1  # every row must begin with the start token, or transformers adds one
+    batch = generated(model, source, decoder_input_ids=prompt, decoder_attention_mask=mask, **cache)
+    for i, row in enumerate(prompts):
+        alone = generated(model, source[i : i + 1], decoder_input_ids=row[None], use_cache=False)[0]
+        new = slice(prompt.shape[1], None)
+        assert without_padding(batch[i][new]) == without_padding(alone[len(row) :])
+
+
+def test_one_model_generates_with_one_cache_after_another(sides, ragged):
+    """transformers keeps a static cache on the model and resets it for the next batch."""
+    model, (source, mask) = tiny_model(sides), ragged
+    expected = generated(model, source.flip(0), attention_mask=mask.flip(0))
+    generated(model, source, attention_mask=mask, cache_implementation="static")
+    again = generated(model, source.flip(0), attention_mask=mask.flip(0), cache_implementation="static")
+    assert torch.equal(again, expected)
+
+
+@pytest.mark.parametrize("sides", ["running_mean", "none to running_mean", "relative"], indirect=True)
+def test_beams_that_do_not_take_their_memory_along_are_noticed(sides, ragged, monkeypatch):
+    """The control of the test above: if it could not fail, it would say nothing of the reordering."""
+    model = tiny_model(sides)
+    source = sentences(3, 6, seed=1)
+    prompt, mask = padded([sentences(n, seed=20 + n) for n in (4, 2, 1)], "left")
+    prompts = {"decoder_input_ids": prompt, "decoder_attention_mask": mask}
+    # Rows of one sentence have the same positions; only states differ between beams.
+    options = {"num_beams": 4, "num_return_sequences": 4} | ({} if "running_mean" in sides else prompts)
+    expected = generated(model, source, use_cache=False, **options)
+    assert torch.equal(generated(model, source, **options), expected)
+    monkeypatch.setattr(RememberingLayer, "batch_select_remembered", lambda layer, indices: None)
+    if "running_mean" in sides:
+        assert not torch.equal(generated(model, source, **options), expected)
+    else:
+        assert torch.equal(generated(model, source, **options), expected)
+
+
+# From text to text
+
+TEXTS = ["the cat sat", "a dog", "the dog and the cat sat on the mat", "mat", "on and on and on the cat sat", ""]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PosEncTokenizer:
+    return PosEncTokenizer.train(TEXTS, vocab_size=330)
+
+
+def translator(tokenizer: PosEncTokenizer, sides: str = "relative", **changes) -> PosEncForConditionalGeneration:
+    size = len(tokenizer)
+    return tiny_model(
+        sides, vocab_size=size, decoder_vocab_size=size, output_bias=True, pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.bos_token_id, learned_max_positions=200, **changes,
+    )  # fmt: skip
+
+
+def set_end(model: PosEncForConditionalGeneration, tokenizer: PosEncTokenizer, bias: float) -> None:
+    """Make the end of a sentence certain or impossible."""
+    model.final_logits_bias.data[0, tokenizer.eos_token_id] = bias
+
+
+def test_translations_keep_the_order_and_do_not_depend_on_the_batch(sides, tokenizer):
+    model = translator(tokenizer, sides)
+    set_end(model, tokenizer, 2.0)
+    options = {"num_beams": 2, "no_repeat_ngram_size": 2}
+    together = model.translate(TEXTS, tokenizer, **options)
+    assert together == [model.translate([text], tokenizer, **options)[0] for text in TEXTS]
+    assert len(set(together)) > 3
+    assert together == model.translate(TEXTS, tokenizer, batch_size=2, **options)
+    assert together == model.translate(iter(TEXTS), tokenizer, **options)
+
+
+@pytest.mark.parametrize("num_beams", [1, 5])
+def test_a_sentence_has_at_most_twice_its_sources_tokens_and_fifty(tokenizer, num_beams, monkeypatch):
+    model, rows, generate = translator(tokenizer), [], PosEncForConditionalGeneration.generate
+
+    def recorded(self, *args, **kwargs):
+        rows.append(generate(self, *args, **kwargs))
+        return rows[-1]
+
+    monkeypatch.setattr(PosEncForConditionalGeneration, "generate", recorded)
+    texts = TEXTS[:3]
+    set_end(model, tokenizer, -1e4)
+    found = model.translations(texts, tokenizer, num_beams=num_beams, no_repeat_ngram_size=3)
+    assert found.truncated == [True] * len(texts)
+    special = {tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id}
+    lengths = sorted(sum(token not in special for token in row) for row in rows[0].tolist())
+    sources = [len(tokenizer(text)["input_ids"]) - 1 for text in texts]
+    assert all(most - 8 <= length <= most for length, most in zip(lengths, sorted(2 * n + 50 for n in sources), strict=True))
+    set_end(model, tokenizer, 1e4)
+    found = model.translations(texts, tokenizer, num_beams=num_beams)
+    assert (found.texts, found.truncated) == ([""] * len(texts), [False] * len(texts))
+
+
+def test_only_the_truncated_sentences_are_flagged(tokenizer):
+    model = translator(tokenizer)
+    for bias in itertools.count(0.0, 0.5):
+        set_end(model, tokenizer, bias)
+        found = model.translations(TEXTS, tokenizer, num_beams=1)
+        lengths = [len(tokenizer(text)["input_ids"]) - 1 for text in found.texts]
+        for text, truncated, length in zip(TEXTS, found.truncated, lengths, strict=True):
+            most = 2 * (len(tokenizer(text)["input_ids"]) - 1) + 50
+            assert truncated or length <= most
+        if len(set(found.truncated)) == 2:
+            return
+        assert bias < 20, "no bias makes some sentences end and others not"
+
+
+def test_translate_refuses_a_bare_string(tokenizer):
+    with pytest.raises(TypeError, match=r"translate\(\[text\]"):
+        translator(tokenizer).translate("the cat", tokenizer)
+
+
+def test_translate_leaves_the_mode_of_the_model_alone(tokenizer):
+    model = translator(tokenizer)
+    for mode in (True, False):
+        model.train(mode)
+        model.translate(TEXTS[:1], tokenizer, num_beams=1)
+        assert model.training == mode
+
+
+def test_translating_nothing_gives_nothing(tokenizer):
+    assert translator(tokenizer).translate([], tokenizer) == []
+
+
+def test_generation_starts_from_the_configs_tokens():
+    generation = tiny_model("none").generation_config
+    assert isinstance(generation, GenerationConfig)
+    assert (generation.decoder_start_token_id, generation.eos_token_id, generation.pad_token_id) == (1, 2, 0)

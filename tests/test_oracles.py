@@ -1,0 +1,314 @@
+"""Every encoding against somebody else's code for it, or else against its equations written out as loops; gradients too."""
+
+import math
+
+import pytest
+import torch
+from conftest import sentences, tiny_config, tiny_model
+from torch import Tensor, nn
+from transformers import LlamaConfig, MarianConfig, MarianModel
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
+
+from hf_posenc import PosEncConfig, PosEncModel, sinusoids
+from hf_posenc.modeling.attention import Attention
+from hf_posenc.modeling.positions import build_position_encodings
+
+EXACT = {"rtol": 1e-10, "atol": 1e-10}
+STACK = {"causal": False, "num_layers": 2, "num_heads": 2, "head_width": 8}
+
+
+def halves(width: int) -> Tensor:
+    """Where a channel of the interleaved order (sin, cos, sin, cos) stands if all sines come first."""
+    return torch.arange(width).view(2, width // 2).T.flatten()
+
+
+# Sinusoidal
+
+
+@pytest.mark.parametrize("width", [2, 16, 50])
+def test_the_sinusoids_are_the_formula(width):
+    pos = torch.tensor([0, 1, 2, 17, 999, 45000, -3])
+    expected = torch.empty(len(pos), width, dtype=torch.float64)
+    for row, p in enumerate(pos.tolist()):
+        for c in range(width // 2):
+            expected[row, 2 * c] = math.sin(p / 10000 ** (2 * c / width))
+            expected[row, 2 * c + 1] = math.cos(p / 10000 ** (2 * c / width))
+    torch.testing.assert_close(sinusoids(pos, width, torch.float64), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_the_sinusoids_are_marians_in_another_order_of_channels():
+    theirs = MarianSinusoidalPositionalEmbedding(60, 16).create_weight()
+    ours = sinusoids(torch.arange(60), 16, torch.float64)
+    torch.testing.assert_close(ours.float(), theirs[:, halves(16)], rtol=1e-6, atol=1e-6)
+
+
+def test_sinusoidal_adds_the_sinusoids_and_passes_the_gradient_on():
+    positions = build_position_encodings("sinusoidal", tiny_config("sinusoidal"), causal=False, num_layers=1, num_heads=2)
+    x, at = torch.randn(2, 5, 16, dtype=torch.float64, requires_grad=True), torch.tensor([[0, 0, 1, 2, 3], [0, 1, 2, 3, 4]])
+    out, states = positions.embed(x, at, None, None)
+    assert states is None
+    torch.testing.assert_close(out, x + sinusoids(at, 16, torch.float64), **EXACT)
+    out.sum().backward()
+    assert torch.equal(x.grad, torch.ones_like(x))
+
+
+# Learned
+
+
+def test_learned_is_an_embedding_of_positions():
+    config = tiny_config("learned")
+    positions = build_position_encodings("learned", config, causal=False, num_layers=1, num_heads=2).double()
+    nn.init.normal_(positions[0].table)
+    oracle = nn.Embedding(config.learned_max_positions, 16, _weight=positions[0].table.detach().clone())
+    x, at = torch.randn(2, 4, 16, dtype=torch.float64), torch.tensor([[0, 0, 1, 63], [2, 3, 3, 9]])
+    out, _ = positions.embed(x, at, None, None)
+    expected = x + oracle(at)
+    torch.testing.assert_close(out, expected, **EXACT)
+    weight = torch.randn_like(out)
+    (out * weight).sum().backward()
+    (expected * weight).sum().backward()
+    torch.testing.assert_close(positions[0].table.grad, oracle.weight.grad, **EXACT)
+
+
+# Rotary
+
+SCALINGS = {
+    "default": {"rope_type": "default", "rope_theta": 10000.0},
+    "another theta": {"rope_type": "default", "rope_theta": 500.0},
+    "linear": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+    "yarn": {
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16,
+        "beta_fast": 4.0, "beta_slow": 1.0,
+    },
+    "llama3": {
+        "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["encoder", "decoder"])
+@pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS)
+def test_rotary_is_llamas_in_another_order_of_channels(scaling, causal):
+    """The two sides have heads of different width, so a frequency taken from the other side would show."""
+    config = tiny_config(
+        "rotary", d_model=64, rope_parameters=scaling, max_position_embeddings=64, encoder_attention_heads=4,
+        decoder_attention_heads=2,
+    )  # fmt: skip
+    heads = 2 if causal else 4
+    width = 64 // heads
+    positions = build_position_encodings("rotary", config, causal=causal, num_layers=1, num_heads=heads)
+    llama = LlamaRotaryEmbedding(
+        LlamaConfig(
+            hidden_size=64, num_attention_heads=heads, num_key_value_heads=heads, head_dim=width,
+            rope_parameters=dict(scaling), max_position_embeddings=64,
+        )
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(2, heads, 6, width, generator=generator).requires_grad_() for _ in range(2))
+    at = torch.tensor([[0, 1, 2, 3, 4, 5], [0, 0, 7, 30, 31, 60]])
+    ours = positions.rotate(q, k, at, layer=0)
+    order = halves(width)
+    cos, sin = llama(q, at)
+    to_llama = order.argsort()
+    theirs = [t[..., order] for t in apply_rotary_pos_emb(q[..., to_llama], k[..., to_llama], cos, sin)]
+    torch.testing.assert_close(list(ours), theirs, rtol=1e-4, atol=2e-5)
+    weight = torch.randn(2, heads, 6, width, generator=generator)
+    gradients = [
+        torch.autograd.grad((a * weight).sum() + (b * weight.flip(0)).sum(), (q, k)) for a, b in (ours, theirs)
+    ]
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=2e-5)
+
+
+def test_the_scalings_of_rotary_differ():
+    q = torch.ones(1, 2, 40, 32)
+    turned = []
+    for scaling in SCALINGS.values():
+        config = tiny_config("rotary", d_model=64, rope_parameters=scaling, max_position_embeddings=64)
+        positions = build_position_encodings("rotary", config, causal=False, num_layers=1, num_heads=2)
+        turned.append(positions.rotate(q, q, torch.arange(40)[None], layer=0)[0])
+    for i, one in enumerate(turned):
+        assert all((one - other).abs().max() > 1e-2 for other in turned[:i])
+
+
+@pytest.mark.parametrize("at", [0, 1, 5, 300])
+def test_rotary_turns_neighbouring_channels_by_the_formulas_angle(at):
+    config = tiny_config("rotary")
+    positions = build_position_encodings("rotary", config, causal=False, num_layers=1, num_heads=2)
+    q = torch.randn(1, 1, 1, 8, dtype=torch.float64)
+    ours, _ = positions.rotate(q, q, torch.tensor([[at]]), layer=0)
+    turned = torch.view_as_complex(q.view(4, 2)) * torch.exp(
+        1j * at * 10000 ** (-2 * torch.arange(4, dtype=torch.float64) / 8)
+    )
+    torch.testing.assert_close(ours.view(4, 2), torch.view_as_real(turned), **EXACT)
+
+
+# Relative: the paper's equations as a double loop
+
+RELATIVE = {"relative": (True, True), "relative_key": (True, False), "relative_sinusoidal": (False, True)}
+
+
+def double_loop(q, k, v, key_table, value_table, *, clip, allowed_BQS, causal):
+    """e_ij = q_i (k_j + aK_ij)^T / sqrt(K),  z_i = sum_j softmax(e)_ij (v_j + aV_ij),  a_ij = w[clip(j - i)]  (B, Q, H, K)."""
+    batch, heads, length, width = q.shape
+    rows = []
+    for b in range(batch):
+        for h in range(heads):
+            for i in range(length):
+                keys = [j for j in range(length) if allowed_BQS[b, i, j] and not (causal and j > i)]
+                rows_of = [max(-clip, min(clip, j - i)) + clip for j in keys]
+                e = torch.stack([q[b, h, i] @ (k[b, h, j] + key_table[r]) for j, r in zip(keys, rows_of, strict=True)])
+                alpha = (e / math.sqrt(width)).softmax(0)
+                extra = [torch.zeros_like(v[b, h, j]) if value_table is None else value_table[r] for j, r in zip(keys, rows_of, strict=True)]
+                rows.append(sum(a * (v[b, h, j] + x) for a, j, x in zip(alpha, keys, extra, strict=True)))
+    return torch.stack(rows).view(batch, heads, length, width).transpose(1, 2)
+
+
+@pytest.mark.parametrize("padding", [False, True], ids=["no padding", "key padding"])
+@pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
+@pytest.mark.parametrize("back_end", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", RELATIVE)
+def test_relative_is_the_double_loop_in_values_and_gradients(name, back_end, causal, padding):
+    trained, with_values = RELATIVE[name]
+    torch.manual_seed(0)
+    config, heads, width, length, layer = tiny_config(name, relative_clip=2), 2, 8, 6, 1
+    config._attn_implementation = back_end
+    attention = Attention(config, num_heads=heads, is_causal=causal, layer=layer).double().eval()
+    positions = build_position_encodings(name, config, causal=causal, num_layers=2, num_heads=heads).double()
+    for parameter in positions.parameters():
+        nn.init.normal_(parameter)
+    # Queries, keys and values of three independent inputs, so that each has a gradient of its own.
+    x = [torch.randn(2, length, heads * width, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    for projection, tensor in zip((attention.q_proj, attention.k_proj, attention.v_proj), x, strict=True):
+        projection.forward = lambda _, tensor=tensor: tensor
+    attention.out_proj.forward = lambda out: out
+    real = torch.ones(2, length, dtype=torch.bool)
+    if padding:
+        real[1, -2:] = False
+    allowed = real[:, None, :].expand(2, length, length)
+    mask = (allowed & torch.ones(length, length, dtype=torch.bool).tril())[:, None] if causal else allowed[:, None]
+    at = torch.arange(length)[None]
+    ours, _ = attention(
+        torch.zeros(2, length, heads * width, dtype=torch.float64), mask if padding or causal else None,
+        positions=positions, pos_BQ=at, pos_BS=at,
+    )  # fmt: skip
+    if trained:
+        tables = [positions[0].keys, positions[0].values] if with_values else [positions[0].keys]
+    else:
+        fixed = [[f(d / 10000 ** (2 * c / width)) for c in range(width // 2) for f in (math.sin, math.cos)] for d in range(-2, 3)]
+        tables = []
+    key_table = tables[0][layer] if trained else torch.tensor(fixed, dtype=torch.float64)
+    value_table = (tables[1][layer] if trained else key_table) if with_values else None
+    q, k, v = (t.view(2, length, heads, width).transpose(1, 2) for t in x)
+    loop = double_loop(q, k, v, key_table, value_table, clip=2, allowed_BQS=allowed, causal=causal).flatten(2)
+    torch.testing.assert_close(ours, loop, **EXACT)
+    weight = torch.randn_like(ours)
+    mine, theirs = (torch.autograd.grad((out * weight).sum(), [*x, *tables]) for out in (ours, loop))
+    torch.testing.assert_close(mine, theirs, **EXACT)
+    assert all(gradient[layer].abs().min() > 0 or causal for gradient in mine[3:])
+    assert not any(gradient[0].any() for gradient in mine[3:]), "a layer's table is its own"
+
+
+# The whole model
+
+MARIAN_SIZES = {
+    "vocab_size": 29, "d_model": 16, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 24, "decoder_ffn_dim": 20, "dropout": 0.0,
+}  # fmt: skip
+
+
+def marian_like(name: str, scale: bool) -> tuple[PosEncModel, MarianModel]:
+    """Our model and Marian with our weights, whose table of positions is ours, or zero for `none`."""
+    ours = tiny_model(name, **{**MARIAN_SIZES, "decoder_vocab_size": 29}, scale_embedding=scale).model
+    theirs = MarianModel(
+        MarianConfig(
+            **MARIAN_SIZES, decoder_vocab_size=29, share_encoder_decoder_embeddings=False, scale_embedding=scale,
+            activation_function="relu", max_position_embeddings=40, pad_token_id=0, tie_word_embeddings=False,
+            attention_dropout=0.0, activation_dropout=0.0, decoder_start_token_id=1,
+        )
+    )  # fmt: skip
+    theirs.double().eval()
+    missing, unexpected = theirs.load_state_dict(ours.state_dict(), strict=False)
+    assert unexpected == []
+    assert [key for key in missing if "embed_positions" not in key] == []
+    for stack in (theirs.encoder, theirs.decoder):
+        table = sinusoids(torch.arange(40), 16, torch.float64)
+        # Marian's own table, in our order of channels; then in float64, since theirs is a float32 one.
+        torch.testing.assert_close(table.float(), stack.embed_positions.create_weight()[:, halves(16)].float(), rtol=1e-5, atol=1e-6)
+        stack.embed_positions.weight.data = table if name == "sinusoidal" else torch.zeros_like(table)
+    return ours, theirs
+
+
+@pytest.mark.parametrize("scale", [True, False], ids=["scaled", "unscaled"])
+@pytest.mark.parametrize("name", ["sinusoidal", "none"])
+def test_the_model_is_marian(name, scale):
+    ours, theirs = marian_like(name, scale)
+    inputs = {
+        "input_ids": sentences(3, 6, seed=1), "attention_mask": torch.tensor([[1] * 6, [1] * 4 + [0] * 2, [1] * 5 + [0]]),
+        "decoder_input_ids": sentences(3, 8, seed=2),
+    }  # fmt: skip
+    results = []
+    for model in (ours, theirs):
+        out = model(**inputs, output_hidden_states=True)
+        out.last_hidden_state[..., :5].sin().sum().backward()
+        results.append(out)
+    mine, marians = results
+    tokens = inputs["attention_mask"] == 1  # padding stands at position 0 here, and is counted on in Marian
+    for one, other in zip(mine.encoder_hidden_states, marians.encoder_hidden_states, strict=True):
+        torch.testing.assert_close(one[tokens], other[tokens], **EXACT)
+    torch.testing.assert_close(mine.decoder_hidden_states, marians.decoder_hidden_states, **EXACT)
+    torch.testing.assert_close(mine.last_hidden_state, marians.last_hidden_state, **EXACT)
+    gradients = {key: parameter.grad for key, parameter in theirs.named_parameters() if "embed_positions" not in key}
+    torch.testing.assert_close({key: parameter.grad for key, parameter in ours.named_parameters()}, gradients, **EXACT)
+
+
+def torch_attention(attention: nn.Module, prefix: str) -> dict[str, Tensor]:
+    projections = [attention.q_proj, attention.k_proj, attention.v_proj]
+    return {
+        f"{prefix}.in_proj_weight": torch.cat([p.weight for p in projections]),
+        f"{prefix}.in_proj_bias": torch.cat([p.bias for p in projections]),
+        f"{prefix}.out_proj.weight": attention.out_proj.weight,
+        f"{prefix}.out_proj.bias": attention.out_proj.bias,
+    }
+
+
+def torch_layer(layer: nn.Module, norms: list[str]) -> dict[str, Tensor]:
+    weights = torch_attention(layer.self_attn, "self_attn")
+    if len(norms) == 3:
+        weights |= torch_attention(layer.encoder_attn, "multihead_attn")
+    modules = {"linear1": layer.fc1, "linear2": layer.fc2}
+    modules |= {f"norm{i + 1}": getattr(layer, norm) for i, norm in enumerate(norms)}
+    return weights | {f"{name}.{kind}": getattr(module, kind) for name, module in modules.items() for kind in ("weight", "bias")}
+
+
+@pytest.mark.parametrize("norm_first", [True, False], ids=["norm first", "norm after"])
+def test_the_layers_are_torchs_own(norm_first):
+    ours = tiny_model("none", norm_first=norm_first).model
+    common = {"dropout": 0.0, "batch_first": True, "norm_first": norm_first, "dtype": torch.float64}
+    source, target = sentences(3, 6, seed=1), sentences(3, 8, seed=2)
+    mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2, [1] * 5 + [0]])
+    outputs = ours(input_ids=source, attention_mask=mask, decoder_input_ids=target)
+    memory = ours.encoder.embed_tokens(source) * 4.0
+    for layer in ours.encoder.layers:
+        oracle = nn.TransformerEncoderLayer(16, 2, 24, **common)
+        oracle.load_state_dict(torch_layer(layer, ["self_attn_layer_norm", "final_layer_norm"]))
+        memory = oracle(memory, src_key_padding_mask=mask == 0)
+    x = ours.decoder.embed_tokens(target) * 4.0
+    if norm_first:
+        memory = ours.encoder.layer_norm(memory)
+    future = torch.ones(8, 8, dtype=torch.bool).triu(1)
+    for layer in ours.decoder.layers:
+        oracle = nn.TransformerDecoderLayer(16, 4, 20, **common)
+        oracle.load_state_dict(torch_layer(layer, ["self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"]))
+        x = oracle(x, memory, tgt_mask=future, memory_key_padding_mask=mask == 0)
+    if norm_first:
+        x = ours.decoder.layer_norm(x)
+    torch.testing.assert_close(outputs.encoder_last_hidden_state[mask == 1], memory[mask == 1], **EXACT)
+    torch.testing.assert_close(outputs.last_hidden_state, x, **EXACT)
+
+
+def test_the_defaults_are_the_base_transformers():
+    config = PosEncConfig()
+    assert (config.encoder_layers, config.decoder_layers, config.d_model) == (6, 6, 512)
+    assert (config.encoder_ffn_dim, config.encoder_attention_heads, config.relative_clip) == (2048, 8, 16)

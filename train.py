@@ -1,0 +1,53 @@
+"""Train the systems of a config file, score them by source length and compare them.
+
+    python train.py configs/quickstart.yaml [dotted.key=value ...]
+    accelerate launch train.py CONFIG       for one system on several devices
+
+Finished systems are skipped and interrupted ones resumed, so the same command can be given again at any time.
+"""
+
+import argparse
+import sys
+
+import datasets
+import transformers
+from accelerate import PartialState
+
+from hf_posenc.config import load_experiment
+from hf_posenc.experiment import prepare, report, run_side_by_side, run_system
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", help="a YAML file, such as configs/quickstart.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="dotted.key=value", help="settings that replace the file's")
+    parser.add_argument("--system", help="run this one system only, and print no table")
+    parser.add_argument("--bar", type=int, default=0, help="the line of the terminal for the progress bar")
+    options = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    datasets.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    datasets.disable_progress_bars()  # every long step has a bar of its own
+
+    try:
+        experiment = load_experiment(options.config, options.overrides)
+        if options.system:
+            run_system(experiment, options.system, options.bar)
+            return
+        processes = PartialState()
+        with processes.main_process_first():
+            prepare(experiment)
+        if experiment.jobs > 1 and processes.num_processes == 1:
+            run_side_by_side(experiment, [sys.executable, __file__, options.config, *options.overrides])
+        else:
+            for name in experiment.systems:
+                run_system(experiment, name)
+        if processes.is_main_process:
+            print(report(experiment))
+            print(f"Everything is in {experiment.folder}.")
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"{type(error).__name__}: {error}") from None
+
+
+if __name__ == "__main__":
+    main()
