@@ -1,6 +1,10 @@
-"""`python -m hf_posenc translate FOLDER < sentences > translations`, one sentence a line.
+"""The command line: translate sentences, or print the table of encodings.
 
-FOLDER is a saved model: a system of a run (runs/quickstart/relative), its model folder, or any checkpoint of the family.
+    python -m hf_posenc translate FOLDER < sentences > translations
+    python -m hf_posenc encodings
+
+One sentence a line. FOLDER is a saved model: a system of a run (runs/quickstart/relative), its model folder, or any
+checkpoint of the family.
 """
 
 import argparse
@@ -11,7 +15,8 @@ import torch
 import transformers
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-import hf_posenc  # noqa: F401 - registers the family with the Auto classes
+from hf_posenc import POSITION_ENCODINGS, PosEncConfig
+from hf_posenc.tables import encodings_table
 from hf_posenc.training import check_weights
 
 
@@ -21,7 +26,11 @@ def main() -> None:
     translate = commands.add_parser("translate", help="translate standard input, one sentence a line")
     translate.add_argument("folder", type=Path, help="a system of a run, or a saved model")
     translate.add_argument("--beams", type=int, default=5, help="width of the beam (default 5)")
+    commands.add_parser("encodings", help="print the registered encodings as a Markdown table")
     options = parser.parse_args()
+    if options.command == "encodings":
+        print(encodings_table(POSITION_ENCODINGS, PosEncConfig()), end="")
+        return
     transformers.logging.set_verbosity_error()
     try:
         folder = model_folder(options.folder)

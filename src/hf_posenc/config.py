@@ -162,8 +162,8 @@ def checked_system(name: str, sections: Mapping[str, Any]) -> System:
     """A system whose sections have only known keys, and whose model can be built."""
     if not re.fullmatch(r"[\w.+-]+", name) or name == "data":
         raise ValueError(
-            f"A system's name is a folder's: letters, digits, '.', '+', '-', '_', and not 'data', which holds the corpora; "
-            f"it is {name!r}."
+            "A system's name is a folder's: letters, digits, '.', '+', '-', '_', and not 'data', which holds the "
+            f"corpora; it is {name!r}."
         )
     for section, kind in (("data", DataSettings), ("score", ScoreSettings), ("train", Seq2SeqTrainingArguments)):
         refuse_unknown(sections[section], [f.name for f in fields(kind)], f"systems.{name}: {section}")
@@ -191,7 +191,7 @@ def share_test_sets(systems: Mapping[str, System]) -> None:
             ours, theirs = (getattr(getattr(system, section), key) for system in (first, other))
             if ours != theirs:
                 raise ValueError(
-                    f"The systems of one config must share {section}.{key}, or their scores could not stand in one table, "
+                    f"The systems of one config share {section}.{key}, or their scores could not stand in one table, "
                     f"but {first.name} has {ours!r} and {other.name} has {theirs!r}; move it out of `systems:`."
                 )
 

@@ -20,7 +20,10 @@ def translate_test_set(
     path: Path,
     **bar: Any,
 ) -> dict[str, Any]:
-    """Translate by beam search into `path`, JSON lines in the test set's order, unless it is there; returns its columns."""
+    """Translate by beam search into `path`, JSON lines in the test set's order, unless it is there; returns its rows.
+
+    A row has the translation, `text`, and whether it ran into its length limit, `truncated`.
+    """
     if not path.exists():
         sources = [row[system.data.source_language] for row in test["translation"]]
         made = model.translations(
@@ -35,14 +38,14 @@ def translate_test_set(
 def score(translations: dict[str, Any], test: Dataset, target_language: str, settings: ScoreSettings) -> dict[str, Any]:
     """The length_buckets result of one test set, with the number of truncated translations and the test set's hash."""
     references = [row[target_language] for row in test["translation"]]
-    result = load_length_buckets().compute(
+    result: dict[str, Any] = load_length_buckets().compute(
         predictions=translations["text"],
         references=references,
         source_lengths=list(test["source_length"]),
         edges=settings.edges,
         metrics=settings.metrics,
     )
-    return result | {"truncated": sum(translations["truncated"]), "test_set_sha256": hash_of(test)}
+    return {**result, "truncated": sum(translations["truncated"]), "test_set_sha256": hash_of(test)}
 
 
 def hash_of(test: Dataset) -> str:

@@ -1,4 +1,4 @@
-"""A config file's systems -> runs/<name>/<system>/: trained, translated, scored; then one table and one picture for all.
+"""A config file's systems -> runs/<name>/<system>/: trained, translated, scored; then one table and picture for all.
 
     runs/<name>/tokenizer/                  trained on the unfiltered training text, shared by all systems
     runs/<name>/data/                       encoded training and validation pairs, test sets with their source lengths
@@ -13,11 +13,11 @@
 Whatever is there already and belongs to the same settings is used as it is, so an interrupted run goes on where it was.
 """
 
+import hashlib
 import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,17 +38,34 @@ from .training import arguments, check_weights, train
 
 
 def prepare(experiment: Experiment) -> None:
-    """Everything that can go wrong before training: settings, data, vocabulary, lengths. Writes what the systems share."""
+    """Everything that can go wrong before training: settings, data, vocabulary, lengths. Writes what systems share."""
     for system in experiment.systems.values():
         arguments(system.train, experiment.folder / system.name)
         check_same_settings(experiment, system)
     first, *_ = experiment.systems.values()
     tokenizer = shared_tokenizer(experiment, first)
-    for name in test_sets(first):
-        test_set(experiment, first, name, tokenizer)
     for system in experiment.systems.values():
-        training_pairs(experiment, system, tokenizer)
-        validation_pairs(experiment, system, tokenizer)
+        training = training_pairs(experiment, system, tokenizer)
+        validation = validation_pairs(experiment, system, tokenizer)
+        tests = [test_set(experiment, system, name, tokenizer) for name in test_sets(system)]
+        check_lengths(system, [training] if validation is None else [training, validation], tests)
+
+
+def check_lengths(system: System, encoded: list[Dataset], tests: list[Dataset]) -> None:
+    """Refuse, before training, pairs that are longer than the system's encodings can tell apart."""
+    config = system.model_config(system.data.vocab_size)
+    sources = max(max(pairs["source_length"]) for pairs in [*encoded, *tests])
+    targets = max(max(pairs["target_length"]) for pairs in encoded)
+    for side, length, longest in (
+        ("source", sources, config.longest_source),
+        ("target", targets, config.longest_target),
+    ):
+        if longest is not None and length + 1 > longest:
+            raise ValueError(
+                f"systems.{system.name}: its encoding tells {longest} positions apart, but a {side} has {length} "
+                "subwords and a special token; raise its table (such as model.learned_max_positions), lower "
+                "data.max_length, or choose another test set."
+            )
 
 
 def check_same_settings(experiment: Experiment, system: System) -> None:
@@ -60,8 +77,8 @@ def check_same_settings(experiment: Experiment, system: System) -> None:
         return
     if difference := differing_key(yaml.safe_load(path.read_text(encoding="utf-8")), settings):
         raise ValueError(
-            f"A run directory belongs to the settings that made it, but in {path.parent} {difference}; undo the change, "
-            f"give the run another name (name=...), or delete the directory."
+            f"A run directory belongs to the settings that made it, but in {path.parent} {difference}; undo the "
+            f"change, give the run another name (name=...), or delete the directory."
         )
 
 
@@ -209,6 +226,7 @@ def report(experiment: Experiment) -> str:
         name: json.loads((experiment.folder / name / "scores.json").read_text(encoding="utf-8"))
         for name in experiment.systems
     }
+    refuse_strangers(saved)
     results = {name: one["tests"] for name, one in saved.items()}
     limits = {name: one["max_length"] for name, one in saved.items()}
     write_whole(experiment.folder / "results.json", json.dumps(saved, indent=1))
@@ -223,6 +241,21 @@ def report(experiment: Experiment) -> str:
     return "\n".join(shown)
 
 
+def refuse_strangers(saved: dict[str, Any]) -> None:
+    """Rows of one table have the same vocabulary and the same test sets, to the letter."""
+    marks = {
+        name: {"tokenizer": one["tokenizer"], **{test: r["test_set_sha256"] for test, r in one["tests"].items()}}
+        for name, one in saved.items()
+    }
+    first, *others = marks
+    for other in others:
+        if difference := differing_key(marks[first], marks[other]):
+            raise ValueError(
+                f"Systems in one table share tokenizer and test sets, but between {first} and {other} {difference}; "
+                "delete the scores.json and translations of the older one and run again."
+            )
+
+
 def load(system: System, where: dict[str, Any]) -> Dataset:
     return load_pairs(where, folder=system.data.folder, **languages(system))
 
@@ -232,8 +265,6 @@ def languages(system: System) -> dict[str, str]:
 
 
 def short_hash(content: str) -> str:
-    import hashlib
-
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 

@@ -23,6 +23,9 @@ SCORES = (
 )
 
 
+HOOKS = ("embed", "rotate", "score_bias", "value_bias")
+
+
 @dataclass(frozen=True)
 class Table:
     """Cells as they are printed; `legend` says what a cell holds."""
@@ -115,3 +118,17 @@ def checked_limits(results: Results, training_limits: TrainingLimits) -> dict[st
         if limit is not None and limit <= 0:
             raise ValueError(f"a training limit must be positive; {system!r} has {limit}; write None for no limit")
     return {system: training_limits[system] for system in results}
+
+
+def encodings_table(entries: Mapping[str, Any], config: Any) -> str:
+    """The registry as a Markdown table: what each encoding is, the hooks it answers, the laws it obeys, its knobs."""
+    rows = []
+    for name, entry in entries.items():
+        made = entry(config, causal=False, num_layers=1, num_heads=1, head_width=config.d_model)
+        hooks = [f"`{hook}`" for hook in HOOKS if getattr(made, hook) is not None]
+        knobs = [f"`{knob.name}` {knob.default}" for knob in entry.knobs]
+        longest = f"`{entry.longest}`" if entry.longest else "any"
+        invariant = "yes" if entry.shift_invariant else "no"
+        rows.append([f"`{name}`", entry.summary, ", ".join(hooks) or "-", invariant, longest, ", ".join(knobs) or "-"])
+    headers = ["encoding", "what it is", "hooks", "shift-invariant", "longest", "knobs"]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [headers, ["---"] * len(headers), *rows]) + "\n"

@@ -1,4 +1,4 @@
-"""What Seq2SeqTrainer lacks for this project: a quiet progress bar, a log by step and by time, whole checkpoints only."""
+"""What Seq2SeqTrainer lacks for this project: a quiet progress bar, a log by step and time, whole checkpoints only."""
 
 import json
 import time
@@ -34,7 +34,7 @@ DEFAULTS = {
 
 
 def arguments(settings: dict[str, Any], folder: Path) -> Seq2SeqTrainingArguments:
-    """The Trainer's arguments for a run in `folder`; a ValueError or TypeError of theirs if they do not fit together."""
+    """The Trainer's arguments for a run in `folder`; a ValueError of theirs if they do not fit together."""
     return Seq2SeqTrainingArguments(output_dir=str(folder / "checkpoints"), **(DEFAULTS | settings))
 
 
@@ -102,7 +102,7 @@ class ProgressBar(TrainerCallback):
 
 
 class LossLog(TrainerCallback):
-    """Every log entry of the Trainer as a JSON line with its step and the seconds trained so far, resumptions included."""
+    """Every log entry of the Trainer as a JSON line with its step and the seconds trained so far, over resumptions."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -134,8 +134,8 @@ def last_whole_checkpoint(folder: Path) -> str | None:
     for name in ("trainer_state.json", "optimizer.pt", "scheduler.pt"):
         if not (Path(last) / name).is_file():
             raise ValueError(
-                f"Training resumes from a whole checkpoint, but {last} has no {name}: it was cut short. Delete that folder; "
-                "training then resumes from the checkpoint before it."
+                f"Training resumes from a whole checkpoint, but {last} has no {name}: it was cut short. Delete that "
+                "folder; training then resumes from the checkpoint before it."
             )
     check_weights(Path(last))
     return last
@@ -152,6 +152,6 @@ def check_weights(folder: Path) -> None:
                 pass
         except SafetensorError as error:
             raise ValueError(
-                f"Weights must be whole, but {file} is cut short ({error}); delete {folder} and train, copy or download "
-                "it again."
+                f"Weights must be whole, but {file} is cut short ({error}); delete {folder} and train, copy or "
+                "download it again."
             ) from None

@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar
 from babel import Locale
 from babel.numbers import get_currency_name
 from babel.units import format_unit
-from num2words import num2words  # type: ignore[import-untyped]
+from num2words import num2words
 
 T = TypeVar("T")
 

@@ -2,8 +2,8 @@
 
     output(i) = sum_j p_ij v_j + value_bias,    p = softmax(q k^T / sqrt(K) + score_bias + mask)
 
-Vaswani et al., "Attention Is All You Need" (NeurIPS 2017), https://arxiv.org/abs/1706.03762. The shape letters are those
-of position.py.
+Vaswani et al., "Attention Is All You Need" (NeurIPS 2017), https://arxiv.org/abs/1706.03762. The shape letters are
+those of position.py.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,8 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """The attended tokens (B, T, D) and, where they were computed, the attention weights (B, H, Q, S)."""
         q_BHQK = self.heads(self.q_proj(x_BTD))
-        attend, biases = self.back_end(kwargs), {}
+        attend = self.back_end(kwargs)
+        biases: dict[str, Any] = {}
         if memory_BSD is not None:
             k_BHSK, v_BHSK = self.memory(memory_BSD, past_key_values)
         else:
@@ -73,7 +74,7 @@ class Attention(nn.Module):
         return x_BTD.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
 
     def memory(self, memory_BSD: Tensor, past_key_values: EncoderDecoderCache | None) -> tuple[Tensor, Tensor]:
-        """Keys and values of the encoder's output (B, H, S, K), computed at the first step of a cached decoding only."""
+        """Keys and values of the encoder's output (B, H, S, K), computed at a cached decoding's first step only."""
         if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
             layer = past_key_values.cross_attention_cache.layers[self.layer_idx]
             return layer.keys, layer.values
@@ -84,7 +85,7 @@ class Attention(nn.Module):
         return k_BHSK, v_BHSK
 
     def back_end(self, kwargs: dict[str, Any]) -> Callable[..., tuple[Tensor, Tensor | None]]:
-        """transformers' attention function that the config names; whoever asks for weights gets the one that has them."""
+        """transformers' function that the config names; whoever asks for weights gets the one that has them."""
         if kwargs.get("output_attentions") and self.config._attn_implementation == "sdpa":
             return attend_by_weights
         return ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, attend_by_weights)

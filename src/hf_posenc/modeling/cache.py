@@ -1,9 +1,11 @@
 """What cached decoding must remember beyond keys and values: the positions of the keys, and an encoding's states.
 
-The decoder's first cache layer is one of the two classes below, chosen by the config for encodings that need it. They keep
-named tensors with a time axis beside the keys, so that everything transformers does to a cache (reorder the beams, crop
-rejected candidates, repeat or select sentences, reset) is done to them as well.
+The decoder's first cache layer is one of the two classes below, chosen by the config for encodings that need it. They
+keep named tensors with a time axis beside the keys, so that everything transformers does to a cache (reorder the beams,
+crop rejected candidates, repeat or select sentences, reset) is done to them as well.
 """
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +17,7 @@ class RememberingLayer(DynamicLayer):
 
     _layer_type = "remembering_attention"
 
-    def __init__(self, **kwargs) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.remembered: dict[str, Tensor] = {}
 
@@ -61,7 +63,7 @@ class StaticRememberingLayer(StaticLayer):
 
     _layer_type = "remembering_attention"
 
-    def __init__(self, max_cache_len: int, **kwargs) -> None:
+    def __init__(self, max_cache_len: int, **kwargs: Any) -> None:
         super().__init__(max_cache_len, **kwargs)
         self.remembered: dict[str, Tensor] = {}
 

@@ -1,8 +1,8 @@
 """How a user's own encoding travels with a checkpoint.
 
 transformers copies this folder's files next to the weights. A file from which an encoding was registered at run time is
-copied too, its imports from hf_posenc turned into imports from its new neighbours, and the copied registry imports it, so
-that the checkpoint loads where neither hf_posenc nor the user's file is installed.
+copied too, its imports from hf_posenc turned into imports from its new neighbours, and the copied registry imports it,
+so that the checkpoint loads where neither hf_posenc nor the user's file is installed.
 """
 
 import ast

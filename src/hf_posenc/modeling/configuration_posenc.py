@@ -10,7 +10,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 from transformers.modeling_rope_utils import RopeParameters
 
 from .carry import carry_registered_files
-from .positions import POSITION_ENCODINGS, all_knobs, parts_of
+from .positions import POSITION_ENCODINGS, all_knobs, longest_length, parts_of
 
 # What transformers itself passes to a config beyond its fields.
 UPSTREAM_KEYWORDS = {
@@ -124,6 +124,16 @@ class PosEncConfig(PreTrainedConfig):
         return any(POSITION_ENCODINGS[name].remembers for name in parts)
 
     @property
+    def longest_source(self) -> int | None:
+        """How many tokens, </s> among them, the encoder can take; None if any number."""
+        return longest_length(self.position_encoding_type, self)
+
+    @property
+    def longest_target(self) -> int | None:
+        """How many tokens, the start token among them, the decoder can take; None if any number."""
+        return longest_length(self.decoder_position_encoding_type or self.position_encoding_type, self)
+
+    @property
     def position_encodings_in_use(self) -> list[str]:
         """The names in both sides' sums."""
         return parts_of(self.position_encoding_type) + parts_of(
@@ -139,7 +149,7 @@ class PosEncConfig(PreTrainedConfig):
         return view
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields; of the encodings' knobs those in use or changed, so that a config never asks for more than it needs."""
+        """The fields; of the encodings' knobs those in use or changed: a config asks for no more than it needs."""
         output = super().to_dict()
         used = {knob.name for name in self.position_encodings_in_use for knob in POSITION_ENCODINGS[name].knobs}
         for knob in all_knobs():

@@ -1,7 +1,7 @@
 """The encoder-decoder Transformer. It asks its position encodings and never knows which they are.
 
-Vaswani et al., "Attention Is All You Need" (NeurIPS 2017), https://arxiv.org/abs/1706.03762; parameter names are BART's.
-The shape letters are those of position.py.
+Vaswani et al., "Attention Is All You Need" (NeurIPS 2017), https://arxiv.org/abs/1706.03762; parameter names are
+BART's. The shape letters are those of position.py.
 """
 
 import math
@@ -39,7 +39,7 @@ from .translation import Translation
 
 
 class PosEncLayer(GradientCheckpointingLayer):
-    """What encoder and decoder layers share: the feed-forward sub-layer, and residuals with LayerNorm after or before."""
+    """What encoder and decoder layers share: the feed-forward sub-layer, and residuals with LayerNorm around them."""
 
     def __init__(self, config: PosEncConfig, *, ffn_dim: int) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class PosEncStack(PosEncPreTrainedModel):
         return self.dropout(inputs_embeds * self.embed_scale)
 
     def check_back_end(self) -> None:
-        """Refuse a back end that would leave an encoding out; transformers' own choice is always one that can be right."""
+        """Refuse a back end that would leave an encoding out; transformers' own choice is always right."""
         name = self.config._attn_implementation or ""
         if self.positions.values and name.startswith("flex"):
             needs, instead = "the attention weights, which it does not return", "sdpa or eager"
@@ -345,7 +345,7 @@ class PosEncModel(PosEncPreTrainedModel):
         decoder_attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple | None = None,
+        encoder_outputs: Any = None,
         past_key_values: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
@@ -413,7 +413,7 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, GenerationMixin, Tra
         decoder_attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple | None = None,
+        encoder_outputs: Any = None,
         past_key_values: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,

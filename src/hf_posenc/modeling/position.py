@@ -3,7 +3,7 @@
 Shape letters, here and in every file of this folder:
     B batch, T new tokens, D model width, H heads, Q queries, S keys, K width of a head, M width of a state.
 
-An encoding is a module made once per stack (encoder, decoder). It answers some of five hooks and leaves the others None;
+An encoding is a module made once per stack (encoder, decoder). It answers some of the hooks and leaves the others None;
 the Transformer asks which ones are there and never which encoding it is.
 
     embed(x_BTD, pos_BT, mask_BT, state_BM) -> (x_BTD, states_BTM | None)
@@ -22,7 +22,8 @@ Positions are integers counted from 0, of shape (B, T) or (1, T). Hooks take pos
 caching, left padding and holes in a mask need no case of their own.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ class PositionEncoding(nn.Module):
 
 
 class PositionEncodings(nn.ModuleList):
-    """The sum of some encodings, as the Transformer sees it: `embed` and `rotate` chain from left to right, biases add."""
+    """The sum of some encodings, as the Transformer sees it: `embed` and `rotate` chain left to right, biases add."""
 
     def __init__(self, encodings: Iterable[PositionEncoding]) -> None:
         super().__init__(encodings)
@@ -60,10 +61,15 @@ class PositionEncodings(nn.ModuleList):
         self.scores = self.answered("score_bias")
         self.values = self.answered("value_bias")
 
+    def __iter__(self) -> Iterator[PositionEncoding]:
+        return super().__iter__()  # type: ignore[return-value]
+
     def answered(self, hook: str) -> bool:
         return any(getattr(encoding, hook) is not None for encoding in self)
 
-    def embed(self, x_BTD: Tensor, pos_BT: Tensor, mask_BT: Tensor | None, state_BM: Tensor | None):
+    def embed(
+        self, x_BTD: Tensor, pos_BT: Tensor, mask_BT: Tensor | None, state_BM: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
         """The embedded tokens (B, T, D) and the states (B, T, M) of the one encoding that has a state, else None."""
         states_BTM = None
         for encoding in self:
@@ -79,10 +85,12 @@ class PositionEncodings(nn.ModuleList):
         return q_BHTK, k_BHTK
 
     def score_bias(self, q_BHQK: Tensor, pos_BQ: Tensor, pos_BS: Tensor, layer: int) -> Tensor:
-        return sum(e.score_bias(q_BHQK, pos_BQ, pos_BS, layer) for e in self if e.score_bias is not None)
+        terms = [e.score_bias(q_BHQK, pos_BQ, pos_BS, layer) for e in self if e.score_bias is not None]
+        return reduce(torch.add, terms)
 
     def value_bias(self, p_BHQS: Tensor, pos_BQ: Tensor, pos_BS: Tensor, layer: int) -> Tensor:
-        return sum(e.value_bias(p_BHQS, pos_BQ, pos_BS, layer) for e in self if e.value_bias is not None)
+        terms = [e.value_bias(p_BHQS, pos_BQ, pos_BS, layer) for e in self if e.value_bias is not None]
+        return reduce(torch.add, terms)
 
 
 def distance(pos_BQ: Tensor, pos_BS: Tensor) -> Tensor:

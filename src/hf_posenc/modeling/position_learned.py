@@ -22,7 +22,9 @@ class Learned(PositionEncoding):
         super().__init__(config, causal=causal, num_layers=num_layers, num_heads=num_heads, head_width=head_width)
         self.table = nn.Parameter(torch.empty(config.learned_max_positions, config.d_model))
 
-    def embed(self, x_BTD: Tensor, pos_BT: Tensor, mask_BT: Tensor | None, state_BM: Tensor | None):
+    def embed(
+        self, x_BTD: Tensor, pos_BT: Tensor, mask_BT: Tensor | None, state_BM: Tensor | None
+    ) -> tuple[Tensor, None]:
         self.check_positions(pos_BT)
         return x_BTD + nn.functional.embedding(pos_BT, self.table), None
 
@@ -32,9 +34,9 @@ class Learned(PositionEncoding):
             torch._assert_async((pos_BT < longest).all(), "a position lies past learned_max_positions")
         elif (last := int(pos_BT.max())) >= longest:
             raise ValueError(
-                f"`learned` knows the positions 0 to {longest - 1} (learned_max_positions={longest}), but a token stands "
-                f"at position {last}; shorten the input, train with a larger learned_max_positions, or choose an "
-                "encoding that is defined at every length, such as `sinusoidal` or `relative`."
+                f"`learned` knows the positions 0 to {longest - 1} (learned_max_positions={longest}), but a token "
+                f"stands at position {last}; shorten the input, train with a larger learned_max_positions, or choose "
+                "an encoding that is defined at every length, such as `sinusoidal` or `relative`."
             )
 
     def init_weights(self) -> None:

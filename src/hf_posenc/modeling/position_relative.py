@@ -4,14 +4,14 @@
 
 Shaw, Uszkoreit & Vaswani, "Self-Attention with Relative Position Representations" (NAACL 2018),
 https://arxiv.org/abs/1803.02155; Rosendahl et al., "Analysis of Positional Encodings for Neural Machine Translation"
-(IWSLT 2019), eq. 3-9, https://aclanthology.org/2019.iwslt-1.20. The tables of 2 tau + 1 vectors belong to a layer and are
-shared by its heads; cross-attention has none. Three presets: keys and values; keys alone; and fixed vectors in place of
-trained ones, the sinusoids PE(d) of width K.
+(IWSLT 2019), eq. 3-9, https://aclanthology.org/2019.iwslt-1.20. The tables of 2 tau + 1 vectors belong to a layer and
+are shared by its heads; cross-attention has none. Three presets: keys and values; keys alone; and fixed vectors in
+place of trained ones, the sinusoids PE(d) of width K.
 
 Departures from Rosendahl et al.: the distance is key minus query, where they write query minus key (for trained tables
 only the rows change their names); positions are counted from 0; and the fixed vectors are PE of width K at the signed
-distance, where they write the first K channels of the PE of width D (their toolkit, too, has width K and key minus query,
-but takes PE(d + tau)).
+distance, where they write the first K channels of the PE of width D (their toolkit, too, has width K and key minus
+query, but takes PE(d + tau)).
 
 No (L, L, K) tensor is ever built: the key term is q against the 2 tau + 1 vectors, gathered by distance; the value term
 is the weights summed by distance, against the 2 tau + 1 vectors.
@@ -51,7 +51,7 @@ class Relative(PositionEncoding):
         self.keys = nn.Parameter(torch.empty(shape)) if trained else None
         self.values = nn.Parameter(torch.empty(shape)) if trained and values else None
         if not values:
-            self.value_bias = None
+            self.value_bias = None  # type: ignore[method-assign]
 
     def score_bias(self, q_BHQK: Tensor, pos_BQ: Tensor, pos_BS: Tensor, layer: int) -> Tensor:
         vectors_RK = self.vectors(self.keys, layer, q_BHQK)

@@ -16,7 +16,9 @@ from .position import PositionEncoding, angle_dtype
 class Sinusoidal(PositionEncoding):
     """No parameters. Not shift-invariant; defined at every length."""
 
-    def embed(self, x_BTD: Tensor, pos_BT: Tensor, mask_BT: Tensor | None, state_BM: Tensor | None):
+    def embed(
+        self, x_BTD: Tensor, pos_BT: Tensor, mask_BT: Tensor | None, state_BM: Tensor | None
+    ) -> tuple[Tensor, None]:
         return x_BTD + sinusoids(pos_BT, x_BTD.shape[-1], angle_dtype(x_BTD)).to(x_BTD.dtype), None
 
 

@@ -169,6 +169,12 @@ def all_knobs() -> Iterator[Knob]:
     return iter(seen.values())
 
 
+def longest_length(position_encoding_type: str, config: Any) -> int | None:
+    """How many tokens a stack can take, None if its encodings are defined at every length."""
+    knobs = [POSITION_ENCODINGS[name].longest for name in parts_of(position_encoding_type)]
+    return min((getattr(config, knob) for knob in knobs if knob), default=None)
+
+
 def build_position_encodings(
     position_encoding_type: str, config: Any, *, causal: bool, num_layers: int, num_heads: int
 ) -> PositionEncodings:

@@ -34,7 +34,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
     `len(tokenizer)` is the vocabulary size, special tokens included.
     """
 
-    model_input_names = ["input_ids", "attention_mask"]  # noqa: RUF012 - transformers' own way to declare it
+    model_input_names = ["input_ids", "attention_mask"]
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "PosEncTokenizer":

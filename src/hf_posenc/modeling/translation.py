@@ -1,5 +1,6 @@
 """Text to text: what transformers 5 has no pipeline for any more."""
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,13 +38,13 @@ class Translation:
     """`translate`, for any encoder-decoder of the family."""
 
     @torch.no_grad()
-    def translate(self, texts: Iterable[str], tokenizer: Any, **options: Any) -> list[str]:
+    def translate(self: Any, texts: Iterable[str], tokenizer: Any, **options: Any) -> list[str]:
         """The translations of `texts`, in their order; the options are those of `translations`."""
         return self.translations(texts, tokenizer, **options).texts
 
     @torch.no_grad()
     def translations(
-        self,
+        self: Any,
         texts: Iterable[str],
         tokenizer: Any,
         *,
@@ -55,8 +56,9 @@ class Translation:
     ) -> Translations:
         """The translations of `texts`, by beam search with 5 beams unless `generate` says otherwise.
 
-        A translation has at most 2 x source + 50 tokens. Sentences of like length, in source tokens, share a batch of
-        `batch_size`. With `progress`, a bar with this `description` is drawn on line `bar`. `generate` is passed on to `model.generate`. Raises a TypeError for a bare string.
+        A translation has at most 2 x source + 50 tokens, or as many as the decoder's encoding can tell apart. Sentences
+        of like length, in source tokens, share a batch of `batch_size`. With `progress`, a bar with this `description`
+        is drawn on line `bar`. `generate` is passed on to `model.generate`. Raises a TypeError for a bare string.
         """
         if isinstance(texts, str):
             raise TypeError(
@@ -65,6 +67,7 @@ class Translation:
         sources = [tokenizer(text)["input_ids"] for text in texts]
         options = {"num_beams": 5, "do_sample": False} | generate
         order = sorted(range(len(sources)), key=lambda i: len(sources[i]), reverse=True)
+        longest = (self.config.longest_target or sys.maxsize) - 1
         found: dict[int, tuple[str, bool]] = {}
         was_training = self.training
         self.eval()
@@ -73,7 +76,7 @@ class Translation:
         ) as done:
             for start in range(0, len(order), batch_size):
                 batch = order[start : start + batch_size]
-                limits = [2 * (len(sources[i]) - 1) + 50 for i in batch]
+                limits = [min(2 * (len(sources[i]) - 1) + 50, longest) for i in batch]
                 inputs = tokenizer.pad({"input_ids": [sources[i] for i in batch]}, return_tensors="pt").to(self.device)
                 limit = SentenceLimit(
                     limits, num_beams=options["num_beams"], eos_token_id=self.generation_config.eos_token_id

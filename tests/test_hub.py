@@ -1,0 +1,319 @@
+"""What is saved loads everywhere: with this package, and where neither it nor a user's own file is installed."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import REGISTERED, sentences, tiny_config, tiny_model
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+
+import hf_posenc.modeling
+from hf_posenc import (
+    POSITION_ENCODINGS,
+    PosEncConfig,
+    PosEncForConditionalGeneration,
+    PosEncModel,
+    PositionEncoding,
+    register_position_encoding,
+)
+
+MODELING = Path(hf_posenc.modeling.__file__).parent
+SHARED = [*REGISTERED, "sinusoidal+relative", "rotary to learned"]
+
+# Run where the package cannot be imported: loads every checkpoint, computes, generates, saves and loads again.
+STRANGER = """
+import sys
+sys.modules["hf_posenc"] = None
+import torch
+from pathlib import Path
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+
+torch.set_num_threads(1)
+folder = Path(sys.argv[1])
+inputs = torch.load(folder / "inputs.pt")
+found = {}
+for place in sorted(path for path in folder.iterdir() if path.is_dir()):
+    trust = {"trust_remote_code": True}
+    config = AutoConfig.from_pretrained(place, **trust)
+    model = AutoModelForSeq2SeqLM.from_pretrained(place, dtype=torch.float64, **trust).eval()
+    base = AutoModel.from_pretrained(place, dtype=torch.float64, **trust).eval()
+    model.save_pretrained(folder.parent / "again" / place.name)
+    again = AutoModelForSeq2SeqLM.from_pretrained(folder.parent / "again" / place.name, dtype=torch.float64, **trust).eval()
+    with torch.no_grad():
+        found[place.name] = {
+            "config": {key: value for key, value in config.to_dict().items() if key != "_name_or_path"},
+            "logits": model(**inputs).logits,
+            "hidden": base(**inputs).last_hidden_state,
+            "again": again(**inputs).logits,
+            "tokens": model.generate(inputs["input_ids"], num_beams=2, do_sample=False, max_new_tokens=6),
+        }
+    assert not type(model).__module__.startswith("hf_posenc"), type(model).__module__
+torch.save(found, folder.parent / "found.pt")
+"""
+
+
+def stranger(folder: Path) -> dict[str, dict]:
+    """What a fresh process without the package finds in the checkpoints under `folder`."""
+    torch.save(inputs(), folder / "inputs.pt")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+        "HF_HOME": str(folder.parent / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    child = subprocess.run(
+        [sys.executable, "-P", "-c", STRANGER, str(folder)], cwd=folder.parent, env=environment, capture_output=True, text=True
+    )
+    assert child.returncode == 0, child.stderr[-4000:]
+    return torch.load(folder.parent / "found.pt")
+
+
+def inputs() -> dict[str, torch.Tensor]:
+    return {"input_ids": sentences(2, 6, seed=1), "decoder_input_ids": sentences(2, 5, seed=2)}
+
+
+def assert_found(found: dict, model: PosEncForConditionalGeneration) -> None:
+    exact = {"rtol": 1e-9, "atol": 1e-9}
+    with torch.no_grad():
+        logits = model(**inputs()).logits
+        torch.testing.assert_close(found["logits"], logits, **exact)
+        torch.testing.assert_close(found["again"], logits, **exact)
+        torch.testing.assert_close(found["hidden"], model.model(**inputs()).last_hidden_state, **exact)
+    tokens = model.generate(inputs()["input_ids"], num_beams=2, do_sample=False, max_new_tokens=6)
+    assert torch.equal(found["tokens"], tokens)
+
+
+def imported_by(*entry: str) -> set[str]:
+    """The files of the modeling folder that these need, themselves included."""
+    needed, open_ends = set(), list(entry)
+    while open_ends:
+        if (name := open_ends.pop()) not in needed:
+            needed.add(name)
+            tree = ast.walk(ast.parse((MODELING / f"{name}.py").read_text(encoding="utf-8")))
+            open_ends += [node.module for node in tree if isinstance(node, ast.ImportFrom) and node.level]
+    return {f"{name}.py" for name in needed}
+
+
+def test_a_process_without_the_package_computes_and_generates_the_same(tmp_path):
+    models = {}
+    for where in SHARED:
+        folder = tmp_path / "saved" / where.replace(" ", "_")
+        models[folder.name] = tiny_model(where)
+        models[folder.name].save_pretrained(folder)
+    found = stranger(tmp_path / "saved")
+    assert set(found) == set(models)
+    for name, model in models.items():
+        assert_found(found[name], model)
+        again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "again" / name, dtype=torch.float64)
+        assert type(again) is PosEncForConditionalGeneration
+        assert_found(found[name], again)
+
+
+@torch.no_grad()
+def test_the_auto_classes_know_what_was_saved(sides, tmp_path):
+    model = tiny_model(sides)
+    model.save_pretrained(tmp_path / "model") if "running_mean" not in sides else pytest.skip("the toy does not travel")
+    assert type(AutoConfig.from_pretrained(tmp_path / "model")) is PosEncConfig
+    base = AutoModel.from_pretrained(tmp_path / "model", dtype=torch.float64)
+    whole = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model", dtype=torch.float64)
+    assert (type(base), type(whole)) == (PosEncModel, PosEncForConditionalGeneration)
+    assert torch.equal(whole(**inputs()).logits, model(**inputs()).logits)
+    assert torch.equal(base(**inputs()).last_hidden_state, model.model(**inputs()).last_hidden_state)
+
+
+@pytest.mark.parametrize("part", ["whole", "base"])
+def test_a_saved_folder_holds_the_code_it_needs_and_nothing_else(tmp_path, part):
+    model = tiny_model("sinusoidal+relative")
+    (model if part == "whole" else model.model).save_pretrained(tmp_path)
+    code = imported_by("configuration_posenc", "modeling_posenc")
+    expected = code | {"config.json", "model.safetensors"} | ({"generation_config.json"} if part == "whole" else set())
+    assert {path.name for path in tmp_path.iterdir()} == expected
+    assert "tokenization_posenc.py" not in code
+    for name in code:
+        assert (tmp_path / name).read_text(encoding="utf-8") == (MODELING / name).read_text(encoding="utf-8")
+    auto_map = json.loads((tmp_path / "config.json").read_text())["auto_map"]
+    assert set(auto_map) == {"AutoConfig", "AutoModel", "AutoModelForSeq2SeqLM"}
+    assert all(f"{target.partition('.')[0]}.py" in code for target in auto_map.values())
+
+
+@pytest.mark.parametrize("output_bias", [False, True])
+@pytest.mark.parametrize("tied", [False, True], ids=["own projection", "tied projection"])
+@pytest.mark.parametrize("shared", [False, True], ids=["own embeddings", "shared embeddings"])
+@torch.no_grad()
+def test_tied_and_shared_tables_stay_so_and_equal(tmp_path, shared, tied, output_bias):
+    model = tiny_model(
+        "relative", vocab_size=31, share_encoder_decoder_embeddings=shared, tie_word_embeddings=tied, output_bias=output_bias
+    )
+    model.save_pretrained(tmp_path)
+    again = PosEncForConditionalGeneration.from_pretrained(tmp_path, dtype=torch.float64)
+    torch.testing.assert_close(again(**inputs()).logits, model(**inputs()).logits, rtol=0, atol=0)
+    for one in (model, again, tiny_model("relative", seed=9, vocab_size=31, share_encoder_decoder_embeddings=shared, tie_word_embeddings=tied)):
+        encoder, decoder = one.model.encoder.embed_tokens.weight, one.model.decoder.embed_tokens.weight
+        assert (encoder is decoder) == shared
+        assert (one.lm_head.weight is decoder) == tied
+        assert not shared or one.model.shared.weight is encoder
+    assert (again.final_logits_bias is not None) == output_bias
+    base = AutoModel.from_pretrained(tmp_path, dtype=torch.float64)
+    assert torch.equal(base(**inputs()).last_hidden_state, model.model(**inputs()).last_hidden_state)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["own embeddings", "shared embeddings"])
+def test_a_resized_vocabulary_still_loads(tmp_path, shared):
+    model = tiny_model("relative", vocab_size=31, share_encoder_decoder_embeddings=shared)
+    assert model.get_input_embeddings() is (model.model.shared if shared else model.model.encoder.embed_tokens)
+    model.set_input_embeddings(torch.nn.Embedding(31, 16, dtype=torch.float64))
+    assert (model.model.encoder.embed_tokens is model.model.decoder.embed_tokens) == shared
+
+
+# A user's own encoding
+
+LINEAR_BIAS = '''
+"""Attention falls off with the distance: ALiBi, https://arxiv.org/abs/2108.12409, here for both directions."""
+
+import torch
+from torch import nn
+from hf_posenc import (
+    PositionEncoding,
+    distance,
+    register_position_encoding,
+)
+
+
+class LinearBias(PositionEncoding):
+    def __init__(self, config, *, causal, num_layers, num_heads, head_width):
+        super().__init__(config, causal=causal, num_layers=num_layers, num_heads=num_heads, head_width=head_width)
+        self.slopes = nn.Parameter(torch.empty(num_heads))
+
+    def score_bias(self, q_BHQK, pos_BQ, pos_BS, layer):
+        return -distance(pos_BQ, pos_BS).abs()[:, None] * self.slopes[:, None, None]
+
+    def init_weights(self):
+        from transformers import initialization as init
+        init.ones_(self.slopes)
+
+
+register_position_encoding("linear_bias", LinearBias, summary="A slope.", shift_invariant=True)
+'''
+
+
+@pytest.fixture
+def linear_bias(tmp_path, monkeypatch, unregistered_after):
+    """The user's file, imported from where Python finds it."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "my_linear_bias.py").write_text(LINEAR_BIAS)
+    monkeypatch.syspath_prepend(str(tmp_path / "mine"))
+    import my_linear_bias
+
+    yield my_linear_bias
+    del sys.modules["my_linear_bias"]
+
+
+def test_a_users_own_encoding_trains_and_travels_with_its_checkpoint(linear_bias, tmp_path):
+    models = {}
+    for where in ("linear_bias", "sinusoidal+linear_bias", "rotary to linear_bias"):
+        model = tiny_model(where)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        model.train()(input_ids=inputs()["input_ids"], labels=sentences(2, 5, seed=4)).loss.backward()
+        optimizer.step()
+        slopes = [name for name, _ in model.named_parameters() if "slopes" in name]
+        assert slopes
+        assert all(not torch.equal(before[name], model.get_parameter(name)) for name in slopes)
+        folder = tmp_path / "saved" / where.replace(" ", "_")
+        models[folder.name] = model.eval()
+        model.save_pretrained(folder)
+        carried = (folder / "registered_my_linear_bias.py").read_text()
+        assert "hf_posenc" not in carried
+        # A second save changes nothing.
+        registry = (folder / "positions.py").read_text()
+        model.save_pretrained(folder)
+        assert (folder / "positions.py").read_text() == registry
+        assert type(AutoModelForSeq2SeqLM.from_pretrained(folder)) is PosEncForConditionalGeneration
+    found = stranger(tmp_path / "saved")
+    for name, model in models.items():
+        assert_found(found[name], model)
+        # What a stranger saved again still carries the file.
+        assert (tmp_path / "again" / name / "registered_my_linear_bias.py").exists()
+
+
+def test_a_checkpoint_that_does_not_use_it_does_not_carry_a_users_file(linear_bias, tmp_path):
+    tiny_model("none").save_pretrained(tmp_path / "model")
+    assert not list((tmp_path / "model").glob("registered_*"))
+    assert (tmp_path / "model" / "positions.py").read_text() == (MODELING / "positions.py").read_text()
+
+
+def test_an_encoding_of_a_notebook_is_not_carried_and_a_warning_says_so(unregistered_after, tmp_path):
+    notebook = types.ModuleType("a_notebook")
+    exec(compile(LINEAR_BIAS, "<cell>", "exec"), notebook.__dict__)
+    model = tiny_model("linear_bias")
+    with pytest.warns(UserWarning, match="does not carry the code of `linear_bias`.*not defined in a file; move it"):
+        model.save_pretrained(tmp_path / "model")
+    again = PosEncForConditionalGeneration.from_pretrained(tmp_path / "model", dtype=torch.float64)
+    assert torch.equal(again(**inputs()).logits, model(**inputs()).logits)
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "reason"),
+    [
+        ("from hf_posenc import (", "import hf_posenc\nfrom hf_posenc import (", "imports hf_posenc as a whole"),
+        ("    distance,", "    distance,\n    load_length_buckets,", "`load_length_buckets` of hf_posenc does not travel"),
+        ("register_position_encoding(\"", "import hf_posenc as h; h.register_position_encoding(\"", "imports hf_posenc as a whole|call it at its foot"),
+    ],
+    ids=["a whole import", "an import of what does not travel", "no call of its own"],
+)
+def test_a_file_that_cannot_travel_is_not_carried_and_a_warning_says_why(
+    tmp_path, monkeypatch, unregistered_after, line, instead, reason
+):
+    (tmp_path / "my_other_bias.py").write_text(LINEAR_BIAS.replace(line, instead))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        __import__("my_other_bias")
+        with pytest.warns(UserWarning, match=f"does not carry the code of `linear_bias`.*({reason})"):
+            tiny_model("linear_bias").save_pretrained(tmp_path / "model")
+        assert not list((tmp_path / "model").glob("registered_*"))
+    finally:
+        sys.modules.pop("my_other_bias", None)
+
+
+FACTS = {"summary": "A fact.", "shift_invariant": True}
+
+
+class Own(PositionEncoding):
+    """An encoding that answers nothing."""
+
+
+class Derived(Own):
+    """Derived from an encoding, which the house forbids."""
+
+
+class Twofold(PositionEncoding, dict):
+    """Derived from two classes."""
+
+
+@pytest.mark.parametrize("taken", REGISTERED)
+def test_a_taken_name_is_refused(unregistered_after, taken):
+    with pytest.raises(ValueError, match=f"`{taken}` is already the name of .*; choose another name"):
+        register_position_encoding(taken, Own, **FACTS)
+
+
+@pytest.mark.parametrize("bad", ["", "Own", "my own", "my-own", "1st", "a+b", "a to b"])
+def test_a_bad_name_is_refused(unregistered_after, bad):
+    with pytest.raises(ValueError, match=r"lower-case letters, digits and underscores"):
+        register_position_encoding(bad, Own, **FACTS)
+
+
+@pytest.mark.parametrize("bad", [Derived, Twofold, torch.nn.Module])
+def test_a_class_that_inherits_anything_else_is_refused(unregistered_after, bad):
+    with pytest.raises(TypeError, match="inherits PositionEncoding and nothing else.*derive it from"):
+        register_position_encoding("own", bad, **FACTS)
+    assert "own" not in POSITION_ENCODINGS
+
+
+def test_a_file_may_be_run_twice_as_a_notebooks_cell_is(unregistered_after):
+    register_position_encoding("own", Own, **FACTS)
+    register_position_encoding("own", Own, **FACTS | {"summary": "Another."})
+    assert POSITION_ENCODINGS["own"].summary == "Another."
+    assert tiny_config("own").position_encoding_type == "own"
