@@ -1,8 +1,8 @@
 """What each position encoding costs: one training step, its time and memory against `none`'s, in one run.
 
-A step is a forward and a backward pass of the papers' Transformer (6 + 6 layers, width 512) on full, unpadded sentences;
-no optimiser. Every round takes one step of each encoding, in rotating order, and divides its time by that of `none` in the
-same round: what else the machine does hits all alike, and the median over rounds is reported.
+A step is a forward and a backward pass of the papers' Transformer (6 + 6 layers, width 512) on full, unpadded
+sentences; no optimiser. Every round takes one step of each encoding, in rotating order, and divides its time by that of
+`none` in the same round: what else the machine does hits all alike, and the median over rounds is reported.
 """
 
 import argparse
@@ -37,6 +37,7 @@ RESULTS = HERE / "results" / "training_step.json"
 README = HERE / "README.md"
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 MARKERS = ("<!-- training_step: begin -->", "<!-- training_step: end -->")
+SIZES = [(16, 64), (4, 256), (1, 1024)]
 VOCAB_SIZE = 8000
 
 
@@ -131,7 +132,8 @@ def measure(
     dtype, clock = getattr(torch, options.dtype), CLOCKS[options.clock]
     progress.set_postfix_str(f"{size[0]} x {size[1]}")
     steps = {encoding: Step(encoding, size, options.device, dtype) for encoding in encodings}
-    peaks, seconds = {}, {encoding: [] for encoding in encodings}
+    peaks: dict[str, int] = {}
+    seconds: dict[str, list[float]] = {encoding: [] for encoding in encodings}
     for encoding, step in steps.items():
         step()  # The first step of a process pays for what later ones find ready.
         peaks[encoding] = step.peak_bytes()
@@ -164,8 +166,8 @@ def machine(device: str) -> dict[str, Any]:
     cpu = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        models = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line[:10] == "model name"]
-        cpu = models[0] if models else cpu
+        facts = (line.partition(":") for line in cpuinfo.read_text().splitlines())
+        cpu = next((value.strip() for name, _, value in facts if name.strip() == "model name"), cpu)
     return {
         "cpu": cpu,
         "cores": os.cpu_count(),
@@ -191,12 +193,13 @@ def markdown(report: dict[str, Any]) -> str:
             row.append("{time_ratio:.2f} ({time_ratio_min:.2f}-{time_ratio_max:.2f})".format(**cell))
             row.append("{memory_ratio:.2f}".format(**cell))
         lines.append("| " + " | ".join(row) + " |")
-    bases = [cells["none", *size] for size in sizes]
-    absolute = "; ".join("{batch} x {length}: {milliseconds:.0f} ms, {peak_mib:.0f} MiB".format(**base) for base in bases)
+    template = "{batch} x {length}: {milliseconds:.0f} ms, {peak_mib:.0f} MiB"
+    absolute = "; ".join(template.format(**cells["none", *size]) for size in sizes)
     facts = report["machine"]
     where = facts["gpu"] or f"{facts['cpu']}, {facts['threads']} of {facts['cores']} cores"
-    lines += ["", f"`none` itself: {absolute}. Median (min-max) of {report['rounds']} rounds, {report['dtype']}, {report['clock']} time, {where}; "
-              f"torch {facts['torch']}, transformers {facts['transformers']}."]  # fmt: skip
+    how = f"Median (min-max) of {report['rounds']} rounds, {report['dtype']}, {report['clock']} time, {where}"
+    versions = f"torch {facts['torch']}, transformers {facts['transformers']}"
+    lines += ["", f"`none` itself: {absolute}. {how}; {versions}."]
     return "\n".join(lines)
 
 
@@ -223,11 +226,11 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9, help="steps of each encoding that are timed (%(default)s)")
     parser.add_argument("--encodings", nargs="+", default=None, help="all that are registered, and naive_relative")
-    parser.add_argument("--sizes", nargs="+", type=batch_by_length, default=[(16, 64), (4, 256), (1, 1024)], metavar="BxL")
+    parser.add_argument("--sizes", nargs="+", type=batch_by_length, default=SIZES, metavar="BxL")
     parser.add_argument("--threads", type=int, default=None, help="of torch on the CPU; torch's own choice by default")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
-    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="cpu: the process's own time, for a busy machine")
+    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="cpu: the process's own time")
     parser.add_argument("--output", type=Path, default=RESULTS, help="the report, as JSON (benchmarks/results/)")
     parser.add_argument("--write-readme", action="store_true", help="put the table into benchmarks/README.md")
     return parser.parse_args()

@@ -89,7 +89,13 @@ def test_what_cannot_work_is_refused_with_rule_value_and_remedy(fields, message)
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("d_model", "16"), ("dropout", "much"), ("norm_first", 1), ("position_encoding_type", 3), ("rope_parameters", "x")],
+    [
+        ("d_model", "16"),
+        ("dropout", "much"),
+        ("norm_first", 1),
+        ("position_encoding_type", 3),
+        ("rope_parameters", "x"),
+    ],
 )
 def test_a_field_of_the_wrong_type_is_refused_when_made_and_when_set(field, value):
     with pytest.raises(StrictDataclassFieldValidationError, match=field):
@@ -156,7 +162,9 @@ def test_the_decoders_view_has_the_decoders_sizes(sides):
     assert len(view.layer_types) == 3
 
 
-VALUE_TERM = r"attn_implementation='flex_attention' cannot compute `.*`.*attention weights.*leave.*or choose sdpa or eager"
+VALUE_TERM = (
+    r"attn_implementation='flex_attention' cannot compute `.*`.*attention weights.*leave.*or choose sdpa or eager"
+)
 ANY_BIAS = r"attn_implementation='.*flash.*' cannot compute `.*`.*bias on the attention scores.*leave.*or choose sdpa"
 
 

@@ -85,7 +85,9 @@ def test_cached_decoding_equals_the_full_forward(sides, chunks, kind, source, ta
 @torch.no_grad()
 def test_cached_decoding_equals_the_full_forward_at_given_positions_with_gaps(sides, chunks, kind, source, target):
     model = tiny_model(sides)
-    positions = torch.tensor([[0, 1, 4, 5, 6, 13, 14, 15, 20], [2, 3, 4, 5, 6, 7, 8, 9, 40], [5, 6, 8, 9, 11, 12, 14, 15, 17]])
+    positions = torch.tensor(
+        [[0, 1, 4, 5, 6, 13, 14, 15, 20], [2, 3, 4, 5, 6, 7, 8, 9, 40], [5, 6, 8, 9, 11, 12, 14, 15, 17]]
+    )
     full = model(input_ids=source, decoder_input_ids=target, decoder_position_ids=positions).logits
     cached = decode(model, source, target, chunks, cache_for(model, kind), positions=positions)
     torch.testing.assert_close(cached, full, **EXACT)
@@ -131,7 +133,14 @@ def test_a_cache_whose_rows_move_continues_like_one_built_for_those_rows(sides, 
 def test_a_cropped_cache_continues_like_one_that_never_saw_what_was_cropped(sides, rejected, source, target):
     model = tiny_model(sides)
     cache, other = cache_for(model, "dynamic"), target.roll(1, dims=1)
-    decode(model, source, torch.cat((target[:, :4], other[:, 4 : 4 + rejected]), dim=1), [4, *[1] * rejected], cache, mask=HOLES)
+    decode(
+        model,
+        source,
+        torch.cat((target[:, :4], other[:, 4 : 4 + rejected]), dim=1),
+        [4, *[1] * rejected],
+        cache,
+        mask=HOLES,
+    )
     cache.crop(-rejected)
     continued = decode(model, source, target, [2, 3], cache, mask=HOLES, start=4)
     fresh = decode(model, source, target, [4, 5], cache_for(model, "dynamic"), mask=HOLES)[:, 4:]
@@ -197,9 +206,7 @@ def test_given_positions_win_over_the_mask(sides):
     model = tiny_model(sides)
     source, target = sentences(1, 5, seed=1), sentences(1, 5, seed=2)
     gaps = torch.tensor([[3, 4, 6, 10, 11]])
-    at_gaps = model(
-        input_ids=source, position_ids=gaps, decoder_input_ids=target, decoder_position_ids=gaps
-    ).logits
+    at_gaps = model(input_ids=source, position_ids=gaps, decoder_input_ids=target, decoder_position_ids=gaps).logits
     pad = torch.zeros(1, 2, dtype=torch.long)
     mask = torch.tensor([[0, 0, 1, 1, 1, 1, 1]])
     shifted = torch.cat((pad, gaps), dim=1)
@@ -224,9 +231,7 @@ def test_positions_count_the_tokens_that_the_mask_lets_through():
 def test_adding_a_number_to_all_positions_changes_the_logits_exactly_where_the_registry_says_so(sides, source, target):
     model = tiny_model(sides)
     at = torch.arange(9)[None]
-    here = model(
-        input_ids=source, position_ids=at[:, :6], decoder_input_ids=target, decoder_position_ids=at
-    ).logits
+    here = model(input_ids=source, position_ids=at[:, :6], decoder_input_ids=target, decoder_position_ids=at).logits
     there = model(
         input_ids=source, position_ids=at[:, :6] + 23, decoder_input_ids=target, decoder_position_ids=at + 23
     ).logits
@@ -249,7 +254,11 @@ def test_the_encoder_ignores_the_order_exactly_where_the_registry_says_so(sides,
 @torch.no_grad()
 def test_an_encoding_has_a_state_exactly_where_the_registry_says_so(sides, source):
     model = tiny_model(sides)
-    for side, stack in zip((sides.partition(" to ")[0], sides.rpartition(" to ")[2]), (model.model.encoder, model.model.decoder), strict=True):
+    for side, stack in zip(
+        (sides.partition(" to ")[0], sides.rpartition(" to ")[2]),
+        (model.model.encoder, model.model.decoder),
+        strict=True,
+    ):
         for entry, encoding in zip(entries(side), stack.positions, strict=True):
             states = None
             if encoding.embed is not None:
@@ -428,7 +437,9 @@ def test_the_loss_is_the_cross_entropy_of_the_labels(sides, source, target):
     outputs = model(input_ids=source, labels=labels)
     logits = model(input_ids=source, decoder_input_ids=inputs).logits
     torch.testing.assert_close(outputs.logits, logits, **EXACT)
-    losses = nn.functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
+    losses = nn.functional.cross_entropy(
+        logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum"
+    )
     torch.testing.assert_close(outputs.loss, losses / 21, rtol=1e-6, atol=1e-6)
     given = model(input_ids=source, labels=labels, num_items_in_batch=torch.tensor(100)).loss
     torch.testing.assert_close(given, losses / 100, rtol=1e-6, atol=1e-6)

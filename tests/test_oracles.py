@@ -44,8 +44,13 @@ def test_the_sinusoids_are_marians_in_another_order_of_channels():
 
 
 def test_sinusoidal_adds_the_sinusoids_and_passes_the_gradient_on():
-    positions = build_position_encodings("sinusoidal", tiny_config("sinusoidal"), causal=False, num_layers=1, num_heads=2)
-    x, at = torch.randn(2, 5, 16, dtype=torch.float64, requires_grad=True), torch.tensor([[0, 0, 1, 2, 3], [0, 1, 2, 3, 4]])
+    positions = build_position_encodings(
+        "sinusoidal", tiny_config("sinusoidal"), causal=False, num_layers=1, num_heads=2
+    )
+    x, at = (
+        torch.randn(2, 5, 16, dtype=torch.float64, requires_grad=True),
+        torch.tensor([[0, 0, 1, 2, 3], [0, 1, 2, 3, 4]]),
+    )
     out, states = positions.embed(x, at, None, None)
     assert states is None
     torch.testing.assert_close(out, x + sinusoids(at, 16, torch.float64), **EXACT)
@@ -160,7 +165,10 @@ def double_loop(q, k, v, key_table, value_table, *, clip, allowed_BQS, causal):
                 rows_of = [max(-clip, min(clip, j - i)) + clip for j in keys]
                 e = torch.stack([q[b, h, i] @ (k[b, h, j] + key_table[r]) for j, r in zip(keys, rows_of, strict=True)])
                 alpha = (e / math.sqrt(width)).softmax(0)
-                extra = [torch.zeros_like(v[b, h, j]) if value_table is None else value_table[r] for j, r in zip(keys, rows_of, strict=True)]
+                extra = [
+                    torch.zeros_like(v[b, h, j]) if value_table is None else value_table[r]
+                    for j, r in zip(keys, rows_of, strict=True)
+                ]
                 rows.append(sum(a * (v[b, h, j] + x) for a, j, x in zip(alpha, keys, extra, strict=True)))
     return torch.stack(rows).view(batch, heads, length, width).transpose(1, 2)
 
@@ -196,7 +204,10 @@ def test_relative_is_the_double_loop_in_values_and_gradients(name, back_end, cau
     if trained:
         tables = [positions[0].keys, positions[0].values] if with_values else [positions[0].keys]
     else:
-        fixed = [[f(d / 10000 ** (2 * c / width)) for c in range(width // 2) for f in (math.sin, math.cos)] for d in range(-2, 3)]
+        fixed = [
+            [f(d / 10000 ** (2 * c / width)) for c in range(width // 2) for f in (math.sin, math.cos)]
+            for d in range(-2, 3)
+        ]
         tables = []
     key_table = tables[0][layer] if trained else torch.tensor(fixed, dtype=torch.float64)
     value_table = (tables[1][layer] if trained else key_table) if with_values else None
@@ -235,7 +246,9 @@ def marian_like(name: str, scale: bool) -> tuple[PosEncModel, MarianModel]:
     for stack in (theirs.encoder, theirs.decoder):
         table = sinusoids(torch.arange(40), 16, torch.float64)
         # Marian's own table, in our order of channels; then in float64, since theirs is a float32 one.
-        torch.testing.assert_close(table.float(), stack.embed_positions.create_weight()[:, halves(16)].float(), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            table.float(), stack.embed_positions.create_weight()[:, halves(16)].float(), rtol=1e-5, atol=1e-6
+        )
         stack.embed_positions.weight.data = table if name == "sinusoidal" else torch.zeros_like(table)
     return ours, theirs
 
@@ -279,7 +292,9 @@ def torch_layer(layer: nn.Module, norms: list[str]) -> dict[str, Tensor]:
         weights |= torch_attention(layer.encoder_attn, "multihead_attn")
     modules = {"linear1": layer.fc1, "linear2": layer.fc2}
     modules |= {f"norm{i + 1}": getattr(layer, norm) for i, norm in enumerate(norms)}
-    return weights | {f"{name}.{kind}": getattr(module, kind) for name, module in modules.items() for kind in ("weight", "bias")}
+    return weights | {
+        f"{name}.{kind}": getattr(module, kind) for name, module in modules.items() for kind in ("weight", "bias")
+    }
 
 
 @pytest.mark.parametrize("norm_first", [True, False], ids=["norm first", "norm after"])
@@ -300,7 +315,9 @@ def test_the_layers_are_torchs_own(norm_first):
     future = torch.ones(8, 8, dtype=torch.bool).triu(1)
     for layer in ours.decoder.layers:
         oracle = nn.TransformerDecoderLayer(16, 4, 20, **common)
-        oracle.load_state_dict(torch_layer(layer, ["self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"]))
+        oracle.load_state_dict(
+            torch_layer(layer, ["self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"])
+        )
         x = oracle(x, memory, tgt_mask=future, memory_key_padding_mask=mask == 0)
     if norm_first:
         x = ours.decoder.layer_norm(x)

@@ -39,7 +39,9 @@ def words_of_the_code(path: Path) -> set[str]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
             words.update(re.findall(r"\w+", node.value))
         words.update(
-            value for field in ("id", "attr", "name", "arg", "module") if isinstance(value := getattr(node, field, None), str)
+            value
+            for field in ("id", "attr", "name", "arg", "module")
+            if isinstance(value := getattr(node, field, None), str)
         )
     return {word.lower() for word in words}
 
@@ -82,11 +84,7 @@ def test_no_line_of_prose_looks_like_an_import():
     """transformers finds imports with a regular expression, in docstrings too."""
     for path in FILES:
         text = path.read_text(encoding="utf-8")
-        imports = {
-            node.module
-            for node in ast.walk(ast.parse(text))
-            if isinstance(node, ast.ImportFrom) and node.level
-        }
+        imports = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom) and node.level}
         seen = set(re.findall(r"^\s*from\s+\.(\S+)\s+import", text, flags=re.MULTILINE))
         seen |= set(re.findall(r"^\s*import\s+\.(\S+)\s*$", text, flags=re.MULTILINE))
         assert seen == imports, path.name

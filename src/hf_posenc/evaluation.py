@@ -38,7 +38,7 @@ def translate_test_set(
 def score(translations: dict[str, Any], test: Dataset, target_language: str, settings: ScoreSettings) -> dict[str, Any]:
     """The length_buckets result of one test set, with the number of truncated translations and the test set's hash."""
     references = [row[target_language] for row in test["translation"]]
-    result: dict[str, Any] = load_length_buckets().compute(
+    result: Any = load_length_buckets().compute(
         predictions=translations["text"],
         references=references,
         source_lengths=list(test["source_length"]),

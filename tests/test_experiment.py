@@ -1,0 +1,237 @@
+"""Config files are checked before any compute, and a run is whatever its settings say, however often it is interrupted."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from hf_posenc.config import load_experiment
+from hf_posenc.experiment import prepare, report, run_system
+from hf_posenc.training import ProgressBar, check_weights, last_whole_checkpoint
+
+ROOT = Path(__file__).parent.parent
+CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.name != "base.yaml")
+
+TINY: dict[str, Any] = {
+    "data": {
+        "source_language": "de",
+        "target_language": "en",
+        "train": {"generator": {"seed": 1, "pairs": 60, "min_words": 6, "max_words": 12}},
+        "validation": {"generator": {"seed": 3, "pairs": 8, "min_words": 6, "max_words": 12}},
+        "test": {"generated": {"generator": {"seed": 2, "pairs": 6, "min_words": 6, "max_words": 24}}},
+        "vocab_size": 700,
+        "max_length": 40,
+    },
+    "model": {
+        "d_model": 16,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 16,
+        "decoder_ffn_dim": 16,
+        "learned_max_positions": 200,
+    },
+    "train": {"max_steps": 6, "per_device_train_batch_size": 4, "save_steps": 2, "logging_steps": 1, "use_cpu": True},
+    "score": {"edges": [12, 24], "metrics": ["bleu", "ter"], "num_beams": 2, "concatenate": [1, 2]},
+    "systems": {"absolute": {"model": {"position_encoding_type": "sinusoidal"}}, "relative": {}},
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(TINY), encoding="utf-8")
+    return path
+
+
+def load(config: Path, *overrides: str) -> Any:
+    return load_experiment(config, [f"output={config.parent / 'runs'}", *overrides])
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_file_resolves(path: Path) -> None:
+    experiment = load_experiment(path)
+    assert experiment.name == path.stem
+    assert len(experiment.systems) >= 3
+
+
+def test_a_file_overrides_what_it_extends_and_the_command_line_overrides_both(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(TINY | {"jobs": 2}), encoding="utf-8")
+    (tmp_path / "child.yaml").write_text(
+        "extends: base.yaml\ntrain: {max_steps: 7, learning_rate: 3e-4}", encoding="utf-8"
+    )
+    experiment = load_experiment(tmp_path / "child.yaml", ["train.save_steps=5", "systems.absolute.train.max_steps=9"])
+    absolute, relative = experiment.systems["absolute"].train, experiment.systems["relative"].train
+    assert (relative["max_steps"], relative["save_steps"], relative["learning_rate"]) == (7, 5, 3e-4)
+    assert absolute["max_steps"] == 9
+    assert experiment.jobs == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("trian.max_steps=3", "no key 'trian'; the nearest one is 'train'"),
+        ("train.max_step=3", "no key 'max_step'; the nearest one is 'max_steps'"),
+        ("data.max_lenght=3", "no key 'max_lenght'; the nearest one is 'max_length'"),
+        ("score.edge=[3]", "no key 'edge'; the nearest one is 'edges'"),
+        ("model.d_modle=8", "'d_modle' is no field of PosEncConfig; the nearest one is 'd_model'"),
+        ("systems.relative.modl.d_model=8", "no key 'modl'; the nearest one is 'model'"),
+        ("model.position_encoding_type=rotray", "the nearest is 'rotary'"),
+        ("model.encoder_attention_heads=3", "d_model must be a multiple of the number of heads"),
+        ("systems.relative.score.edges=[5]", "share score.edges"),
+        ("systems.relative.data.vocab_size=500", "share data.vocab_size"),
+        ("data.min_length=50", "no pair can be at least min_length=50"),
+        ("jobs=0", "must be 1 or more"),
+        ("max_steps", "written dotted.key=value"),
+        ("systems.data.model.d_model=16", "not 'data'"),
+        ("data.test=", "data needs test"),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_anything_is_written(config: Path, override: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message.replace("[", r"\[").replace("'", "['\"]")):
+        load(config, override)
+    assert not (config.parent / "runs").exists()
+
+
+def test_a_config_that_is_no_yaml_or_not_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "broken.yaml").write_text("systems: [", encoding="utf-8")
+    with pytest.raises(ValueError, match="must be YAML"):
+        load_experiment(tmp_path / "broken.yaml")
+    with pytest.raises(FileNotFoundError, match="there is none at"):
+        load_experiment(tmp_path / "absent.yaml")
+
+
+def test_pairs_longer_than_an_encoding_can_tell_apart_are_refused_before_training(config: Path) -> None:
+    experiment = load(config, "systems.relative.model.position_encoding_type=learned", "model.learned_max_positions=20")
+    with pytest.raises(ValueError, match=r"systems\.relative: its encoding tells 20 positions apart"):
+        prepare(experiment)
+
+
+def test_an_empty_training_set_is_refused_with_its_length_histogram(config: Path) -> None:
+    with pytest.raises(ValueError, match=r"max_length=3[\s\S]*longer side"):
+        prepare(load(config, "data.max_length=3"))
+
+
+def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) -> None:
+    experiment = load(config)
+    prepare(experiment)
+    for name in experiment.systems:
+        run_system(experiment, name)
+    printed = report(experiment)
+    folder = experiment.folder
+    for name in experiment.systems:
+        assert name in printed
+        scores = json.loads((folder / name / "scores.json").read_text())
+        assert list(scores["tests"]) == ["generated", "generated-x2"]
+        assert [group["n"] for group in scores["tests"]["generated"]["groups"]][-1] is not None
+        assert scores["tests"]["generated"]["all"]["n"] == 6
+        assert scores["tests"]["generated-x2"]["all"]["n"] == 3
+        steps = [json.loads(line)["step"] for line in (folder / name / "training.jsonl").read_text().splitlines()]
+        assert steps == sorted(steps)
+        assert steps[-1] == 6
+    assert (folder / "table-generated.md").is_file()
+    assert (folder / "bleu-by-length-generated-x2.png").is_file()
+    assert set(json.loads((folder / "results.json").read_text())) == set(experiment.systems)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.parent != folder}
+    prepare(experiment)
+    for name in experiment.systems:
+        run_system(experiment, name)
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def test_an_interrupted_run_resumes_to_the_same_parameters(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    straight = load(config, "name=straight")
+    prepare(straight)
+    run_system(straight, "relative")
+
+    def interrupt(self: ProgressBar, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 5:
+            raise KeyboardInterrupt
+
+    interrupted = load(config, "name=interrupted")
+    prepare(interrupted)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(ProgressBar, "on_step_end", interrupt)
+        run_system(interrupted, "relative")
+    assert (interrupted.folder / "relative" / "checkpoints" / "checkpoint-4").is_dir()
+    assert not (interrupted.folder / "relative" / "model").exists()
+    run_system(interrupted, "relative")
+    weights = [load_file(run.folder / "relative" / "model" / "model.safetensors") for run in (straight, interrupted)]
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+    logs = [(run.folder / "relative" / "training.jsonl").read_text().splitlines() for run in (straight, interrupted)]
+    steps = [[json.loads(line)["step"] for line in log] for log in logs]
+    assert steps[0] == steps[1]
+
+
+def test_a_run_directory_of_other_settings_is_refused(config: Path) -> None:
+    prepare(load(config))
+    with pytest.raises(ValueError, match=r"train\.max_steps was 6 and is 7"):
+        prepare(load(config, "train.max_steps=7"))
+
+
+def test_systems_scored_with_different_vocabularies_are_not_put_in_one_table(config: Path) -> None:
+    experiment = load(config)
+    prepare(experiment)
+    for name in experiment.systems:
+        run_system(experiment, name)
+    path = experiment.folder / "relative" / "scores.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tokenizer": "another"}))
+    with pytest.raises(ValueError, match=r"share tokenizer and test sets.*tokenizer was"):
+        report(experiment)
+
+
+def test_a_checkpoint_cut_short_is_refused(config: Path) -> None:
+    experiment = load(config)
+    prepare(experiment)
+    run_system(experiment, "relative")
+    checkpoints = experiment.folder / "relative" / "checkpoints"
+    newest = Path(str(last_whole_checkpoint(checkpoints)))
+    assert newest.name == "checkpoint-6"
+    weights = newest / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="cut short"):
+        last_whole_checkpoint(checkpoints)
+    weights.write_bytes(whole)
+    (newest / "optimizer.pt").unlink()
+    with pytest.raises(ValueError, match=r"has no optimizer\.pt"):
+        last_whole_checkpoint(checkpoints)
+    with pytest.raises(ValueError, match=r"holds model\.safetensors"):
+        check_weights(experiment.folder)
+
+
+@pytest.mark.slow
+def test_the_command_line_trains_side_by_side_prints_the_table_and_translates(config: Path) -> None:
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, str(ROOT / "train.py"), str(config), f"output={config.parent / 'runs'}", "jobs=2"]
+    trained = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert trained.returncode == 0, trained.stderr
+    assert "generated-x2, by source length" in trained.stdout
+    assert "Warning" not in trained.stderr
+    translate = [sys.executable, "-m", "hf_posenc", "translate", str(config.parent / "runs/tiny/relative")]
+    sentences = "Die Frau fragt eine Schwester.\n\nDer Koch schrieb am Samstag.\n"
+    translated = subprocess.run(
+        translate, input=sentences, env=environment, capture_output=True, text=True, check=False
+    )
+    assert translated.returncode == 0, translated.stderr
+    assert len(translated.stdout.splitlines()) == 3
+    refused = subprocess.run(
+        [*translate[:-1], str(config.parent / "runs/tiny")], capture_output=True, text=True, check=False
+    )
+    assert refused.returncode != 0
+    assert "it holds the systems absolute, relative" in refused.stderr
+    wrong = subprocess.run(
+        [*command, "train.max_stepz=1"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert wrong.returncode != 0
+    assert (
+        wrong.stderr.strip().splitlines()[-1].startswith("ValueError: systems.absolute: train has no key 'max_stepz'")
+    )
