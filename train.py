@@ -10,6 +10,7 @@ import argparse
 import sys
 
 import datasets
+import torch
 import transformers
 from accelerate import PartialState
 
@@ -34,7 +35,7 @@ def main() -> None:
         if options.system:
             run_system(experiment, options.system, options.bar)
             return
-        processes = PartialState()
+        processes = PartialState(cpu=not torch.accelerator.is_available())
         with processes.main_process_first():
             prepare(experiment)
         if experiment.jobs > 1 and processes.num_processes == 1:

@@ -47,7 +47,7 @@ class RunningMean(PositionEncoding):
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that takes `sides` runs on every model of this file; one that takes `registered` on every registered encoding."""
+    """A test that takes `sides` runs on all of the above, one that takes `registered` on every registered encoding."""
     if "sides" in metafunc.fixturenames:
         metafunc.parametrize("sides", REGISTERED + SUMS + MIXED + TOY, indirect=True)
     if "registered" in metafunc.fixturenames:

@@ -16,7 +16,10 @@ REFUSED = {
         {"position_encoding_type": "relativ"},
         r"position_encoding_type='relativ'.*nearest is 'relative'.*choose from none, sinusoidal",
     ),
-    "an unknown encoding of the decoder": ({"decoder_position_encoding_type": "rotery"}, r"'rotery'.*nearest is 'rotary'"),
+    "an unknown encoding of the decoder": (
+        {"decoder_position_encoding_type": "rotery"},
+        r"'rotery'.*nearest is 'rotary'",
+    ),
     "an unknown part of a sum": ({"position_encoding_type": "sinusoidal+larned"}, r"'larned'.*nearest is 'learned'"),
     "an empty part of a sum": ({"position_encoding_type": "sinusoidal+"}, r"sinusoidal\+.*'' is no registered"),
     "an encoding in capitals": ({"position_encoding_type": "Rotary"}, r"'Rotary' is no registered.*'rotary'"),
@@ -71,7 +74,10 @@ REFUSED = {
         {"share_encoder_decoder_embeddings": True},
         r"one vocabulary.*vocab_size=29.*decoder_vocab_size=31; make them equal",
     ),
-    "a clip of zero": ({"relative_clip": 0}, r"`relative_clip` must be a whole number of tokens, 1 or more.*is 0;.*default is 16"),
+    "a clip of zero": (
+        {"relative_clip": 0},
+        r"`relative_clip` must be a whole number of tokens, 1 or more.*is 0;.*default is 16",
+    ),
     "a clip that is a truth value": ({"relative_clip": True}, r"`relative_clip` must be.*is True"),
     "a clip that is a word": ({"relative_clip": "x"}, r"`relative_clip` must be.*is 'x'"),
     "a clip that is no whole number": ({"relative_clip": 2.5}, r"`relative_clip` must be.*is 2.5"),

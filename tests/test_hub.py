@@ -45,8 +45,9 @@ for place in sorted(path for path in folder.iterdir() if path.is_dir()):
     config = AutoConfig.from_pretrained(place, **trust)
     model = AutoModelForSeq2SeqLM.from_pretrained(place, dtype=torch.float64, **trust).eval()
     base = AutoModel.from_pretrained(place, dtype=torch.float64, **trust).eval()
-    model.save_pretrained(folder.parent / "again" / place.name)
-    again = AutoModelForSeq2SeqLM.from_pretrained(folder.parent / "again" / place.name, dtype=torch.float64, **trust).eval()
+    second = folder.parent / "again" / place.name
+    model.save_pretrained(second)
+    again = AutoModelForSeq2SeqLM.from_pretrained(second, dtype=torch.float64, **trust).eval()
     with torch.no_grad():
         found[place.name] = {
             "config": {key: value for key, value in config.to_dict().items() if key != "_name_or_path"},
@@ -337,7 +338,7 @@ def test_a_bad_name_is_refused(unregistered_after, bad):
 
 @pytest.mark.parametrize("bad", [Derived, Twofold, torch.nn.Module])
 def test_a_class_that_inherits_anything_else_is_refused(unregistered_after, bad):
-    with pytest.raises(TypeError, match="inherits PositionEncoding and nothing else.*derive it from"):
+    with pytest.raises(TypeError, match=r"inherits PositionEncoding and nothing else.*derive it from"):
         register_position_encoding("own", bad, **FACTS)
     assert "own" not in POSITION_ENCODINGS
 

@@ -389,7 +389,7 @@ def test_flex_attention_equals_eager_where_it_is_allowed(sides, source, target):
 def test_flex_attention_is_refused_exactly_where_it_would_leave_a_value_term_out(sides):
     model = tiny_model(sides)
     if any(stack.positions.values for stack in (model.model.encoder, model.model.decoder)):
-        with pytest.raises(ValueError, match="flex_attention.*attention weights.*sdpa or eager"):
+        with pytest.raises(ValueError, match=r"flex_attention.*attention weights.*sdpa or eager"):
             model.set_attn_implementation("flex_attention")
     else:
         model.set_attn_implementation("flex_attention")
@@ -447,7 +447,7 @@ def test_the_loss_is_the_cross_entropy_of_the_labels(sides, source, target):
 
 @torch.no_grad()
 def test_bfloat16_is_near_float32_even_far_from_position_zero(sides, source, target):
-    """bfloat16 counts without gaps only to 256: angles or positions held in it would be of the order of the logits off."""
+    """bfloat16 counts without gaps only to 256: angles held in it would move the logits by about their own size."""
     model = tiny_model(sides, dtype=torch.float32)
     ends = [getattr(model.config, entry.longest) for entry in entries(sides) if entry.longest is not None]
     at = torch.arange(9)[None] + min([1012, *ends]) - 9

@@ -1,4 +1,4 @@
-"""Every encoding against somebody else's code for it, or else against its equations written out as loops; gradients too."""
+"""Every encoding against somebody else's code for it, or against its equations as loops, in values and gradients."""
 
 import math
 
@@ -155,7 +155,7 @@ RELATIVE = {"relative": (True, True), "relative_key": (True, False), "relative_s
 
 
 def double_loop(q, k, v, key_table, value_table, *, clip, allowed_BQS, causal):
-    """e_ij = q_i (k_j + aK_ij)^T / sqrt(K),  z_i = sum_j softmax(e)_ij (v_j + aV_ij),  a_ij = w[clip(j - i)]  (B, Q, H, K)."""
+    """z_i = sum_j softmax(e)_ij (v_j + aV_ij), e_ij = q_i (k_j + aK_ij)^T / sqrt(K), a_ij = w[clip(j - i)] (B, Q, H, K)."""
     batch, heads, length, width = q.shape
     rows = []
     for b in range(batch):
@@ -258,7 +258,8 @@ def marian_like(name: str, scale: bool) -> tuple[PosEncModel, MarianModel]:
 def test_the_model_is_marian(name, scale):
     ours, theirs = marian_like(name, scale)
     inputs = {
-        "input_ids": sentences(3, 6, seed=1), "attention_mask": torch.tensor([[1] * 6, [1] * 4 + [0] * 2, [1] * 5 + [0]]),
+        "input_ids": sentences(3, 6, seed=1),
+        "attention_mask": torch.tensor([[1] * 6, [1] * 4 + [0] * 2, [1] * 5 + [0]]),
         "decoder_input_ids": sentences(3, 8, seed=2),
     }  # fmt: skip
     results = []

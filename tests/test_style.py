@@ -1,4 +1,4 @@
-"""What reading the code would show, so that it stays so: where an encoding may be named, and what a checkpoint carries."""
+"""What reading the code would show, so that it stays so: where encodings may be named, what a checkpoint carries."""
 
 import ast
 import re

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 import yaml
+from accelerate import PartialState
 from datasets import Dataset, load_from_disk
 from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerBase, set_seed
 
@@ -54,8 +55,8 @@ def prepare(experiment: Experiment) -> None:
 def check_lengths(system: System, encoded: list[Dataset], tests: list[Dataset]) -> None:
     """Refuse, before training, pairs that are longer than the system's encodings can tell apart."""
     config = system.model_config(system.data.vocab_size)
-    sources = max(max(pairs["source_length"]) for pairs in [*encoded, *tests])
-    targets = max(max(pairs["target_length"]) for pairs in encoded)
+    sources = max(pairs.with_format("numpy")["source_length"][:].max() for pairs in [*encoded, *tests])
+    targets = max(pairs.with_format("numpy")["target_length"][:].max() for pairs in encoded)
     for side, length, longest in (
         ("source", sources, config.longest_source),
         ("target", targets, config.longest_target),
@@ -139,7 +140,10 @@ def test_set(experiment: Experiment, system: System, name: str, tokenizer: PreTr
 
 
 def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
-    """Train, translate and score one system, from wherever it stands; `bar` is the line of its progress bar."""
+    """Train, translate and score one system, from wherever it stands; `bar` is the line of its progress bar.
+
+    Under several processes all of them train, and the first one translates and scores.
+    """
     system = experiment.systems[name]
     folder = experiment.folder / name
     if (folder / "scores.json").exists():
@@ -147,6 +151,15 @@ def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
     tokenizer = shared_tokenizer(experiment, system)
     if not (folder / "model").exists():
         train_system(experiment, system, tokenizer, bar)
+    processes = PartialState()
+    if processes.is_main_process:
+        score_system(experiment, system, tokenizer, bar)
+    processes.wait_for_everyone()
+
+
+def score_system(experiment: Experiment, system: System, tokenizer: PreTrainedTokenizerBase, bar: int) -> None:
+    """Translate and score the test sets with the saved model of a system."""
+    folder = experiment.folder / system.name
     check_weights(folder / "model")
     model = AutoModelForSeq2SeqLM.from_pretrained(folder / "model")
     model.to("cuda" if torch.cuda.is_available() else "cpu")
@@ -155,7 +168,7 @@ def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
         test = test_set(experiment, system, name_of_test, tokenizer)
         made = translate_test_set(
             model, tokenizer, test, system, folder / "translations" / f"{name_of_test}.jsonl", progress=True,
-            description=f"{name}: {name_of_test}", bar=bar,
+            description=f"{system.name}: {name_of_test}", bar=bar,
         )  # fmt: skip
         scores[name_of_test] = score(made, test, system.data.target_language, system.score)
     facts = json.loads((folder / "model" / "training.json").read_text(encoding="utf-8"))
@@ -176,6 +189,9 @@ def train_system(experiment: Experiment, system: System, tokenizer: PreTrainedTo
     facts = train(model, tokenizer, pairs, validation, system.train, folder, name=system.name, bar=bar)
     facts |= {"parameters": model.num_parameters(), "pairs": len(pairs)}
     model.generation_config.update(num_beams=system.score.num_beams, max_length=512)
+
+    if not PartialState().is_main_process:
+        return
 
     def save(unfinished: Path) -> None:
         model.save_pretrained(unfinished)

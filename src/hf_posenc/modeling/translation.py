@@ -64,10 +64,9 @@ class Translation:
             raise TypeError(
                 "translate takes a list of sentences, but was given one string; write translate([text], ...)."
             )
-        sources = [tokenizer(text)["input_ids"] for text in texts]
-        options = {"num_beams": 5, "do_sample": False} | generate
+        texts = list(texts)
+        sources = tokenizer(texts)["input_ids"] if texts else []
         order = sorted(range(len(sources)), key=lambda i: len(sources[i]), reverse=True)
-        longest = (self.config.longest_target or sys.maxsize) - 1
         found: dict[int, tuple[str, bool]] = {}
         was_training = self.training
         self.eval()
@@ -76,18 +75,35 @@ class Translation:
         ) as done:
             for start in range(0, len(order), batch_size):
                 batch = order[start : start + batch_size]
-                limits = [min(2 * (len(sources[i]) - 1) + 50, longest) for i in batch]
-                inputs = tokenizer.pad({"input_ids": [sources[i] for i in batch]}, return_tensors="pt").to(self.device)
-                limit = SentenceLimit(
-                    limits, num_beams=options["num_beams"], eos_token_id=self.generation_config.eos_token_id
+                found |= zip(
+                    batch, self.translate_batch([sources[i] for i in batch], tokenizer, **generate), strict=True
                 )
-                outputs = self.generate(
-                    **inputs, max_new_tokens=max(limits) + 1, logits_processor=LogitsProcessorList([limit]), **options
-                )
-                for i, text, ids, most in zip(
-                    batch, tokenizer.batch_decode(outputs, skip_special_tokens=True), outputs, limits, strict=True
-                ):
-                    found[i] = text, int((ids[1:] != self.config.pad_token_id).sum()) > most
                 done.update(len(batch))
         self.train(was_training)
         return Translations([found[i][0] for i in range(len(sources))], [found[i][1] for i in range(len(sources))])
+
+    def translate_batch(
+        self: Any,
+        sources: list[list[int]],
+        tokenizer: Any,
+        *,
+        num_beams: int = 5,
+        do_sample: bool = False,
+        **generate: Any,
+    ) -> list[tuple[str, bool]]:
+        """The translations of one batch of token ids, and whether each was truncated."""
+        longest = (self.config.longest_target or sys.maxsize) - 1
+        limits = [min(2 * (len(source) - 1) + 50, longest) for source in sources]
+        inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(self.device)
+        limit = SentenceLimit(limits, num_beams=num_beams, eos_token_id=self.config.eos_token_id)
+        outputs = self.generate(
+            **inputs,
+            max_length=max(limits) + 2,  # and the start token, and </s>
+            num_beams=num_beams,
+            do_sample=do_sample,
+            logits_processor=LogitsProcessorList([limit]),
+            **generate,
+        )
+        lengths = (outputs[:, 1:] != self.config.pad_token_id).sum(dim=1).tolist()
+        texts = tokenizer.batch_decode(outputs, skip_special_tokens=True)
+        return [(text, length > most) for text, length, most in zip(texts, lengths, limits, strict=True)]
