@@ -371,6 +371,7 @@ def test_eager_equals_sdpa_in_values_and_gradients(sides, norm_first, source, ta
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch about itself, while it compiles
 @torch.no_grad()
 def test_flex_attention_equals_eager_where_it_is_allowed(sides, source, target):
     if any(stack.positions.values for stack in (tiny_model(sides).model.encoder, tiny_model(sides).model.decoder)):

@@ -155,7 +155,7 @@ RELATIVE = {"relative": (True, True), "relative_key": (True, False), "relative_s
 
 
 def double_loop(q, k, v, key_table, value_table, *, clip, allowed_BQS, causal):
-    """z_i = sum_j softmax(e)_ij (v_j + aV_ij), e_ij = q_i (k_j + aK_ij)^T / sqrt(K), a_ij = w[clip(j - i)] (B, Q, H, K)."""
+    """z_i = sum_j softmax(e)_ij (v_j + aV_ij),  e_ij = q_i (k_j + aK_ij)^T / sqrt(K),  a_ij = w[clip(j - i)] (BQHK)."""
     batch, heads, length, width = q.shape
     rows = []
     for b in range(batch):

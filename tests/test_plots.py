@@ -12,8 +12,9 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from hf_posenc import POSITION_ENCODINGS, PosEncConfig
 from hf_posenc.plots import bleu_by_length, save_figure
-from hf_posenc.tables import length_table, markdown, text
+from hf_posenc.tables import encodings_table, length_table, markdown, overview_table, text
 
 EDGES = [(0, 25), (26, 50), (51, 75), (76, 100), (101, None)]
 SIZES = [14125, 11169, 2413, 318, 50]
@@ -241,3 +242,17 @@ def test_missing_and_impossible_limits_are_refused() -> None:
             bleu_by_length(RESULTS, "newstest", training_limits=limits)
         with pytest.raises(ValueError, match=said):
             length_table(RESULTS, "newstest", training_limits=limits)
+
+
+def test_the_overview_has_a_column_for_each_test_set() -> None:
+    both = {system: {"plain": tests["newstest"], "joined": saved([1] * 5, [2] * 5)} for system, tests in RESULTS.items()}
+    table = overview_table(both)
+    assert table.headers == ["system", f"plain n={sum(SIZES)}", f"joined n={sum(SIZES)}"]
+    assert [row[0] for row in table.rows] == list(both)
+    assert table.rows[0][1] == "31.7 / 68.3 / 1.02"
+
+
+def test_the_table_in_the_readme_is_the_registrys() -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    printed = readme.partition("<!-- python -m hf_posenc encodings -->\n")[2].partition("<!-- end -->")[0]
+    assert printed == encodings_table(POSITION_ENCODINGS, PosEncConfig())

@@ -34,7 +34,7 @@ from .evaluation import score, translate_test_set
 from .modeling.modeling_posenc import PosEncForConditionalGeneration
 from .modeling.tokenization_posenc import PosEncTokenizer
 from .plots import bleu_by_length, save_figure
-from .tables import length_table, markdown, text
+from .tables import length_table, markdown, overview_table, text
 from .training import arguments, check_weights, train
 
 
@@ -246,15 +246,15 @@ def report(experiment: Experiment) -> str:
     results = {name: one["tests"] for name, one in saved.items()}
     limits = {name: one["max_length"] for name, one in saved.items()}
     write_whole(experiment.folder / "results.json", json.dumps(saved, indent=1))
-    shown = []
+    tables = {"overview": overview_table(results)}
     for test in next(iter(results.values())):
-        table = length_table(results, test, training_limits=limits)
-        write_whole(experiment.folder / f"table-{test}.md", markdown(table))
+        tables[test] = length_table(results, test, training_limits=limits)
         save_figure(
             bleu_by_length(results, test, training_limits=limits), experiment.folder / f"bleu-by-length-{test}.png"
         )
-        shown.append(text(table))
-    return "\n".join(shown)
+    for name, table in tables.items():
+        write_whole(experiment.folder / f"table-{name}.md", markdown(table))
+    return "\n".join(text(table) for table in tables.values())
 
 
 def refuse_strangers(saved: dict[str, Any]) -> None:

@@ -51,6 +51,17 @@ def length_table(results: Results, test_set: str, *, training_limits: TrainingLi
     return Table(headers, rows, f"{test_set}, by source length in subwords: {' / '.join(name for _, name, _ in shown)}")
 
 
+def overview_table(results: Results) -> Table:
+    """One row per system, one column per test set, over all its pairs."""
+    first, *_ = results.values()
+    columns = {test: shared_columns(results, test)[0] for test in first}
+    entries = [tests[test]["all"] for tests in results.values() for test in columns]
+    shown = [score for score in SCORES if any(score[0] in entry for entry in entries)]
+    rows = [[system, *(cell(tests[test]["all"], shown) for test in columns)] for system, tests in results.items()]
+    headers = ["system", *(f"{test} n={column['n']}" for test, column in columns.items())]
+    return Table(headers, rows, f"all pairs: {' / '.join(name for _, name, _ in shown)}")
+
+
 def cell(group: Group, shown: list[tuple[str, str, str]]) -> str:
     """`31.7 / 57.9 / 1.02`; a dash where a score is missing, a single dash for a group without pairs."""
     if not group["n"]:

@@ -144,10 +144,15 @@ class PosEncPreTrainedModel(PreTrainedModel):
         return dict(self._tied_weights_keys or {})
 
     def set_attn_implementation(self, attn_implementation: str | dict, *args: Any, **kwargs: Any) -> None:
+        before = self.config._attn_implementation
         super().set_attn_implementation(attn_implementation, *args, **kwargs)
-        for stack in self.modules():
-            if isinstance(stack, PosEncStack):
-                stack.check_back_end()
+        try:
+            for stack in self.modules():
+                if isinstance(stack, PosEncStack):
+                    stack.check_back_end()
+        except ValueError:
+            super().set_attn_implementation(before)
+            raise
 
 
 class PosEncStack(PosEncPreTrainedModel):
