@@ -373,10 +373,10 @@ def test_eager_equals_sdpa_in_values_and_gradients(sides, norm_first, source, ta
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch about itself, while it compiles
 @torch.no_grad()
-def test_flex_attention_equals_eager_where_it_is_allowed(sides, source, target):
-    if any(stack.positions.values for stack in (tiny_model(sides).model.encoder, tiny_model(sides).model.decoder)):
+def test_flex_attention_equals_eager_where_it_is_allowed(registered, source, target):
+    model = tiny_model(registered, dtype=torch.float32, d_model=64)
+    if model.model.encoder.positions.values:
         pytest.skip("refused; see the next test")
-    model = tiny_model(sides, dtype=torch.float32, d_model=64)
     inputs = {
         "input_ids": source, "attention_mask": torch.tensor([[1] * 6, [0] * 2 + [1] * 4, [1] * 5 + [0]]),
         "decoder_input_ids": target, "decoder_attention_mask": HOLES,
@@ -384,7 +384,11 @@ def test_flex_attention_equals_eager_where_it_is_allowed(sides, source, target):
     model.set_attn_implementation("eager")
     expected = model(**inputs).logits
     model.set_attn_implementation("flex_attention")
-    torch.testing.assert_close(model(**inputs).logits[HOLES == 1], expected[HOLES == 1], rtol=1e-4, atol=1e-4)
+    torch._dynamo.reset()
+    # With shapes that vary torch 2.13 writes C++ that does not compile, once there is a bias.
+    with torch._dynamo.config.patch(automatic_dynamic_shapes=False):
+        logits = model(**inputs).logits
+    torch.testing.assert_close(logits[HOLES == 1], expected[HOLES == 1], rtol=1e-4, atol=1e-4)
 
 
 def test_flex_attention_is_refused_exactly_where_it_would_leave_a_value_term_out(sides):

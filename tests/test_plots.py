@@ -245,7 +245,8 @@ def test_missing_and_impossible_limits_are_refused() -> None:
 
 
 def test_the_overview_has_a_column_for_each_test_set() -> None:
-    both = {system: {"plain": tests["newstest"], "joined": saved([1] * 5, [2] * 5)} for system, tests in RESULTS.items()}
+    joined = saved([1] * 5, [2] * 5)
+    both = {system: {"plain": tests["newstest"], "joined": joined} for system, tests in RESULTS.items()}
     table = overview_table(both)
     assert table.headers == ["system", f"plain n={sum(SIZES)}", f"joined n={sum(SIZES)}"]
     assert [row[0] for row in table.rows] == list(both)

@@ -191,6 +191,16 @@ class PosEncStack(PosEncPreTrainedModel):
             inputs_embeds = self.embed_tokens(input_ids)
         return self.dropout(inputs_embeds * self.embed_scale)
 
+    def new_tokens(self, attention_mask: Any, num_new: int, num_cached: int | Tensor = 0) -> Tensor | None:
+        """Which of the new tokens are no padding (B, T); in a 4-D mask, those that may attend to themselves."""
+        if not isinstance(attention_mask, Tensor):
+            return None
+        if attention_mask.ndim == 2:
+            return attention_mask[:, -num_new:] != 0
+        new = torch.arange(num_new, device=attention_mask.device)
+        itself_BT = attention_mask[:, 0, new, new + num_cached]
+        return itself_BT if itself_BT.dtype == torch.bool else itself_BT == 0
+
     def check_back_end(self) -> None:
         """Refuse a back end that would leave an encoding out; transformers' own choice is always right."""
         name = self.config._attn_implementation or ""
@@ -225,11 +235,12 @@ class PosEncEncoder(PosEncStack):
         **kwargs: Any,
     ) -> BaseModelOutput:
         x_BTD = self.embed(input_ids, inputs_embeds)
-        mask_BT = attention_mask != 0 if attention_mask is not None and attention_mask.ndim == 2 else None
-        if position_ids is None:
-            position_ids = (
-                torch.arange(x_BTD.shape[1], device=x_BTD.device)[None] if mask_BT is None else positions_of(mask_BT)
-            )
+        num_tokens = x_BTD.shape[1]
+        mask_BT = self.new_tokens(attention_mask, num_tokens)
+        if position_ids is None and mask_BT is not None:
+            position_ids = positions_of(mask_BT)
+        elif position_ids is None:
+            position_ids = torch.arange(num_tokens, device=x_BTD.device)[None]
         x_BTD, _ = self.positions.embed(x_BTD, position_ids, mask_BT, None)
         attention_mask = create_bidirectional_mask(self.config, x_BTD, attention_mask)
         for layer in self.layers:
@@ -269,11 +280,12 @@ class PosEncDecoder(PosEncStack):
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         cache = None if past_key_values is None else past_key_values.self_attention_cache
-        mask_BT = None
-        if attention_mask is not None and attention_mask.ndim == 2:
-            mask_BT = attention_mask[:, -x_BTD.shape[1] :] != 0
-        if position_ids is None:
-            position_ids = self.position_ids(x_BTD, attention_mask, cache)
+        num_new, num_cached = x_BTD.shape[1], 0 if cache is None else cache.get_seq_length()
+        mask_BT = self.new_tokens(attention_mask, num_new, num_cached)
+        if position_ids is None and attention_mask is not None and attention_mask.ndim == 2:
+            position_ids = positions_of(attention_mask)[:, -num_new:]
+        elif position_ids is None:
+            position_ids = (torch.arange(num_new, device=x_BTD.device) + num_cached)[None]
         x_BTD, key_position_ids = self.embed_positions(x_BTD, position_ids, mask_BT, cache)
         attention_mask = create_causal_mask(self.config, x_BTD, attention_mask, cache)
         encoder_attention_mask = create_bidirectional_mask(
@@ -295,14 +307,6 @@ class PosEncDecoder(PosEncStack):
             last_hidden_state=x_BTD if self.layer_norm is None else self.layer_norm(x_BTD),
             past_key_values=past_key_values,
         )
-
-    def position_ids(self, x_BTD: Tensor, attention_mask: Tensor | None, cache: Cache | None) -> Tensor:
-        """The new tokens' positions: from a mask over all tokens, else counted on from the cached ones."""
-        num_new = x_BTD.shape[1]
-        if attention_mask is not None and attention_mask.ndim == 2:
-            return positions_of(attention_mask)[:, -num_new:]
-        num_cached = 0 if cache is None else cache.get_seq_length()
-        return (torch.arange(num_new, device=x_BTD.device) + num_cached)[None]
 
     def embed_positions(
         self, x_BTD: Tensor, position_ids: Tensor, mask_BT: Tensor | None, cache: Cache | None

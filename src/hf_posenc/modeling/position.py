@@ -8,7 +8,7 @@ the Transformer asks which ones are there and never which encoding it is.
 
     embed(x_BTD, pos_BT, mask_BT, state_BM) -> (x_BTD, states_BTM | None)
         Changes the dropped-out, scaled token embeddings. `mask_BT` is True on tokens and None if there is no padding;
-        `state_BM` is what `states_BTM[:, -1]` was at the previous call of a cached decoding, None at the first.
+        `state_BM` is what `states_BTM[:, -1]` was at the previous call of a cached decoding; at first None or zeros.
     rotate(q_BHTK, k_BHTK, pos_BT, layer) -> (q_BHTK, k_BHTK)
         Changes the new tokens' queries and keys of self-attention, before the keys are cached.
     score_bias(q_BHQK, pos_BQ, pos_BS, layer) -> broadcasts to (B, H, Q, S)

@@ -127,7 +127,11 @@ def register_position_encoding(name: str, encoding: type[PositionEncoding], **fa
             f"{', '.join(base.__name__ for base in encoding.__bases__)}; derive it from hf_posenc.PositionEncoding."
         )
     taken = POSITION_ENCODINGS.get(name)
-    if taken is not None and taken.encoding.__qualname__ != encoding.__qualname__:
+    same = taken is not None and (taken.encoding.__module__, taken.encoding.__qualname__) == (
+        encoding.__module__,
+        encoding.__qualname__,
+    )
+    if taken is not None and not same:
         raise ValueError(f"`{name}` is already the name of {taken.encoding.__name__}; choose another name.")
     POSITION_ENCODINGS[name] = PositionEncodingEntry(encoding=encoding, **facts)
 

@@ -104,6 +104,6 @@ class Translation:
             logits_processor=LogitsProcessorList([limit]),
             **generate,
         )
-        lengths = (outputs[:, 1:] != self.config.pad_token_id).sum(dim=1).tolist()
         texts = tokenizer.batch_decode(outputs, skip_special_tokens=True)
-        return [(text, length > most) for text, length, most in zip(texts, lengths, limits, strict=True)]
+        ended = [self.config.eos_token_id in ids[1 : most + 1] for ids, most in zip(outputs, limits, strict=True)]
+        return [(text, not whole) for text, whole in zip(texts, ended, strict=True)]
