@@ -249,23 +249,22 @@ def main() -> None:
     )
     assert_naive_equals_relative()
     encodings = ["none", *(name for name in options.encodings or POSITION_ENCODINGS if name != "none")]
-    records = []
-    with tqdm(total=len(options.sizes) * len(encodings) * (options.rounds + 1), unit="step") as progress:
-        for size in options.sizes:
-            records += measure(encodings, size, options, progress)
-    report = {
+    report: dict[str, Any] = {
         "rounds": options.rounds,
         "device": options.device,
         "dtype": options.dtype,
         "clock": options.clock,
         "machine": machine(options.device),
-        "records": records,
+        "records": [],
     }
-    table = markdown(report)
-    write(options.output, json.dumps(report, indent=2) + "\n")
-    if options.write_readme:
-        write_readme(table)
-    print(table)
+    with tqdm(total=len(options.sizes) * len(encodings) * (options.rounds + 1), unit="step") as progress:
+        for size in options.sizes:
+            report["records"] += measure(encodings, size, options, progress)
+            # Written after every size, so that a run which is stopped leaves the sizes it finished.
+            write(options.output, json.dumps(report, indent=2) + "\n")
+            if options.write_readme:
+                write_readme(markdown(report))
+    print(markdown(report))
 
 
 if __name__ == "__main__":
