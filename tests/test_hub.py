@@ -153,6 +153,7 @@ def test_tied_and_shared_tables_stay_so_and_equal(tmp_path, shared, tied, output
     model = tiny_model(
         "relative",
         vocab_size=31,
+        decoder_vocab_size=31,
         share_encoder_decoder_embeddings=shared,
         tie_word_embeddings=tied,
         output_bias=output_bias,
@@ -164,7 +165,12 @@ def test_tied_and_shared_tables_stay_so_and_equal(tmp_path, shared, tied, output
         model,
         again,
         tiny_model(
-            "relative", seed=9, vocab_size=31, share_encoder_decoder_embeddings=shared, tie_word_embeddings=tied
+            "relative",
+            seed=9,
+            vocab_size=31,
+            decoder_vocab_size=31,
+            share_encoder_decoder_embeddings=shared,
+            tie_word_embeddings=tied,
         ),
     ):
         encoder, decoder = one.model.encoder.embed_tokens.weight, one.model.decoder.embed_tokens.weight
@@ -178,7 +184,7 @@ def test_tied_and_shared_tables_stay_so_and_equal(tmp_path, shared, tied, output
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own embeddings", "shared embeddings"])
 def test_a_resized_vocabulary_still_loads(tmp_path, shared):
-    model = tiny_model("relative", vocab_size=31, share_encoder_decoder_embeddings=shared)
+    model = tiny_model("relative", vocab_size=31, decoder_vocab_size=31, share_encoder_decoder_embeddings=shared)
     assert model.get_input_embeddings() is (model.model.shared if shared else model.model.encoder.embed_tokens)
     model.set_input_embeddings(torch.nn.Embedding(31, 16, dtype=torch.float64))
     assert (model.model.encoder.embed_tokens is model.model.decoder.embed_tokens) == shared

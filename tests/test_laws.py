@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from conftest import entries, padded, sentences, tiny_config, tiny_model
+from conftest import BEFORE_5_18, entries, padded, sentences, tiny_config, tiny_model
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -150,6 +150,8 @@ def test_a_cropped_cache_continues_like_one_that_never_saw_what_was_cropped(side
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 @torch.no_grad()
 def test_a_reset_cache_is_a_new_one(sides, kind, source, target):
+    if kind == "dynamic" and BEFORE_5_18:
+        pytest.skip("transformers before 5.18 leaves a dynamic cache its length when it is reset")
     model = tiny_model(sides)
     cache = cache_for(model, kind)
     decode(model, source, target, [3, 3], cache, mask=HOLES)

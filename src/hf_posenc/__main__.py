@@ -32,6 +32,7 @@ def main() -> None:
         print(encodings_table(POSITION_ENCODINGS, PosEncConfig()), end="")
         return
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     try:
         folder = model_folder(options.folder)
         check_weights(folder)

@@ -19,7 +19,9 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -117,23 +119,21 @@ def encoded_pairs(
     return load_from_disk(str(folder))
 
 
-def test_sets(system: System) -> list[str]:
-    """The names of the test sets, those joined by k > 1 as `name-xk`."""
-    return [
-        name if k == 1 else f"{name}-x{k}" for name in system.data.test for k in sorted(set(system.score.concatenate))
-    ]
+def test_sets(system: System) -> dict[str, tuple[dict[str, Any], int]]:
+    """Where each test set comes from and how many of its consecutive pairs are joined; joined ones are `name-xk`."""
+    return {
+        name if k == 1 else f"{name}-x{k}": (where, k)
+        for name, where in system.data.test.items()
+        for k in sorted(set(system.score.concatenate))
+    }
 
 
 def test_set(experiment: Experiment, system: System, name: str, tokenizer: PreTrainedTokenizerBase) -> Dataset:
     """A test set's pairs and their `source_length` in subwords, kept in the run."""
     folder = experiment.folder / "data" / f"test-{name}"
     if not folder.exists():
-        plain, _, k = name.rpartition("-x")
-        pairs = (
-            load(system, system.data.test[name]) if name in system.data.test else load(system, system.data.test[plain])
-        )
-        if name not in system.data.test:
-            pairs = join_consecutive(pairs, int(k))
+        where, k = test_sets(system)[name]
+        pairs = join_consecutive(load(system, where), k)
         lengths = encode_pairs(pairs, tokenizer, **languages(system))["source_length"]
         whole(folder, pairs.add_column("source_length", lengths).save_to_disk)
     return load_from_disk(str(folder))
@@ -204,36 +204,27 @@ def train_system(experiment: Experiment, system: System, tokenizer: PreTrainedTo
 def run_side_by_side(experiment: Experiment, command: list[str]) -> None:
     """Run the unfinished systems as processes of their own, `experiment.jobs` at a time, sharing the cores.
 
-    `command` runs this config; the name of a system and the line of its progress bar are appended to it.
+    `command` runs this config; the name of a system and the line of its progress bar are appended to it. If a system
+    fails, the others still finish.
     """
     waiting = [name for name in experiment.systems if not (experiment.folder / name / "scores.json").exists()]
     threads = max(1, (os.cpu_count() or 1) // max(1, min(experiment.jobs, len(waiting))))
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    running: dict[int, tuple[str, subprocess.Popen[bytes]]] = {}
-    try:
-        while waiting or running:
-            for line in range(experiment.jobs):
-                if line not in running and waiting:
-                    name = waiting.pop(0)
-                    only = [*command, "--system", name, "--bar", str(line)]
-                    running[line] = name, subprocess.Popen(only, env=environment)
-            line = next(iter(running)) if len(running) == 1 else wait_for_any(running)
-            name, process = running.pop(line)
-            if process.wait() != 0:
-                raise SystemExit(f"The system {name} stopped with an error, which is printed above.")
-    finally:
-        for _, process in running.values():
-            process.terminate()
+    lines: SimpleQueue[int] = SimpleQueue()
+    for line in range(experiment.jobs):
+        lines.put(line)
 
+    def run(name: str) -> int:
+        line = lines.get()
+        try:
+            return subprocess.run([*command, "--system", name, "--bar", str(line)], env=environment).returncode
+        finally:
+            lines.put(line)
 
-def wait_for_any(running: dict[int, tuple[str, subprocess.Popen[bytes]]]) -> int:
-    while True:
-        for line, (_, process) in running.items():
-            try:
-                process.wait(timeout=0.2)
-                return line
-            except subprocess.TimeoutExpired:
-                continue
+    with ThreadPoolExecutor(experiment.jobs) as pool:
+        failed = [name for name, code in zip(waiting, pool.map(run, waiting), strict=True) if code != 0]
+    if failed:
+        raise SystemExit(f"An error, printed above, stopped {', '.join(failed)}; the same command goes on from there.")
 
 
 def report(experiment: Experiment) -> str:
