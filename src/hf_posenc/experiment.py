@@ -28,6 +28,7 @@ import torch
 import yaml
 from accelerate import PartialState
 from datasets import Dataset, load_from_disk
+from tqdm.auto import tqdm
 from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerBase, set_seed
 
 from .config import Experiment, System, differing_key, write_whole
@@ -163,14 +164,17 @@ def score_system(experiment: Experiment, system: System, tokenizer: PreTrainedTo
     check_weights(folder / "model")
     model = AutoModelForSeq2SeqLM.from_pretrained(folder / "model")
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    scores: dict[str, Any] = {}
-    for name_of_test in test_sets(system):
-        test = test_set(experiment, system, name_of_test, tokenizer)
-        made = translate_test_set(
-            model, tokenizer, test, system, folder / "translations" / f"{name_of_test}.jsonl", progress=True,
-            description=f"{system.name}: {name_of_test}", bar=bar,
-        )  # fmt: skip
-        scores[name_of_test] = score(made, test, system.data.target_language, system.score)
+    tests = {name: test_set(experiment, system, name, tokenizer) for name in test_sets(system)}
+    made = {
+        name: translate_test_set(
+            model, tokenizer, test, system, folder / "translations" / f"{name}.jsonl", progress=True,
+            description=f"{system.name}: {name}", bar=bar,
+        )
+        for name, test in tests.items()
+    }  # fmt: skip
+    # TER takes seconds for a bad translation of a hundred words.
+    scoring = tqdm(tests.items(), desc=f"{system.name}: scoring", unit="test set", position=bar, leave=False)
+    scores = {name: score(made[name], test, system.data.target_language, system.score) for name, test in scoring}
     facts = json.loads((folder / "model" / "training.json").read_text(encoding="utf-8"))
     vocabulary = short_hash(tokenizer.backend_tokenizer.to_str())
     result = {"tokenizer": vocabulary, "max_length": system.data.max_length, "training": facts, "tests": scores}
