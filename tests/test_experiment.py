@@ -12,6 +12,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from hf_posenc import POSITION_ENCODINGS
 from hf_posenc.config import load_experiment
 from hf_posenc.experiment import prepare, report, run_system
 from hf_posenc.training import ProgressBar, check_weights, last_whole_checkpoint
@@ -99,6 +100,28 @@ def test_a_wrong_setting_is_refused_before_anything_is_written(config: Path, ove
     with pytest.raises(ValueError, match=message.replace("[", r"\[").replace("'", "['\"]")):
         load(config, override)
     assert not (config.parent / "runs").exists()
+
+
+def test_a_config_can_bring_an_encoding_of_ones_own(config: Path) -> None:
+    (config.parent / "nearness_of_mine.py").write_text(
+        "from hf_posenc import PositionEncoding, distance, register_position_encoding\n\n\n"
+        "class Nearness(PositionEncoding):\n"
+        "    def score_bias(self, q_BHQK, pos_BQ, pos_BS, layer):\n"
+        "        return -0.1 * distance(pos_BQ, pos_BS).abs()[:, None].to(q_BHQK.dtype)\n\n\n"
+        'register_position_encoding("nearness", Nearness, summary="Distance has a price.", shift_invariant=True)\n',
+        encoding="utf-8",
+    )
+    own = ("encodings=[nearness_of_mine.py]", "systems.relative.model.position_encoding_type=nearness")
+    try:
+        experiment = load(config, *own)
+        prepare(experiment)
+        run_system(experiment, "relative")
+        assert (experiment.folder / "relative" / "model" / "registered_nearness_of_mine.py").is_file()
+        with pytest.raises(FileNotFoundError, match="there is none at"):
+            load(config, "encodings=[absent.py]")
+    finally:
+        POSITION_ENCODINGS.pop("nearness", None)
+        sys.modules.pop("nearness_of_mine", None)
 
 
 def test_a_config_that_is_no_yaml_or_not_there_is_refused(tmp_path: Path) -> None:

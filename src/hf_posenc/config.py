@@ -1,12 +1,15 @@
 """A config file -> checked settings: what it extends merged under it, dotted overrides over it, every key known.
 
 A file holds `data`, `model`, `train`, `score` and `systems`; each system is the whole file with what its own entry
-changes. Nothing here reads data or builds a model.
+changes. `encodings` names Python files, relative to the config file, that register encodings of one's own. Nothing here
+reads data or builds a model.
 """
 
 import difflib
+import importlib.util
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -78,7 +81,7 @@ class Experiment:
         return self.output / self.name
 
 
-TOP_LEVEL = ("extends", "name", "output", "jobs", "data", "model", "train", "score", "systems")
+TOP_LEVEL = ("extends", "name", "output", "jobs", "encodings", "data", "model", "train", "score", "systems")
 
 
 class Loader(yaml.SafeLoader):
@@ -108,6 +111,8 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
         raise ValueError(f"A config needs at least one system, but {path} has none; add one under `systems:`.")
     if (jobs := merged.get("jobs", 1)) < 1:
         raise ValueError(f"jobs is how many systems train side by side and must be 1 or more, but it is {jobs}.")
+    for file in merged.get("encodings") or []:
+        run_registration(path.parent / file)
     shared = {section: merged.get(section) or {} for section in ("data", "model", "train", "score")}
     systems = {}
     for name, changes in merged["systems"].items():
@@ -115,6 +120,18 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
         systems[name] = checked_system(name, merge(shared, changes or {}))
     share_test_sets(systems)
     return Experiment(merged.get("name", path.stem), Path(merged.get("output", "runs")), jobs, systems)
+
+
+def run_registration(file: Path) -> None:
+    """Import a file that registers encodings, once."""
+    if not file.is_file():
+        raise FileNotFoundError(f"`encodings` lists files that register encodings, but there is none at {file}.")
+    if file.stem in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
 
 
 def read(path: Path) -> dict[str, Any]:
