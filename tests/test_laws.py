@@ -501,3 +501,16 @@ def test_the_memory_law_notices_one_vector_for_every_query_and_key():
         vectors = table[(at[None] - at[:, None]).clamp(-3, 3) + 3]
         torch.einsum("bhqk,qsk->bhqs", q, vectors).sum().backward()
     assert largest.numel >= length * length * width
+
+
+def test_padding_is_read_off_masks_of_every_kind():
+    """A static cache's mask is 4-D before the decoder sees it, Boolean for sdpa and additive for eager."""
+    decoder = tiny_model("none").model.decoder
+    mask = torch.tensor([[0, 1, 1], [1, 0, 1]])
+    allowed = torch.ones(3, 3, dtype=torch.bool).tril() & (mask[:, None, None, :] == 1)
+    additive = torch.zeros(allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min)
+    for given in (mask, allowed, additive):
+        assert torch.equal(decoder.new_tokens(given, 3), mask == 1)
+    for given in (mask, allowed[:, :, 1:], additive[:, :, 1:]):
+        assert torch.equal(decoder.new_tokens(given, 2, 1), mask[:, 1:] == 1)
+    assert decoder.new_tokens(None, 3) is None
