@@ -71,7 +71,7 @@ REFUSED = {
     "an unknown keyword": ({"relative_clipp": 4}, r"'relative_clipp' is no field.*nearest one is 'relative_clip'"),
     "an unknown keyword like a field": ({"d_modl": 4}, r"'d_modl' is no field.*nearest one is 'd_model'"),
     "shared embeddings of two vocabularies": (
-        {"share_encoder_decoder_embeddings": True},
+        {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": 31},
         r"one vocabulary.*vocab_size=29.*decoder_vocab_size=31; make them equal",
     ),
     "a clip of zero": (
@@ -163,7 +163,7 @@ def test_a_copied_config_is_equal_and_its_own(sides):
 
 
 def test_the_decoders_view_has_the_decoders_sizes(sides):
-    view = tiny_config(sides).get_text_config(decoder=True)
+    view = tiny_config(sides, decoder_vocab_size=31).get_text_config(decoder=True)
     assert (view.num_hidden_layers, view.num_attention_heads, view.vocab_size) == (3, 4, 31)
     assert len(view.layer_types) == 3
 
