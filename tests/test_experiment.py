@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from datasets import Dataset
 from safetensors.torch import load_file
 
 from hf_posenc import POSITION_ENCODINGS
 from hf_posenc.config import load_experiment
+from hf_posenc.evaluation import translate_test_set
 from hf_posenc.experiment import prepare, report, run_system
+from hf_posenc.modeling.translation import Translations
 from hf_posenc.training import ProgressBar, check_weights, last_whole_checkpoint
 
 ROOT = Path(__file__).parent.parent
@@ -258,3 +261,16 @@ def test_the_command_line_trains_side_by_side_prints_the_table_and_translates(co
     assert (
         wrong.stderr.strip().splitlines()[-1].startswith("ValueError: systems.absolute: train has no key 'max_stepz'")
     )
+
+
+def test_a_translation_may_hold_what_unicode_calls_a_line_end(tmp_path: Path) -> None:
+    class Echo:
+        def translations(self, texts: list[str], tokenizer: Any, **options: Any) -> Translations:
+            return Translations(texts, [False] * len(texts))
+
+    texts = ["one\u2028line", "an\x85other", "a\nthird", ""]
+    test = Dataset.from_dict({"translation": [{"de": text, "en": text} for text in texts]})
+    system = load_experiment(ROOT / "configs" / "quickstart.yaml").systems["relative"]
+    for _ in range(2):  # made, then read back
+        rows = translate_test_set(Echo(), None, test, system, tmp_path / "translations.jsonl")
+        assert rows == {"text": texts, "truncated": [False] * 4}

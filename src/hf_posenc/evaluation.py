@@ -31,7 +31,7 @@ def translate_test_set(
         )
         lines = zip(made.texts, made.truncated, strict=True)
         write_whole(path, "".join(json.dumps({"text": t, "truncated": c}, ensure_ascii=False) + "\n" for t, c in lines))
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
     return {"text": [row["text"] for row in rows], "truncated": [row["truncated"] for row in rows]}
 
 
