@@ -166,6 +166,11 @@ def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) ->
     assert (folder / "table-generated.md").is_file()
     assert (folder / "bleu-by-length-generated-x2.png").is_file()
     assert set(json.loads((folder / "results.json").read_text())) == set(experiment.systems)
+    path = folder / "relative" / "scores.json"
+    scores = json.loads(path.read_text())
+    scores["tests"]["generated"]["truncated"] = 5
+    path.write_text(json.dumps(scores))
+    assert "relative 5 of 6 on generated" in report(experiment)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.parent != folder}
     prepare(experiment)
     for name in experiment.systems:

@@ -249,7 +249,14 @@ def report(experiment: Experiment) -> str:
         )
     for name, table in tables.items():
         write_whole(experiment.folder / f"table-{name}.md", markdown(table))
-    return "\n".join(text(table) for table in tables.values())
+    cut = [
+        f"{name} {result['truncated']} of {result['all']['n']} on {test}"
+        for name, tests in results.items()
+        for test, result in tests.items()
+        if result["truncated"]
+    ]
+    limits_met = f"Translations cut at their length limit: {', '.join(cut) or 'none'}.\n"
+    return "\n".join([*(text(table) for table in tables.values()), limits_met])
 
 
 def refuse_strangers(saved: dict[str, Any]) -> None:
