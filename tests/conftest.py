@@ -6,16 +6,13 @@ import pytest
 import torch
 import transformers
 from packaging.version import Version
-from torch import Tensor, nn
-from transformers import initialization as init
+from torch import Tensor
 
 from hf_posenc import (
     POSITION_ENCODINGS,
     PosEncConfig,
     PosEncForConditionalGeneration,
-    PositionEncoding,
     PositionEncodingEntry,
-    register_position_encoding,
 )
 
 torch.set_num_threads(1)
@@ -25,37 +22,24 @@ torch.set_num_threads(1)
 BEFORE_5_18 = Version(transformers.__version__) < Version("5.18")
 
 REGISTERED = list(POSITION_ENCODINGS)
-SUMS = ["sinusoidal+relative", "rotary+relative_key", "learned+rotary"]
-MIXED = ["none to relative", "relative to none", "rotary to sinusoidal", "relative_key to learned"]
-# An encoding with a state, so that a state's laws hold before the first real one is registered.
-TOY = ["running_mean", "running_mean+relative", "none to running_mean"]
+SUMS = ["sinusoidal+relative", "rotary+relative_key", "learned+rotary", "gru+relative", "lstm+rotary", "sinusoidal+gru"]
+MIXED = [
+    "none to relative",
+    "relative to none",
+    "rotary to sinusoidal",
+    "relative_key to learned",
+    "gru to sinusoidal",
+    "none to lstm",
+]
 
 # Small enough that a tiny input reaches past the clip and that a table's end can be met.
 SMALL_KNOBS = {"relative_clip": 3, "learned_max_positions": 64}
 
 
-class RunningMean(PositionEncoding):
-    """Adds to every token a share of the mean of the tokens up to it; the state is their sum and their number."""
-
-    def __init__(self, config, *, causal, num_layers, num_heads, head_width) -> None:
-        super().__init__(config, causal=causal, num_layers=num_layers, num_heads=num_heads, head_width=head_width)
-        self.share = nn.Parameter(torch.empty(config.d_model))
-
-    def embed(self, x_BTD, pos_BT, mask_BT, state_BM):
-        one_BT1 = x_BTD.new_ones(*x_BTD.shape[:2], 1) if mask_BT is None else mask_BT[..., None].to(x_BTD.dtype)
-        states_BTM = torch.cat((x_BTD * one_BT1, one_BT1), dim=-1).cumsum(1)
-        if state_BM is not None:
-            states_BTM = states_BTM + state_BM[:, None]
-        return x_BTD + self.share * states_BTM[..., :-1] / states_BTM[..., -1:].clamp(min=1), states_BTM
-
-    def init_weights(self) -> None:
-        init.ones_(self.share)
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes `sides` runs on all of the above, one that takes `registered` on every registered encoding."""
     if "sides" in metafunc.fixturenames:
-        metafunc.parametrize("sides", REGISTERED + SUMS + MIXED + TOY, indirect=True)
+        metafunc.parametrize("sides", REGISTERED + SUMS + MIXED)
     if "registered" in metafunc.fixturenames:
         metafunc.parametrize("registered", REGISTERED)
 
@@ -67,21 +51,6 @@ def unregistered_after() -> Iterator[None]:
     yield
     POSITION_ENCODINGS.clear()
     POSITION_ENCODINGS.update(before)
-
-
-@pytest.fixture
-def running_mean(unregistered_after: None) -> None:
-    """The toy encoding with a state is registered while a test runs."""
-    register_position_encoding(
-        "running_mean", RunningMean, summary="A running mean.", shift_invariant=True, has_state=True
-    )
-
-
-@pytest.fixture
-def sides(request: pytest.FixtureRequest) -> str:
-    if "running_mean" in request.param:
-        request.getfixturevalue("running_mean")
-    return request.param
 
 
 def tiny_config(sides: str, **changes) -> PosEncConfig:

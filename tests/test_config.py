@@ -1,6 +1,7 @@
 """What could not work is refused when the config is made: one message, with the rule, the value and a remedy."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -74,6 +75,16 @@ REFUSED = {
         {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": 31},
         r"one vocabulary.*vocab_size=29.*decoder_vocab_size=31; make them equal",
     ),
+    "two encodings with a state": (
+        {"position_encoding_type": "lstm+gru"},
+        r"'lstm\+gru': `lstm` and `gru` both carry a state, and which of them reads the other.*leave one of them out",
+    ),
+    "a state of no width": (
+        {"position_encoding_type": "gru", "gru_hidden_size": 0},
+        r"`gru_hidden_size` must be a whole number of units for each direction, 1 or more, or None for d_model.*is 0",
+    ),
+    "a state of half a unit": ({"lstm_hidden_size": 2.5}, r"`lstm_hidden_size` must be a whole number.*is 2.5"),
+    "a direction that is a number": ({"gru_bidirectional": 2}, r"`gru_bidirectional` must be True .* or False.*is 2"),
     "a clip of zero": (
         {"relative_clip": 0},
         r"`relative_clip` must be a whole number of tokens, 1 or more.*is 0;.*default is 16",
@@ -139,9 +150,9 @@ def test_a_config_writes_the_knobs_that_are_used_or_changed_and_no_others(sides)
     assert not unused & set(written)
     assert all(getattr(config, knob.name) == knob.default for knob in all_knobs() if knob.name in unused)
     for knob in all_knobs():
-        if isinstance(knob.default, int) and knob.name in unused:
-            changed = tiny_config(sides, **{knob.name: knob.default + 1})
-            assert changed.to_dict()[knob.name] == knob.default + 1
+        if knob.name in unused:
+            other = not knob.default if isinstance(knob.default, bool) else (knob.default or 0) + 1
+            assert tiny_config(sides, **{knob.name: other}).to_dict()[knob.name] == other
 
 
 def test_a_knob_has_its_encodings_name_a_legal_default_and_a_rule_in_words(registered):
@@ -149,7 +160,7 @@ def test_a_knob_has_its_encodings_name_a_legal_default_and_a_rule_in_words(regis
         assert registered.startswith(knob.name.split("_")[0])
         knob.check(knob.default)
         assert knob.rule
-        with pytest.raises(ValueError, match=f"`{knob.name}` must be {knob.rule}"):
+        with pytest.raises(ValueError, match=re.escape(f"`{knob.name}` must be {knob.rule}")):
             PosEncConfig(**{knob.name: object()})
     longest = POSITION_ENCODINGS[registered].longest
     assert longest is None or longest in {knob.name for knob in POSITION_ENCODINGS[registered].knobs}

@@ -118,10 +118,10 @@ def test_one_model_generates_with_one_cache_after_another(sides, ragged):
     assert torch.equal(again, expected)
 
 
-@pytest.mark.parametrize("toy", ["running_mean", "none to running_mean", "running_mean+relative"])
-def test_beams_that_do_not_take_their_state_along_are_noticed(toy, running_mean, ragged, monkeypatch):
+@pytest.mark.parametrize("recurrent", ["lstm", "gru", "none to lstm", "gru+relative"])
+def test_beams_that_do_not_take_their_state_along_are_noticed(recurrent, ragged, monkeypatch):
     """The control of the tests above: if they could not fail, they would say nothing of the reordering."""
-    model, (source, mask) = tiny_model(toy), ragged
+    model, (source, mask) = tiny_model(recurrent), ragged
     options = {"attention_mask": mask, "num_beams": 4, "num_return_sequences": 4}
     expected = generated(model, source, use_cache=False, **options)
     assert torch.equal(generated(model, source, **options), expected)

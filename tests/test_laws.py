@@ -254,19 +254,19 @@ def test_the_encoder_ignores_the_order_exactly_where_the_registry_says_so(sides,
 
 
 @torch.no_grad()
-def test_an_encoding_has_a_state_exactly_where_the_registry_says_so(sides, source):
-    model = tiny_model(sides)
-    for side, stack in zip(
-        (sides.partition(" to ")[0], sides.rpartition(" to ")[2]),
-        (model.model.encoder, model.model.decoder),
-        strict=True,
-    ):
-        for entry, encoding in zip(entries(side), stack.positions, strict=True):
-            states = None
-            if encoding.embed is not None:
-                _, states = encoding.embed(torch.randn(3, 6, 16).double(), torch.arange(6)[None], None, None)
-            assert entry.has_state == (states is not None)
-            assert states is None or states.shape[:2] == (3, 6)
+def test_an_encoding_has_a_state_exactly_where_the_registry_says_so(sides):
+    """Where there is one, padding leaves it as it was, and without one to go on from nobody pays for states."""
+    decoder, x, at = tiny_model(sides).model.decoder, torch.randn(3, 9, 16).double(), torch.arange(9)[None]
+    for entry, encoding in zip(entries(sides.rpartition(" to ")[2]), decoder.positions, strict=True):
+        assert entry.has_state == (encoding.state_width is not None)
+        if encoding.embed is not None:
+            assert encoding.embed(x, at, None, None)[1] is None
+        if entry.has_state:
+            before = torch.randn(3, encoding.state_width).double().tanh()
+            _, states = encoding.embed(x, at, HOLES == 1, before)
+            assert states.shape == (3, 9, encoding.state_width)
+            advanced = (states != torch.cat((before[:, None], states[:, :-1]), dim=1)).any(-1)
+            assert torch.equal(advanced, HOLES == 1)
 
 
 def test_the_cache_remembers_exactly_where_the_registry_says_so(sides):

@@ -129,6 +129,13 @@ class PosEncPreTrainedModel(PreTrainedModel):
             init.normal_(module.weight, std=module.embedding_dim**-0.5)
             if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
                 init.zeros_(module.weight[module.padding_idx])
+        elif isinstance(module, nn.RNNBase):
+            for parameter in module.parameters():
+                if parameter.ndim == 1:
+                    init.zeros_(parameter)
+                else:  # Xavier's bound, of one gate's matrix
+                    bound = (6 / (parameter.shape[1] + module.hidden_size)) ** 0.5
+                    init.uniform_(parameter, -bound, bound)
         elif isinstance(module, nn.LayerNorm):
             init.ones_(module.weight)
             init.zeros_(module.bias)
@@ -317,8 +324,10 @@ class PosEncDecoder(PosEncStack):
         """
         if cache is None or not self.config.decoder_remembers:
             return self.positions.embed(x_BTD, position_ids, mask_BT, None)[0], position_ids
-        memory = remembering_layer(cache)
-        x_BTD, states_BTM = self.positions.embed(x_BTD, position_ids, mask_BT, memory.last("states"))
+        memory, state_BM = remembering_layer(cache), None
+        if (width := self.positions.state_width) is not None and (state_BM := memory.last("states")) is None:
+            state_BM = x_BTD.new_zeros(len(x_BTD), width)
+        x_BTD, states_BTM = self.positions.embed(x_BTD, position_ids, mask_BT, state_BM)
         if states_BTM is not None:
             memory.remember("states", states_BTM)
         return x_BTD, memory.remember("positions", position_ids.expand(len(x_BTD), -1))

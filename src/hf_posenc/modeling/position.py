@@ -7,8 +7,10 @@ An encoding is a module made once per stack (encoder, decoder). It answers some 
 the Transformer asks which ones are there and never which encoding it is.
 
     embed(x_BTD, pos_BT, mask_BT, state_BM) -> (x_BTD, states_BTM | None)
-        Changes the dropped-out, scaled token embeddings. `mask_BT` is True on tokens and None if there is no padding;
-        `state_BM` is what `states_BTM[:, -1]` was at the previous call of a cached decoding; at first None or zeros.
+        Changes the dropped-out, scaled token embeddings. `mask_BT` is True on tokens and None if there is no padding.
+        An encoding with a `state_width` M is given `state_BM` in cached decoding: zeros at first, then what it returned
+        as `states_BTM[:, -1]`; it returns the state after every token, unchanged by padding. Anywhere else `state_BM`
+        is None, and nobody asks for states.
     rotate(q_BHTK, k_BHTK, pos_BT, layer) -> (q_BHTK, k_BHTK)
         Changes the new tokens' queries and keys of self-attention, before the keys are cached.
     score_bias(q_BHQK, pos_BQ, pos_BS, layer) -> broadcasts to (B, H, Q, S)
@@ -40,6 +42,7 @@ class PositionEncoding(nn.Module):
     rotate: Callable[..., tuple[Tensor, Tensor]] | None = None
     score_bias: Callable[..., Tensor] | None = None
     value_bias: Callable[..., Tensor] | None = None
+    state_width: int | None = None
 
     def __init__(self, config: Any, *, causal: bool, num_layers: int, num_heads: int, head_width: int) -> None:
         super().__init__()
@@ -60,6 +63,7 @@ class PositionEncodings(nn.ModuleList):
         self.rotates = self.answered("rotate")
         self.scores = self.answered("score_bias")
         self.values = self.answered("value_bias")
+        self.state_width = next((e.state_width for e in self if e.state_width is not None), None)
 
     def __iter__(self) -> Iterator[PositionEncoding]:
         return super().__iter__()  # type: ignore[return-value]

@@ -8,10 +8,12 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
+from types import NoneType
 from typing import Any
 
 from .position import PositionEncoding, PositionEncodings
 from .position_learned import Learned
+from .position_recurrent import Recurrent
 from .position_relative import Relative
 from .position_rotary import Rotary
 from .position_sinusoidal import Sinusoidal
@@ -19,15 +21,16 @@ from .position_sinusoidal import Sinusoidal
 
 @dataclass(frozen=True)
 class Knob:
-    """A config field that an encoding brings: its default says its type, `rule` in words what `holds` tests."""
+    """A config field that an encoding brings: its default says its type (None: a whole number or None), `rule` in words
+    what `holds` tests."""
 
     name: str
     default: Any
     rule: str
-    holds: Callable[[Any], bool]
+    holds: Callable[[Any], bool] = lambda value: True
 
     def check(self, value: Any) -> None:
-        kinds = (float, int) if isinstance(self.default, float) else (type(self.default),)
+        kinds = {float: (float, int), NoneType: (int, NoneType)}.get(type(self.default), (type(self.default),))
         if type(value) not in kinds or not self.holds(value):
             raise ValueError(
                 f"`{self.name}` must be {self.rule}, but it is {value!r}; its default is {self.default!r}."
@@ -39,7 +42,7 @@ class PositionEncodingEntry:
     """What is registered under a name: the class, what sets this name apart from others of the class, and its facts.
 
     `shift_invariant`: adding a number to all positions changes nothing. `order_blind`: with attention in both
-    directions, permuting the tokens permutes the outputs. `has_state`: `embed` reads and returns a state.
+    directions, permuting the tokens permutes the outputs. `has_state`: decoding carries a state from token to token.
     `longest`: the knob that bounds the length, if one does.
     """
 
@@ -62,7 +65,10 @@ class PositionEncodingEntry:
 
 
 LENGTH = "a whole number of tokens, 1 or more"
+WIDTH = "a whole number of units for each direction, 1 or more, or None for d_model"
+BOTH_WAYS = "True (in the encoder it reads from both ends) or False"
 RELATIVE_KNOBS = (Knob("relative_clip", 16, LENGTH, lambda value: value >= 1),)
+
 
 POSITION_ENCODINGS: dict[str, PositionEncodingEntry] = {
     "none": PositionEncodingEntry(
@@ -107,6 +113,28 @@ POSITION_ENCODINGS: dict[str, PositionEncodingEntry] = {
         encoding=Rotary,
         summary="Queries and keys turned by an angle that grows with the position.",
         shift_invariant=True,
+    ),
+    "lstm": PositionEncodingEntry(
+        encoding=Recurrent,
+        preset={"cell": "lstm"},
+        summary="An LSTM reads the embeddings in order, in the encoder from both ends, and its outputs replace them.",
+        shift_invariant=True,
+        has_state=True,
+        knobs=(
+            Knob("lstm_hidden_size", None, WIDTH, lambda value: value is None or value >= 1),
+            Knob("lstm_bidirectional", True, BOTH_WAYS),
+        ),
+    ),
+    "gru": PositionEncodingEntry(
+        encoding=Recurrent,
+        preset={"cell": "gru"},
+        summary="A GRU reads the embeddings in order, and its outputs replace them.",
+        shift_invariant=True,
+        has_state=True,
+        knobs=(
+            Knob("gru_hidden_size", None, WIDTH, lambda value: value is None or value >= 1),
+            Knob("gru_bidirectional", False, BOTH_WAYS),
+        ),
     ),
 }
 
@@ -160,10 +188,10 @@ def objection(first: str, second: str) -> str | None:
     if "none" in (first, second):
         return f"`none` means that there is no encoding, but `{second if first == 'none' else first}` is there too"
     one, other = POSITION_ENCODINGS[first], POSITION_ENCODINGS[second]
+    if one.has_state and other.has_state:
+        return f"`{first}` and `{second}` both carry a state, and which of them reads the other would be a guess"
     if one.encoding is other.encoding:
         return f"`{first}` and `{second}` are presets of one encoding, {one.encoding.__name__}"
-    if one.has_state and other.has_state:
-        return f"`{first}` and `{second}` both carry a state, and which reads first would be a guess"
     return None
 
 
