@@ -7,13 +7,10 @@ import torch
 import transformers
 from packaging.version import Version
 from torch import Tensor
+from transformers import AutoModelForSeq2SeqLM
 
-from hf_posenc import (
-    POSITION_ENCODINGS,
-    PosEncConfig,
-    PosEncForConditionalGeneration,
-    PositionEncodingEntry,
-)
+from hf_posenc import POSITION_ENCODINGS, PosEncConfig, PositionEncodingEntry, RnnNmtConfig
+from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 
 torch.set_num_threads(1)
 
@@ -37,7 +34,10 @@ SMALL_KNOBS = {"relative_clip": 3, "learned_max_positions": 64}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that takes `sides` runs on all of the above, one that takes `registered` on every registered encoding."""
+    """A test that takes `sides` runs on all of the above, one that takes `family` on RNN-NMT as well, one that takes
+    `registered` on every registered encoding."""
+    if "family" in metafunc.fixturenames:
+        metafunc.parametrize("family", REGISTERED + SUMS + MIXED + ["rnn_nmt"])
     if "sides" in metafunc.fixturenames:
         metafunc.parametrize("sides", REGISTERED + SUMS + MIXED)
     if "registered" in metafunc.fixturenames:
@@ -53,16 +53,21 @@ def unregistered_after() -> Iterator[None]:
     POSITION_ENCODINGS.update(before)
 
 
-def tiny_config(sides: str, **changes) -> PosEncConfig:
-    """A config whose encoder and decoder differ in every size; `sides` is a sum, or "sum to sum" if they differ."""
+def tiny_config(sides: str, **changes) -> PosEncConfig | RnnNmtConfig:
+    """A config whose encoder and decoder differ in every size; `sides` is a sum, "sum to sum" if they differ, or
+    rnn_nmt."""
     encoder, _, decoder = sides.partition(" to ")
-    used = {knob.name for entry in entries(sides) for knob in entry.knobs}
     fields = {
         "vocab_size": 29,
         "decoder_vocab_size": 29 if BEFORE_5_18 else 31,
         "d_model": 16,
         "encoder_layers": 2,
         "decoder_layers": 3,
+    }
+    if sides == "rnn_nmt":
+        return RnnNmtConfig(**(fields | changes))
+    used = {knob.name for entry in entries(sides) for knob in entry.knobs}
+    fields |= {
         "encoder_attention_heads": 2,
         "decoder_attention_heads": 4,
         "encoder_ffn_dim": 24,
@@ -73,12 +78,10 @@ def tiny_config(sides: str, **changes) -> PosEncConfig:
     return PosEncConfig(**(fields | changes))
 
 
-def tiny_model(
-    sides: str, *, seed: int = 0, dtype: torch.dtype = torch.float64, **changes
-) -> PosEncForConditionalGeneration:
+def tiny_model(sides: str, *, seed: int = 0, dtype: torch.dtype = torch.float64, **changes) -> ConditionalGeneration:
     """A model with no parameter left at zero or one, so that none is without effect; in evaluation mode."""
     torch.manual_seed(seed)
-    model = PosEncForConditionalGeneration(tiny_config(sides, **changes))
+    model = AutoModelForSeq2SeqLM.from_config(tiny_config(sides, **changes))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.2)

@@ -44,16 +44,16 @@ def ragged() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
-def test_every_cache_gives_the_tokens_of_no_cache(sides, search, ragged):
-    model, (source, mask) = tiny_model(sides), ragged
+def test_every_cache_gives_the_tokens_of_no_cache(family, search, ragged):
+    model, (source, mask) = tiny_model(family), ragged
     without, *withs = (generated(model, source, attention_mask=mask, **search, **cache) for cache in CACHES.values())
     assert all(torch.equal(without, ids) for ids in withs)
     assert len({tuple(row) for row in without.tolist()}) > 1
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_batch_gives_what_its_sentences_give_alone(sides, side):
-    model, rows = tiny_model(sides), [sentences(n, seed=n) for n in (7, 3, 5)]
+def test_a_batch_gives_what_its_sentences_give_alone(family, side):
+    model, rows = tiny_model(family), [sentences(n, seed=n) for n in (7, 3, 5)]
     source, mask = padded(rows, side)
     batch = generated(model, source, attention_mask=mask, num_beams=4)
     for row, ids in zip(rows, batch, strict=True):
@@ -62,15 +62,15 @@ def test_a_batch_gives_what_its_sentences_give_alone(sides, side):
 
 
 @pytest.mark.parametrize("draft_seed", [0, 1], ids=["itself", "another model"])
-def test_a_draft_does_not_change_the_tokens(sides, draft_seed):
-    model, draft = tiny_model(sides), tiny_model(sides, seed=draft_seed)
+def test_a_draft_does_not_change_the_tokens(family, draft_seed):
+    model, draft = tiny_model(family), tiny_model(family, seed=draft_seed)
     source = sentences(1, 6, seed=3)
     assert torch.equal(generated(model, source, assistant_model=draft), generated(model, source))
 
 
-def test_looking_up_candidates_in_the_prompt_does_not_change_the_tokens(sides):
+def test_looking_up_candidates_in_the_prompt_does_not_change_the_tokens(family):
     # transformers counts candidates in the source's vocabulary, so here the two are of one size.
-    model, source = tiny_model(sides, decoder_vocab_size=29), sentences(1, 6, seed=3)
+    model, source = tiny_model(family, decoder_vocab_size=29), sentences(1, 6, seed=3)
     options = {"no_repeat_ngram_size": 0, "repetition_penalty": 1.3, "max_new_tokens": 14}
     prompt = torch.tensor([[1, 5, 6, 7, 5, 6, 7, 5, 6]])
     plain = model.generate(source, decoder_input_ids=prompt, do_sample=False, **options)
@@ -79,9 +79,9 @@ def test_looking_up_candidates_in_the_prompt_does_not_change_the_tokens(sides):
 
 
 @pytest.mark.parametrize("search", [SEARCHES["greedy"], {"num_beams": 3}], ids=["greedy", "beams"])
-def test_a_padded_prompt_without_its_start_token_gives_what_it_gives_alone(sides, search):
+def test_a_padded_prompt_without_its_start_token_gives_what_it_gives_alone(family, search):
     """transformers puts the start token before the padding, so that the mask has a hole between it and the prompt."""
-    model, source = tiny_model(sides), sentences(3, 6, seed=1)
+    model, source = tiny_model(family), sentences(3, 6, seed=1)
     prompts = [sentences(n, seed=20 + n) for n in (4, 2, 1)]
     prompt, mask = padded(prompts, "left")
     options = search | {"max_new_tokens": 7}
@@ -94,8 +94,8 @@ def test_a_padded_prompt_without_its_start_token_gives_what_it_gives_alone(sides
         assert [sentence(ids) for ids in batch] == [sentence(ids) for ids in alone], kind
 
 
-def test_a_padded_prompt_with_its_start_token_gives_what_it_gives_alone(sides):
-    model, source = tiny_model(sides), sentences(3, 6, seed=1)
+def test_a_padded_prompt_with_its_start_token_gives_what_it_gives_alone(family):
+    model, source = tiny_model(family), sentences(3, 6, seed=1)
     prompts = [torch.cat((torch.tensor([1]), sentences(n, seed=20 + n))) for n in (4, 2, 1)]
     prompt, mask = padded(prompts, "left")
     prompt[:, 0] = 1  # every row must begin with the start token, or transformers adds one
@@ -109,16 +109,16 @@ def test_a_padded_prompt_with_its_start_token_gives_what_it_gives_alone(sides):
         assert [sentence(ids) for ids in new] == [sentence(ids) for ids in alone], kind
 
 
-def test_one_model_generates_with_one_cache_after_another(sides, ragged):
+def test_one_model_generates_with_one_cache_after_another(family, ragged):
     """transformers keeps a static cache on the model and resets it for the next batch."""
-    model, (source, mask) = tiny_model(sides), ragged
+    model, (source, mask) = tiny_model(family), ragged
     expected = generated(model, source.flip(0), attention_mask=mask.flip(0))
     generated(model, source, attention_mask=mask, cache_implementation="static")
     again = generated(model, source.flip(0), attention_mask=mask.flip(0), cache_implementation="static")
     assert torch.equal(again, expected)
 
 
-@pytest.mark.parametrize("recurrent", ["lstm", "gru", "none to lstm", "gru+relative"])
+@pytest.mark.parametrize("recurrent", ["lstm", "gru", "none to lstm", "gru+relative", "rnn_nmt"])
 def test_beams_that_do_not_take_their_state_along_are_noticed(recurrent, ragged, monkeypatch):
     """The control of the tests above: if they could not fail, they would say nothing of the reordering."""
     model, (source, mask) = tiny_model(recurrent), ragged

@@ -1,13 +1,16 @@
 """Sequence-to-sequence Transformers whose config field `position_encoding_type` chooses the position encoding.
 
-Importing this package registers the family with AutoConfig, AutoModel, AutoModelForSeq2SeqLM and AutoTokenizer.
+Beside them stands RNN-NMT, a recurrent baseline. Importing this package registers both with AutoConfig, AutoModel,
+AutoModelForSeq2SeqLM and AutoTokenizer.
 """
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from .metrics import load_length_buckets
 from .modeling.configuration_posenc import PosEncConfig
+from .modeling.configuration_rnn_nmt import RnnNmtConfig
 from .modeling.modeling_posenc import PosEncForConditionalGeneration, PosEncModel, PosEncPreTrainedModel
+from .modeling.modeling_rnn_nmt import RnnNmtForConditionalGeneration, RnnNmtModel
 from .modeling.position import PositionEncoding, distance
 from .modeling.position_sinusoidal import sinusoids
 from .modeling.positions import POSITION_ENCODINGS, Knob, PositionEncodingEntry, register_position_encoding
@@ -15,15 +18,18 @@ from .modeling.tokenization_posenc import PosEncTokenizer
 
 __version__ = "0.1.0"
 
-AutoConfig.register(PosEncConfig.model_type, PosEncConfig)
-AutoModel.register(PosEncConfig, PosEncModel)
-AutoModelForSeq2SeqLM.register(PosEncConfig, PosEncForConditionalGeneration)
-AutoTokenizer.register(PosEncConfig, tokenizer_class=PosEncTokenizer)
-
-# What is saved carries its code, so that it loads where this package is not installed.
-PosEncConfig.register_for_auto_class()
-PosEncModel.register_for_auto_class("AutoModel")
-PosEncForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
+for config, base, whole in (
+    (PosEncConfig, PosEncModel, PosEncForConditionalGeneration),
+    (RnnNmtConfig, RnnNmtModel, RnnNmtForConditionalGeneration),
+):
+    AutoConfig.register(config.model_type, config)
+    AutoModel.register(config, base)
+    AutoModelForSeq2SeqLM.register(config, whole)
+    AutoTokenizer.register(config, tokenizer_class=PosEncTokenizer)
+    # What is saved carries its code, so that it loads where this package is not installed.
+    config.register_for_auto_class()
+    base.register_for_auto_class("AutoModel")
+    whole.register_for_auto_class("AutoModelForSeq2SeqLM")
 PosEncTokenizer.register_for_auto_class("AutoTokenizer")
 
 __all__ = [
@@ -36,6 +42,9 @@ __all__ = [
     "PosEncTokenizer",
     "PositionEncoding",
     "PositionEncodingEntry",
+    "RnnNmtConfig",
+    "RnnNmtForConditionalGeneration",
+    "RnnNmtModel",
     "distance",
     "load_length_buckets",
     "register_position_encoding",

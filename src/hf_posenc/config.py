@@ -1,8 +1,8 @@
 """A config file -> checked settings: what it extends merged under it, dotted overrides over it, every key known.
 
 A file holds `data`, `model`, `train`, `score` and `systems`; each system is the whole file with what its own entry
-changes. `encodings` names Python files, relative to the config file, that register encodings of one's own. Nothing here
-reads data or builds a model.
+changes, and one whose `model` names another `model_type` starts from that type's defaults. `encodings` names Python
+files, relative to the config file, that register encodings of one's own. Nothing here reads data or builds a model.
 """
 
 import difflib
@@ -16,9 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import Seq2SeqTrainingArguments
+from transformers import AutoConfig, Seq2SeqTrainingArguments
 
 from .modeling.configuration_posenc import PosEncConfig
+from .modeling.configuration_rnn_nmt import RnnNmtConfig
+from .modeling.configuration_shared import SharedConfig
+
+MODEL_TYPES = (PosEncConfig.model_type, RnnNmtConfig.model_type)
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,15 @@ class System:
         del settings["data"]["folder"]
         return settings
 
-    def model_config(self, vocab_size: int, **special_token_ids: int) -> PosEncConfig:
-        return PosEncConfig(vocab_size=vocab_size, **special_token_ids, **self.model)
+    def model_config(self, vocab_size: int, **special_token_ids: int) -> SharedConfig:
+        """The config of the model, of the type that `model_type` names."""
+        fields = {"model_type": PosEncConfig.model_type} | self.model
+        if fields["model_type"] not in MODEL_TYPES:
+            raise ValueError(
+                f"systems.{self.name}: model.model_type must be one of {', '.join(MODEL_TYPES)}, but it is "
+                f"{fields['model_type']!r}."
+            )
+        return AutoConfig.for_model(vocab_size=vocab_size, **special_token_ids, **fields)
 
 
 @dataclass(frozen=True)
@@ -117,9 +128,16 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     systems = {}
     for name, changes in merged["systems"].items():
         refuse_unknown(changes or {}, tuple(shared), f"systems.{name}")
-        systems[name] = checked_system(name, merge(shared, changes or {}))
+        systems[name] = checked_system(name, merge(for_type_of(changes or {}, shared), changes or {}))
     share_test_sets(systems)
     return Experiment(merged.get("name", path.stem), Path(merged.get("output", "runs")), jobs, systems)
+
+
+def for_type_of(changes: Mapping[str, Any], shared: dict[str, Any]) -> dict[str, Any]:
+    """What a system shares: all sections, but no model of another type, whose fields would mean nothing to it."""
+    model_type = (changes.get("model") or {}).get("model_type")
+    same = model_type in (None, shared["model"].get("model_type", PosEncConfig.model_type))
+    return shared if same else shared | {"model": {}}
 
 
 def run_registration(file: Path) -> None:

@@ -34,7 +34,6 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerBase, set_see
 from .config import Experiment, System, differing_key, write_whole
 from .data import encode_pairs, filter_lengths, join_consecutive, load_pairs, train_tokenizer
 from .evaluation import score, translate_test_set
-from .modeling.modeling_posenc import PosEncForConditionalGeneration
 from .modeling.tokenization_posenc import PosEncTokenizer
 from .plots import bleu_by_length, save_figure
 from .tables import length_table, markdown, overview_table, text
@@ -187,7 +186,7 @@ def train_system(experiment: Experiment, system: System, tokenizer: PreTrainedTo
     set_seed(system.train.get("seed", 42))
     ids = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("pad", "bos", "eos")}
     config = system.model_config(len(tokenizer), decoder_start_token_id=tokenizer.bos_token_id, **ids)
-    model = PosEncForConditionalGeneration(config)
+    model = AutoModelForSeq2SeqLM.from_config(config)
     pairs = training_pairs(experiment, system, tokenizer)
     validation = validation_pairs(experiment, system, tokenizer)
     facts = train(model, tokenizer, pairs, validation, system.train, folder, name=system.name, bar=bar)

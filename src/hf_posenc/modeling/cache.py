@@ -23,10 +23,11 @@ class RememberingLayer(DynamicLayer):
 
     def remember(self, name: str, new: Tensor) -> Tensor:
         """Add the new tokens' (B, T, ...) and return all tokens' (B, S, ...). Called before `update`."""
-        if (old := self.remembered.get(name)) is not None:
-            new = torch.cat((old, new), dim=1)
-        self.remembered[name] = new
-        return new
+        old = self.remembered.get(name)
+        if (remembered := 0 if old is None else old.shape[1]) != self.get_seq_length():
+            raise forgotten(name, remembered, self.get_seq_length())
+        self.remembered[name] = new if old is None else torch.cat((old, new), dim=1)
+        return self.remembered[name]
 
     def last(self, name: str) -> Tensor | None:
         """The newest token's (B, ...), or None before the first."""
@@ -69,6 +70,8 @@ class StaticRememberingLayer(StaticLayer):
 
     def remember(self, name: str, new: Tensor) -> Tensor:
         if name not in self.remembered:
+            if not torch.compiler.is_compiling() and (length := int(self.get_seq_length())):
+                raise forgotten(name, 0, length)
             self.remembered[name] = new.new_zeros(new.shape[0], self.max_cache_len, *new.shape[2:])
             if not torch.compiler.is_compiling():
                 torch._dynamo.mark_static_address(self.remembered[name])
@@ -90,6 +93,15 @@ class StaticRememberingLayer(StaticLayer):
     def reorder_cache(self, beam_idx: Tensor) -> None:
         super().reorder_cache(beam_idx)
         self.remembered = {name: old[beam_idx.to(old.device)] for name, old in self.remembered.items()}
+
+
+def forgotten(name: str, remembered: int, length: int) -> ValueError:
+    """What goes on decoding needs more than there is: the cache was filled or shortened behind this layer's back."""
+    return ValueError(
+        f"Decoding goes on from {length} cached tokens and needs their {name}, but the cache remembers those of "
+        f"{remembered}: another model filled it, or its keys were cropped alone. Begin with a new cache, "
+        "DynamicCache(config=model.config), and shorten it by cache.crop."
+    )
 
 
 def remembering_layer(cache: Cache) -> RememberingLayer | StaticRememberingLayer:

@@ -20,6 +20,7 @@ class Learned(PositionEncoding):
 
     def __init__(self, config: Any, *, causal: bool, num_layers: int, num_heads: int, head_width: int) -> None:
         super().__init__(config, causal=causal, num_layers=num_layers, num_heads=num_heads, head_width=head_width)
+        self.initializer = config.initializer
         self.table = nn.Parameter(torch.empty(config.learned_max_positions, config.d_model))
 
     def embed(
@@ -40,4 +41,4 @@ class Learned(PositionEncoding):
             )
 
     def init_weights(self) -> None:
-        init.normal_(self.table, std=self.table.shape[-1] ** -0.5)
+        init.normal_(self.table, std=1.0 if self.initializer == "torch" else self.table.shape[-1] ** -0.5)

@@ -9,8 +9,8 @@ Translation" (CoNLL 2019), https://aclanthology.org/K19-1031: one layer in one d
 dropped-out embeddings, with no residual connection; the system is their RNN-Transformer, and with `relative` their
 RR-Transformer.
 
-Departures: Rosendahl et al. do not give the width of their LSTM; here it is D for each direction, and a linear map takes
-2D back to D. Their "20 % more parameters" follows from none of the obvious widths.
+Departures: Rosendahl et al. do not give the width of their LSTM; here it is D for each direction, and a linear map
+takes 2D back to D. Their "20 % more parameters" follows from none of the obvious widths.
 """
 
 from typing import Any

@@ -45,6 +45,7 @@ class Relative(PositionEncoding):
         trained: bool = True,
     ) -> None:
         super().__init__(config, causal=causal, num_layers=num_layers, num_heads=num_heads, head_width=head_width)
+        self.initializer = config.initializer
         self.clip = config.relative_clip
         self.head_width = head_width
         shape = (num_layers, 2 * self.clip + 1, head_width)
@@ -78,4 +79,4 @@ class Relative(PositionEncoding):
         for table in (self.keys, self.values):
             if table is not None:
                 bound = (6 / (table.shape[1] + table.shape[2])) ** 0.5  # Xavier's, of one layer's table
-                init.uniform_(table, -bound, bound)
+                init.normal_(table) if self.initializer == "torch" else init.uniform_(table, -bound, bound)

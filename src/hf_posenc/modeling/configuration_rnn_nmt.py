@@ -1,0 +1,46 @@
+"""The knobs of RNN-NMT, by default Neishi & Yoshinaga's."""
+
+from typing import Any, ClassVar
+
+from huggingface_hub.dataclasses import strict
+
+from .configuration_shared import SharedConfig
+
+
+@strict
+class RnnNmtConfig(SharedConfig):
+    """The recurrent translation model that Transformers with a recurrent position encoding are compared with.
+
+    `encoder_layers` of a bidirectional LSTM and `decoder_layers` of an LSTM, all `d_model` wide in each direction.
+    There is no position encoding: to name one is a ValueError, as is whatever else could not work.
+    """
+
+    model_type = "posenc_rnn_nmt"
+    auto_classes: ClassVar = {
+        "AutoConfig": "configuration_rnn_nmt.RnnNmtConfig",
+        "AutoModel": "modeling_rnn_nmt.RnnNmtModel",
+        "AutoModelForSeq2SeqLM": "modeling_rnn_nmt.RnnNmtForConditionalGeneration",
+    }
+    attribute_map = {"hidden_size": "d_model", "num_hidden_layers": "encoder_layers"}
+
+    encoder_layers: int = 4
+    decoder_layers: int = 3
+    dropout: float | int = 0.2
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        for name in ("position_encoding_type", "decoder_position_encoding_type"):
+            if name in kwargs:
+                raise ValueError(
+                    f"RNN-NMT has no position encoding, because its LSTMs read the tokens in order, but {name}="
+                    f"{kwargs[name]!r} was given; leave it out, or take PosEncConfig for a Transformer that has one."
+                )
+        super().__post_init__(**kwargs)
+        for name in ("d_model", "encoder_layers", "decoder_layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more, but it is {getattr(self, name)}; 1 is the smallest.")
+
+    def decoder_cache_layers(self, num_layers: int) -> list[str]:
+        return ["remembering_attention"]  # one state for all LSTM layers
+
+
+__all__ = ["RnnNmtConfig"]

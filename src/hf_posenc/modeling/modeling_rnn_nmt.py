@@ -1,0 +1,193 @@
+"""RNN-NMT: recurrent encoder and decoder, with attention between them and no position encoding.
+
+    memory_s = BiLSTM(x_1 ... x_S)_s,    (h_t, c_t) = LSTM([y_t ; a_(t-1)], (h, c)_(t-1))
+    p_ts = softmax_s(h_t . W_a memory_s),    a_t = tanh(W_c [h_t ; sum_s p_ts memory_s]),    logits_t = W a_t
+
+where h_t stands for the outputs of all decoder layers, one after the other. The first (h, c) are the encoder's last
+ones, of all layers and directions, through a linear map and tanh each (the bridges); a_0 is zero.
+
+Luong, Pham & Manning, "Effective Approaches to Attention-based Neural Machine Translation" (EMNLP 2015),
+https://arxiv.org/abs/1508.04025: the "general" score and input feeding (a_(t-1) is fed to the next step). The sizes,
+the bridges and the score over all layers are those of the baseline in Neishi & Yoshinaga, "On the Relation between
+Position Information and Sentence Length in Neural Machine Translation" (CoNLL 2019), https://aclanthology.org/K19-1031.
+
+Departure: its output projection has no bias unless `output_bias` asks for one; theirs has. Input feeding makes a step
+wait for the one before it, so the decoder is a loop over the target's tokens in training too. Shape letters are those
+of position.py; N is the width of all decoder layers together.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin
+from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
+from transformers.utils.generic import merge_with_config_defaults
+
+from .cache import remembering_layer
+from .configuration_rnn_nmt import RnnNmtConfig
+from .modeling_shared import ConditionalGeneration, EncoderDecoder, SharedPreTrainedModel, Stack
+from .position import new_tokens
+from .recurrence import read_in_order
+
+
+@dataclass
+class RnnNmtEncoderOutput(BaseModelOutput):
+    """The memory `last_hidden_state` (B, S, 2D), and the last h and c of all layers and directions, one after the other
+    (B, 2 x layers x D each)."""
+
+    last_h: Tensor | None = None
+    last_c: Tensor | None = None
+
+
+class RnnNmtPreTrainedModel(SharedPreTrainedModel):
+    """Weight initialisation, loading and saving."""
+
+    config: RnnNmtConfig
+    config_class = RnnNmtConfig
+
+
+def lstm(config: RnnNmtConfig, input_size: int, num_layers: int, **options: Any) -> nn.LSTM:
+    """An LSTM with dropout between its layers, and none after the last."""
+    dropout = config.dropout if num_layers > 1 else 0.0
+    return nn.LSTM(input_size, config.d_model, num_layers, batch_first=True, dropout=dropout, **options)
+
+
+class RnnNmtEncoder(RnnNmtPreTrainedModel, Stack):
+    """Source tokens to memory."""
+
+    def __init__(self, config: RnnNmtConfig) -> None:
+        super().__init__(config, vocab_size=config.vocab_size)
+        self.lstm = lstm(config, config.d_model, config.encoder_layers, bidirectional=True)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> RnnNmtEncoderOutput:
+        x_BSD = self.embed(input_ids, inputs_embeds)
+        memory, (h, c) = read_in_order(self.lstm, x_BSD, new_tokens(attention_mask, x_BSD.shape[1]))
+        return RnnNmtEncoderOutput(
+            last_hidden_state=memory, last_h=h.transpose(0, 1).flatten(1), last_c=c.transpose(0, 1).flatten(1)
+        )
+
+
+class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
+    """Target tokens and memory to what the output projection reads. The state is h, c and what is fed (B, 2N + D)."""
+
+    def __init__(self, config: RnnNmtConfig) -> None:
+        super().__init__(config, vocab_size=config.decoder_vocab_size)
+        memory_width, self.layers_width = 2 * config.d_model, config.decoder_layers * config.d_model
+        self.lstm = lstm(config, 2 * config.d_model, config.decoder_layers)
+        self.h_bridge = nn.Linear(config.encoder_layers * memory_width, self.layers_width)
+        self.c_bridge = nn.Linear(config.encoder_layers * memory_width, self.layers_width)
+        self.score = nn.Linear(memory_width, self.layers_width, bias=False)
+        self.combine = nn.Linear(self.layers_width + memory_width, config.d_model, bias=False)
+        self.post_init()
+
+    @merge_with_config_defaults
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        encoder_last: tuple[Tensor, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        x_BTD = self.embed(input_ids, inputs_embeds)
+        if use_cache and past_key_values is None:
+            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        num_new, num_cached = x_BTD.shape[1], 0 if past_key_values is None else past_key_values.get_seq_length()
+        mask_BT = new_tokens(attention_mask, num_new, num_cached)
+        keys_BSN = self.keys(encoder_hidden_states, past_key_values)
+        mask_BS = new_tokens(encoder_attention_mask, keys_BSN.shape[1])
+        state_BM = self.first_state(encoder_last) if num_cached == 0 else self.last_state(past_key_values)
+        states, weights = [], []
+        for token in range(num_new):
+            new_BM, p_BS = self.step(x_BTD[:, token], state_BM, keys_BSN, encoder_hidden_states, mask_BS)
+            state_BM = new_BM if mask_BT is None else torch.where(mask_BT[:, token, None], new_BM, state_BM)
+            states.append(state_BM)
+            weights.append(p_BS)
+        states_BTM = torch.stack(states, dim=1)
+        if past_key_values is not None:
+            self.remember(states_BTM, past_key_values)
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=states_BTM[..., -self.config.d_model :],
+            past_key_values=past_key_values,
+            cross_attentions=(torch.stack(weights, dim=1)[:, None],) if kwargs.get("output_attentions") else None,
+        )
+
+    def step(
+        self, x_BD: Tensor, state_BM: Tensor, keys_BSN: Tensor, memory: Tensor, mask_BS: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The state after one more token (B, 2N + D), and the attention weights (B, S)."""
+        h_BN, c_BN, fed_BD = state_BM.split((self.layers_width, self.layers_width, x_BD.shape[-1]), dim=-1)
+        by_layer = [s.unflatten(-1, (-1, x_BD.shape[-1])).transpose(0, 1).contiguous() for s in (h_BN, c_BN)]
+        _, last = self.lstm(torch.cat((x_BD, fed_BD), dim=-1)[:, None], tuple(by_layer))
+        h_BN, c_BN = (s.transpose(0, 1).flatten(1) for s in last)
+        scores_BS = (keys_BSN @ h_BN[..., None])[..., 0]
+        if mask_BS is not None:
+            scores_BS = scores_BS.masked_fill(~mask_BS, torch.finfo(scores_BS.dtype).min)
+        wide = torch.promote_types(scores_BS.dtype, torch.float32)
+        p_BS = nn.functional.softmax(scores_BS, dim=-1, dtype=wide).to(scores_BS.dtype)
+        context = (p_BS[:, None] @ memory)[:, 0]
+        return torch.cat((h_BN, c_BN, self.combine(torch.cat((h_BN, context), dim=-1)).tanh()), dim=-1), p_BS
+
+    def first_state(self, encoder_last: tuple[Tensor, Tensor] | None) -> Tensor:
+        """The bridges, and zeros to be fed."""
+        if encoder_last is None or encoder_last[0] is None:
+            raise ValueError(
+                "RNN-NMT's decoder starts from the last states of its encoder, but encoder_outputs has none; give "
+                "encoder_outputs as model.model.encoder(...) returned them."
+            )
+        last_h, last_c = encoder_last
+        fed_BD = last_h.new_zeros(len(last_h), self.config.d_model)
+        return torch.cat((self.h_bridge(last_h).tanh(), self.c_bridge(last_c).tanh(), fed_BD), dim=-1)
+
+    def keys(self, memory: Tensor, past_key_values: EncoderDecoderCache | None) -> Tensor:
+        """W_a of the memory (B, S, N), computed at a cached decoding's first step only."""
+        if past_key_values is None:
+            return self.score(memory)
+        if not past_key_values.is_updated.get(0):
+            keys = self.score(memory)[:, None]
+            past_key_values.cross_attention_cache.update(keys, keys[..., :0], 0)
+            past_key_values.is_updated[0] = True
+        return past_key_values.cross_attention_cache.layers[0].keys[:, 0]
+
+    def last_state(self, past_key_values: EncoderDecoderCache) -> Tensor:
+        return remembering_layer(past_key_values.self_attention_cache).last("states")
+
+    def remember(self, states_BTM: Tensor, past_key_values: EncoderDecoderCache) -> None:
+        """The states go into the cache, and keys and values of one channel: by keys a cache counts its tokens."""
+        cache = past_key_values.self_attention_cache
+        remembering_layer(cache).remember("states", states_BTM)
+        one_B1T1 = states_BTM[:, None, :, :1]
+        cache.update(one_B1T1, one_B1T1, 0)
+
+
+class RnnNmtModel(RnnNmtPreTrainedModel, EncoderDecoder):
+    """RNN-NMT without an output projection. Positions mean nothing to it: given ones change nothing."""
+
+    encoder_class = RnnNmtEncoder
+    decoder_class = RnnNmtDecoder
+
+    def memory(self, encoder_outputs: BaseModelOutput) -> dict[str, Any]:
+        last = tuple(encoder_outputs.get(name) for name in ("last_h", "last_c"))
+        return {"encoder_hidden_states": encoder_outputs.last_hidden_state, "encoder_last": last}
+
+
+class RnnNmtForConditionalGeneration(RnnNmtPreTrainedModel, ConditionalGeneration, GenerationMixin):
+    """The translation model: an RnnNmtModel and the projection on the target vocabulary."""
+
+    body = RnnNmtModel
+
+
+__all__ = ["RnnNmtForConditionalGeneration", "RnnNmtModel", "RnnNmtPreTrainedModel"]

@@ -1,0 +1,230 @@
+"""What both model families share: first weights, tied tables, an encoder joined to a decoder, logits and loss."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import EncoderDecoderCache, PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
+from transformers.utils import can_return_tuple
+
+from .configuration_shared import SharedConfig
+from .position import positions_of
+from .translation import Translation
+
+
+class SharedPreTrainedModel(PreTrainedModel):
+    """Weight initialisation, loading and saving."""
+
+    config: SharedConfig
+    base_model_prefix = "model"
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        torch_defaults = self.config.initializer == "torch"
+        if isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=1.0 if torch_defaults else module.embedding_dim**-0.5)
+            if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
+                init.zeros_(module.weight[module.padding_idx])
+        elif isinstance(module, nn.LayerNorm) or (torch_defaults and isinstance(module, nn.Linear | nn.RNNBase)):
+            module.reset_parameters()
+        elif isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.RNNBase):
+            for parameter in module.parameters():
+                bound = (6 / (parameter.shape[-1] + module.hidden_size)) ** 0.5  # Xavier's, of one gate's matrix
+                init.uniform_(parameter, -bound, bound) if parameter.ndim == 2 else init.zeros_(parameter)
+        elif isinstance(module, ConditionalGeneration) and module.final_logits_bias is not None:
+            init.zeros_(module.final_logits_bias)
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """What this instance ties. (The base class ties nothing unless the output projection is tied as well.)"""
+        if all_submodels:
+            return super().get_expanded_tied_weights_keys(all_submodels=True)
+        return dict(self._tied_weights_keys or {})
+
+
+class Stack(SharedPreTrainedModel):
+    """One side, encoder or decoder: its embedded tokens, to begin with."""
+
+    def __init__(self, config: SharedConfig, *, vocab_size: int, embed_scale: float = 1.0) -> None:
+        super().__init__(config)
+        self.embed_scale = embed_scale
+        self.embed_tokens = nn.Embedding(vocab_size, config.d_model, config.pad_token_id)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        """Dropout of the scaled token embeddings (B, T, D)."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError(
+                "Exactly one of input_ids and inputs_embeds must be given to each stack; give one of them."
+            )
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_tokens(input_ids)
+        return self.dropout(inputs_embeds * self.embed_scale)
+
+
+class EncoderDecoder(SharedPreTrainedModel):
+    """An encoder and a decoder, which may share their token embeddings, without an output projection."""
+
+    encoder_class: type[SharedPreTrainedModel]
+    decoder_class: type[SharedPreTrainedModel]
+
+    def __init__(self, config: SharedConfig) -> None:
+        super().__init__(config)
+        if config.share_encoder_decoder_embeddings:
+            self.shared = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
+            sides = ("encoder", "decoder")
+            self._tied_weights_keys = {f"{side}.embed_tokens.weight": "shared.weight" for side in sides}
+        self.encoder = self.encoder_class(config)
+        self.decoder = self.decoder_class(config)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.shared if self.config.share_encoder_decoder_embeddings else self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        if self.config.share_encoder_decoder_embeddings:
+            self.shared = self.decoder.embed_tokens = value
+        self.encoder.embed_tokens = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        decoder_position_ids: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> Seq2SeqModelOutput:
+        """Source (B, S) and target (B, T) to hidden states (B, T, D).
+
+        Given `position_ids` (B, S) and `decoder_position_ids` (B, T) win; else a token's position is the number of
+        unmasked tokens before it. A `decoder_attention_mask` covers the cached tokens as well as the new ones.
+        """
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                position_ids=position_ids,
+                inputs_embeds=inputs_embeds,
+                **kwargs,
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        decoder_outputs = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            position_ids=decoder_position_ids,
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **self.memory(encoder_outputs),
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            past_key_values=decoder_outputs.past_key_values,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+
+    def memory(self, encoder_outputs: BaseModelOutput) -> dict[str, Tensor]:
+        """What the decoder is given of the encoder's outputs, by the name it has there."""
+        return {"encoder_hidden_states": encoder_outputs.last_hidden_state}
+
+
+class ConditionalGeneration(SharedPreTrainedModel, Translation):
+    """An encoder-decoder and the projection on the target vocabulary."""
+
+    body: type[EncoderDecoder]
+
+    def __init__(self, config: SharedConfig) -> None:
+        super().__init__(config)
+        self.model = self.body(config)
+        self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size, bias=False)
+        self.final_logits_bias = nn.Parameter(torch.empty(1, config.decoder_vocab_size)) if config.output_bias else None
+        self._tied_weights_keys = {f"model.{k}": f"model.{v}" for k, v in (self.model._tied_weights_keys or {}).items()}
+        if config.tie_word_embeddings:
+            table = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
+            self._tied_weights_keys["lm_head.weight"] = f"model.{table}.weight"
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        decoder_position_ids: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> Seq2SeqLMOutput:
+        """As the model without a projection, to logits (B, T, V).
+
+        With `labels` (B, T), -100 where there is none, also their cross-entropy in nats.
+        The loss is a mean over label tokens, or their sum over `num_items_in_batch` where the Trainer gives it.
+        """
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            position_ids=position_ids,
+            decoder_position_ids=decoder_position_ids,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        logits = self.lm_head(outputs.last_hidden_state)
+        if self.final_logits_bias is not None:
+            logits = logits + self.final_logits_bias
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(
+                logits, labels=None, shift_labels=labels, vocab_size=self.config.decoder_vocab_size, **kwargs
+            )
+        rest = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **rest)
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """The labels, one place later, behind the start token (B, T)."""
+        start = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
+        shifted = torch.cat((start, labels[:, :-1]), dim=1)
+        return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
+
+    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
+        """transformers' inputs for a step; positions are read off the mask here, before a static cache makes it 4-D."""
+        mask = kwargs.get("decoder_attention_mask")
+        if kwargs.get("decoder_position_ids") is None and mask is not None and mask.ndim == 2:
+            kwargs["decoder_position_ids"] = positions_of(mask)
+        return super().prepare_inputs_for_generation(input_ids, **kwargs)
