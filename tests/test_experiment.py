@@ -45,7 +45,11 @@ TINY: dict[str, Any] = {
     },
     "train": {"max_steps": 6, "per_device_train_batch_size": 4, "save_steps": 2, "logging_steps": 1, "use_cpu": True},
     "score": {"edges": [12, 24], "metrics": ["bleu", "ter"], "num_beams": 2, "concatenate": [1, 2]},
-    "systems": {"absolute": {"model": {"position_encoding_type": "sinusoidal"}}, "relative": {}},
+    "systems": {
+        "absolute": {"model": {"position_encoding_type": "sinusoidal"}},
+        "relative": {},
+        "rnn-nmt": {"model": {"model_type": "posenc_rnn_nmt", "d_model": 16, "encoder_layers": 1, "decoder_layers": 1}},
+    },
 }
 
 
@@ -79,6 +83,15 @@ def test_a_file_overrides_what_it_extends_and_the_command_line_overrides_both(tm
     assert experiment.jobs == 2
 
 
+def test_what_is_of_another_kind_starts_afresh(config: Path) -> None:
+    """A model of another type has none of the shared model's fields, pairs from elsewhere none of the old place's."""
+    experiment = load(config, "model.dropout=0.3", "data.train={files: [a.de, a.en]}")
+    assert experiment.systems["rnn-nmt"].model == TINY["systems"]["rnn-nmt"]["model"]
+    assert experiment.systems["relative"].model == TINY["model"] | {"dropout": 0.3}
+    assert experiment.systems["relative"].data.train == {"files": ["a.de", "a.en"]}
+    assert load(config, "data.train.generator.pairs=9").systems["relative"].data.train["generator"]["seed"] == 1
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -90,6 +103,12 @@ def test_a_file_overrides_what_it_extends_and_the_command_line_overrides_both(tm
         ("systems.relative.modl.d_model=8", "no key 'modl'; the nearest one is 'model'"),
         ("model.position_encoding_type=rotray", "the nearest is 'rotary'"),
         ("model.encoder_attention_heads=3", "d_model must be a multiple of the number of heads"),
+        (
+            "systems.relative.model.model_type=rnn",
+            "model.model_type must be one of posenc, posenc_rnn_nmt, but it is 'rnn'",
+        ),
+        ("systems.rnn-nmt.model.position_encoding_type=gru", "RNN-NMT has no position encoding, .*='gru' was given"),
+        ("systems.rnn-nmt.model.encoder_attention_heads=8", "'encoder_attention_heads' is no field of RnnNmtConfig"),
         ("systems.relative.score.edges=[5]", "share score.edges"),
         ("systems.relative.data.vocab_size=500", "share data.vocab_size"),
         ("data.min_length=50", "no pair can be at least min_length=50"),

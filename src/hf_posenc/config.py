@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 from transformers import AutoConfig, Seq2SeqTrainingArguments
 
+from .data import KINDS as CORPUS_KINDS
 from .modeling.configuration_posenc import PosEncConfig
 from .modeling.configuration_rnn_nmt import RnnNmtConfig
 from .modeling.configuration_shared import SharedConfig
@@ -128,16 +129,9 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     systems = {}
     for name, changes in merged["systems"].items():
         refuse_unknown(changes or {}, tuple(shared), f"systems.{name}")
-        systems[name] = checked_system(name, merge(for_type_of(changes or {}, shared), changes or {}))
+        systems[name] = checked_system(name, merge(shared, changes or {}))
     share_test_sets(systems)
     return Experiment(merged.get("name", path.stem), Path(merged.get("output", "runs")), jobs, systems)
-
-
-def for_type_of(changes: Mapping[str, Any], shared: dict[str, Any]) -> dict[str, Any]:
-    """What a system shares: all sections, but no model of another type, whose fields would mean nothing to it."""
-    model_type = (changes.get("model") or {}).get("model_type")
-    same = model_type in (None, shared["model"].get("model_type", PosEncConfig.model_type))
-    return shared if same else shared | {"model": {}}
 
 
 def run_registration(file: Path) -> None:
@@ -167,12 +161,22 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Mappings merge key by key; any other value replaces what was there. A mapping of None is as if it were empty."""
+    """Mappings merge key by key, unless the one over the other is of another kind; any other value replaces what was
+    there. A mapping of None is as if it were empty."""
+    if another_kind(under, over):
+        return dict(over)
     merged = dict(under)
     for key, value in over.items():
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
         merged[key] = merge(merged[key], value) if both else value
     return merged
+
+
+def another_kind(under: Mapping[str, Any], over: Mapping[str, Any]) -> bool:
+    """Whether what stands under a mapping means nothing to it: pairs from elsewhere, or another type of model."""
+    if sources := CORPUS_KINDS.keys() & over.keys():
+        return not sources & under.keys()
+    return "model_type" in over and over["model_type"] != under.get("model_type", PosEncConfig.model_type)
 
 
 def parse_override(override: str) -> dict[str, Any]:
