@@ -1,44 +1,23 @@
 """What each position encoding costs: one training step, its time and memory against `none`'s, in one run.
 
-A step is a forward and a backward pass of the papers' Transformer (6 + 6 layers, width 512) on full, unpadded
-sentences; no optimiser. Every round takes one step of each encoding, in rotating order, and divides its time by that of
-`none` in the same round: what else the machine does hits all alike, and the median over rounds is reported.
+A step is a forward and a backward pass of the papers' Transformer (6 + 6 layers, width 512), or of RNN-NMT, on full
+sentences or, with --padding, on sentences of different lengths; no optimiser.
 """
 
 import argparse
-import gc
-import json
-import os
-import platform
-import time
-from collections.abc import Callable
-from pathlib import Path
-from statistics import median
+from collections.abc import Sequence
 from typing import Any
 
+import ratios
 import torch
-import transformers
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from tqdm import tqdm
 from transformers import initialization as init
 
-from hf_posenc import (
-    POSITION_ENCODINGS,
-    PosEncConfig,
-    PosEncForConditionalGeneration,
-    PositionEncoding,
-    distance,
-    register_position_encoding,
-)
+from hf_posenc import POSITION_ENCODINGS, PositionEncoding, distance, register_position_encoding
 
-HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "training_step.json"
-README = HERE / "README.md"
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-MARKERS = ("<!-- training_step: begin -->", "<!-- training_step: end -->")
 SIZES = [(16, 64), (4, 256), (1, 1024)]
-VOCAB_SIZE = 8000
 
 
 class NaiveRelative(PositionEncoding):
@@ -59,39 +38,35 @@ class NaiveRelative(PositionEncoding):
         return torch.einsum("bhqs,qsk->bhqk", p_BHQS, self.pairs(self.values[layer], pos_BQ, pos_BS))
 
     def pairs(self, table_RK: Tensor, pos_BQ: Tensor, pos_BS: Tensor) -> Tensor:
-        """The vector of every pair of positions (Q, S, K), the same for all sentences: there is no padding here."""
-        return table_RK[distance(pos_BQ[:1], pos_BS[:1])[0].clamp(-self.clip, self.clip) + self.clip]
+        """The vector of every pair of positions (Q, S, K): with padding on the right, the longest sentence has all."""
+        longest = distance(pos_BQ.amax(0, keepdim=True), pos_BS.amax(0, keepdim=True))[0]
+        return table_RK[longest.clamp(-self.clip, self.clip) + self.clip]
 
     def init_weights(self) -> None:
         for table in (self.keys, self.values):
             init.xavier_uniform_(table)
 
 
-class Step:
-    """One training step of the model with one encoding, on a batch of its own drawn from a fixed seed."""
+class TrainingStep(ratios.Step):
+    """One training step on a batch of its own drawn from a fixed seed."""
 
-    def __init__(self, encoding: str, size: tuple[int, int], device: str, dtype: torch.dtype) -> None:
-        config = PosEncConfig(vocab_size=VOCAB_SIZE, position_encoding_type=encoding, use_cache=False)
-        torch.manual_seed(0)
-        self.device = device
-        self.model = PosEncForConditionalGeneration(config).to(device, dtype).train()
-        self.source = torch.randint(3, VOCAB_SIZE, size, device=device)
-        self.labels = torch.randint(3, VOCAB_SIZE, size, device=device)
+    def __init__(self, name: str, size: ratios.Size, options: argparse.Namespace) -> None:
+        super().__init__(name, options)
+        self.model.to(getattr(torch, options.dtype)).train()
+        self.source = torch.randint(3, ratios.VOCAB_SIZE, size, device=self.device)
+        self.labels = torch.randint(3, ratios.VOCAB_SIZE, size, device=self.device)
+        self.mask: Tensor | None = None
+        if options.padding:
+            self.mask = sentences(size, options.padding).to(self.device)
+            self.source = self.source.masked_fill(~self.mask, self.model.config.pad_token_id)
+            self.labels = self.labels.masked_fill(~sentences(size, options.padding).to(self.device), -100)
+
+    def forward(self) -> Tensor:
+        return self.model(input_ids=self.source, attention_mask=self.mask, labels=self.labels).loss
 
     def __call__(self) -> None:
-        self.model(input_ids=self.source, labels=self.labels).loss.backward()
+        self.forward().backward()
         self.model.zero_grad(set_to_none=True)
-
-    def seconds(self, clock: Callable[[], float]) -> float:
-        self.synchronize()
-        start = clock()
-        self()
-        self.synchronize()
-        return clock() - start
-
-    def synchronize(self) -> None:
-        if self.device == "cuda":
-            torch.cuda.synchronize()
 
     def peak_bytes(self) -> int:
         """The most that a step holds at once beyond the model: activations, gradients, temporaries."""
@@ -110,136 +85,43 @@ class Step:
         return peak
 
 
-def assert_naive_equals_relative() -> None:
-    """With the same tables both give the same loss and gradients, or there would be nothing to compare."""
+def sentences(size: ratios.Size, padding: float) -> Tensor:
+    """Which places hold tokens (B, L). The lengths go evenly from L down to (1 - 2 padding) L, so that padding is just
+    that share of the batch; the order of the sentences is torch's seed's."""
+    batch, length = size
+    lengths = torch.linspace(length, (1 - 2 * padding) * length, batch).round().clamp(min=1)
+    return torch.arange(length) < lengths[torch.randperm(batch), None]
+
+
+def assert_naive_equals_relative(options: argparse.Namespace) -> None:
+    """With the same tables both give the same gradients, or there would be nothing to compare."""
+    exact = argparse.Namespace(**vars(options) | {"device": "cpu", "dtype": "float64"})
     grads: list[dict[str, Tensor]] = []
     weights: dict[str, Tensor] = {}
-    for encoding in ("relative", "naive_relative"):
-        step = Step(encoding, (2, 40), "cpu", torch.float64)
+    for name in ("relative", "naive_relative"):
+        step = TrainingStep(name, (2, 40), exact)
         model = step.model.eval()
         weights = weights or model.state_dict()
         model.load_state_dict(weights)
-        model(input_ids=step.source, labels=step.labels).loss.backward()
+        step.forward().backward()
         grads.append({name: parameter.grad for name, parameter in model.named_parameters()})
     for name, expected in grads[0].items():
         torch.testing.assert_close(grads[1][name], expected, rtol=1e-9, atol=1e-12)
 
 
-def measure(
-    encodings: list[str], size: tuple[int, int], options: argparse.Namespace, progress: tqdm
-) -> list[dict[str, Any]]:
+def measure(size: ratios.Size, options: argparse.Namespace, progress: tqdm) -> ratios.Records:
     """A record for each encoding: its time over that of `none` in each round, and its peak memory."""
-    dtype, clock = getattr(torch, options.dtype), CLOCKS[options.clock]
-    progress.set_postfix_str(f"{size[0]} x {size[1]}")
-    steps = {encoding: Step(encoding, size, options.device, dtype) for encoding in encodings}
-    peaks: dict[str, int] = {}
-    seconds: dict[str, list[float]] = {encoding: [] for encoding in encodings}
+    steps = {name: TrainingStep(name, size, options) for name in options.encodings}
     steps["none"]()  # The first step of a process pays for what later ones find ready.
-    for encoding, step in steps.items():
-        peaks[encoding] = step.peak_bytes()
-        progress.update()
-    for number in range(options.rounds):
-        first = number % len(encodings)
-        for encoding in encodings[first:] + encodings[:first]:
-            gc.collect()
-            seconds[encoding].append(steps[encoding].seconds(clock))
-            progress.update()
-    records = []
-    for encoding in encodings:
-        ratios = [mine / base for mine, base in zip(seconds[encoding], seconds["none"], strict=True)]
-        records.append({
-            "encoding": encoding,
-            "batch": size[0],
-            "length": size[1],
-            "time_ratio": round(median(ratios), 4),
-            "time_ratio_min": round(min(ratios), 4),
-            "time_ratio_max": round(max(ratios), 4),
-            "milliseconds": round(1000 * median(seconds[encoding]), 1),
-            "peak_mib": round(peaks[encoding] / 2**20, 1),
-            "memory_ratio": round(peaks[encoding] / peaks["none"], 4),
-        })  # fmt: skip
+    peaks = {name: step.peak_bytes() for name, step in steps.items()}
+    records = ratios.compare(steps, size, options, progress)
+    for record in records:
+        peak = peaks[record["encoding"]]
+        record |= {"peak_mib": round(peak / 2**20, 1), "memory_ratio": round(peak / peaks["none"], 4)}
     return records
 
 
-def machine(device: str) -> dict[str, Any]:
-    """What a reader needs to judge the numbers, and nothing that says whose machine it was."""
-    cpu = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        facts = (line.partition(":") for line in cpuinfo.read_text().splitlines())
-        cpu = next((value.strip() for name, _, value in facts if name.strip() == "model name"), cpu)
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
-
-
-def markdown(report: dict[str, Any]) -> str:
-    """The report as one table: a row for each encoding, time and memory for each size."""
-    records = report["records"]
-    sizes = list(dict.fromkeys((record["batch"], record["length"]) for record in records))
-    cells = {(record["encoding"], record["batch"], record["length"]): record for record in records}
-    titles = [f"{what}, {batch} x {length}" for batch, length in sizes for what in ("time", "memory")]
-    lines = ["| encoding | " + " | ".join(titles) + " |", "|---" * (len(titles) + 1) + "|"]
-    for encoding in dict.fromkeys(record["encoding"] for record in records):
-        row = [f"`{encoding}`"]
-        for size in sizes:
-            cell = cells[encoding, *size]
-            row.append("{time_ratio:.2f} ({time_ratio_min:.2f}-{time_ratio_max:.2f})".format(**cell))
-            row.append("{memory_ratio:.2f}".format(**cell))
-        lines.append("| " + " | ".join(row) + " |")
-    template = "{batch} x {length}: {milliseconds:.0f} ms, {peak_mib:.0f} MiB"
-    absolute = "; ".join(template.format(**cells["none", *size]) for size in sizes)
-    facts = report["machine"]
-    where = facts["gpu"] or f"{facts['cpu']}, {facts['threads']} of {facts['cores']} cores"
-    how = f"Median (min-max) of {report['rounds']} rounds, {report['dtype']}, {report['clock']} time, {where}"
-    versions = f"torch {facts['torch']}, transformers {facts['transformers']}"
-    lines += ["", f"`none` itself: {absolute}. {how}; {versions}."]
-    return "\n".join(lines)
-
-
-def write(path: Path, text: str) -> None:
-    """All of the text, or the file as it was."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".part")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
-
-
-def write_readme(table: str) -> None:
-    before, _, rest = README.read_text(encoding="utf-8").partition(MARKERS[0])
-    _, _, after = rest.partition(MARKERS[1])
-    write(README, f"{before}{MARKERS[0]}\n{table}\n{MARKERS[1]}{after}")
-
-
-def batch_by_length(text: str) -> tuple[int, int]:
-    batch, length = text.split("x")
-    return int(batch), int(length)
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9, help="steps of each encoding that are timed (%(default)s)")
-    parser.add_argument("--encodings", nargs="+", default=None, help="all that are registered, and naive_relative")
-    parser.add_argument("--sizes", nargs="+", type=batch_by_length, default=SIZES, metavar="BxL")
-    parser.add_argument("--threads", type=int, default=None, help="of torch on the CPU; torch's own choice by default")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
-    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="cpu: the process's own time")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="the report, as JSON (benchmarks/results/)")
-    parser.add_argument("--write-readme", action="store_true", help="put the table into benchmarks/README.md")
-    return parser.parse_args()
-
-
-def main() -> None:
-    options = arguments()
-    if options.threads:
-        torch.set_num_threads(options.threads)
+def main(arguments: Sequence[str] | None = None) -> None:
     register_position_encoding(
         "naive_relative",
         NaiveRelative,
@@ -247,24 +129,19 @@ def main() -> None:
         shift_invariant=True,
         knobs=POSITION_ENCODINGS["relative"].knobs,
     )
-    assert_naive_equals_relative()
-    encodings = ["none", *(name for name in options.encodings or POSITION_ENCODINGS if name != "none")]
-    report: dict[str, Any] = {
-        "rounds": options.rounds,
-        "device": options.device,
-        "dtype": options.dtype,
-        "clock": options.clock,
-        "machine": machine(options.device),
-        "records": [],
-    }
-    with tqdm(total=len(options.sizes) * len(encodings) * (options.rounds + 1), unit="step") as progress:
-        for size in options.sizes:
-            report["records"] += measure(encodings, size, options, progress)
-            # Written after every size, so that a run which is stopped leaves the sizes it finished.
-            write(options.output, json.dumps(report, indent=2) + "\n")
-            if options.write_readme:
-                write_readme(markdown(report))
-    print(markdown(report))
+    parser = ratios.parser(__doc__, encodings=POSITION_ENCODINGS, sizes=SIZES, rounds=9)
+    parser.add_argument("--padding", type=float, default=0.0, help="the share of a batch that is padding, on the right")
+    options = ratios.parse(parser, arguments)
+    if not 0 <= options.padding < 0.5:
+        parser.error(
+            "the shortest sentence has (1 - 2 x padding) of the longest one's tokens, so padding must be 0 or more and "
+            f"less than 0.5, but it is {options.padding}; give 0.3, say."
+        )
+    if options.padding and any(batch < 2 for batch, _ in options.sizes):
+        parser.error("a batch of one sentence has no padding, but --sizes has one; give sizes of 2 sentences or more.")
+    if "naive_relative" in options.encodings:
+        assert_naive_equals_relative(options)
+    ratios.run(options, measure)
 
 
 if __name__ == "__main__":

@@ -20,13 +20,18 @@ from hf_posenc import (
     PosEncForConditionalGeneration,
     PosEncModel,
     PositionEncoding,
+    RnnNmtConfig,
+    RnnNmtForConditionalGeneration,
+    RnnNmtModel,
     register_position_encoding,
 )
+from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 
 MODELING = Path(hf_posenc.modeling.__file__).parent
 # Weights read from a file lie elsewhere in memory, and the last bit of a product may depend on that.
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
-SHARED = [*REGISTERED, "sinusoidal+relative", "rotary to learned"]
+SHARED = [*REGISTERED, "sinusoidal+relative", "rotary to learned", "rnn_nmt"]
+FAMILIES = ["relative", "rnn_nmt"]
 
 # Run where the package cannot be imported: loads every checkpoint, computes, generates, saves and loads again.
 STRANGER = """
@@ -82,7 +87,7 @@ def inputs() -> dict[str, torch.Tensor]:
     return {"input_ids": sentences(2, 6, seed=1), "decoder_input_ids": sentences(2, 5, seed=2)}
 
 
-def assert_found(found: dict, model: PosEncForConditionalGeneration) -> None:
+def assert_found(found: dict, model: ConditionalGeneration) -> None:
     with torch.no_grad():
         logits = model(**inputs()).logits
         torch.testing.assert_close(found["logits"], logits, **EXACT)
@@ -114,30 +119,38 @@ def test_a_process_without_the_package_computes_and_generates_the_same(tmp_path)
     for name, model in models.items():
         assert_found(found[name], model)
         again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "again" / name, dtype=torch.float64)
-        assert type(again) is PosEncForConditionalGeneration
+        assert type(again) is type(model)
+        assert found[name]["config"]["model_type"] == model.config.model_type
         assert_found(found[name], again)
 
 
 @torch.no_grad()
-def test_the_auto_classes_know_what_was_saved(sides, tmp_path):
-    model = tiny_model(sides)
+def test_the_auto_classes_know_what_was_saved(family, tmp_path):
+    transformer = (PosEncConfig, PosEncModel, PosEncForConditionalGeneration)
+    recurrent = (RnnNmtConfig, RnnNmtModel, RnnNmtForConditionalGeneration)
+    model = tiny_model(family)
     model.save_pretrained(tmp_path / "model")
-    assert type(AutoConfig.from_pretrained(tmp_path / "model")) is PosEncConfig
+    config = AutoConfig.from_pretrained(tmp_path / "model")
     base = AutoModel.from_pretrained(tmp_path / "model", dtype=torch.float64)
     whole = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model", dtype=torch.float64)
-    assert (type(base), type(whole)) == (PosEncModel, PosEncForConditionalGeneration)
+    assert (type(config), type(base), type(whole)) == (recurrent if family == "rnn_nmt" else transformer)
     torch.testing.assert_close(whole(**inputs()).logits, model(**inputs()).logits, **EXACT)
     torch.testing.assert_close(base(**inputs()).last_hidden_state, model.model(**inputs()).last_hidden_state, **EXACT)
 
 
 @pytest.mark.parametrize("part", ["whole", "base"])
-def test_a_saved_folder_holds_the_code_it_needs_and_nothing_else(tmp_path, part):
-    model = tiny_model("sinusoidal+relative")
+@pytest.mark.parametrize(("where", "stem"), [("sinusoidal+relative", "posenc"), ("rnn_nmt", "rnn_nmt")])
+def test_a_saved_folder_holds_the_code_it_needs_and_nothing_else(tmp_path, where, stem, part):
+    model = tiny_model(where)
     (model if part == "whole" else model.model).save_pretrained(tmp_path)
-    code = imported_by("configuration_posenc", "modeling_posenc")
+    code = imported_by(f"configuration_{stem}", f"modeling_{stem}")
     expected = code | {"config.json", "model.safetensors"} | ({"generation_config.json"} if part == "whole" else set())
     assert {path.name for path in tmp_path.iterdir()} == expected
-    assert "tokenization_posenc.py" not in code
+    other = {"posenc": "rnn_nmt", "rnn_nmt": "posenc"}[stem]
+    assert not code & {"tokenization_posenc.py", f"configuration_{other}.py", f"modeling_{other}.py"}
+    # The encodings, self-attention and what carries a user's own encoding are the Transformer's alone.
+    encodings = {name for name in code if name.startswith(("position", "attention", "carry"))}
+    assert bool(encodings) == (stem == "posenc")
     for name in code:
         assert (tmp_path / name).read_text(encoding="utf-8") == (MODELING / name).read_text(encoding="utf-8")
     auto_map = json.loads((tmp_path / "config.json").read_text())["auto_map"]
@@ -148,10 +161,11 @@ def test_a_saved_folder_holds_the_code_it_needs_and_nothing_else(tmp_path, part)
 @pytest.mark.parametrize("output_bias", [False, True])
 @pytest.mark.parametrize("tied", [False, True], ids=["own projection", "tied projection"])
 @pytest.mark.parametrize("shared", [False, True], ids=["own embeddings", "shared embeddings"])
+@pytest.mark.parametrize("where", FAMILIES)
 @torch.no_grad()
-def test_tied_and_shared_tables_stay_so_and_equal(tmp_path, shared, tied, output_bias):
+def test_tied_and_shared_tables_stay_so_and_equal(tmp_path, where, shared, tied, output_bias):
     model = tiny_model(
-        "relative",
+        where,
         vocab_size=31,
         decoder_vocab_size=31,
         share_encoder_decoder_embeddings=shared,
@@ -159,13 +173,14 @@ def test_tied_and_shared_tables_stay_so_and_equal(tmp_path, shared, tied, output
         output_bias=output_bias,
     )
     model.save_pretrained(tmp_path)
-    again = PosEncForConditionalGeneration.from_pretrained(tmp_path, dtype=torch.float64)
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=torch.float64)
+    assert type(again) is type(model)
     torch.testing.assert_close(again(**inputs()).logits, model(**inputs()).logits, **EXACT)
     for one in (
         model,
         again,
         tiny_model(
-            "relative",
+            where,
             seed=9,
             vocab_size=31,
             decoder_vocab_size=31,
@@ -183,8 +198,9 @@ def test_tied_and_shared_tables_stay_so_and_equal(tmp_path, shared, tied, output
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own embeddings", "shared embeddings"])
-def test_a_resized_vocabulary_still_loads(tmp_path, shared):
-    model = tiny_model("relative", vocab_size=31, decoder_vocab_size=31, share_encoder_decoder_embeddings=shared)
+@pytest.mark.parametrize("where", FAMILIES)
+def test_a_resized_vocabulary_still_loads(tmp_path, where, shared):
+    model = tiny_model(where, vocab_size=31, decoder_vocab_size=31, share_encoder_decoder_embeddings=shared)
     assert model.get_input_embeddings() is (model.model.shared if shared else model.model.encoder.embed_tokens)
     model.set_input_embeddings(torch.nn.Embedding(31, 16, dtype=torch.float64))
     assert (model.model.encoder.embed_tokens is model.model.decoder.embed_tokens) == shared

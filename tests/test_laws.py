@@ -12,7 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCach
 
 from hf_posenc import POSITION_ENCODINGS, PosEncForConditionalGeneration
 from hf_posenc.modeling.cache import RememberingLayer, StaticRememberingLayer
-from hf_posenc.modeling.position import new_tokens, positions_of
+from hf_posenc.modeling.masks import new_tokens, positions_of
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 # A mask with padding before the sentence, and with a hole behind its first token.
@@ -166,6 +166,34 @@ def test_a_cache_that_cannot_remember_is_refused(source, target):
     cache = EncoderDecoderCache(DynamicCache(config=tiny_config("none")), DynamicCache(config=tiny_config("none")))
     with pytest.raises(ValueError, match=r"DynamicCache\(config=model.config\)"):
         decode(model, source, target, [9], cache)
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+@pytest.mark.parametrize(
+    ("filled_by", "where"), [("relative", "gru"), ("relative", "rnn_nmt"), ("gru", "lstm"), ("lstm", "rnn_nmt")]
+)
+def test_a_cache_that_another_model_filled_is_refused(filled_by, where, kind, source, target):
+    """It knows no states, or others: to go on from a state of zeros would be silently wrong."""
+    model, other = tiny_model(where), tiny_model(filled_by)
+    cache = cache_for(model, kind)
+    decode(other, source, target, [4, 2], cache)
+    with pytest.raises(ValueError, match=r"cached tokens and needs their states.*, but .* those of 0: another model"):
+        decode(model, source, target, [1], cache, start=6)
+
+
+@pytest.mark.parametrize(
+    ("where", "name"), [("gru", "states"), ("lstm", "states"), ("relative", "positions"), ("rnn_nmt", "states")]
+)
+def test_a_cache_whose_keys_were_cropped_alone_is_refused(where, name, source, target):
+    """As by code that knows no more of a cache than its keys and values; `crop`, which it has, does it all."""
+    model = tiny_model(where)
+    cache = cache_for(model, "dynamic")
+    decode(model, source, target, [4, 2], cache)
+    for layer in cache.self_attention_cache.layers:
+        layer.keys, layer.values = layer.keys[:, :, :4], layer.values[:, :, :4]
+    message = rf"from 4 cached tokens.*their {name}, but .* those of 6: .*cropped alone.*by cache\.crop"
+    with pytest.raises(ValueError, match=message):
+        decode(model, source, target, [1], cache, start=4)
 
 
 # Padding, batches, positions

@@ -1,18 +1,22 @@
 """Every encoding against somebody else's code for it, or against its equations as loops, in values and gradients."""
 
+import copy
 import math
 
 import pytest
 import torch
 from conftest import sentences, tiny_config, tiny_model
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import LlamaConfig, MarianConfig, MarianModel
+from transformers import AutoModelForSeq2SeqLM, LlamaConfig, MarianConfig, MarianModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 
 from hf_posenc import PosEncConfig, PosEncModel, sinusoids
 from hf_posenc.modeling.attention import Attention
+from hf_posenc.modeling.position import PositionEncodings
 from hf_posenc.modeling.positions import build_position_encodings
+from hf_posenc.modeling.recurrence import read_in_order
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 STACK = {"causal": False, "num_layers": 2, "num_heads": 2, "head_width": 8}
@@ -221,6 +225,139 @@ def test_relative_is_the_double_loop_in_values_and_gradients(name, back_end, cau
     assert not any(gradient[0].any() for gradient in mine[3:]), "a layer's table is its own"
 
 
+# Recurrent: torch's own cells, stepped token by token
+
+CELLS = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}
+WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+MASKS = {
+    "no padding": None,
+    "left padding": [[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [0, 0, 0, 0, 1]],
+    "right padding": [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [1, 0, 0, 0, 0]],
+    "holes": [[1, 0, 1, 1, 0], [0, 1, 0, 0, 1], [1, 0, 0, 1, 1]],
+    "a sentence without tokens": [[1, 1, 0, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]],
+}
+
+
+def mask_of(rows: list[list[int]] | None) -> Tensor | None:
+    return None if rows is None else torch.tensor(rows) == 1
+
+
+def recurrent(cell: str, *, causal: bool, directions: int, hidden_size: int | None) -> PositionEncodings:
+    torch.manual_seed(0)
+    config = tiny_config(cell, **{f"{cell}_bidirectional": directions == 2, f"{cell}_hidden_size": hidden_size})
+    return build_position_encodings(cell, config, causal=causal, num_layers=1, num_heads=2).double()
+
+
+def cells_of(rnn: nn.RNNBase) -> dict[str, nn.RNNCellBase]:
+    """Cells with the weights of a network of one layer, by the ending that torch gives the direction's weights."""
+    cells = {}
+    for ending in ("_l0", "_l0_reverse")[: 2 if rnn.bidirectional else 1]:
+        cells[ending] = CELLS[rnn.mode.lower()](rnn.input_size, rnn.hidden_size, dtype=torch.float64)
+        cells[ending].load_state_dict({name: rnn.get_parameter(name + ending) for name in WEIGHTS})
+    return cells
+
+
+def stepped(cell: nn.RNNCellBase, x_TD: list[Tensor], state_M: Tensor | None = None) -> list[Tensor]:
+    """The state after each token: h, followed for an LSTM by c."""
+    lstm, states = isinstance(cell, nn.LSTMCell), []
+    state = None if state_M is None else tuple(state_M.chunk(2)) if lstm else state_M
+    for x_D in x_TD:
+        state = cell(x_D, state)
+        states.append(torch.cat(state) if lstm else state)
+    return states
+
+
+def assert_same_gradients(positions: PositionEncodings, cells: dict[str, nn.RNNCellBase], linear: nn.Module) -> None:
+    """Of every weight: the network's with its cells', the projection's with its copy's."""
+    theirs = {f"rnn.{name}{ending}": getattr(cell, name).grad for ending, cell in cells.items() for name in WEIGHTS} | {
+        f"projection.{name}": parameter.grad for name, parameter in linear.named_parameters()
+    }
+    torch.testing.assert_close({name: p.grad for name, p in positions[0].named_parameters()}, theirs, **EXACT)
+    assert all(gradient.any() for gradient in theirs.values())
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("hidden_size", [None, 8])
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("cell", CELLS)
+def test_recurrent_is_torchs_own_cell_over_the_tokens_in_values_and_gradients(cell, directions, hidden_size, mask):
+    """Two directions of half the model's width need no projection, nor does one of the whole; the others have one."""
+    positions, mask = recurrent(cell, causal=False, directions=directions, hidden_size=hidden_size), mask_of(mask)
+    width = hidden_size or 16
+    cells, linear = cells_of(positions[0].rnn), copy.deepcopy(positions[0].projection)
+    assert isinstance(linear, nn.Identity if width * directions == 16 else nn.Linear)
+    x = torch.randn(3, 5, 16, dtype=torch.float64, requires_grad=True)
+    real = torch.ones(3, 5, dtype=torch.bool) if mask is None else mask
+    out, states = positions.embed(x, torch.zeros(3, 5, dtype=torch.long), mask, None)
+    assert states is None
+    rows = []
+    for tokens in (sentence[places] for sentence, places in zip(x, real, strict=True)):
+        ways = [stepped(cells["_l0"], list(tokens))]
+        if directions == 2:
+            ways.append(stepped(cells["_l0_reverse"], list(tokens.flip(0)))[::-1])
+        rows += [linear(torch.cat([h[:width] for h in hs])) for hs in zip(*ways, strict=True)]
+    expected, weight = torch.stack(rows), torch.randn(len(rows), 16, dtype=torch.float64)
+    torch.testing.assert_close(out[real], expected, **EXACT)
+    gradients = []
+    for result in (out[real], expected):
+        (result * weight).sum().backward()
+        gradients.append(x.grad)
+        x.grad = None
+    torch.testing.assert_close(*gradients, **EXACT)
+    assert_same_gradients(positions, cells, linear)
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("hidden_size", [None, 8])
+@pytest.mark.parametrize("cell", CELLS)
+def test_recurrent_with_a_state_is_torchs_own_cell_in_every_state_and_output(cell, hidden_size, mask):
+    """The decoder's path in cached decoding, which has one direction even where the encoder has two."""
+    positions, mask = recurrent(cell, causal=True, directions=2, hidden_size=hidden_size), mask_of(mask)
+    width = hidden_size or 16
+    assert positions.state_width == (2 * width if cell == "lstm" else width)
+    cells, linear = cells_of(positions[0].rnn), copy.deepcopy(positions[0].projection)
+    assert list(cells) == ["_l0"]
+    x = torch.randn(3, 5, 16, dtype=torch.float64, requires_grad=True)
+    first = torch.randn(3, positions.state_width, dtype=torch.float64).tanh().requires_grad_()
+    real = torch.ones(3, 5, dtype=torch.bool) if mask is None else mask
+    out, states = positions.embed(x, torch.zeros(3, 5, dtype=torch.long), mask, first)
+    rows = []
+    for sentence, places, state in zip(x, real, first, strict=True):
+        for token, is_real in zip(sentence, places, strict=True):
+            state = stepped(cells["_l0"], [token], state)[0] if is_real else state
+            rows.append(state)
+    expected_states = torch.stack(rows).view(3, 5, -1)
+    expected = linear(expected_states[..., :width])
+    torch.testing.assert_close(states, expected_states, **EXACT)
+    torch.testing.assert_close(out[real], expected[real], **EXACT)
+    weights = [torch.randn_like(out[real]), torch.randn_like(states)]
+    gradients = []
+    for results in ((out[real], states), (expected[real], expected_states)):
+        sum((result * weight).sum() for result, weight in zip(results, weights, strict=True)).backward()
+        gradients.append((x.grad, first.grad))
+        x.grad = first.grad = None
+    torch.testing.assert_close(*gradients, **EXACT)
+    assert_same_gradients(positions, cells, linear)
+
+
+@pytest.mark.parametrize("mask", list(MASKS.values())[:4], ids=list(MASKS)[:4])
+def test_a_stack_of_two_directions_reads_each_padded_sentence_as_if_it_were_alone(mask):
+    torch.manual_seed(0)
+    rnn, mask = nn.LSTM(16, 6, 3, batch_first=True, bidirectional=True, dtype=torch.float64), mask_of(mask)
+    x = torch.randn(3, 5, 16, dtype=torch.float64, requires_grad=True)
+    out, last = read_in_order(rnn, x, mask)
+    assert [tuple(state.shape) for state in last] == [(6, 3, 6)] * 2
+    for i, places in enumerate(torch.ones(3, 5, dtype=torch.bool) if mask is None else mask):
+        ours = (out[i, places], last[0][:, i], last[1][:, i])
+        alone, (h, c) = rnn(x[i][places])
+        torch.testing.assert_close(ours, (alone, h, c), **EXACT)
+        gradients = [
+            torch.autograd.grad(sum(result.sin().sum() for result in results), x, retain_graph=True)[0]
+            for results in (ours, (alone, h, c))
+        ]
+        torch.testing.assert_close(*gradients, **EXACT)
+
+
 # The whole model
 
 MARIAN_SIZES = {
@@ -330,3 +467,74 @@ def test_the_defaults_are_the_base_transformers():
     config = PosEncConfig()
     assert (config.encoder_layers, config.decoder_layers, config.d_model) == (6, 6, 512)
     assert (config.encoder_ffn_dim, config.encoder_attention_heads, config.relative_clip) == (2048, 8, 16)
+
+
+# First weights: the bounds of uniform ones, the deviation of normal ones, by whose formulas they are drawn
+
+FAMILIES = ["lstm+learned+relative", "gru+relative_key to learned+gru", "rnn_nmt"]
+
+
+def drawn(model: nn.Module, initializer: str) -> dict[str, tuple[str, float]]:
+    """How each parameter is drawn: uniformly up to a bound, normally with a deviation, or not at all."""
+    xavier, draws = initializer == "xavier", {}
+    for prefix, module in model.named_modules():
+        for name, p in module.named_parameters(recurse=False):
+            draw = None
+            if isinstance(module, nn.Embedding) or name == "table":
+                draw = ("normal", p.shape[-1] ** -0.5 if xavier else 1.0)
+            elif isinstance(module, nn.LayerNorm) or name == "final_logits_bias":
+                draw = ("constant", 1.0 if name == "weight" else 0.0)
+            elif xavier and "bias" in name:
+                draw = ("constant", 0.0)
+            elif isinstance(module, nn.Linear):
+                draw = ("uniform", (6 / sum(module.weight.shape)) ** 0.5 if xavier else module.in_features**-0.5)
+            elif isinstance(module, nn.RNNBase):
+                gate = (module.hidden_size, p.shape[-1])
+                draw = ("uniform", (6 / sum(gate)) ** 0.5 if xavier else module.hidden_size**-0.5)
+            elif name in ("keys", "values"):
+                draw = ("uniform", (6 / sum(p.shape[1:])) ** 0.5) if xavier else ("normal", 1.0)
+            draws[f"{prefix}.{name}".lstrip(".")] = draw
+    return draws
+
+
+@pytest.mark.parametrize("initializer", ["xavier", "torch"])
+@pytest.mark.parametrize("where", FAMILIES)
+def test_a_new_model_is_drawn_as_its_initializer_says(where, initializer):
+    torch.manual_seed(0)
+    config = tiny_config(where, d_model=64, initializer=initializer, output_bias=True)
+    model = AutoModelForSeq2SeqLM.from_config(config)
+    draws = drawn(model, initializer)
+    assert set(draws) == {name for name, _ in model.named_parameters()}
+    for name, p in model.named_parameters():
+        kind, size = draws[name]
+        if kind == "constant":
+            assert (p == size).all(), name
+        elif kind == "uniform":
+            # The largest of a bias's few numbers may lie further below the bound than that of a matrix's many.
+            assert (0.95 if p.ndim > 1 else 0.8) * size < p.abs().max() <= size, name
+        else:
+            rows = p[1:] if "embed_tokens" in name else p
+            assert abs(rows.std() / size - 1) < 0.1, name
+            assert abs(rows.mean()) < 0.1 * size, name
+            assert "embed_tokens" not in name or not p[0].any(), name
+
+
+@pytest.mark.parametrize("missing", [(), ("bias", "values")], ids=["whole", "in part"])
+@pytest.mark.parametrize("initializer", ["xavier", "torch"])
+@pytest.mark.parametrize("where", FAMILIES)
+def test_what_is_loaded_is_not_drawn_again(where, initializer, missing, tmp_path):
+    """Where a checkpoint lacks a bias or a table, transformers draws it, and must not draw its neighbours with it."""
+    model = tiny_model(where, initializer=initializer, output_bias=True, dtype=torch.float32)
+    model.save_pretrained(tmp_path)
+    saved = load_file(tmp_path / "model.safetensors")
+    kept = {name: p for name, p in saved.items() if not any(part in name for part in missing)}
+    save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    torch.manual_seed(5)
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert again.config.initializer == initializer
+    loaded = dict(again.named_parameters())
+    assert set(loaded) == set(saved)
+    assert [name for name in saved if not torch.equal(saved[name], loaded[name])] == [
+        name for name in saved if name not in kept
+    ]
+    assert all(p.isfinite().all() and p.abs().max() < 5 for p in loaded.values())

@@ -23,16 +23,21 @@ class RememberingLayer(DynamicLayer):
 
     def remember(self, name: str, new: Tensor) -> Tensor:
         """Add the new tokens' (B, T, ...) and return all tokens' (B, S, ...). Called before `update`."""
-        old = self.remembered.get(name)
-        if (remembered := 0 if old is None else old.shape[1]) != self.get_seq_length():
-            raise forgotten(name, remembered, self.get_seq_length())
+        old = self.recalled(name)
         self.remembered[name] = new if old is None else torch.cat((old, new), dim=1)
         return self.remembered[name]
 
-    def last(self, name: str) -> Tensor | None:
-        """The newest token's (B, ...), or None before the first."""
+    def last(self, name: str, width: int) -> Tensor | None:
+        """The newest token's (B, width), or None before the first."""
+        old = self.recalled(name)
+        return None if old is None or old.shape[1] == 0 else of_width(width, name, old)[:, -1]
+
+    def recalled(self, name: str) -> Tensor | None:
+        """The (B, S, ...) of exactly the tokens whose keys are here; None before the first."""
         old = self.remembered.get(name)
-        return None if old is None or old.shape[1] == 0 else old[:, -1]
+        if (remembered := 0 if old is None else old.shape[1]) != self.get_seq_length():
+            raise forgotten(name, remembered, self.get_seq_length())
+        return old
 
     def reset(self) -> None:
         super().reset()
@@ -69,21 +74,25 @@ class StaticRememberingLayer(StaticLayer):
         self.remembered: dict[str, Tensor] = {}
 
     def remember(self, name: str, new: Tensor) -> Tensor:
-        if name not in self.remembered:
-            if not torch.compiler.is_compiling() and (length := int(self.get_seq_length())):
-                raise forgotten(name, 0, length)
+        if self.recalled(name) is None:
             self.remembered[name] = new.new_zeros(new.shape[0], self.max_cache_len, *new.shape[2:])
             if not torch.compiler.is_compiling():
                 torch._dynamo.mark_static_address(self.remembered[name])
         at = torch.arange(new.shape[1], device=new.device) + self.cumulative_length.to(new.device)
         return self.remembered[name].index_copy_(1, at, new)
 
-    def last(self, name: str) -> Tensor | None:
-        old = self.remembered.get(name)
-        if old is None:
+    def last(self, name: str, width: int) -> Tensor | None:
+        if (old := self.recalled(name)) is None:
             return None
         at = (self.cumulative_length.to(old.device) - 1).clamp(min=0)
-        return old.index_select(1, at[None])[:, 0]
+        return of_width(width, name, old).index_select(1, at[None])[:, 0]
+
+    def recalled(self, name: str) -> Tensor | None:
+        """The room for all tokens, filled as far as there are keys; None before the first."""
+        old = self.remembered.get(name)
+        if old is None and not torch.compiler.is_compiling() and (length := int(self.get_seq_length())):
+            raise forgotten(name, 0, length)
+        return old
 
     def reset(self) -> None:
         super().reset()
@@ -102,6 +111,12 @@ def forgotten(name: str, remembered: int, length: int) -> ValueError:
         f"{remembered}: another model filled it, or its keys were cropped alone. Begin with a new cache, "
         "DynamicCache(config=model.config), and shorten it by cache.crop."
     )
+
+
+def of_width(width: int, name: str, old: Tensor) -> Tensor:
+    if old.shape[-1] != width:
+        raise forgotten(f"{name} of width {width}", 0, old.shape[1])
+    return old
 
 
 def remembering_layer(cache: Cache) -> RememberingLayer | StaticRememberingLayer:

@@ -19,8 +19,9 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .attention import Attention
 from .cache import remembering_layer
 from .configuration_posenc import PosEncConfig
+from .masks import new_tokens, positions_of
 from .modeling_shared import ConditionalGeneration, EncoderDecoder, SharedPreTrainedModel, Stack
-from .position import PositionEncoding, PositionEncodings, new_tokens, positions_of
+from .position import PositionEncoding, PositionEncodings
 from .positions import build_position_encodings
 
 
@@ -260,8 +261,9 @@ class PosEncDecoder(PosEncStack):
         if cache is None or not self.config.decoder_remembers:
             return self.positions.embed(x_BTD, position_ids, mask_BT, None)[0], position_ids
         memory, state_BM = remembering_layer(cache), None
-        if (width := self.positions.state_width) is not None and (state_BM := memory.last("states")) is None:
-            state_BM = x_BTD.new_zeros(len(x_BTD), width)
+        if (width := self.positions.state_width) is not None:
+            state_BM = memory.last("states", width)
+            state_BM = x_BTD.new_zeros(len(x_BTD), width) if state_BM is None else state_BM
         x_BTD, states_BTM = self.positions.embed(x_BTD, position_ids, mask_BT, state_BM)
         if states_BTM is not None:
             memory.remember("states", states_BTM)

@@ -27,8 +27,8 @@ from transformers.utils.generic import merge_with_config_defaults
 
 from .cache import remembering_layer
 from .configuration_rnn_nmt import RnnNmtConfig
+from .masks import new_tokens
 from .modeling_shared import ConditionalGeneration, EncoderDecoder, SharedPreTrainedModel, Stack
-from .position import new_tokens
 from .recurrence import read_in_order
 
 
@@ -102,6 +102,7 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
         encoder_last: tuple[Tensor, Tensor] | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
+        output_attentions = kwargs.get("output_attentions", self.config.output_attentions)
         x_BTD = self.embed(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
@@ -111,8 +112,8 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
         mask_BS = new_tokens(encoder_attention_mask, keys_BSN.shape[1])
         state_BM = self.first_state(encoder_last) if num_cached == 0 else self.last_state(past_key_values)
         states, weights = [], []
-        for token in range(num_new):
-            new_BM, p_BS = self.step(x_BTD[:, token], state_BM, keys_BSN, encoder_hidden_states, mask_BS)
+        for token, x_BD in enumerate(x_BTD.unbind(1)):
+            new_BM, p_BS = self.step(x_BD, state_BM, keys_BSN, encoder_hidden_states, mask_BS)
             state_BM = new_BM if mask_BT is None else torch.where(mask_BT[:, token, None], new_BM, state_BM)
             states.append(state_BM)
             weights.append(p_BS)
@@ -122,7 +123,7 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=states_BTM[..., -self.config.d_model :],
             past_key_values=past_key_values,
-            cross_attentions=(torch.stack(weights, dim=1)[:, None],) if kwargs.get("output_attentions") else None,
+            cross_attentions=(torch.stack(weights, dim=1)[:, None],) if output_attentions else None,
         )
 
     def step(
@@ -163,7 +164,8 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
         return past_key_values.cross_attention_cache.layers[0].keys[:, 0]
 
     def last_state(self, past_key_values: EncoderDecoderCache) -> Tensor:
-        return remembering_layer(past_key_values.self_attention_cache).last("states")
+        width = 2 * self.layers_width + self.config.d_model
+        return remembering_layer(past_key_values.self_attention_cache).last("states", width)
 
     def remember(self, states_BTM: Tensor, past_key_values: EncoderDecoderCache) -> None:
         """The states go into the cache, and keys and values of one channel: by keys a cache counts its tokens."""

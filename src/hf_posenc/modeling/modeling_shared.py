@@ -10,7 +10,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2
 from transformers.utils import can_return_tuple
 
 from .configuration_shared import SharedConfig
-from .position import positions_of
+from .masks import positions_of
 from .translation import Translation
 
 

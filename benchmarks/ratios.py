@@ -1,0 +1,211 @@
+"""What the benchmarks share: models take turns, their times are ratios within a round, and a report may be saved.
+
+Every round takes one step of each model, in rotating order, and divides its time by that of `none` in the same round:
+what else the machine does hits all alike, and the median over rounds is reported.
+"""
+
+import argparse
+import gc
+import json
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import transformers
+from tqdm import tqdm
+
+from hf_posenc import (
+    PosEncConfig,
+    PosEncForConditionalGeneration,
+    RnnNmtConfig,
+    RnnNmtForConditionalGeneration,
+)
+
+HERE = Path(__file__).parent
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+VOCAB_SIZE = 8000
+
+Size = tuple[int, int]
+Records = list[dict[str, Any]]
+
+
+class Step:
+    """What is timed, for a subclass to say: one step of the Transformer with the encoding `name`, or of RNN-NMT."""
+
+    def __init__(self, name: str, options: argparse.Namespace) -> None:
+        sizes = {"vocab_size": VOCAB_SIZE, "d_model": options.width}
+        if options.layers:
+            sizes |= {"encoder_layers": options.layers, "decoder_layers": options.layers}
+        torch.manual_seed(0)
+        if name == "rnn_nmt":
+            model = RnnNmtForConditionalGeneration(RnnNmtConfig(**sizes))
+        else:
+            model = PosEncForConditionalGeneration(PosEncConfig(position_encoding_type=name, **sizes))
+        self.device = options.device
+        self.model = model.to(self.device)
+        torch.manual_seed(0)  # The same batch for all, however many numbers their weights took.
+
+    def __call__(self) -> None:
+        raise NotImplementedError
+
+    def undo(self) -> None:
+        """What, after a step and untimed, makes the next one do the same again."""
+
+    def seconds(self, clock: Callable[[], float]) -> float:
+        self.synchronize()
+        start = clock()
+        self()
+        self.synchronize()
+        end = clock()
+        self.undo()
+        return end - start
+
+    def synchronize(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+
+def compare(steps: Mapping[str, Step], size: Size, options: argparse.Namespace, progress: tqdm) -> Records:
+    """A record for each of the steps: its time over that of `none` in each round."""
+    clock = CLOCKS[options.clock]
+    names = list(steps)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    gc.collect()
+    gc.freeze()  # What is there now is not looked at again, so that collecting what a step leaves takes no time.
+    for number in range(options.rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            gc.collect()
+            seconds[name].append(steps[name].seconds(clock))
+            progress.update()
+    gc.unfreeze()
+    records = []
+    for name in names:
+        ratios = [mine / base for mine, base in zip(seconds[name], seconds["none"], strict=True)]
+        records.append({
+            "encoding": name,
+            "batch": size[0],
+            "length": size[1],
+            "time_ratio": round(median(ratios), 4),
+            "time_ratio_min": round(min(ratios), 4),
+            "time_ratio_max": round(max(ratios), 4),
+            "milliseconds": round(1000 * median(seconds[name]), 1),
+        })  # fmt: skip
+    return records
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What a reader needs to judge the numbers, and nothing that says whose machine it was."""
+    cpu = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        facts = (line.partition(":") for line in cpuinfo.read_text().splitlines())
+        cpu = next((value.strip() for name, _, value in facts if name.strip() == "model name"), cpu)
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The report as one table: a row for each encoding; for each size the time and, if it was measured, the memory."""
+    records = report["records"]
+    sizes = list(dict.fromkeys((record["batch"], record["length"]) for record in records))
+    cells = {(record["encoding"], record["batch"], record["length"]): record for record in records}
+    columns = {"time": "{time_ratio:.2f} ({time_ratio_min:.2f}-{time_ratio_max:.2f})"}
+    template = "{batch} x {length}: {milliseconds:.0f} ms"
+    if "memory_ratio" in records[0]:
+        columns["memory"] = "{memory_ratio:.2f}"
+        template += ", {peak_mib:.0f} MiB"
+    titles = [f"{what}, {batch} x {length}" for batch, length in sizes for what in columns]
+    lines = ["| encoding | " + " | ".join(titles) + " |", "|---" * (len(titles) + 1) + "|"]
+    for name in dict.fromkeys(record["encoding"] for record in records):
+        row = [cell.format(**cells[name, *size]) for size in sizes for cell in columns.values()]
+        lines.append("| " + " | ".join([f"`{name}`", *row]) + " |")
+    absolute = "; ".join(template.format(**cells["none", *size]) for size in sizes)
+    facts = report["machine"]
+    where = facts["gpu"] or f"{facts['cpu']}, {facts['threads']} of {facts['cores']} cores"
+    padding = f"{100 * report['padding']:.0f} % padding, " if report.get("padding") else ""
+    how = f"Median (min-max) of {report['rounds']} rounds, {padding}{report['dtype']}, {report['clock']} time, {where}"
+    versions = f"torch {facts['torch']}, transformers {facts['transformers']}"
+    lines += ["", f"`none` itself: {absolute}. {how}; {versions}."]
+    return "\n".join(lines)
+
+
+def write(path: Path, text: str) -> None:
+    """All of the text, or the file as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".part")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
+def save(report: dict[str, Any], name: str) -> None:
+    """The report as JSON, and its table in README.md between the markers of that name or, without them, at the end."""
+    write(HERE / "results" / f"{name}.json", json.dumps(report, indent=2) + "\n")
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    section = f"{begin}\n{markdown(report)}\n{end}"
+    readme = HERE / "README.md"
+    marked = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", flags=re.DOTALL)
+    text, found = marked.subn(lambda _: section, readme.read_text(encoding="utf-8"))
+    write(readme, text if found else f"{text}\n{section}\n")
+
+
+def batch_by_length(text: str) -> Size:
+    batch, length = text.split("x")
+    return int(batch), int(length)
+
+
+def parser(
+    description: str | None, *, encodings: Iterable[str], sizes: list[Size], rounds: int
+) -> argparse.ArgumentParser:
+    """The options that all benchmarks have, and the defaults that each has of its own."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--rounds", type=int, default=rounds, help="steps of each encoding that are timed (%(default)s)"
+    )
+    parser.add_argument(
+        "--encodings", nargs="+", default=list(encodings), help="and none; rnn_nmt is RNN-NMT (%(default)s)"
+    )
+    parser.add_argument("--sizes", nargs="+", type=batch_by_length, default=sizes, metavar="BxL")
+    parser.add_argument("--width", type=int, default=512, help="of the models (%(default)s)")
+    parser.add_argument("--layers", type=int, help="of either side; by default the papers': 6 + 6, and rnn_nmt's 4 + 3")
+    parser.add_argument("--threads", type=int, help="of torch on the CPU; torch's own choice by default")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="cpu: the process's own time")
+    parser.add_argument("--save", metavar="NAME", help="as results/NAME.json, and the table in benchmarks/README.md")
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options as given, but among the encodings `none` always and first."""
+    options = parser.parse_args(arguments)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    options.encodings = list(dict.fromkeys(["none", *options.encodings]))
+    return options
+
+
+def run(options: argparse.Namespace, measure: Callable[[Size, argparse.Namespace, tqdm], Records]) -> None:
+    """Measure every size; print the table, and save the report if that was asked for."""
+    report: dict[str, Any] = vars(options) | {"machine": machine(options.device), "records": []}
+    with tqdm(total=len(options.sizes) * len(options.encodings) * options.rounds, unit="step") as progress:
+        for size in options.sizes:
+            progress.set_postfix_str(f"{size[0]} x {size[1]}")
+            report["records"] += measure(size, options, progress)
+            # Saved after every size, so that a run which is stopped leaves the sizes it finished.
+            if options.save:
+                save(report, options.save)
+    print(markdown(report))
