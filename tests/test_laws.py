@@ -175,7 +175,7 @@ def test_a_cache_that_cannot_remember_is_refused(source, target):
 def test_a_cache_that_another_model_filled_is_refused(filled_by, where, kind, source, target):
     """It knows no states, or others: to go on from a state of zeros would be silently wrong."""
     model, other = tiny_model(where), tiny_model(filled_by)
-    cache = cache_for(model, kind)
+    cache = cache_for(other, kind)
     decode(other, source, target, [4, 2], cache)
     with pytest.raises(ValueError, match=r"cached tokens and needs their states.*, but .* those of 0: another model"):
         decode(model, source, target, [1], cache, start=6)
