@@ -14,11 +14,12 @@ from datasets import Dataset
 from safetensors.torch import load_file
 
 from hf_posenc import POSITION_ENCODINGS
+from hf_posenc.callbacks import ProgressBar
+from hf_posenc.checkpoints import check_weights, last_whole_checkpoint
 from hf_posenc.config import load_experiment
 from hf_posenc.evaluation import translate_test_set
 from hf_posenc.experiment import prepare, report, run_system
 from hf_posenc.modeling.translation import Translations
-from hf_posenc.training import ProgressBar, check_weights, last_whole_checkpoint
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.name != "base.yaml")

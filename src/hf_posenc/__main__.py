@@ -16,8 +16,8 @@ import transformers
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_posenc import POSITION_ENCODINGS, PosEncConfig
+from hf_posenc.checkpoints import check_weights
 from hf_posenc.tables import encodings_table
-from hf_posenc.training import check_weights
 
 
 def main() -> None:

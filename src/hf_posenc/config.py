@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import AutoConfig, Seq2SeqTrainingArguments
+from transformers import AutoConfig
 
+from .arguments import TrainingArguments
 from .data import KINDS as CORPUS_KINDS
 from .modeling.configuration_posenc import PosEncConfig
 from .modeling.configuration_rnn_nmt import RnnNmtConfig
@@ -28,7 +29,10 @@ MODEL_TYPES = (PosEncConfig.model_type, RnnNmtConfig.model_type)
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Corpora, vocabulary and length filter. `max_length` and `min_length` are in subwords and hold for both sides."""
+    """Corpora, vocabulary and length filter. `max_length` and `min_length` are in subwords and hold for both sides.
+
+    `concatenate`: each k adds the training pairs joined by k consecutive ones; [1] is the pairs as they are.
+    """
 
     source_language: str
     target_language: str
@@ -39,6 +43,7 @@ class DataSettings:
     vocab_size: int = 8000
     max_length: int | None = None
     min_length: int | None = None
+    concatenate: list[int] = field(default_factory=lambda: [1])
 
 
 @dataclass(frozen=True)
@@ -204,7 +209,7 @@ def checked_system(name: str, sections: Mapping[str, Any]) -> System:
             "A system's name is a folder's: letters, digits, '.', '+', '-', '_', and not 'data', which holds the "
             f"corpora; it is {name!r}."
         )
-    for section, kind in (("data", DataSettings), ("score", ScoreSettings), ("train", Seq2SeqTrainingArguments)):
+    for section, kind in (("data", DataSettings), ("score", ScoreSettings), ("train", TrainingArguments)):
         refuse_unknown(sections[section], [f.name for f in fields(kind)], f"systems.{name}: {section}")
     missing = [key for key in ("source_language", "target_language", "train", "test") if not sections["data"].get(key)]
     if missing:
@@ -214,6 +219,11 @@ def checked_system(name: str, sections: Mapping[str, Any]) -> System:
         raise ValueError(
             f"systems.{name}: no pair can be at least min_length={data.min_length} and at most max_length="
             f"{data.max_length} subwords long; make min_length the smaller one."
+        )
+    if data.concatenate != [1] and "join" in data.train:
+        raise ValueError(
+            f"systems.{name}: data.concatenate={data.concatenate} joins training pairs, but data.train joins "
+            f"{data.train['join']} already; leave one of them out."
         )
     system = System(name, data, ScoreSettings(**sections["score"]), dict(sections["model"]), dict(sections["train"]))
     system.model_config(vocab_size=data.vocab_size)

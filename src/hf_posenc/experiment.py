@@ -27,17 +27,19 @@ from typing import Any
 import torch
 import yaml
 from accelerate import PartialState
-from datasets import Dataset, load_from_disk
+from datasets import Dataset, concatenate_datasets, load_from_disk
 from tqdm.auto import tqdm
 from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerBase, set_seed
 
+from .arguments import arguments
+from .checkpoints import check_weights
 from .config import Experiment, System, differing_key, write_whole
 from .data import encode_pairs, filter_lengths, join_consecutive, load_pairs, train_tokenizer
 from .evaluation import score, translate_test_set
 from .modeling.tokenization_posenc import PosEncTokenizer
 from .plots import bleu_by_length, save_figure
 from .tables import length_table, markdown, overview_table, text
-from .training import arguments, check_weights, train
+from .training import train
 
 
 def prepare(experiment: Experiment) -> None:
@@ -97,7 +99,8 @@ def shared_tokenizer(experiment: Experiment, system: System) -> PreTrainedTokeni
 
 def training_pairs(experiment: Experiment, system: System, tokenizer: PreTrainedTokenizerBase) -> Dataset:
     """The encoded training pairs within the system's length filter."""
-    encoded = encoded_pairs(experiment, system, tokenizer, system.data.train)
+    joined = [system.data.train if k == 1 else system.data.train | {"join": k} for k in system.data.concatenate]
+    encoded = concatenate_datasets([encoded_pairs(experiment, system, tokenizer, where) for where in joined])
     return filter_lengths(encoded, min_length=system.data.min_length, max_length=system.data.max_length)
 
 

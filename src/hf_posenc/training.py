@@ -1,41 +1,33 @@
-"""What Seq2SeqTrainer lacks for this project: a quiet progress bar, a log by step and time, whole checkpoints only."""
+"""What Seq2SeqTrainer lacks for training by length: token-budget batches, the validation set's own perplexity, tokens a
+second and padding in the log, and a stop where the loss is no number."""
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
-from safetensors import SafetensorError, safe_open
-from tqdm.auto import tqdm
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
 from transformers import (
     DataCollatorForSeq2Seq,
+    EarlyStoppingCallback,
+    EvalPrediction,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PrinterCallback,
     Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
-    TrainerCallback,
 )
-from transformers.trainer_utils import get_last_checkpoint
 
-from .config import write_whole
+from .arguments import TrainingArguments, arguments
+from .callbacks import EvaluateWithinEpoch, LossLog, ProgressBar
+from .checkpoints import last_whole_checkpoint, mean_weights
+from .data.batches import TokenBudgetSampler
 
-# Sentences of like length share a batch; no other noise than our own bar; the final model is saved by the experiment.
-DEFAULTS = {
-    "dataloader_pin_memory": torch.cuda.is_available(),
-    "disable_tqdm": True,
-    "length_column_name": "source_length",
-    "report_to": "none",
-    "save_total_limit": 2,
-    "train_sampling_strategy": "group_by_length",
-}
-
-
-def arguments(settings: dict[str, Any], folder: Path) -> Seq2SeqTrainingArguments:
-    """The Trainer's arguments for a run in `folder`; a ValueError of theirs if they do not fit together."""
-    return Seq2SeqTrainingArguments(output_dir=str(folder / "checkpoints"), **(DEFAULTS | settings))
+WORSE_THAN_GUESSING = 10  # times the loss of a uniform guess: what has exploded does not come back
 
 
 def train(
@@ -53,105 +45,124 @@ def train(
 
     `bar` is the line of the progress bar, for systems that train side by side.
     """
-    trainer = Seq2SeqTrainer(
+    args = arguments(settings, folder)
+    trainer = LengthTrainer(
         model=model,
-        args=arguments(settings, folder),
+        args=args,
         train_dataset=pairs,
         eval_dataset=validation,
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
         processing_class=tokenizer,
+        compute_metrics=perplexity,
         callbacks=[ProgressBar(name, bar), LossLog(folder / "training.jsonl")],
     )
     trainer.remove_callback(PrinterCallback)
+    if args.evaluations_per_epoch is not None:
+        trainer.add_callback(EvaluateWithinEpoch(args.evaluations_per_epoch))
+    if args.early_stopping_patience is not None:
+        trainer.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
     result = trainer.train(resume_from_checkpoint=last_whole_checkpoint(folder / "checkpoints"))
+    if args.average_checkpoints is not None:
+        model.load_state_dict(mean_weights(folder / "checkpoints", args.average_checkpoints), strict=False)
     seconds = json.loads((folder / "training.jsonl").read_text(encoding="utf-8").splitlines()[-1])["seconds"]
     return {"steps": result.global_step, "seconds": seconds, "loss": result.training_loss}
 
 
-class ProgressBar(TrainerCallback):
-    """One line for one run: steps, time left, loss."""
+def perplexity(evaluated: EvalPrediction) -> dict[str, float]:
+    """exp of the mean negative log-likelihood of a target token, </s> among them; never smoothed."""
+    nats, tokens = np.asarray(evaluated.predictions).sum(0)
+    return {"perplexity": math.exp(min(nats / tokens, 700.0))}
 
-    def __init__(self, name: str, position: int) -> None:
-        self.name, self.position = name, position
-        self.tqdm: tqdm | None = None
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.is_world_process_zero:
-            self.tqdm = tqdm(
-                total=state.max_steps,
-                initial=state.global_step,
-                desc=self.name,
-                unit="step",
-                position=self.position,
-                leave=False,
-                mininterval=1.0,
+class LengthTrainer(Seq2SeqTrainer):
+    """Seq2SeqTrainer with the four arguments of `TrainingArguments`, and a fuller log.
+
+    An evaluation adds `eval_perplexity`, whose schedule may be reduce_lr_on_plateau's metric. A training log adds
+    `tokens_per_second`, source and target tokens of all processes without padding, and `padding`, its share of all
+    places in their batches.
+    """
+
+    args: TrainingArguments
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.seen = torch.zeros(2, dtype=torch.float64, device=self.args.device)  # tokens and places since the last log
+        self.seen_since = 0.0
+
+    def get_train_dataloader(self) -> DataLoader:
+        if self.args.tokens_per_batch is None:
+            return super().get_train_dataloader()
+        columns = self.train_dataset.with_format("numpy")
+        special = self.processing_class.num_special_tokens_to_add()
+        sampler = TokenBudgetSampler(
+            columns["source_length"][:] + special,
+            columns["target_length"][:] + special,
+            self.args.tokens_per_batch,
+            seed=self.args.seed,
+            rank=self.args.process_index,
+            num_ranks=self.args.world_size,
+        )
+        loader = DataLoader(
+            self._remove_unused_columns(self.train_dataset, description="training"),
+            batch_sampler=sampler,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+        loader.set_epoch = sampler.set_epoch  # by which the Trainer tells a loader the epoch
+        return loader
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """One batch forward and back; a FloatingPointError that names the pairs if its loss is not to be trained on."""
+        labels, mask = inputs["labels"], inputs["attention_mask"]
+        tokens = (mask.sum() + (labels != -100).sum()).double()
+        self.seen += torch.stack((tokens, tokens.new_tensor(mask.numel() + labels.numel()))).to(self.seen.device)
+        self.seen_since = self.seen_since or time.monotonic()
+        described = {name: inputs[name] for name in ("input_ids", "labels")}
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if not loss <= WORSE_THAN_GUESSING * math.log(self.model.config.decoder_vocab_size):
+            raise FloatingPointError(self.accident(float(loss), **described))
+        return loss
+
+    def accident(self, loss: float, input_ids: Tensor, labels: Tensor) -> str:
+        """What to know of a loss that is not to be trained on."""
+        source, target = (
+            self.processing_class.decode(
+                ids[0].masked_fill(ids[0] == -100, self.processing_class.pad_token_id), skip_special_tokens=True
             )
+            for ids in (input_ids, labels)
+        )
+        good = last_whole_checkpoint(Path(self.args.output_dir))
+        return (
+            f"Training stops where the loss is no number or far worse than guessing, and at step "
+            f"{self.state.global_step + 1} it is {loss:.4g}, on {len(input_ids)} pairs, the first of which is "
+            f"{source!r} -> {target!r}. The last good checkpoint is {good or 'none'}. Lower train.learning_rate, clip "
+            "harder (train.max_grad_norm), warm up longer, or look at the pairs."
+        )
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.tqdm is not None:
-            self.tqdm.update(state.global_step - self.tqdm.n)
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: Any = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss in nats a token, and each target's nats and tokens (B, 2): never smoothed."""
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            logits = model(**inputs).logits
+        labels = inputs["labels"]
+        nats_BT = nn.functional.cross_entropy(logits.transpose(1, 2).float(), labels, reduction="none")
+        each_B2 = torch.stack((nats_BT.double().sum(1), (labels != -100).sum(1)), dim=1)
+        nats, tokens = each_B2.sum(0)
+        return (nats / tokens).float(), each_B2, each_B2[:, 1]
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        if self.tqdm is not None and logs:
-            shown = {key: f"{float(logs[key]):.3f}" for key in ("loss", "eval_loss") if key in logs}
-            self.tqdm.set_postfix(shown, refresh=False)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.tqdm is not None:
-            self.tqdm.close()
-
-
-class LossLog(TrainerCallback):
-    """Every log entry of the Trainer as a JSON line with its step and the seconds trained so far, over resumptions."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.start = 0.0
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        kept = [line for line in self.lines() if line["step"] <= state.global_step]
-        self.start = time.monotonic() - (kept[-1]["seconds"] if kept else 0.0)
-        if state.is_world_process_zero:
-            write_whole(self.path, "".join(json.dumps(line) + "\n" for line in kept))
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        if state.is_world_process_zero and logs:
-            line = {"step": state.global_step, "seconds": round(time.monotonic() - self.start, 2), **logs}
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-
-    def lines(self) -> list[dict[str, Any]]:
-        if not self.path.exists():
-            return []
-        whole = self.path.read_text(encoding="utf-8").rpartition("\n")[0]
-        return [json.loads(line) for line in whole.splitlines()]
-
-
-def last_whole_checkpoint(folder: Path) -> str | None:
-    """The newest checkpoint, None before the first; a ValueError if it was cut short while it was written."""
-    if not folder.is_dir() or (last := get_last_checkpoint(str(folder))) is None:
-        return None
-    for name in ("trainer_state.json", "optimizer.pt", "scheduler.pt"):
-        if not (Path(last) / name).is_file():
-            raise ValueError(
-                f"Training resumes from a whole checkpoint, but {last} has no {name}: it was cut short. Delete that "
-                "folder; training then resumes from the checkpoint before it."
-            )
-    check_weights(Path(last))
-    return last
-
-
-def check_weights(folder: Path) -> None:
-    """A ValueError if the weights in `folder` are missing or cut short."""
-    files = sorted(folder.glob("model*.safetensors"))
-    if not files:
-        raise ValueError(f"A model's folder holds model.safetensors, but {folder} has none; name a folder that does.")
-    for file in files:
-        try:
-            with safe_open(str(file), framework="pt"):
-                pass
-        except SafetensorError as error:
-            raise ValueError(
-                f"Weights must be whole, but {file} is cut short ({error}); delete {folder} and train, copy or "
-                "download it again."
-            ) from None
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            tokens, places = self.accelerator.reduce(self.seen, "sum").tolist()
+            logs["tokens_per_second"] = round(tokens / (time.monotonic() - self.seen_since), 1)
+            logs["padding"] = round(1 - tokens / places, 4)
+            self.seen.zero_()
+            self.seen_since = time.monotonic()
+        super().log(logs, start_time)

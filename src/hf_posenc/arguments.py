@@ -1,0 +1,62 @@
+"""The Trainer's arguments: transformers' own, what they lack for training by length, and this project's defaults."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Seq2SeqTrainingArguments
+
+# Sentences of like length share a batch; no other noise than our own bar; the final model is saved by the experiment.
+DEFAULTS: dict[str, Any] = {
+    "dataloader_pin_memory": torch.cuda.is_available(),
+    "disable_tqdm": True,
+    "length_column_name": "source_length",
+    "report_to": "none",
+    "save_total_limit": 2,
+    "train_sampling_strategy": "group_by_length",
+}
+NEVER = 10**9  # steps: evaluations and checkpoints come from `evaluations_per_epoch` instead
+
+
+@dataclass
+class TrainingArguments(Seq2SeqTrainingArguments):
+    """`Seq2SeqTrainingArguments` and four more. Raises a ValueError for what does not go together."""
+
+    tokens_per_batch: int | None = field(
+        default=None,
+        metadata={"help": "Pairs of like length share a batch, at most so many tokens a side, padding included."},
+    )
+    evaluations_per_epoch: int | None = field(
+        default=None, metadata={"help": "Evaluate and save so often an epoch, whatever the strategies say."}
+    )
+    early_stopping_patience: int | None = field(
+        default=None, metadata={"help": "Stop after so many evaluations without a better metric_for_best_model."}
+    )
+    average_checkpoints: int | None = field(
+        default=None, metadata={"help": "The trained model is the mean of the last so many checkpoints."}
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("tokens_per_batch", "evaluations_per_epoch", "early_stopping_patience", "average_checkpoints"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise ValueError(
+                    f"train.{name} must be a whole number, 1 or more, but it is {value!r}; or leave it out."
+                )
+        if self.average_checkpoints is not None and self.load_best_model_at_end:
+            raise ValueError(
+                "train.average_checkpoints takes the last checkpoints and train.load_best_model_at_end the best one; "
+                "leave one of them out."
+            )
+        super().__post_init__()
+
+
+def arguments(settings: dict[str, Any], folder: Path) -> TrainingArguments:
+    """The Trainer's arguments for a run in `folder`; a ValueError if the settings do not fit together."""
+    settings = {**DEFAULTS, **settings}
+    if settings.get("evaluations_per_epoch") is not None:
+        settings |= {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": NEVER, "save_steps": NEVER}
+    if kept := settings.get("average_checkpoints"):
+        settings["save_total_limit"] = max(kept, settings["save_total_limit"])
+    return TrainingArguments(output_dir=str(folder / "checkpoints"), **settings)

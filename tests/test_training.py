@@ -1,0 +1,298 @@
+"""Training by length: batches of a token budget, the papers' schedules, and what the log says of them."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from test_experiment import TINY
+from torch import nn
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_posenc.arguments import arguments
+from hf_posenc.callbacks import ProgressBar
+from hf_posenc.checkpoints import mean_weights
+from hf_posenc.config import Experiment, load_experiment
+from hf_posenc.data.batches import TokenBudgetSampler
+from hf_posenc.experiment import prepare, run_system, training_pairs, validation_pairs
+from hf_posenc.training import LengthTrainer
+
+# Batches of a token budget
+
+
+@pytest.fixture
+def lengths() -> tuple[np.ndarray, np.ndarray]:
+    """Of 5000 pairs, distributed like those of text: most short, some long, the two sides of a pair alike."""
+    generator = np.random.default_rng(0)
+    source = np.clip(generator.lognormal(3.0, 0.5, 5000), 1, 100).astype(np.int64)
+    target = np.clip(source * generator.normal(1.0, 0.2, 5000), 1, 100).astype(np.int64)
+    return source, target
+
+
+def epoch(sampler: TokenBudgetSampler, number: int) -> list[list[int]]:
+    sampler.set_epoch(number)
+    return list(sampler)
+
+
+@pytest.mark.parametrize("tokens", [100, 777, 4700, 10**6])
+def test_every_pair_is_in_one_batch_and_no_batch_is_over_the_budget_or_could_hold_the_next(lengths, tokens):
+    sampler = TokenBudgetSampler(*lengths, tokens, seed=1)
+    batches = epoch(sampler, 3)
+    assert sorted(row for batch in batches for row in batch) == list(range(5000))
+    assert len(batches) == len(sampler)
+    longest = [max(side[batch].max() for side in lengths) for batch in batches]
+    filled = [len(batch) * most for batch, most in zip(batches, longest, strict=True)]
+    assert max(filled) <= tokens
+    rows = np.split(sampler.by_length(np.zeros(5000)), sampler.ends[:-1])
+    for batch, following in itertools.pairwise(rows):
+        with_one_more = [*batch, following[0]]
+        assert len(with_one_more) * max(side[with_one_more].max() for side in lengths) > tokens
+
+
+def test_an_epoch_has_an_order_of_its_own_and_the_seed_gives_it_again(lengths):
+    one, same, other = (TokenBudgetSampler(*lengths, 500, seed=seed) for seed in (1, 1, 2))
+    first, second = epoch(one, 0), epoch(one, 1)
+    assert first == epoch(same, 0)
+    assert first == epoch(one, 0)
+    assert first != second
+    assert first != epoch(other, 0)
+    assert {frozenset(batch) for batch in first} != {frozenset(batch) for batch in second}, "pairs change places too"
+    assert len(one) == len(first) == len(second)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 8, 64])
+def test_the_ranks_share_an_epoch_out_and_none_has_more_batches_than_another(lengths, num_ranks):
+    samplers = [TokenBudgetSampler(*lengths, 700, seed=1, rank=rank, num_ranks=num_ranks) for rank in range(num_ranks)]
+    shares = [epoch(sampler, 2) for sampler in samplers]
+    assert {len(share) for share in shares} == {len(samplers[0])}
+    assert sorted(row for share in shares for batch in share for row in batch) == list(range(5000))
+
+
+def test_ranks_take_turns_so_that_two_of_them_see_what_one_accumulating_two_batches_does(lengths):
+    alone = next(
+        epoch(sampler, 0)
+        for sampler in (TokenBudgetSampler(*lengths, tokens, seed=1) for tokens in range(700, 720))
+        if len(sampler) % 2 == 0
+    )
+    tokens = max(len(batch) * max(side[batch].max() for side in lengths) for batch in alone)
+    ranks = [TokenBudgetSampler(*lengths, int(tokens), seed=1, rank=rank, num_ranks=2) for rank in range(2)]
+    assert [batch for both in zip(*(epoch(rank, 0) for rank in ranks), strict=True) for batch in both] == alone
+
+
+def test_little_of_a_batch_is_padding(lengths):
+    def padding(batches: list[np.ndarray]) -> float:
+        filled = sum(len(batch) * side[batch].max() for batch in batches for side in lengths)
+        return 1 - sum(side.sum() for side in lengths) / filled
+
+    sampler = TokenBudgetSampler(*lengths, 500, seed=1)
+    batches = [np.array(batch) for batch in epoch(sampler, 0)]
+    assert sampler.padding == pytest.approx(padding(batches), abs=1e-3)
+    assert sampler.padding < 0.05
+    at_random = np.array_split(np.random.default_rng(1).permutation(5000), len(batches))
+    assert padding(at_random) > 0.4
+
+
+def test_a_budget_that_the_longest_pair_does_not_fit_into_is_refused(lengths):
+    longest = max(side.max() for side in lengths)
+    TokenBudgetSampler(*lengths, longest, seed=1)
+    with pytest.raises(
+        ValueError, match=f"has {longest} tokens.*tokens_per_batch={longest - 1}; raise it to {longest}"
+    ):
+        TokenBudgetSampler(*lengths, longest - 1, seed=1)
+
+
+def test_more_processes_than_pairs_are_refused(lengths):
+    few = [side[:3] for side in lengths]
+    with pytest.raises(ValueError, match="there are 3 pairs and 4 processes; use fewer"):
+        TokenBudgetSampler(*few, 1000, seed=1, num_ranks=4)
+
+
+# Real runs
+
+
+def tiny(tmp_path: Path, *overrides: str) -> Experiment:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(TINY | {"systems": {"relative": {}}}), encoding="utf-8")
+    budget = ["train.tokens_per_batch=120", "train.max_steps=-1", "train.num_train_epochs=2"]
+    return load_experiment(path, [f"output={tmp_path / 'runs'}", *budget, *overrides])
+
+
+def trained(experiment: Experiment) -> list[dict[str, Any]]:
+    """The log of a run to its end."""
+    prepare(experiment)
+    run_system(experiment, "relative")
+    return log_of(experiment)
+
+
+def log_of(experiment: Experiment) -> list[dict[str, Any]]:
+    text = (experiment.folder / "relative" / "training.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def weights_of(experiment: Experiment) -> dict[str, torch.Tensor]:
+    return load_file(experiment.folder / "relative" / "model" / "model.safetensors")
+
+
+def test_an_interrupted_run_of_token_budgets_resumes_to_the_same_parameters(tmp_path, monkeypatch):
+    straight, interrupted = (tiny(tmp_path, f"name={name}") for name in ("straight", "interrupted"))
+    log = trained(straight)
+    steps = max(line["step"] for line in log)
+    stop = steps // 2 | 1  # not at a checkpoint, which are at even steps
+
+    def interrupt(self: ProgressBar, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == stop:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(ProgressBar, "on_step_end", interrupt)
+        trained(interrupted)
+    again = trained(interrupted)
+    ours, theirs = weights_of(straight), weights_of(interrupted)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert [line["loss"] for line in log if "loss" in line] == [line["loss"] for line in again if "loss" in line]
+
+
+def test_a_log_line_has_the_rate_the_speed_and_the_padding(tmp_path):
+    experiment = tiny(tmp_path)
+    lines = [line for line in trained(experiment) if "loss" in line]
+    for line in lines:
+        assert line["tokens_per_second"] > 0
+        assert 0 <= line["padding"] < 0.3
+        assert {"learning_rate", "grad_norm", "step", "seconds"} <= line.keys()
+
+
+@pytest.mark.parametrize("number", [1, 3, 8])
+def test_an_epoch_has_exactly_the_evaluations_that_were_asked_for(tmp_path, number):
+    lines = trained(tiny(tmp_path, f"train.evaluations_per_epoch={number}"))
+    epochs = [line["epoch"] for line in lines if "eval_loss" in line]
+    assert len(epochs) == 2 * number
+    assert [sum(k < epoch <= k + 1 for epoch in epochs) for k in (0, 1)] == [number] * 2
+    assert {1.0, 2.0} <= set(epochs)
+
+
+def test_more_evaluations_than_an_epoch_has_steps_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"evaluations_per_epoch=800 needs as many steps in an epoch.*there are \d+"):
+        trained(tiny(tmp_path, "train.evaluations_per_epoch=800"))
+
+
+def test_the_perplexity_is_of_all_tokens_and_unsmoothed(tmp_path):
+    experiment = tiny(tmp_path, "train.label_smoothing_factor=0.2", "train.eval_strategy=epoch")
+    last = [line for line in trained(experiment) if "eval_perplexity" in line][-1]
+    folder = experiment.folder / "relative" / "model"
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    nats = tokens = 0.0
+    for row in validation_pairs(experiment, experiment.systems["relative"], tokenizer):
+        labels = torch.tensor([row["labels"]])
+        logits = model(input_ids=torch.tensor([row["input_ids"]]), labels=labels).logits
+        nats += nn.functional.cross_entropy(logits[0], labels[0], reduction="sum").item()
+        tokens += labels.numel()
+    assert last["eval_perplexity"] == pytest.approx(math.exp(nats / tokens), rel=1e-4)
+
+
+def test_the_rate_falls_after_six_evaluations_without_a_better_perplexity(tmp_path):
+    """Nothing is learned at this rate: the first evaluation is the best, the seventh the sixth without a better one."""
+    plateau = [
+        "train.lr_scheduler_type=reduce_lr_on_plateau", "train.lr_scheduler_kwargs={factor: 0.9, patience: 5}",
+        "train.metric_for_best_model=perplexity", "train.greater_is_better=false", "train.evaluations_per_epoch=8",
+        "train.learning_rate=1e-12", "train.logging_steps=1",
+    ]  # fmt: skip
+    lines = trained(tiny(tmp_path, *plateau))
+    evaluated = [line["step"] for line in lines if "eval_loss" in line]
+    rates = {line["step"]: line["learning_rate"] for line in lines if "loss" in line}
+    assert all(rate == pytest.approx(1e-12) for step, rate in rates.items() if step <= evaluated[6])
+    after = [rate for step, rate in rates.items() if evaluated[6] < step <= evaluated[12]]
+    assert after
+    assert all(rate == pytest.approx(0.9e-12) for rate in after)
+
+
+def test_training_stops_early_where_nothing_gets_better(tmp_path):
+    early = [
+        "train.early_stopping_patience=2", "train.evaluations_per_epoch=8", "train.learning_rate=1e-12",
+        "train.load_best_model_at_end=true", "train.metric_for_best_model=perplexity", "train.greater_is_better=false",
+    ]  # fmt: skip
+    evaluated = [line for line in trained(tiny(tmp_path, *early)) if "eval_loss" in line]
+    assert len(evaluated) == 3
+
+
+def test_the_trained_model_is_the_mean_of_the_last_checkpoints(tmp_path):
+    experiment = tiny(tmp_path, "train.average_checkpoints=3", "train.save_steps=4")
+    trained(experiment)
+    folder = experiment.folder / "relative" / "checkpoints"
+    checkpoints = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    assert len(checkpoints) == 3
+    saved = [load_file(checkpoint / "model.safetensors") for checkpoint in checkpoints]
+    for name, weight in weights_of(experiment).items():
+        mean = torch.stack([weights[name].double() for weights in saved]).mean(0)
+        torch.testing.assert_close(weight.double(), mean, rtol=1e-6, atol=1e-7)
+        assert not any(torch.equal(weight, weights[name]) for weights in saved if weight.ndim > 1)
+
+
+def test_a_mean_of_more_checkpoints_than_there_are_is_refused(tmp_path):
+    (tmp_path / "checkpoint-2").mkdir()
+    save_file({"w": torch.ones(2)}, tmp_path / "checkpoint-2" / "model.safetensors")
+    with pytest.raises(ValueError, match=r"average_checkpoints=2 needs as many checkpoints, but .* has 1; lower it"):
+        mean_weights(tmp_path, 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tokens_per_batch": 0}, r"train.tokens_per_batch must be a whole number, 1 or more, but it is 0"),
+        ({"evaluations_per_epoch": 2.5}, r"train.evaluations_per_epoch must be a whole number.*is 2.5"),
+        (
+            {
+                "average_checkpoints": 3,
+                "load_best_model_at_end": True,
+                "eval_strategy": "steps",
+                "save_strategy": "steps",
+            },
+            r"average_checkpoints takes the last checkpoints and train.load_best_model_at_end the best",
+        ),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(tmp_path, settings, message):
+    with pytest.raises(ValueError, match=message):
+        arguments(settings, tmp_path)
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_names_step_pairs_and_last_checkpoint(tmp_path, monkeypatch):
+    experiment, step = tiny(tmp_path), LengthTrainer.training_step
+
+    def poisoned(self: LengthTrainer, model: nn.Module, *args: Any) -> torch.Tensor:
+        if self.state.global_step == 5:
+            with torch.no_grad():
+                model.lm_head.weight.fill_(float("nan"))
+        return step(self, model, *args)
+
+    monkeypatch.setattr(LengthTrainer, "training_step", poisoned)
+    with pytest.raises(FloatingPointError, match=r"at step 6 it is nan, on \d+ pairs, .* -> .*checkpoint-4\. Lower"):
+        trained(experiment)
+
+
+def test_neighbours_are_joined_into_further_training_pairs(tmp_path):
+    counts = {}
+    for concatenate in ([1], [1, 2], [3]):
+        experiment = tiny(
+            tmp_path, f"name=joined-{len(counts)}", f"data.concatenate={concatenate}", "data.max_length=400"
+        )
+        prepare(experiment)
+        system = experiment.systems["relative"]
+        tokenizer = AutoTokenizer.from_pretrained(experiment.folder / "tokenizer")
+        counts[tuple(concatenate)] = training_pairs(experiment, system, tokenizer)["source_length"][:]
+    alone, both, three = counts.values()
+    assert (len(alone), len(both), len(three)) == (60, 90, 20)
+    assert both[:60] == alone
+    assert both[60] in (alone[0] + alone[1], alone[0] + alone[1] + 1)
+
+
+def test_joining_pairs_that_are_joined_already_is_refused(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"data.concatenate=\[1, 2\] joins training pairs, but data.train joins 2 already"
+    ):
+        tiny(tmp_path, "data.concatenate=[1, 2]", "data.train.join=2")
