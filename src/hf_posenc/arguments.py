@@ -9,6 +9,7 @@ from transformers import Seq2SeqTrainingArguments
 
 # Sentences of like length share a batch; no other noise than our own bar; the final model is saved by the experiment.
 DEFAULTS: dict[str, Any] = {
+    "ddp_find_unused_parameters": False,  # there are none
     "dataloader_pin_memory": torch.cuda.is_available(),
     "disable_tqdm": True,
     "length_column_name": "source_length",

@@ -1,6 +1,9 @@
-"""What looks on while a model trains: a quiet progress bar, a log by step and time, evaluations within an epoch."""
+"""What looks on while a model trains: a quiet progress bar, a log by step and time, evaluations within an epoch, and an
+ear for SIGTERM."""
 
 import json
+import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -93,3 +96,23 @@ class EvaluateWithinEpoch(TrainerCallback):
     def steps(self, args: Any, batches: DataLoader) -> int:
         """Optimiser steps in an epoch: the last one may accumulate fewer batches."""
         return -(-len(batches) // args.gradient_accumulation_steps)
+
+
+class StopWhenTold(TrainerCallback):
+    """At SIGTERM, which a cluster sends before it takes the machine away: finish the step, save, stop."""
+
+    def __init__(self) -> None:
+        self.told = False
+        self.before: Any = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if threading.current_thread() is threading.main_thread():  # Python lets no other thread listen
+            self.before = signal.signal(signal.SIGTERM, lambda number, frame: setattr(self, "told", True))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.told:
+            control.should_save = control.should_training_stop = True
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.before is not None:
+            signal.signal(signal.SIGTERM, self.before)

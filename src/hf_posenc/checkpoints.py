@@ -1,25 +1,43 @@
 """Checkpoints on disk: the newest whole one, whether weights are whole, and the mean of several."""
 
+import json
+import logging
+import zipfile
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers.trainer_utils import get_last_checkpoint
+
+logger = logging.getLogger(__name__)
 
 
 def last_whole_checkpoint(folder: Path) -> str | None:
-    """The newest checkpoint, None before the first; a ValueError if it was cut short while it was written."""
-    if not folder.is_dir() or (last := get_last_checkpoint(str(folder))) is None:
-        return None
-    for name in ("trainer_state.json", "optimizer.pt", "scheduler.pt"):
-        if not (Path(last) / name).is_file():
-            raise ValueError(
-                f"Training resumes from a whole checkpoint, but {last} has no {name}: it was cut short. Delete that "
-                "folder; training then resumes from the checkpoint before it."
-            )
-    check_weights(Path(last))
-    return last
+    """The newest checkpoint that is whole, None if there is none. One that was cut short while it was written, or while
+    it was deleted, is passed over with a warning."""
+    for checkpoint in reversed(checkpoints_in(folder)):
+        if (flaw := flaw_of(checkpoint)) is None:
+            return str(checkpoint)
+        logger.warning("passed over %s: %s", checkpoint, flaw)
+    return None
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """All checkpoints in the order of their steps."""
+    return sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+
+
+def flaw_of(checkpoint: Path) -> str | None:
+    """What keeps a checkpoint from being resumed from, if anything does."""
+    for name in ("optimizer.pt", "scheduler.pt"):
+        if not zipfile.is_zipfile(checkpoint / name):
+            return f"{name} is missing or cut short"
+    try:
+        json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+        check_weights(checkpoint)
+    except (OSError, ValueError) as error:
+        return str(error)
+    return None
 
 
 def check_weights(folder: Path) -> None:
@@ -40,7 +58,7 @@ def check_weights(folder: Path) -> None:
 
 def mean_weights(folder: Path, number: int) -> dict[str, Tensor]:
     """The mean of the weights of the last `number` checkpoints in `folder`, in the precision they are saved in."""
-    checkpoints = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))[-number:]
+    checkpoints = checkpoints_in(folder)[-number:]
     if len(checkpoints) < number:
         raise ValueError(
             f"train.average_checkpoints={number} needs as many checkpoints, but {folder} has {len(checkpoints)}; lower "

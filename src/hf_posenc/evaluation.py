@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
+from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -22,15 +24,21 @@ def translate_test_set(
 ) -> dict[str, Any]:
     """Translate by beam search into `path`, JSON lines in the test set's order, unless it is there; returns its rows.
 
-    A row has the translation, `text`, and whether it ran into its length limit, `truncated`.
+    A row has the translation, `text`, and whether it ran into its length limit, `truncated`. Each process translates
+    its share; all of them must call this.
     """
+    processes = PartialState()
     if not path.exists():
-        sources = [row[system.data.source_language] for row in test["translation"]]
+        mine = range(processes.process_index, len(test), processes.num_processes)
+        sources = [test[i]["translation"][system.data.source_language] for i in mine]
         made = model.translations(
             sources, tokenizer, batch_size=system.score.batch_size, num_beams=system.score.num_beams, **bar
         )
-        lines = zip(made.texts, made.truncated, strict=True)
-        write_whole(path, "".join(json.dumps({"text": t, "truncated": c}, ensure_ascii=False) + "\n" for t, c in lines))
+        rows = gather_object(list(zip(mine, made.texts, made.truncated, strict=True)))
+        if processes.is_main_process:
+            lines = [json.dumps({"text": text, "truncated": cut}, ensure_ascii=False) for _, text, cut in sorted(rows)]
+            write_whole(path, "".join(line + "\n" for line in lines))
+        processes.wait_for_everyone()
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
     return {"text": [row["text"] for row in rows], "truncated": [row["truncated"] for row in rows]}
 

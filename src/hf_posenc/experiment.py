@@ -17,14 +17,15 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import torch
 import yaml
 from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets, load_from_disk
@@ -145,7 +146,7 @@ def test_set(experiment: Experiment, system: System, name: str, tokenizer: PreTr
 def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
     """Train, translate and score one system, from wherever it stands; `bar` is the line of its progress bar.
 
-    Under several processes all of them train, and the first one translates and scores.
+    Under several processes all of them train and translate, each its share, and the first one scores.
     """
     system = experiment.systems[name]
     folder = experiment.folder / name
@@ -154,10 +155,8 @@ def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
     tokenizer = shared_tokenizer(experiment, system)
     if not (folder / "model").exists():
         train_system(experiment, system, tokenizer, bar)
-    processes = PartialState()
-    if processes.is_main_process:
-        score_system(experiment, system, tokenizer, bar)
-    processes.wait_for_everyone()
+    score_system(experiment, system, tokenizer, bar)
+    PartialState().wait_for_everyone()
 
 
 def score_system(experiment: Experiment, system: System, tokenizer: PreTrainedTokenizerBase, bar: int) -> None:
@@ -165,7 +164,8 @@ def score_system(experiment: Experiment, system: System, tokenizer: PreTrainedTo
     folder = experiment.folder / system.name
     check_weights(folder / "model")
     model = AutoModelForSeq2SeqLM.from_pretrained(folder / "model")
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    processes = PartialState()
+    model.to(processes.device)
     tests = {name: test_set(experiment, system, name, tokenizer) for name in test_sets(system)}
     made = {
         name: translate_test_set(
@@ -174,6 +174,8 @@ def score_system(experiment: Experiment, system: System, tokenizer: PreTrainedTo
         )
         for name, test in tests.items()
     }  # fmt: skip
+    if not processes.is_main_process:
+        return
     # TER takes seconds for a bad translation of a hundred words.
     scoring = tqdm(tests.items(), desc=f"{system.name}: scoring", unit="test set", position=bar, leave=False)
     scores = {name: score(made[name], test, system.data.target_language, system.score) for name, test in scoring}
@@ -196,22 +198,21 @@ def train_system(experiment: Experiment, system: System, tokenizer: PreTrainedTo
     facts |= {"parameters": model.num_parameters(), "pairs": len(pairs)}
     model.generation_config.update(num_beams=system.score.num_beams, max_length=512)
 
-    if not PartialState().is_main_process:
-        return
-
     def save(unfinished: Path) -> None:
         model.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
         (unfinished / "training.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
-    whole(folder / "model", save)
+    if PartialState().is_main_process:
+        whole(folder / "model", save)
+    PartialState().wait_for_everyone()
 
 
 def run_side_by_side(experiment: Experiment, command: list[str]) -> None:
     """Run the unfinished systems as processes of their own, `experiment.jobs` at a time, sharing the cores.
 
     `command` runs this config; the name of a system and the line of its progress bar are appended to it. If a system
-    fails, the others still finish.
+    fails, the others still finish. SIGTERM is passed on to those that run, and no other is begun.
     """
     waiting = [name for name in experiment.systems if not (experiment.folder / name / "scores.json").exists()]
     threads = max(1, (os.cpu_count() or 1) // max(1, min(experiment.jobs, len(waiting))))
@@ -220,17 +221,34 @@ def run_side_by_side(experiment: Experiment, command: list[str]) -> None:
     for line in range(experiment.jobs):
         lines.put(line)
 
+    running: list[subprocess.Popen] = []
+    told = threading.Event()
+
     def run(name: str) -> int:
         line = lines.get()
         try:
-            return subprocess.run([*command, "--system", name, "--bar", str(line)], env=environment).returncode
+            if told.is_set():
+                return 1
+            process = subprocess.Popen([*command, "--system", name, "--bar", str(line)], env=environment)
+            running.append(process)
+            return process.wait()
         finally:
             lines.put(line)
 
-    with ThreadPoolExecutor(experiment.jobs) as pool:
-        failed = [name for name, code in zip(waiting, pool.map(run, waiting), strict=True) if code != 0]
+    def pass_on(number: int, frame: Any) -> None:
+        told.set()
+        for process in running:
+            process.send_signal(number)
+
+    before = signal.signal(signal.SIGTERM, pass_on)
+    try:
+        with ThreadPoolExecutor(experiment.jobs) as pool:
+            failed = [name for name, code in zip(waiting, pool.map(run, waiting), strict=True) if code != 0]
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if failed:
-        raise SystemExit(f"An error, printed above, stopped {', '.join(failed)}; the same command goes on from there.")
+        reason = "SIGTERM" if told.is_set() else "An error, printed above,"
+        raise SystemExit(f"{reason} stopped {', '.join(failed)}; the same command goes on from there.")
 
 
 def report(experiment: Experiment) -> str:

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from .arguments import TrainingArguments, arguments
-from .callbacks import EvaluateWithinEpoch, LossLog, ProgressBar
+from .callbacks import EvaluateWithinEpoch, LossLog, ProgressBar, StopWhenTold
 from .checkpoints import last_whole_checkpoint, mean_weights
 from .data.batches import TokenBudgetSampler
 
@@ -41,11 +41,12 @@ def train(
     name: str,
     bar: int = 0,
 ) -> dict[str, Any]:
-    """Train `model` in place, from the last checkpoint if `folder` has one; returns steps, seconds and the last loss.
+    """Train `model` in place, from the last whole checkpoint in `folder`; returns steps, seconds and the last loss. At
+    SIGTERM a SystemExit, with everything saved.
 
     `bar` is the line of the progress bar, for systems that train side by side.
     """
-    args = arguments(settings, folder)
+    args, stop = arguments(settings, folder), StopWhenTold()
     trainer = LengthTrainer(
         model=model,
         args=args,
@@ -54,7 +55,7 @@ def train(
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
         processing_class=tokenizer,
         compute_metrics=perplexity,
-        callbacks=[ProgressBar(name, bar), LossLog(folder / "training.jsonl")],
+        callbacks=[ProgressBar(name, bar), LossLog(folder / "training.jsonl"), stop],
     )
     trainer.remove_callback(PrinterCallback)
     if args.evaluations_per_epoch is not None:
@@ -62,10 +63,13 @@ def train(
     if args.early_stopping_patience is not None:
         trainer.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
     result = trainer.train(resume_from_checkpoint=last_whole_checkpoint(folder / "checkpoints"))
+    if stop.told:
+        raise SystemExit(f"SIGTERM stopped {name} at step {result.global_step}; the same command goes on from there.")
     if args.average_checkpoints is not None:
         model.load_state_dict(mean_weights(folder / "checkpoints", args.average_checkpoints), strict=False)
     seconds = json.loads((folder / "training.jsonl").read_text(encoding="utf-8").splitlines()[-1])["seconds"]
-    return {"steps": result.global_step, "seconds": seconds, "loss": result.training_loss}
+    facts = {"steps": result.global_step, "seconds": seconds, "loss": result.training_loss}
+    return facts | {"processes": args.world_size}
 
 
 def perplexity(evaluated: EvalPrediction) -> dict[str, float]:
