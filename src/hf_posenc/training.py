@@ -25,7 +25,7 @@ from transformers import (
 from .arguments import TrainingArguments, arguments
 from .callbacks import EvaluateWithinEpoch, LossLog, ProgressBar, StopWhenTold
 from .checkpoints import last_whole_checkpoint, mean_weights
-from .data.batches import TokenBudgetSampler
+from .data.batches import EpochSampler, LengthGroupedSampler, TokenBudgetSampler
 
 WORSE_THAN_GUESSING = 10  # times the loss of a uniform guess: what has exploded does not come back
 
@@ -94,18 +94,17 @@ class LengthTrainer(Seq2SeqTrainer):
         self.seen_since = 0.0
 
     def get_train_dataloader(self) -> DataLoader:
-        if self.args.tokens_per_batch is None:
+        args, columns = self.args, self.train_dataset.with_format("numpy")
+        share = {"seed": args.seed, "rank": args.process_index, "num_ranks": args.world_size}
+        sampler: EpochSampler
+        if args.tokens_per_batch is not None:
+            special = self.processing_class.num_special_tokens_to_add()
+            source, target = (columns[f"{side}_length"][:] + special for side in ("source", "target"))
+            sampler = TokenBudgetSampler(source, target, args.tokens_per_batch, **share)
+        elif args.train_sampling_strategy == "group_by_length":
+            sampler = LengthGroupedSampler(columns["source_length"][:], args.train_batch_size, **share)
+        else:
             return super().get_train_dataloader()
-        columns = self.train_dataset.with_format("numpy")
-        special = self.processing_class.num_special_tokens_to_add()
-        sampler = TokenBudgetSampler(
-            columns["source_length"][:] + special,
-            columns["target_length"][:] + special,
-            self.args.tokens_per_batch,
-            seed=self.args.seed,
-            rank=self.args.process_index,
-            num_ranks=self.args.world_size,
-        )
         loader = DataLoader(
             self._remove_unused_columns(self.train_dataset, description="training"),
             batch_sampler=sampler,

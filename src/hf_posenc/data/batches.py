@@ -1,9 +1,11 @@
-"""Token-budget batches: pairs of like length, as many at a time as a number of tokens holds.
+"""Batches of like length, in an order that the seed and the number of the epoch give, and nothing else.
 
-    pairs in a batch x the longest side of any of them <= tokens per batch
+Two ways to cut an epoch into batches, for `train.tokens_per_batch` and for `train.per_device_train_batch_size`:
 
-which counts padding and the special tokens; a side is a source or a target. A short sentence shares its batch with
-many, a long one with few, so that all batches cost about the same and little of them is padding.
+    pairs in a batch x the longest side of any of them <= tokens per batch,    or    pairs in a batch = batch size
+
+A side is a source or a target, and its tokens count padding and special ones. Under a token budget a short sentence
+shares its batch with many and a long one with few, so that all batches cost about the same and little is padding.
 """
 
 from collections.abc import Iterator
@@ -11,43 +13,38 @@ from collections.abc import Iterator
 import numpy as np
 from torch.utils.data import Sampler
 
+MEGABATCH = 50  # batches: as many are drawn at random before they are sorted by length
 
-class TokenBudgetSampler(Sampler[list[int]]):
+
+class EpochSampler(Sampler[list[int]]):
     """The batches of one rank, as lists of row numbers; set_epoch(n) gives epoch n its own order.
 
-    Every pair is in exactly one batch of an epoch. Pairs of equal lengths change places and batches change theirs from
-    epoch to epoch, by the seed alone; lengths, and so the number of batches, do not. All ranks get equally many
-    batches: where the number does not divide, the batches with the most pairs are cut in two.
+    Every pair is in exactly one batch of an epoch. All ranks get equally many batches: where the number does not
+    divide, the batches with the most pairs are cut in two. The order depends on the seed and the epoch alone, so that a
+    run that was interrupted in any epoch meets the batches that it would have met. (transformers' own sampler by length
+    draws from torch's global generator, whose state at the start of an epoch is lost.)
 
-    `source_lengths` and `target_lengths` (N) count the tokens that a batch will hold, special ones included. Raises a
-    ValueError if the longest pair does not fit, or if there are fewer pairs than ranks.
+    `ends` (N) are the numbers of rows before the end of each batch. Raises a ValueError if there are fewer pairs than
+    ranks.
     """
 
-    def __init__(
-        self,
-        source_lengths: np.ndarray,
-        target_lengths: np.ndarray,
-        tokens_per_batch: int,
-        *,
-        seed: int,
-        rank: int = 0,
-        num_ranks: int = 1,
-    ) -> None:
-        longest = int(max(source_lengths.max(), target_lengths.max()))
-        if longest > tokens_per_batch:
+    def __init__(self, ends: np.ndarray, *, seed: int, rank: int = 0, num_ranks: int = 1) -> None:
+        if ends[-1] < num_ranks:
             raise ValueError(
-                f"A batch holds at least one pair, but the longest side has {longest} tokens, special ones included, "
-                f"and train.tokens_per_batch={tokens_per_batch}; raise it to {longest}, or lower data.max_length."
+                f"Each process needs a pair to train on, but there are {ends[-1]} pairs and {num_ranks} processes; use "
+                "fewer processes, or more data."
             )
-        if len(source_lengths) < num_ranks:
-            raise ValueError(
-                f"Each process needs a pair to train on, but there are {len(source_lengths)} pairs and {num_ranks} "
-                "processes; use fewer processes, or more data."
-            )
-        self.source, self.target = source_lengths, target_lengths
+        while missing := -len(ends) % num_ranks:
+            sizes = np.diff(ends, prepend=0)
+            fullest = np.argsort(-sizes, kind="stable")[:missing]
+            ends = np.sort(np.append(ends, [ends[i] - sizes[i] // 2 for i in fullest if sizes[i] > 1]))
+        self.ends = ends
         self.seed, self.rank, self.num_ranks = seed, rank, num_ranks
         self.epoch = 0
-        self.ends = self.cut(tokens_per_batch)
+
+    def rows(self, generator: np.random.Generator) -> np.ndarray:
+        """All row numbers in the order in which they are cut into batches."""
+        raise NotImplementedError
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -57,9 +54,47 @@ class TokenBudgetSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = np.random.default_rng((self.seed, self.epoch))
-        batches = np.split(self.by_length(generator.random(len(self.source))), self.ends[:-1])
+        batches = np.split(self.rows(generator), self.ends[:-1])
         for number in generator.permutation(len(batches))[self.rank :: self.num_ranks]:
             yield batches[number].tolist()
+
+
+class LengthGroupedSampler(EpochSampler):
+    """Batches of `batch_size` pairs of like length: sorted among some that are drawn at random, so that an epoch's
+    batches are not those of the last."""
+
+    def __init__(self, lengths: np.ndarray, batch_size: int, **share: int) -> None:
+        self.lengths, self.batch_size = lengths, batch_size
+        super().__init__(np.append(np.arange(batch_size, len(lengths), batch_size), len(lengths)), **share)
+
+    def rows(self, generator: np.random.Generator) -> np.ndarray:
+        drawn = generator.permutation(len(self.lengths))
+        megabatch = np.arange(len(drawn)) // (MEGABATCH * self.batch_size)
+        return drawn[np.lexsort((self.lengths[drawn], megabatch))]
+
+
+class TokenBudgetSampler(EpochSampler):
+    """Batches of at most `tokens_per_batch` tokens a side.
+
+    Pairs of equal lengths change places from epoch to epoch; lengths, and so the number of batches, do not.
+    `source_lengths` and `target_lengths` (N) count the tokens that a batch will hold, special ones included. Raises a
+    ValueError if the longest pair does not fit.
+    """
+
+    def __init__(
+        self, source_lengths: np.ndarray, target_lengths: np.ndarray, tokens_per_batch: int, **share: int
+    ) -> None:
+        self.source, self.target = source_lengths, target_lengths
+        longest = int(max(source_lengths.max(), target_lengths.max()))
+        if longest > tokens_per_batch:
+            raise ValueError(
+                f"A batch holds at least one pair, but the longest side has {longest} tokens, special ones included, "
+                f"and train.tokens_per_batch={tokens_per_batch}; raise it to {longest}, or lower data.max_length."
+            )
+        super().__init__(self.cut(tokens_per_batch), **share)
+
+    def rows(self, generator: np.random.Generator) -> np.ndarray:
+        return self.by_length(generator.random(len(self.source)))
 
     def by_length(self, tie_breaker: np.ndarray) -> np.ndarray:
         """The rows by source length, and within one source length by target length, up and down in turns: where a
@@ -73,21 +108,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         longer = np.maximum(self.source[order], self.target[order])
         ends = [0]
         while ends[-1] < len(longer):
-            window = np.maximum.accumulate(longer[ends[-1] : ends[-1] + tokens_per_batch])
-            fits = window * np.arange(1, len(window) + 1) <= tokens_per_batch  # True, then False
+            longest = np.maximum.accumulate(longer[ends[-1] : ends[-1] + tokens_per_batch])
+            fits = longest * np.arange(1, len(longest) + 1) <= tokens_per_batch  # True, then False
             ends.append(ends[-1] + int(fits.sum()))
-        while missing := -(len(ends) - 1) % self.num_ranks:
-            sizes = np.diff(ends)
-            fullest = np.argsort(-sizes, kind="stable")[:missing]
-            halves = [ends[i] + sizes[i] // 2 for i in fullest if sizes[i] > 1]
-            ends = sorted([*ends, *halves])
         return np.array(ends[1:])
-
-    @property
-    def padding(self) -> float:
-        """The share of the tokens of an epoch's batches, over all ranks, that is padding."""
-        order = self.by_length(np.zeros(len(self.source)))
-        starts = np.concatenate(([0], self.ends[:-1]))
-        sizes = np.diff(np.concatenate(([0], self.ends)))
-        filled = sum((np.maximum.reduceat(side[order], starts) * sizes).sum() for side in (self.source, self.target))
-        return 1 - (self.source.sum() + self.target.sum()) / filled
