@@ -228,6 +228,17 @@ def test_a_run_directory_of_other_settings_is_refused(config: Path) -> None:
         prepare(load(config, "train.max_steps=7"))
 
 
+def test_a_run_directory_that_is_older_than_a_setting_has_its_default(config: Path) -> None:
+    prepare(load(config))
+    path = config.parent / "runs" / "tiny" / "relative" / "settings.yaml"
+    settings = yaml.safe_load(path.read_text())
+    del settings["data"]["concatenate"], settings["score"]["batch_size"]
+    path.write_text(yaml.safe_dump(settings))
+    prepare(load(config))
+    with pytest.raises(ValueError, match=r"data\.concatenate was \[1\] and is \[1, 2\]"):
+        prepare(load(config, "data.concatenate=[1, 2]"))
+
+
 def test_systems_scored_with_different_vocabularies_are_not_put_in_one_table(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)

@@ -30,9 +30,13 @@ def cell(p: Parameters, lstm: str, ending: str, x: Tensor, h: Tensor, c: Tensor)
     return o.sigmoid() * c.tanh(), c
 
 
+def embedded(p: Parameters, config: RnnNmtConfig, side: str, token: int) -> Tensor:
+    return p[f"model.{side}.embed_tokens.weight"][token] * (config.d_model**0.5 if config.scale_embedding else 1)
+
+
 def encoded(p: Parameters, config: RnnNmtConfig, source: list[int]) -> tuple[list[Tensor], Tensor, Tensor]:
     """The memory of each token, and the last h and c of layer 0 from the left, from the right, of layer 1, ..."""
-    memory, last_h, last_c = [p["model.encoder.embed_tokens.weight"][token] for token in source], [], []
+    memory, last_h, last_c = [embedded(p, config, "encoder", token) for token in source], [], []
     for layer in range(config.encoder_layers):
         read = {}
         for ending, step in ((f"l{layer}", 1), (f"l{layer}_reverse", -1)):
@@ -58,7 +62,7 @@ def translated(p: Parameters, config: RnnNmtConfig, source: list[int], target: l
     )
     fed, logits, weights = torch.zeros(config.d_model, dtype=torch.float64), [], []
     for token in target:
-        x = torch.cat((p["model.decoder.embed_tokens.weight"][token], fed))
+        x = torch.cat((embedded(p, config, "decoder", token), fed))
         for layer in range(config.decoder_layers):
             hs[layer], cs[layer] = cell(p, "decoder", f"l{layer}", x, hs[layer], cs[layer])
             x = hs[layer]
@@ -71,11 +75,10 @@ def translated(p: Parameters, config: RnnNmtConfig, source: list[int], target: l
     return torch.stack(logits), torch.stack(weights)
 
 
-@pytest.mark.parametrize(("encoder_layers", "decoder_layers"), [(2, 3), (3, 1), (1, 2)])
-def test_rnn_nmt_is_its_equations_over_each_sentence_in_values_and_gradients(encoder_layers, decoder_layers):
-    model = tiny_model(
-        "rnn_nmt", d_model=6, output_bias=True, encoder_layers=encoder_layers, decoder_layers=decoder_layers
-    )
+@pytest.mark.parametrize(("encoder_layers", "decoder_layers", "scale"), [(2, 3, True), (3, 1, False), (1, 2, True)])
+def test_rnn_nmt_is_its_equations_over_each_sentence_in_values_and_gradients(encoder_layers, decoder_layers, scale):
+    sizes = {"d_model": 6, "encoder_layers": encoder_layers, "decoder_layers": decoder_layers}
+    model = tiny_model("rnn_nmt", output_bias=True, scale_embedding=scale, **sizes)
     sources, targets = ([sentences(n, seed=n + k) for n in ns] for k, ns in enumerate((SOURCE_LENGTHS, TARGET_LENGTHS)))
     source, source_mask = padded(sources, "right")
     labels, target_mask = padded(targets, "right")

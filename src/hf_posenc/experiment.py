@@ -34,7 +34,7 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerBase, set_see
 
 from .arguments import arguments
 from .checkpoints import check_weights
-from .config import Experiment, System, differing_key, write_whole
+from .config import DataSettings, Experiment, ScoreSettings, System, differing_key, write_whole
 from .data import encode_pairs, filter_lengths, join_consecutive, load_pairs, train_tokenizer
 from .evaluation import score, translate_test_set
 from .modeling.tokenization_posenc import PosEncTokenizer
@@ -81,7 +81,12 @@ def check_same_settings(experiment: Experiment, system: System) -> None:
     if not path.exists():
         write_whole(path, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
         return
-    if difference := differing_key(yaml.safe_load(path.read_text(encoding="utf-8")), settings):
+    saved = yaml.safe_load(path.read_text(encoding="utf-8"))
+    data, score = DataSettings(**saved["data"]), ScoreSettings(**saved["score"])
+    of_the_run = System(
+        system.name, data, score, saved["model"], saved["train"]
+    )  # what is newer than it, at its default
+    if difference := differing_key(of_the_run.settings(), settings):
         raise ValueError(
             f"A run directory belongs to the settings that made it, but in {path.parent} {difference}; undo the "
             f"change, give the run another name (name=...), or delete the directory."

@@ -43,7 +43,6 @@ class PosEncConfig(SharedConfig):
     activation_function: str = "relu"
     layer_norm_eps: float = 1e-5
     norm_first: bool = False
-    scale_embedding: bool = True
     max_position_embeddings: int = 1024
     rope_parameters: RopeParameters | dict | None = None
     position_encoding_type: str = "relative"

@@ -20,8 +20,9 @@ INITIALIZERS = ("xavier", "torch")
 class SharedConfig(PreTrainedConfig):
     """The fields of every encoder-decoder of the family, named as BART's and Marian's, and their checks.
 
-    `initializer` says what a new model starts from: "xavier" (Xavier-uniform matrices, zero biases, embeddings
-    N(0, d_model^-1/2)) or "torch" (what torch.nn gives each module by default, tables of vectors N(0, 1)).
+    `initializer` says what a new model starts from: "xavier" (Xavier-uniform matrices, zero biases, embeddings of
+    deviation d_model^-1/2, which `scale_embedding` multiplies by sqrt(d_model) on their way in) or "torch" (what
+    torch.nn gives each module by default, tables of vectors of deviation 1, which want no scaling).
     """
 
     keys_to_ignore_at_inference = ["past_key_values"]
@@ -34,6 +35,7 @@ class SharedConfig(PreTrainedConfig):
     encoder_layers: int = 6
     decoder_layers: int = 6
     dropout: float | int = 0.1
+    scale_embedding: bool = True
     share_encoder_decoder_embeddings: bool = False
     tie_word_embeddings: bool = False
     output_bias: bool = False

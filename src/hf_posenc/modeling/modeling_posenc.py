@@ -4,7 +4,6 @@ Vaswani et al., "Attention Is All You Need" (NeurIPS 2017), https://arxiv.org/ab
 BART's. The shape letters are those of position.py.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -125,8 +124,7 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
 
     def __init__(self, config: PosEncConfig, *, causal: bool) -> None:
         vocab_size = config.decoder_vocab_size if causal else config.vocab_size
-        embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
-        super().__init__(config, vocab_size=vocab_size, embed_scale=embed_scale)
+        super().__init__(config, vocab_size=vocab_size)
         side = "decoder" if causal else "encoder"
         self.position_encoding_type = config.decoder_position_encoding_type if causal else config.position_encoding_type
         num_layers = getattr(config, f"{side}_layers")

@@ -1,5 +1,6 @@
 """What both model families share: first weights, tied tables, an encoder joined to a decoder, logits and loss."""
 
+import math
 from typing import Any
 
 import torch
@@ -50,9 +51,9 @@ class SharedPreTrainedModel(PreTrainedModel):
 class Stack(SharedPreTrainedModel):
     """One side, encoder or decoder: its embedded tokens, to begin with."""
 
-    def __init__(self, config: SharedConfig, *, vocab_size: int, embed_scale: float = 1.0) -> None:
+    def __init__(self, config: SharedConfig, *, vocab_size: int) -> None:
         super().__init__(config)
-        self.embed_scale = embed_scale
+        self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.embed_tokens = nn.Embedding(vocab_size, config.d_model, config.pad_token_id)
         self.dropout = nn.Dropout(config.dropout)
 
