@@ -269,6 +269,8 @@ def test_a_checkpoint_cut_short_is_passed_over(config: Path, caplog: pytest.LogC
     for checkpoint in (newest, older):
         (checkpoint / "optimizer.pt").unlink()
     assert last_whole_checkpoint(checkpoints) is None
+    (newest / "pytorch_model_fsdp_0").mkdir()  # FSDP has its own optimiser files
+    assert last_whole_checkpoint(checkpoints) == str(newest)
     assert last_whole_checkpoint(checkpoints / "none") is None
     with pytest.raises(ValueError, match=r"holds model\.safetensors"):
         check_weights(experiment.folder)

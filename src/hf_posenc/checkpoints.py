@@ -28,13 +28,16 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def flaw_of(checkpoint: Path) -> str | None:
-    """What keeps a checkpoint from being resumed from, if anything does."""
-    for name in ("optimizer.pt", "scheduler.pt"):
+    """What keeps a checkpoint from being resumed from, if anything does. Of those that FSDP and DeepSpeed write, in files
+    of their own, only what the Trainer writes last is looked at."""
+    sharded = any(checkpoint.glob("pytorch_model_fsdp*")) or any(checkpoint.glob("global_step*"))
+    for name in ("scheduler.pt",) if sharded else ("optimizer.pt", "scheduler.pt"):
         if not zipfile.is_zipfile(checkpoint / name):
             return f"{name} is missing or cut short"
     try:
         json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-        check_weights(checkpoint)
+        if not sharded:
+            check_weights(checkpoint)
     except (OSError, ValueError) as error:
         return str(error)
     return None
