@@ -28,8 +28,10 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def flaw_of(checkpoint: Path) -> str | None:
-    """What keeps a checkpoint from being resumed from, if anything does. Of those that FSDP and DeepSpeed write, in files
-    of their own, only what the Trainer writes last is looked at."""
+    """What keeps a checkpoint from being resumed from, if anything does.
+
+    FSDP and DeepSpeed write files of their own; there only what the Trainer writes last is looked at.
+    """
     sharded = any(checkpoint.glob("pytorch_model_fsdp*")) or any(checkpoint.glob("global_step*"))
     for name in ("scheduler.pt",) if sharded else ("optimizer.pt", "scheduler.pt"):
         if not zipfile.is_zipfile(checkpoint / name):
