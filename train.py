@@ -15,7 +15,8 @@ import transformers
 from accelerate import PartialState
 
 from hf_posenc.config import load_experiment
-from hf_posenc.experiment import prepare, report, run_side_by_side, run_system
+from hf_posenc.experiment import prepare, report, run_system
+from hf_posenc.side_by_side import run_side_by_side
 
 
 def main() -> None:
