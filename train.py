@@ -47,7 +47,7 @@ def main() -> None:
         if processes.is_main_process:
             print(report(experiment))
             print(f"Everything is in {experiment.folder}.")
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, FloatingPointError) as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from None
 
 

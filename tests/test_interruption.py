@@ -19,9 +19,9 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["hf_posenc.experiment"])
 
 
-def write_config(tmp_path: Path, steps: int) -> Path:
+def write_config(tmp_path: Path, steps: int, save_steps: int = 1) -> Path:
     path = tmp_path / "tiny.yaml"
-    train = TINY["train"] | {"max_steps": steps, "save_steps": 1, "logging_steps": 1}
+    train = TINY["train"] | {"max_steps": steps, "save_steps": save_steps, "logging_steps": 1}
     path.write_text(yaml.safe_dump(TINY | {"train": train, "systems": {"relative": {}}}), encoding="utf-8")
     return path
 
@@ -91,7 +91,7 @@ def test_a_run_killed_at_twenty_random_moments_ends_with_the_parameters_of_one_l
 
 
 def test_a_run_told_to_stop_saves_its_step_and_goes_on_from_there(tmp_path):
-    path = write_config(tmp_path, steps=30)
+    path = write_config(tmp_path, steps=200, save_steps=1000)  # nothing but the signal saves
     straight, told = started(path, "straight"), started(path, "told")
     while len(log(path, "told")) < 4:
         assert told.is_alive()
