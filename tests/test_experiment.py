@@ -12,14 +12,20 @@ import torch
 import yaml
 from datasets import Dataset
 from safetensors.torch import load_file
+from test_tokenizer import bert
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_posenc import POSITION_ENCODINGS
+from hf_posenc import POSITION_ENCODINGS, PosEncTokenizer
+from hf_posenc.arguments import arguments
 from hf_posenc.callbacks import ProgressBar
 from hf_posenc.checkpoints import check_weights, last_whole_checkpoint
 from hf_posenc.config import load_experiment
+from hf_posenc.data import load_pairs, train_tokenizer
 from hf_posenc.evaluation import translate_test_set
-from hf_posenc.experiment import prepare, report, run_system
+from hf_posenc.experiment import prepare, report, run_system, training_pairs
+from hf_posenc.generator import generate_pairs
 from hf_posenc.modeling.translation import Translations
+from hf_posenc.training import LengthTrainer
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.name != "base.yaml")
@@ -248,6 +254,125 @@ def test_systems_scored_with_different_vocabularies_are_not_put_in_one_table(con
     path.write_text(json.dumps(json.loads(path.read_text()) | {"tokenizer": "another"}))
     with pytest.raises(ValueError, match=r"share tokenizer and test sets.*tokenizer was"):
         report(experiment)
+
+
+def translated_by_a_stranger(model: Path, text: str) -> str:
+    """The translation in a new process that knows nothing but the folder."""
+    code = (
+        "import sys, hf_posenc; from transformers import AutoModelForSeq2SeqLM, AutoTokenizer\n"
+        "model, tokenizer = (a.from_pretrained(sys.argv[1]) for a in (AutoModelForSeq2SeqLM, AutoTokenizer))\n"
+        "print(model.translate([sys.argv[2]], tokenizer, num_beams=2)[0], end='')"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", code, str(model), text]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+SMALL = ("data.vocab_size=400", "data.max_length=null")
+
+
+def test_two_vocabularies_from_config_to_translation(config: Path) -> None:
+    experiment = load(config, "data.joint_vocabulary=false", "data.subwords=unigram", *SMALL)
+    prepare(experiment)
+    run_system(experiment, "relative")
+    model = AutoModelForSeq2SeqLM.from_pretrained(experiment.folder / "relative" / "model")
+    tokenizer = AutoTokenizer.from_pretrained(experiment.folder / "relative" / "model")
+    assert not tokenizer.is_joint and "Unigram" in tokenizer.to_str()
+    assert (model.config.vocab_size, model.config.decoder_vocab_size) == (400, 400)
+    assert model.get_input_embeddings() is not model.get_decoder().embed_tokens
+    pairs = load_pairs(TINY["data"]["train"], source_language="de", target_language="en")
+    encoded = training_pairs(experiment, experiment.systems["relative"], tokenizer)
+    for row, ids in zip(pairs["translation"], encoded, strict=True):
+        assert tokenizer.decode(ids["labels"], skip_special_tokens=True) == row["en"]
+        assert tokenizer.decode(ids["input_ids"], skip_special_tokens=True, use_source_tokenizer=True) == row["de"]
+    text = pairs[0]["translation"]["de"]
+    made = model.translate([text], tokenizer, num_beams=2)[0]
+    assert made == translated_by_a_stranger(experiment.folder / "relative" / "model", text) != ""
+
+
+def test_an_existing_tokenizer_from_a_folder(config: Path) -> None:
+    bert().save_pretrained(config.parent / "bert")
+    data = ["data.tokenizer=bert", f"data.folder={config.parent}", "data.max_length=80"]
+    experiment = load(config, *data)
+    prepare(experiment)
+    run_system(experiment, "relative")
+    model = experiment.folder / "relative" / "model"
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    assert len(tokenizer) == AutoModelForSeq2SeqLM.from_pretrained(model).config.vocab_size == 10
+    assert (tokenizer.bos_token, tokenizer.eos_token) == ("[CLS]", "[SEP]")
+
+
+def test_a_model_with_the_wrong_tokenizer_is_refused(config: Path) -> None:
+    experiment = load(config)
+    prepare(experiment)
+    run_system(experiment, "relative")
+    model = AutoModelForSeq2SeqLM.from_pretrained(experiment.folder / "relative" / "model")
+    own = PosEncTokenizer.from_pretrained(experiment.folder / "tokenizer")
+    pairs = load_pairs(TINY["data"]["train"], source_language="de", target_language="en")
+    larger = train_tokenizer(pairs, 720, source_language="de", target_language="en")
+    two = train_tokenizer(pairs, 420, source_language="de", target_language="en", joint=False)
+    with pytest.raises(ValueError, match=r"this tokenizer has 720 source tokens and the model 700; load the tokenizer"):
+        model.translate(["Das Kind."], larger)
+    with pytest.raises(ValueError, match=r"this tokenizer's pad_token_id is 5 and the model's 0"):
+        model.translate(["Das Kind."], ByT5ish(own))
+    model.config.decoder_vocab_size = 410
+    with pytest.raises(ValueError, match=r"this tokenizer has 420 target tokens and the model 410"):
+        LengthTrainer(model, arguments({}, config.parent), processing_class=two)
+
+
+class ByT5ish:
+    """A tokenizer of like size that pads with another token."""
+
+    pad_token_id, eos_token_id = 5, 2
+
+    def __init__(self, tokenizer: PosEncTokenizer) -> None:
+        self.size = len(tokenizer)
+
+    def __len__(self) -> int:
+        return self.size
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.subwords=words", r"systems\.absolute: data\.subwords must be one of bpe, unigram, but it is 'words'"),
+        ("systems.relative.data.subwords=unigram", r"share data\.subwords"),
+        (
+            "data.joint_vocabulary=false",
+            r"systems\.absolute: two vocabularies have no embeddings in common; set data\.joint_vocabulary=true or "
+            r"model\.share_encoder_decoder_embeddings=false",
+        ),
+        ("data.vocab_size=9000", r"is 9000 and they have \d+: use at most"),
+        ("data.tokenizer=nowhere/at-all", r"a folder or the name of a tokenizer on the Hub, but nowhere/at-all is not"),
+    ],
+)
+def test_a_vocabulary_that_cannot_be_is_refused(
+    config: Path, override: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # or it would try again and again
+    with pytest.raises(ValueError, match=message):
+        prepare(load(config, "model.share_encoder_decoder_embeddings=true", override))
+
+
+def test_a_run_whose_files_have_changed_is_refused(config: Path) -> None:
+    for name, lines in (("train", 60), ("test", 6)):
+        pairs = list(generate_pairs(seed=1, pairs=lines, min_words=6, max_words=12))
+        (config.parent / f"{name}.tsv").write_text("".join(f"{de}\t{en}\n" for de, en in pairs), encoding="utf-8")
+    data = ["data.train={files: train.tsv}", "data.test.generated={files: [test.tsv]}"]
+    arguments = [f"data.folder={config.parent}", *data]
+    prepare(load(config, *arguments))
+    prepare(load(config, *arguments))
+    file = config.parent / "test.tsv"
+    before = file.read_text(encoding="utf-8")
+    file.write_text(before.replace(".", "!"), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"test\.tsv has changed since .*tiny was made; put the file back, give"):
+        prepare(load(config, *arguments))
+    file.write_text(before, encoding="utf-8")
+    moved = config.parent / "elsewhere"
+    moved.mkdir()
+    for name in ("train.tsv", "test.tsv"):
+        (config.parent / name).rename(moved / name)
+    prepare(load(config, *arguments, f"data.folder={moved}"))
 
 
 def test_a_checkpoint_cut_short_is_passed_over(config: Path, caplog: pytest.LogCaptureFixture) -> None:

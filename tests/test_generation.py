@@ -136,7 +136,7 @@ TEXTS = ["the cat sat", "a dog", "the dog and the cat sat on the mat", "mat", "o
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PosEncTokenizer:
-    return PosEncTokenizer.train(TEXTS, vocab_size=330)
+    return PosEncTokenizer.train(TEXTS, vocab_size=290)
 
 
 def translator(tokenizer: PosEncTokenizer, sides: str = "relative", **changes) -> PosEncForConditionalGeneration:

@@ -1,15 +1,20 @@
 """Laws of the tokenizer: nothing is lost, `</s>` ends what it encodes, and it travels with a checkpoint."""
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, decoders, pre_tokenizers, processors
+from tokenizers.models import BPE, WordPiece
+from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from hf_posenc import PosEncConfig, PosEncTokenizer
+from hf_posenc.generator import generate_pairs
 
 TEXTS = [
     "Das Mädchen kauft 3 Äpfel, und der Junge isst sie.",
@@ -37,17 +42,37 @@ ANY_TEXT = [
 ]
 
 
+PAIRS = list(generate_pairs(seed=1, pairs=100, min_words=6, max_words=20))
+SOURCES, TARGETS = [*TEXTS[::2], *(source for source, _ in PAIRS)], [*TEXTS[1::2], *(target for _, target in PAIRS)]
+KINDS: dict[str, dict[str, Any]] = {
+    "bpe": {"subwords": "bpe"},
+    "unigram": {"subwords": "unigram"},
+    "two bpe": {"subwords": "bpe", "target_texts": TARGETS},
+    "two unigram": {"subwords": "unigram", "target_texts": TARGETS},
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def tokenizer(request: pytest.FixtureRequest) -> PosEncTokenizer:
+    how = KINDS[request.param]
+    return PosEncTokenizer.train(SOURCES if "target_texts" in how else SOURCES + TARGETS, 380, **how)
+
+
 @pytest.fixture(scope="module")
-def tokenizer() -> PosEncTokenizer:
-    return PosEncTokenizer.train(TEXTS, 380)
+def two() -> PosEncTokenizer:
+    return PosEncTokenizer.train(SOURCES, 380, target_texts=TARGETS, subwords="unigram")
 
 
 @pytest.mark.parametrize("text", ANY_TEXT)
 def test_decoding_gives_the_text_back(tokenizer: PosEncTokenizer, text: str) -> None:
-    ids = tokenizer(text)["input_ids"]
-    assert tokenizer.decode(ids, skip_special_tokens=True) == text
-    assert ids[-1] == tokenizer.eos_token_id
-    assert not set(ids[:-1]) & {0, 1, 2, 3}, "no text, whatever it spells, is encoded as a special token"
+    for how, ids in (
+        ({"use_source_tokenizer": True}, tokenizer(text)["input_ids"]),
+        ({}, tokenizer(text_target=text)["input_ids"]),
+    ):
+        assert tokenizer.decode(ids, skip_special_tokens=True, **how) == text
+        assert tokenizer.batch_decode([ids, ids], skip_special_tokens=True, **how) == [text, text]
+        assert ids[-1] == tokenizer.eos_token_id
+        assert not set(ids[:-1]) & {0, 1, 2, 3}, "no text, whatever it spells, is encoded as a special token"
 
 
 def test_ids_of_special_tokens(tokenizer: PosEncTokenizer) -> None:
@@ -55,15 +80,31 @@ def test_ids_of_special_tokens(tokenizer: PosEncTokenizer) -> None:
     assert names == ("<pad>", "<s>", "</s>", "<unk>")
     assert tokenizer.convert_tokens_to_ids(names) == [0, 1, 2, 3]
     assert tokenizer.convert_tokens_to_ids(["<0x00>", "<0xFF>"]) == [4, 259]
-    assert len(tokenizer) == tokenizer.vocab_size == 380
+    assert len(tokenizer) == tokenizer.vocab_size == tokenizer.target_vocab_size == 380
+    assert tokenizer.convert_ids_to_tokens(range(4)) == [*names[:4]]
 
 
-def test_source_and_target_are_encoded_alike(tokenizer: PosEncTokenizer) -> None:
+@pytest.mark.parametrize("subwords", ["bpe", "unigram"])
+def test_one_vocabulary_encodes_source_and_target_alike(subwords: str) -> None:
+    tokenizer = PosEncTokenizer.train(SOURCES, 380, subwords=subwords)
+    assert tokenizer.is_joint
     both = tokenizer(TEXTS[0], text_target=TEXTS[0])
     assert both["labels"] == both["input_ids"]
     plain = tokenizer(TEXTS[0], add_special_tokens=False)["input_ids"]
     assert both["input_ids"] == [*plain, 2]
     assert len(plain) == len(tokenizer.tokenize(TEXTS[0]))
+
+
+def test_two_vocabularies_know_their_own_language(two: PosEncTokenizer) -> None:
+    assert not two.is_joint
+    german, english = PosEncTokenizer.train(SOURCES, 380, subwords="unigram"), TEXTS[1]
+    assert two(TEXTS)["input_ids"] == german(TEXTS)["input_ids"]
+    as_target = two(text_target=english)["input_ids"]
+    assert len(as_target) < len(two(english)["input_ids"])
+    assert two(TEXTS[0], text_target=english)["labels"] == as_target
+    assert two.decode(as_target, skip_special_tokens=True) == english
+    assert two.decode(as_target, skip_special_tokens=True, use_source_tokenizer=True) != english
+    assert two(english)["input_ids"] == german(english)["input_ids"], "whatever came before, a text is a source"
 
 
 def test_padding_is_on_the_right_and_masked(tokenizer: PosEncTokenizer) -> None:
@@ -77,7 +118,7 @@ def test_padding_is_on_the_right_and_masked(tokenizer: PosEncTokenizer) -> None:
 
 
 def test_merges_stay_inside_words_and_punctuation_stands_alone() -> None:
-    tokenizer = PosEncTokenizer.train(["the boy's head, the boy's head (the boy's head)"] * 9, 1000)
+    tokenizer = PosEncTokenizer.train(["the boy's head, the boy's head (the boy's head)"] * 9, 284)
     assert tokenizer.tokenize("the boy's head, (the") == [" the", " boy", "'", "s", " head", ",", " (", "the"]
 
 
@@ -91,11 +132,40 @@ def test_training_reads_a_stream_once_and_is_deterministic() -> None:
 
     first, second = (PosEncTokenizer.train(stream(), 380) for _ in range(2))
     assert first.backend_tokenizer.to_str() == second.backend_tokenizer.to_str()
+    first, second = (PosEncTokenizer.train(iter(SOURCES), 380, subwords="unigram") for _ in range(2))
+    for text in ANY_TEXT:
+        assert first.tokenize(text) == second.tokenize(text)
 
 
-def test_fewer_tokens_where_the_text_supports_no_more() -> None:
-    tokenizer = PosEncTokenizer.train(["ab ab"], 50_000)
-    assert len(tokenizer) == 4 + 256 + 3 + 2  # characters: space, a, b; merges: "ab" and " ab", in some order
+def test_a_unigram_cut_has_the_greatest_probability() -> None:
+    tokenizer = PosEncTokenizer.train(SOURCES, 380, subwords="unigram")
+    scores = dict(json.loads(tokenizer.backend_tokenizer.to_str())["model"]["vocab"])
+
+    def best(word: str) -> float:
+        cuts = [scores[word[:end]] + best(word[end:]) for end in range(1, len(word) + 1) if word[:end] in scores]
+        return max(cuts, default=float("-inf")) if word else 0.0
+
+    for word in (" Mädchen", " kauft", " größer", " Jungen"):
+        pieces = [piece for piece, _ in pieces_of(tokenizer, word)]
+        assert "".join(pieces) == word
+        assert sum(scores[piece] for piece in pieces) == pytest.approx(best(word))
+
+
+def pieces_of(tokenizer: PosEncTokenizer, word: str) -> list[tuple[str, int]]:
+    return [(token.value, token.id) for token in tokenizer.backend_tokenizer.model.tokenize(word)]
+
+
+@pytest.mark.parametrize("subwords", ["bpe", "unigram"])
+def test_a_vocabulary_larger_than_the_text_supports_is_refused(subwords: str) -> None:
+    with pytest.raises(ValueError, match=r"is 50000 and they have \d+: use at most \d+, or more text") as refused:
+        PosEncTokenizer.train(TEXTS, 50_000, subwords=subwords)
+    most = int(str(refused.value).rpartition("at most ")[2].partition(",")[0])
+    assert len(PosEncTokenizer.train(TEXTS, most, subwords=subwords)) == most
+
+
+def test_unknown_subwords_are_refused() -> None:
+    with pytest.raises(ValueError, match="one of bpe, unigram, but not 'words'"):
+        PosEncTokenizer.train(SOURCES, 380, subwords="words")
 
 
 @pytest.mark.parametrize("texts", [[], ["", ""]])
@@ -104,12 +174,13 @@ def test_empty_texts_are_refused(texts: list[str]) -> None:
         PosEncTokenizer.train(texts, 400)
 
 
+@pytest.mark.parametrize("subwords", ["bpe", "unigram"])
 @pytest.mark.parametrize("vocab_size", [-1, 10, 262])
-def test_a_vocabulary_without_room_is_refused(vocab_size: int) -> None:
+def test_a_vocabulary_without_room_is_refused(vocab_size: int, subwords: str) -> None:
     rule = r"must hold 4 special tokens, 256 bytes and the 3 different characters"
     with pytest.raises(ValueError, match=rf"{rule}.* but it is {vocab_size}: use at least 263"):
-        PosEncTokenizer.train(["ab ab"], vocab_size)
-    assert len(PosEncTokenizer.train(["ab ab"], 263)) == 263
+        PosEncTokenizer.train(["ab ab"], vocab_size, subwords=subwords)
+    assert len(PosEncTokenizer.train(["ab ab"], 263, subwords=subwords)) == 263
 
 
 @pytest.mark.parametrize("with_config", [True, False])
@@ -124,7 +195,9 @@ def test_auto_tokenizer_gives_the_class_back(
     assert isinstance(loaded, PosEncTokenizer)
     assert loaded.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
     for text in ANY_TEXT:
-        assert loaded(text)["input_ids"] == tokenizer(text)["input_ids"]
+        assert loaded(text, text_target=text) == tokenizer(text, text_target=text)
+        assert loaded.decode(loaded(text_target=text)["input_ids"], skip_special_tokens=True) == text
+    assert (tmp_path / "target_tokenizer.json").exists() == (not tokenizer.is_joint) == (not loaded.is_joint)
     assert loaded.padding_side == "right" and loaded.model_max_length > 10**9
 
 
@@ -134,17 +207,17 @@ sys.modules["hf_posenc"] = None  # as if it were not installed
 from transformers import AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)
 assert type(tokenizer).__name__ == "PosEncTokenizer" and "transformers_modules" in type(tokenizer).__module__
-ids = tokenizer(sys.argv[2])["input_ids"]
-assert tokenizer.decode(ids, skip_special_tokens=True) == sys.argv[2]
+ids = tokenizer(sys.argv[2], text_target=sys.argv[2])
+assert tokenizer.decode(ids["labels"], skip_special_tokens=True) == sys.argv[2]
 tokenizer.save_pretrained(sys.argv[3])  # what a stranger saves again must still carry its code
-print(*ids)
+print(*ids["input_ids"], *ids["labels"])
 """
 
 
-def test_a_stranger_without_the_package_loads_it(tokenizer: PosEncTokenizer, tmp_path: Path) -> None:
+def test_a_stranger_without_the_package_loads_it(two: PosEncTokenizer, tmp_path: Path) -> None:
     text = "Die Äpfel </s> \u2581 中  Ende"
     folders = [str(tmp_path / "ours"), str(tmp_path / "theirs")]
-    tokenizer.save_pretrained(folders[0])
+    two.save_pretrained(folders[0])
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "HF_", "TRANSFORMERS_"))
     }
@@ -152,5 +225,48 @@ def test_a_stranger_without_the_package_loads_it(tokenizer: PosEncTokenizer, tmp
     command = [sys.executable, "-c", STRANGER, folders[0], text, folders[1]]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
-    assert [int(token) for token in done.stdout.split()] == tokenizer(text)["input_ids"]
+    ours = two(text, text_target=text)
+    assert [int(token) for token in done.stdout.split()] == ours["input_ids"] + ours["labels"]
     assert (tmp_path / "theirs" / "tokenization_posenc.py").is_file()
+    assert AutoTokenizer.from_pretrained(tmp_path / "theirs")(text, text_target=text) == ours
+
+
+def bert() -> PreTrainedTokenizerFast:
+    """A word-piece tokenizer as BERT's is, in small."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "Das", "kauf", "##t", "3", "##e", "."]
+    backend = Tokenizer(WordPiece({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    backend.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    backend.enable_truncation(4)
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
+
+
+def test_an_existing_tokenizer_is_taken_over(tmp_path: Path) -> None:
+    bert().save_pretrained(tmp_path / "bert")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "bert")
+    assert theirs("Das kaufte.")["input_ids"][0] == 2, "a classifier's first token"
+    ours = PosEncTokenizer.adopt(theirs)
+    ours.save_pretrained(tmp_path / "ours")
+    for tokenizer in (ours, AutoTokenizer.from_pretrained(tmp_path / "ours")):
+        assert isinstance(tokenizer, PosEncTokenizer) and tokenizer.is_joint and len(tokenizer) == 10
+        assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 2, 3)
+        both = tokenizer("Das kaufte.", text_target="Das Das kaufte 3.")
+        assert both["input_ids"] == [4, 5, 6, 8, 9, 3] and both["labels"] == [4, 4, 5, 6, 8, 7, 9, 3], "not cut"
+        assert tokenizer.decode(both["labels"], skip_special_tokens=True) == "Das Das kaufte 3."
+        assert 3 not in tokenizer("[SEP]")["input_ids"][:-1]
+    assert theirs("Das kaufte.")["input_ids"][0] == 2, "theirs is left as it was"
+    assert PosEncTokenizer.adopt(ours) is ours
+
+
+def test_an_existing_tokenizer_is_given_the_tokens_that_it_lacks() -> None:
+    backend = Tokenizer(BPE({"a": 0, "<|end|>": 1}, []))
+    theirs = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>")
+    ours = PosEncTokenizer.adopt(theirs)
+    assert (ours.pad_token_id, ours.bos_token_id, ours.eos_token_id, len(ours)) == (2, 3, 1, 4)
+    assert ours("aa")["input_ids"] == [0, 0, 1]
+
+
+def test_a_slow_tokenizer_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"must be a fast one.* is a ByT5Tokenizer; convert it"):
+        PosEncTokenizer.adopt(ByT5Tokenizer())

@@ -23,7 +23,9 @@ from .data import KINDS as CORPUS_KINDS
 from .modeling.configuration_posenc import PosEncConfig
 from .modeling.configuration_rnn_nmt import RnnNmtConfig
 from .modeling.configuration_shared import SharedConfig
+from .modeling.tokenization_posenc import SUBWORDS
 
+VOCABULARY = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer")
 MODEL_TYPES = (PosEncConfig.model_type, RnnNmtConfig.model_type)
 
 
@@ -31,6 +33,8 @@ MODEL_TYPES = (PosEncConfig.model_type, RnnNmtConfig.model_type)
 class DataSettings:
     """Corpora, vocabulary and length filter. `max_length` and `min_length` are in subwords and hold for both sides.
 
+    `joint_vocabulary`: one vocabulary of `vocab_size` for both sides, or one for each. `subwords`: "bpe" or "unigram".
+    `tokenizer`: an existing one in place of these three, by its name on the Hub or its folder.
     `concatenate`: each k adds the training pairs joined by k consecutive ones; [1] is the pairs as they are.
     """
 
@@ -41,6 +45,9 @@ class DataSettings:
     validation: dict[str, Any] | None = None
     folder: str | None = None
     vocab_size: int = 8000
+    joint_vocabulary: bool = True
+    subwords: str = "bpe"
+    tokenizer: str | None = None
     max_length: int | None = None
     min_length: int | None = None
     concatenate: list[int] = field(default_factory=lambda: [1])
@@ -73,7 +80,7 @@ class System:
         del settings["data"]["folder"]
         return settings
 
-    def model_config(self, vocab_size: int, **special_token_ids: int) -> SharedConfig:
+    def model_config(self, vocab_size: int, **tokenizer_facts: int) -> SharedConfig:
         """The config of the model, of the type that `model_type` names."""
         fields = {"model_type": PosEncConfig.model_type} | self.model
         if fields["model_type"] not in MODEL_TYPES:
@@ -81,7 +88,7 @@ class System:
                 f"systems.{self.name}: model.model_type must be one of {', '.join(MODEL_TYPES)}, but it is "
                 f"{fields['model_type']!r}."
             )
-        return AutoConfig.for_model(vocab_size=vocab_size, **special_token_ids, **fields)
+        return AutoConfig.for_model(vocab_size=vocab_size, **tokenizer_facts, **fields)
 
 
 @dataclass(frozen=True)
@@ -225,6 +232,15 @@ def checked_system(name: str, sections: Mapping[str, Any]) -> System:
             f"systems.{name}: data.concatenate={data.concatenate} joins training pairs, but data.train joins "
             f"{data.train['join']} already; leave one of them out."
         )
+    if data.subwords not in SUBWORDS:
+        raise ValueError(
+            f"systems.{name}: data.subwords must be one of {', '.join(SUBWORDS)}, but it is {data.subwords!r}."
+        )
+    if not (data.joint_vocabulary or data.tokenizer) and sections["model"].get("share_encoder_decoder_embeddings"):
+        raise ValueError(
+            f"systems.{name}: two vocabularies have no embeddings in common; set data.joint_vocabulary=true or "
+            "model.share_encoder_decoder_embeddings=false."
+        )
     system = System(name, data, ScoreSettings(**sections["score"]), dict(sections["model"]), dict(sections["train"]))
     system.model_config(vocab_size=data.vocab_size)
     return system
@@ -235,7 +251,7 @@ def share_test_sets(systems: Mapping[str, System]) -> None:
     first, *others = systems.values()
     for other in others:
         for section, key in [
-            ("data", k) for k in ("source_language", "target_language", "test", "folder", "vocab_size")
+            ("data", k) for k in ("source_language", "target_language", "test", "folder", *VOCABULARY)
         ] + [("score", f.name) for f in fields(ScoreSettings)]:
             ours, theirs = (getattr(getattr(system, section), key) for system in (first, other))
             if ours != theirs:

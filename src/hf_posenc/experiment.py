@@ -25,12 +25,13 @@ import yaml
 from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets, load_from_disk
 from tqdm.auto import tqdm
-from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerBase, set_seed
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, set_seed
 
 from .arguments import arguments
 from .checkpoints import check_weights
 from .config import DataSettings, Experiment, ScoreSettings, System, differing_key, write_whole
 from .data import encode_pairs, filter_lengths, join_consecutive, load_pairs, train_tokenizer
+from .data.files import digests, named_folder
 from .evaluation import score, translate_test_set
 from .modeling.tokenization_posenc import PosEncTokenizer
 from .plots import bleu_by_length, save_figure
@@ -43,6 +44,7 @@ def prepare(experiment: Experiment) -> None:
     for system in experiment.systems.values():
         arguments(system.train, experiment.folder / system.name)
         check_same_settings(experiment, system)
+    check_same_files(experiment)
     first, *_ = experiment.systems.values()
     tokenizer = shared_tokenizer(experiment, first)
     for system in experiment.systems.values():
@@ -88,32 +90,65 @@ def check_same_settings(experiment: Experiment, system: System) -> None:
         )
 
 
-def shared_tokenizer(experiment: Experiment, system: System) -> PreTrainedTokenizerBase:
-    """The vocabulary of all systems, trained once."""
+def check_same_files(experiment: Experiment) -> None:
+    """Refuse files that are no longer those that a run was made from, and write down those of a new one."""
+    path = experiment.folder / "data" / "files.json"
+    first, *_ = experiment.systems.values()
+    corpora = [first.data.train, first.data.validation or {}, *first.data.test.values()]
+    corpora += [system.data.train for system in experiment.systems.values()]
+    found = {name: digest for where in corpora for name, digest in digests(where, first.data.folder).items()}
+    saved = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    for name in found.keys() & saved.keys():
+        if found[name] != saved[name]:
+            raise ValueError(
+                f"A run directory belongs to the data that made it, but {name} has changed since {experiment.folder} "
+                "was made; put the file back, give the run another name (name=...), or delete the directory."
+            )
+    write_whole(path, json.dumps(saved | found, indent=1))
+
+
+def shared_tokenizer(experiment: Experiment, system: System) -> PosEncTokenizer:
+    """The vocabulary of all systems, trained or taken over once."""
     folder = experiment.folder / "tokenizer"
     if not folder.exists():
-        pairs = load(system, system.data.train)
-        tokenizer = train_tokenizer(pairs, system.data.vocab_size, **languages(system))
-        whole(folder, tokenizer.save_pretrained)
+        whole(folder, new_tokenizer(system.data, system).save_pretrained)
     return PosEncTokenizer.from_pretrained(folder)
 
 
-def training_pairs(experiment: Experiment, system: System, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+def new_tokenizer(data: DataSettings, system: System) -> PosEncTokenizer:
+    """The tokenizer that the settings name, or one trained on the unfiltered training text."""
+    if data.tokenizer is not None:
+        name = named_folder(data.tokenizer, data.folder)
+        try:
+            return PosEncTokenizer.adopt(AutoTokenizer.from_pretrained(name))
+        except OSError as error:
+            raise ValueError(
+                f"data.tokenizer must be a folder or the name of a tokenizer on the Hub, but {name} is not, or cannot "
+                f"be reached: {error}"
+            ) from None
+    return train_tokenizer(
+        load(system, data.train),
+        data.vocab_size,
+        **languages(system),
+        joint=data.joint_vocabulary,
+        subwords=data.subwords,
+    )
+
+
+def training_pairs(experiment: Experiment, system: System, tokenizer: PosEncTokenizer) -> Dataset:
     """The encoded training pairs within the system's length filter."""
     joined = [system.data.train if k == 1 else system.data.train | {"join": k} for k in system.data.concatenate]
     encoded = concatenate_datasets([encoded_pairs(experiment, system, tokenizer, where) for where in joined])
     return filter_lengths(encoded, min_length=system.data.min_length, max_length=system.data.max_length)
 
 
-def validation_pairs(experiment: Experiment, system: System, tokenizer: PreTrainedTokenizerBase) -> Dataset | None:
+def validation_pairs(experiment: Experiment, system: System, tokenizer: PosEncTokenizer) -> Dataset | None:
     """The encoded validation pairs, all lengths, or None if the config names none."""
     where = system.data.validation
     return encoded_pairs(experiment, system, tokenizer, where) if where else None
 
 
-def encoded_pairs(
-    experiment: Experiment, system: System, tokenizer: PreTrainedTokenizerBase, where: dict[str, Any]
-) -> Dataset:
+def encoded_pairs(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, where: dict[str, Any]) -> Dataset:
     """The pairs that `where` describes as token ids, kept in the run."""
     key = json.dumps(where, sort_keys=True)
     folder = experiment.folder / "data" / f"encoded-{short_hash(key)}"
@@ -132,7 +167,7 @@ def test_sets(system: System) -> dict[str, tuple[dict[str, Any], int]]:
     }
 
 
-def test_set(experiment: Experiment, system: System, name: str, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+def test_set(experiment: Experiment, system: System, name: str, tokenizer: PosEncTokenizer) -> Dataset:
     """A test set's pairs and their `source_length` in subwords, kept in the run."""
     folder = experiment.folder / "data" / f"test-{name}"
     if not folder.exists():
@@ -159,7 +194,7 @@ def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
     PartialState().wait_for_everyone()
 
 
-def score_system(experiment: Experiment, system: System, tokenizer: PreTrainedTokenizerBase, bar: int) -> None:
+def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, bar: int) -> None:
     """Translate and score the test sets with the saved model of a system."""
     folder = experiment.folder / system.name
     check_weights(folder / "model")
@@ -180,17 +215,18 @@ def score_system(experiment: Experiment, system: System, tokenizer: PreTrainedTo
     scoring = tqdm(tests.items(), desc=f"{system.name}: scoring", unit="test set", position=bar, leave=False)
     scores = {name: score(made[name], test, system.data.target_language, system.score) for name, test in scoring}
     facts = json.loads((folder / "model" / "training.json").read_text(encoding="utf-8"))
-    vocabulary = short_hash(tokenizer.backend_tokenizer.to_str())
+    vocabulary = short_hash(tokenizer.to_str())
     result = {"tokenizer": vocabulary, "max_length": system.data.max_length, "training": facts, "tests": scores}
     write_whole(folder / "scores.json", json.dumps(result, indent=1))
 
 
-def train_system(experiment: Experiment, system: System, tokenizer: PreTrainedTokenizerBase, bar: int) -> None:
+def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, bar: int) -> None:
     """Train one system and save it, ready to be loaded and to translate."""
     folder = experiment.folder / system.name
     set_seed(system.train.get("seed", 42))
     ids = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("pad", "bos", "eos")}
-    config = system.model_config(len(tokenizer), decoder_start_token_id=tokenizer.bos_token_id, **ids)
+    sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": tokenizer.target_vocab_size}
+    config = system.model_config(**sizes, decoder_start_token_id=tokenizer.bos_token_id, **ids)
     model = AutoModelForSeq2SeqLM.from_config(config)
     pairs = training_pairs(experiment, system, tokenizer)
     validation = validation_pairs(experiment, system, tokenizer)

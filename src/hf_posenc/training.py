@@ -26,6 +26,7 @@ from .arguments import TrainingArguments, arguments
 from .callbacks import EvaluateWithinEpoch, LossLog, ProgressBar, StopWhenTold
 from .checkpoints import last_whole_checkpoint, mean_weights
 from .data.batches import EpochSampler, LengthGroupedSampler, TokenBudgetSampler
+from .modeling.translation import check_tokenizer
 
 WORSE_THAN_GUESSING = 10  # times the loss of a uniform guess: what has exploded does not come back
 
@@ -90,6 +91,7 @@ class LengthTrainer(Seq2SeqTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        check_tokenizer(self.model.config, self.processing_class)
         self.seen = torch.zeros(2, dtype=torch.float64, device=self.args.device)  # tokens and places since the last log
         self.seen_since = 0.0
 
@@ -129,9 +131,10 @@ class LengthTrainer(Seq2SeqTrainer):
 
     def accident(self, loss: float, input_ids: Tensor, labels: Tensor) -> str:
         """What to know of a loss that is not to be trained on."""
+        pad = self.processing_class.pad_token_id
         source, target = (
             self.processing_class.decode(
-                ids[0].masked_fill(ids[0] == -100, self.processing_class.pad_token_id), skip_special_tokens=True
+                ids[0].masked_fill(ids[0] == -100, pad), skip_special_tokens=True, use_source_tokenizer=ids is input_ids
             )
             for ids in (input_ids, labels)
         )

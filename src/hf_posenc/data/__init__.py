@@ -22,7 +22,7 @@ from datasets import Dataset, Features, Value
 from datasets.exceptions import DatasetGenerationError
 from transformers import PreTrainedTokenizerBase
 
-from hf_posenc.data.files import absolute_path, file_parts, read_parts
+from hf_posenc.data.files import file_parts, named_folder, read_parts
 from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
 
 logger = logging.getLogger(__name__)
@@ -136,20 +136,31 @@ def filter_lengths(encoded: Dataset, *, min_length: int | None, max_length: int 
     return encoded.select(np.flatnonzero(kept))
 
 
-def train_tokenizer(pairs: Dataset, vocab_size: int, *, source_language: str, target_language: str) -> PosEncTokenizer:
-    """One tokenizer for both languages, learned from both sides of `pairs`: give it the unfiltered training text."""
-    texts = (
-        row[language]
-        for batch in pairs.iter(BATCH)
-        for row in batch["translation"]
-        for language in (source_language, target_language)
-    )
-    return PosEncTokenizer.train(texts, vocab_size)
+def train_tokenizer(
+    pairs: Dataset,
+    vocab_size: int,
+    *,
+    source_language: str,
+    target_language: str,
+    joint: bool = True,
+    subwords: str = "bpe",
+) -> PosEncTokenizer:
+    """A tokenizer with one vocabulary, learned from both sides of `pairs`, or, unless `joint`, with one for each side.
+    Give it the unfiltered training text."""
+
+    def texts(*languages: str) -> Iterator[str]:
+        for batch in pairs.iter(BATCH):
+            for row in batch["translation"]:
+                yield from (row[language] for language in languages)
+
+    if joint:
+        return PosEncTokenizer.train(texts(source_language, target_language), vocab_size, subwords=subwords)
+    target_texts = texts(target_language)
+    return PosEncTokenizer.train(texts(source_language), vocab_size, target_texts=target_texts, subwords=subwords)
 
 
 def _load_dataset(where: Mapping[str, Any], languages: tuple[str, str], folder: str | None) -> Dataset:
-    local = absolute_path(where["dataset"], folder)
-    name = local if os.path.isdir(local) else where["dataset"]
+    name = named_folder(where["dataset"], folder)
     loaded = datasets.load_dataset(name, **{key: where.get(key) for key in KINDS["dataset"]})
     if isinstance(loaded, datasets.DatasetDict):
         if len(loaded) > 1:

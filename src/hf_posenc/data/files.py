@@ -5,11 +5,13 @@ A carriage return before the line feed and a byte order mark before the first li
 """
 
 import codecs
+import glob
 import gzip
+import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
 
@@ -43,6 +45,25 @@ def read_parts(parts: tuple[tuple[str, ...], ...], languages: tuple[str, str]) -
             yield from _read_tsv(part[0])
         else:
             yield from _read_jsonl(part[0], languages)
+
+
+def digests(where: Mapping[str, Any], folder: str | None) -> dict[str, str]:
+    """The SHA-256 of each local file that `where` reads, by its name in `folder`."""
+    paths = [path for part in file_parts(where["files"], folder) for path in part] if where.get("files") else []
+    if where.get("dataset"):
+        inside = glob.glob(os.path.join(named_folder(where["dataset"], folder), "**"), recursive=True)
+        paths += filter(os.path.isfile, inside)
+    found = {}
+    for path in paths:
+        with open(path, "rb") as file:
+            found[os.path.relpath(path, absolute_path("", folder))] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def named_folder(name: str, folder: str | None) -> str:
+    """The folder of that name, relative to `folder`; the name as it is, one on the Hub, if there is none."""
+    local = absolute_path(name, folder)
+    return local if os.path.isdir(local) else name
 
 
 def absolute_path(path: str, folder: str | None) -> str:

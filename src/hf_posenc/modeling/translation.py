@@ -34,6 +34,27 @@ class SentenceLimit(LogitsProcessor):
         return torch.where(over_N[:, None], only_eos, scores)
 
 
+def check_tokenizer(config: Any, tokenizer: Any) -> None:
+    """A ValueError if a model of that `config` cannot have been trained with `tokenizer`."""
+    target = getattr(tokenizer, "target_vocab_size", len(tokenizer))
+    for side, tokens, rows in (
+        ("source", len(tokenizer), config.vocab_size),
+        ("target", target, config.decoder_vocab_size),
+    ):
+        if tokens > rows:
+            raise ValueError(
+                f"A model goes with the tokenizer it was trained with, but this tokenizer has {tokens} {side} tokens "
+                f"and the model {rows}; load the tokenizer from the model's own folder."
+            )
+    for name in ("pad_token_id", "eos_token_id"):
+        theirs, ours = getattr(tokenizer, name), getattr(config, name)
+        if theirs != ours:
+            raise ValueError(
+                f"A model goes with the tokenizer it was trained with, but this tokenizer's {name} is {theirs} and the "
+                f"model's {ours}; load the tokenizer from the model's own folder."
+            )
+
+
 class Translation:
     """`translate`, for any encoder-decoder of the family."""
 
@@ -58,12 +79,14 @@ class Translation:
 
         A translation has at most 2 x source + 50 tokens, or as many as the decoder's encoding can tell apart. Sentences
         of like length, in source tokens, share a batch of `batch_size`. With `progress`, a bar with this `description`
-        is drawn on line `bar`. `generate` is passed on to `model.generate`. Raises a TypeError for a bare string.
+        is drawn on line `bar`. `generate` is passed on to `model.generate`. Raises a TypeError for a bare string, a
+        ValueError for a tokenizer that is not the model's.
         """
         if isinstance(texts, str):
             raise TypeError(
                 "translate takes a list of sentences, but was given one string; write translate([text], ...)."
             )
+        check_tokenizer(self.config, tokenizer)
         texts = list(texts)
         sources = tokenizer(texts)["input_ids"] if texts else []
         order = sorted(range(len(sources)), key=lambda i: len(sources[i]), reverse=True)
