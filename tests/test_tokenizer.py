@@ -1,7 +1,9 @@
 """Laws of the tokenizer: nothing is lost, `</s>` ends what it encodes, and it travels with a checkpoint."""
 
+import copy
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -105,6 +107,19 @@ def test_two_vocabularies_know_their_own_language(two: PosEncTokenizer) -> None:
     assert two.decode(as_target, skip_special_tokens=True) == english
     assert two.decode(as_target, skip_special_tokens=True, use_source_tokenizer=True) != english
     assert two(english)["input_ids"] == german(english)["input_ids"], "whatever came before, a text is a source"
+
+
+def test_a_copy_is_as_good(tokenizer: PosEncTokenizer) -> None:
+    for other in (copy.deepcopy(tokenizer), pickle.loads(pickle.dumps(tokenizer))):
+        assert other.is_joint == tokenizer.is_joint and other.to_str() == tokenizer.to_str()
+        assert other(TEXTS, text_target=TEXTS) == tokenizer(TEXTS, text_target=TEXTS)
+
+
+def test_a_retrained_one_takes_its_place() -> None:
+    again = PosEncTokenizer.train(TEXTS, 380).train_new_from_iterator(["ab ab ab"], 265)
+    assert isinstance(again, PosEncTokenizer)
+    assert again.tokenize("ab") == [" ab"]
+    assert again.decode(again(text_target="ab ab")["input_ids"], skip_special_tokens=True) == "ab ab"
 
 
 def test_padding_is_on_the_right_and_masked(tokenizer: PosEncTokenizer) -> None:

@@ -61,8 +61,10 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         super().__init__(*args, **kwargs)
         if target_tokenizer_file is not None:
             target_tokenizer_object = Tokenizer.from_file(target_tokenizer_file)
-        self._source, self._target = self._tokenizer, target_tokenizer_object or self._tokenizer
-        self._target.encode_special_tokens = self._source.encode_special_tokens
+        self._target = target_tokenizer_object
+        self._aside: Tokenizer | None = None  # the source's while the target's is in its place
+        if self._target is not None:
+            self._target.encode_special_tokens = self.split_special_tokens
 
     @classmethod
     def convert_to_native_format(cls, **kwargs: Any) -> dict[str, Any]:
@@ -116,22 +118,24 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
 
     def to_str(self) -> str:
         """All that encoding and decoding depend on."""
-        return self._source.to_str() + ("" if self.is_joint else self._target.to_str())
+        return self._tokenizer.to_str() + (self._target.to_str() if self._target else "")
 
     @property
     def target_vocab_size(self) -> int:
-        return self._target.get_vocab_size()
+        return (self._target or self._tokenizer).get_vocab_size()
 
     @property
     def is_joint(self) -> bool:
         """Whether source and target have one vocabulary."""
-        return self._target is self._source
+        return self._target is None
 
     def _switch_to_input_mode(self) -> None:
-        self._tokenizer = self._source
+        if self._aside is not None:
+            self._tokenizer, self._aside = self._aside, None
 
     def _switch_to_target_mode(self) -> None:
-        self._tokenizer = self._target
+        if self._target is not None and self._aside is None:
+            self._tokenizer, self._aside = self._target, self._tokenizer
 
     def _decode(self, *args: Any, use_source_tokenizer: bool = False, **kwargs: Any) -> str:
         if not use_source_tokenizer:
@@ -149,7 +153,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         filename_prefix: str | None = None,
     ) -> tuple[str, ...]:
         file_names = super()._save_pretrained(save_directory, file_names, legacy_format, filename_prefix)
-        if self.is_joint:
+        if self._target is None:
             return file_names
         prefix = f"{filename_prefix}-" if filename_prefix else ""
         target = os.path.join(save_directory, prefix + self.vocab_files_names["target_tokenizer_file"])
@@ -214,9 +218,10 @@ def byte_pairs(model: dict[str, Any]) -> tuple[BPE, dict[str, int]]:
 
 
 def unigrams(model: dict[str, Any]) -> tuple[Unigram, dict[str, int]]:
-    """The pieces in alphabetical order, because the trainer's order is chance where probabilities are equal."""
+    """The pieces in alphabetical order, because the trainer's order is chance where probabilities are equal, and with
+    so many digits as tokenizers' JSON gives back unchanged."""
     pieces = [(piece, 0.0) for piece in RESERVED]
-    pieces += sorted((piece, score) for piece, score in model["vocab"][len(RESERVED) :])
+    pieces += sorted((piece, round(score, 6)) for piece, score in model["vocab"][len(RESERVED) :])
     unknown = RESERVED.index(SPECIAL_TOKENS["unk_token"])
     return Unigram(pieces, unknown, byte_fallback=True), {piece: number for number, (piece, _) in enumerate(pieces)}
 
