@@ -1,7 +1,7 @@
 """Train the systems of a config file, score them by source length and compare them.
 
     python train.py configs/quickstart.yaml [dotted.key=value ...]
-    accelerate launch train.py CONFIG       for one system on several devices
+    accelerate launch --config_file configs/accelerate/eight_gpus.yaml train.py CONFIG
 
 Finished systems are skipped and interrupted ones resumed, so the same command can be given again at any time.
 """
@@ -10,12 +10,11 @@ import argparse
 import sys
 
 import datasets
-import torch
 import transformers
-from accelerate import PartialState
 
 from hf_posenc.config import load_experiment
 from hf_posenc.experiment import prepare, report, run_system
+from hf_posenc.processes import code, join_processes, refuse_difference
 from hf_posenc.side_by_side import run_side_by_side
 
 
@@ -33,13 +32,19 @@ def main() -> None:
 
     try:
         experiment = load_experiment(options.config, options.overrides)
+        settings = {name: system.settings() for name, system in experiment.systems.items()}
+        processes = join_processes(use_cpu=any(one["train"].get("use_cpu") for one in settings.values()))
+        refuse_difference({"code": code(), "systems": settings})
         if options.system:
             run_system(experiment, options.system, options.bar)
             return
-        processes = PartialState(cpu=not torch.accelerator.is_available())
-        with processes.main_process_first():
+        number = processes.num_processes
+        if processes.is_main_process:
+            kind = f"process{'es' if number > 1 else ''} on {processes.device.type}"
+            print(f"Each system trains in {number} {kind}.", flush=True)
             prepare(experiment)
-        if experiment.jobs > 1 and processes.num_processes == 1:
+        processes.wait_for_everyone()
+        if experiment.jobs > 1 and number == 1:
             run_side_by_side(experiment, [sys.executable, __file__, options.config, *options.overrides])
         else:
             for name in experiment.systems:

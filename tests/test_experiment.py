@@ -28,7 +28,9 @@ from hf_posenc.modeling.translation import Translations
 from hf_posenc.training import LengthTrainer
 
 ROOT = Path(__file__).parent.parent
-CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.name != "base.yaml")
+CONFIGS = sorted(
+    path for path in (ROOT / "configs").rglob("*.yaml") if path.name != "base.yaml" and path.parent.name != "accelerate"
+)
 
 TINY: dict[str, Any] = {
     "data": {

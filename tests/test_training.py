@@ -13,9 +13,10 @@ import yaml
 from safetensors.torch import load_file, save_file
 from test_experiment import TINY
 from torch import nn
+from torch._dynamo.utils import counters
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_posenc.arguments import arguments
+from hf_posenc.arguments import TrainingArguments, arguments
 from hf_posenc.callbacks import ProgressBar
 from hf_posenc.checkpoints import mean_weights
 from hf_posenc.config import Experiment, load_experiment
@@ -274,6 +275,35 @@ def test_a_mean_of_more_checkpoints_than_there_are_is_refused(tmp_path):
 def test_arguments_that_cannot_be_are_refused(tmp_path, settings, message):
     with pytest.raises(ValueError, match=message):
         arguments(settings, tmp_path)
+
+
+def test_several_gpus_are_not_for_one_process(tmp_path, monkeypatch):
+    """transformers would have it split every batch among them, whatever its tokens."""
+    monkeypatch.setattr(TrainingArguments, "n_gpu", 8)
+    with pytest.raises(ValueError, match=r"one GPU, but this one sees 8; .*eight_gpus.yaml .*CUDA_VISIBLE_DEVICES=0"):
+        arguments({}, tmp_path)
+
+
+def losses(tmp_path: Path, name: str, *overrides: str) -> list[float]:
+    """Of a run of eight steps without dropout."""
+    experiment = tiny(tmp_path, f"name={name}", "model.dropout=0.0", "train.max_steps=8", *overrides)
+    return [line["loss"] for line in trained(experiment) if "loss" in line]
+
+
+def test_bf16_has_the_losses_of_full_precision_but_for_its_digits(tmp_path):
+    full, half = losses(tmp_path, "full"), losses(tmp_path, "half", "train.bf16=true")
+    assert half == pytest.approx(full, rel=2e-3)
+    assert half != full
+
+
+@pytest.mark.slow
+def test_a_compiled_model_has_the_losses_of_one_that_is_not(tmp_path):
+    """Captured, and not made into C++, which takes minutes."""
+    before = counters["stats"]["unique_graphs"]
+    assert losses(tmp_path, "compiled", "train.torch_compile_backend=aot_eager") == pytest.approx(
+        losses(tmp_path, "plain"), rel=1e-5
+    )
+    assert counters["stats"]["unique_graphs"] > before
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_names_step_pairs_and_last_checkpoint(tmp_path, monkeypatch):

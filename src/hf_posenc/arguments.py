@@ -60,4 +60,11 @@ def arguments(settings: dict[str, Any], folder: Path) -> TrainingArguments:
         settings |= {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": NEVER, "save_steps": NEVER}
     if kept := settings.get("average_checkpoints"):
         settings["save_total_limit"] = max(kept, settings["save_total_limit"])
-    return TrainingArguments(output_dir=str(folder / "checkpoints"), **settings)
+    made = TrainingArguments(output_dir=str(folder / "checkpoints"), **settings)
+    if made.n_gpu > 1:
+        raise ValueError(
+            f"A process trains on one GPU, but this one sees {made.n_gpu}; start one for each by accelerate launch "
+            "--config_file configs/accelerate/eight_gpus.yaml train.py CONFIG, or show it a single one by "
+            "CUDA_VISIBLE_DEVICES=0."
+        )
+    return made

@@ -13,6 +13,7 @@ from tqdm.auto import tqdm
 from transformers import TrainerCallback
 
 from .config import write_whole
+from .processes import any_process
 
 
 class ProgressBar(TrainerCallback):
@@ -99,10 +100,12 @@ class EvaluateWithinEpoch(TrainerCallback):
 
 
 class StopWhenTold(TrainerCallback):
-    """At SIGTERM, which a cluster sends before it takes the machine away: finish the step, save, stop."""
+    """At SIGTERM, which a cluster sends before it takes the machine away: finish the step, save, stop.
+
+    Of several processes all stop if one is told."""
 
     def __init__(self) -> None:
-        self.told = False
+        self.told = self.stopped = False
         self.before: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -110,9 +113,11 @@ class StopWhenTold(TrainerCallback):
             self.before = signal.signal(signal.SIGTERM, lambda number, frame: setattr(self, "told", True))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.told:
+        self.stopped = any_process(self.told)
+        if self.stopped:
             control.should_save = control.should_training_stop = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.before is not None:
             signal.signal(signal.SIGTERM, self.before)
+        self.stopped = any_process(self.told)

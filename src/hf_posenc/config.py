@@ -6,6 +6,7 @@ files, relative to the config file, that register encodings of one's own. Nothin
 """
 
 import difflib
+import hashlib
 import importlib.util
 import os
 import re
@@ -271,6 +272,10 @@ def differing_key(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = 
         elif ours != theirs:
             return f"{prefix}{key} was {ours!r} and is {theirs!r}"
     return None
+
+
+def short_hash(content: str | bytes) -> str:
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:12]
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -13,7 +13,6 @@
 Whatever is there already and belongs to the same settings is used as it is, so an interrupted run goes on where it was.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -29,12 +28,13 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, set_seed
 
 from .arguments import arguments
 from .checkpoints import check_weights
-from .config import DataSettings, Experiment, ScoreSettings, System, differing_key, write_whole
+from .config import DataSettings, Experiment, ScoreSettings, System, differing_key, short_hash, write_whole
 from .data import encode_pairs, filter_lengths, join_consecutive, load_pairs, train_tokenizer
 from .data.files import digests, named_folder
 from .evaluation import score, translate_test_set
 from .modeling.tokenization_posenc import PosEncTokenizer
 from .plots import bleu_by_length, save_figure
+from .processes import refuse_difference
 from .tables import length_table, markdown, overview_table, text
 from .training import train
 
@@ -185,6 +185,8 @@ def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
     """
     system = experiment.systems[name]
     folder = experiment.folder / name
+    steps = ("settings.yaml", "model", "scores.json")
+    refuse_difference({f"{name}/{step}": written(folder / step) for step in steps})
     if (folder / "scores.json").exists():
         return
     tokenizer = shared_tokenizer(experiment, system)
@@ -204,8 +206,8 @@ def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     tests = {name: test_set(experiment, system, name, tokenizer) for name in test_sets(system)}
     made = {
         name: translate_test_set(
-            model, tokenizer, test, system, folder / "translations" / f"{name}.jsonl", progress=True,
-            description=f"{system.name}: {name}", bar=bar,
+            model, tokenizer, test, system, folder / "translations" / f"{name}.jsonl",
+            progress=processes.is_main_process, description=f"{system.name}: {name}", bar=bar,
         )
         for name, test in tests.items()
     }  # fmt: skip
@@ -230,12 +232,12 @@ def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     model = AutoModelForSeq2SeqLM.from_config(config)
     pairs = training_pairs(experiment, system, tokenizer)
     validation = validation_pairs(experiment, system, tokenizer)
-    facts = train(model, tokenizer, pairs, validation, system.train, folder, name=system.name, bar=bar)
-    facts |= {"parameters": model.num_parameters(), "pairs": len(pairs)}
-    model.generation_config.update(num_beams=system.score.num_beams, max_length=512)
+    trained, facts = train(model, tokenizer, pairs, validation, system.train, folder, name=system.name, bar=bar)
+    facts |= {"parameters": trained.num_parameters(), "pairs": len(pairs)}
+    trained.generation_config.update(num_beams=system.score.num_beams, max_length=512)
 
     def save(unfinished: Path) -> None:
-        model.save_pretrained(unfinished)
+        trained.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
         (unfinished / "training.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
@@ -295,8 +297,9 @@ def languages(system: System) -> dict[str, str]:
     return {"source_language": system.data.source_language, "target_language": system.data.target_language}
 
 
-def short_hash(content: str) -> str:
-    return hashlib.sha256(content.encode()).hexdigest()[:12]
+def written(path: Path) -> str:
+    """When a file was written, to the nanosecond: by this, processes know whether they see the same one."""
+    return f"written at {path.stat().st_mtime_ns}" if path.exists() else "missing"
 
 
 def whole(folder: Path, save: Callable[[Path], Any]) -> None:

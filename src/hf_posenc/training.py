@@ -25,9 +25,13 @@ from transformers import (
 from .arguments import TrainingArguments, arguments
 from .callbacks import EvaluateWithinEpoch, LossLog, ProgressBar, StopWhenTold
 from .checkpoints import last_whole_checkpoint, mean_weights
+from .config import short_hash
 from .data.batches import EpochSampler, LengthGroupedSampler, TokenBudgetSampler
 from .modeling.translation import check_tokenizer
+from .processes import any_process, refuse_difference
+from .sharding import shard_by_layers, with_weights
 
+ELSEWHERE = "Training stops because the loss of another process is not to be trained on; its message says more."
 WORSE_THAN_GUESSING = 10  # times the loss of a uniform guess: what has exploded does not come back
 
 
@@ -41,9 +45,9 @@ def train(
     *,
     name: str,
     bar: int = 0,
-) -> dict[str, Any]:
-    """Train `model` in place, from the last whole checkpoint in `folder`; returns steps, seconds and the last loss. At
-    SIGTERM a SystemExit, with everything saved.
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Train `model` from the last whole checkpoint in `folder`. Returns the trained one, which is whole in the first
+    process, and steps, seconds and the last loss. At SIGTERM a SystemExit, with everything saved.
 
     `bar` is the line of the progress bar, for systems that train side by side.
     """
@@ -63,14 +67,34 @@ def train(
         trainer.add_callback(EvaluateWithinEpoch(args.evaluations_per_epoch))
     if args.early_stopping_patience is not None:
         trainer.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
-    result = trainer.train(resume_from_checkpoint=last_whole_checkpoint(folder / "checkpoints"))
-    if stop.told:
+    if trainer.is_fsdp_enabled:
+        shard_by_layers(model, trainer.accelerator.state.fsdp_plugin)
+    checkpoint = last_whole_checkpoint(folder / "checkpoints")
+    refuse_difference(
+        {
+            "tokenizer": short_hash(tokenizer.to_str()),
+            "training pairs": lengths_of(pairs),
+            "validation pairs": None if validation is None else lengths_of(validation),
+            "checkpoint": checkpoint,
+        }
+    )
+    result = trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.accelerator.wait_for_everyone()  # the first process has written everything
+    if stop.stopped:
         raise SystemExit(f"SIGTERM stopped {name} at step {result.global_step}; the same command goes on from there.")
-    if args.average_checkpoints is not None:
-        model.load_state_dict(mean_weights(folder / "checkpoints", args.average_checkpoints), strict=False)
+    if args.average_checkpoints is None:
+        weights = trainer.accelerator.get_state_dict(trainer.model)
+    else:
+        weights = mean_weights(folder / "checkpoints", args.average_checkpoints)
     seconds = json.loads((folder / "training.jsonl").read_text(encoding="utf-8").splitlines()[-1])["seconds"]
     facts = {"steps": result.global_step, "seconds": seconds, "loss": result.training_loss}
-    return facts | {"processes": args.world_size}
+    return with_weights(model, weights), facts | {"processes": args.world_size}
+
+
+def lengths_of(pairs: Dataset) -> str:
+    """How many pairs, and a hash of their lengths."""
+    columns = pairs.with_format("numpy")
+    return f"{len(pairs)} {short_hash(columns['source_length'][:].tobytes() + columns['target_length'][:].tobytes())}"
 
 
 def perplexity(evaluated: EvalPrediction) -> dict[str, float]:
@@ -88,6 +112,7 @@ class LengthTrainer(Seq2SeqTrainer):
     """
 
     args: TrainingArguments
+    model: PreTrainedModel
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -125,8 +150,9 @@ class LengthTrainer(Seq2SeqTrainer):
         self.seen_since = self.seen_since or time.monotonic()
         described = {name: inputs[name] for name in ("input_ids", "labels")}
         loss = super().training_step(model, inputs, num_items_in_batch)
-        if not loss <= WORSE_THAN_GUESSING * math.log(self.model.config.decoder_vocab_size):
-            raise FloatingPointError(self.accident(float(loss), **described))
+        bad = not loss <= WORSE_THAN_GUESSING * math.log(self.model.config.decoder_vocab_size)
+        if any_process(bad):  # all of them stop, before any of them has made a step of it and saved it
+            raise FloatingPointError(self.accident(float(loss), **described) if bad else ELSEWHERE)
         return loss
 
     def accident(self, loss: float, input_ids: Tensor, labels: Tensor) -> str:
@@ -163,6 +189,14 @@ class LengthTrainer(Seq2SeqTrainer):
         each_B2 = torch.stack((nats_BT.double().sum(1), (labels != -100).sum(1)), dim=1)
         nats, tokens = each_B2.sum(0)
         return (nats / tokens).float(), each_B2, each_B2[:, 1]
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        """A checkpoint's model, from its gathered weights if it is sharded."""
+        model = self.model
+        if self.is_fsdp_enabled and self.args.should_save:
+            self.model, state_dict = with_weights(model, state_dict or {}), None
+        super()._save(output_dir, state_dict)
+        self.model = model
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
