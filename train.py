@@ -13,7 +13,8 @@ import datasets
 import transformers
 
 from hf_posenc.config import load_experiment
-from hf_posenc.experiment import prepare, report, run_system
+from hf_posenc.experiment import report, run_system
+from hf_posenc.preparation import prepare
 from hf_posenc.processes import code, join_processes, refuse_difference
 from hf_posenc.side_by_side import run_side_by_side
 

@@ -2,15 +2,22 @@
 
 import importlib
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import datasets
 import pytest
 import torch
+import yaml
+from test_experiment import TINY as SETTINGS
 
 from hf_posenc import POSITION_ENCODINGS
+from hf_posenc.config import load_experiment
+from hf_posenc.preparation import prepare
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 TINY = ["--width", "16", "--layers", "1", "--rounds", "2", "--save", "tiny"]
@@ -26,9 +33,9 @@ def benchmark(
     monkeypatch.setattr(importlib.import_module("ratios"), "HERE", tmp_path)
     (tmp_path / "README.md").write_text(README, encoding="utf-8")
 
-    def run(name: str, *options: str) -> tuple[dict[str, Any], str]:
+    def run(name: str, *options: str, tiny: list[str] = TINY) -> tuple[dict[str, Any], str]:
         module: ModuleType = importlib.import_module(name)
-        module.main([*TINY, *options])
+        module.main([*tiny, *options])
         assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["README.md", "tiny.json"]
         report = json.loads((tmp_path / "results" / "tiny.json").read_text(encoding="utf-8"))
         return report, (tmp_path / "README.md").read_text(encoding="utf-8")
@@ -101,3 +108,90 @@ def test_padding_that_cannot_be_is_refused(benchmark, capsys, wrong, reason):
     with pytest.raises(SystemExit):
         benchmark("training_step", *wrong)
     assert reason in capsys.readouterr().err
+
+
+@pytest.fixture
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "tiny.yaml"
+    data = SETTINGS["data"] | {"train": {"generator": {"seed": 1, "pairs": 400, "min_words": 6, "max_words": 30}}}
+    path.write_text(yaml.safe_dump(SETTINGS | {"data": data}), encoding="utf-8")
+    return path
+
+
+BUDGET = ["--tokens-per-batch", "200", "--steps", "2", "--rounds", "2", "--system", "relative"]
+
+
+def test_ways_to_make_batches_are_compared(benchmark, config, capsys):
+    report, readme = benchmark("batching", str(config), *BUDGET, tiny=["--save", "tiny"])
+    random, grouped, budget = report["records"]
+    assert [record["batching"] for record in report["records"]] == ["random", "grouped", "budget"]
+    for record in report["records"]:
+        assert 0 < record["speed_ratio_min"] <= record["speed_ratio"] <= record["speed_ratio_max"]
+        assert record["batches"] == pytest.approx(budget["batches"], rel=0.1), "the same number of pairs at a time"
+    assert random["speed_ratio_min"] == random["speed_ratio_max"] == 1
+    assert budget["padding"] < grouped["padding"] < random["padding"]
+    assert budget["largest"] <= 200 < random["largest"]
+    assert report["settings"]["model"]["d_model"] == 16
+    assert str(config.parent) not in json.dumps(report), "a report is published, and nobody's folders are"
+    assert readme.startswith("before\n<!-- tiny: begin -->\n| batching |")
+    assert "| `budget` |" in readme
+    with pytest.raises(SystemExit, match="--steps must be fewer than the batches"):
+        benchmark("batching", str(config), *BUDGET, "--steps", "900", tiny=[])
+
+
+def test_padding_is_that_of_the_batches_which_the_model_is_given(benchmark, config, tmp_path):
+    batching, ratios = importlib.import_module("batching"), importlib.import_module("ratios")
+    parser = ratios.parser_of_all(None, rounds=1, what="")
+    for name, number in (("--tokens-per-batch", 200), ("--steps", 1)):
+        parser.add_argument(name, type=int, default=number)
+    parser.set_defaults(system="relative")
+    experiment = load_experiment(config, [f"output={tmp_path}"])
+    prepare(experiment)
+    trainings = batching.Trainings(experiment, parser.parse_args([]))
+    for record in trainings.measure():
+        epoch, _ = trainings.epoch(record["batching"])
+        assert sorted(row for rows in epoch for row in rows) == list(range(len(trainings.pairs)))
+        collate = trainings.trainer(record["batching"], 0).data_collator
+        columns = trainings.pairs.select_columns(["input_ids", "labels"])
+        batches = [collate(columns.__getitems__(rows)) for rows in epoch]
+        tokens = sum(int(batch["attention_mask"].sum() + (batch["labels"] != -100).sum()) for batch in batches)
+        places = sum(batch["input_ids"].numel() + batch["labels"].numel() for batch in batches)
+        assert tokens == trainings.lengths_N2.sum()
+        assert record["padding"] == pytest.approx(1 - tokens / places, abs=1e-4)
+
+
+def test_every_stage_of_preparing_a_run_is_measured(benchmark):
+    cache = datasets.config.HF_DATASETS_CACHE
+    sizes = ["--pairs", "300", "--vocab-size", "700", "--tokens-per-batch", "200"]
+    report, readme = benchmark("scale", *sizes, tiny=["--save", "tiny"])
+    records = {record["stage"]: record for record in report["records"]}
+    assert [line.split(" | ")[0].removeprefix("| ") for line in readme.splitlines() if line.startswith("| ")][1:] == [
+        *records
+    ]
+    kept = records.pop("cut into batches")["pairs"], records.pop("draw an epoch")["pairs"]
+    kept += (records.pop("fetch 200 batches")["pairs"],)
+    assert 0 < kept[0] < 300, "some pairs are too long, as in any real text"
+    assert kept[0] == kept[1] == kept[2]
+    for record in records.values():
+        assert record["pairs"] == report["pairs"] == 300
+        assert record["resident_mib"] > record["anonymous_mib"] > 0
+        assert record["disk_mib"] > 0
+    assert cache == datasets.config.HF_DATASETS_CACHE
+
+
+def test_a_folder_that_holds_something_is_not_measured_in(benchmark, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        benchmark("scale", "--folder", str(tmp_path), tiny=[])
+    assert "is not empty; name a new folder" in capsys.readouterr().err
+
+
+def test_a_peak_is_seen_after_it_is_over_and_in_a_child_too(benchmark):
+    scale = importlib.import_module("scale")
+    before, peak = scale.held(), scale.Peak()
+    peak.start()
+    block = b"x" * 2**26
+    held = "import time; block = b'x' * 2**26; time.sleep(0.3)"
+    subprocess.run([sys.executable, "-c", held], check=True)
+    del block
+    assert peak.end()["anonymous_mib"] - before["anonymous_mib"] >= 127
+    assert scale.held()["anonymous_mib"] - before["anonymous_mib"] < 64

@@ -22,9 +22,10 @@ from hf_posenc.checkpoints import check_weights, last_whole_checkpoint
 from hf_posenc.config import load_experiment
 from hf_posenc.data import load_pairs, train_tokenizer
 from hf_posenc.evaluation import translate_test_set
-from hf_posenc.experiment import prepare, report, run_system, training_pairs
+from hf_posenc.experiment import report, run_system
 from hf_posenc.generator import generate_pairs
 from hf_posenc.modeling.translation import Translations
+from hf_posenc.preparation import prepare, training_pairs
 from hf_posenc.training import LengthTrainer
 
 ROOT = Path(__file__).parent.parent
@@ -77,7 +78,7 @@ def load(config: Path, *overrides: str) -> Any:
 def test_every_config_file_resolves(path: Path) -> None:
     experiment = load_experiment(path)
     assert experiment.name == path.stem
-    assert len(experiment.systems) >= 3
+    assert experiment.systems
 
 
 def test_a_file_overrides_what_it_extends_and_the_command_line_overrides_both(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ def write_config(tmp_path: Path, steps: int, save_steps: int = 1) -> Path:
 def run(path: Path, name: str, largest_file: int | None = None) -> None:
     """What a child does: all of train.py for one system."""
     from hf_posenc.config import load_experiment
-    from hf_posenc.experiment import prepare, run_system
+    from hf_posenc.experiment import run_system
+    from hf_posenc.preparation import prepare
 
     torch.set_num_threads(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
