@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 
 from .arguments import arguments
 from .config import DataSettings, Experiment, ScoreSettings, System, differing_key, short_hash, write_whole
-from .data import encode_pairs, filter_lengths, join_consecutive, load_pairs, train_tokenizer
+from .data import encode_pairs, filter_lengths, join_consecutive, lengths, load_pairs, train_tokenizer
 from .data.files import digests, named_folder
 from .modeling.tokenization_posenc import PosEncTokenizer
 
@@ -39,8 +39,8 @@ def prepare(experiment: Experiment) -> None:
 def check_lengths(system: System, encoded: list[Dataset], tests: list[Dataset]) -> None:
     """Refuse, before training, pairs that are longer than the system's encodings can tell apart."""
     config = system.model_config(system.data.vocab_size)
-    sources = max(pairs.with_format("numpy")["source_length"][:].max() for pairs in [*encoded, *tests])
-    targets = max(pairs.with_format("numpy")["target_length"][:].max() for pairs in encoded)
+    sources = max(lengths(pairs, "source").max() for pairs in [*encoded, *tests])
+    targets = max(lengths(pairs, "target").max() for pairs in encoded)
     for side, length, longest in (
         ("source", sources, config.longest_source),
         ("target", targets, config.longest_target),

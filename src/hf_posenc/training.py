@@ -26,6 +26,7 @@ from .arguments import TrainingArguments, arguments
 from .callbacks import EvaluateWithinEpoch, LossLog, ProgressBar, StopWhenTold
 from .checkpoints import last_whole_checkpoint, mean_weights
 from .config import short_hash
+from .data import lengths
 from .data.batches import EpochSampler, LengthGroupedSampler, TokenBudgetSampler
 from .modeling.translation import check_tokenizer
 from .processes import any_process, refuse_difference
@@ -93,8 +94,7 @@ def train(
 
 def lengths_of(pairs: Dataset) -> str:
     """How many pairs, and a hash of their lengths."""
-    columns = pairs.with_format("numpy")
-    return f"{len(pairs)} {short_hash(columns['source_length'][:].tobytes() + columns['target_length'][:].tobytes())}"
+    return f"{len(pairs)} {short_hash(lengths(pairs, 'source').tobytes() + lengths(pairs, 'target').tobytes())}"
 
 
 def perplexity(evaluated: EvalPrediction) -> dict[str, float]:
@@ -121,19 +121,19 @@ class LengthTrainer(Seq2SeqTrainer):
         self.seen_since = 0.0
 
     def get_train_dataloader(self) -> DataLoader:
-        args, columns = self.args, self.train_dataset.with_format("numpy")
+        args, pairs = self.args, self.train_dataset
         share = {"seed": args.seed, "rank": args.process_index, "num_ranks": args.world_size}
         sampler: EpochSampler
         if args.tokens_per_batch is not None:
             special = self.processing_class.num_special_tokens_to_add()
-            source, target = (columns[f"{side}_length"][:] + special for side in ("source", "target"))
+            source, target = lengths(pairs, "source") + special, lengths(pairs, "target") + special
             sampler = TokenBudgetSampler(source, target, args.tokens_per_batch, **share)
         elif args.train_sampling_strategy == "group_by_length":
-            sampler = LengthGroupedSampler(columns["source_length"][:], args.train_batch_size, **share)
+            sampler = LengthGroupedSampler(lengths(pairs, "source"), args.train_batch_size, **share)
         else:
             return super().get_train_dataloader()
         loader = DataLoader(
-            self._remove_unused_columns(self.train_dataset, description="training"),
+            self._remove_unused_columns(pairs, description="training"),
             batch_sampler=sampler,
             collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,

@@ -113,14 +113,19 @@ def encode_pairs(
     return _map(pairs, encode, features)
 
 
+def lengths(encoded: Dataset, side: str) -> np.ndarray:
+    """The lengths (N) of all sources or targets, in subwords without special tokens."""
+    name = f"{side}_length"  # by way of Arrow, because a selection of millions of pairs is read four times as fast
+    return encoded.select_columns([name]).with_format("arrow")[:][name].to_numpy()
+
+
 def filter_lengths(encoded: Dataset, *, min_length: int | None, max_length: int | None) -> Dataset:
     """The pairs to train on: neither side is empty, shorter than `min_length` or longer than `max_length` subwords.
 
     How many are dropped is logged, empty ones as a warning. A ValueError if none is left. Test sets are not filtered:
     a pair with an empty side is scored like any other.
     """
-    lengths = encoded.with_format("numpy")
-    source, target = lengths["source_length"][:], lengths["target_length"][:]
+    source, target = lengths(encoded, "source"), lengths(encoded, "target")
     shorter, longer = np.minimum(source, target), np.maximum(source, target)
     least, most = max(min_length or 0, 1), np.inf if max_length is None else max_length
     kept = (shorter >= least) & (longer <= most)
