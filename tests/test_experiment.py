@@ -25,7 +25,7 @@ from hf_posenc.evaluation import translate_test_set
 from hf_posenc.experiment import report, run_system
 from hf_posenc.generator import generate_pairs
 from hf_posenc.modeling.translation import Translations
-from hf_posenc.preparation import prepare, training_pairs
+from hf_posenc.preparation import prepare, shared_tokenizer, training_pairs
 from hf_posenc.training import LengthTrainer
 
 ROOT = Path(__file__).parent.parent
@@ -357,6 +357,44 @@ def test_a_vocabulary_that_cannot_be_is_refused(
         prepare(load(config, "model.share_encoder_decoder_embeddings=true", override))
 
 
+def test_a_preparation_that_failed_binds_nothing(config: Path) -> None:
+    pairs = list(generate_pairs(seed=1, pairs=80, min_words=6, max_words=12))
+    lines = [f"{de}\t{en}\n" for de, en in pairs]
+    file = config.parent / "train.tsv"
+    file.write_text("".join(lines[:60]) + "no tab\n", encoding="utf-8")
+    data = [f"data.folder={config.parent}", "data.train={files: train.tsv}"]
+    with pytest.raises(ValueError, match="two columns"):
+        prepare(load(config, *data))
+    file.write_text("".join(lines[:60]), encoding="utf-8")
+    with pytest.raises(ValueError, match="use at most"):
+        prepare(load(config, *data, "data.vocab_size=9000"))
+    for bound in (1, 2):
+        with pytest.raises(ValueError, match="choose bounds"):
+            prepare(load(config, *data, "data.vocab_size=400", f"data.max_length={bound}"))
+    experiment = load(config, *data, "data.vocab_size=410", "data.max_length=null")
+    prepare(experiment)
+    assert len(shared_tokenizer(experiment)) == 410
+    file.write_text("".join(lines[:70]), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"files\.train\.tsv was"):
+        prepare(load(config, *data, "data.vocab_size=410", "data.max_length=null"))
+    with pytest.raises(ValueError, match=r"data\.vocab_size was 410 and is 420"):
+        prepare(load(config, *data, "data.vocab_size=420", "data.max_length=null"))
+
+
+def test_pairs_are_encoded_again_where_a_failed_preparation_had_other_files(config: Path) -> None:
+    pairs = list(generate_pairs(seed=1, pairs=80, min_words=6, max_words=12))
+    lines = [f"{de}\t{en}\n" for de, en in pairs]
+    file = config.parent / "train.tsv"
+    data = [f"data.folder={config.parent}", "data.train={files: train.tsv}", "data.vocab_size=410"]
+    file.write_text("".join(lines[:60]), encoding="utf-8")
+    with pytest.raises(FileNotFoundError):
+        prepare(load(config, *data, "data.max_length=null", "data.validation={files: missing.tsv}"))
+    file.write_text("".join(lines), encoding="utf-8")
+    experiment = load(config, *data, "data.max_length=null")
+    prepare(experiment)
+    assert len(training_pairs(experiment, experiment.systems["relative"], shared_tokenizer(experiment))) == 80
+
+
 def test_a_run_whose_files_have_changed_is_refused(config: Path) -> None:
     for name, lines in (("train", 60), ("test", 6)):
         pairs = list(generate_pairs(seed=1, pairs=lines, min_words=6, max_words=12))
@@ -368,7 +406,9 @@ def test_a_run_whose_files_have_changed_is_refused(config: Path) -> None:
     file = config.parent / "test.tsv"
     before = file.read_text(encoding="utf-8")
     file.write_text(before.replace(".", "!"), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"test\.tsv has changed since .*tiny was made; put the file back, give"):
+    with pytest.raises(
+        ValueError, match=r"belongs to the settings and files .*tiny/absolute files\.test\.tsv was '\w+' and is"
+    ):
         prepare(load(config, *arguments))
     file.write_text(before, encoding="utf-8")
     moved = config.parent / "elsewhere"

@@ -43,7 +43,7 @@ def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
     refuse_difference({f"{name}/{step}": written(folder / step) for step in steps})
     if (folder / "scores.json").exists():
         return
-    tokenizer = shared_tokenizer(experiment, system)
+    tokenizer = shared_tokenizer(experiment)
     if not (folder / "model").exists():
         train_system(experiment, system, tokenizer, bar)
     score_system(experiment, system, tokenizer, bar)

@@ -15,7 +15,7 @@ from datasets import Dataset, concatenate_datasets, load_from_disk
 from transformers import AutoTokenizer
 
 from .arguments import arguments
-from .config import DataSettings, Experiment, ScoreSettings, System, differing_key, short_hash, write_whole
+from .config import VOCABULARY, DataSettings, Experiment, ScoreSettings, System, differing_key, short_hash, write_whole
 from .data import encode_pairs, filter_lengths, join_consecutive, lengths, load_pairs, train_tokenizer
 from .data.files import digests, named_folder
 from .modeling.tokenization_posenc import PosEncTokenizer
@@ -26,14 +26,15 @@ def prepare(experiment: Experiment) -> None:
     for system in experiment.systems.values():
         arguments(system.train, experiment.folder / system.name)
         check_same_settings(experiment, system)
-    check_same_files(experiment)
-    first, *_ = experiment.systems.values()
-    tokenizer = shared_tokenizer(experiment, first)
+    tokenizer = prepared_tokenizer(experiment)
     for system in experiment.systems.values():
         training = training_pairs(experiment, system, tokenizer)
         validation = validation_pairs(experiment, system, tokenizer)
         tests = [test_set(experiment, system, name, tokenizer) for name in test_sets(system)]
         check_lengths(system, [training] if validation is None else [training, validation], tests)
+    for system in experiment.systems.values():  # from here on a change of them is refused
+        if not (path := settings_path(experiment, system)).exists():
+            write_whole(path, yaml.safe_dump(everything_of(system), sort_keys=False, allow_unicode=True))
 
 
 def check_lengths(system: System, encoded: list[Dataset], tests: list[Dataset]) -> None:
@@ -53,49 +54,67 @@ def check_lengths(system: System, encoded: list[Dataset], tests: list[Dataset]) 
             )
 
 
+def settings_path(experiment: Experiment, system: System) -> Path:
+    return experiment.folder / system.name / "settings.yaml"
+
+
 def check_same_settings(experiment: Experiment, system: System) -> None:
-    """Refuse a run directory that other settings have made, and write down those of a new one."""
-    path = experiment.folder / system.name / "settings.yaml"
-    settings = system.settings()
+    """Refuse a run directory that other settings, or files of other content, have made."""
+    path = settings_path(experiment, system)
     if not path.exists():
-        write_whole(path, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
         return
     saved = yaml.safe_load(path.read_text(encoding="utf-8"))
     data, score = DataSettings(**saved["data"]), ScoreSettings(**saved["score"])
     of_the_run = System(
         system.name, data, score, saved["model"], saved["train"]
     )  # what is newer than it, at its default
-    if difference := differing_key(of_the_run.settings(), settings):
+    given = files_of(system)
+    files = {name: digest for name, digest in saved.get("files", {}).items() if name in given}
+    if difference := differing_key(of_the_run.settings() | {"files": given | files}, everything_of(system)):
         raise ValueError(
-            f"A run directory belongs to the settings that made it, but in {path.parent} {difference}; undo the "
-            f"change, give the run another name (name=...), or delete the directory."
+            f"A run directory belongs to the settings and files that made it, but in {path.parent} {difference}; undo "
+            f"the change, give the run another name (name=...), or delete the directory."
         )
 
 
-def check_same_files(experiment: Experiment) -> None:
-    """Refuse files that are no longer those that a run was made from, and write down those of a new one."""
-    path = experiment.folder / "data" / "files.json"
-    first, *_ = experiment.systems.values()
-    corpora = [first.data.train, first.data.validation or {}, *first.data.test.values()]
-    corpora += [system.data.train for system in experiment.systems.values()]
-    found = {name: digest for where in corpora for name, digest in digests(where, first.data.folder).items()}
-    saved = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    for name in found.keys() & saved.keys():
-        if found[name] != saved[name]:
-            raise ValueError(
-                f"A run directory belongs to the data that made it, but {name} has changed since {experiment.folder} "
-                "was made; put the file back, give the run another name (name=...), or delete the directory."
-            )
-    if found.keys() - saved.keys():
-        write_whole(path, json.dumps(saved | found, indent=1))
+def everything_of(system: System) -> dict[str, Any]:
+    """What a run directory remembers of a system."""
+    return system.settings() | {"files": files_of(system)}
 
 
-def shared_tokenizer(experiment: Experiment, system: System) -> PosEncTokenizer:
-    """The vocabulary of all systems, trained or taken over once."""
+def files_of(system: System) -> dict[str, str]:
+    """A hash of each local file that the system reads."""
+    corpora = [system.data.train, system.data.validation or {}, *system.data.test.values()]
+    return {name: digest for where in corpora for name, digest in digests(where, system.data.folder).items()}
+
+
+def prepared_tokenizer(experiment: Experiment) -> PosEncTokenizer:
+    """The vocabulary of all systems, trained or taken over once; and again where preparation had failed behind it and
+    the settings are others now."""
     folder = experiment.folder / "tokenizer"
+    first, *_ = experiment.systems.values()
+    names = (*VOCABULARY, "source_language", "target_language", "train")
+    depends_on = {name: getattr(first.data, name) for name in names} | {
+        "files": digests(first.data.train, first.data.folder)
+    }
+    made_from = json.dumps(depends_on, indent=1)
+    in_use = any(settings_path(experiment, system).exists() for system in experiment.systems.values())
+    if folder.exists() and not in_use and (folder / "made_from.json").read_text(encoding="utf-8") != made_from:
+        shutil.rmtree(folder)
     if not folder.exists():
-        whole(folder, new_tokenizer(system.data, system).save_pretrained)
-    return PosEncTokenizer.from_pretrained(folder)
+        tokenizer = new_tokenizer(first.data, first)
+
+        def save(unfinished: Path) -> None:
+            tokenizer.save_pretrained(unfinished)
+            write_whole(unfinished / "made_from.json", made_from)
+
+        whole(folder, save)
+    return shared_tokenizer(experiment)
+
+
+def shared_tokenizer(experiment: Experiment) -> PosEncTokenizer:
+    """The vocabulary of all systems."""
+    return PosEncTokenizer.from_pretrained(experiment.folder / "tokenizer")
 
 
 def new_tokenizer(data: DataSettings, system: System) -> PosEncTokenizer:
@@ -133,12 +152,16 @@ def validation_pairs(experiment: Experiment, system: System, tokenizer: PosEncTo
 
 def encoded_pairs(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, where: dict[str, Any]) -> Dataset:
     """The pairs that `where` describes as token ids, kept in the run."""
-    key = json.dumps(where, sort_keys=True)
-    folder = experiment.folder / "data" / f"encoded-{short_hash(key)}"
+    folder = experiment.folder / "data" / f"encoded-{key_of(system, where, tokenizer)}"
     if not folder.exists():
         encoded = encode_pairs(load(system, where), tokenizer, **languages(system))
         whole(folder, encoded.save_to_disk)
     return load_from_disk(str(folder))
+
+
+def key_of(system: System, where: dict[str, Any], tokenizer: PosEncTokenizer) -> str:
+    """A hash of all that encoded pairs are made from."""
+    return short_hash(json.dumps([where, digests(where, system.data.folder), tokenizer.to_str()], sort_keys=True))
 
 
 def test_sets(system: System) -> dict[str, tuple[dict[str, Any], int]]:
@@ -152,9 +175,9 @@ def test_sets(system: System) -> dict[str, tuple[dict[str, Any], int]]:
 
 def test_set(experiment: Experiment, system: System, name: str, tokenizer: PosEncTokenizer) -> Dataset:
     """A test set's pairs and their `source_length` in subwords, kept in the run."""
-    folder = experiment.folder / "data" / f"test-{name}"
+    where, k = test_sets(system)[name]
+    folder = experiment.folder / "data" / f"test-{name}-{key_of(system, where, tokenizer)}"
     if not folder.exists():
-        where, k = test_sets(system)[name]
         pairs = join_consecutive(load(system, where), k)
         lengths = encode_pairs(pairs, tokenizer, **languages(system))["source_length"]
         whole(folder, pairs.add_column("source_length", lengths).save_to_disk)

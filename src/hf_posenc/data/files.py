@@ -12,6 +12,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import zip_longest
 from typing import Any
 
@@ -53,11 +54,15 @@ def digests(where: Mapping[str, Any], folder: str | None) -> dict[str, str]:
     if where.get("dataset"):
         inside = glob.glob(os.path.join(named_folder(where["dataset"], folder), "**"), recursive=True)
         paths += filter(os.path.isfile, inside)
-    found = {}
-    for path in paths:
-        with open(path, "rb") as file:
-            found[os.path.relpath(path, absolute_path("", folder))] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
+    return {
+        os.path.relpath(path, absolute_path("", folder)): _digest(path, os.stat(path).st_mtime_ns) for path in paths
+    }
+
+
+@cache
+def _digest(path: str, modified: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def named_folder(name: str, folder: str | None) -> str:
