@@ -71,33 +71,47 @@ class Step:
             torch.cuda.synchronize()
 
 
-def compare(steps: Mapping[str, Step], size: Size, options: argparse.Namespace, progress: tqdm) -> Records:
-    """A record for each of the steps: its time over that of `none` in each round."""
-    clock = CLOCKS[options.clock]
-    names = list(steps)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
+def take_turns(measures: Mapping[str, Callable[[int], float]], rounds: int, progress: tqdm) -> dict[str, list[float]]:
+    """What each measure gives in each round, which it is told: one after the other, in rotating order."""
+    names = list(measures)
+    measured: dict[str, list[float]] = {name: [] for name in names}
     gc.collect()
     gc.freeze()  # What is there now is not looked at again, so that collecting what a step leaves takes no time.
-    for number in range(options.rounds):
+    for number in range(rounds):
         first = number % len(names)
         for name in names[first:] + names[:first]:
             gc.collect()
-            seconds[name].append(steps[name].seconds(clock))
+            measured[name].append(measures[name](number))
             progress.update()
     gc.unfreeze()
-    records = []
-    for name in names:
-        ratios = [mine / base for mine, base in zip(seconds[name], seconds["none"], strict=True)]
-        records.append({
+    return measured
+
+
+def spread(name: str, mine: Sequence[float], base: Sequence[float]) -> dict[str, float]:
+    """The median of the ratios within a round, and the least and the greatest of them."""
+    ratios = [one / other for one, other in zip(mine, base, strict=True)]
+    rounded = (round(figure(ratios), 4) for figure in (median, min, max))
+    return dict(zip((name, f"{name}_min", f"{name}_max"), rounded, strict=True))
+
+
+def compare(steps: Mapping[str, Step], size: Size, options: argparse.Namespace, progress: tqdm) -> Records:
+    """A record for each of the steps: its time over that of `none` in each round."""
+    clock = CLOCKS[options.clock]
+
+    def timed(step: Step) -> Callable[[int], float]:
+        return lambda number: step.seconds(clock)
+
+    seconds = take_turns({name: timed(step) for name, step in steps.items()}, options.rounds, progress)
+    return [
+        {
             "encoding": name,
             "batch": size[0],
             "length": size[1],
-            "time_ratio": round(median(ratios), 4),
-            "time_ratio_min": round(min(ratios), 4),
-            "time_ratio_max": round(max(ratios), 4),
+            **spread("time_ratio", seconds[name], seconds["none"]),
             "milliseconds": round(1000 * median(seconds[name]), 1),
-        })  # fmt: skip
-    return records
+        }
+        for name in steps
+    ]
 
 
 def machine(device: str) -> dict[str, Any]:
@@ -134,13 +148,16 @@ def markdown(report: dict[str, Any]) -> str:
         row = [cell.format(**cells[name, *size]) for size in sizes for cell in columns.values()]
         lines.append("| " + " | ".join([f"`{name}`", *row]) + " |")
     absolute = "; ".join(template.format(**cells["none", *size]) for size in sizes)
-    facts = report["machine"]
-    where = facts["gpu"] or f"{facts['cpu']}, {facts['threads']} of {facts['cores']} cores"
     padding = f"{100 * report['padding']:.0f} % padding, " if report.get("padding") else ""
-    how = f"Median (min-max) of {report['rounds']} rounds, {padding}{report['dtype']}, {report['clock']} time, {where}"
-    versions = f"torch {facts['torch']}, transformers {facts['transformers']}"
-    lines += ["", f"`none` itself: {absolute}. {how}; {versions}."]
+    how = f"Median (min-max) of {report['rounds']} rounds, {padding}{report['dtype']}, {report['clock']} time"
+    lines += ["", f"`none` itself: {absolute}. {how}, {where(report['machine'])}."]
     return "\n".join(lines)
+
+
+def where(facts: dict[str, Any]) -> str:
+    """The machine and the versions, for the line below a table."""
+    hardware = facts["gpu"] or f"{facts['cpu']}, {facts['threads']} of {facts['cores']} cores"
+    return f"{hardware}; torch {facts['torch']}, transformers {facts['transformers']}"
 
 
 def write(path: Path, text: str) -> None:
@@ -151,11 +168,11 @@ def write(path: Path, text: str) -> None:
     unfinished.replace(path)
 
 
-def save(report: dict[str, Any], name: str) -> None:
+def save(report: dict[str, Any], table: str, name: str) -> None:
     """The report as JSON, and its table in README.md between the markers of that name or, without them, at the end."""
     write(HERE / "results" / f"{name}.json", json.dumps(report, indent=2) + "\n")
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    section = f"{begin}\n{markdown(report)}\n{end}"
+    section = f"{begin}\n{table}\n{end}"
     readme = HERE / "README.md"
     marked = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", flags=re.DOTALL)
     text, found = marked.subn(lambda _: section, readme.read_text(encoding="utf-8"))
@@ -167,34 +184,39 @@ def batch_by_length(text: str) -> Size:
     return int(batch), int(length)
 
 
+def parser_of_all(description: str | None, *, rounds: int, what: str) -> argparse.ArgumentParser:
+    """The options of whatever takes turns; `what` one round takes of each."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"{what} that are timed (%(default)s)")
+    parser.add_argument("--threads", type=int, help="of torch on the CPU; torch's own choice by default")
+    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="cpu: the process's own time")
+    parser.add_argument("--save", metavar="NAME", help="as results/NAME.json, and the table in benchmarks/README.md")
+    return parser
+
+
 def parser(
     description: str | None, *, encodings: Iterable[str], sizes: list[Size], rounds: int
 ) -> argparse.ArgumentParser:
-    """The options that all benchmarks have, and the defaults that each has of its own."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--rounds", type=int, default=rounds, help="steps of each encoding that are timed (%(default)s)"
-    )
+    """The options of what compares the steps of encodings, and the defaults that each benchmark has of its own."""
+    parser = parser_of_all(description, rounds=rounds, what="steps of each encoding")
     parser.add_argument(
         "--encodings", nargs="+", default=list(encodings), help="and none; rnn_nmt is RNN-NMT (%(default)s)"
     )
     parser.add_argument("--sizes", nargs="+", type=batch_by_length, default=sizes, metavar="BxL")
     parser.add_argument("--width", type=int, default=512, help="of the models (%(default)s)")
     parser.add_argument("--layers", type=int, help="of either side; by default the papers': 6 + 6, and rnn_nmt's 4 + 3")
-    parser.add_argument("--threads", type=int, help="of torch on the CPU; torch's own choice by default")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
-    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="cpu: the process's own time")
-    parser.add_argument("--save", metavar="NAME", help="as results/NAME.json, and the table in benchmarks/README.md")
     return parser
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options as given, but among the encodings `none` always and first."""
+    """The options as given, but among encodings `none` always and first."""
     options = parser.parse_args(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
-    options.encodings = list(dict.fromkeys(["none", *options.encodings]))
+    if "encodings" in options:
+        options.encodings = list(dict.fromkeys(["none", *options.encodings]))
     return options
 
 
@@ -207,5 +229,5 @@ def run(options: argparse.Namespace, measure: Callable[[Size, argparse.Namespace
             report["records"] += measure(size, options, progress)
             # Saved after every size, so that a run which is stopped leaves the sizes it finished.
             if options.save:
-                save(report, options.save)
+                save(report, markdown(report), options.save)
     print(markdown(report))

@@ -13,7 +13,7 @@ import pytest
 from datasets import Dataset, Value
 
 from hf_posenc import generator
-from hf_posenc.data import encode_pairs, filter_lengths, join_consecutive, load_pairs, train_tokenizer
+from hf_posenc.data import encode_pairs, filter_lengths, join_consecutive, lengths, load_pairs, train_tokenizer
 from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
 
 GERMAN_ENGLISH = {"source_language": "de", "target_language": "en"}
@@ -437,8 +437,8 @@ def test_encoding(tokenizer: PosEncTokenizer) -> None:
     assert other_way["input_ids"][:] == encoded["labels"][:]
 
 
-def lengths_of(lengths: list[tuple[int, int]]) -> Dataset:
-    source, target = zip(*lengths, strict=True)
+def lengths_of(pairs: list[tuple[int, int]]) -> Dataset:
+    source, target = zip(*pairs, strict=True)
     ids = [[4] * length + [2] for length in source]
     return Dataset.from_dict({"input_ids": ids, "labels": ids, "source_length": source, "target_length": target})
 
@@ -487,6 +487,16 @@ def test_nothing_left_is_refused_with_the_lengths_there_are() -> None:
     assert remedy == "choose bounds that hold some of them"
     with pytest.raises(ValueError, match=r"both sides of 1 to inf .* none of 0 is"):
         filter_lengths(encoded.select([]), min_length=None, max_length=None)
+
+
+def test_the_lengths_of_a_selection_are_its_rows() -> None:
+    """However it was selected, put together or shuffled."""
+    whole = lengths_of([(number, 100 - number) for number in range(1, 90)])
+    some = whole.select([5, 3, 3, 80])
+    for pairs in (whole, some, whole.select(range(10, 20)), some.select([1, 0]), whole.shuffle(seed=1),
+                  datasets.concatenate_datasets([some, whole, whole.shuffle(seed=2).select(range(7))])):  # fmt: skip
+        for side in ("source", "target"):
+            assert lengths(pairs, side).tolist() == list(pairs[f"{side}_length"])
 
 
 def test_the_tokenizer_learns_from_both_sides() -> None:

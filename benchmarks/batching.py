@@ -1,0 +1,205 @@
+"""Tokens a second of training under three ways to cut the same pairs into batches, taking turns in one run.
+
+- random: the stock Seq2SeqTrainer, a fixed number of pairs drawn at random;
+- grouped: the same with train_sampling_strategy="group_by_length", transformers' own sampler;
+- budget: this project's LengthTrainer, at most --tokens-per-batch tokens a side.
+
+The fixed number of pairs is the mean of the budget's, so that an average batch holds as many tokens whatever the way.
+Tokens are those of source and target, special ones included and padding not.
+"""
+
+import argparse
+import random
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import ratios
+import torch
+import transformers
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    DataCollatorForSeq2Seq,
+    PrinterCallback,
+    Seq2SeqTrainer,
+    TrainerCallback,
+    set_seed,
+)
+
+from hf_posenc.arguments import arguments as training_arguments
+from hf_posenc.config import Experiment, load_experiment
+from hf_posenc.data import lengths
+from hf_posenc.preparation import prepare, shared_tokenizer, training_pairs
+from hf_posenc.training import LengthTrainer
+
+# Whatever the config says of evaluations, checkpoints and schedules: a timed step is a step and nothing else.
+NOTHING_ELSE = {
+    "average_checkpoints": None,
+    "early_stopping_patience": None,
+    "eval_strategy": "no",
+    "evaluations_per_epoch": None,
+    "gradient_accumulation_steps": 1,
+    "load_best_model_at_end": False,
+    "logging_strategy": "no",
+    "lr_scheduler_kwargs": None,
+    "lr_scheduler_type": "constant",
+    "save_strategy": "no",
+}
+
+WAYS: dict[str, tuple[type[Seq2SeqTrainer], dict[str, Any]]] = {
+    "random": (Seq2SeqTrainer, {"train_sampling_strategy": "random"}),
+    "grouped": (Seq2SeqTrainer, {"train_sampling_strategy": "group_by_length"}),
+    "budget": (LengthTrainer, {}),
+}
+Batches = list[list[int]]
+
+
+class Ends(TrainerCallback):
+    """When each step ended."""
+
+    def __init__(self, clock: str) -> None:
+        self.clock = ratios.CLOCKS[clock]
+        self.times: list[float] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.times.append(self.clock())
+
+
+class Trainings:
+    """Trainings of one system of a config, by all of its settings but those that make the difference."""
+
+    def __init__(self, experiment: Experiment, options: argparse.Namespace) -> None:
+        self.options, self.folder = options, experiment.folder
+        self.system = experiment.systems[options.system or next(iter(experiment.systems))]
+        self.tokenizer = shared_tokenizer(experiment)
+        self.pairs = training_pairs(experiment, self.system, self.tokenizer)
+        sides = [lengths(self.pairs, side) for side in ("source", "target")]
+        self.lengths_N2 = np.stack(sides, axis=1) + self.tokenizer.num_special_tokens_to_add()
+        # The same for all: the stock trainer leaves tokens_per_batch alone, and ours then the number of pairs.
+        self.settings = self.system.train | NOTHING_ELSE
+        self.settings |= {"tokens_per_batch": options.tokens_per_batch, "max_steps": options.steps + 1}
+        batches = len(self.epoch("budget")[0])
+        if batches <= options.steps:
+            raise SystemExit(
+                f"--steps must be fewer than the batches of an epoch, {batches}, but it is {options.steps}."
+            )
+        self.settings["per_device_train_batch_size"] = round(len(self.pairs) / batches)
+
+    def trainer(self, way: str, seed: int) -> Seq2SeqTrainer:
+        kind, changes = WAYS[way]
+        set_seed(seed)
+        tokenizer = self.tokenizer
+        ids = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("pad", "bos", "eos")}
+        sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": tokenizer.target_vocab_size}
+        config = self.system.model_config(**sizes, decoder_start_token_id=tokenizer.bos_token_id, **ids)
+        model = AutoModelForSeq2SeqLM.from_config(config)
+        trainer = kind(
+            model=model,
+            args=training_arguments(self.settings | changes | {"seed": seed}, self.folder),
+            train_dataset=self.pairs,
+            data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+            processing_class=tokenizer,
+        )
+        trainer.remove_callback(PrinterCallback)
+        return trainer
+
+    def epoch(self, way: str) -> tuple[Batches, float]:
+        """The batches of a way's first epoch, as row numbers, and how many seconds its own loader took to draw them."""
+        trainer, clock = self.trainer(way, 0), ratios.CLOCKS[self.options.clock]
+        start = clock()
+        batches = [list(rows) for rows in trainer.get_train_dataloader().batch_sampler]
+        return batches, clock() - start
+
+    def speed(self, way: str, epoch: Batches, number: int) -> float:
+        """Tokens a second of a training on batches from anywhere in the epoch: its first ones need not be typical, as
+        transformers' sampler goes from long to short. One step before those that are timed finds all cold."""
+        excerpt = random.Random(number).sample(epoch, self.options.steps + 1)
+        trainer, ends = self.trainer(way, number), Ends(self.options.clock)
+        columns = self.pairs.select_columns(["input_ids", "labels"])
+        loader = DataLoader(columns, batch_sampler=excerpt, collate_fn=trainer.data_collator)
+        trainer.get_train_dataloader = lambda: loader
+        trainer.add_callback(ends)
+        trainer.train()
+        tokens = sum(int(self.lengths_N2[rows].sum()) for rows in excerpt[1:])
+        return tokens / (ends.times[-1] - ends.times[0])
+
+    def measure(self) -> ratios.Records:
+        """A record for each way: its speed over that of `random` in each round, and what is to be known of its epoch,
+        which is the share of padding among all places, and the most places that one batch has on a side."""
+        epochs: dict[str, Batches] = {}
+        records: ratios.Records = []
+        for way in WAYS:
+            epoch, seconds = self.epoch(way)
+            epochs[way] = epoch
+            places_N2 = np.array([len(rows) * self.lengths_N2[rows].max(axis=0) for rows in epoch])
+            records.append({
+                "batching": way,
+                "batches": len(epoch),
+                "pairs_per_batch": round(len(self.pairs) / len(epoch), 1),
+                "padding": round(float(1 - self.lengths_N2.sum() / places_N2.sum()), 4),
+                "largest": int(places_N2.max()),
+                "seconds_to_draw": round(seconds, 2),
+            })  # fmt: skip
+        with tqdm(total=len(epochs) * self.options.rounds, unit="training") as progress:
+            trainings = {way: partial(self.speed, way, epoch) for way, epoch in epochs.items()}
+            speeds = ratios.take_turns(trainings, self.options.rounds, progress)
+        for record in records:
+            mine = speeds[record["batching"]]
+            record |= ratios.spread("speed_ratio", mine, speeds["random"])
+            record["tokens_per_second"] = round(median(mine))
+        return records
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """A row for each way."""
+    titles = ("batching", "batches", "pairs in each", "padding", "largest", "drawn in", "tokens a second")
+    row = (
+        "| `{batching}` | {batches:,} | {pairs_per_batch:.0f} | {padding:.1%} | {largest:,} | {seconds_to_draw:.1f} s |"
+    )
+    row += " {speed_ratio:.2f} ({speed_ratio_min:.2f}-{speed_ratio_max:.2f}) |"
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    lines += [row.format(**record) for record in report["records"]]
+    base = f"`random` itself: {report['records'][0]['tokens_per_second']:,} tokens a second"
+    what = "{pairs:,} pairs of {tokens:,} tokens, a budget of {tokens_per_batch:,}".format(**report)
+    how = "Median (min-max) of {rounds} rounds of {steps} steps, {clock} time".format(**report)
+    return "\n".join([*lines, "", f"{base}. {what}. {how}, {ratios.where(report['machine'])}."])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = ratios.parser_of_all(__doc__, rounds=5, what="trainings of each way")
+    parser.add_argument("config", nargs="?", default="configs/quickstart.yaml", help="of train.py (%(default)s)")
+    parser.add_argument("overrides", nargs="*", metavar="dotted.key=value", help="settings that replace the file's")
+    parser.add_argument("--system", help="of the config; by default its first")
+    parser.add_argument("--tokens-per-batch", type=int, default=1000, help="a side, padding included (%(default)s)")
+    parser.add_argument("--steps", type=int, default=20, help="timed in each training (%(default)s)")
+    parser.add_argument("--folder", help="where the encoded pairs are kept; by default a temporary one")
+    options = ratios.parse(parser, arguments)
+    transformers.logging.set_verbosity_error()
+    with tempfile.TemporaryDirectory() as temporary:
+        experiment = load_experiment(options.config, [*options.overrides, f"output={options.folder or temporary}"])
+        prepare(experiment)
+        trainings = Trainings(experiment, options)
+        report = {
+            "config": Path(options.config).name,
+            "settings": trainings.system.settings(),
+            **{name: getattr(options, name) for name in ("tokens_per_batch", "steps", "rounds", "clock")},
+            "pairs": len(trainings.pairs),
+            "tokens": int(trainings.lengths_N2.sum()),
+            "machine": ratios.machine(trainings.trainer("budget", 0).args.device.type),
+            "records": trainings.measure(),
+        }
+    print(markdown(report))
+    if options.save:
+        ratios.save(report, markdown(report), options.save)
+
+
+if __name__ == "__main__":
+    main()
