@@ -36,9 +36,10 @@ format: $(READY)  ## format the code
 	$(RUN) -m ruff format .
 	$(RUN) -m ruff check --fix .
 
-benchmark: $(READY)  ## the cost of a step of training and of decoding under each encoding
+benchmark: $(READY)  ## the cost of a step of training and of decoding under each encoding, and of batches
 	$(RUN) benchmarks/training_step.py
 	$(RUN) benchmarks/decoding_step.py
+	$(RUN) benchmarks/batching.py
 
 clean:  ## remove the virtual environment and what tools left behind; runs stay
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache build dist

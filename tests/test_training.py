@@ -20,7 +20,7 @@ from hf_posenc.arguments import TrainingArguments, arguments
 from hf_posenc.callbacks import ProgressBar
 from hf_posenc.checkpoints import mean_weights
 from hf_posenc.config import Experiment, load_experiment
-from hf_posenc.data.batches import EpochSampler, LengthGroupedSampler, TokenBudgetSampler
+from hf_posenc.data.batches import BANDS, EpochSampler, LengthGroupedSampler, TokenBudgetSampler
 from hf_posenc.experiment import run_system
 from hf_posenc.preparation import prepare, training_pairs, validation_pairs
 from hf_posenc.training import LengthTrainer
@@ -57,7 +57,7 @@ def test_every_pair_is_in_one_batch_and_no_batch_is_over_the_budget_or_could_hol
     longest = [max(side[batch].max() for side in lengths) for batch in batches]
     filled = [len(batch) * most for batch, most in zip(batches, longest, strict=True)]
     assert max(filled) <= tokens
-    rows = np.split(sampler.by_length(np.zeros(5000)), sampler.ends[:-1])
+    rows = np.split(sampler.by_length(sampler.band), sampler.ends[:-1])
     for batch, following in itertools.pairwise(rows):
         with_one_more = [*batch, following[0]]
         assert len(with_one_more) * max(side[with_one_more].max() for side in lengths) > tokens
@@ -105,6 +105,21 @@ def test_little_of_a_batch_is_padding(lengths):
     assert padding(batches) < 0.05
     at_random = np.array_split(np.random.default_rng(1).permutation(5000), len(batches))
     assert padding(at_random) > 0.4
+
+
+def test_the_fewer_pairs_a_batch_is_chosen_from_the_wider_a_band_of_lengths_is_sorted_as_one(lengths):
+    """No other width leaves less padding, and one length at a time leaves much more."""
+    few, many = (TokenBudgetSampler(*lengths, tokens, seed=1) for tokens in (4700, 100))
+    assert few.band > many.band
+    for sampler, tokens in ((few, 4700), (many, 100)):
+        held = {}
+        for band in BANDS:
+            _, _, ends = sampler.cut(band, tokens)
+            batches = np.split(sampler.by_length(band), ends[:-1])
+            held[band] = sum(len(batch) * side[batch].max() for batch in batches for side in lengths)
+        assert held[sampler.band] == min(held.values())
+    tokens, wide, narrow = sum(side.sum() for side in lengths), *(few.cut(band, 4700)[0] for band in (few.band, 1))
+    assert 1 - tokens / wide < 0.8 * (1 - tokens / narrow)
 
 
 def test_batches_of_a_size_have_it_and_are_of_like_length(lengths):

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 from torch.utils.data import Sampler
 
+BANDS = (1, 2, 3, 4, 5, 6, 8)  # source lengths that are sorted as one: the fewer pairs, the wider is best
 MEGABATCH = 50  # batches: as many are drawn at random before they are sorted by length
 
 
@@ -74,7 +75,7 @@ class LengthGroupedSampler(EpochSampler):
 
 
 class TokenBudgetSampler(EpochSampler):
-    """Batches of at most `tokens_per_batch` tokens a side.
+    """Batches of at most `tokens_per_batch` tokens a side, with as little padding as sorting by length gives.
 
     Pairs of equal lengths change places from epoch to epoch; lengths, and so the number of batches, do not.
     `source_lengths` and `target_lengths` (N) count the tokens that a batch will hold, special ones included. Raises a
@@ -91,24 +92,30 @@ class TokenBudgetSampler(EpochSampler):
                 f"A batch holds at least one pair, but the longest side has {longest} tokens, special ones included, "
                 f"and train.tokens_per_batch={tokens_per_batch}; raise it to {longest}, or lower data.max_length."
             )
-        super().__init__(self.cut(tokens_per_batch), **share)
+        _, self.band, ends = min((self.cut(band, tokens_per_batch) for band in BANDS), key=lambda cut: cut[0])
+        super().__init__(ends, **share)
 
     def rows(self, generator: np.random.Generator) -> np.ndarray:
-        return self.by_length(generator.random(len(self.source)))
+        return self.by_length(self.band, generator.random(len(self.source)))
 
-    def by_length(self, tie_breaker: np.ndarray) -> np.ndarray:
-        """The rows by source length, and within one source length by target length, up and down in turns: where a
-        batch goes over from one source length to the next, its targets are of like length too."""
-        turn = np.where(self.source % 2 == 0, self.target, -self.target)
-        return np.lexsort((tie_breaker, turn, self.source))
+    def by_length(self, band: int, tie_breaker: np.ndarray | float = 0.0) -> np.ndarray:
+        """The rows by source length, `band` lengths at a time, and within a band by target length, up and down in
+        turns: where a batch goes over from one band to the next, its targets are of like length too."""
+        number = self.source // band
+        turn = np.where(number % 2 == 0, self.target, -self.target)
+        return np.lexsort((np.broadcast_to(tie_breaker, turn.shape), self.source, turn, number))
 
-    def cut(self, tokens_per_batch: int) -> np.ndarray:
-        """Where the batches end among the rows by length. Which of equally long rows is where makes no difference."""
-        order = self.by_length(np.zeros(len(self.source)))
-        longer = np.maximum(self.source[order], self.target[order])
+    def cut(self, band: int, tokens_per_batch: int) -> tuple[int, int, np.ndarray]:
+        """How much all batches hold, padding included, the band, and where the batches end among the rows by length.
+        Which of equally long rows is where makes no difference."""
+        order = self.by_length(band)
+        source, target = self.source[order], self.target[order]
+        longer = np.maximum(source, target)
         ends = [0]
         while ends[-1] < len(longer):
             longest = np.maximum.accumulate(longer[ends[-1] : ends[-1] + tokens_per_batch])
             fits = longest * np.arange(1, len(longest) + 1) <= tokens_per_batch  # True, then False
             ends.append(ends[-1] + int(fits.sum()))
-        return np.array(ends[1:])
+        starts = ends[:-1]
+        places = (np.maximum.reduceat(source, starts) + np.maximum.reduceat(target, starts)) @ np.diff(ends)
+        return int(places), band, np.array(ends[1:])
