@@ -379,6 +379,11 @@ def test_a_preparation_that_failed_binds_nothing(config: Path) -> None:
         prepare(load(config, *data, "data.vocab_size=410", "data.max_length=null"))
     with pytest.raises(ValueError, match=r"data\.vocab_size was 410 and is 420"):
         prepare(load(config, *data, "data.vocab_size=420", "data.max_length=null"))
+    settings = [*data, "data.max_length=null", "data.vocab_size=420"]
+    config.write_text(yaml.safe_dump(TINY | {"systems": {"newcomer": {}}}), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"tiny vocab_size was 410 and is 420; undo the change"):
+        prepare(load(config, *settings))
+    prepare(load(config, *settings, "data.vocab_size=410"))
 
 
 def test_pairs_are_encoded_again_where_a_failed_preparation_had_other_files(config: Path) -> None:

@@ -93,20 +93,25 @@ def prepared_tokenizer(experiment: Experiment) -> PosEncTokenizer:
     the settings are others now."""
     folder = experiment.folder / "tokenizer"
     first, *_ = experiment.systems.values()
-    names = (*VOCABULARY, "source_language", "target_language", "train")
-    depends_on = {name: getattr(first.data, name) for name in names} | {
-        "files": digests(first.data.train, first.data.folder)
-    }
-    made_from = json.dumps(depends_on, indent=1)
-    in_use = any(settings_path(experiment, system).exists() for system in experiment.systems.values())
-    if folder.exists() and not in_use and (folder / "made_from.json").read_text(encoding="utf-8") != made_from:
-        shutil.rmtree(folder)
+    vocabulary = {name: getattr(first.data, name) for name in (*VOCABULARY, "source_language", "target_language")}
+    made_from = vocabulary | {"train": first.data.train, "files": digests(first.data.train, first.data.folder)}
+    record = folder / "made_from.json"
+    if record.exists():
+        saved = json.loads(record.read_text(encoding="utf-8"))
+        if not any(experiment.folder.glob("*/settings.yaml")):
+            if saved != made_from:
+                shutil.rmtree(folder)
+        elif difference := differing_key({name: saved[name] for name in vocabulary}, vocabulary):
+            raise ValueError(
+                f"All systems of a run directory have one vocabulary, but for that of {experiment.folder} "
+                f"{difference}; undo the change, give the run another name (name=...), or delete the directory."
+            )
     if not folder.exists():
         tokenizer = new_tokenizer(first.data, first)
 
         def save(unfinished: Path) -> None:
             tokenizer.save_pretrained(unfinished)
-            write_whole(unfinished / "made_from.json", made_from)
+            write_whole(unfinished / record.name, json.dumps(made_from, indent=1))
 
         whole(folder, save)
     return shared_tokenizer(experiment)
