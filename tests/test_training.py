@@ -122,6 +122,15 @@ def test_the_fewer_pairs_a_batch_is_chosen_from_the_wider_a_band_of_lengths_is_s
     assert 1 - tokens / wide < 0.8 * (1 - tokens / narrow)
 
 
+@pytest.mark.parametrize("band", BANDS)
+def test_chance_moves_pairs_of_equal_lengths_only(lengths, band):
+    sampler = TokenBudgetSampler(*lengths, 700, seed=1)
+    plain, drawn = sampler.by_length(band), sampler.by_length(band, np.random.default_rng(3).random(5000))
+    assert (plain != drawn).any()
+    for side in lengths:
+        assert (side[plain] == side[drawn]).all()
+
+
 def test_batches_of_a_size_have_it_and_are_of_like_length(lengths):
     batches = epoch(LengthGroupedSampler(lengths[0], 33, seed=1), 0)
     assert sorted(map(len, batches)) == [5000 % 33, *[33] * (5000 // 33)]

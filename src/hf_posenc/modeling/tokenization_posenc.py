@@ -63,8 +63,6 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
             target_tokenizer_object = Tokenizer.from_file(target_tokenizer_file)
         self._target = target_tokenizer_object
         self._aside: Tokenizer | None = None  # the source's while the target's is in its place
-        if self._target is not None:
-            self._target.encode_special_tokens = self.split_special_tokens
 
     @classmethod
     def convert_to_native_format(cls, **kwargs: Any) -> dict[str, Any]:
@@ -110,8 +108,6 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         if tokenizer.unk_token is not None:
             special["unk_token"] = tokenizer.unk_token
         backend = copy.deepcopy(tokenizer.backend_tokenizer)
-        backend.no_truncation()
-        backend.no_padding()
         backend.add_special_tokens(list(special.values()))
         backend.post_processor = end_of_text(special["eos_token"], backend.token_to_id(special["eos_token"]))
         return cls(tokenizer_object=backend, split_special_tokens=True, **special)
