@@ -114,11 +114,8 @@ def encode_pairs(
 
 
 def lengths(encoded: Dataset, side: str) -> np.ndarray:
-    """The lengths (N) of all sources or targets, in subwords without special tokens.
-
-    From the whole column: asked for a selection's, datasets puts it together from its rows, a table of one row each.
-    """
-    column = encoded.data.column(f"{side}_length").to_numpy()
+    """The lengths (N) of all sources or targets, in subwords without special tokens."""
+    column = encoded.data.column(f"{side}_length").to_numpy()  # datasets would read a selection's row by row
     return column if encoded._indices is None else column[encoded._indices.column(0).to_numpy()]
 
 
@@ -161,10 +158,9 @@ def train_tokenizer(
             for row in batch["translation"]:
                 yield from (row[language] for language in languages)
 
-    if joint:
-        return PosEncTokenizer.train(texts(source_language, target_language), vocab_size, subwords=subwords)
-    target_texts = texts(target_language)
-    return PosEncTokenizer.train(texts(source_language), vocab_size, target_texts=target_texts, subwords=subwords)
+    both = (source_language, target_language)
+    first, second = (texts(*both), None) if joint else map(texts, both)
+    return PosEncTokenizer.train(first, vocab_size, target_texts=second, subwords=subwords)
 
 
 def _load_dataset(where: Mapping[str, Any], languages: tuple[str, str], folder: str | None) -> Dataset:
