@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from test_tokenizer import bert
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_posenc import POSITION_ENCODINGS, PosEncTokenizer
+from hf_posenc import POSITION_ENCODINGS, PosEncConfig, PosEncTokenizer
 from hf_posenc.arguments import arguments
 from hf_posenc.callbacks import ProgressBar
 from hf_posenc.checkpoints import check_weights, last_whole_checkpoint
@@ -321,6 +321,17 @@ def test_a_model_with_the_wrong_tokenizer_is_refused(config: Path) -> None:
     model.config.decoder_vocab_size = 410
     with pytest.raises(ValueError, match=r"this tokenizer has 420 target tokens and the model 410"):
         LengthTrainer(model, arguments({}, config.parent), processing_class=two)
+
+
+def test_a_bad_loss_shows_each_side_in_its_own_vocabulary(config: Path) -> None:
+    pairs = load_pairs(TINY["data"]["train"], source_language="de", target_language="en")
+    two = train_tokenizer(pairs, 420, source_language="de", target_language="en", joint=False)
+    model = AutoModelForSeq2SeqLM.from_config(PosEncConfig(vocab_size=420, **TINY["model"]))
+    trainer = LengthTrainer(model, arguments({"use_cpu": True}, config.parent), processing_class=two)
+    german, english = pairs[0]["translation"]["de"], pairs[0]["translation"]["en"]
+    ids = two(german, text_target=english)
+    said = trainer.accident(float("nan"), torch.tensor([ids["input_ids"]]), torch.tensor([[*ids["labels"], -100]]))
+    assert f"{german!r} -> {english!r}" in said
 
 
 class ByT5ish:

@@ -150,16 +150,15 @@ def train_tokenizer(
     joint: bool = True,
     subwords: str = "bpe",
 ) -> PosEncTokenizer:
-    """A tokenizer with one vocabulary, learned from both sides of `pairs`, or, unless `joint`, with one for each side.
-    Give it the unfiltered training text."""
+    """A tokenizer learned from `pairs`, the unfiltered ones: one vocabulary, or, unless `joint`, one for each side."""
 
     def texts(*languages: str) -> Iterator[str]:
         for batch in pairs.iter(BATCH):
             for row in batch["translation"]:
                 yield from (row[language] for language in languages)
 
-    both = (source_language, target_language)
-    first, second = (texts(*both), None) if joint else map(texts, both)
+    sides = (source_language, target_language)
+    first, second = (texts(*sides), None) if joint else map(texts, sides)
     return PosEncTokenizer.train(first, vocab_size, target_texts=second, subwords=subwords)
 
 
