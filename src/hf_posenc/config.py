@@ -1,8 +1,10 @@
 """A config file -> checked settings: what it extends merged under it, dotted overrides over it, every key known.
 
 A file holds `data`, `model`, `train`, `score` and `systems`; each system is the whole file with what its own entry
-changes, and one whose `model` names another `model_type` starts from that type's defaults. `encodings` names Python
-files, relative to the config file, that register encodings of one's own. Nothing here reads data or builds a model.
+changes, and one whose `model` names another `model_type` starts from that type's defaults. `seeds` trains a system once
+for each of them. `encodings` names Python files, relative to the config file, that register encodings of one's own.
+Files of one `name` share a run folder, and with it the systems of the same name and settings; `table` is the folder in
+it for what is made of this file's systems. Nothing here reads data or builds a model.
 """
 
 import difflib
@@ -16,11 +18,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
 from transformers import AutoConfig
 
 from .arguments import TrainingArguments
-from .data import KINDS as CORPUS_KINDS
+from .config_files import merge, parse_override, read
 from .modeling.configuration_posenc import PosEncConfig
 from .modeling.configuration_rnn_nmt import RnnNmtConfig
 from .modeling.configuration_shared import SharedConfig
@@ -56,20 +57,31 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class ScoreSettings:
-    """How test sets are translated and scored. `concatenate`: each k makes a test set of k consecutive pairs joined."""
+    """How test sets are translated and scored. `concatenate`: each k makes a test set of k consecutive pairs joined.
+
+    `per_group`: at most so many pairs of each length group, drawn once, so that a small machine has time for the rare
+    long ones; the scores of a group then stand for the whole group, those of all pairs for no real text.
+    """
 
     edges: list[int] = field(default_factory=lambda: [25, 50, 75, 100])
     metrics: list[str] = field(default_factory=lambda: ["bleu", "ter"])
     concatenate: list[int] = field(default_factory=lambda: [1])
     num_beams: int = 5
     batch_size: int = 32
+    per_group: int | None = None
+
+    @property
+    def suffixes(self) -> dict[str, int]:
+        """What a test set's name gets, by how many of its consecutive pairs are joined."""
+        return {"" if k == 1 else f"-x{k}": k for k in sorted(set(self.concatenate))}
 
 
 @dataclass(frozen=True)
 class System:
-    """One row of the table: a name and everything that makes it, as plain values."""
+    """One training: a name and everything that makes it, as plain values. Trainings of one `row` differ in the seed."""
 
     name: str
+    row: str
     data: DataSettings
     score: ScoreSettings
     model: dict[str, Any]
@@ -93,36 +105,45 @@ class System:
 
 
 @dataclass(frozen=True)
+class Paper:
+    """A published table: where it stands, which test set it is of, and its numbers.
+
+    `rows`: by row and metric, a number for all pairs or a list with one for each length group. `n`: the pairs of each.
+    """
+
+    source: str
+    test: str
+    rows: dict[str, dict[str, float | list[float]]]
+    n: list[int] | None = None
+
+
+@dataclass(frozen=True)
 class Experiment:
-    """A config file, resolved: its systems, where its run goes, and how many systems train side by side."""
+    """A config file, resolved: its systems, where its run goes, and how many systems train side by side.
+
+    `baseline` is the row that the others are compared with.
+    """
 
     name: str
     output: Path
     jobs: int
     systems: dict[str, System]
+    baseline: str
+    table: str | None = None
+    paper: Paper | None = None
 
     @property
     def folder(self) -> Path:
         return self.output / self.name
 
-
-TOP_LEVEL = ("extends", "name", "output", "jobs", "encodings", "data", "model", "train", "score", "systems")
-
-
-class Loader(yaml.SafeLoader):
-    """YAML 1.1 as PyYAML reads it, but 3e-4 is a number, as everyone who writes a learning rate means it, and of the
-    many spellings of Booleans only true and false are left: `no` is a strategy of the Trainer, and a language."""
-
-    yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+    @property
+    def tables_folder(self) -> Path:
+        return self.folder / self.table if self.table else self.folder
 
 
-Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(true|false)$", re.IGNORECASE), list("tTfF"))
-Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
+SECTIONS = ("data", "model", "train", "score")
+OF_A_SYSTEM = (*SECTIONS, "seeds")
+TOP_LEVEL = ("extends", "name", "output", "jobs", "encodings", *OF_A_SYSTEM, "systems", "baseline", "table", "paper")
 
 
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
@@ -138,13 +159,51 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
         raise ValueError(f"jobs is how many systems train side by side and must be 1 or more, but it is {jobs}.")
     for file in merged.get("encodings") or []:
         run_registration(path.parent / file)
-    shared = {section: merged.get(section) or {} for section in ("data", "model", "train", "score")}
+    shared = {section: merged.get(section) or {} for section in SECTIONS} | {"seeds": merged.get("seeds")}
     systems = {}
     for name, changes in merged["systems"].items():
-        refuse_unknown(changes or {}, tuple(shared), f"systems.{name}")
-        systems[name] = checked_system(name, merge(shared, changes or {}))
+        refuse_unknown(changes or {}, OF_A_SYSTEM, f"systems.{name}")
+        systems |= {system.name: system for system in seeded_systems(str(name), merge(shared, changes or {}))}
     share_test_sets(systems)
-    return Experiment(merged.get("name", path.stem), Path(merged.get("output", "runs")), jobs, systems)
+    rows = list(dict.fromkeys(system.row for system in systems.values()))
+    if (baseline := merged.get("baseline", rows[0])) not in rows:
+        raise ValueError(f"baseline must be one of the systems {', '.join(rows)}, but it is {baseline!r}.")
+    if (table := merged.get("table")) in systems:
+        raise ValueError(f"table is a folder beside the systems', but {table!r} is a system; name it otherwise.")
+    paper = checked_paper(merged["paper"], next(iter(systems.values())), rows) if merged.get("paper") else None
+    output = Path(merged.get("output", "runs"))
+    return Experiment(merged.get("name", path.stem), output, jobs, systems, baseline, table, paper)
+
+
+def seeded_systems(name: str, sections: dict[str, Any]) -> list[System]:
+    """The system itself, or one for each of its seeds, named after it and the seed."""
+    seeds = sections.pop("seeds")
+    if seeds is None:
+        return [checked_system(name, name, sections)]
+    numbers = isinstance(seeds, list) and seeds and all(type(seed) is int for seed in seeds)
+    if not numbers or len(set(seeds)) < len(seeds):
+        raise ValueError(f"systems.{name}: seeds must be different whole numbers, such as [1, 2, 3]; seeds={seeds!r}.")
+    return [checked_system(f"{name}-seed{s}", name, merge(sections, {"train": {"seed": s}})) for s in seeds]
+
+
+def checked_paper(given: Mapping[str, Any], system: System, rows: list[str]) -> Paper:
+    """The published table beside which ours is put: of a test set, rows and groups that there are."""
+    refuse_unknown(given, [f.name for f in fields(Paper)], "paper")
+    if missing := [key for key in ("source", "test", "rows") if not given.get(key)]:
+        raise ValueError(f"paper needs {', '.join(missing)}; add what is missing under `paper:`.")
+    paper = Paper(**given)
+    tests = [name + suffix for name in system.data.test for suffix in system.score.suffixes]
+    refuse_unknown([paper.test], tests, "paper.test")
+    refuse_unknown(paper.rows, rows, "paper.rows")
+    groups = len(system.score.edges) + 1
+    for row, metrics in paper.rows.items():
+        for metric, numbers in metrics.items():
+            if isinstance(numbers, list) and len(numbers) != groups:
+                raise ValueError(
+                    f"paper.rows.{row}.{metric} must be a number for all pairs or one for each of the {groups} groups, "
+                    f"but it has {len(numbers)}; score.edges are {system.score.edges}."
+                )
+    return paper
 
 
 def run_registration(file: Path) -> None:
@@ -159,49 +218,6 @@ def run_registration(file: Path) -> None:
     spec.loader.exec_module(module)  # type: ignore[union-attr]
 
 
-def read(path: Path) -> dict[str, Any]:
-    """A YAML file over the file that it `extends`."""
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader) or {}
-    except FileNotFoundError:
-        raise FileNotFoundError(f"A config file must exist, but there is none at {path}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"A config file must be YAML in UTF-8, but {path} is not: {error}") from None
-    if not isinstance(content, Mapping):
-        raise ValueError(f"A config file must hold keys and values, but {path} holds {type(content).__name__}.")
-    parent = content.get("extends")
-    return merge(read(path.parent / parent), content) if parent else dict(content)
-
-
-def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Mappings merge key by key, unless the one over the other is of another kind; any other value replaces what was
-    there. A mapping of None is as if it were empty."""
-    if another_kind(under, over):
-        return dict(over)
-    merged = dict(under)
-    for key, value in over.items():
-        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = merge(merged[key], value) if both else value
-    return merged
-
-
-def another_kind(under: Mapping[str, Any], over: Mapping[str, Any]) -> bool:
-    """Whether what stands under a mapping means nothing to it: pairs from elsewhere, or another type of model."""
-    if sources := CORPUS_KINDS.keys() & over.keys():
-        return not sources & under.keys()
-    return "model_type" in over and over["model_type"] != under.get("model_type", PosEncConfig.model_type)
-
-
-def parse_override(override: str) -> dict[str, Any]:
-    dotted, equals, value = override.partition("=")
-    if not equals or not all(dotted.split(".")):
-        raise ValueError(f"An override is written dotted.key=value, but it is {override!r}.")
-    nested: Any = yaml.load(value, Loader)
-    for key in reversed(dotted.split(".")):
-        nested = {key: nested}
-    return nested
-
-
 def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> None:
     known = list(known)
     for key in given:
@@ -210,7 +226,7 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> No
             raise ValueError(f"{where} has no key {key!r}; the nearest one is {nearest!r}.")
 
 
-def checked_system(name: str, sections: Mapping[str, Any]) -> System:
+def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
     """A system whose sections have only known keys, and whose model can be built."""
     if not re.fullmatch(r"[\w.+-]+", name) or name == "data":
         raise ValueError(
@@ -242,7 +258,12 @@ def checked_system(name: str, sections: Mapping[str, Any]) -> System:
             f"systems.{name}: two vocabularies have no embeddings in common; set data.joint_vocabulary=true or "
             "model.share_encoder_decoder_embeddings=false."
         )
-    system = System(name, data, ScoreSettings(**sections["score"]), dict(sections["model"]), dict(sections["train"]))
+    score = ScoreSettings(**sections["score"])
+    if score.per_group is not None and (type(score.per_group) is not int or score.per_group < 1):
+        raise ValueError(
+            f"score.per_group must be a whole number, 1 or more, but it is {score.per_group!r}; or leave it out."
+        )
+    system = System(name, row, data, score, dict(sections["model"]), dict(sections["train"]))
     system.model_config(vocab_size=data.vocab_size)
     return system
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from datasets import Dataset, concatenate_datasets, load_from_disk
 from transformers import AutoTokenizer
@@ -65,9 +66,8 @@ def check_same_settings(experiment: Experiment, system: System) -> None:
         return
     saved = yaml.safe_load(path.read_text(encoding="utf-8"))
     data, score = DataSettings(**saved["data"]), ScoreSettings(**saved["score"])
-    of_the_run = System(
-        system.name, data, score, saved["model"], saved["train"]
-    )  # what is newer than it, at its default
+    # What is newer than the run is at its default.
+    of_the_run = System(system.name, system.row, data, score, saved["model"], saved["train"])
     given = files_of(system)
     files = {name: digest for name, digest in saved.get("files", {}).items() if name in given}
     if difference := differing_key(of_the_run.settings() | {"files": given | files}, everything_of(system)):
@@ -172,9 +172,9 @@ def key_of(system: System, where: dict[str, Any], tokenizer: PosEncTokenizer) ->
 def test_sets(system: System) -> dict[str, tuple[dict[str, Any], int]]:
     """Where each test set comes from and how many of its consecutive pairs are joined; joined ones are `name-xk`."""
     return {
-        name if k == 1 else f"{name}-x{k}": (where, k)
+        name + suffix: (where, k)
         for name, where in system.data.test.items()
-        for k in sorted(set(system.score.concatenate))
+        for suffix, k in system.score.suffixes.items()
     }
 
 
@@ -186,7 +186,16 @@ def test_set(experiment: Experiment, system: System, name: str, tokenizer: PosEn
         pairs = join_consecutive(load(system, where), k)
         lengths = encode_pairs(pairs, tokenizer, **languages(system))["source_length"]
         whole(folder, pairs.add_column("source_length", lengths).save_to_disk)
-    return load_from_disk(str(folder))
+    pairs = load_from_disk(str(folder))
+    return drawn(pairs, system.score.edges, system.score.per_group) if system.score.per_group else pairs
+
+
+def drawn(pairs: Dataset, edges: list[int], per_group: int) -> Dataset:
+    """At most `per_group` pairs of each length group, drawn without replacement, in their order; always the same."""
+    groups = np.searchsorted(edges, pairs["source_length"])
+    chance = np.random.default_rng(0)
+    rows = [chance.permutation(np.flatnonzero(groups == group))[:per_group] for group in range(len(edges) + 1)]
+    return pairs.select(np.sort(np.concatenate(rows)))
 
 
 def load(system: System, where: dict[str, Any]) -> Dataset:

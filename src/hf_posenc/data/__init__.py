@@ -1,7 +1,7 @@
 """Corpora of many forms in, datasets of one form out.
 
 The form is the Hub's own for parallel text: a `datasets.Dataset` with the one column `translation`, which holds
-`{source_language: text, target_language: text}`. `load_pairs` reads it, `join_consecutive` makes long pairs of short
+`{source_language: text, target_language: text}`. `load_pairs` reads it, `joining` makes long pairs of short
 ones, `encode_pairs` turns text into token ids, `filter_lengths` bounds what is trained on.
 
 Length means subwords without special tokens, everywhere. Files are streamed into a memory-mapped Arrow file, so a
@@ -13,7 +13,6 @@ import glob
 import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import datasets
@@ -23,14 +22,14 @@ from datasets.exceptions import DatasetGenerationError
 from transformers import PreTrainedTokenizerBase
 
 from hf_posenc.data.files import file_parts, named_folder, read_parts
+from hf_posenc.data.joining import join_consecutive, join_documents, positive
+from hf_posenc.data.mapping import BATCH, LARGE, mapped, progress_bars
 from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
 
 logger = logging.getLogger(__name__)
 
-KINDS = {"dataset": ("name", "split", "revision"), "files": (), "generator": ()}
+KINDS = {"dataset": ("name", "split", "revision"), "files": ("documents", "min_words"), "generator": (), "corpora": ()}
 GENERATOR_KEYS = ("seed", "pairs", "min_words", "max_words")
-LARGE = 100_000  # pairs; beyond it work takes long enough to deserve a progress bar
-BATCH = 1_000
 
 
 def load_pairs(
@@ -42,10 +41,12 @@ def load_pairs(
     - `files`: two aligned texts `[a.de, a.en]`, a `.tsv` (source, tab, target), a `.jsonl` (a `{"translation": {...}}`
       a line), or a list of these, read one after the other; each plain or `.gz`, relative to `folder`;
     - `generator`: `{seed, pairs, min_words, max_words}` for the embedded German-English generator;
+    - `corpora`: a list of such descriptions, read one after the other;
 
-    and, if wanted, `first: n`, which keeps the first n pairs, and then `join: k` (see `join_consecutive`). A key whose
-    value is None counts as absent. A pair with an empty side is kept. What cannot be read is a ValueError that names
-    the file and the line, a missing file a FileNotFoundError.
+    and, if wanted, `first: n`, which keeps the first n pairs, and then `join: k` (see `join_consecutive`). `files` may
+    have `documents: FILE`, a line of which names the document of each pair, and `min_words: n` (see `join_documents`).
+    A key whose value is None counts as absent. A pair with an empty side is kept. What cannot be read is a ValueError
+    that names the file and the line, a missing file a FileNotFoundError.
     """
     where = {key: value for key, value in where.items() if value is not None}
     kinds = [kind for kind in KINDS if kind in where]
@@ -60,32 +61,16 @@ def load_pairs(
         raise ValueError(
             f"source_language and target_language must differ, but both are {source_language!r}: name one of each"
         )
-    load = {"dataset": _load_dataset, "files": _load_files, "generator": _load_generated}[kinds[0]]
+    load = {"dataset": _load_dataset, "files": _load_files, "generator": _load_generated, "corpora": _load_corpora}[
+        kinds[0]
+    ]
     pairs = load(where, (source_language, target_language), folder)
-    if "first" in where:
-        pairs = pairs.select(range(min(_positive("first", where["first"]), len(pairs))))
     pairs = _in_form(pairs, (source_language, target_language))
+    if "documents" in where or "min_words" in where:
+        pairs = join_documents(pairs, where, folder, source_language)
+    if "first" in where:
+        pairs = pairs.select(range(min(positive("first", where["first"]), len(pairs))))
     return join_consecutive(pairs, where["join"]) if "join" in where else pairs
-
-
-def join_consecutive(pairs: Dataset, k: int) -> Dataset:
-    """Each `k` consecutive pairs as one, their texts joined with a space; the last one may be of fewer.
-
-    28,075 pairs joined by two are 14,038. An empty text adds no space.
-    """
-    _positive("join", k)
-
-    def join(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        rows = batch["translation"]
-        groups = [rows[i : i + k] for i in range(0, len(rows), k)]
-        return {
-            "translation": [
-                {language: " ".join(filter(None, (row[language] for row in group))) for language in group[0]}
-                for group in groups
-            ]
-        }
-
-    return _map(pairs, join, pairs.features, batch_size=k * max(1, BATCH // k))
 
 
 def encode_pairs(
@@ -110,7 +95,7 @@ def encode_pairs(
 
     ids, length = datasets.Sequence(Value("int32")), Value("int32")
     features = Features({"input_ids": ids, "labels": ids, "source_length": length, "target_length": length})
-    return _map(pairs, encode, features)
+    return mapped(pairs, encode, features)
 
 
 def lengths(encoded: Dataset, side: str) -> np.ndarray:
@@ -188,6 +173,17 @@ def _load_files(where: Mapping[str, Any], languages: tuple[str, str], folder: st
     return _stream(read_parts, languages, paths, large, parts=parts, languages=languages)
 
 
+def _load_corpora(where: Mapping[str, Any], languages: tuple[str, str], folder: str | None) -> Dataset:
+    if not isinstance(where["corpora"], list) or not where["corpora"]:
+        raise ValueError(
+            f"`corpora` is a list of descriptions of data, but it is {where['corpora']!r}: write for example "
+            "[{files: [a.de, a.en]}, {dataset: wmt/wmt19, name: de-en, split: train}]"
+        )
+    source, target = languages
+    parts = [load_pairs(w, source_language=source, target_language=target, folder=folder) for w in where["corpora"]]
+    return datasets.concatenate_datasets(parts)
+
+
 def _load_generated(where: Mapping[str, Any], languages: tuple[str, str], folder: str | None) -> Dataset:
     from hf_posenc import generator
 
@@ -227,7 +223,7 @@ def _stream(
     state = tuple((one.st_size, one.st_mtime_ns) for one in status)
     arguments = {"read": read, "how": how, "written": written or languages, "state": state}
     try:
-        with _progress_bars(shown=large):
+        with progress_bars(shown=large):
             return Dataset.from_generator(_rows, features=_features(languages), gen_kwargs=arguments)
     except DatasetGenerationError as error:
         if isinstance(error.__cause__, ValueError | OSError):
@@ -249,38 +245,11 @@ def _in_form(pairs: Dataset, languages: tuple[str, str]) -> Dataset:
         rows = batch["translation"]
         return {"translation": [{language: row[language] or "" for language in languages} for row in rows]}
 
-    return pairs if pairs.features == features else _map(pairs, shape, features)
+    return pairs if pairs.features == features else mapped(pairs, shape, features)
 
 
 def _features(languages: tuple[str, str]) -> Features:
     return Features({"translation": {language: Value("string") for language in languages}})
-
-
-def _map(pairs: Dataset, function: Callable[..., Any], features: Features, batch_size: int = BATCH) -> Dataset:
-    with _progress_bars(shown=len(pairs) > LARGE):
-        return pairs.map(
-            function, batched=True, batch_size=batch_size, features=features, remove_columns=pairs.column_names
-        )
-
-
-@contextmanager
-def _progress_bars(*, shown: bool) -> Iterator[None]:
-    """Hide datasets' progress bars inside unless `shown`. A setting of the user's wins and is left as it was."""
-    fixed = datasets.config.HF_DATASETS_DISABLE_PROGRESS_BARS is not None or datasets.are_progress_bars_disabled()
-    if shown or fixed:
-        yield
-        return
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        datasets.enable_progress_bars()
-
-
-def _positive(key: str, value: Any) -> int:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"`{key}` must be a whole number of pairs, at least 1, but it is {value!r}: change or omit it")
-    return value
 
 
 def _refuse_unknown_keys(given: Mapping[str, Any], known: Collection[str], what: str) -> None:

@@ -50,7 +50,11 @@ def read_parts(parts: tuple[tuple[str, ...], ...], languages: tuple[str, str]) -
 
 def digests(where: Mapping[str, Any], folder: str | None) -> dict[str, str]:
     """The SHA-256 of each local file that `where` reads, by its name in `folder`."""
+    if where.get("corpora"):
+        return {name: digest for one in where["corpora"] for name, digest in digests(one, folder).items()}
     paths = [path for part in file_parts(where["files"], folder) for path in part] if where.get("files") else []
+    if where.get("documents"):
+        paths.append(absolute_path(where["documents"], folder))
     if where.get("dataset"):
         inside = glob.glob(os.path.join(named_folder(where["dataset"], folder), "**"), recursive=True)
         paths += filter(os.path.isfile, inside)
@@ -95,7 +99,7 @@ def _misshapen(files: Any) -> ValueError:
 
 
 def _read_aligned(source: str, target: str) -> Iterator[tuple[str, str]]:
-    sources, targets = _lines(source), _lines(target)
+    sources, targets = read_lines(source), read_lines(target)
     for number, (source_text, target_text) in enumerate(zip_longest(sources, targets), 1):
         if source_text is None or target_text is None:
             shorter, longer, rest = (source, target, targets) if source_text is None else (target, source, sources)
@@ -107,7 +111,7 @@ def _read_aligned(source: str, target: str) -> Iterator[tuple[str, str]]:
 
 
 def _read_tsv(path: str) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         columns = line.split("\t")
         if len(columns) != 2:
             raise ValueError(
@@ -118,7 +122,7 @@ def _read_tsv(path: str) -> Iterator[tuple[str, str]]:
 
 
 def _read_jsonl(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         try:
             source, target = (json.loads(line)["translation"][language] for language in languages)
             # JSON can spell half a character, which no file can hold; and only text can be added to text.
@@ -132,7 +136,8 @@ def _read_jsonl(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, st
         yield source, target
 
 
-def _lines(path: str) -> Iterator[str]:
+def read_lines(path: str) -> Iterator[str]:
+    """The lines of a text, plain or .gz. A ValueError names the file and the line that cannot be read."""
     number = 0
     with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as stream:
         try:
