@@ -16,8 +16,12 @@ from typing import Any
 
 import evaluate
 import pytest
+import torch
+from sacrebleu.metrics import BLEU, CHRF, TER
+from transformers import BertConfig, BertModel, BertTokenizer
 
 import hf_posenc.metrics
+from hf_posenc import PosEncTokenizer
 from hf_posenc.metrics import load_length_buckets
 
 FOLDER = Path(hf_posenc.metrics.__file__).parent / "length_buckets"
@@ -125,6 +129,136 @@ def test_equals_sacrebleus_command_line_to_the_last_digit(tmp_path: Path) -> Non
         for field, name in (("bleu", "BLEU"), ("ter", "TER"), ("chrf", "chrF2")):
             assert round(group[field], 12) == printed[name]["score"], (group["label"], name)
             assert result["signatures"][field] == printed[name]["signature"]
+
+
+def test_intervals_equal_sacrebleus_command_line(tmp_path: Path) -> None:
+    pairs = random_pairs(40)
+    pairs = [(length % 50, prediction, reference) for length, prediction, reference in pairs]
+    result = score(pairs, metrics=("bleu", "ter", "chrf"), bootstrap=200)
+    for number, (low, high) in enumerate([(0, 1000), (0, 25), (26, 50)]):
+        group = [pair for pair in pairs if low <= pair[0] <= high]
+        (tmp_path / "hyp").write_text("".join(f"{prediction}\n" for _, prediction, _ in group))
+        (tmp_path / "ref").write_text("".join(f"{reference}\n" for _, _, reference in group))
+        command = "ref -i hyp -m bleu ter chrf --ter-case-sensitive --confidence --confidence-n 200 --width 9"
+        printed = subprocess.run(
+            [sys.executable, "-m", "sacrebleu", *command.split()],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        ours = [result["all"], *result["groups"]][number]
+        for entry in json.loads(printed):
+            name = {"BLEU": "bleu", "TER": "ter", "chrF2": "chrf"}[entry["name"]]
+            assert (entry["score"], entry["confidence_mean"], entry["confidence_var"]) == pytest.approx(
+                (ours[name], ours[f"{name}_mean"], ours[f"{name}_ci"]), abs=1e-8
+            )
+    for name, signature in result["signatures"].items():
+        assert "bs:200|seed:12345" in signature, name
+    assert result["groups"][2]["bleu_ci"] is None  # of an empty group
+
+
+def test_an_interval_of_one_pair_is_none_and_said() -> None:
+    with pytest.warns(UserWarning, match=r"a confidence interval needs two pairs; \[0,25\] has one and gets none"):
+        result = score([TEN[0], *TEN[3:5]], bootstrap=10)
+    assert result["groups"][0]["bleu"] == pytest.approx(100)
+    assert result["groups"][0]["bleu_mean"] is result["groups"][0]["bleu_ci"] is None
+    assert result["groups"][1]["bleu_ci"] > 0
+
+
+def test_statistics_are_what_the_scores_are_sums_of() -> None:
+    metric, pairs = load_length_buckets(), random_pairs(30)
+    result: Any = metric.compute(**columns(pairs), metrics=("bleu", "ter", "chrf"))
+    assert metric.lengths == [length for length, _, _ in pairs]
+    inside = [length <= 25 for length in metric.lengths]
+    for name, scorer in (("bleu", BLEU()), ("ter", TER(case_sensitive=True)), ("chrf", CHRF())):
+        assert len(metric.statistics[name]) == 30
+        total = metric.statistics[name][inside].sum(0)
+        assert scorer._compute_score_from_stats(list(total)).score == pytest.approx(result["groups"][0][name])
+
+
+def test_processes_share_the_work_and_change_nothing() -> None:
+    pairs = random_pairs(150)
+    assert score(pairs, num_proc=2, bootstrap=5) == score(pairs, bootstrap=5)
+
+
+class Words:
+    """Counts the words of sources, and one more in references, as a tokenizer of two vocabularies may."""
+
+    def __call__(self, text: Any = None, text_target: Any = None, add_special_tokens: bool = True) -> dict[str, Any]:
+        special = ["</s>"] * add_special_tokens
+        texts = [one.split() for one in text] if text_target is None else [["en", *one.split()] for one in text_target]
+        return {"input_ids": [words + special for words in texts]}
+
+
+def test_lengths_may_be_counted_by_a_tokenizer(tmp_path: Path) -> None:
+    sources = ["a b c", "a b c d e", "a", ""]
+    given = {"predictions": ["x y"] * 4, "references": ["x y", ["x", "x y z"], "x y z", "x y"]}
+    metric = load_length_buckets()
+    by_source: Any = metric.compute(**given, sources=sources, tokenizer=Words(), edges=(1, 4))
+    assert metric.lengths == [3, 5, 1, 0]
+    assert by_source == metric.compute(**given, source_lengths=[3, 5, 1, 0], edges=(1, 4))
+    assert by_source["by"] == "source"
+    metric.add_batch(predictions=["x y"], references=["x y"], sources=["a b"], tokenizer=Words())
+    metric.add(prediction="x", reference="x", source_lengths=7)
+    metric.compute(edges=(1,))
+    assert metric.lengths == [2, 7]
+    by_reference: Any = metric.compute(**given, tokenizer=Words(), by="reference", edges=(1, 4))
+    assert metric.lengths == [3, 2, 4, 3]  # of the first reference
+    assert by_reference["by"] == "reference"
+    real = PosEncTokenizer.train(["the cat sat on the mat"] * 3, 275)
+    real.save_pretrained(tmp_path)
+    metric.compute(predictions=["x"], references=["x"], sources=["the cat"], tokenizer=str(tmp_path))
+    assert metric.lengths == [len(real("the cat", add_special_tokens=False)["input_ids"])]
+
+
+@pytest.fixture(scope="module")
+def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("bert")
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *sorted({w.lower() for _, p, r in TEN for w in (p + r).split()}),
+    ]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    BertTokenizer(str(folder / "vocab.txt"), model_max_length=64).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(words), hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=8
+    )
+    BertModel(config).save_pretrained(folder)
+    return str(folder)
+
+
+def test_bertscore_is_its_definition(tiny_bert: str) -> None:
+    """Greedy matching of the words of Zhang et al.'s equations, on the hidden states of the model itself."""
+    model, tokenizer = BertModel.from_pretrained(tiny_bert).eval(), BertTokenizer.from_pretrained(tiny_bert)
+
+    def states(text: str) -> torch.Tensor:
+        with torch.no_grad():
+            hidden = model(**tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states[2][0]
+        return torch.nn.functional.normalize(hidden, dim=-1)
+
+    def f1(prediction: str, reference: str) -> float:
+        similarity = states(prediction) @ states(reference).T
+        precision = similarity[1:-1].max(1).values.mean()  # of its words, each with any token of the reference
+        recall = similarity[:, 1:-1].max(0).values.mean()
+        return float(2 * precision * recall / (precision + recall))
+
+    expected = [f1(prediction, reference) for _, prediction, reference in TEN]
+    options = {"metrics": ("bertscore",), "bertscore_model": tiny_bert, "bertscore_layers": 2}
+    result = score(TEN, bootstrap=50, **options)
+    assert result["all"]["bertscore"] == pytest.approx(100 * sum(expected) / 10, abs=1e-3)
+    assert result["groups"][1]["bertscore"] == pytest.approx(100 * sum(expected[3:6]) / 3, abs=1e-3)
+    assert 0 < result["all"]["bertscore_ci"] < 20
+    assert "_L2_no-idf_version=" in result["signatures"]["bertscore"]
+    silent = score([(3, " ", "the cat"), (3, "the cat", "the cat")], **options)
+    assert silent["all"]["bertscore"] == pytest.approx(50, abs=1e-3)  # nothing scores 0, not an error
+    several = score([(3, "the cat", ["dog", "the cat"])], **options)
+    assert several["all"]["bertscore"] == pytest.approx(100, abs=1e-3)
 
 
 def test_order_of_pairs_does_not_matter() -> None:
@@ -259,7 +393,7 @@ def test_the_cards_example_runs() -> None:
         ({"predictions": ["one"]}, "1 predictions, 2 references, 2 source_lengths"),
         ({"references": [["one", "two"]]}, r"2 predictions, 1 references.*\[\[first, second\], ...\]"),
         ({"source_lengths": [1, 2, 3]}, "3 source_lengths"),
-        ({"source_lengths": None}, "source_lengths must be a list.*missing.*pass source_lengths="),
+        ({"source_lengths": None}, r"some come without; pass source_lengths="),
         ({"predictions": None}, "predictions must be a list.*missing"),
         ({"references": "one"}, "references must be a list.*str"),
         ({"predictions": ["one", ["two"]]}, r"predictions\[1\] is of type list"),
@@ -280,6 +414,16 @@ def test_the_cards_example_runs() -> None:
         ({"metrics": ("comet",)}, "'comet' is not one; choose from bleu, ter, chrf"),
         ({"metrics": ()}, "at least one"),
         ({"metrics": None}, "None is not one"),
+        ({"sources": ["a", "b"]}, "source_lengths and sources must not both be given"),
+        ({"sources": ["a", "b"], "source_lengths": None}, "the length of sources is counted by a tokenizer"),
+        ({"sources": ["a"], "source_lengths": None, "tokenizer": Words()}, "2 predictions, 2 references, 1 sources"),
+        ({"sources": ["a", 1], "source_lengths": None, "tokenizer": Words()}, r"sources\[1\] is of type int"),
+        ({"by": "target"}, "'target' is not one; choose from source, reference"),
+        ({"by": "reference"}, "the length of references is counted by a tokenizer"),
+        ({"bootstrap": -1}, "bootstrap must be a whole number from 0 on; bootstrap=-1"),
+        ({"num_proc": 0}, "num_proc must be a whole number from 1 on"),
+        ({"metrics": "bertscore"}, "BERTScore needs a model; pass bertscore_model="),
+        ({"metrics": "bertscore", "bertscore_model": "mine"}, "knows no best layer of mine; pass bertscore_layers="),
     ],
 )
 def test_bad_input_is_refused_and_the_metric_lives_on(change: dict[str, Any], said: str) -> None:

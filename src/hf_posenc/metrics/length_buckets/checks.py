@@ -1,0 +1,128 @@
+"""What the length_buckets metric takes, checked before anything is scored: rule, value, remedy."""
+
+import difflib
+import operator
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+from .scorers import SCORERS
+
+EDGES = (25, 50, 75, 100)
+METRICS = ("bleu", "ter")
+SIDES = ("source", "reference")
+NO_LENGTH = -1  # in the column source_lengths, where none was given
+
+
+def checked_edges(edges: object) -> tuple[int, ...]:
+    edges = tuple(edges) if isinstance(edges, Iterable) else (edges,)
+    if not edges or not all(type(edge) is int and edge > 0 for edge in edges):
+        raise ValueError(f"edges must be positive whole numbers, at least one; edges={edges}; write e.g. {EDGES}")
+    if any(low >= high for low, high in pairwise(edges)):
+        raise ValueError(f"edges must ascend; edges={edges}; sort them and write each once")
+    return edges
+
+
+def checked_metrics(metrics: object) -> tuple[str, ...]:
+    names = tuple(metrics) if isinstance(metrics, Iterable) and not isinstance(metrics, str) else (metrics,)
+    if not names:
+        raise ValueError(
+            f"metrics must name at least one metric; metrics={metrics!r}; choose from {', '.join(SCORERS)}"
+        )
+    return tuple(checked_choice("metrics", name, tuple(SCORERS)) for name in names)
+
+
+def checked_choice(option: str, choice: object, choices: tuple[str, ...]) -> str:
+    if choice not in choices:
+        nearest = difflib.get_close_matches(str(choice).lower(), choices, n=1)
+        remedy = f"did you mean {nearest[0]!r}?" if nearest else f"choose from {', '.join(choices)}"
+        raise ValueError(f"{option} must be names this metric knows; {choice!r} is not one; {remedy}")
+    return str(choice)
+
+
+def checked_number(option: str, number: object, least: int) -> int:
+    if type(number) is not int or number < least:
+        raise ValueError(f"{option} must be a whole number from {least} on; {option}={number!r}; change or omit it")
+    return number
+
+
+def checked_pairs(
+    predictions: object, references: object, source_lengths: object, sources: object, tokenizer: Any
+) -> dict[str, list[str] | list[list[str]] | list[int]]:
+    """The columns as `evaluate` stores them: every prediction with the list of its references and its source's length,
+    or `NO_LENGTH`."""
+    if source_lengths is not None and sources is not None:
+        raise ValueError("source_lengths and sources must not both be given, one is counted from the other; drop one")
+    given = {"predictions": predictions, "references": references}
+    given |= {} if source_lengths is None else {"source_lengths": source_lengths}
+    given |= {} if sources is None else {"sources": sources}
+    columns = {name: checked_column(name, column) for name, column in given.items()}
+    numbers = {name: len(column) for name, column in columns.items()}
+    if len(set(numbers.values())) > 1:
+        found = ", ".join(f"{number} {name}" for name, number in numbers.items())
+        raise ValueError(
+            f"{', '.join(numbers)} must have one entry per pair each; there are {found}; "
+            "several references belong to their prediction, [[first, second], ...], not in one list per translator"
+        )
+    if sources is not None:
+        texts = [checked_text("sources", row, text) for row, text in enumerate(columns["sources"])]
+        lengths = token_counts("sources", texts, tokenizer)
+    elif source_lengths is not None:
+        lengths = [checked_length(row, length) for row, length in enumerate(columns["source_lengths"])]
+    else:
+        lengths = [NO_LENGTH] * len(columns["predictions"])
+    return {
+        "predictions": [checked_text("predictions", row, text) for row, text in enumerate(columns["predictions"])],
+        "references": [checked_references(row, texts) for row, texts in enumerate(columns["references"])],
+        "source_lengths": lengths,
+    }
+
+
+def token_counts(column: str, texts: list[str], tokenizer: Any) -> list[int]:
+    """The tokens of each text, without special tokens; references are of the tokenizer's target language."""
+    if tokenizer is None:
+        raise ValueError(f"the length of {column} is counted by a tokenizer, but none is given; pass tokenizer=...")
+    if isinstance(tokenizer, str):
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer)
+    side = "text_target" if column == "references" else "text"
+    return [len(ids) for ids in tokenizer(**{side: texts}, add_special_tokens=False)["input_ids"]] if texts else []
+
+
+def checked_column(name: str, column: object) -> list[object]:
+    if isinstance(column, str) or not isinstance(column, Iterable):
+        kind = "missing" if column is None else f"of type {type(column).__name__}"
+        raise ValueError(f"{name} must be a list, one entry per pair; it is {kind}; pass {name}=[...]")
+    return list(column)
+
+
+def checked_text(name: str, row: int, text: object) -> str:
+    if not isinstance(text, str):
+        raise ValueError(
+            f"{name} must be strings; {name}[{row}] is of type {type(text).__name__}: {text!r:.60}; "
+            "pass detokenised text, and references as a string or a flat list of strings per prediction"
+        )
+    return text
+
+
+def checked_references(row: int, texts: object) -> list[str]:
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        return [checked_text("references", row, texts)]
+    texts = [checked_text("references", row, text) for text in texts]
+    if not texts:
+        raise ValueError(f"each prediction must have a reference; references[{row}] is empty; drop the pair or add one")
+    return texts
+
+
+def checked_length(row: int, length: object) -> int:
+    try:
+        number = operator.index(length)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ValueError(
+            f"source_lengths must be whole numbers from 0 on; source_lengths[{row}] is {length!r:.60}; "
+            "pass the number of source tokens without special tokens"
+        )
+    return number

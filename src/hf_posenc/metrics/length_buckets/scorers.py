@@ -1,0 +1,113 @@
+"""Sentence statistics and what a corpus score is made of: sacrebleu's own for BLEU, TER and chrF, and BERTScore's.
+
+Statistics add up: a corpus score, a bootstrap sample and a paired test are all made from sums of the same rows, so that
+each pair is read once. Everything is cased; sacrebleu's TER is not by default, ours is.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import multiprocess
+import numpy as np
+from sacrebleu.metrics.base import Metric as Scorer
+from sacrebleu.metrics.base import Score, Signature
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+from tqdm.auto import tqdm
+
+ROWS = 64  # of a share of the work
+LONG = 1_000  # pairs that take long enough to deserve a progress bar
+
+
+class BertScore:
+    """BERTScore's F1 (Zhang et al., "BERTScore: Evaluating Text Generation with BERT", ICLR 2020,
+    https://arxiv.org/abs/1904.09675) in hundredths, with the interface of sacrebleu's scorers.
+
+    `model`: a name on the Hub or a folder; `layers`: whose output is compared, bert_score's own choice for a model it
+    knows. A corpus score is the mean over sentences; one with nothing in it has 0.
+    """
+
+    name = "BERTScore"
+
+    def __init__(self, model: str | None = None, layers: int | None = None) -> None:
+        if model is None:
+            raise ValueError("BERTScore needs a model; pass bertscore_model=..., a name on the Hub or a folder")
+        try:
+            import bert_score
+        except ImportError:
+            raise ValueError("BERTScore needs the package bert-score; pip install 'hf-posenc[bertscore]'") from None
+        if layers is None and model not in bert_score.utils.model2layers:
+            raise ValueError(
+                f"bert_score knows no best layer of {model}; pass bertscore_layers=..., the number of the layer to use"
+            )
+        self.library, self.model, self.layers = bert_score, model, layers or bert_score.utils.model2layers[model]
+
+    def _extract_corpus_statistics(self, hypotheses: list[str], references: list[list[str]]) -> np.ndarray:
+        """(N, 2): the F1 of each sentence, the best of its references', and 1."""
+        rows = [row for row, text in enumerate(hypotheses) if text.strip()]
+        nonempty = [[text for text in texts if text and text.strip()] for texts in zip(*references, strict=True)]
+        rows = [row for row in rows if nonempty[row]]
+        statistics = np.tile([0.0, 1.0], (len(hypotheses), 1))
+        if rows:
+            texts = [hypotheses[row] for row in rows], [nonempty[row] for row in rows]
+            f1 = self.library.score(*texts, model_type=self.model, num_layers=self.layers, verbose=len(rows) > LONG)[2]
+            statistics[rows, 0] = f1.numpy()
+        return statistics
+
+    def _aggregate_and_compute(self, statistics: Any) -> Score:
+        return self._compute_score_from_stats(np.sum(statistics, axis=0))
+
+    def _compute_score_from_stats(self, total: Any) -> Score:
+        return Score(self.name, 100 * float(total[0] / total[1]))
+
+    def get_signature(self) -> Signature:
+        signature = Signature({"num_refs": None})
+        model = self.library.utils.get_hash(Path(self.model).name, self.layers, False, False, False, False)
+        signature.info = {"model": model, "version": self.library.__version__}
+        return signature
+
+
+SCORERS: dict[str, Callable[..., Any]] = {
+    "bleu": BLEU,
+    "ter": partial(TER, case_sensitive=True),
+    "chrf": CHRF,
+    "bertscore": BertScore,
+}
+
+
+def sentence_statistics(
+    scorer: Any, predictions: list[str], references: list[list[str]], num_proc: int = 1
+) -> np.ndarray:
+    """(N, what the scorer counts), of each prediction against all of its references, by `num_proc` processes."""
+    if isinstance(scorer, BertScore):  # it has batches of its own
+        return scorer._extract_corpus_statistics(predictions, list(zip_longest(*references)))
+    numbers = {len(texts) for texts in references}
+    scorer.num_refs = numbers.pop() if len(numbers) == 1 else -1  # for the signature, as sacrebleu has it
+    starts = range(0, len(predictions), ROWS)
+    shares = [(scorer, predictions[start : start + ROWS], references[start : start + ROWS]) for start in starts]
+    shown = {"desc": type(scorer).__name__, "unit": "pair"}
+    with tqdm(total=len(predictions), leave=False, disable=len(predictions) < LONG, **shown) as bar:
+        rows: list[list[float]] = []
+
+        def add(statistics: list[list[float]]) -> None:
+            rows.extend(statistics)
+            bar.update(len(statistics))
+
+        if num_proc == 1:
+            for share in shares:
+                add(statistics_of(share))
+        else:
+            with multiprocess.Pool(min(num_proc, len(shares))) as pool:
+                for statistics in pool.imap(statistics_of, shares):
+                    add(statistics)
+    return np.array(rows)
+
+
+def statistics_of(share: tuple[Scorer, list[str], list[list[str]]]) -> list[list[float]]:
+    """sacrebleu wants one stream per reference number, with None where a sentence has fewer."""
+    scorer, predictions, references = share
+    return list(scorer._extract_corpus_statistics(predictions, list(zip_longest(*references))))
