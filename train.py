@@ -13,9 +13,10 @@ import datasets
 import transformers
 
 from hf_posenc.config import load_experiment
-from hf_posenc.experiment import report, run_system
+from hf_posenc.experiment import run_system
 from hf_posenc.preparation import prepare
 from hf_posenc.processes import code, join_processes, refuse_difference
+from hf_posenc.report import collect, publish
 from hf_posenc.side_by_side import run_side_by_side
 
 
@@ -51,7 +52,7 @@ def main() -> None:
             for name in experiment.systems:
                 run_system(experiment, name)
         if processes.is_main_process:
-            print(report(experiment))
+            print(publish(collect(experiment), experiment.tables_folder))
             print(f"Everything is in {experiment.folder}.")
     except (ValueError, OSError, FloatingPointError) as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from None

@@ -33,9 +33,10 @@ from transformers import (
 )
 
 from hf_posenc.arguments import arguments as training_arguments
-from hf_posenc.config import Experiment, load_experiment
+from hf_posenc.config import load_experiment
 from hf_posenc.data import lengths
 from hf_posenc.preparation import prepare, shared_tokenizer, training_pairs
+from hf_posenc.settings import Experiment
 from hf_posenc.training import LengthTrainer
 
 # Whatever the config says of evaluations, checkpoints and schedules: a timed step is a step and nothing else.

@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -22,15 +24,18 @@ from hf_posenc.checkpoints import check_weights, last_whole_checkpoint
 from hf_posenc.config import load_experiment
 from hf_posenc.data import load_pairs, train_tokenizer
 from hf_posenc.evaluation import translate_test_set
-from hf_posenc.experiment import report, run_system
+from hf_posenc.experiment import run_system
 from hf_posenc.generator import generate_pairs
 from hf_posenc.modeling.translation import Translations
-from hf_posenc.preparation import prepare, shared_tokenizer, training_pairs
+from hf_posenc.preparation import prepare, shared_tokenizer, test_set, training_pairs
+from hf_posenc.report import collect, publish
 from hf_posenc.training import LengthTrainer
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted(
-    path for path in (ROOT / "configs").rglob("*.yaml") if path.name != "base.yaml" and path.parent.name != "accelerate"
+    path
+    for path in (ROOT / "configs").rglob("*.yaml")
+    if path.parent.name != "accelerate" and "systems:" in path.read_text(encoding="utf-8")
 )
 
 TINY: dict[str, Any] = {
@@ -54,7 +59,7 @@ TINY: dict[str, Any] = {
         "learned_max_positions": 200,
     },
     "train": {"max_steps": 6, "per_device_train_batch_size": 4, "save_steps": 2, "logging_steps": 1, "use_cpu": True},
-    "score": {"edges": [12, 24], "metrics": ["bleu", "ter"], "num_beams": 2, "concatenate": [1, 2]},
+    "score": {"edges": [12, 24], "metrics": ["bleu", "ter"], "num_beams": 2, "concatenate": [1, 2], "bootstrap": 100},
     "systems": {
         "absolute": {"model": {"position_encoding_type": "sinusoidal"}},
         "relative": {},
@@ -180,7 +185,7 @@ def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) ->
     prepare(experiment)
     for name in experiment.systems:
         run_system(experiment, name)
-    printed = report(experiment)
+    printed = publish(collect(experiment), experiment.tables_folder)
     folder = experiment.folder
     for name in experiment.systems:
         assert name in printed
@@ -194,17 +199,117 @@ def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) ->
         assert steps[-1] == 6
     assert (folder / "table-generated.md").is_file()
     assert (folder / "bleu-by-length-generated-x2.png").is_file()
-    assert set(json.loads((folder / "results.json").read_text())) == set(experiment.systems)
+    assert set(json.loads((folder / "results.json").read_text())["runs"]) == set(experiment.systems)
     path = folder / "relative" / "scores.json"
     scores = json.loads(path.read_text())
     scores["tests"]["generated"]["truncated"] = 5
     path.write_text(json.dumps(scores))
-    assert "relative 5 of 6 on generated" in report(experiment)
+    assert "relative 5 of 6 on generated" in publish(collect(experiment), experiment.tables_folder)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.parent != folder}
     prepare(experiment)
     for name in experiment.systems:
         run_system(experiment, name)
     assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def test_scores_of_an_older_version_are_made_again_without_training(config: Path) -> None:
+    experiment = load(config)
+    prepare(experiment)
+    run_system(experiment, "relative")
+    folder = experiment.folder / "relative"
+    scores = (folder / "scores.json").read_text()
+    model = (folder / "model" / "model.safetensors").stat().st_mtime_ns
+    translations = (folder / "translations" / "generated.jsonl").stat().st_mtime_ns
+    shutil.rmtree(folder / "statistics")
+    (folder / "scores.json").write_text("{}")
+    run_system(experiment, "relative")
+    assert (folder / "scores.json").read_text() == scores
+    assert (folder / "model" / "model.safetensors").stat().st_mtime_ns == model
+    assert (folder / "translations" / "generated.jsonl").stat().st_mtime_ns == translations
+
+
+def test_seeds_train_a_system_once_for_each(config: Path) -> None:
+    experiment = load(config, "systems.relative.seeds=[3, 4]")
+    assert {name: (system.row, system.train.get("seed")) for name, system in experiment.systems.items()} == {
+        "absolute": ("absolute", None),
+        "relative-seed3": ("relative", 3),
+        "relative-seed4": ("relative", 4),
+        "rnn-nmt": ("rnn-nmt", None),
+    }
+    assert list(load(config, "seeds=[3]").systems) == ["absolute-seed3", "relative-seed3", "rnn-nmt-seed3"]
+    prepare(experiment)
+    for name in experiment.systems:
+        run_system(experiment, name)
+    results = collect(experiment)
+    assert results["baseline"] == "absolute" and list(results["comparisons"]["generated"]) == ["relative", "rnn-nmt"]
+    assert "relative (2 seeds)" in publish(results, experiment.tables_folder)
+    seeds = [results["runs"][f"relative-seed{seed}"]["loss"]["loss"] for seed in (3, 4)]
+    assert seeds[0] != seeds[1]
+
+
+def test_configs_of_one_name_share_their_systems_and_have_tables_of_their_own(config: Path) -> None:
+    other = config.with_name("other.yaml")
+    other.write_text("extends: tiny.yaml\nname: tiny\ntable: second\nbaseline: relative\n")
+    first, second = load(config), load(other)
+    assert first.folder == second.folder and second.tables_folder == first.folder / "second"
+    prepare(first)
+    for name in first.systems:
+        run_system(first, name)
+    trained = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*.safetensors")}
+    prepare(second)
+    for name in second.systems:
+        run_system(second, name)
+    assert trained == {path: path.stat().st_mtime_ns for path in first.folder.rglob("*.safetensors")}
+    publish(collect(second), second.tables_folder)
+    assert (first.folder / "second" / "table-generated.md").is_file()
+    assert not (first.folder / "results.json").exists()
+    assert second.baseline == "relative"
+
+
+def test_a_group_is_drawn_from_once_and_for_all(config: Path) -> None:
+    overrides = ("score.per_group=2", "data.test.generated.generator.pairs=40", "score.edges=[8, 12]")
+    experiment, whole = load(config, *overrides), load(config, *overrides[1:])
+    prepare(experiment)
+    tokenizer = shared_tokenizer(experiment)
+    system = experiment.systems["relative"]
+    drawn, everything = (test_set(one, one.systems["relative"], "generated", tokenizer) for one in (experiment, whole))
+    groups = np.searchsorted([8, 12], drawn["source_length"])
+    sizes = np.bincount(np.searchsorted([8, 12], everything["source_length"]), minlength=3)
+    assert np.bincount(groups, minlength=3).tolist() == np.minimum(sizes, 2).tolist() and max(sizes) > 2
+    texts = [row["de"] for row in everything["translation"]]
+    places = [texts.index(row["de"]) for row in drawn["translation"]]
+    assert places == sorted(places)
+    assert drawn["translation"] == test_set(experiment, system, "generated", tokenizer)["translation"]
+
+
+PAPER = "paper={source: A, test: generated, rows: {relative: {bleu: [1.0, 2.0, 3.0]}}}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            ["systems.relative.seeds=[1, 1]"],
+            r"systems\.relative: seeds must be different whole numbers.*seeds=\[1, 1\]",
+        ),
+        (["seeds=3"], "seeds must be different whole numbers, such as"),
+        (["baseline=rotary"], "baseline must be one of the systems absolute, relative, rnn-nmt, but it is 'rotary'"),
+        (["table=relative"], "'relative' is a system; name it otherwise"),
+        (["score.per_group=1"], r"systems\.absolute: score: per_group must be a whole number from 2 on"),
+        (["score.bootstrap=0"], "bootstrap must be a whole number from 100 on"),
+        (["score.metrics=[bleu, tre]"], "'tre' is not one; did you mean 'ter'"),
+        (["score.edges=[20, 10]"], "edges must ascend"),
+        (["score.metrics=[bertscore]"], "BERTScore needs a model"),
+        (["paper={source: A}"], "paper needs test, rows"),
+        ([PAPER, "paper.test=news"], r"paper\.test has no key 'news'; the nearest one is 'generated"),
+        ([PAPER, "paper.rows.rotary={bleu: 1}"], r"paper\.rows has no key 'rotary'"),
+        ([PAPER, "paper.rows.relative.bleu=[1, 2]"], "one for each of the 3 groups, but it has 2"),
+        (["data.train={corpora: []}"], "`corpora` is a list of descriptions of data"),
+    ],
+)
+def test_what_a_table_cannot_be_is_refused_before_training(config: Path, overrides: list[str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        prepare(load(config, *overrides))
 
 
 def test_an_interrupted_run_resumes_to_the_same_parameters(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +361,7 @@ def test_systems_scored_with_different_vocabularies_are_not_put_in_one_table(con
     path = experiment.folder / "relative" / "scores.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"tokenizer": "another"}))
     with pytest.raises(ValueError, match=r"share tokenizer and test sets.*tokenizer was"):
-        report(experiment)
+        publish(collect(experiment), experiment.tables_folder)
 
 
 def translated_by_a_stranger(model: Path, text: str) -> str:

@@ -19,10 +19,11 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_posenc.arguments import TrainingArguments, arguments
 from hf_posenc.callbacks import ProgressBar
 from hf_posenc.checkpoints import mean_weights
-from hf_posenc.config import Experiment, load_experiment
+from hf_posenc.config import load_experiment
 from hf_posenc.data.batches import BANDS, EpochSampler, LengthGroupedSampler, TokenBudgetSampler
 from hf_posenc.experiment import run_system
 from hf_posenc.preparation import prepare, training_pairs, validation_pairs
+from hf_posenc.settings import Experiment
 from hf_posenc.training import LengthTrainer
 
 # Batches of a token budget

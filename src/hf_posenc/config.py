@@ -14,132 +14,16 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig
-
 from .arguments import TrainingArguments
 from .config_files import merge, parse_override, read
-from .modeling.configuration_posenc import PosEncConfig
-from .modeling.configuration_rnn_nmt import RnnNmtConfig
-from .modeling.configuration_shared import SharedConfig
+from .metrics.length_buckets.checks import checked_edges, checked_metrics, checked_number
+from .metrics.length_buckets.scorers import BertScore
 from .modeling.tokenization_posenc import SUBWORDS
-
-VOCABULARY = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer")
-MODEL_TYPES = (PosEncConfig.model_type, RnnNmtConfig.model_type)
-
-
-@dataclass(frozen=True)
-class DataSettings:
-    """Corpora, vocabulary and length filter. `max_length` and `min_length` are in subwords and hold for both sides.
-
-    `joint_vocabulary`: one vocabulary of `vocab_size` for both sides, or one for each. `subwords`: "bpe" or "unigram".
-    `tokenizer`: an existing one in place of these three, by its name on the Hub or its folder.
-    `concatenate`: each k adds the training pairs joined by k consecutive ones; [1] is the pairs as they are.
-    """
-
-    source_language: str
-    target_language: str
-    train: dict[str, Any]
-    test: dict[str, dict[str, Any]]
-    validation: dict[str, Any] | None = None
-    folder: str | None = None
-    vocab_size: int = 8000
-    joint_vocabulary: bool = True
-    subwords: str = "bpe"
-    tokenizer: str | None = None
-    max_length: int | None = None
-    min_length: int | None = None
-    concatenate: list[int] = field(default_factory=lambda: [1])
-
-
-@dataclass(frozen=True)
-class ScoreSettings:
-    """How test sets are translated and scored. `concatenate`: each k makes a test set of k consecutive pairs joined.
-
-    `per_group`: at most so many pairs of each length group, drawn once, so that a small machine has time for the rare
-    long ones; the scores of a group then stand for the whole group, those of all pairs for no real text.
-    """
-
-    edges: list[int] = field(default_factory=lambda: [25, 50, 75, 100])
-    metrics: list[str] = field(default_factory=lambda: ["bleu", "ter"])
-    concatenate: list[int] = field(default_factory=lambda: [1])
-    num_beams: int = 5
-    batch_size: int = 32
-    per_group: int | None = None
-
-    @property
-    def suffixes(self) -> dict[str, int]:
-        """What a test set's name gets, by how many of its consecutive pairs are joined."""
-        return {"" if k == 1 else f"-x{k}": k for k in sorted(set(self.concatenate))}
-
-
-@dataclass(frozen=True)
-class System:
-    """One training: a name and everything that makes it, as plain values. Trainings of one `row` differ in the seed."""
-
-    name: str
-    row: str
-    data: DataSettings
-    score: ScoreSettings
-    model: dict[str, Any]
-    train: dict[str, Any]
-
-    def settings(self) -> dict[str, Any]:
-        """What a run directory remembers of the system; where the files lie does not change what they are."""
-        settings = {"data": asdict(self.data), "model": self.model, "train": self.train, "score": asdict(self.score)}
-        del settings["data"]["folder"]
-        return settings
-
-    def model_config(self, vocab_size: int, **tokenizer_facts: int) -> SharedConfig:
-        """The config of the model, of the type that `model_type` names."""
-        fields = {"model_type": PosEncConfig.model_type} | self.model
-        if fields["model_type"] not in MODEL_TYPES:
-            raise ValueError(
-                f"systems.{self.name}: model.model_type must be one of {', '.join(MODEL_TYPES)}, but it is "
-                f"{fields['model_type']!r}."
-            )
-        return AutoConfig.for_model(vocab_size=vocab_size, **tokenizer_facts, **fields)
-
-
-@dataclass(frozen=True)
-class Paper:
-    """A published table: where it stands, which test set it is of, and its numbers.
-
-    `rows`: by row and metric, a number for all pairs or a list with one for each length group. `n`: the pairs of each.
-    """
-
-    source: str
-    test: str
-    rows: dict[str, dict[str, float | list[float]]]
-    n: list[int] | None = None
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """A config file, resolved: its systems, where its run goes, and how many systems train side by side.
-
-    `baseline` is the row that the others are compared with.
-    """
-
-    name: str
-    output: Path
-    jobs: int
-    systems: dict[str, System]
-    baseline: str
-    table: str | None = None
-    paper: Paper | None = None
-
-    @property
-    def folder(self) -> Path:
-        return self.output / self.name
-
-    @property
-    def tables_folder(self) -> Path:
-        return self.folder / self.table if self.table else self.folder
-
+from .settings import VOCABULARY, DataSettings, Experiment, Paper, ScoreSettings, System
 
 SECTIONS = ("data", "model", "train", "score")
 OF_A_SYSTEM = (*SECTIONS, "seeds")
@@ -160,7 +44,7 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     for file in merged.get("encodings") or []:
         run_registration(path.parent / file)
     shared = {section: merged.get(section) or {} for section in SECTIONS} | {"seeds": merged.get("seeds")}
-    systems = {}
+    systems: dict[str, System] = {}
     for name, changes in merged["systems"].items():
         refuse_unknown(changes or {}, OF_A_SYSTEM, f"systems.{name}")
         systems |= {system.name: system for system in seeded_systems(str(name), merge(shared, changes or {}))}
@@ -259,13 +143,24 @@ def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
             "model.share_encoder_decoder_embeddings=false."
         )
     score = ScoreSettings(**sections["score"])
-    if score.per_group is not None and (type(score.per_group) is not int or score.per_group < 1):
-        raise ValueError(
-            f"score.per_group must be a whole number, 1 or more, but it is {score.per_group!r}; or leave it out."
-        )
+    check_score(name, score)
     system = System(name, row, data, score, dict(sections["model"]), dict(sections["train"]))
     system.model_config(vocab_size=data.vocab_size)
     return system
+
+
+def check_score(name: str, score: ScoreSettings) -> None:
+    """Refuse before training what could not be scored after it. No table of ours is without intervals."""
+    try:
+        checked_edges(score.edges)
+        metrics = checked_metrics(score.metrics)
+        checked_number("bootstrap", score.bootstrap, 100)
+        if score.per_group is not None:
+            checked_number("per_group", score.per_group, 2)
+        if "bertscore" in metrics:
+            BertScore(score.bertscore_model, score.bertscore_layers)
+    except ValueError as error:
+        raise ValueError(f"systems.{name}: score: {error}") from None
 
 
 def share_test_sets(systems: Mapping[str, System]) -> None:

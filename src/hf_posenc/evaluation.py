@@ -2,16 +2,20 @@
 
 import hashlib
 import json
+import os
+import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .config import ScoreSettings, System, write_whole
+from .config import write_whole
 from .metrics import load_length_buckets
+from .settings import ScoreSettings, System
 
 
 def translate_test_set(
@@ -43,16 +47,37 @@ def translate_test_set(
     return {"text": [row["text"] for row in rows], "truncated": [row["truncated"] for row in rows]}
 
 
-def score(translations: dict[str, Any], test: Dataset, target_language: str, settings: ScoreSettings) -> dict[str, Any]:
-    """The length_buckets result of one test set, with the number of truncated translations and the test set's hash."""
-    references = [row[target_language] for row in test["translation"]]
-    result: Any = load_length_buckets().compute(
-        predictions=translations["text"],
-        references=references,
-        source_lengths=list(test["source_length"]),
-        edges=settings.edges,
-        metrics=settings.metrics,
-    )
+def score(
+    translations: dict[str, Any],
+    test: Dataset,
+    target_language: str,
+    settings: ScoreSettings,
+    statistics: Path,
+    num_proc: int = 1,
+) -> dict[str, Any]:
+    """The length_buckets result of one test set, with the number of truncated translations and the test set's hash.
+
+    `statistics` is written: the sentence statistics, from which comparisons are made, and the pairs' `lengths`.
+    """
+    metric = load_length_buckets()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "a confidence interval needs two pairs")  # the table shows none
+        result: Any = metric.compute(
+            predictions=translations["text"],
+            references=[row[target_language] for row in test["translation"]],
+            source_lengths=list(test["source_length"]),
+            edges=settings.edges,
+            metrics=settings.metrics,
+            bootstrap=settings.bootstrap,
+            bertscore_model=settings.bertscore_model,
+            bertscore_layers=settings.bertscore_layers,
+            num_proc=num_proc,
+        )
+    statistics.parent.mkdir(exist_ok=True)
+    unfinished = statistics.with_name(f".{statistics.name}.unfinished.npz")
+    arrays: dict[str, Any] = {"lengths": metric.lengths, **metric.statistics}
+    np.savez_compressed(unfinished, **arrays)
+    os.replace(unfinished, statistics)
     return {**result, "truncated": sum(translations["truncated"]), "test_set_sha256": hash_of(test)}
 
 

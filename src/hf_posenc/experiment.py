@@ -1,4 +1,4 @@
-"""A config file's systems -> runs/<name>/<system>/: trained, translated, scored; then one table and picture for all.
+"""A config file's systems -> runs/<name>/<system>/: trained, translated and scored.
 
     runs/<name>/tokenizer/                  trained on the unfiltered training text, shared by all systems
     runs/<name>/data/                       encoded training and validation pairs, test sets with their source lengths
@@ -7,28 +7,32 @@
                          training.jsonl     loss by step and by seconds
                          model/             weights, config, code and tokenizer: load it with from_pretrained
                          translations/      one file for each test set
+                         statistics/        sentence by sentence, what scores and comparisons are made of
+                         diagnostics/       loss by position, distance of attention (diagnostics.py)
                          scores.json        the result; a system that has it is finished
-    runs/<name>/results.json  table-*.md  bleu-by-length-*.png
+                         model/README.md    the model card, made of all this
+    runs/<name>/results.json, tables, figures: report.py
 
 Whatever is there already and belongs to the same settings is used as it is, so an interrupted run goes on where it was.
 """
 
 import json
+import os
 from pathlib import Path
-from typing import Any
 
 from accelerate import PartialState
 from tqdm.auto import tqdm
 from transformers import AutoModelForSeq2SeqLM, set_seed
 
+from .card import write_card
 from .checkpoints import check_weights
-from .config import Experiment, System, differing_key, short_hash, write_whole
+from .config import short_hash, write_whole
+from .diagnostics import diagnose
 from .evaluation import score, translate_test_set
 from .modeling.tokenization_posenc import PosEncTokenizer
-from .plots import bleu_by_length, save_figure
 from .preparation import shared_tokenizer, test_set, test_sets, training_pairs, validation_pairs, whole
 from .processes import refuse_difference
-from .tables import length_table, markdown, overview_table, text
+from .settings import Experiment, System
 from .training import train
 
 
@@ -41,13 +45,21 @@ def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
     folder = experiment.folder / name
     steps = ("settings.yaml", "model", "scores.json")
     refuse_difference({f"{name}/{step}": written(folder / step) for step in steps})
-    if (folder / "scores.json").exists():
+    if finished(folder, system):
         return
     tokenizer = shared_tokenizer(experiment)
     if not (folder / "model").exists():
         train_system(experiment, system, tokenizer, bar)
     score_system(experiment, system, tokenizer, bar)
     PartialState().wait_for_everyone()
+
+
+def finished(folder: Path, system: System) -> bool:
+    """Whether there is nothing left to do; where an older version has scored, there is."""
+    parts = [
+        folder / part for test in test_sets(system) for part in (f"statistics/{test}.npz", f"diagnostics/{test}.json")
+    ]
+    return all(path.exists() for path in [folder / "scores.json", folder / "model" / "README.md", *parts])
 
 
 def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, bar: int) -> None:
@@ -69,11 +81,29 @@ def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
         return
     # TER takes seconds for a bad translation of a hundred words.
     scoring = tqdm(tests.items(), desc=f"{system.name}: scoring", unit="test set", position=bar, leave=False)
-    scores = {name: score(made[name], test, system.data.target_language, system.score) for name, test in scoring}
+    free = max(1, len(os.sched_getaffinity(0)) // experiment.jobs)
+    scores = {
+        name: score(
+            made[name], test, system.data.target_language, system.score, folder / "statistics" / f"{name}.npz", free
+        )
+        for name, test in scoring
+    }
     facts = json.loads((folder / "model" / "training.json").read_text(encoding="utf-8"))
     vocabulary = short_hash(tokenizer.to_str())
     result = {"tokenizer": vocabulary, "max_length": system.data.max_length, "training": facts, "tests": scores}
+    for name, test in tests.items():
+        found = diagnose(
+            model,
+            tokenizer,
+            test,
+            source_language=system.data.source_language,
+            target_language=system.data.target_language,
+            edges=system.score.edges,
+            training_limit=system.data.max_length,
+        )
+        write_whole(folder / "diagnostics" / f"{name}.json", json.dumps(found))
     write_whole(folder / "scores.json", json.dumps(result, indent=1))
+    write_card(experiment.folder, system.name)
 
 
 def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, bar: int) -> None:
@@ -98,49 +128,6 @@ def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     if PartialState().is_main_process:
         whole(folder / "model", save)
     PartialState().wait_for_everyone()
-
-
-def report(experiment: Experiment) -> str:
-    """The table of every test set, as text; also written to the run, with the pictures and all results in one file."""
-    saved = {
-        name: json.loads((experiment.folder / name / "scores.json").read_text(encoding="utf-8"))
-        for name in experiment.systems
-    }
-    refuse_strangers(saved)
-    results = {name: one["tests"] for name, one in saved.items()}
-    limits = {name: one["max_length"] for name, one in saved.items()}
-    write_whole(experiment.folder / "results.json", json.dumps(saved, indent=1))
-    tables = {"overview": overview_table(results)}
-    for test in next(iter(results.values())):
-        tables[test] = length_table(results, test, training_limits=limits)
-        save_figure(
-            bleu_by_length(results, test, training_limits=limits), experiment.folder / f"bleu-by-length-{test}.png"
-        )
-    for name, table in tables.items():
-        write_whole(experiment.folder / f"table-{name}.md", markdown(table))
-    cut = [
-        f"{name} {result['truncated']} of {result['all']['n']} on {test}"
-        for name, tests in results.items()
-        for test, result in tests.items()
-        if result["truncated"]
-    ]
-    limits_met = f"Translations cut at their length limit: {', '.join(cut) or 'none'}.\n"
-    return "\n".join([*(text(table) for table in tables.values()), limits_met])
-
-
-def refuse_strangers(saved: dict[str, Any]) -> None:
-    """Rows of one table have the same vocabulary and the same test sets, to the letter."""
-    marks = {
-        name: {"tokenizer": one["tokenizer"], **{test: r["test_set_sha256"] for test, r in one["tests"].items()}}
-        for name, one in saved.items()
-    }
-    first, *others = marks
-    for other in others:
-        if difference := differing_key(marks[first], marks[other]):
-            raise ValueError(
-                f"Systems in one table share tokenizer and test sets, but between {first} and {other} {difference}; "
-                "delete the scores.json and translations of the older one and run again."
-            )
 
 
 def written(path: Path) -> str:

@@ -33,8 +33,8 @@ def bleu_by_length(
 ) -> Figure:
     """BLEU of every source-length group, one line per system; below, the length ratio of the same groups.
 
-    Groups are categories: group i is centred on x = i and reaches from i - 0.5 to i + 0.5. A vertical line marks
-    where training ended; an empty group is a gap in the lines.
+    Groups are categories: group i is centred on x = i and reaches from i - 0.5 to i + 0.5, and the systems stand side
+    by side in it. Bars are 95 % intervals. A vertical line marks where training ended; an empty group is a gap.
     """
     groups = shared_columns(results, test_set)[1:]
     limits = checked_limits(results, training_limits)
@@ -47,11 +47,17 @@ def bleu_by_length(
     bleu, ratio = figure.subplots(2, 1, sharex=True, height_ratios=(5, 2))
     looks = zip(cycle(COLOURS), cycle(MARKERS), cycle(LINE_STYLES), strict=False)
     handles: dict[str, Line2D] = {}
-    for (system, tests), (colour, marker, line_style) in zip(results.items(), looks, strict=False):
+    offsets = places(len(results))
+    for (system, tests), offset, (colour, marker, line_style) in zip(results.items(), offsets, looks, strict=False):
+        xs = [group + offset for group in range(len(groups))]
         for axes, field in ((bleu, "bleu"), (ratio, "length_ratio")):
+            ys = [math.nan if group[field] is None else group[field] for group in tests[test_set]["groups"]]
+            intervals = [group.get(f"{field}_ci") or 0.0 for group in tests[test_set]["groups"]]
+            if any(intervals):
+                axes.errorbar(xs, ys, intervals, fmt="none", ecolor=colour, elinewidth=1, capsize=2)
             (handles[system],) = axes.plot(
-                range(len(groups)),
-                [math.nan if group[field] is None else group[field] for group in tests[test_set]["groups"]],
+                xs,
+                ys,
                 color=colour,
                 linestyle=line_style,
                 linewidth=1.4,
@@ -61,7 +67,7 @@ def bleu_by_length(
                 clip_on=False,
                 label=labels[system],
             )
-    draw_limits(bleu, ratio, groups, limits, {system: str(line.get_color()) for system, line in handles.items()})
+    draw_limits([bleu, ratio], groups, limits, {system: str(line.get_color()) for system, line in handles.items()})
     ratio.axhline(1.0, color=LIMIT_COLOUR, linewidth=0.7, zorder=1)
     dress(bleu, ratio, groups)
     figure.legend(
@@ -112,10 +118,16 @@ def legend_label(system: str, limits: dict[str, int | None]) -> str:
     return textwrap.fill(system, 80)
 
 
+def places(number: int) -> list[float]:
+    """Where in a group, whose centre is 0, so many systems stand."""
+    apart = min(0.1, 0.5 / max(1, number - 1))
+    return [apart * (place - (number - 1) / 2) for place in range(number)]
+
+
 def draw_limits(
-    bleu: Axes, ratio: Axes, groups: list[Group], limits: dict[str, int | None], colours: dict[str, str]
+    panels: list[Axes], groups: list[Group], limits: dict[str, int | None], colours: dict[str, str]
 ) -> None:
-    """A line per training limit: neutral if all systems share it, else in the system's colour.
+    """A line per training limit, labelled in the first panel: neutral if all share it, else in the system's colour.
 
     Systems with the same limit take turns in the dashes of one line; limits close together share one label.
     """
@@ -127,14 +139,14 @@ def draw_limits(
         dash = 4.0
         for turn, colour in enumerate(of_limit):
             gap = dash * max(1, len(of_limit) - 1)
-            for axes in (bleu, ratio):
+            for axes in panels:
                 axes.axvline(x, color=colour, linewidth=1.2, linestyle=(-turn * dash, (dash, gap)), zorder=1.5)
         if labels and x - labels[-1][-1][0] < 0.6:
             labels[-1].append((x, limit))
         else:
             labels.append([(x, limit)])
     for members in labels:
-        bleu.annotate(
+        panels[0].annotate(
             f"training\nlimit{'s' if members[1:] else ''} {', '.join(str(limit) for _, limit in members)}",
             (sum(x for x, _ in members) / len(members), 1.0),
             (0, 3),
@@ -150,14 +162,9 @@ def dress(bleu: Axes, ratio: Axes, groups: list[Group]) -> None:
     """Scales, labels and grid of both panels."""
     bleu.set_ylabel("BLEU", fontsize=FONT_SIZE + 1)
     ratio.set_ylabel("length ratio", fontsize=FONT_SIZE + 1)
-    ratio.set_xlabel("source length in subwords", fontsize=FONT_SIZE + 1)
-    ratio.set_xticks(range(len(groups)), [f"{group['label']}\nn={group['n']}" for group in groups])
-    ratio.set_xlim(-0.5, len(groups) - 0.5)
+    group_axis(ratio, groups)
     for axes in (bleu, ratio):
-        axes.tick_params(labelsize=FONT_SIZE)
-        axes.grid(axis="y", color="#dddddd", linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+        plain(axes)
     bleu.tick_params(axis="x", length=0)
     # From zero where scores fall far, a closer look where they do not; never so close that noise looks like a fall.
     low, high = bleu.get_ylim()
@@ -165,3 +172,18 @@ def dress(bleu: Axes, ratio: Axes, groups: list[Group]) -> None:
     bleu.set_ylim(0 if low < high / 2 else min(low, middle - 2.5), max(high, middle + 2.5))
     low, high = ratio.get_ylim()
     ratio.set_ylim(min(low, 0.9), max(high, 1.1))
+
+
+def group_axis(axes: Axes, groups: list[Group]) -> None:
+    """The length groups and their sizes below the axes."""
+    axes.set_xlabel("source length in subwords", fontsize=FONT_SIZE + 1)
+    axes.set_xticks(range(len(groups)), [f"{group['label']}\nn={group['n']}" for group in groups])
+    axes.set_xlim(-0.5, len(groups) - 0.5)
+
+
+def plain(axes: Axes) -> None:
+    """The house's look: small type, a light grid behind, no box."""
+    axes.tick_params(labelsize=FONT_SIZE)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -16,10 +16,11 @@ from datasets import Dataset, concatenate_datasets, load_from_disk
 from transformers import AutoTokenizer
 
 from .arguments import arguments
-from .config import VOCABULARY, DataSettings, Experiment, ScoreSettings, System, differing_key, short_hash, write_whole
+from .config import differing_key, short_hash, write_whole
 from .data import encode_pairs, filter_lengths, join_consecutive, lengths, load_pairs, train_tokenizer
 from .data.files import digests, named_folder
 from .modeling.tokenization_posenc import PosEncTokenizer
+from .settings import VOCABULARY, DataSettings, Experiment, ScoreSettings, System
 
 
 def prepare(experiment: Experiment) -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
-from .config import Experiment
+from .settings import Experiment
 
 
 def run_side_by_side(experiment: Experiment, command: list[str]) -> None:

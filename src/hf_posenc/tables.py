@@ -6,22 +6,30 @@ so every system must have the same pairs in every group; systems that do not are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+import io
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 Group = Mapping[str, Any]
 Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
 TrainingLimits = Mapping[str, int | None]
+PValues = Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]  # of a test set: row, group, metric, test
+Comparisons = Mapping[str, PValues]  # of each test set
 
 # Field in the result, name in the legend, format.
 SCORES = (
     ("bleu", "BLEU", ".1f"),
     ("ter", "TER", ".1f"),
     ("chrf", "chrF", ".1f"),
+    ("bertscore", "BERTScore", ".1f"),
     ("length_ratio", "hypothesis:reference length", ".2f"),
 )
-
+SIGNIFICANT = 0.05
+INTERVALS = (
+    "± half of the 95 % interval, bootstrapped over sentences, or Student's over the seeds where there are several"
+)
 
 HOOKS = ("embed", "rotate", "score_bias", "value_bias")
 
@@ -35,39 +43,142 @@ class Table:
     legend: str
 
 
-def length_table(results: Results, test_set: str, *, training_limits: TrainingLimits | None = None) -> Table:
+def length_table(
+    results: Results,
+    test_set: str,
+    *,
+    training_limits: TrainingLimits | None = None,
+    baseline: str | None = None,
+    p_values: PValues | None = None,
+) -> Table:
     """One row per system; columns: the training limit (where given), all pairs, and each source-length group."""
     columns = shared_columns(results, test_set)
     entries = {system: [tests[test_set]["all"], *tests[test_set]["groups"]] for system, tests in results.items()}
-    shown = [score for score in SCORES if any(score[0] in group for groups in entries.values() for group in groups)]
+    shown = shown_scores(group for groups in entries.values() for group in groups)
     headers = ["system", *(f"{column['label']} n={column['n']}" for column in columns)]
-    rows = [[system, *(cell(group, shown) for group in groups)] for system, groups in entries.items()]
+    rows = [
+        [named(system, groups[0]), *(cell(group, shown, p_of(p_values, system, group)) for group in groups)]
+        for system, groups in entries.items()
+    ]
     if training_limits is not None:
         limits = checked_limits(results, training_limits)
         headers.insert(1, "trained to")
-        for row in rows:
-            limit = limits[row[0]]
-            row.insert(1, "no limit" if limit is None else str(limit))
-    return Table(headers, rows, f"{test_set}, by source length in subwords: {' / '.join(name for _, name, _ in shown)}")
+        for row, system in zip(rows, entries, strict=True):
+            row.insert(1, written_limit(limits[system]))
+    what = f"{test_set}, by source length in subwords: {' / '.join(name for _, name, _ in shown)}"
+    return Table(headers, rows, f"{what}{legend_of(entries.values(), baseline, p_values)}")
 
 
-def overview_table(results: Results) -> Table:
+def overview_table(results: Results, *, baseline: str | None = None, comparisons: Comparisons | None = None) -> Table:
     """One row per system, one column per test set, over all its pairs."""
     first, *_ = results.values()
     columns = {test: shared_columns(results, test)[0] for test in first}
-    entries = [tests[test]["all"] for tests in results.values() for test in columns]
-    shown = [score for score in SCORES if any(score[0] in entry for entry in entries)]
-    rows = [[system, *(cell(tests[test]["all"], shown) for test in columns)] for system, tests in results.items()]
+    entries = {system: [tests[test]["all"] for test in columns] for system, tests in results.items()}
+    shown = shown_scores(entry for groups in entries.values() for entry in groups)
+    rows = [
+        [
+            named(system, groups[0]),
+            *(
+                cell(group, shown, p_of(comparisons[test] if comparisons else None, system, group))
+                for test, group in zip(columns, groups, strict=True)
+            ),
+        ]
+        for system, groups in entries.items()
+    ]
     headers = ["system", *(f"{test} n={column['n']}" for test, column in columns.items())]
-    return Table(headers, rows, f"all pairs: {' / '.join(name for _, name, _ in shown)}")
+    what = f"all pairs: {' / '.join(name for _, name, _ in shown)}"
+    return Table(headers, rows, f"{what}{legend_of(entries.values(), baseline, comparisons)}")
 
 
-def cell(group: Group, shown: list[tuple[str, str, str]]) -> str:
-    """`31.7 / 57.9 / 1.02`; a dash where a score is missing, a single dash for a group without pairs."""
+def paper_table(
+    results: Results,
+    paper: Mapping[str, Any],
+    *,
+    training_limits: TrainingLimits,
+    baseline: str | None = None,
+    p_values: PValues | None = None,
+) -> Table:
+    """A published table, each of its rows below ours; `paper` is `settings.Paper` as plain values.
+
+    A cell has the paper's first metric and the others in brackets.
+    """
+    test_set, published = paper["test"], paper["rows"]
+    first = next(iter(published.values()))
+    whole = not any(isinstance(numbers, list) for numbers in first.values())
+    all_pairs, *groups = shared_columns(results, test_set)
+    columns = [all_pairs] if whole else groups
+    sizes = [f", paper n={n}" for n in paper["n"]] if paper["n"] else [""] * len(columns)
+    headers = [
+        "#",
+        "system",
+        "trained to",
+        "",
+        *(f"{c['label']} n={c['n']}{n}" for c, n in zip(columns, sizes, strict=True)),
+    ]
+    shown = [score for metric in first for score in SCORES if score[0] == metric]
+    limits = checked_limits(results, training_limits)
+    rows = []
+    for number, (system, numbers) in enumerate(published.items(), 1):
+        tests = results[system][test_set]
+        ours = [tests["all"]] if whole else tests["groups"]
+        cells = [bracketed(cell(group, shown, p_of(p_values, system, group)).split(" / ")) for group in ours]
+        rows.append([str(number), named(system, ours[0]), written_limit(limits[system]), "ours", *cells])
+        lists = [[numbers[metric]] if whole else numbers[metric] for metric, *_ in shown]
+        theirs = [
+            bracketed([f"{value:{form}}" for value, (*_, form) in zip(one, shown, strict=True)])
+            for one in zip(*lists, strict=True)
+        ]
+        rows.append(["", "", "", "paper", *theirs])
+    what = (
+        f"{paper['source']}, on {test_set}, by source length in subwords: {bracketed([name for _, name, _ in shown])}"
+    )
+    entries = [[tests[test_set]["all"]] for tests in results.values()]
+    return Table(headers, rows, f"{what}{legend_of(entries, baseline, p_values)}")
+
+
+def bracketed(parts: list[str]) -> str:
+    first, *others = parts
+    return f"{first} ({' / '.join(others)})" if others else first
+
+
+def written_limit(limit: int | None) -> str:
+    return "no limit" if limit is None else str(limit)
+
+
+def named(system: str, group: Group) -> str:
+    return f"{system} ({group['seeds']} seeds)" if "seeds" in group else system
+
+
+def shown_scores(groups: Iterable[Group]) -> list[tuple[str, str, str]]:
+    present = {field for group in groups for field in group}
+    return [score for score in SCORES if score[0] in present]
+
+
+def p_of(p_values: PValues | None, system: str, group: Group) -> Mapping[str, Mapping[str, float]]:
+    """The p-values of each metric in a group; none for the baseline and for groups of one pair."""
+    return p_values.get(system, {}).get(group["label"], {}) if p_values else {}
+
+
+def cell(group: Group, shown: list[tuple[str, str, str]], p_values: Mapping[str, Mapping[str, float]]) -> str:
+    """`31.7 ±0.5* / 57.9 ±0.6 / 1.02`; a dash where a score is missing, a single dash for a group without pairs."""
     if not group["n"]:
         return "-"
-    values = [(group.get(field), form) for field, _, form in shown]
-    return " / ".join("-" if value is None else format(value, form) for value, form in values)
+    parts = []
+    for field, _, form in shown:
+        value, ci = group.get(field), group.get(f"{field}_ci")
+        part = "-" if value is None else format(value, form)
+        part += "" if value is None or ci is None else f" ±{ci:{form}}"
+        parts.append(part + "*" * (field in p_values and p_values[field]["randomisation"] < SIGNIFICANT))
+    return " / ".join(parts)
+
+
+def legend_of(entries: Iterable[list[Group]], baseline: str | None, p_values: object) -> str:
+    """What the signs in the cells mean, if there are any."""
+    intervals = any(key.endswith("_ci") for groups in entries for group in groups for key in group)
+    signs = [INTERVALS] if intervals else []
+    if baseline and p_values:
+        signs.append(f"* p < {SIGNIFICANT} against {baseline}, by approximate randomisation, with each seed")
+    return "".join(f"; {sign}" for sign in signs)
 
 
 def markdown(table: Table) -> str:
@@ -75,6 +186,38 @@ def markdown(table: Table) -> str:
     lines = [table.headers, ["---", *["---:"] * (len(table.headers) - 1)], *table.rows]
     escaped = [[entry.replace("|", "\\|") for entry in line] for line in lines]
     return "\n".join([*("| " + " | ".join(line) + " |" for line in escaped), "", table.legend, ""])
+
+
+def latex(table: Table) -> str:
+    """A tabular of LaTeX for the package booktabs: the first column left, the others right, the legend below."""
+    escapes = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {"±": "$\\pm$", ">": "$>$", "<": "$<$", "*": "$^{*}$"}
+    lines = [
+        " & ".join("".join(escapes.get(sign, sign) for sign in entry) for entry in line) + r" \\"
+        for line in [table.headers, *table.rows]
+    ]
+    legend = "".join(escapes.get(sign, sign) for sign in table.legend)
+    columns = "l" + "r" * (len(table.headers) - 1)
+    top, *below = lines
+    begin, end = f"\\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
+    return "\n".join([begin, r"\toprule", top, r"\midrule", *below, r"\bottomrule", end, "", legend, ""])
+
+
+def csv_text(results: Results, comparisons: Comparisons) -> str:
+    """Every score in full, a line each, with its interval and p-values against the baseline."""
+    made = io.StringIO()
+    writer = csv.writer(made, lineterminator="\n")
+    names = ("test_set", "system", "seeds", "group", "low", "high", "n", "metric", "score", "ci")
+    writer.writerow([*names, "p_randomisation", "p_bootstrap"])
+    for system, tests in results.items():
+        for test, result in tests.items():
+            for group in (result["all"], *result["groups"]):
+                p_values = p_of(comparisons[test], system, group)
+                first = [test, system, group.get("seeds", 1), group["label"], group["low"], group["high"], group["n"]]
+                for metric, *_ in shown_scores([group]):
+                    p = p_values.get(metric, {})
+                    scores = [group[metric], group.get(f"{metric}_ci"), p.get("randomisation"), p.get("bootstrap")]
+                    writer.writerow([*first, metric, *scores])
+    return made.getvalue()
 
 
 def text(table: Table) -> str:

@@ -17,8 +17,6 @@ from typing import Any
 import datasets
 import evaluate
 import numpy as np
-from sacrebleu.metrics.bleu import BLEUScore
-from sacrebleu.significance import _bootstrap_resample
 
 from .checks import (
     EDGES,
@@ -31,7 +29,7 @@ from .checks import (
     checked_pairs,
     token_counts,
 )
-from .scorers import SCORERS, sentence_statistics
+from .scorers import SCORERS, score_fields, sentence_statistics
 
 DESCRIPTION = """\
 Scores translations by the length of their source: sacrebleu's cased corpus BLEU, TER and chrF, and BERTScore, of each
@@ -202,26 +200,6 @@ class LengthBuckets(evaluate.Metric):
             },
             "by": by,
         }
-
-
-def score_fields(name: str, scorer: Any, statistics: np.ndarray, bootstrap: int) -> dict[str, float | None]:
-    """What one metric contributes to a group; all None where the group has no pairs.
-
-    The confidence interval is `mean` plus or minus `ci`, as sacrebleu estimates both.
-    """
-    score = scorer._aggregate_and_compute(statistics) if len(statistics) else None
-    fields = {name: float(score.score) if score else None}
-    if bootstrap:
-        mean, ci = None, None
-        if len(statistics) > 1:
-            score.estimate_ci(_bootstrap_resample(statistics, scorer, bootstrap)[1])
-            mean, ci = float(score._mean), float(score._ci)
-        fields |= {f"{name}_mean": mean, f"{name}_ci": ci}
-    if name == "bleu":
-        bleu = score if isinstance(score, BLEUScore) else None
-        fields["brevity_penalty"] = float(bleu.bp) if bleu else None
-        fields["length_ratio"] = float(bleu.sys_len / bleu.ref_len) if bleu and bleu.ref_len else None
-    return fields
 
 
 def signature(scorer: Any, bootstrap: int) -> str:

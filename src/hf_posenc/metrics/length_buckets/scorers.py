@@ -14,18 +14,35 @@ import multiprocess
 import numpy as np
 from sacrebleu.metrics.base import Metric as Scorer
 from sacrebleu.metrics.base import Score, Signature
-from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
+from sacrebleu.significance import _bootstrap_resample
 from tqdm.auto import tqdm
 
 ROWS = 64  # of a share of the work
-LONG = 1_000  # pairs that take long enough to deserve a progress bar
+LONG = 5_000  # pairs that take long enough to deserve a progress bar
 
 
-class BertScore:
+class SentenceMean:
+    """The mean of sentence scores in hundredths, with the interface of sacrebleu's scorers; of statistics (N, 2): the
+    score of each sentence, and 1."""
+
+    name = "mean"
+
+    def _aggregate_and_compute(self, statistics: Any) -> Score:
+        return self._compute_score_from_stats(np.sum(statistics, axis=0))
+
+    def _compute_score_from_stats(self, total: Any) -> Score:
+        return Score(self.name, 100 * float(total[0] / total[1]))
+
+    def get_signature(self) -> Signature:
+        return Signature({"num_refs": None})
+
+
+class BertScore(SentenceMean):
     """BERTScore's F1 (Zhang et al., "BERTScore: Evaluating Text Generation with BERT", ICLR 2020,
-    https://arxiv.org/abs/1904.09675) in hundredths, with the interface of sacrebleu's scorers.
+    https://arxiv.org/abs/1904.09675).
 
     `model`: a name on the Hub or a folder; `layers`: whose output is compared, bert_score's own choice for a model it
     knows. A corpus score is the mean over sentences; one with nothing in it has 0.
@@ -58,14 +75,8 @@ class BertScore:
             statistics[rows, 0] = f1.numpy()
         return statistics
 
-    def _aggregate_and_compute(self, statistics: Any) -> Score:
-        return self._compute_score_from_stats(np.sum(statistics, axis=0))
-
-    def _compute_score_from_stats(self, total: Any) -> Score:
-        return Score(self.name, 100 * float(total[0] / total[1]))
-
     def get_signature(self) -> Signature:
-        signature = Signature({"num_refs": None})
+        signature = super().get_signature()
         model = self.library.utils.get_hash(Path(self.model).name, self.layers, False, False, False, False)
         signature.info = {"model": model, "version": self.library.__version__}
         return signature
@@ -77,6 +88,8 @@ SCORERS: dict[str, Callable[..., Any]] = {
     "chrf": CHRF,
     "bertscore": BertScore,
 }
+# What makes a score of statistics that have been taken already, which needs no model.
+COUNTED: dict[str, Callable[[], Any]] = {**SCORERS, "bertscore": SentenceMean}
 
 
 def sentence_statistics(
@@ -84,7 +97,7 @@ def sentence_statistics(
 ) -> np.ndarray:
     """(N, what the scorer counts), of each prediction against all of its references, by `num_proc` processes."""
     if isinstance(scorer, BertScore):  # it has batches of its own
-        return scorer._extract_corpus_statistics(predictions, list(zip_longest(*references)))
+        return scorer._extract_corpus_statistics(predictions, streams_of(references))
     numbers = {len(texts) for texts in references}
     scorer.num_refs = numbers.pop() if len(numbers) == 1 else -1  # for the signature, as sacrebleu has it
     starts = range(0, len(predictions), ROWS)
@@ -108,6 +121,30 @@ def sentence_statistics(
 
 
 def statistics_of(share: tuple[Scorer, list[str], list[list[str]]]) -> list[list[float]]:
-    """sacrebleu wants one stream per reference number, with None where a sentence has fewer."""
     scorer, predictions, references = share
-    return list(scorer._extract_corpus_statistics(predictions, list(zip_longest(*references))))
+    return list(scorer._extract_corpus_statistics(predictions, streams_of(references)))
+
+
+def streams_of(references: list[list[str]]) -> list[Any]:
+    """One stream per reference number, as sacrebleu wants them, with None where a sentence has fewer."""
+    return list(zip_longest(*references))
+
+
+def score_fields(name: str, scorer: Any, statistics: np.ndarray, bootstrap: int) -> dict[str, float | None]:
+    """What one metric contributes to a group; all None where the group has no pairs.
+
+    The confidence interval is `mean` plus or minus `ci`, as sacrebleu estimates both.
+    """
+    score: Any = scorer._aggregate_and_compute(statistics) if len(statistics) else None
+    fields = {name: float(score.score) if score else None}
+    if bootstrap:
+        mean, ci = None, None
+        if len(statistics) > 1:
+            score.estimate_ci(_bootstrap_resample(statistics.tolist(), scorer, bootstrap)[1])
+            mean, ci = float(score._mean), float(score._ci)
+        fields |= {f"{name}_mean": mean, f"{name}_ci": ci}
+    if name == "bleu":
+        bleu = score if isinstance(score, BLEUScore) else None
+        fields["brevity_penalty"] = float(bleu.bp) if bleu else None
+        fields["length_ratio"] = float(bleu.sys_len / bleu.ref_len) if bleu and bleu.ref_len else None
+    return fields

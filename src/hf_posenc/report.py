@@ -1,0 +1,179 @@
+"""Saved scores -> results.json, and from it alone every table and figure: nothing here trains, translates or scores.
+
+`collect` reads what the trainings of an experiment have left and compares their rows; `publish` draws. A results.json
+can be carried elsewhere and published again: `python -m hf_posenc report FOLDER`.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from .comparison import p_values, rows_of
+from .comparison_plots import gain_by_length, loss_curves, parameters_and_score
+from .config import differing_key, write_whole
+from .diagnostics_plots import attention_distance_figure, loss_by_position
+from .metrics.length_buckets.scorers import COUNTED, score_fields
+from .plots import bleu_by_length, save_figure
+from .settings import Experiment
+from .tables import csv_text, latex, length_table, markdown, overview_table, paper_table, text
+
+PARTS = ("baseline", "runs", "comparisons", "paper")
+
+
+def collect(experiment: Experiment) -> dict[str, Any]:
+    """Everything that tables and figures are made of, as plain values."""
+    runs = {}
+    for name, system in experiment.systems.items():
+        folder = experiment.folder / name
+        saved = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+        diagnoses = {
+            test: json.loads((folder / "diagnostics" / f"{test}.json").read_text(encoding="utf-8"))
+            for test in saved["tests"]
+        }
+        runs[name] = (
+            {"row": system.row} | saved | {"loss": loss_log(folder / "training.jsonl"), "diagnostics": diagnoses}
+        )
+    refuse_strangers(runs)
+    limits = [run["max_length"] for run in runs.values()]
+    limit = None if None in limits else max(limits)
+    for name, run in runs.items():
+        samples = experiment.systems[name].score.bootstrap
+        run["beyond"] = {test: beyond(statistics_of(experiment, name, test), limit, samples) for test in run["tests"]}
+    return {
+        "baseline": experiment.baseline,
+        "runs": runs,
+        "comparisons": dict(compared(experiment, runs)),
+        "paper": asdict(experiment.paper) if experiment.paper else None,
+    }
+
+
+def loss_log(path: Path) -> dict[str, list[list[float]]]:
+    """[step, seconds, nats per token] of training, as label smoothing has it, and of evaluation."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {
+        key: [[line["step"], line["seconds"], line[key]] for line in lines if key in line]
+        for key in ("loss", "eval_loss")
+    }
+
+
+def beyond(statistics: Mapping[str, np.ndarray], limit: int | None, samples: int) -> dict[str, Any]:
+    """Corpus scores of all pairs with a source longer than `limit`, like those of a length group."""
+    rows = np.flatnonzero(statistics["lengths"] > (math.inf if limit is None else limit))
+    made: dict[str, Any] = {"label": "beyond", "low": (limit or 0) + 1, "high": None, "n": len(rows)}
+    for metric in statistics.keys() - {"lengths"}:
+        made |= score_fields(metric, COUNTED[metric](), statistics[metric][rows], samples)
+    return made
+
+
+def statistics_of(experiment: Experiment, name: str, test: str) -> dict[str, np.ndarray]:
+    return dict(np.load(experiment.folder / name / "statistics" / f"{test}.npz"))
+
+
+def compared(experiment: Experiment, runs: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """For each test set, the p-values of each row but the baseline's."""
+    members: dict[str, list[str]] = {}
+    for name, run in runs.items():
+        members.setdefault(run["row"], []).append(name)
+    score = next(iter(experiment.systems.values())).score
+    others = [row for row in members if row != experiment.baseline]
+    tests: Mapping[str, Any] = next(iter(runs.values()))["tests"]
+    with tqdm(total=len(tests) * len(others), desc="comparing", unit="row", leave=False, disable=not others) as bar:
+        for test, result in tests.items():
+            statistics = {
+                row: [statistics_of(experiment, name, test) for name in names] for row, names in members.items()
+            }
+            labels = ["all", *(group["label"] for group in result["groups"])]
+            found = {}
+            for row in others:
+                found[row] = p_values(
+                    statistics[row], statistics[experiment.baseline], score.edges, labels, score.bootstrap
+                )
+                bar.update()
+            yield test, found
+
+
+def refuse_strangers(runs: Mapping[str, Any]) -> None:
+    """Rows of one table have the same vocabulary and the same test sets, to the letter."""
+    marks = {
+        name: {"tokenizer": one["tokenizer"], **{test: r["test_set_sha256"] for test, r in one["tests"].items()}}
+        for name, one in runs.items()
+    }
+    first, *others = marks
+    for other in others:
+        if difference := differing_key(marks[first], marks[other]):
+            raise ValueError(
+                f"Systems in one table share tokenizer and test sets, but between {first} and {other} {difference}; "
+                "delete the scores.json and translations of the older one and run again."
+            )
+
+
+def publish(results: Mapping[str, Any], folder: Path) -> str:
+    """Write results.json, tables and figures to `folder`; returns the tables as text."""
+    runs, comparisons = results["runs"], results["comparisons"]
+    refuse_strangers(runs)
+    write_whole(folder / "results.json", json.dumps(results, indent=1))
+    row_of = {name: run["row"] for name, run in runs.items()}
+    rows = rows_of({name: run["tests"] for name, run in runs.items()}, row_of)
+    limits = {run["row"]: run["max_length"] for run in runs.values()}
+    baseline = results["baseline"]
+    tables = {"overview": overview_table(rows, baseline=baseline, comparisons=comparisons)}
+    for test in next(iter(rows.values())):
+        compared = {"training_limits": limits, "baseline": baseline, "p_values": comparisons[test]}
+        tables[test] = length_table(rows, test, **compared)
+        save_figure(bleu_by_length(rows, test, training_limits=limits), folder / f"bleu-by-length-{test}.png")
+        if len(rows) > 1:
+            save_figure(gain_by_length(rows, test, **compared), folder / f"gain-by-length-{test}.png")
+        # Of several seeds the first is shown.
+        diagnoses = {run["row"]: run["diagnostics"][test] for run in reversed(runs.values())}
+        diagnoses = {row: diagnoses[row] for row in rows}
+        save_figure(loss_by_position(diagnoses, training_limits=limits), folder / f"loss-by-position-{test}.png")
+        if any(one["attention_distance"]["encoder"] for one in diagnoses.values()):
+            save_figure(attention_distance_figure(diagnoses), folder / f"attention-distance-{test}.png")
+        outside = rows_of(
+            {name: {test: {"all": run["beyond"][test], "groups": []}} for name, run in runs.items()}, row_of
+        )
+        longer = {row: tests[test]["all"] for row, tests in outside.items()}
+        if all(group.get("bleu") is not None for group in longer.values()):
+            parameters = {run["row"]: run["training"]["parameters"] for run in runs.values()}
+            figure = parameters_and_score(longer, parameters=parameters, test_set=test)
+            save_figure(figure, folder / f"parameters-{test}.png")
+    if paper := results["paper"]:
+        compared = {"training_limits": limits, "baseline": baseline, "p_values": comparisons[paper["test"]]}
+        tables["paper"] = paper_table(rows, paper, **compared)
+    save_figure(loss_curves({name: run["loss"] for name, run in runs.items()}, row_of), folder / "loss.png")
+    for name, table in tables.items():
+        write_whole(folder / f"table-{name}.md", markdown(table))
+        write_whole(folder / f"table-{name}.tex", latex(table))
+    write_whole(folder / "scores.csv", csv_text(rows, comparisons))
+    cut = [
+        f"{name} {result['truncated']} of {result['all']['n']} on {test}"
+        for name, run in runs.items()
+        for test, result in run["tests"].items()
+        if result["truncated"]
+    ]
+    limits_met = f"Translations cut at their length limit: {', '.join(cut) or 'none'}.\n"
+    return "\n".join([*(text(table) for table in tables.values()), limits_met])
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """The results.json of a folder; a ValueError if it is cut short or from another version."""
+    path = folder / "results.json"
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(
+            f"A report is made of results.json, but there is none in {folder}; run train.py first."
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"{path} must be whole JSON, but it is not ({error}); run train.py CONFIG again.") from None
+    if missing := [part for part in PARTS if part not in results]:
+        raise ValueError(
+            f"{path} lacks {', '.join(missing)}; run train.py CONFIG again, which scores but does not train."
+        )
+    return dict(results)

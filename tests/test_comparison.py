@@ -1,0 +1,296 @@
+"""Laws of comparisons: rows are means of their seeds, p-values are sacrebleu's, and what is shown is what was saved."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.significance import PairedTest
+
+from hf_posenc.comparison import mean_of, p_values, rows_of
+from hf_posenc.comparison_plots import gain_by_length, loss_curves, parameters_and_score
+from hf_posenc.metrics import load_length_buckets
+from hf_posenc.report import beyond, publish, read_results
+from hf_posenc.tables import csv_text, latex, length_table, overview_table, paper_table
+
+EDGES = (10, 20)
+LABELS = ["all", "[0,10]", "[11,20]", ">20"]
+WORDS = ["the", "a", "cat", "dog", "house", "is", "was", "in", "on", "mat", "red", "green", "old"]
+
+
+def corpus(pairs: int, seed: int = 0) -> tuple[list[str], list[int]]:
+    chance = random.Random(seed)
+    return [" ".join(chance.choices(WORDS, k=chance.randint(4, 14))) for _ in range(pairs)], [
+        chance.randint(1, 30) for _ in range(pairs)
+    ]
+
+
+def noisy(texts: list[str], share: float, seed: int) -> list[str]:
+    chance = random.Random(seed)
+    return [" ".join(w if chance.random() > share else chance.choice(WORDS) for w in t.split()) for t in texts]
+
+
+def scored(
+    predictions: list[str], references: list[str], lengths: list[int], metrics: tuple[str, ...] = ("bleu", "ter")
+) -> tuple[Any, dict[str, np.ndarray]]:
+    metric = load_length_buckets()
+    result = metric.compute(
+        predictions=predictions, references=references, source_lengths=lengths, edges=EDGES, metrics=metrics,
+        bootstrap=100 if len(set(lengths)) > 2 else 0,
+    )  # fmt: skip
+    return result, {"lengths": np.array(metric.lengths), **metric.statistics}
+
+
+def test_p_values_are_those_of_sacrebleu_on_the_texts() -> None:
+    references, lengths = corpus(60)
+    worse, better = noisy(references, 0.4, 1), noisy(references, 0.3, 2)
+    metrics = ("bleu", "ter", "chrf")
+    ours, theirs = (scored(texts, references, lengths, metrics)[1] for texts in (better, worse))
+    found = p_values([ours], [theirs], EDGES, LABELS)
+    assert list(found) == LABELS
+    for label, low, high in (("all", 0, 99), ("[0,10]", 0, 10), ("[11,20]", 11, 20), (">20", 21, 99)):
+        rows = [row for row, length in enumerate(lengths) if low <= length <= high]
+        texts = [[texts[row] for row in rows] for texts in (worse, better, references)]
+        scorers = {"bleu": BLEU(), "ter": TER(case_sensitive=True), "chrf": CHRF()}
+        for metric, scorer in scorers.items():
+            for test, kind in (("randomisation", "ar"), ("bootstrap", "bs")):
+                systems = [("worse", texts[0]), ("better", texts[1])]
+                made: Any = PairedTest(systems, {metric: scorer}, [texts[2]], test_type=kind)()[1]
+                (result,) = (results[1] for name, results in made.items() if name != "System")
+                assert found[label][metric][test] == result.p_value, (label, metric, test)
+
+
+def test_several_seeds_must_all_differ_and_one_pair_has_no_p_value() -> None:
+    references, lengths = corpus(40)
+    lengths = [5] * 39 + [15]
+    baseline = scored(noisy(references, 0.4, 1), references, lengths)[1]
+    better = scored(noisy(references, 0.1, 2), references, lengths)[1]
+    found = p_values([better], [baseline], EDGES, LABELS, 100)
+    assert list(found) == ["all", "[0,10]"]  # [11,20] has one pair, >20 none
+    assert found["all"]["bleu"]["randomisation"] < 0.05
+    both = p_values([better, baseline], [baseline], EDGES, LABELS, 100)
+    assert both["all"]["bleu"]["randomisation"] == 1.0  # the second seed is the baseline itself
+    assert both["all"] == p_values([baseline], [baseline], EDGES, LABELS, 100)["all"]
+
+
+def test_a_row_is_the_mean_of_its_seeds_with_students_interval() -> None:
+    group = {"label": "[0,10]", "low": 0, "high": 10, "n": 7}
+    seeds = [
+        group | {"bleu": bleu, "bleu_mean": 1.0, "bleu_ci": 9.0, "length_ratio": ratio}
+        for bleu, ratio in ((10.0, 0.9), (13.0, 1.0), (16.0, 1.1))
+    ]
+    made = mean_of(seeds)
+    assert made["bleu"] == pytest.approx(13) and made["length_ratio"] == pytest.approx(1)
+    assert made["bleu_ci"] == pytest.approx(4.303 * 3 / math.sqrt(3))  # t of two degrees of freedom, deviation 3
+    assert made["seeds"] == 3 and made["n"] == 7 and "bleu_mean" not in made and "length_ratio_ci" not in made
+    assert mean_of(seeds[:1]) == seeds[0]
+    empty = group | {"n": 0, "bleu": None, "bleu_ci": None}
+    assert mean_of([empty, empty]) == empty
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Any]:
+    """A results.json as `collect` makes it: a baseline, a row of two seeds, and another."""
+    references, lengths = corpus(50)
+    rows = {"plain": "plain", "good-seed1": "good", "good-seed2": "good", "bad": "bad"}
+    shares = {"plain": 0.4, "good-seed1": 0.1, "good-seed2": 0.12, "bad": 0.7}
+    made = {
+        name: scored(noisy(references, shares[name], place), references, lengths) for place, name in enumerate(rows)
+    }
+    runs = {
+        name: {
+            "row": rows[name],
+            "tokenizer": "abc",
+            "max_length": 10 if name == "bad" else 20,
+            "training": {"parameters": 1000 * (place + 1)},
+            "tests": {"news": result | {"truncated": 0, "test_set_sha256": "x"}},
+            "loss": {"loss": [[10, 5.0, 3.0], [20, 9.0, 2.0 + place]], "eval_loss": [[20, 9.5, 2.5]]},
+            "beyond": {"news": beyond(statistics, 20, 100)},
+        }
+        for place, (name, (result, statistics)) in enumerate(made.items())
+    }
+    members = {"plain": ["plain"], "good": ["good-seed1", "good-seed2"], "bad": ["bad"]}
+    statistics = {row: [made[name][1] for name in names] for row, names in members.items()}
+    compared = {row: p_values(statistics[row], statistics["plain"], EDGES, LABELS, 100) for row in ("good", "bad")}
+    paper = {
+        "source": "Someone (2019), Table 9",
+        "test": "news",
+        "n": [100, 200, 300],
+        "rows": {
+            "good": {"bleu": [31.0, 32.0, 33.25], "ter": [50.0, 51, 52]},
+            "plain": {"bleu": [1, 2, 3], "ter": [4, 5, 6]},
+        },
+    }
+    return {"baseline": "plain", "runs": runs, "comparisons": {"news": compared}, "paper": paper}
+
+
+def rows(results: dict[str, Any]) -> dict[str, Any]:
+    row_of = {name: run["row"] for name, run in results["runs"].items()}
+    return rows_of({name: run["tests"] for name, run in results["runs"].items()}, row_of)
+
+
+LIMITS = {"plain": 20, "good": 20, "bad": 10}
+
+
+def test_a_table_marks_what_differs_and_says_how_sure_it_is(results: dict[str, Any]) -> None:
+    compared = results["comparisons"]["news"]
+    table = length_table(rows(results), "news", training_limits=LIMITS, baseline="plain", p_values=compared)
+    assert [row[0] for row in table.rows] == ["plain", "good (2 seeds)", "bad"]
+    good = rows(results)["good"]["news"]["all"]
+    cell = table.rows[1][2]
+    assert cell.startswith(f"{good['bleu']:.1f} ±{good['bleu_ci']:.1f}* / {good['ter']:.1f} ±{good['ter_ci']:.1f}* / ")
+    assert "*" not in "".join(table.rows[0])
+    assert "* p < 0.05 against plain, by approximate randomisation" in table.legend and "±" in table.legend
+    weak = json.loads(json.dumps(compared))
+    weak["good"]["all"]["bleu"]["randomisation"] = 0.05
+    assert "*" not in length_table(rows(results), "news", p_values=weak).rows[1][1].split(" / ")[0]
+    overview = overview_table(rows(results), baseline="plain", comparisons=results["comparisons"])
+    assert overview.rows[1][1] == cell
+
+
+def test_the_papers_table_stands_beside_ours(results: dict[str, Any]) -> None:
+    table = paper_table(
+        rows(results),
+        results["paper"],
+        training_limits=LIMITS,
+        baseline="plain",
+        p_values=results["comparisons"]["news"],
+    )
+    n = [group["n"] for group in rows(results)["good"]["news"]["groups"]]
+    assert table.headers == [
+        "#", "system", "trained to", "", f"[0,10] n={n[0]}, paper n=100", f"[11,20] n={n[1]}, paper n=200",
+        f">20 n={n[2]}, paper n=300",
+    ]  # fmt: skip
+    assert [row[:4] for row in table.rows] == [
+        ["1", "good (2 seeds)", "20", "ours"], ["", "", "", "paper"],
+        ["2", "plain", "20", "ours"], ["", "", "", "paper"],
+    ]  # fmt: skip
+    assert table.rows[1][4:] == ["31.0 (50.0)", "32.0 (51.0)", "33.2 (52.0)"]
+    ours = rows(results)["good"]["news"]["groups"][0]
+    assert table.rows[0][4].startswith(f"{ours['bleu']:.1f} ±{ours['bleu_ci']:.1f}")
+    assert f"({ours['ter']:.1f} ±{ours['ter_ci']:.1f}" in table.rows[0][4]
+    whole = results["paper"] | {"rows": {"good": {"bleu": 40.4, "ter": 46.7}}, "n": None}
+    table = paper_table(rows(results), whole, training_limits=LIMITS)
+    assert table.headers[4:] == ["all n=50"] and table.rows[1][4:] == ["40.4 (46.7)"]
+
+
+def test_csv_has_every_number_in_full(results: dict[str, Any]) -> None:
+    lines = list(csv.DictReader(io.StringIO(csv_text(rows(results), results["comparisons"]))))
+    assert len(lines) == 3 * 4 * 3  # rows, groups with all, and two metrics with the length ratio
+    for line in lines:
+        tests = rows(results)[line["system"]]["news"]
+        group = next(g for g in (tests["all"], *tests["groups"]) if g["label"] == line["group"])
+        assert float(line["score"]) == group[line["metric"]] and int(line["n"]) == group["n"]
+        p = results["comparisons"]["news"].get(line["system"], {}).get(line["group"], {}).get(line["metric"], {})
+        assert line["p_randomisation"] == str(p.get("randomisation", ""))
+
+
+def test_latex_escapes_what_latex_reads(results: dict[str, Any]) -> None:
+    named = {"a_b & c": rows(results)["good"], "plain": rows(results)["plain"]}
+    text = latex(length_table(named, "news"))
+    assert r"a\_b \& c (2 seeds) & " in text and r"$>$20 n=" in text and r" $\pm$" in text and r"95 \%" in text
+    assert text.count(r" \\") == 3 and text.startswith(r"\begin{tabular}{lrrrr}")
+    # The header has a first column without & before it: as many as columns less one in each line.
+    assert {line.replace(r"\&", "").count("&") for line in text.splitlines() if line.endswith(r"\\")} == {4}
+
+
+def drawn(figure: Figure, panel: int = 0) -> list[tuple[float, float]]:
+    return [tuple(point) for line in figure.axes[panel].lines for point in np.asarray(line.get_xydata()).tolist()]
+
+
+def test_gains_are_differences_and_filled_where_significant(results: dict[str, Any]) -> None:
+    made, compared = rows(results), results["comparisons"]["news"]
+    figure = gain_by_length(made, "news", baseline="plain", training_limits=LIMITS, p_values=compared)
+    markers = [line for line in figure.axes[0].lines if line.get_marker() not in ("None", None)]
+    assert len(markers) == 2 * 3
+    for line, (system, at) in zip(markers, [(s, g) for s in ("good", "bad") for g in range(3)], strict=True):
+        ((x, y),) = np.asarray(line.get_xydata())
+        groups = [made[one]["news"]["groups"][at] for one in (system, "plain")]
+        assert round(x) == at and y == pytest.approx(groups[0]["bleu"] - groups[1]["bleu"])
+        sure = compared[system][groups[0]["label"]]["bleu"]["randomisation"] < 0.05
+        assert (line.get_markerfacecolor() == "white") != sure
+    assert {line.get_markerfacecolor() == "white" for line in markers} == {True, False} or all(
+        compared[s][label]["bleu"]["randomisation"] < 0.05 for s in compared for label in LABELS[1:]
+    )
+
+
+def test_loss_is_drawn_by_step_and_by_minute(results: dict[str, Any]) -> None:
+    losses = {name: run["loss"] for name, run in results["runs"].items()}
+    row_of = {name: run["row"] for name, run in results["runs"].items()}
+    figure = loss_curves(losses, row_of)
+    assert drawn(figure, 0) == [(20, 2.5)] * 4 and drawn(figure, 1) == [(9.5 / 60, 2.5)] * 4
+    assert "validation" in figure.axes[0].get_ylabel()
+    assert sorted(text.get_text() for text in figure.legends[0].get_texts()) == ["bad", "good", "plain"]
+    del losses["bad"]["eval_loss"][:]
+    figure = loss_curves(losses, row_of)
+    assert drawn(figure, 0)[:2] == [(10, 3.0), (20, 2.0)] and "training" in figure.axes[0].get_ylabel()
+    losses["bad"]["eval_loss"].append([20, 9.5, 2.5])
+
+
+def test_beyond_the_limit_is_the_corpus_score_of_what_is_longer(results: dict[str, Any]) -> None:
+    references, lengths = corpus(50)
+    predictions = noisy(references, 0.4, 0)
+    longer = [row for row, length in enumerate(lengths) if length > 20]
+    texts = [predictions[row] for row in longer], [[references[row] for row in longer]]
+    made = results["runs"]["plain"]["beyond"]["news"]
+    assert made["n"] == len(longer) > 2 and made["low"] == 21
+    assert made["bleu"] == pytest.approx(BLEU().corpus_score(*texts).score)
+    assert beyond(scored(predictions, references, lengths)[1], None, 100)["bleu"] is None
+    groups = {name: run["beyond"]["news"] for name, run in results["runs"].items()}
+    parameters = {name: run["training"]["parameters"] for name, run in results["runs"].items()}
+    figure = parameters_and_score(groups, parameters=parameters, test_set="news")
+    points = [container.lines[0].get_xydata()[0].tolist() for container in figure.axes[0].containers]
+    assert points == [[parameters[name] / 1e6, groups[name]["bleu"]] for name in groups]
+    assert "from 21 subwords on" in figure.axes[0].get_ylabel()
+
+
+def test_a_report_is_made_of_results_json_alone(results: dict[str, Any], tmp_path: Path) -> None:
+    printed = publish(results, tmp_path / "a")
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert files == sorted(
+        [
+            "results.json",
+            "scores.csv",
+            "loss.png",
+            "bleu-by-length-news.png",
+            "gain-by-length-news.png",
+            "parameters-news.png",
+        ]
+        + [f"table-{table}.{kind}" for table in ("overview", "news", "paper") for kind in ("md", "tex")]
+    )
+    assert publish(read_results(tmp_path / "a"), tmp_path / "b") == printed
+    for name in files:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+
+
+def test_results_that_are_not_whole_or_not_alike_are_refused(results: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"there is none in .*; run train\.py first"):
+        read_results(tmp_path)
+    publish(results, tmp_path)
+    whole = (tmp_path / "results.json").read_text()
+    (tmp_path / "results.json").write_text(whole[: len(whole) // 2])
+    with pytest.raises(
+        ValueError, match=r"results\.json must be whole JSON, but it is not .*run train\.py CONFIG again"
+    ):
+        read_results(tmp_path)
+    (tmp_path / "results.json").write_text('{"a": 1}')
+    with pytest.raises(ValueError, match=r"lacks baseline, runs, comparisons, paper; run train\.py CONFIG again"):
+        read_results(tmp_path)
+    other = json.loads(whole)
+    other["runs"]["bad"]["tokenizer"] = "xyz"
+    with pytest.raises(ValueError, match="between plain and bad tokenizer was 'abc' and is 'xyz'"):
+        publish(other, tmp_path / "c")
+    other = json.loads(whole)
+    other["runs"]["bad"]["tests"]["news"]["test_set_sha256"] = "y"
+    with pytest.raises(ValueError, match="between plain and bad news was 'x' and is 'y'"):
+        publish(other, tmp_path / "c")
+    assert not (tmp_path / "c").exists()
