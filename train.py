@@ -1,29 +1,33 @@
 """Train the systems of a config file, score them by source length and compare them.
 
-    python train.py configs/quickstart.yaml [dotted.key=value ...]
+    python train.py configs/quickstart.yaml [dotted.key=value ...] [--dry-run]
     accelerate launch --config_file configs/accelerate/eight_gpus.yaml train.py CONFIG
 
 Finished systems are skipped and interrupted ones resumed, so the same command can be given again at any time.
 """
 
 import argparse
+import os
 import sys
 
 import datasets
 import transformers
 
 from hf_posenc.config import load_experiment
+from hf_posenc.dry_run import dry_run
 from hf_posenc.experiment import run_system
 from hf_posenc.preparation import prepare
 from hf_posenc.processes import code, join_processes, refuse_difference
 from hf_posenc.report import collect, publish
 from hf_posenc.side_by_side import run_side_by_side
+from hf_posenc.tables import text
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", help="a YAML file, such as configs/quickstart.yaml")
     parser.add_argument("overrides", nargs="*", metavar="dotted.key=value", help="settings that replace the file's")
+    parser.add_argument("--dry-run", action="store_true", help="print what the systems would cost, and do nothing")
     parser.add_argument("--system", help="run this one system only, and print no table")
     parser.add_argument("--bar", type=int, default=0, help="the line of the terminal for the progress bar")
     options = parser.parse_args()
@@ -34,6 +38,9 @@ def main() -> None:
 
     try:
         experiment = load_experiment(options.config, options.overrides)
+        if options.dry_run:
+            print(text(dry_run(experiment, int(os.environ.get("WORLD_SIZE", "1")))))
+            return
         settings = {name: system.settings() for name, system in experiment.systems.items()}
         processes = join_processes(use_cpu=any(one["train"].get("use_cpu") for one in settings.values()))
         refuse_difference({"code": code(), "systems": settings})

@@ -35,6 +35,8 @@ from .processes import refuse_difference
 from .settings import Experiment, System
 from .training import train
 
+WORTH_PROCESSES = 500  # pairs, whose TER takes longer than a process to start
+
 
 def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
     """Train, translate and score one system, from wherever it stands; `bar` is the line of its progress bar.
@@ -81,10 +83,15 @@ def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
         return
     # TER takes seconds for a bad translation of a hundred words.
     scoring = tqdm(tests.items(), desc=f"{system.name}: scoring", unit="test set", position=bar, leave=False)
-    free = max(1, len(os.sched_getaffinity(0)) // experiment.jobs)
+    cores = max(1, len(os.sched_getaffinity(0)) // experiment.jobs)
     scores = {
         name: score(
-            made[name], test, system.data.target_language, system.score, folder / "statistics" / f"{name}.npz", free
+            made[name],
+            test,
+            system.data.target_language,
+            system.score,
+            folder / "statistics" / f"{name}.npz",
+            num_proc=cores if len(test) >= WORTH_PROCESSES else 1,
         )
         for name, test in scoring
     }

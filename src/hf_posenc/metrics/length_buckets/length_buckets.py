@@ -175,9 +175,7 @@ class LengthBuckets(evaluate.Metric):
         first = [texts[0] for texts in references]
         self.lengths = list(source_lengths) if by == "source" else token_counts("references", first, tokenizer)
         # Each pair is read once although it counts twice (in its group and in "all"), and in every bootstrap sample.
-        self.statistics = {
-            name: sentence_statistics(scorer, predictions, references, num_proc) for name, scorer in scorers.items()
-        }
+        self.statistics = sentence_statistics(scorers, predictions, references, num_proc)
 
         def scored(label: str, rows: np.ndarray) -> dict[str, object]:
             fields: dict[str, object] = {"label": label, "n": len(rows)}

@@ -4,7 +4,8 @@ Statistics add up: a corpus score, a bootstrap sample and a paired test are all 
 each pair is read once. Everything is cased; sacrebleu's TER is not by default, ours is.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -93,36 +94,43 @@ COUNTED: dict[str, Callable[[], Any]] = {**SCORERS, "bertscore": SentenceMean}
 
 
 def sentence_statistics(
-    scorer: Any, predictions: list[str], references: list[list[str]], num_proc: int = 1
-) -> np.ndarray:
-    """(N, what the scorer counts), of each prediction against all of its references, by `num_proc` processes."""
-    if isinstance(scorer, BertScore):  # it has batches of its own
-        return scorer._extract_corpus_statistics(predictions, streams_of(references))
+    scorers: dict[str, Any], predictions: list[str], references: list[list[str]], num_proc: int = 1
+) -> dict[str, np.ndarray]:
+    """(N, what the scorer counts) for each scorer, of each prediction against all of its references."""
+    made = {}
+    shared = {name: scorer for name, scorer in scorers.items() if not isinstance(scorer, BertScore)}
+    for name in scorers.keys() - shared.keys():  # it has batches of its own
+        made[name] = scorers[name]._extract_corpus_statistics(predictions, streams_of(references))
     numbers = {len(texts) for texts in references}
-    scorer.num_refs = numbers.pop() if len(numbers) == 1 else -1  # for the signature, as sacrebleu has it
+    for scorer in shared.values():  # for the signature, as sacrebleu has it
+        scorer.num_refs = max(numbers) if len(numbers) == 1 else -1
     starts = range(0, len(predictions), ROWS)
-    shares = [(scorer, predictions[start : start + ROWS], references[start : start + ROWS]) for start in starts]
-    shown = {"desc": type(scorer).__name__, "unit": "pair"}
-    with tqdm(total=len(predictions), leave=False, disable=len(predictions) < LONG, **shown) as bar:
-        rows: list[list[float]] = []
-
-        def add(statistics: list[list[float]]) -> None:
-            rows.extend(statistics)
-            bar.update(len(statistics))
-
-        if num_proc == 1:
-            for share in shares:
-                add(statistics_of(share))
-        else:
-            with multiprocess.Pool(min(num_proc, len(shares))) as pool:
-                for statistics in pool.imap(statistics_of, shares):
-                    add(statistics)
-    return np.array(rows)
+    shares = [(shared, predictions[start : start + ROWS], references[start : start + ROWS]) for start in starts]
+    bar = tqdm(total=len(predictions), desc="scoring", unit="pair", leave=False, disable=len(predictions) < LONG)
+    with bar, processes(min(num_proc, len(shares))) as each:
+        rows: dict[str, list[list[float]]] = {name: [] for name in shared}
+        for statistics in each(statistics_of, shares):
+            for name, its_rows in statistics.items():
+                rows[name].extend(its_rows)
+            bar.update(min(ROWS, len(predictions) - bar.n))
+    return made | {name: np.array(its_rows) for name, its_rows in rows.items()}
 
 
-def statistics_of(share: tuple[Scorer, list[str], list[list[str]]]) -> list[list[float]]:
-    scorer, predictions, references = share
-    return list(scorer._extract_corpus_statistics(predictions, streams_of(references)))
+@contextmanager
+def processes(number: int) -> Iterator[Callable[..., Iterator[Any]]]:
+    """`map`, or the same by so many processes, in order."""
+    if number < 2:
+        yield map
+        return
+    # A forked process has torch's locks as its threads held them, and may wait for them for ever.
+    with multiprocess.get_context("spawn").Pool(number) as pool:
+        yield pool.imap
+
+
+def statistics_of(share: tuple[dict[str, Scorer], list[str], list[list[str]]]) -> dict[str, list[list[float]]]:
+    scorers, predictions, references = share
+    streams = streams_of(references)
+    return {name: list(scorer._extract_corpus_statistics(predictions, streams)) for name, scorer in scorers.items()}
 
 
 def streams_of(references: list[list[str]]) -> list[Any]:
