@@ -7,6 +7,7 @@ import io
 import json
 import math
 import random
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from matplotlib.figure import Figure
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
+from test_diagnostics import saved as diagnosis
 
 from hf_posenc.comparison import mean_of, p_values, rows_of
 from hf_posenc.comparison_plots import gain_by_length, loss_curves, parameters_and_score
@@ -82,6 +84,27 @@ def test_several_seeds_must_all_differ_and_one_pair_has_no_p_value() -> None:
     assert both["all"] == p_values([baseline], [baseline], EDGES, LABELS, 100)["all"]
 
 
+def test_few_pairs_that_differ_are_never_sure() -> None:
+    """Of d pairs, the randomisation has 2^d outcomes: here they are all gone through."""
+    references, lengths = corpus(30)
+    theirs = noisy(references, 0.5, 1)
+    for differing in (0, 1, 3, 5, 8):
+        ours = references[:differing] + theirs[differing:]
+        statistics = [scored(texts, references, lengths)[1] for texts in (ours, theirs)]
+        found = p_values([statistics[0]], [statistics[1]], EDGES, LABELS)["all"]["bleu"]
+        scorer, (a, b) = BLEU(), (one["bleu"] for one in statistics)
+
+        def gain(swapped: tuple[int, ...], scorer: Any = scorer, a: Any = a, b: Any = b) -> float:
+            mixed = [np.array([(y if row in swapped else x) for row, (x, y) in enumerate(zip(*p, strict=True))])
+                     for p in ((a, b), (b, a))]  # fmt: skip
+            return abs(scorer._aggregate_and_compute(mixed[0]).score - scorer._aggregate_and_compute(mixed[1]).score)
+
+        outcomes = [gain(swapped) for size in range(differing + 1) for swapped in combinations(range(differing), size)]
+        exact = sum(outcome >= outcomes[0] - 1e-9 for outcome in outcomes) / len(outcomes)
+        assert found["randomisation"] == pytest.approx(exact, abs=0.02)
+        assert found["bootstrap"] >= min(1, 2 ** (1 - differing))
+
+
 def test_a_row_is_the_mean_of_its_seeds_with_students_interval() -> None:
     group = {"label": "[0,10]", "low": 0, "high": 10, "n": 7}
     seeds = [
@@ -115,6 +138,7 @@ def results() -> dict[str, Any]:
             "tests": {"news": result | {"truncated": 0, "test_set_sha256": "x"}},
             "loss": {"loss": [[10, 5.0, 3.0], [20, 9.0, 2.0 + place]], "eval_loss": [[20, 9.5, 2.5]]},
             "beyond": {"news": beyond(statistics, 20, 100)},
+            "diagnostics": {"news": diagnosis(place)},
         }
         for place, (name, (result, statistics)) in enumerate(made.items())
     }
@@ -264,6 +288,8 @@ def test_a_report_is_made_of_results_json_alone(results: dict[str, Any], tmp_pat
             "bleu-by-length-news.png",
             "gain-by-length-news.png",
             "parameters-news.png",
+            "loss-by-position-news.png",
+            "attention-distance-news.png",
         ]
         + [f"table-{table}.{kind}" for table in ("overview", "news", "paper") for kind in ("md", "tex")]
     )

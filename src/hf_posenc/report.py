@@ -117,7 +117,7 @@ def publish(results: Mapping[str, Any], folder: Path) -> str:
     """Write results.json, tables and figures to `folder`; returns the tables as text."""
     runs, comparisons = results["runs"], results["comparisons"]
     refuse_strangers(runs)
-    write_whole(folder / "results.json", json.dumps(results, indent=1))
+    write_whole(folder / "results.json", json.dumps(results))
     row_of = {name: run["row"] for name, run in runs.items()}
     rows = rows_of({name: run["tests"] for name, run in runs.items()}, row_of)
     limits = {run["row"]: run["max_length"] for run in runs.values()}
