@@ -182,6 +182,19 @@ def test_processes_share_the_work_and_change_nothing() -> None:
     assert score(pairs, num_proc=2, bootstrap=5) == score(pairs, bootstrap=5)
 
 
+@pytest.mark.slow
+def test_a_script_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from hf_posenc import load_length_buckets\n"
+        "pairs = ['a b'] * 200\n"
+        "load_length_buckets().compute(predictions=pairs, references=pairs, source_lengths=[1] * 200, num_proc=2)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(FOLDER.parents[2]), "HF_METRICS_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode and "put what it does under `if __name__ == '__main__':`" in done.stderr
+
+
 class Words:
     """Counts the words of sources, and one more in references, as a tokenizer of two vocabularies may."""
 

@@ -5,13 +5,15 @@ each pair is read once. Everything is cased; sacrebleu's TER is not by default, 
 """
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from itertools import zip_longest
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import multiprocess
 import numpy as np
 from sacrebleu.metrics.base import Metric as Scorer
 from sacrebleu.metrics.base import Score, Signature
@@ -123,8 +125,14 @@ def processes(number: int) -> Iterator[Callable[..., Iterator[Any]]]:
         yield map
         return
     # A forked process has torch's locks as its threads held them, and may wait for them for ever.
-    with multiprocess.get_context("spawn").Pool(number) as pool:
-        yield pool.imap
+    try:
+        with ProcessPoolExecutor(number, mp_context=get_context("spawn")) as pool:
+            yield pool.map
+    except BrokenProcessPool:
+        raise ValueError(
+            f"num_proc={number} starts processes that import the script again; put what it does under "
+            "`if __name__ == '__main__':`, or leave num_proc at 1"
+        ) from None
 
 
 def statistics_of(share: tuple[dict[str, Scorer], list[str], list[list[str]]]) -> dict[str, list[list[float]]]:
