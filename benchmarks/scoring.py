@@ -52,10 +52,8 @@ def main() -> None:
     used = {who: resource.getrusage(getattr(resource, f"RUSAGE_{who}")) for who in ("SELF", "CHILDREN")}
     core = sum(one.ru_utime + one.ru_stime for one in used.values())
     first, another = (used[who].ru_maxrss / 1024 for who in ("SELF", "CHILDREN"))
-    print(
-        f"{seconds:.0f} s in {options.processes} processes, {core:.0f} core-seconds of all; at most {first:.0f} MiB in the"
-    )
-    print(f"first process and {another:.0f} in another")
+    print(f"{seconds:.0f} s in {options.processes} processes, {core:.0f} core-seconds of all;")
+    print(f"at most {first:.0f} MiB in the first process and {another:.0f} in another")
 
 
 if __name__ == "__main__":

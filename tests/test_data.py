@@ -14,6 +14,7 @@ from datasets import Dataset, Value
 
 from hf_posenc import generator
 from hf_posenc.data import encode_pairs, filter_lengths, join_consecutive, lengths, load_pairs, train_tokenizer
+from hf_posenc.data.files import digests
 from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
 
 GERMAN_ENGLISH = {"source_language": "de", "target_language": "en"}
@@ -162,7 +163,8 @@ def test_the_progress_bars_of_small_corpora_are_hidden_and_the_setting_survives(
 def test_the_progress_bars_of_large_corpora_are_shown(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hf_posenc.data.LARGE", 0)
+    for module in ("hf_posenc.data", "hf_posenc.data.mapping"):
+        monkeypatch.setattr(f"{module}.LARGE", 0)
     load(tmp_path, {"files": write_aligned(tmp_path, PAIRS), "join": 2})
     shown = capfd.readouterr().err
     assert "Generating" in shown and "Map" in shown
@@ -270,7 +272,10 @@ def test_files_of_another_shape_are_refused(tmp_path: Path, files: Any) -> None:
         ({"files": None}, ("exactly one", "holds none")),
         ({"files": "a.tsv", "dataset": "x"}, ("exactly one", "dataset and files", "write")),
         ({"fils": "a.tsv"}, ("not 'fils'", "did you mean 'files'?")),
-        ({"files": "a.tsv", "split": "train"}, ("knows files, first, join", "not 'split'", "did you mean")),
+        (
+            {"files": "a.tsv", "split": "train"},
+            ("knows files, documents, min_words, first, join", "not 'split'", "did you mean"),
+        ),
         ({"dataset": "x", "split_name": "train"}, ("not 'split_name'", "did you mean 'split'?")),
         ({"files": "a.tsv", "frist": 3}, ("not 'frist'", "did you mean 'first'?")),
         ({"files": "a.tsv", "first": 0}, ("`first` must be a whole number", "at least 1", "it is 0", "omit")),
@@ -416,6 +421,62 @@ def test_joining_keeps_every_word_in_order(k: int) -> None:
 def test_an_empty_text_adds_no_space() -> None:
     joined = join_consecutive(dataset_of([("a", ""), ("", "b"), ("", ""), ("c", "d")]), 4)
     assert texts(joined) == [("a c", "b d")]
+
+
+def test_corpora_are_read_one_after_the_other(tmp_path: Path) -> None:
+    first, second = PAIRS[:2], PAIRS[2:]
+    where = {
+        "corpora": [
+            {"files": write_aligned(tmp_path, first)},
+            {"corpora": [{"files": write_tsv(tmp_path, second), "first": 1}]},
+        ]
+    }
+    assert texts(load(tmp_path, where)) == [*first, *second[:1]]
+    assert texts(load(tmp_path, where | {"first": 1})) == first[:1]
+    assert set(digests(where, str(tmp_path))) == {"a.de", "a.en", "a.tsv"}
+    with pytest.raises(ValueError, match="`corpora` is a list of descriptions of data, but it is 'a'"):
+        load(tmp_path, {"corpora": "a"})
+    with pytest.raises(ValueError, match="did you mean 'files'"):
+        load(tmp_path, {"corpora": [{"file": "a"}]})
+
+
+DOCUMENT = [("one two", "1 2"), ("three", "3"), ("four five six", "4 5 6"), ("seven", "7"), ("eight nine", "8 9")]
+
+
+@pytest.mark.parametrize(
+    ("names", "min_words", "expected"),
+    [
+        ("aaaaa", 3, [("one two three", "1 2 3"), ("four five six", "4 5 6"), ("seven eight nine", "7 8 9")]),
+        ("aabbb", 4, [("four five six seven", "4 5 6 7")]),  # what is left of a document is too short
+        ("aabba", 2, [("one two", "1 2"), ("four five six", "4 5 6"), ("eight nine", "8 9")]),
+        ("abcde", 1, DOCUMENT),
+    ],
+)
+def test_documents_are_cut_where_there_are_words_enough(
+    tmp_path: Path, names: str, min_words: int, expected: list[tuple[str, str]]
+) -> None:
+    where = {"files": write_aligned(tmp_path, DOCUMENT), "documents": "a.doc.gz", "min_words": min_words}
+    write(tmp_path / "a.doc.gz", "".join(f"{name}\n" for name in names))
+    assert texts(load(tmp_path, where)) == expected
+    assert "a.doc.gz" in digests(where, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"min_words": None}, "belong together, but 'min_words' is missing"),
+        ({"documents": None}, "belong together, but 'documents' is missing"),
+        ({"min_words": 0}, "`min_words` must be a whole number, at least 1"),
+        ({"min_words": 100}, "no document of .* has min_words=100 source words: ask for fewer"),
+        ({"documents": "short.doc"}, "has 2 lines for 5 pairs: give it a line for each"),
+    ],
+)
+def test_documents_that_do_not_fit_are_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    write(tmp_path / "a.doc", "a\n" * 5)
+    write(tmp_path / "short.doc", "a\n" * 2)
+    where = {"files": write_aligned(tmp_path, DOCUMENT), "documents": "a.doc", "min_words": 2}
+    with pytest.raises(ValueError, match=said):
+        load(tmp_path, where | change)
 
 
 # Encoding and filtering
