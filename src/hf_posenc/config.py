@@ -157,6 +157,8 @@ def check_score(name: str, score: ScoreSettings) -> None:
         checked_number("bootstrap", score.bootstrap, 100)
         if score.per_group is not None:
             checked_number("per_group", score.per_group, 2)
+        if "bleu" not in metrics:
+            raise ValueError(f"metrics must name bleu, which the figures show, but they are {list(metrics)}; add it")
         if "bertscore" in metrics:
             BertScore(score.bertscore_model, score.bertscore_layers)
     except ValueError as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from tqdm.auto import tqdm
 
 from .comparison import p_values, rows_of
@@ -21,7 +22,7 @@ from .diagnostics_plots import attention_distance_figure, loss_by_position
 from .metrics.length_buckets.scorers import COUNTED, score_fields
 from .plots import bleu_by_length, save_figure
 from .settings import Experiment
-from .tables import csv_text, latex, length_table, markdown, overview_table, paper_table, text
+from .tables import Results, csv_text, latex, length_table, markdown, overview_table, paper_table, text
 
 PARTS = ("baseline", "runs", "comparisons", "paper")
 
@@ -120,37 +121,17 @@ def publish(results: Mapping[str, Any], folder: Path) -> str:
     write_whole(folder / "results.json", json.dumps(results))
     row_of = {name: run["row"] for name, run in runs.items()}
     rows = rows_of({name: run["tests"] for name, run in runs.items()}, row_of)
-    limits = {run["row"]: run["max_length"] for run in runs.values()}
-    baseline = results["baseline"]
-    tables = {"overview": overview_table(rows, baseline=baseline, comparisons=comparisons)}
+    made = {"overview": overview_table(rows, baseline=results["baseline"], comparisons=comparisons)}
     for test in next(iter(rows.values())):
-        compared = {"training_limits": limits, "baseline": baseline, "p_values": comparisons[test]}
-        tables[test] = length_table(rows, test, **compared)
-        save_figure(bleu_by_length(rows, test, training_limits=limits), folder / f"bleu-by-length-{test}.png")
-        if len(rows) > 1:
-            save_figure(gain_by_length(rows, test, **compared), folder / f"gain-by-length-{test}.png")
-        # Of several seeds the first is shown.
-        diagnoses = {run["row"]: run["diagnostics"][test] for run in reversed(runs.values())}
-        diagnoses = {row: diagnoses[row] for row in rows}
-        save_figure(loss_by_position(diagnoses, training_limits=limits), folder / f"loss-by-position-{test}.png")
-        if any(one["attention_distance"]["encoder"] for one in diagnoses.values()):
-            save_figure(attention_distance_figure(diagnoses), folder / f"attention-distance-{test}.png")
-        outside = rows_of(
-            {name: {test: {"all": run["beyond"][test], "groups": []}} for name, run in runs.items()}, row_of
-        )
-        longer = {row: tests[test]["all"] for row, tests in outside.items()}
-        if all(group.get("bleu") is not None for group in longer.values()):
-            parameters = {run["row"]: run["training"]["parameters"] for run in runs.values()}
-            figure = parameters_and_score(longer, parameters=parameters, test_set=test)
-            save_figure(figure, folder / f"parameters-{test}.png")
+        made[test] = length_table(rows, test, **compared_by(results, test))
     if paper := results["paper"]:
-        compared = {"training_limits": limits, "baseline": baseline, "p_values": comparisons[paper["test"]]}
-        tables["paper"] = paper_table(rows, paper, **compared)
-    save_figure(loss_curves({name: run["loss"] for name, run in runs.items()}, row_of), folder / "loss.png")
-    for name, table in tables.items():
+        made["paper"] = paper_table(rows, paper, **compared_by(results, paper["test"]))
+    for name, table in made.items():
         write_whole(folder / f"table-{name}.md", markdown(table))
         write_whole(folder / f"table-{name}.tex", latex(table))
     write_whole(folder / "scores.csv", csv_text(rows, comparisons))
+    for name, figure in figures(results, rows, row_of):
+        save_figure(figure, folder / f"{name}.png")
     cut = [
         f"{name} {result['truncated']} of {result['all']['n']} on {test}"
         for name, run in runs.items()
@@ -158,7 +139,42 @@ def publish(results: Mapping[str, Any], folder: Path) -> str:
         if result["truncated"]
     ]
     limits_met = f"Translations cut at their length limit: {', '.join(cut) or 'none'}.\n"
-    return "\n".join([*(text(table) for table in tables.values()), limits_met])
+    return "\n".join([*(text(table) for table in made.values()), limits_met])
+
+
+def compared_by(results: Mapping[str, Any], test: str) -> dict[str, Any]:
+    """What tables and figures of a test set are told beside its scores."""
+    limits = {run["row"]: run["max_length"] for run in results["runs"].values()}
+    return {"training_limits": limits, "baseline": results["baseline"], "p_values": results["comparisons"][test]}
+
+
+def figures(results: Mapping[str, Any], rows: Results, row_of: Mapping[str, str]) -> Iterator[tuple[str, Figure]]:
+    """Every figure and its name."""
+    runs = results["runs"]
+    yield "loss", loss_curves({name: run["loss"] for name, run in runs.items()}, row_of)
+    outside = rows_of(
+        {
+            name: {test: {"all": group, "groups": []} for test, group in run["beyond"].items()}
+            for name, run in runs.items()
+        },
+        row_of,
+    )
+    parameters = {run["row"]: run["training"]["parameters"] for run in runs.values()}
+    for test in next(iter(rows.values())):
+        compared = compared_by(results, test)
+        limits = compared["training_limits"]
+        yield f"bleu-by-length-{test}", bleu_by_length(rows, test, training_limits=limits)
+        if len(rows) > 1:
+            yield f"gain-by-length-{test}", gain_by_length(rows, test, **compared)
+        longer = {row: tests[test]["all"] for row, tests in outside.items()}
+        if all(group["n"] for group in longer.values()):
+            yield f"parameters-{test}", parameters_and_score(longer, parameters=parameters, test_set=test)
+        # Of several seeds the first is shown.
+        first = {run["row"]: run["diagnostics"][test] for run in reversed(runs.values())}
+        diagnoses = {row: first[row] for row in rows}
+        yield f"loss-by-position-{test}", loss_by_position(diagnoses, training_limits=limits)
+        if any(one["attention_distance"]["encoder"] for one in diagnoses.values()):
+            yield f"attention-distance-{test}", attention_distance_figure(diagnoses)
 
 
 def read_results(folder: Path) -> dict[str, Any]:
