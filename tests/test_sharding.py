@@ -59,7 +59,7 @@ def test_a_sharded_run_is_the_run_that_is_not(tmp_path):
     assert same(again.weights(), sharded.weights())
     names = sorted(file.name for file in (whole.folder / "model").iterdir())
     for folder in (sharded.folder / "model", sharded.folder / "checkpoints" / "checkpoint-20"):
-        assert set(names) - {"training.json"} <= {file.name for file in folder.iterdir()}
+        assert set(names) - {"training.json", "README.md"} <= {file.name for file in folder.iterdir()}
         assert not list(folder.glob("_fsdp*"))
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         assert config["auto_map"]["AutoModelForSeq2SeqLM"] == "modeling_posenc.PosEncForConditionalGeneration"
