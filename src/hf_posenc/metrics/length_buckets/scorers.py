@@ -64,7 +64,7 @@ class BertScore(SentenceMean):
             raise ValueError(
                 f"bert_score knows no best layer of {model}; pass bertscore_layers=..., the number of the layer to use"
             )
-        self.library, self.model, self.layers = bert_score, model, layers or bert_score.utils.model2layers[model]
+        self.bert_score, self.model, self.layers = bert_score, model, layers or bert_score.utils.model2layers[model]
 
     def _extract_corpus_statistics(self, hypotheses: list[str], references: list[list[str]]) -> np.ndarray:
         """(N, 2): the F1 of each sentence, the best of its references', and 1."""
@@ -74,14 +74,16 @@ class BertScore(SentenceMean):
         statistics = np.tile([0.0, 1.0], (len(hypotheses), 1))
         if rows:
             texts = [hypotheses[row] for row in rows], [nonempty[row] for row in rows]
-            f1 = self.library.score(*texts, model_type=self.model, num_layers=self.layers, verbose=len(rows) > LONG)[2]
+            f1 = self.bert_score.score(*texts, model_type=self.model, num_layers=self.layers, verbose=len(rows) > LONG)[
+                2
+            ]
             statistics[rows, 0] = f1.numpy()
         return statistics
 
     def get_signature(self) -> Signature:
         signature = super().get_signature()
-        model = self.library.utils.get_hash(Path(self.model).name, self.layers, False, False, False, False)
-        signature.info = {"model": model, "version": self.library.__version__}
+        model = self.bert_score.utils.get_hash(Path(self.model).name, self.layers, False, False, False, False)
+        signature.info = {"model": model, "version": self.bert_score.__version__}
         return signature
 
 
