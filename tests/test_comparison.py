@@ -319,9 +319,7 @@ def test_results_that_are_not_whole_or_not_alike_are_refused(results: dict[str, 
     publish(results, tmp_path)
     whole = (tmp_path / "results.json").read_text()
     (tmp_path / "results.json").write_text(whole[: len(whole) // 2])
-    with pytest.raises(
-        ValueError, match=r"results\.json must be whole JSON, but it is not .*run train\.py CONFIG again"
-    ):
+    with pytest.raises(ValueError, match=r"must be whole, but .*results\.json is not .*run train\.py CONFIG again"):
         read_results(tmp_path)
     (tmp_path / "results.json").write_text('{"a": 1}')
     with pytest.raises(ValueError, match=r"lacks baseline, runs, comparisons, paper; run train\.py CONFIG again"):

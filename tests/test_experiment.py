@@ -262,6 +262,22 @@ def test_scores_of_an_older_version_are_made_again_without_training(config: Path
     assert (folder / "translations" / "generated.jsonl").stat().st_mtime_ns == translations
 
 
+def test_results_cut_short_are_refused_and_made_again(config: Path) -> None:
+    experiment = load(config)
+    prepare(experiment)
+    for name in experiment.systems:
+        run_system(experiment, name)
+    for part in ("scores.json", "diagnostics/generated.json", "statistics/generated-x2.npz"):
+        path = experiment.folder / "relative" / part
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(ValueError, match=rf"must be whole, but .*{path.name} is not .*delete it and run train\.py"):
+            collect(experiment)
+        path.unlink()
+        run_system(experiment, "relative")
+        assert path.read_bytes() == whole
+
+
 def test_seeds_train_a_system_once_for_each(config: Path) -> None:
     experiment = load(config, "systems.relative.seeds=[3, 4]")
     assert {name: (system.row, system.train.get("seed")) for name, system in experiment.systems.items()} == {

@@ -83,7 +83,7 @@ def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
         return
     # TER takes seconds for a bad translation of a hundred words.
     scoring = tqdm(tests.items(), desc=f"{system.name}: scoring", unit="test set", position=bar, leave=False)
-    cores = max(1, len(os.sched_getaffinity(0)) // experiment.jobs)
+    cores = max(1, (os.cpu_count() or 1) // experiment.jobs)
     scores = {
         name: score(
             made[name],

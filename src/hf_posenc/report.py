@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -32,11 +33,8 @@ def collect(experiment: Experiment) -> dict[str, Any]:
     runs = {}
     for name, system in experiment.systems.items():
         folder = experiment.folder / name
-        saved = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
-        diagnoses = {
-            test: json.loads((folder / "diagnostics" / f"{test}.json").read_text(encoding="utf-8"))
-            for test in saved["tests"]
-        }
+        saved = read_json(folder / "scores.json")
+        diagnoses = {test: read_json(folder / "diagnostics" / f"{test}.json") for test in saved["tests"]}
         runs[name] = (
             {"row": system.row} | saved | {"loss": loss_log(folder / "training.jsonl"), "diagnostics": diagnoses}
         )
@@ -73,7 +71,12 @@ def beyond(statistics: Mapping[str, np.ndarray], limit: int | None, samples: int
 
 
 def statistics_of(experiment: Experiment, name: str, test: str) -> dict[str, np.ndarray]:
-    return dict(np.load(experiment.folder / name / "statistics" / f"{test}.npz"))
+    path = experiment.folder / name / "statistics" / f"{test}.npz"
+    try:
+        with path.open("rb") as file:
+            return dict(np.load(file))
+    except (ValueError, EOFError, BadZipFile) as error:
+        raise not_whole(path, error) from None
 
 
 def compared(experiment: Experiment, runs: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -180,16 +183,25 @@ def figures(results: Mapping[str, Any], rows: Results, row_of: Mapping[str, str]
 def read_results(folder: Path) -> dict[str, Any]:
     """The results.json of a folder; a ValueError if it is cut short or from another version."""
     path = folder / "results.json"
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(
-            f"A report is made of results.json, but there is none in {folder}; run train.py first."
-        ) from None
-    except ValueError as error:
-        raise ValueError(f"{path} must be whole JSON, but it is not ({error}); run train.py CONFIG again.") from None
+    if not path.exists():
+        raise ValueError(f"A report is made of results.json, but there is none in {folder}; run train.py first.")
+    results = read_json(path)
     if missing := [part for part in PARTS if part not in results]:
         raise ValueError(
             f"{path} lacks {', '.join(missing)}; run train.py CONFIG again, which scores but does not train."
         )
-    return dict(results)
+    return results
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise not_whole(path, error) from None
+
+
+def not_whole(path: Path, error: Exception) -> ValueError:
+    return ValueError(
+        f"Saved results must be whole, but {path} is not ({error}); delete it and run train.py CONFIG again, which "
+        "does not train again."
+    )
