@@ -229,6 +229,7 @@ def test_an_encoding_that_is_not_registered_is_refused(tmp_path: Path) -> None:
 WITHOUT_PACKAGE = "import sys\nsys.modules['hf_posenc'] = None\nimport torch\ntorch.set_num_threads(1)\n"
 
 
+@pytest.mark.slow
 def test_the_examples_run_as_they_stand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the package here, without it in a process that cannot import it; both print the same translations."""
     folder = run_folder(tmp_path) / "tiny" / "model"

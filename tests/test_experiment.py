@@ -111,6 +111,7 @@ def test_a_dry_run_counts_what_a_training_has_and_writes_nothing(config: Path) -
     assert dry_run(experiment, processes=2).rows[1][5] == f"{2 * 6 * 4 * 41 * 2:,}"
 
 
+@pytest.mark.slow
 def test_the_command_line_has_a_dry_run(config: Path) -> None:
     command = [sys.executable, "train.py", str(config), f"output={config.parent / 'runs'}", "--dry-run"]
     environment = os.environ | {"PYTHONPATH": "src"}
@@ -262,6 +263,7 @@ def test_scores_of_an_older_version_are_made_again_without_training(config: Path
     assert (folder / "translations" / "generated.jsonl").stat().st_mtime_ns == translations
 
 
+@pytest.mark.slow
 def test_results_cut_short_are_refused_and_made_again(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)
@@ -297,6 +299,7 @@ def test_seeds_train_a_system_once_for_each(config: Path) -> None:
     assert seeds[0] != seeds[1]
 
 
+@pytest.mark.slow
 def test_configs_of_one_name_share_their_systems_and_have_tables_of_their_own(config: Path) -> None:
     other = config.with_name("other.yaml")
     other.write_text("extends: tiny.yaml\nname: tiny\ntable: second\nbaseline: relative\n")

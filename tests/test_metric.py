@@ -177,6 +177,7 @@ def test_statistics_are_what_the_scores_are_sums_of() -> None:
         assert scorer._compute_score_from_stats(list(total)).score == pytest.approx(result["groups"][0][name])
 
 
+@pytest.mark.slow
 def test_processes_share_the_work_and_change_nothing() -> None:
     pairs = random_pairs(150)
     assert score(pairs, num_proc=2, bootstrap=5) == score(pairs, bootstrap=5)
