@@ -73,13 +73,19 @@ def attention_distance_figure(results: Diagnoses) -> Figure:
     grid[-1, 1].set_xlabel("layer", fontsize=FONT_SIZE + 1)
     grid[0, 0].set_ylim(0, 1.3 * max(axes.dataLim.y1 for axes in figure.axes))
     figure.supylabel("mean distance of attention in tokens", fontsize=FONT_SIZE + 1)
-    looks: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("a head, within the training limit", {"marker": "o", "markersize": 4, "linestyle": "none"}),
-        ("a head, longer sentences", {"marker": "o", "markersize": 4, "linestyle": "none", "markerfacecolor": "white"}),
-        ("all keys alike, within the limit", {"linewidth": 1}),
-        ("all keys alike, longer sentences", {"linewidth": 1, "linestyle": "--"}),
+    looks: tuple[tuple[str, str, dict[str, Any]], ...] = (
+        ("inside", "a head, within the training limit", {"marker": "o", "linestyle": "none"}),
+        ("beyond", "a head, longer sentences", {"marker": "o", "linestyle": "none", "markerfacecolor": "white"}),
+        ("inside", "all keys alike, within the limit", {"linewidth": 1}),
+        ("beyond", "all keys alike, longer sentences", {"linewidth": 1, "linestyle": "--"}),
     )
-    handles = [Line2D([], [], color=LIMIT_COLOUR, label=label, **look) for label, look in looks]
+    stacks = [sides for one in results.values() for sides in one["attention_distance"].values() if sides]
+    drawn = {where for sides in stacks for where, side in sides.items() if side}
+    handles = [
+        Line2D([], [], color=LIMIT_COLOUR, markersize=4, label=label, **look)
+        for where, label, look in looks
+        if where in drawn
+    ]
     without = ", ".join(system for system in results if system not in shown)
     return finished(figure, handles, f"no self-attention: {without}" if without else None)
 
