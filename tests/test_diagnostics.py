@@ -426,7 +426,7 @@ def test_a_diagnosis_is_drawn_as_it_was_saved():
     loss = diagnosis_of("relative")["loss_by_position"]
     assert axes.lines[0].get_ydata() == pytest.approx(np.divide(loss["nats"], loss["tokens"]))
     assert len(attention_distance_figure(results).axes) == 2
-    inside = attention_distance_figure({"none": SAVED["none"]})  # without a limit nothing is beyond it
+    inside = attention_distance_figure({"none": saved(1, limit=None)})  # without a limit nothing is beyond it
     assert [text.get_text() for text in inside.legends[0].get_texts()] == [
         "a head, within the training limit",
         "all keys alike, within the limit",
