@@ -1,7 +1,8 @@
 # Every target sets up what it needs: a virtual environment in .venv (VENV=... for another one, which may have its own
-# torch already), with the versions of constraints.txt.
+# torch already), with the versions of constraints.txt (CONSTRAINTS=constraints-oldest.txt for the oldest transformers).
 PYTHON ?= python3
 VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.hf-posenc-installed
 
@@ -13,24 +14,25 @@ help:  ## list the targets
 
 install: $(READY)  ## make the virtual environment and install the package into it
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml $(CONSTRAINTS)
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(RUN) -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev]"
 	touch $@
 
 quickstart: $(READY)  ## train three encodings on generated sentences, test them up to four times as long: one table
 	$(RUN) train.py configs/quickstart.yaml
 
 test: $(READY)  ## the tests, a few minutes on two cores
-	$(RUN) -m pytest -q -m "not slow"
+	$(RUN) -m pytest -q -m "not slow" -n auto
 
 test-slow: $(READY)  ## the longer proofs
-	$(RUN) -m pytest -q -m slow
+	$(RUN) -m pytest -q -m slow -n auto
 
-check: $(READY)  ## lint and types
+check: $(READY)  ## lint, types, and transformers' rules for models
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
+	$(RUN) .ci/lint_models.py
 
 format: $(READY)  ## format the code
 	$(RUN) -m ruff format .
@@ -42,4 +44,4 @@ benchmark: $(READY)  ## the cost of a step of training and of decoding under eac
 	$(RUN) benchmarks/batching.py
 
 clean:  ## remove the virtual environment and what tools left behind; runs stay
-	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache build dist
+	rm -rf .venv .venv-oldest .pytest_cache .ruff_cache .mypy_cache build dist

@@ -8,9 +8,12 @@ import transformers
 from packaging.version import Version
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
+from upstream import pytest_ignore_collect, pytest_terminal_summary  # noqa: F401  (hooks of test_upstream.py)
 
-from hf_posenc import POSITION_ENCODINGS, PosEncConfig, PositionEncodingEntry, RnnNmtConfig
+from hf_posenc import POSITION_ENCODINGS, PosEncConfig, PosEncTokenizer, PositionEncodingEntry, RnnNmtConfig
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
+
+pytest_plugins = ["hub_server"]
 
 torch.set_num_threads(1)
 
@@ -31,6 +34,10 @@ MIXED = [
 
 # Small enough that a tiny input reaches past the clip and that a table's end can be met.
 SMALL_KNOBS = {"relative_clip": 3, "learned_max_positions": 64}
+
+# What the tokenizer of the tests has seen.
+TEXTS = ["Ein Hund.", "Zwei Kinder im Schnee"]
+TEXTS_VOCABULARY = 290
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -86,6 +93,16 @@ def tiny_model(sides: str, *, seed: int = 0, dtype: torch.dtype = torch.float64,
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.2)
     return model.to(dtype).eval()
+
+
+def translator(sides: str) -> ConditionalGeneration:
+    """A tiny model whose vocabularies are the tokenizer's."""
+    return tiny_model(sides, vocab_size=TEXTS_VOCABULARY, decoder_vocab_size=TEXTS_VOCABULARY)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PosEncTokenizer:
+    return PosEncTokenizer.train(TEXTS * 2, TEXTS_VOCABULARY)
 
 
 def entries(sides: str) -> list[PositionEncodingEntry]:

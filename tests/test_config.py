@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import entries, tiny_config, tiny_model
 from huggingface_hub.errors import StrictDataclassFieldValidationError
+from transformers import AutoConfig
 
 from hf_posenc import POSITION_ENCODINGS, PosEncConfig, PosEncForConditionalGeneration, PosEncModel
 from hf_posenc.modeling.positions import all_knobs
@@ -218,3 +219,15 @@ def test_a_refused_back_end_leaves_the_model_as_it_was():
         model.set_attn_implementation("flex_attention")
     assert model.config._attn_implementation == "sdpa"
     assert torch.equal(model(input_ids=ids, decoder_input_ids=ids).logits, before)
+
+
+@pytest.mark.parametrize("where", ["relative", "rnn_nmt"])
+def test_an_attribute_of_ones_own_is_saved_and_read_back_with_a_warning(where, tmp_path):
+    config = tiny_config(where)
+    config.my_note = "the one with the good seed"
+    config.save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match=r"'my_note' is no field of \w+ and has no effect on the model; the nearest"):
+        again = AutoConfig.from_pretrained(tmp_path)
+    assert again.my_note == config.my_note
+    config._name_or_path = again._name_or_path
+    assert again.to_dict() == config.to_dict()

@@ -20,7 +20,9 @@ SEARCHES = {
     "greedy": {"do_sample": False},
     "beams": {"do_sample": False, "num_beams": 4, "num_return_sequences": 2},
     "samples": {"do_sample": True, "top_k": 0, "num_return_sequences": 3},
+    "sampled beams": {"do_sample": True, "top_k": 0, "num_beams": 3, "num_return_sequences": 2},
 }
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
 NOT_VACUOUS = {"min_new_tokens": 6, "max_new_tokens": 10, "no_repeat_ngram_size": 2, "suppress_tokens": [0, 1]}
 
 
@@ -43,6 +45,7 @@ def ragged() -> tuple[Tensor, Tensor]:
     return padded([sentences(n, seed=n) for n in (7, 3, 5)], "right")
 
 
+@pytest.mark.capability("dynamic and static cache")
 @pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
 def test_every_cache_gives_the_tokens_of_no_cache(family, search, ragged):
     model, (source, mask) = tiny_model(family), ragged
@@ -61,6 +64,7 @@ def test_a_batch_gives_what_its_sentences_give_alone(family, side):
         assert sentence(ids) == sentence(alone)
 
 
+@pytest.mark.capability("assisted")
 @pytest.mark.parametrize("draft_seed", [0, 1], ids=["itself", "another model"])
 def test_a_draft_does_not_change_the_tokens(family, draft_seed):
     model, draft = tiny_model(family), tiny_model(family, seed=draft_seed)
@@ -127,6 +131,131 @@ def test_beams_that_do_not_take_their_state_along_are_noticed(recurrent, ragged,
     assert torch.equal(generated(model, source, **options), expected)
     monkeypatch.setattr(RememberingLayer, "batch_select_remembered", lambda layer, indices: None)
     assert not torch.equal(generated(model, source, **options), expected)
+
+
+# What generate tells, and what it can be given
+
+TOLD = {
+    "return_dict_in_generate": True,
+    "output_logits": True,
+    "output_scores": True,
+    "output_attentions": True,
+    "output_hidden_states": True,
+}
+FULL_LENGTH = {"max_new_tokens": 6, "suppress_tokens": [0, 1, 2]}
+
+
+def one_forward(model: PosEncForConditionalGeneration, source: Tensor, mask: Tensor, ids: Tensor):
+    return model(
+        input_ids=source,
+        attention_mask=mask,
+        decoder_input_ids=ids[:, :-1],
+        output_attentions=True,
+        output_hidden_states=True,
+    )
+
+
+@pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)
+@torch.no_grad()
+def test_every_step_tells_what_one_forward_tells_of_the_sentence(family, cache, ragged):
+    """Logits, hidden states and attention weights of all layers; what a model does not have, it has in no step."""
+    model, (source, mask) = tiny_model(family), ragged
+    found = model.generate(source, attention_mask=mask, do_sample=False, **FULL_LENGTH, **TOLD, **cache)
+    whole = one_forward(model, source, mask, found.sequences)
+    assert found.sequences.shape == (3, 7)
+    assert [step.shape for step in found.scores] == [(3, model.config.decoder_vocab_size)] * 6
+    torch.testing.assert_close(torch.stack(found.logits, dim=1), whole.logits.float())
+    for name in ("encoder_hidden_states", "encoder_attentions"):
+        torch.testing.assert_close(found.get(name), whole.get(name), **EXACT)
+    for name in ("decoder_hidden_states", "decoder_attentions", "cross_attentions"):
+        steps = found.get(name)
+        if whole.get(name) is None:
+            assert not steps or set(steps) == {None}
+            continue
+        assert len(steps) == 6
+        for t, layers in enumerate(steps):
+            assert len(layers) == len(whole[name])
+            for layer, all_at_once in zip(layers, whole[name], strict=True):
+                newest, expected = layer[..., -1, :], all_at_once[..., t, :]
+                if name == "decoder_attentions":
+                    # A static cache has places for tokens to come, and nothing may be attended to there.
+                    assert not newest[..., t + 1 :].any()
+                    newest, expected = newest[..., : t + 1], expected[..., : t + 1]
+                torch.testing.assert_close(newest, expected, **EXACT)
+
+
+@torch.no_grad()
+def test_a_beams_score_is_the_log_probability_of_its_sentence(family, ragged):
+    # transformers finds a step's scores by the source's vocabulary, so here the two are of one size.
+    model, (source, mask) = tiny_model(family, decoder_vocab_size=29), ragged
+    beams = {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 0.0, "do_sample": False}
+    found = model.generate(source, attention_mask=mask, **beams, **FULL_LENGTH, **TOLD)
+    assert found.sequences.shape == (12, 7)
+    assert [step.shape for step in found.scores] == [(12, model.config.decoder_vocab_size)] * 6
+    assert found.beam_indices.shape == (12, 6)
+    assert all(layer.shape[0] == 12 for step in found.cross_attentions for layer in step)
+    assert all(layer.shape[0] == 3 for layer in found.get("encoder_attentions") or ())
+    whole = one_forward(model, source.repeat_interleave(4, 0), mask.repeat_interleave(4, 0), found.sequences)
+    said = whole.logits.log_softmax(-1).gather(-1, found.sequences[:, 1:, None])[..., 0].float()
+    torch.testing.assert_close(found.sequences_scores, said.sum(1))
+    steps = model.compute_transition_scores(found.sequences, found.scores, found.beam_indices, normalize_logits=False)
+    torch.testing.assert_close(steps, said)
+
+
+@pytest.mark.parametrize("cache", list(CACHES.values())[1:], ids=list(CACHES)[1:])
+@torch.no_grad()
+def test_the_cache_holds_keys_and_values_of_what_was_read(sides, cache, ragged):
+    model, (source, mask) = tiny_model(sides), ragged
+    found = model.generate(source, attention_mask=mask, **FULL_LENGTH, return_dict_in_generate=True, **cache)
+    own, cross = found.past_key_values.self_attention_cache, found.past_key_values.cross_attention_cache
+    assert int(own.get_seq_length()) == 6
+    heads, layers = model.config.decoder_attention_heads, model.config.decoder_layers
+    for part, length in ((own, 6), (cross, 7)):
+        assert len(part.layers) == layers
+        for layer in part.layers:
+            for filled in (layer.keys, layer.values):
+                assert filled.shape[:2] == (3, heads) and filled.shape[3] == 16 // heads
+                assert filled.shape[2] == length or ("cache_implementation" in cache and filled.shape[2] > length)
+
+
+@torch.no_grad()
+def test_generating_goes_on_where_it_stopped(family, ragged):
+    """The second part of a sentence, from the first part and the cache that it left."""
+    model, (source, mask) = tiny_model(family), ragged
+    options = {"attention_mask": mask, "no_repeat_ngram_size": 2, "suppress_tokens": [0, 1, 2], "do_sample": False}
+    expected = model.generate(source, max_new_tokens=8, **options)
+    half = model.generate(source, max_new_tokens=3, return_dict_in_generate=True, **options)
+    # By this mask transformers sees which of the tokens are in the cache already.
+    options |= {"decoder_attention_mask": torch.ones_like(half.sequences)}
+    options |= {"decoder_input_ids": half.sequences, "past_key_values": half.past_key_values}
+    torch.testing.assert_close(model.generate(source, max_new_tokens=5, **options), expected)
+
+
+@pytest.mark.parametrize("search", [SEARCHES["greedy"], {"num_beams": 3}], ids=["greedy", "beams"])
+@torch.no_grad()
+def test_a_source_may_be_given_embedded_or_encoded(family, search, ragged):
+    model, (source, mask) = tiny_model(family), ragged
+    expected = generated(model, source, attention_mask=mask, **search)
+    embedded, encoded = model.get_input_embeddings()(source), model.model.encoder(source, attention_mask=mask)
+    for given in ({"inputs_embeds": embedded}, {"encoder_outputs": encoded}):
+        assert torch.equal(generated(model, None, attention_mask=mask, **search, **given), expected)
+
+
+@pytest.mark.parametrize("help_by", ["a draft", "its prompt"])
+def test_sampled_candidates_are_those_of_the_model(family, help_by):
+    """At a temperature near nothing a sample is the best token, whoever proposed it."""
+    model, source = tiny_model(family, decoder_vocab_size=29), sentences(1, 6, seed=3)
+    draft = tiny_model(family, decoder_vocab_size=29, seed=1)
+    helps = {"a draft": {"assistant_model": draft}, "its prompt": {"prompt_lookup_num_tokens": 3}}
+    expected = model.generate(source, do_sample=False, **FULL_LENGTH)
+    cold = {"do_sample": True, "temperature": 1e-6, "top_k": 0}
+    assert torch.equal(model.generate(source, **cold, **FULL_LENGTH, **helps[help_by]), expected)
+
+
+def test_without_a_source_generating_starts_from_the_first_token(family):
+    model = tiny_model(family)
+    expected = model.generate(torch.tensor([[1]]), do_sample=False, **FULL_LENGTH)
+    assert torch.equal(model.generate(do_sample=False, **FULL_LENGTH), expected)
 
 
 # From text to text

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import REGISTERED, sentences, tiny_config, tiny_model
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+from conftest import REGISTERED, TEXTS, sentences, tiny_config, tiny_model, translator
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_posenc.modeling
 from hf_posenc import (
@@ -19,6 +19,7 @@ from hf_posenc import (
     PosEncConfig,
     PosEncForConditionalGeneration,
     PosEncModel,
+    PosEncTokenizer,
     PositionEncoding,
     RnnNmtConfig,
     RnnNmtForConditionalGeneration,
@@ -33,61 +34,88 @@ EXACT = {"rtol": 1e-12, "atol": 1e-12}
 SHARED = [*REGISTERED, "sinusoidal+relative", "rotary to learned", "rnn_nmt"]
 FAMILIES = ["relative", "rnn_nmt"]
 
-# Run where the package cannot be imported: loads every checkpoint, computes, generates, saves and loads again.
-STRANGER = """
+# For a process that must not see the package although it is there.
+HIDDEN = """
 import sys
 sys.modules["hf_posenc"] = None
+"""
+# Run where the package cannot be imported: loads every checkpoint, computes, translates, saves and loads again.
+STRANGER = """
+import json
+import sys
 import torch
 from pathlib import Path
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])
-inputs = torch.load(folder / "inputs.pt")
+asked = torch.load(folder / "asked.pt")
 found = {}
-for place in sorted(path for path in folder.iterdir() if path.is_dir()):
+for name, place in asked["places"].items():
     trust = {"trust_remote_code": True}
     config = AutoConfig.from_pretrained(place, **trust)
     model = AutoModelForSeq2SeqLM.from_pretrained(place, dtype=torch.float64, **trust).eval()
     base = AutoModel.from_pretrained(place, dtype=torch.float64, **trust).eval()
-    second = folder.parent / "again" / place.name
+    tokenizer = AutoTokenizer.from_pretrained(place, **trust)
+    second = folder / "again" / name
     model.save_pretrained(second)
+    tokenizer.save_pretrained(second)
     again = AutoModelForSeq2SeqLM.from_pretrained(second, dtype=torch.float64, **trust).eval()
+    tokenizer_again = AutoTokenizer.from_pretrained(second, **trust)
     with torch.no_grad():
-        found[place.name] = {
+        found[name] = {
             "config": {key: value for key, value in config.to_dict().items() if key != "_name_or_path"},
-            "logits": model(**inputs).logits,
-            "hidden": base(**inputs).last_hidden_state,
-            "again": again(**inputs).logits,
-            "tokens": model.generate(inputs["input_ids"], num_beams=2, do_sample=False, max_new_tokens=6),
+            "logits": model(**asked["inputs"]).logits,
+            "hidden": base(**asked["inputs"]).last_hidden_state,
+            "again": again(**asked["inputs"]).logits,
+            "tokens": model.generate(asked["inputs"]["input_ids"], num_beams=2, do_sample=False, max_new_tokens=6),
+            "source": [one(asked["texts"])["input_ids"] for one in (tokenizer, tokenizer_again)],
+            "translations": model.translate(asked["texts"][:asked["translate"]], tokenizer, num_beams=2),
         }
-    assert not type(model).__module__.startswith("hf_posenc"), type(model).__module__
-torch.save(found, folder.parent / "found.pt")
+    for one in (config, model, base, tokenizer, again):
+        assert type(one).__module__.startswith("transformers_modules"), type(one).__module__
+torch.save(found, folder / "found.pt")
 """
 
 
-def stranger(folder: Path) -> dict[str, dict]:
-    """What a fresh process without the package finds in the checkpoints under `folder`."""
-    torch.save(inputs(), folder / "inputs.pt")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
-        "HF_HOME": str(folder.parent / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
+def stranger(
+    folder: Path,
+    places: dict[str, str | Path],
+    *,
+    translate: int = 0,
+    python: Path | str = sys.executable,
+    hide: str = HIDDEN,
+    **hub: str,
+) -> dict[str, dict]:
+    """What a fresh process without the package finds in the checkpoints in those `places`; what it saves again is under
+    `folder / "again"`. It translates the first `translate` texts, and asks no server unless `hub` says so."""
+    asked = {"inputs": inputs(), "texts": TEXTS, "translate": translate}
+    torch.save(asked | {"places": {name: str(place) for name, place in places.items()}}, folder / "asked.pt")
+    without_package(hide + STRANGER, str(folder), python=python, home=folder / "home", **hub)
+    return torch.load(folder / "found.pt")
+
+
+def without_package(script: str, *arguments: str, home: Path, python: Path | str = sys.executable, **hub: str) -> str:
+    """What a script prints in a fresh process with a cache of its own."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"} | hub
     child = subprocess.run(
-        [sys.executable, "-P", "-c", STRANGER, str(folder)],
-        cwd=folder.parent,
+        [str(python), "-P", "-c", script, *arguments],
+        cwd=home.parent,
         env=environment,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
     )
     assert child.returncode == 0, child.stderr[-4000:]
-    return torch.load(folder.parent / "found.pt")
+    return child.stdout
 
 
 def inputs() -> dict[str, torch.Tensor]:
     return {"input_ids": sentences(2, 6, seed=1), "decoder_input_ids": sentences(2, 5, seed=2)}
 
 
-def assert_found(found: dict, model: ConditionalGeneration) -> None:
+def assert_found(found: dict, model: ConditionalGeneration, tokenizer: PosEncTokenizer) -> None:
     with torch.no_grad():
         logits = model(**inputs()).logits
         torch.testing.assert_close(found["logits"], logits, **EXACT)
@@ -95,6 +123,17 @@ def assert_found(found: dict, model: ConditionalGeneration) -> None:
         torch.testing.assert_close(found["hidden"], model.model(**inputs()).last_hidden_state, **EXACT)
     tokens = model.generate(inputs()["input_ids"], num_beams=2, do_sample=False, max_new_tokens=6)
     assert torch.equal(found["tokens"], tokens)
+    assert found["source"] == [tokenizer(TEXTS)["input_ids"]] * 2
+    translated = len(found["translations"])
+    assert found["translations"] == model.translate(TEXTS[:translated], tokenizer, num_beams=2)
+
+
+def assert_loads_again(folder: Path, found: dict, model: ConditionalGeneration) -> None:
+    """What a stranger saved, loaded with the package."""
+    again = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float64)
+    assert type(again) is type(model)
+    assert found["config"]["model_type"] == model.config.model_type
+    assert_found(found, again, AutoTokenizer.from_pretrained(folder))
 
 
 def imported_by(*entry: str) -> set[str]:
@@ -108,20 +147,17 @@ def imported_by(*entry: str) -> set[str]:
     return {f"{name}.py" for name in needed}
 
 
-def test_a_process_without_the_package_computes_and_generates_the_same(tmp_path):
-    models = {}
+def test_a_process_without_the_package_computes_and_generates_the_same(tokenizer, tmp_path):
+    models, places = {}, {}
     for where in SHARED:
-        folder = tmp_path / "saved" / where.replace(" ", "_")
-        models[folder.name] = tiny_model(where)
-        models[folder.name].save_pretrained(folder)
-    found = stranger(tmp_path / "saved")
+        models[where], places[where] = translator(where), tmp_path / "saved" / where
+        models[where].save_pretrained(places[where])
+        tokenizer.save_pretrained(places[where])
+    found = stranger(tmp_path, places)
     assert set(found) == set(models)
     for name, model in models.items():
-        assert_found(found[name], model)
-        again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "again" / name, dtype=torch.float64)
-        assert type(again) is type(model)
-        assert found[name]["config"]["model_type"] == model.config.model_type
-        assert_found(found[name], again)
+        assert_found(found[name], model, tokenizer)
+        assert_loads_again(tmp_path / "again" / name, found[name], model)
 
 
 @torch.no_grad()
@@ -199,7 +235,7 @@ def test_tied_and_shared_tables_stay_so_and_equal(tmp_path, where, shared, tied,
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own embeddings", "shared embeddings"])
 @pytest.mark.parametrize("where", FAMILIES)
-def test_a_resized_vocabulary_still_loads(tmp_path, where, shared):
+def test_given_embeddings_are_those_of_both_sides_where_they_share(where, shared):
     model = tiny_model(where, vocab_size=31, decoder_vocab_size=31, share_encoder_decoder_embeddings=shared)
     assert model.get_input_embeddings() is (model.model.shared if shared else model.model.encoder.embed_tokens)
     model.set_input_embeddings(torch.nn.Embedding(31, 16, dtype=torch.float64))
@@ -249,10 +285,10 @@ def linear_bias(tmp_path, monkeypatch, unregistered_after):
     del sys.modules["my_linear_bias"]
 
 
-def test_a_users_own_encoding_trains_and_travels_with_its_checkpoint(linear_bias, tmp_path):
-    models = {}
+def test_a_users_own_encoding_trains_and_travels_with_its_checkpoint(linear_bias, tokenizer, tmp_path):
+    models, places = {}, {}
     for where in ("linear_bias", "sinusoidal+linear_bias", "rotary to linear_bias"):
-        model = tiny_model(where)
+        model = translator(where)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
         model.train()(input_ids=inputs()["input_ids"], labels=sentences(2, 5, seed=4)).loss.backward()
@@ -260,9 +296,10 @@ def test_a_users_own_encoding_trains_and_travels_with_its_checkpoint(linear_bias
         slopes = [name for name, _ in model.named_parameters() if "slopes" in name]
         assert slopes
         assert all(not torch.equal(before[name], model.get_parameter(name)) for name in slopes)
-        folder = tmp_path / "saved" / where.replace(" ", "_")
-        models[folder.name] = model.eval()
+        places[where] = folder = tmp_path / "saved" / where
+        models[where] = model.eval()
         model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
         carried = (folder / "registered_my_linear_bias.py").read_text()
         assert "hf_posenc" not in carried
         # A second save changes nothing.
@@ -270,11 +307,24 @@ def test_a_users_own_encoding_trains_and_travels_with_its_checkpoint(linear_bias
         model.save_pretrained(folder)
         assert (folder / "positions.py").read_text() == registry
         assert type(AutoModelForSeq2SeqLM.from_pretrained(folder)) is PosEncForConditionalGeneration
-    found = stranger(tmp_path / "saved")
+    found = stranger(tmp_path, places)
     for name, model in models.items():
-        assert_found(found[name], model)
+        assert_found(found[name], model, tokenizer)
         # What a stranger saved again still carries the file.
         assert (tmp_path / "again" / name / "registered_my_linear_bias.py").exists()
+
+
+@pytest.mark.parametrize("how", ["model", "config", "saved model", "saved config"])
+def test_a_users_own_encoding_is_pushed_with_its_file(linear_bias, hub, tmp_path, how):
+    model = tiny_model("sinusoidal+linear_bias")
+    pushing = model if how.endswith("model") else model.config
+    if how.startswith("saved"):
+        pushing.save_pretrained(tmp_path / "model", push_to_hub=True, repo_id="someone/biased")
+    else:
+        pushing.push_to_hub("someone/biased")
+    pushed = hub.repositories["someone/biased"].files()
+    assert b"class LinearBias(PositionEncoding)" in pushed["registered_my_linear_bias.py"]
+    assert b"from .registered_my_linear_bias import LinearBias" in pushed["positions.py"]
 
 
 def test_a_checkpoint_that_does_not_use_it_does_not_carry_a_users_file(linear_bias, tmp_path):

@@ -384,6 +384,7 @@ def gradients(model: nn.Module, **inputs) -> dict[str, Tensor]:
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
+@pytest.mark.capability("sdpa = eager")
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_eager_equals_sdpa_in_values_and_gradients(sides, norm_first, source, target):
     model = tiny_model(sides, norm_first=norm_first)
@@ -400,13 +401,14 @@ def test_eager_equals_sdpa_in_values_and_gradients(sides, norm_first, source, ta
     torch.testing.assert_close(fast_gradients, slow_gradients, **EXACT)
 
 
+@pytest.mark.capability("flex")
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch about itself, while it compiles
 @torch.no_grad()
 def test_flex_attention_equals_eager_where_it_is_allowed(registered, source, target):
     model = tiny_model(registered, dtype=torch.float32, d_model=64)
     if model.model.encoder.positions.values:
-        pytest.skip("refused; see the next test")
+        pytest.skip("refused: it gives no weights, which the value term needs")
     inputs = {
         "input_ids": source, "attention_mask": torch.tensor([[1] * 6, [0] * 2 + [1] * 4, [1] * 5 + [0]]),
         "decoder_input_ids": target, "decoder_attention_mask": HOLES,
@@ -419,6 +421,20 @@ def test_flex_attention_equals_eager_where_it_is_allowed(registered, source, tar
     with torch._dynamo.config.patch(automatic_dynamic_shapes=False):
         logits = model(**inputs).logits
     torch.testing.assert_close(logits[HOLES == 1], expected[HOLES == 1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="flex attention has no backward on a CPU")
+def test_flex_attentions_gradients_equal_eagers_where_it_is_allowed(registered, source, target):
+    model = tiny_model(registered, dtype=torch.float32, d_model=64, dropout=0.0).cuda()
+    if model.model.encoder.positions.values:
+        pytest.skip("refused: it gives no weights, which the value term needs")
+    inputs = {"input_ids": source.cuda(), "labels": target.cuda()}
+    model.set_attn_implementation("eager")
+    expected = gradients(model, **inputs)
+    model.set_attn_implementation("flex_attention")
+    torch._dynamo.reset()
+    torch.testing.assert_close(gradients(model, **inputs), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_flex_attention_is_refused_exactly_where_it_would_leave_a_value_term_out(sides):
@@ -452,6 +468,7 @@ def test_attention_weights_are_given_on_request_and_sum_to_one(sides, back_end, 
         assert not p.triu(1).any()
 
 
+@pytest.mark.capability("gradient checkpointing")
 def test_gradient_checkpointing_gives_the_same_gradients(sides, source, target):
     model = tiny_model(sides, dropout=0.0).train()
     calls = []

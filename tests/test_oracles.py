@@ -530,7 +530,7 @@ def test_what_is_loaded_is_not_drawn_again(where, initializer, missing, tmp_path
     kept = {name: p for name, p in saved.items() if not any(part in name for part in missing)}
     save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
     torch.manual_seed(5)
-    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, ignore_mismatched_sizes=bool(missing))
     assert again.config.initializer == initializer
     loaded = dict(again.named_parameters())
     assert set(loaded) == set(saved)

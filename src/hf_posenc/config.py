@@ -76,8 +76,7 @@ def checked_paper(given: Mapping[str, Any], system: System, rows: list[str]) -> 
     if missing := [key for key in ("source", "test", "rows") if not given.get(key)]:
         raise ValueError(f"paper needs {', '.join(missing)}; add what is missing under `paper:`.")
     paper = Paper(**given)
-    tests = [name + suffix for name in system.data.test for suffix in system.score.suffixes]
-    refuse_unknown([paper.test], tests, "paper.test")
+    refuse_unknown([paper.test], system.test_sets, "paper.test")
     refuse_unknown(paper.rows, rows, "paper.rows")
     groups = len(system.score.edges) + 1
     for row, metrics in paper.rows.items():
@@ -93,7 +92,7 @@ def checked_paper(given: Mapping[str, Any], system: System, rows: list[str]) -> 
 def run_registration(file: Path) -> None:
     """Import a file that registers encodings, once."""
     if not file.is_file():
-        raise FileNotFoundError(f"`encodings` lists files that register encodings, but there is none at {file}.")
+        raise FileNotFoundError(f"Encodings are registered by a Python file, but there is none at {file}; name one.")
     if file.stem in sys.modules:
         return
     spec = importlib.util.spec_from_file_location(file.stem, file)

@@ -28,6 +28,7 @@ from .checkpoints import last_whole_checkpoint, mean_weights
 from .config import short_hash
 from .data import lengths
 from .data.batches import EpochSampler, LengthGroupedSampler, TokenBudgetSampler
+from .hub import PushedCode
 from .modeling.translation import check_tokenizer
 from .processes import any_process, refuse_difference
 from .sharding import shard_by_layers, with_weights
@@ -61,7 +62,7 @@ def train(
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
         processing_class=tokenizer,
         compute_metrics=perplexity,
-        callbacks=[ProgressBar(name, bar), LossLog(folder / "training.jsonl"), stop],
+        callbacks=[ProgressBar(name, bar), LossLog(folder / "training.jsonl"), PushedCode(), stop],
     )
     trainer.remove_callback(PrinterCallback)
     if args.evaluations_per_epoch is not None:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One attention, for encoder, decoder and cross-attention: the one place where the position encodings' hooks are asked.
 
     output(i) = sum_j p_ij v_j + value_bias,    p = softmax(q k^T / sqrt(K) + score_bias + mask)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What cached decoding must remember beyond keys and values: the positions of the keys, and an encoding's states.
 
 The decoder's first cache layer is one of the two classes below, chosen by the config for encodings that need it. They

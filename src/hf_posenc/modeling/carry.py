@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a user's own encoding travels with a checkpoint.
 
 transformers copies this folder's files next to the weights. A file from which an encoding was registered at run time is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The knobs of the model family, their defaults (the papers') and their legality."""
 
 from pathlib import Path
@@ -9,6 +10,8 @@ from transformers.modeling_rope_utils import RopeParameters
 from .carry import carry_registered_files
 from .configuration_shared import SharedConfig
 from .positions import POSITION_ENCODINGS, all_knobs, longest_length, parts_of
+
+SIDES = ("position_encoding_type", "decoder_position_encoding_type")
 
 
 @strict
@@ -58,7 +61,22 @@ class PosEncConfig(SharedConfig):
             knob.check(getattr(self, knob.name))
         self._check_sides()
 
-    def known_keywords(self) -> set[str]:
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """`position_encoding_type` by itself is for both sides, as it is where a config is made."""
+        if "position_encoding_type" in kwargs:
+            kwargs.setdefault("decoder_position_encoding_type", None)
+        return super().from_dict(config_dict, **kwargs)
+
+    @classmethod
+    def hint(cls, config_dict: dict[str, Any]) -> str | None:
+        named = "+".join(config_dict.get(side) or "none" for side in SIDES).split("+")
+        if (hint := super().hint(config_dict)) is None and not set(named) <= set(POSITION_ENCODINGS):
+            hint = "If it is an encoding of your own, import the file that registers it first."
+        return hint
+
+    @classmethod
+    def known_keywords(cls) -> set[str]:
         return super().known_keywords() | {knob.name for knob in all_knobs()}
 
     def _check_sides(self) -> None:
@@ -83,6 +101,10 @@ class PosEncConfig(SharedConfig):
         return any(POSITION_ENCODINGS[name].remembers for name in parts)
 
     @property
+    def in_words(self) -> str:
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in (*SIDES, *self.knobs_in_use))
+
+    @property
     def longest_source(self) -> int | None:
         return longest_length(self.position_encoding_type, self)
 
@@ -97,22 +119,29 @@ class PosEncConfig(SharedConfig):
             self.decoder_position_encoding_type or self.position_encoding_type
         )
 
+    @property
+    def knobs_in_use(self) -> list[str]:
+        """The fields that both sides' encodings read, in order."""
+        used = (POSITION_ENCODINGS[name].knobs for name in self.position_encodings_in_use)
+        return list(dict.fromkeys(knob.name for knobs in used for knob in knobs))
+
     def decoder_cache_layers(self, num_layers: int) -> list[str]:
         first = "remembering_attention" if self.decoder_remembers else "full_attention"
         return [first] + ["full_attention"] * (num_layers - 1)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields; of the encodings' knobs those in use or changed: a config asks for no more than it needs."""
-        output = super().to_dict()
-        used = {knob.name for name in self.position_encodings_in_use for knob in POSITION_ENCODINGS[name].knobs}
+        output, used = super().to_dict(), self.knobs_in_use
         for knob in all_knobs():
             if knob.name not in used and output.get(knob.name) == knob.default:
                 output.pop(knob.name, None)
         return output
 
     def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs: Any) -> None:
-        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        super().save_pretrained(save_directory)
         carry_registered_files(Path(save_directory), self.position_encodings_in_use)
+        if push_to_hub:  # by transformers' save_pretrained it would be too early
+            self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
 
 
 __all__ = ["PosEncConfig"]

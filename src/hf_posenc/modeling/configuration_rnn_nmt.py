@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The knobs of RNN-NMT, by default Neishi & Yoshinaga's."""
 
 from typing import Any, ClassVar

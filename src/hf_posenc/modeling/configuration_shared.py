@@ -1,11 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the configs of both model families share: vocabularies, sizes, tied tables, special tokens, first weights."""
 
 import difflib
+import warnings
 from dataclasses import fields
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassError
 from transformers import GenerationConfig, PreTrainedConfig
+
+from .version import __version__
 
 # What transformers itself passes to a config beyond its fields.
 UPSTREAM_KEYWORDS = {
@@ -23,6 +28,7 @@ class SharedConfig(PreTrainedConfig):
     `initializer` says what a new model starts from: "xavier" (Xavier-uniform matrices, zero biases, embeddings of
     deviation d_model^-1/2, which `scale_embedding` multiplies by sqrt(d_model) on their way in) or "torch" (what
     torch.nn gives each module by default, tables of vectors of deviation 1, which want no scaling).
+    `hf_posenc_version` is that of the code which wrote a saved config, None in a new one.
     """
 
     keys_to_ignore_at_inference = ["past_key_values"]
@@ -46,6 +52,7 @@ class SharedConfig(PreTrainedConfig):
     bos_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 1
+    hf_posenc_version: str | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._refuse_unknown(kwargs)
@@ -62,16 +69,71 @@ class SharedConfig(PreTrainedConfig):
                 f"{self.decoder_vocab_size}; make them equal or set share_encoder_decoder_embeddings=False."
             )
 
-    def known_keywords(self) -> set[str]:
-        return {field.name for field in fields(self)} | set(self.attribute_map)
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """As transformers', but keywords replace what is saved before the whole is checked, and a refusal says whose
+        version a saved config is. What users have added to a config of this version is read back with a warning."""
+        own = cls.known_keywords() - {field.name for field in fields(PreTrainedConfig)}
+        given = {cls.attribute_map.get(name, name): kwargs.pop(name) for name in own & kwargs.keys()}
+        extra = {}
+        if config_dict.get("hf_posenc_version") == __version__:  # else it may be a field of that version
+            extra = {name: value for name, value in config_dict.items() if not cls.tolerates(name)}
+            for name in extra:
+                warnings.warn(
+                    f"{name!r} is no field of {cls.__name__} and has no effect on the model; the nearest field is "
+                    f"{cls.nearest(name)!r}.",
+                    stacklevel=3,
+                )
+        fields_read = {name: value for name, value in (config_dict | given).items() if name not in extra}
+        try:
+            made = super().from_dict(fields_read, **kwargs)
+        except (ValueError, StrictDataclassError) as error:
+            if (hint := cls.hint(config_dict | given)) is None:
+                raise
+            raise ValueError(f"{error} {hint}") from error
+        for name, value in extra.items():
+            setattr(made[0] if isinstance(made, tuple) else made, name, value)
+        return made
+
+    @classmethod
+    def hint(cls, config_dict: dict[str, Any]) -> str | None:
+        """What else there is to say of a saved config that is refused."""
+        written = config_dict.get("hf_posenc_version")
+        if written in (None, __version__):
+            return None
+        return (
+            f"This config was written by hf_posenc {written} and is read by {__version__}: take the version that wrote "
+            "it. (Where hf_posenc is installed, it reads every checkpoint, whatever trust_remote_code says.)"
+        )
+
+    @classmethod
+    def known_keywords(cls) -> set[str]:
+        return {field.name for field in fields(cls)} | set(cls.attribute_map)
+
+    @classmethod
+    def tolerates(cls, name: str) -> bool:
+        """Whether it is a field, or a keyword that transformers gives any config."""
+        known = cls.known_keywords() | UPSTREAM_KEYWORDS
+        return name in known or name.startswith("_") or name in GenerationConfig().to_dict()
+
+    @classmethod
+    def nearest(cls, name: str) -> str:
+        return difflib.get_close_matches(name, cls.known_keywords(), n=1, cutoff=0)[0]
 
     def _refuse_unknown(self, kwargs: dict[str, Any]) -> None:
-        known = self.known_keywords()
-        tolerated = known | UPSTREAM_KEYWORDS | set(GenerationConfig().to_dict())
         for name in kwargs:
-            if name not in tolerated and not name.startswith("_"):
-                nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
-                raise ValueError(f"{name!r} is no field of {type(self).__name__}; the nearest one is {nearest!r}.")
+            if not self.tolerates(name):
+                raise ValueError(
+                    f"{name!r} is no field of {type(self).__name__}; the nearest one is {self.nearest(name)!r}."
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        return super().to_dict() | {"hf_posenc_version": __version__}
+
+    @property
+    def in_words(self) -> str:
+        """What an error about a model of this config calls it."""
+        return f"model_type={self.model_type!r}"
 
     @property
     def longest_source(self) -> int | None:

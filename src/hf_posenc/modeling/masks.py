@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What attention masks say of the tokens: which ones are there, and at what positions they stand."""
 
 from typing import Any

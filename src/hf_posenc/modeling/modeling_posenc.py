@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The encoder-decoder Transformer. It asks its position encodings and never knows which they are.
 
 Vaswani et al., "Attention Is All You Need" (NeurIPS 2017), https://arxiv.org/abs/1706.03762; parameter names are
@@ -99,6 +100,7 @@ class PosEncPreTrainedModel(SharedPreTrainedModel):
     config_class = PosEncConfig
     supports_gradient_checkpointing = True
     _no_split_modules = ["PosEncEncoderLayer", "PosEncDecoderLayer"]
+    _skip_keys_device_placement = ["past_key_values", "positions"]
     _supports_sdpa = True
     _supports_flex_attn = True
     _supports_flash_attn = True

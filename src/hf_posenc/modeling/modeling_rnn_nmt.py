@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RNN-NMT: recurrent encoder and decoder, with attention between them and no position encoding.
 
     memory_s = BiLSTM(x_1 ... x_S)_s,    (h_t, c_t) = LSTM([y_t ; a_(t-1)], (h, c)_(t-1))

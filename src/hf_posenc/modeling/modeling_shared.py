@@ -1,18 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
 """What both model families share: first weights, tied tables, an encoder joined to a decoder, logits and loss."""
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 from transformers import EncoderDecoderCache, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
-from transformers.utils import can_return_tuple
+from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .configuration_shared import SharedConfig
 from .masks import positions_of
 from .translation import Translation
+from .weights import load_fitting
 
 
 class SharedPreTrainedModel(PreTrainedModel):
@@ -21,6 +23,12 @@ class SharedPreTrainedModel(PreTrainedModel):
     config: SharedConfig
     base_model_prefix = "model"
 
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """As transformers', but from safetensors only, and weights that do not fit the saved config are refused."""
+        return load_fitting(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
+
+    # All kinds of modules are filled here, once, by this family's own rules. trf-ignore: TRF018
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         torch_defaults = self.config.initializer == "torch"
@@ -48,10 +56,11 @@ class SharedPreTrainedModel(PreTrainedModel):
         return dict(self._tied_weights_keys or {})
 
 
+# Its subclasses call post_init when they are whole, and differ in their vocabulary. trf-ignore: TRF013
 class Stack(SharedPreTrainedModel):
     """One side, encoder or decoder: its embedded tokens, to begin with."""
 
-    def __init__(self, config: SharedConfig, *, vocab_size: int) -> None:
+    def __init__(self, config: SharedConfig, *, vocab_size: int) -> None:  # trf-ignore: TRF029
         super().__init__(config)
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.embed_tokens = nn.Embedding(vocab_size, config.d_model, config.pad_token_id)
@@ -68,7 +77,48 @@ class Stack(SharedPreTrainedModel):
         return self.dropout(inputs_embeds * self.embed_scale)
 
 
-class EncoderDecoder(SharedPreTrainedModel):
+class TwoVocabularies(SharedPreTrainedModel):
+    """Both sides' token embeddings, and how they grow and shrink after training; config and ties follow.
+
+    `resize_token_embeddings(n)` is for the source's vocabulary, and for the target's as well where both sides share one
+    table. `resize_decoder_token_embeddings(n)` is for the target's where it has its own. Both keep the rows of the
+    tokens that stay, in place, so that what was tied or frozen is so afterwards.
+    """
+
+    def _resize_token_embeddings(
+        self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """What transformers' `resize_token_embeddings` calls before it writes the new size into the config."""
+        table = self._get_resized_embeddings(
+            self.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
+        )
+        self.set_input_embeddings(table)
+        if self.config.share_encoder_decoder_embeddings:
+            self.resize_outputs(table.num_embeddings, mean_resizing)
+        return table
+
+    def resize_decoder_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """For the target's vocabulary, with the output projection and its bias, what `resize_token_embeddings` is for
+        the source's; returns the decoder's table. A ValueError if that is the encoder's, too."""
+        if self.config.share_encoder_decoder_embeddings:
+            raise ValueError(
+                "The target's vocabulary has a size of its own only if the decoder has its own embeddings, but "
+                "share_encoder_decoder_embeddings=True; call resize_token_embeddings, which resizes both."
+            )
+        table = self._get_resized_embeddings(
+            self.base_model.decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
+        )
+        self.resize_outputs(table.num_embeddings, mean_resizing)
+        return table
+
+    def resize_outputs(self, num_tokens: int, mean_resizing: bool) -> None:
+        """Make whatever else counts the target's tokens count `num_tokens`."""
+        self.config.decoder_vocab_size = num_tokens
+
+
+class EncoderDecoder(TwoVocabularies):
     """An encoder and a decoder, which may share their token embeddings, without an output projection."""
 
     encoder_class: type[SharedPreTrainedModel]
@@ -106,7 +156,7 @@ class EncoderDecoder(SharedPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> Seq2SeqModelOutput:
         """Source (B, S) and target (B, T) to hidden states (B, T, D).
 
@@ -150,7 +200,7 @@ class EncoderDecoder(SharedPreTrainedModel):
         return {"encoder_hidden_states": encoder_outputs.last_hidden_state}
 
 
-class ConditionalGeneration(SharedPreTrainedModel, Translation):
+class ConditionalGeneration(TwoVocabularies, Translation):
     """An encoder-decoder and the projection on the target vocabulary."""
 
     body: type[EncoderDecoder]
@@ -181,7 +231,7 @@ class ConditionalGeneration(SharedPreTrainedModel, Translation):
         decoder_inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> Seq2SeqLMOutput:
         """As the model without a projection, to logits (B, T, V).
 
@@ -211,11 +261,21 @@ class ConditionalGeneration(SharedPreTrainedModel, Translation):
             logits = logits + self.final_logits_bias
         loss = None
         if labels is not None:
+            targets = labels.contiguous()  # a slice is a view, of which transformers' loss can take none
             loss = self.loss_function(
-                logits, labels=None, shift_labels=labels, vocab_size=self.config.decoder_vocab_size, **kwargs
+                logits, labels=None, shift_labels=targets, vocab_size=self.config.decoder_vocab_size, **kwargs
             )
         rest = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=logits, **rest)
+
+    @torch.no_grad()
+    def resize_outputs(self, num_tokens: int, mean_resizing: bool) -> None:
+        super().resize_outputs(num_tokens, mean_resizing)
+        resized = self._get_resized_lm_head(self.lm_head, num_tokens, mean_resizing=mean_resizing)
+        self.lm_head.weight.data, self.lm_head.out_features = resized.weight.data, num_tokens
+        if (bias := self.final_logits_bias) is not None:
+            new = bias.mean() if mean_resizing else bias.new_zeros(())
+            bias.data = torch.cat((bias[:, :num_tokens], new.expand(1, max(0, num_tokens - bias.shape[1]))), dim=1)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """The labels, one place later, behind the start token (B, T)."""

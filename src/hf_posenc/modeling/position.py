@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The interface that every position encoding answers, and its identity: an encoding that answers nothing is `none`.
 
 Shape letters, here and in every file of this folder:
@@ -54,6 +55,10 @@ class PositionEncoding(nn.Module):
     def init_weights(self) -> None:
         """Nothing to fill: there are no parameters."""
 
+    def forward(self, hook: str, *arguments: Any) -> Any:
+        """What a hook answers. Offloading brings a module's parameters for its `forward`, and for nothing else."""
+        return getattr(self, hook)(*arguments)
+
 
 class PositionEncodings(nn.ModuleList):
     """The sum of some encodings, as the Transformer sees it: `embed` and `rotate` chain left to right, biases add."""
@@ -78,22 +83,22 @@ class PositionEncodings(nn.ModuleList):
         states_BTM = None
         for encoding in self:
             if encoding.embed is not None:
-                x_BTD, new_states_BTM = encoding.embed(x_BTD, pos_BT, mask_BT, state_BM)
+                x_BTD, new_states_BTM = encoding("embed", x_BTD, pos_BT, mask_BT, state_BM)
                 states_BTM = new_states_BTM if states_BTM is None else states_BTM
         return x_BTD, states_BTM
 
     def rotate(self, q_BHTK: Tensor, k_BHTK: Tensor, pos_BT: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         for encoding in self:
             if encoding.rotate is not None:
-                q_BHTK, k_BHTK = encoding.rotate(q_BHTK, k_BHTK, pos_BT, layer)
+                q_BHTK, k_BHTK = encoding("rotate", q_BHTK, k_BHTK, pos_BT, layer)
         return q_BHTK, k_BHTK
 
     def score_bias(self, q_BHQK: Tensor, pos_BQ: Tensor, pos_BS: Tensor, layer: int) -> Tensor:
-        terms = [e.score_bias(q_BHQK, pos_BQ, pos_BS, layer) for e in self if e.score_bias is not None]
+        terms = [e("score_bias", q_BHQK, pos_BQ, pos_BS, layer) for e in self if e.score_bias is not None]
         return reduce(torch.add, terms)
 
     def value_bias(self, p_BHQS: Tensor, pos_BQ: Tensor, pos_BS: Tensor, layer: int) -> Tensor:
-        terms = [e.value_bias(p_BHQS, pos_BQ, pos_BS, layer) for e in self if e.value_bias is not None]
+        terms = [e("value_bias", p_BHQS, pos_BQ, pos_BS, layer) for e in self if e.value_bias is not None]
         return reduce(torch.add, terms)
 
 

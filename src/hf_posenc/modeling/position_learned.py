@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Learned: every position has a vector of its own, found by training; past the end of the table there is none.
 
     x[p] <- x[p] + w[p]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recurrent: an LSTM or a GRU reads the embedded tokens in order, and what it makes of them replaces them.
 
     x'_i = GRU(x_i, h_(i-1)),    x'_i = LSTM(x_i, (h, c)_(i-1)),    in the encoder also, if asked for, from the right

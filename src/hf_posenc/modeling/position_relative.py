@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Relative: every query knows how far each key stands from it, up to a clip distance.
 
     score(i, j) = q_i . (k_j + aK[d]) / sqrt(K),    output(i) = sum_j p_ij (v_j + aV[d]),    d = clip(j - i, -tau, tau)

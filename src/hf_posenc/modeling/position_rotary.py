@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rotary: queries and keys are turned by their position, so that their product sees only the distance.
 
     (q[2c] + i q[2c+1]) <- (q[2c] + i q[2c+1]) exp(i p w_c),    w_c = theta^(-2c/K),    and the same for k

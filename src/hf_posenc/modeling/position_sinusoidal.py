@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sinusoidal: every position gets its own wave pattern, one wavelength for each pair of channels.
 
     x[p] <- x[p] + PE[p],    PE[p, 2c] = sin(p / 10000^(2c/D)),    PE[p, 2c+1] = cos(p / 10000^(2c/D))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The registry: one import and one entry for every position encoding, with the facts the laws test.
 
 `POSITION_ENCODINGS[name]` is callable like the class it stands for. A name, or names joined by "+", is what

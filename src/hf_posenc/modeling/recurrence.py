@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading sentences in order: one call of a recurrent network over a batch whose sentences are padded anywhere."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Subword vocabularies: frequent words stay whole, rare ones fall apart, nothing is lost.
 
 Byte-pair encoding: begin with characters and join the most frequent neighbours until the vocabulary is full.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text to text: what transformers 5 has no pipeline for any more."""
 
 import sys
@@ -36,7 +37,8 @@ class SentenceLimit(LogitsProcessor):
 
 def check_tokenizer(config: Any, tokenizer: Any) -> None:
     """A ValueError if a model of that `config` cannot have been trained with `tokenizer`."""
-    target = getattr(tokenizer, "target_vocab_size", len(tokenizer))
+    # Of two vocabularies, a MarianTokenizer's length is the source's; the target's has this name.
+    target = getattr(tokenizer, "target_vocab_size", len(getattr(tokenizer, "target_encoder", tokenizer)))
     for side, tokens, rows in (
         ("source", len(tokenizer), config.vocab_size),
         ("target", target, config.decoder_vocab_size),

@@ -1,0 +1,220 @@
+"""MarianMT checkpoints (the opus-mt models of the Hub) as models of this family, and back.
+
+    ours[..., i] = marian's[..., order[i]],    order = 0, h, 1, h+1, 2, h+2, ...,    h = ceil(D/2)
+
+Marian is Vaswani et al.'s Transformer with the LayerNorm behind each sub-layer and a bias on the logits. Its sinusoids
+have all sines before all cosines; Vaswani et al. and we have sine and cosine of one wavelength side by side. The D
+channels between the layers are only read and written by weights, and LayerNorm treats them alike; so the two are the
+same function once the channels of each weight are put in our order: the columns of those that read them (embeddings,
+queries, keys, values, fc1, output projection), the rows of those that write them (out_proj, fc2, LayerNorm). What heads
+and feed-forward units have inside stays as it is, and no encoding needs to know of Marian.
+
+Junczys-Dowmunt et al., "Marian: Fast Neural Machine Translation in C++" (ACL 2018), https://aclanthology.org/P18-4020;
+equality is with transformers' MarianMTModel. Departures from it, whatever the direction:
+    - in training, dropout comes before the sinusoids, there after them; the bias of the logits is trained, there not;
+    - padding on the left, and holes in a mask, count as positions there, but not here;
+    - `inputs_embeds` are scaled by `scale_embedding`, there on the decoder's side only;
+    - any length is taken, there no more than `max_position_embeddings`;
+    - infinite activations of the encoder in float16 stay, there they are clamped.
+"""
+
+import copy
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import MarianConfig, MarianMTModel, PreTrainedConfig
+
+from .modeling.configuration_posenc import PosEncConfig
+from .modeling.modeling_posenc import PosEncForConditionalGeneration
+from .modeling.position_sinusoidal import sinusoids
+
+# Config fields of one name and meaning: those that the weights depend on, and those that they do not.
+FIXED = (
+    "vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads",
+    "decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "activation_function", "scale_embedding",
+    "share_encoder_decoder_embeddings", "tie_word_embeddings", "pad_token_id", "bos_token_id", "eos_token_id",
+    "decoder_start_token_id",
+)  # fmt: skip
+FREE = ("dropout", "attention_dropout", "activation_dropout", "max_position_embeddings", "use_cache")
+# Fields of ours that have one value in every Marian.
+IN_MARIAN = {"norm_first": False, "layer_norm_eps": 1e-5}
+# Fields of a Marian that have one value here. The last four are old ones, which transformers no longer looks at.
+HERE = {
+    "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "normalize_before": False, "normalize_embedding": False,
+    "add_final_layer_norm": False, "static_position_embeddings": True,
+}  # fmt: skip
+READERS = tuple(f"{name}.weight" for name in ("embed_tokens", "shared", "lm_head", "q_proj", "k_proj", "v_proj", "fc1"))
+WRITERS = tuple(f"{name}.{kind}" for name in ("out_proj", "fc2", "layer_norm") for kind in ("weight", "bias"))
+
+
+def from_marian(
+    marian: str | os.PathLike | MarianMTModel,
+    position_encoding_type: str = "sinusoidal",
+    decoder_position_encoding_type: str | None = None,
+    **knobs: Any,
+) -> PosEncForConditionalGeneration:
+    """A MarianMT checkpoint (a folder, a name on the Hub, or a loaded model) with a position encoding of choice.
+
+    `sinusoidal` is Marian's own, and the logits are equal. Any other takes its place among the same weights, with
+    parameters as in a new model, to be fine-tuned. `knobs` are the encodings' (`relative_clip`) and those that matter
+    in training only (`dropout`). How Marian generates goes along, and so does its tokenizer: load it from Marian's
+    folder. A bias of zeros is left out. Raises a ValueError if there is no such checkpoint, or if it has what this
+    family lacks.
+    """
+    config = posenc_config(
+        marian_config(marian),
+        position_encoding_type=position_encoding_type,
+        decoder_position_encoding_type=decoder_position_encoding_type,
+        **knobs,
+    )
+    origin = loaded(marian)
+    check_positions(origin)
+    config.output_bias = bool(origin.final_logits_bias.any())
+    weights = reordered(origin, channel_order(config.d_model))
+    left_out = {
+        "model.encoder.embed_positions.weight",
+        "model.decoder.embed_positions.weight",
+        "final_logits_bias" if not config.output_bias else None,
+        "model.shared.weight" if not config.share_encoder_decoder_embeddings else None,  # read by nothing
+    }
+    kept = {name: weight for name, weight in weights.items() if name not in left_out}
+    return filled(PosEncForConditionalGeneration(config), kept, origin, made_new=".positions.")
+
+
+def to_marian(model: PosEncForConditionalGeneration) -> MarianMTModel:
+    """A `sinusoidal` model as transformers' MarianMTModel: `to_marian(model).save_pretrained(folder)`.
+
+    The logits are equal. Raises a ValueError for what Marian cannot represent.
+    """
+    if not isinstance(model, PosEncForConditionalGeneration):
+        raise TypeError(
+            f"to_marian takes a PosEncForConditionalGeneration, but it was given a {type(model).__name__}; give it "
+            "a whole Transformer of this family."
+        )
+    check_marian_can_say(model.config)
+    fields = {name: getattr(model.config, name) for name in FIXED + FREE}
+    marian = MarianMTModel(MarianConfig(**fields, forced_eos_token_id=model.generation_config.forced_eos_token_id))
+    weights = reordered(model, channel_order(model.config.d_model).argsort())
+    weights.setdefault("final_logits_bias", marian.final_logits_bias)
+    return filled(marian, weights, model, made_new=".embed_positions.")
+
+
+def channel_order(width: int) -> Tensor:
+    """Where among Marian's channels each of ours stands (D)."""
+    half = (width + 1) // 2
+    return torch.arange(2 * half).view(2, half).T.flatten()[:width]
+
+
+def reordered(model: Any, order: Tensor) -> dict[str, Tensor]:
+    """All weights of a model, their channels in that order."""
+    weights = model.state_dict()
+    for name, weight in weights.items():
+        if name.endswith(READERS):
+            weights[name] = weight[:, order]
+        elif name.endswith(WRITERS):
+            weights[name] = weight[order]
+    return weights
+
+
+def filled(model: Any, weights: dict[str, Tensor], origin: Any, *, made_new: str) -> Any:
+    """`model` with those `weights`, and in the rest like the model that they are from."""
+    model = model.to(dtype=origin.dtype, device=origin.device)
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    check_weights_fit(type(origin).__name__, unexpected, [name for name in missing if made_new not in name])
+    model.generation_config = copy.deepcopy(origin.generation_config)
+    return model.train(origin.training)
+
+
+def check_weights_fit(origin: str, surplus: Iterable[str], missing: Iterable[str]) -> None:
+    for kind, names in (("too many", sorted(surplus)), ("too few", sorted(missing))):
+        if names:
+            raise ValueError(
+                f"A model has the weights that its config asks for, but {origin} has {len(names)} {kind}, such as "
+                f"{names[0]}; convert it without adapters, or download it again."
+            )
+
+
+def marian_config(marian: Any) -> MarianConfig:
+    """The config, before any weight is read; a ValueError if it is no Marian's."""
+    if isinstance(marian, MarianMTModel):
+        return marian.config
+    if not isinstance(marian, str | os.PathLike):
+        raise TypeError(
+            "from_marian takes a folder, a name on the Hub or a MarianMTModel, but it was given a "
+            f"{type(marian).__name__}; load a Marian with MarianMTModel.from_pretrained."
+        )
+    try:
+        fields = PreTrainedConfig.get_config_dict(marian)[0]
+        family = fields["model_type"]
+    except (OSError, KeyError) as error:
+        raise ValueError(
+            f"from_marian needs a MarianMT checkpoint, but none can be read from {marian}; name a folder with a "
+            "config.json, or a model on the Hub such as Helsinki-NLP/opus-mt-de-en."
+        ) from error
+    if family != MarianConfig.model_type:
+        raise ValueError(
+            f"from_marian needs a MarianMT checkpoint, but {marian} holds a `{family}` model; load that with "
+            "AutoModelForSeq2SeqLM.from_pretrained."
+        )
+    return MarianConfig.from_dict(fields)
+
+
+def loaded(marian: Any) -> MarianMTModel:
+    if isinstance(marian, MarianMTModel):
+        return marian
+    model, found = MarianMTModel.from_pretrained(marian, output_loading_info=True)
+    check_weights_fit(str(marian), found["unexpected_keys"], found["missing_keys"])
+    return model
+
+
+def posenc_config(marian: MarianConfig, **knobs: Any) -> PosEncConfig:
+    """Our config for that Marian; a ValueError if there is none."""
+    for name in (*FIXED, *IN_MARIAN, "output_bias"):
+        if name in knobs:
+            raise ValueError(f"`{name}` is as the Marian has it, but {name}={knobs[name]!r} was given; leave it out.")
+    for name, only in HERE.items():
+        if (value := getattr(marian, name, only)) != only:
+            raise ValueError(
+                f"A Marian can be converted if {name}={only}, but here {name}={value}; if the model is right without, "
+                f"load it with MarianMTModel.from_pretrained(..., {name}={only}) and convert that."
+            )
+    fields = {name: getattr(marian, name) for name in FIXED + FREE} | IN_MARIAN
+    if marian.vocab_size == marian.decoder_vocab_size:  # else PosEncConfig refuses to share
+        # Where a Marian does not tie its output projection, it shares nothing, whatever its config says.
+        fields["share_encoder_decoder_embeddings"] &= marian.tie_word_embeddings
+    return PosEncConfig(**(fields | knobs))
+
+
+def check_positions(marian: MarianMTModel) -> None:
+    for side in ("encoder", "decoder"):
+        table = getattr(marian.model, side).embed_positions.weight.detach().double().cpu()
+        formula = sinusoids(torch.arange(len(table)), table.shape[1], torch.float64)
+        off = float((table[:, channel_order(table.shape[1])] - formula).abs().max())
+        if not off < 0.01:  # half precision rounds by less
+            raise ValueError(
+                f"A Marian's positions follow a formula, but in this one the {side}'s table of positions is off by "
+                f"{off:.2g}; fill it with its create_weight(), or keep the model a Marian."
+            )
+
+
+def check_marian_can_say(config: PosEncConfig) -> None:
+    encodings = ("position_encoding_type", "decoder_position_encoding_type")
+    for name, only in (dict.fromkeys(encodings, "sinusoidal") | IN_MARIAN).items():
+        if (value := getattr(config, name)) != only:
+            raise ValueError(
+                f"Marian has {name}={only!r}, but this model has {name}={value!r}; save it with its own "
+                "save_pretrained, which carries its code."
+            )
+    if config.share_encoder_decoder_embeddings and not config.tie_word_embeddings:
+        raise ValueError(
+            "Marian shares embeddings only along with the output projection, but this model has "
+            "share_encoder_decoder_embeddings=True and tie_word_embeddings=False; save it with its own save_pretrained."
+        )
+    if config.decoder_start_token_id is None:
+        raise ValueError("Marian needs a start token, but decoder_start_token_id=None; set it in model.config.")
+
+
+__all__ = ["from_marian", "to_marian"]

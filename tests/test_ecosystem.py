@@ -1,0 +1,255 @@
+"""What users of transformers do with a model: compile, export, offload, quantise, adapt, pack, halve its precision."""
+
+import copy
+import importlib.util
+from collections.abc import Iterator
+
+import accelerate
+import pytest
+import torch
+from conftest import REGISTERED, entries, sentences, tiny_model
+from peft import LoraConfig, PeftModel, TaskType, get_peft_model
+from torch import Tensor, nn
+from torch._dynamo.exc import Unsupported
+from torch._dynamo.testing import CompileCounterWithBackend
+from transformers import AutoModelForSeq2SeqLM, BitsAndBytesConfig, CompileConfig
+
+SYSTEMS = [*REGISTERED, "sinusoidal+relative", "gru+relative", "relative to none", "rnn_nmt"]
+RECURRENT = [name for name in SYSTEMS if name == "rnn_nmt" or any(entry.has_state for entry in entries(name))]
+PARALLEL = [name for name in SYSTEMS if name not in RECURRENT]
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+GENERATE = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False, "no_repeat_ngram_size": 1}
+# Of source and target; the first is compiled as it is, the second with lengths left open, the others not at all.
+LENGTHS = [(5, 6), (9, 7), (12, 13), (21, 17)]
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning",
+    "ignore::DeprecationWarning:torch",  # of torch about itself, while it compiles
+    "ignore::FutureWarning:torch",
+    "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning",  # peft asks by the old name
+    "ignore:.*:UserWarning:torch._inductor",
+)
+
+
+def batch(source: int = 6, target: int = 5) -> dict[str, Tensor]:
+    """Three sentences, the first of which ends in padding."""
+    ids = sentences(3, source, seed=1)
+    mask = torch.ones_like(ids)
+    mask[0, -2:] = 0
+    return {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": sentences(3, target, seed=2)}
+
+
+@pytest.fixture
+def forgetful() -> Iterator[None]:
+    """torch forgets what it has compiled, before and after."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def trained(run: nn.Module, model: nn.Module, source: int, target: int) -> dict[str, Tensor]:
+    """The loss and all gradients of a training step."""
+    model.zero_grad()
+    given = batch(source, target)
+    loss = run(**given, labels=given["decoder_input_ids"]).loss
+    loss.backward()
+    return {"loss": loss.detach()} | {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.capability("compile", "whole")
+@pytest.mark.slow
+@pytest.mark.parametrize("system", PARALLEL)
+def test_a_training_step_compiles_whole_and_twice_for_all_lengths(system, forgetful):
+    model = tiny_model(system, dropout=0.0, encoder_layers=1, decoder_layers=1).train()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    for lengths in LENGTHS:
+        torch.testing.assert_close(trained(compiled, model, *lengths), trained(model, model, *lengths), **EXACT)
+    assert counter.frame_count == 2
+
+
+@pytest.mark.capability("compile", "in parts")
+@pytest.mark.parametrize("system", RECURRENT)
+def test_what_torch_does_not_compile_whole_it_compiles_in_parts(system, forgetful):
+    model = tiny_model(system, dropout=0.0, encoder_layers=1, decoder_layers=1).train()
+    with pytest.raises(Unsupported, match="RNN, GRU, or LSTM"):
+        torch.compile(model, backend="eager", fullgraph=True)(**batch())
+    parts = torch.compile(model, backend="eager")
+    torch.testing.assert_close(trained(parts, model, 6, 5), trained(model, model, 6, 5), **EXACT)
+
+
+@pytest.mark.capability("compiled decoding")
+@pytest.mark.slow
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_static_cache_is_decoded_from_one_graph(system, forgetful):
+    model, given = tiny_model(system), batch()
+    del given["decoder_input_ids"]
+    plain = model.generate(**given, **GENERATE)
+    counter = CompileCounterWithBackend("eager")
+    whole = system in PARALLEL
+    how = CompileConfig(backend=lambda graph, inputs, **_: counter(graph, inputs), mode=None, fullgraph=whole)
+    how._compile_all_devices = True  # transformers compiles on accelerators only, unless it is told
+    compiled = model.generate(**given, **GENERATE, cache_implementation="static", compile_config=how)
+    assert torch.equal(compiled, plain)
+    assert counter.frame_count == 1 if whole else counter.frame_count > 1
+
+
+@pytest.mark.capability("export")
+@pytest.mark.slow
+@pytest.mark.parametrize("system", PARALLEL)
+@torch.no_grad()
+def test_an_exported_model_is_right_at_other_sizes(system):
+    model = tiny_model(system)
+    open_ = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    exported = torch.export.export(
+        model,
+        (),
+        batch() | {"use_cache": False},
+        dynamic_shapes=dict.fromkeys(batch(), open_) | {"use_cache": None},
+    ).module()
+    for lengths in LENGTHS:
+        given = {name: torch.cat((ids, ids)) for name, ids in batch(*lengths).items()}
+        torch.testing.assert_close(
+            exported(**given, use_cache=False).logits, model(**given, use_cache=False).logits, **EXACT
+        )
+
+
+def half_lstm() -> bool:
+    try:
+        with torch.autocast("cpu", torch.float16):
+            nn.LSTM(16, 16)(torch.zeros(3, 6, 16))
+    except RuntimeError:
+        return False
+    return True
+
+
+HALF_LSTM = half_lstm()
+
+
+@pytest.mark.capability("{dtype}")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_half_precision_is_near_float32(system, dtype):
+    """The model itself, and autocast, which keeps the weights and their gradients in float32."""
+    if system in ("lstm", "rnn_nmt") and dtype == torch.float16 and not HALF_LSTM:
+        pytest.skip("torch has no LSTM in fp16 for this processor")
+    exact = tiny_model(system, dtype=torch.float32, dropout=0.0)
+    near = 0.06 if dtype == torch.bfloat16 else 0.01
+    expected = trained(exact, exact, 6, 5)
+    half = copy.deepcopy(exact).to(dtype)
+    with torch.no_grad():
+        logits, expected_logits = half(**batch()).logits, exact(**batch()).logits
+    assert logits.dtype == dtype
+    assert (logits.float() - expected_logits).square().mean().sqrt() < near * expected_logits.std()
+    with torch.autocast("cpu", dtype):
+        found = trained(exact, exact, 6, 5)
+    torch.testing.assert_close(found.pop("loss"), expected.pop("loss"), rtol=near, atol=near)
+    assert {gradient.dtype for gradient in found.values()} == {torch.float32}
+    off, whole = (torch.cat([one[name].flatten() for name in found]) for one in (found, expected))
+    assert nn.functional.cosine_similarity(off, whole, dim=0) > 1 - near
+
+
+@pytest.mark.capability("offloaded")
+@pytest.mark.filterwarnings("ignore:You are calling .generate.. with the `input_ids` being on a device type")  # 5.17
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("to", ["cpu", "disk"])
+@torch.no_grad()
+def test_an_offloaded_model_computes_and_generates_the_same(system, to, tmp_path):
+    """An encoding is asked in the middle of another module's forward; its parameters must be there by then."""
+    model = tiny_model(system)
+    logits, tokens = model(**batch()).logits, model.generate(batch()["input_ids"], num_beams=2, **GENERATE)
+    if to == "cpu":
+        offloaded = accelerate.cpu_offload(model, execution_device="cpu")
+        assert all(parameter.is_meta for parameter in offloaded.parameters())
+    else:
+        model.save_pretrained(tmp_path / "model")
+        sides = {"model.encoder": "disk", "model.decoder": "disk", "lm_head": "cpu"}
+        offloaded = AutoModelForSeq2SeqLM.from_pretrained(
+            tmp_path / "model", dtype=torch.float64, device_map=sides, offload_folder=tmp_path / "offloaded"
+        )
+        assert all(parameter.is_meta for parameter in offloaded.model.decoder.parameters())
+    torch.testing.assert_close(offloaded(**batch()).logits, logits, **EXACT)
+    assert torch.equal(offloaded.generate(batch()["input_ids"], num_beams=2, **GENERATE), tokens)
+
+
+@pytest.mark.capability("{bits} bit")
+@pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+@pytest.mark.filterwarnings("ignore:.*quantization:UserWarning")  # it tells of its casts
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("system", SYSTEMS)
+@torch.no_grad()
+def test_a_quantised_model_computes_with_its_rounded_weights(system, bits, tmp_path):
+    wide = {} if system == "rnn_nmt" else {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64}  # for blocks of weights
+    model = tiny_model(system, dtype=torch.float32, d_model=64, encoder_layers=1, decoder_layers=1, **wide)
+    model.save_pretrained(tmp_path)
+    how = BitsAndBytesConfig(load_in_8bit=bits == 8, load_in_4bit=bits == 4)
+    quantised, rounded = (
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path, quantization_config=how, device_map="cpu") for _ in range(2)
+    )
+    assert any(type(module).__name__ == f"Linear{bits}bit{'Lt' * (bits == 8)}" for module in quantised.modules())
+    found = quantised(**batch()).logits.float()
+    expected = rounded.dequantize()(**batch()).logits.float()
+    assert (found - expected).square().mean().sqrt() < (0.1 if bits == 8 else 0.04) * expected.std()
+    assert (found - model(**batch()).logits).square().mean().sqrt() < expected.std()
+
+
+@pytest.mark.capability("LoRA")
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_low_rank_adapters_are_trained_saved_and_merged(system, tmp_path):
+    model = tiny_model(system, dropout=0.0)
+    with torch.no_grad():
+        before = model(**batch()).logits
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and name != "lm_head"]
+    how = LoraConfig(task_type=TaskType.SEQ_2_SEQ_LM, r=2, target_modules=linear)
+    adapted = get_peft_model(copy.deepcopy(model), how).double()
+    with torch.no_grad():
+        torch.testing.assert_close(adapted(**batch()).logits, before, **EXACT)
+    optimizer = torch.optim.SGD([p for p in adapted.parameters() if p.requires_grad], lr=1.0)
+    for _ in range(2):  # the second factor of an adapter begins at zero, so that the first learns a step later
+        optimizer.zero_grad()
+        adapted(**batch(), labels=batch()["decoder_input_ids"]).loss.backward()
+        optimizer.step()
+    for name, parameter in adapted.named_parameters():
+        assert (parameter.grad is not None) == ("lora_" in name), name
+        assert parameter.grad is None or parameter.grad.any(), name
+    with torch.no_grad():
+        after = adapted.eval()(**batch()).logits
+        assert (after - before).abs().max() > 1e-3
+        adapted.save_pretrained(tmp_path)
+        again = PeftModel.from_pretrained(copy.deepcopy(model), tmp_path).double()
+        torch.testing.assert_close(again(**batch()).logits, after, **EXACT)
+        merged = again.merge_and_unload()
+        torch.testing.assert_close(merged(**batch()).logits, after, **EXACT)
+        assert torch.equal(merged.generate(batch()["input_ids"], **GENERATE), adapted.generate(
+            input_ids=batch()["input_ids"], **GENERATE
+        ))  # fmt: skip
+
+
+@pytest.mark.capability("packed")
+@pytest.mark.parametrize("back_end", ["sdpa", "eager"])
+@pytest.mark.parametrize("form", ["Boolean", "additive"])
+@pytest.mark.parametrize("system", PARALLEL)
+@torch.no_grad()
+def test_sentences_packed_into_a_row_are_what_they_are_alone(system, form, back_end):
+    """By masks of four dimensions, block by block, and positions that begin again."""
+    model = tiny_model(system)
+    model.set_attn_implementation(back_end)
+    sources, targets = [sentences(1, n, seed=n) for n in (4, 6)], [sentences(1, n, seed=n) for n in (5, 3)]
+
+    def blocks(rows: list[Tensor], columns: list[Tensor]) -> Tensor:
+        mask = torch.block_diag(*(torch.ones(r.shape[1], c.shape[1]) for r, c in zip(rows, columns, strict=True))) > 0
+        mask = (mask.tril() if rows is columns is targets else mask)[None, None]
+        return mask if form == "Boolean" else torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, -1e30)
+
+    def restarting(rows: list[Tensor]) -> Tensor:
+        return torch.cat([torch.arange(row.shape[1]) for row in rows])[None]
+
+    encoded = model.model.encoder(
+        torch.cat(sources, 1), attention_mask=blocks(sources, sources), position_ids=restarting(sources)
+    ).last_hidden_state
+    decoded = model.model.decoder(
+        torch.cat(targets, 1), attention_mask=blocks(targets, targets), position_ids=restarting(targets),
+        encoder_hidden_states=encoded, encoder_attention_mask=blocks(targets, sources),
+    ).last_hidden_state  # fmt: skip
+    alone = [model(input_ids=s, decoder_input_ids=t).logits for s, t in zip(sources, targets, strict=True)]
+    torch.testing.assert_close(model.lm_head(decoded), torch.cat(alone, 1), **EXACT)
