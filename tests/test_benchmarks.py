@@ -17,6 +17,7 @@ from test_experiment import TINY as SETTINGS
 
 from hf_posenc import POSITION_ENCODINGS
 from hf_posenc.config import load_experiment
+from hf_posenc.experiment import run_system
 from hf_posenc.preparation import prepare
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -195,3 +196,22 @@ def test_a_peak_is_seen_after_it_is_over_and_in_a_child_too(benchmark):
     del block
     assert peak.end()["anonymous_mib"] - before["anonymous_mib"] >= 127
     assert scale.held()["anonymous_mib"] - before["anonymous_mib"] < 64
+
+
+@pytest.mark.slow
+def test_a_runs_scores_are_compared_with_sacrebleus_command_line(config, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    compare = importlib.import_module("against_sacrebleu").compare
+    experiment = load_experiment(config, [f"output={config.parent}", "score.bootstrap=100"])
+    prepare(experiment)
+    for name in experiment.systems:
+        run_system(experiment, name)
+    compared, wrong = compare(experiment)
+    assert compared > 3 * 2 * len(experiment.systems), "score, mean and half of the interval, of both metrics"
+    assert not wrong
+    path = experiment.folder / "relative" / "scores.json"
+    scores = json.loads(path.read_text(encoding="utf-8"))
+    scores["tests"]["generated"]["all"]["ter_ci"] += 1e-6
+    path.write_text(json.dumps(scores), encoding="utf-8")
+    assert compare(experiment) == (compared, 1)
+    assert "relative, generated, all: ter_ci differs" in capsys.readouterr().err

@@ -4,9 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +11,8 @@ import huggingface_hub
 import pytest
 import yaml
 from conftest import REGISTERED, tiny_config, tiny_model
+from hub_server import Hub
 from huggingface_hub import EvalResult, ModelCard
-from huggingface_hub.utils import close_session
 from test_style import words_of_the_code
 
 from hf_posenc import POSITION_ENCODINGS, PosEncTokenizer, PositionEncoding, card, register_position_encoding
@@ -111,45 +108,16 @@ def test_the_metadata_have_what_the_hub_requires(tmp_path: Path) -> None:
     assert body.startswith("\n# someone/tiny\n")
 
 
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """A server on this machine in the Hub's place; it keeps what it is asked and answers with `status` and `text`."""
-    seen: dict[str, Any] = {"status": 200, "text": ""}
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            seen.update(path=self.path, type=self.headers["Content-Type"], body=json.loads(body))
-            self.send_response(seen["status"])
-            self.end_headers()
-            self.wfile.write(seen["text"].encode())
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        close_session()
-        yield seen
-        close_session()
-        server.shutdown()
-
-
 @pytest.mark.skipif(
     int(huggingface_hub.__version__.split(".")[0]) < 2,
     reason="this client asks huggingface.co whatever the endpoint is",
 )
-def test_the_hubs_client_sends_the_card_to_be_validated(tmp_path: Path, hub: dict[str, Any]) -> None:
+def test_the_hubs_client_sends_the_card_to_be_validated(tmp_path: Path, hub: Hub) -> None:
     """What the client asks is well formed, and a refusal arrives. What the Hub's own validation says is not tested."""
     made = model_card(run_folder(tmp_path), "tiny")
     made.validate()
-    assert hub["path"] == "/api/validate-yaml"
-    assert hub["type"] == "application/json"
-    assert hub["body"] == {"repoType": "model", "content": str(made)}
-    hub |= {"status": 400, "text": '"license" must be one of ...'}
+    assert hub.asked == {"/api/validate-yaml": [{"repoType": "model", "content": str(made)}]}
+    hub.refusal = "`license` must be one of ..."
     with pytest.raises(ValueError, match="must be one of"):
         made.validate()
 

@@ -235,6 +235,7 @@ def drawn(figure: Figure, panel: int = 0) -> list[tuple[float, float]]:
 def test_gains_are_differences_and_filled_where_significant(results: dict[str, Any]) -> None:
     made, compared = rows(results), results["comparisons"]["news"]
     figure = gain_by_length(made, "news", baseline="plain", training_limits=LIMITS, p_values=compared)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["good", "bad"]
     markers = [line for line in figure.axes[0].lines if line.get_marker() not in ("None", None)]
     assert len(markers) == 2 * 3
     for line, (system, at) in zip(markers, [(s, g) for s in ("good", "bad") for g in range(3)], strict=True):

@@ -25,7 +25,7 @@ from hf_posenc.config import load_experiment
 from hf_posenc.data import load_pairs, train_tokenizer
 from hf_posenc.dry_run import dry_run
 from hf_posenc.evaluation import translate_test_set
-from hf_posenc.experiment import run_system
+from hf_posenc.experiment import run_system, unfinished
 from hf_posenc.generator import generate_pairs
 from hf_posenc.modeling.translation import Translations
 from hf_posenc.preparation import prepare, shared_tokenizer, training_pairs
@@ -82,9 +82,11 @@ def load(config: Path, *overrides: str) -> Any:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_config_file_resolves_and_passes_a_dry_run(path: Path) -> None:
+def test_every_config_file_resolves_and_passes_a_dry_run(path: Path, tmp_path: Path) -> None:
     experiment = load_experiment(path)
     assert experiment.tables_folder.name in (path.stem, path.stem.partition("-")[0])
+    for system in experiment.systems.values():
+        arguments(system.train, tmp_path)
     table = dry_run(experiment, processes=8)
     assert [row[0] for row in table.rows] == list(experiment.systems)
     for row in table.rows:
@@ -255,8 +257,11 @@ def test_scores_of_an_older_version_are_made_again_without_training(config: Path
     scores = (folder / "scores.json").read_text()
     model = (folder / "model" / "model.safetensors").stat().st_mtime_ns
     translations = (folder / "translations" / "generated.jsonl").stat().st_mtime_ns
+    others = [name for name in experiment.systems if name != "relative"]
+    assert unfinished(experiment) == others
     shutil.rmtree(folder / "statistics")
     (folder / "scores.json").write_text("{}")
+    assert unfinished(experiment) == list(experiment.systems), "also where they run side by side"
     run_system(experiment, "relative")
     assert (folder / "scores.json").read_text() == scores
     assert (folder / "model" / "model.safetensors").stat().st_mtime_ns == model

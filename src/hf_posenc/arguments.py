@@ -1,6 +1,7 @@
 """The Trainer's arguments: transformers' own, what they lack for training by length, and this project's defaults."""
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,24 @@ class TrainingArguments(Seq2SeqTrainingArguments):
         super().__post_init__()
 
 
+def with_defaults(settings: dict[str, Any]) -> dict[str, Any]:
+    """Every argument by name, ours and transformers', without making them."""
+    return {argument.name: argument.default for argument in fields(TrainingArguments)} | DEFAULTS | settings
+
+
+def repository_name(folder: Path) -> str:
+    """The Hub's repository of the system in `folder`, run and system, in letters that a repository may have."""
+    return re.sub(r"[^a-zA-Z0-9_.]+", "-", f"{folder.parent.name}-{folder.name}")
+
+
 def arguments(settings: dict[str, Any], folder: Path) -> TrainingArguments:
     """The Trainer's arguments for a run in `folder`; a ValueError if the settings do not fit together."""
-    settings = {**DEFAULTS, **settings}
+    settings = {**DEFAULTS, "hub_model_id": repository_name(folder), **settings}
+    if settings.get("hub_token"):
+        raise ValueError(
+            "train.hub_token would be saved in settings.yaml and shown by the model card; take it out of the config, "
+            "and give it as the environment variable HF_TOKEN or log in by `hf auth login`."
+        )
     if settings.get("evaluations_per_epoch") is not None:
         settings |= {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": NEVER, "save_steps": NEVER}
     if kept := settings.get("average_checkpoints"):

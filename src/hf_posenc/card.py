@@ -17,14 +17,15 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import CONFIG_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
-from .arguments import DEFAULTS, TrainingArguments
+from .arguments import with_defaults
 from .config import write_whole
+from .metrics.length_buckets.scorers import SCORERS
 from .modeling.positions import POSITION_ENCODINGS, parts_of
-from .settings import DataSettings, ScoreSettings
-from .tables import length_table, markdown
+from .settings import DataSettings, ScoreSettings, test_sets
+from .tables import SCORES, length_table, markdown
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
-METRICS = {"bleu": "BLEU", "ter": "TER", "chrf": "chrF", "bertscore": "BERTScore"}
+METRICS = {field: name for field, name, _ in SCORES if field in SCORERS}
 SIDES = {"encoder": "position_encoding_type", "decoder": "decoder_position_encoding_type"}
 SIZES = ("d_model", "vocab_size", "decoder_vocab_size", "encoder_layers", "decoder_layers")
 SURNAME = r"[^\W\d_a-z][\w'-]+"
@@ -74,7 +75,7 @@ def model_card(run_folder: Path, system: str, repository: str | None = None) -> 
         sides=sides,
         encodings=used,
         own_modules=[module for module in modules if module.partition(".")[0] != __package__],
-        train={field.name: field.default for field in fields(TrainingArguments)} | DEFAULTS | run.settings["train"],
+        train=with_defaults(run.settings["train"]),
         chosen=yaml.safe_dump({part: run.settings[part] for part in ("model", "train")}, sort_keys=False).strip(),
         hub_id=partial(hub_id, run),
         corpora=parts_of_corpus(run.data.train),
@@ -90,7 +91,7 @@ def scored(folder: Path) -> Scored:
     config = saved(folder / "model" / "config.json", "model_type", *SIZES)
     facts = saved(folder / "model" / "training.json", "steps", "seconds", "parameters", "pairs")
     data, score = section(DataSettings, settings["data"]), section(ScoreSettings, settings["score"])
-    tested_on = {name + end: (where, k) for name, where in data.test.items() for end, k in score.suffixes.items()}
+    tested_on = test_sets(data, score)
     if scores["training"] != facts or not scores["tests"].keys() <= tested_on.keys():
         raise ValueError(
             f"A card is of one run, but in {folder} scores.json tells of {', '.join(scores['tests'])} and the training "

@@ -53,8 +53,8 @@ def mean_of(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if len(groups) == 1 or not first["n"]:
         return dict(first)
     made = {key: first[key] for key in LABELS} | {"seeds": len(groups)}
-    for key in first.keys() - set(LABELS):
-        if key.endswith(("_mean", "_ci")):
+    for key in first:
+        if key in LABELS or key.endswith(("_mean", "_ci")):
             continue
         values = [group[key] for group in groups]
         if None in values:
@@ -87,7 +87,7 @@ def p_values(
             rows = slice(None) if group < 0 else np.flatnonzero(group_of == group)
             if len(ours["lengths"][rows]) < 2:
                 continue
-            for metric in ours.keys() - {"lengths"}:
+            for metric in (name for name in ours if name != "lengths"):
                 worst = found.setdefault(label, {}).setdefault(metric, dict.fromkeys(TESTS, 0.0))
                 for test in TESTS:
                     p = p_value(metric, ours[metric][rows], theirs[metric][rows], test, samples)

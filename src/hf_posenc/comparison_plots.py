@@ -1,32 +1,22 @@
 """Saved results to figures that compare: gain over the baseline, loss by step and time, parameters against score."""
 
-from collections.abc import Mapping, Sequence
-from itertools import cycle
+from collections.abc import Mapping
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .plots import (
-    COLOURS,
     FONT_SIZE,
     LIMIT_COLOUR,
-    LINE_STYLES,
-    MARKERS,
     WIDTH_INCHES,
     draw_limits,
     group_axis,
+    legend,
+    looks_of,
     places,
     plain,
 )
 from .tables import SIGNIFICANT, PValues, Results, TrainingLimits, checked_limits, p_of, shared_columns
-
-Looks = Mapping[str, tuple[str, str, str]]
-
-
-def looks_of(systems: Sequence[str]) -> Looks:
-    """Colour, marker and line style of each system, as `bleu_by_length` gives them."""
-    return dict(zip(systems, zip(cycle(COLOURS), cycle(MARKERS), cycle(LINE_STYLES), strict=False), strict=False))
 
 
 def gain_by_length(
@@ -34,7 +24,7 @@ def gain_by_length(
 ) -> Figure:
     """BLEU over the baseline's in every source-length group; a filled marker where the difference is significant."""
     groups = shared_columns(results, test_set)[1:]
-    looks = looks_of(list(results))
+    looks = looks_of(results)
     limits = checked_limits(results, training_limits)
     figure = Figure(figsize=(WIDTH_INCHES, 3.2), layout="constrained")
     axes = figure.subplots()
@@ -61,7 +51,7 @@ def gain_by_length(
     draw_limits([axes], groups, limits, {system: looks[system][0] for system in results})
     group_axis(axes, groups)
     plain(axes)
-    legend(figure, axes, f"filled: p < {SIGNIFICANT}")
+    legend(figure, axes.get_lines(), f"filled: p < {SIGNIFICANT}")
     return figure
 
 
@@ -71,7 +61,7 @@ def loss_curves(losses: Mapping[str, Mapping[str, Any]], row_of: Mapping[str, st
     `losses[training]` has "loss" and "eval_loss", lists of [step, seconds, nats per token]; that of evaluation is
     shown if all trainings have it. Seconds of trainings that shared a machine compare no better than it let them.
     """
-    looks = looks_of(list(dict.fromkeys(row_of.values())))
+    looks = looks_of(dict.fromkeys(row_of.values()))
     evaluated = all(one["eval_loss"] for one in losses.values())
     figure = Figure(figsize=(WIDTH_INCHES, 3.2), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
@@ -89,7 +79,7 @@ def loss_curves(losses: Mapping[str, Mapping[str, Any]], row_of: Mapping[str, st
     for axes, label in zip(panels, ("step", "minutes of training"), strict=True):
         axes.set_xlabel(label, fontsize=FONT_SIZE + 1)
         plain(axes)
-    legend(figure, panels[0])
+    legend(figure, panels[0].get_lines())
     return figure
 
 
@@ -97,7 +87,7 @@ def parameters_and_score(
     beyond: Mapping[str, Mapping[str, Any]], *, parameters: Mapping[str, int], test_set: str
 ) -> Figure:
     """BLEU on all pairs with a source longer than any trained on, `beyond[system]`, against the parameters."""
-    looks = looks_of(list(beyond))
+    looks = looks_of(beyond)
     figure = Figure(figsize=(WIDTH_INCHES, 3.2), layout="constrained")
     axes = figure.subplots()
     for system, group in beyond.items():
@@ -110,21 +100,5 @@ def parameters_and_score(
     axes.set_ylabel(f"BLEU from {first['low']} subwords on\n({test_set}, n={first['n']})", fontsize=FONT_SIZE + 1)
     axes.margins(x=0.15)
     plain(axes)
-    legend(figure, axes)
+    legend(figure, axes.containers)
     return figure
-
-
-def legend(figure: Figure, axes: Axes, title: str | None = None) -> None:
-    """Each label once, below the axes."""
-    handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    figure.legend(
-        handles.values(),
-        handles.keys(),
-        loc="outside lower center",
-        ncols=max(1, min(4, 75 // (max(map(len, handles), default=1) + 8))),
-        fontsize=FONT_SIZE,
-        frameon=False,
-        handlelength=3.5,
-        title=title,
-        title_fontsize=FONT_SIZE,
-    )

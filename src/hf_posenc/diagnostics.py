@@ -34,6 +34,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .evaluation import hash_of
+from .metrics.length_buckets.checks import group_bounds
 from .modeling.translation import check_tokenizer
 from .preparation import drawn
 
@@ -86,8 +87,7 @@ def diagnose(
     sentences = measure(model, sources, seen, batch_size, progress)
     group_of, all_groups = (np.searchsorted(edges, one["source_length"]) for one in (pairs, test))
     groups, limit = [], sys.maxsize if training_limit is None else training_limit
-    for group, (low, high) in enumerate(zip((0, *(edge + 1 for edge in edges)), (*edges, None), strict=True)):
-        bounds = {"low": low, "high": high, "label": f">{low - 1}" if high is None else f"[{low},{high}]"}
+    for group, bounds in enumerate(group_bounds(edges)):
         loss = group_loss([sentences[row].nats for row in np.flatnonzero(group_of == group)])
         groups.append(bounds | loss | {"n_in_test_set": int((all_groups == group).sum())})
     inside, target_inside = source_lengths <= limit, lengths_of(targets) - special <= limit

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Mapping
-from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from hf_posenc.plots import COLOURS, FONT_SIZE, LIMIT_COLOUR, LINE_STYLES, MARKERS, WIDTH_INCHES, legend_label
+from hf_posenc.plots import FONT_SIZE, LIMIT_COLOUR, WIDTH_INCHES, legend, legend_label, looks_of, plain
 from hf_posenc.tables import TrainingLimits, checked_limits
 
 Diagnoses = Mapping[str, Mapping[str, Any]]
@@ -30,8 +29,9 @@ def loss_by_position(
     limits = checked_limits(checked_alike(results), training_limits)
     figure = Figure(figsize=(WIDTH_INCHES, 3.4 + 0.06 * len(results)), layout="constrained")
     axes, few = figure.subplots(), 0
-    looks = zip(cycle(COLOURS), cycle(MARKERS), cycle(LINE_STYLES), strict=False)
-    for turn, ((system, one), (colour, marker, line_style)) in enumerate(zip(results.items(), looks, strict=False)):
+    looks = looks_of(results)
+    for turn, (system, one) in enumerate(results.items()):
+        colour, marker, line_style = looks[system]
         sums = sums_by_position(one["loss_by_position"], group)
         starts = np.arange(0, len(sums["tokens"]), width)
         nats, tokens = (np.add.reduceat(sums[name], starts) for name in ("nats", "tokens"))
@@ -45,7 +45,8 @@ def loss_by_position(
     axes.set_xlabel(f"target position, in bins of {width}{left_out}", fontsize=FONT_SIZE + 1)
     axes.set_ylabel("loss in nats per token", fontsize=FONT_SIZE + 1)
     axes.set_ylim(bottom=0)
-    finished(figure, list(axes.lines))
+    plain(axes)
+    legend(figure, axes.get_lines())
     draw_limits(axes, limits)
     return figure
 
@@ -63,12 +64,13 @@ def attention_distance_figure(results: Diagnoses) -> Figure:
         raise ValueError(f"a figure of attention needs a system with self-attention, not {', '.join(results)}; add one")
     figure = Figure(figsize=(WIDTH_INCHES, 1.2 + 1.4 * len(shown)), layout="constrained")
     grid = figure.subplots(len(shown), 2, sharey=True, sharex="col", squeeze=False)
-    colours = dict(zip(results, cycle(COLOURS), strict=False))
+    looks_by_system = looks_of(results)
     for row, system in zip(grid, shown, strict=True):
         for axes, (stack, sides) in zip(row, results[system]["attention_distance"].items(), strict=True):
             axes.set_title(f"{legend_label(system, limits)}: {stack}", fontsize=FONT_SIZE, loc="left")
+            plain(axes)
             if sides:
-                draw_distances(axes, sides, colours[system])
+                draw_distances(axes, sides, looks_by_system[system][0])
     grid[-1, 0].set_xlabel("layer", fontsize=FONT_SIZE + 1)
     grid[-1, 1].set_xlabel("layer", fontsize=FONT_SIZE + 1)
     grid[0, 0].set_ylim(0, 1.3 * max(axes.dataLim.y1 for axes in figure.axes))
@@ -87,7 +89,8 @@ def attention_distance_figure(results: Diagnoses) -> Figure:
         if where in drawn
     ]
     without = ", ".join(system for system in results if system not in shown)
-    return finished(figure, handles, f"no self-attention: {without}" if without else None)
+    legend(figure, handles, f"no self-attention: {without}" if without else None)
+    return figure
 
 
 def draw_distances(axes: Axes, sides: Mapping[str, Any], colour: str) -> None:
@@ -109,10 +112,10 @@ def draw_distances(axes: Axes, sides: Mapping[str, Any], colour: str) -> None:
 def draw_limits(axes: Axes, limits: Mapping[str, int | None]) -> None:
     """A line behind the last position of each limit: neutral with its number if all share it, else in their colours."""
     shared, right = len(set(limits.values())) == 1, axes.get_xlim()[1]
-    colours = dict(zip(limits, cycle(COLOURS), strict=False))
+    looks = looks_of(limits)
     in_sight = sorted({limit for limit in limits.values() if limit is not None and limit + 0.5 < right})
     for limit in in_sight:
-        of_limit = [LIMIT_COLOUR] if shared else [colours[system] for system in limits if limits[system] == limit]
+        of_limit = [LIMIT_COLOUR] if shared else [looks[system][0] for system in limits if limits[system] == limit]
         for turn, colour in enumerate(of_limit):  # systems with one limit take turns in the dashes of one line
             dashes = (-4.0 * turn, (4.0, 4.0 * max(1, len(of_limit) - 1)))
             axes.axvline(limit + 0.5, color=colour, linewidth=1.2, linestyle=dashes, zorder=1.5)
@@ -141,16 +144,3 @@ def sums_by_position(loss: Mapping[str, Any], label: str | None) -> Mapping[str,
     if label is not None and label not in groups:
         raise ValueError(f"group must be one that has pairs; it is {label!r}; choose from {', '.join(groups)}")
     return loss if label is None else groups[label]
-
-
-def finished(figure: Figure, handles: list[Any], note: str | None = None) -> Figure:
-    """The figure with ticks, grid and legend, above which stands the note."""
-    for axes in figure.axes:
-        axes.tick_params(labelsize=FONT_SIZE)
-        axes.grid(axis="y", color="#dddddd", linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-    columns = max(1, min(3, 90 // (max(len(handle.get_label()) for handle in handles) + 8)))
-    look: dict[str, Any] = {"fontsize": FONT_SIZE, "title_fontsize": FONT_SIZE, "frameon": False, "handlelength": 3.5}
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, title=note, **look)
-    return figure

@@ -1,12 +1,11 @@
 """What a config file would cost: parameters, steps, tokens and disk of each system. Reads no data, writes nothing."""
 
 from math import ceil, prod
-from typing import Any
 
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-from .arguments import DEFAULTS, TrainingArguments
+from .arguments import with_defaults
 from .settings import Experiment, System
 from .tables import Table
 
@@ -15,7 +14,7 @@ ADAM = 2  # numbers it keeps for each parameter
 
 
 def dry_run(experiment: Experiment, processes: int = 1) -> Table:
-    """A row for each system; a ValueError for settings that cannot train."""
+    """A row for each system."""
     rows = [[name, *costs(system, processes)] for name, system in experiment.systems.items()]
     headers = ["system", "encoding", "parameters", "in the body", "steps", "tokens at most", "model", "checkpoints"]
     legend = (
@@ -36,9 +35,7 @@ def costs(system: System, processes: int) -> list[str]:
     body = sum(
         prod(parameter.shape) for name, parameter in tied.items() if not any(part in name for part in EMBEDDINGS)
     )
-    train = DEFAULTS | system.train
-    defaults: Any = TrainingArguments.__dataclass_fields__
-    told = {key: train.get(key, defaults[key].default) for key in defaults}
+    told = with_defaults(system.train)
     steps = told["max_steps"] if told["max_steps"] > 0 else None
     batch = told["tokens_per_batch"]
     if batch is None and system.data.max_length:

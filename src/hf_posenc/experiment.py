@@ -11,6 +11,7 @@
                          diagnostics/       loss by position, distance of attention (diagnostics.py)
                          scores.json        the result; a system that has it is finished
                          model/README.md    the model card, made of all this
+                         pushed.json        with train.push_to_hub: the repository, and the commit that has the card
     runs/<name>/results.json, tables, figures: report.py
 
 Whatever is there already and belongs to the same settings is used as it is, so an interrupted run goes on where it was.
@@ -29,8 +30,9 @@ from .checkpoints import check_weights
 from .config import short_hash, write_whole
 from .diagnostics import diagnose
 from .evaluation import score, translate_test_set
+from .hub import push_system, pushed
 from .modeling.tokenization_posenc import PosEncTokenizer
-from .preparation import shared_tokenizer, test_set, test_sets, training_pairs, validation_pairs, whole
+from .preparation import shared_tokenizer, test_set, training_pairs, validation_pairs, whole
 from .processes import refuse_difference
 from .settings import Experiment, System
 from .training import train
@@ -45,21 +47,31 @@ def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
     """
     system = experiment.systems[name]
     folder = experiment.folder / name
-    steps = ("settings.yaml", "model", "scores.json")
+    steps = ("settings.yaml", "model", "scores.json", "pushed.json")
     refuse_difference({f"{name}/{step}": written(folder / step) for step in steps})
-    if finished(folder, system):
-        return
-    tokenizer = shared_tokenizer(experiment)
-    if not (folder / "model").exists():
-        train_system(experiment, system, tokenizer, bar)
-    score_system(experiment, system, tokenizer, bar)
+    if not scored(folder, system):
+        tokenizer = shared_tokenizer(experiment)
+        if not (folder / "model").exists():
+            train_system(experiment, system, tokenizer, bar)
+        score_system(experiment, system, tokenizer, bar)
+    if PartialState().is_main_process and not pushed(experiment, system):
+        push_system(experiment, system)
     PartialState().wait_for_everyone()
 
 
-def finished(folder: Path, system: System) -> bool:
-    """Whether there is nothing left to do; where an older version has scored, there is."""
+def unfinished(experiment: Experiment) -> list[str]:
+    """The systems for which `run_system` has something to do."""
+    return [
+        name
+        for name, system in experiment.systems.items()
+        if not (scored(experiment.folder / name, system) and pushed(experiment, system))
+    ]
+
+
+def scored(folder: Path, system: System) -> bool:
+    """Whether there is nothing left to translate, score or look into; where an older version has scored, there is."""
     parts = [
-        folder / part for test in test_sets(system) for part in (f"statistics/{test}.npz", f"diagnostics/{test}.json")
+        folder / part for test in system.test_sets for part in (f"statistics/{test}.npz", f"diagnostics/{test}.json")
     ]
     return all(path.exists() for path in [folder / "scores.json", folder / "model" / "README.md", *parts])
 
@@ -71,7 +83,7 @@ def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     model = AutoModelForSeq2SeqLM.from_pretrained(folder / "model")
     processes = PartialState()
     model.to(processes.device)
-    tests = {name: test_set(experiment, system, name, tokenizer) for name in test_sets(system)}
+    tests = {name: test_set(experiment, system, name, tokenizer) for name in system.test_sets}
     made = {
         name: translate_test_set(
             model, tokenizer, test, system, folder / "translations" / f"{name}.jsonl",

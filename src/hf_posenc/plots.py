@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 import os
 import textwrap
+from collections.abc import Iterable
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -39,16 +42,15 @@ def bleu_by_length(
     groups = shared_columns(results, test_set)[1:]
     limits = checked_limits(results, training_limits)
     labels = {system: legend_label(system, limits) for system in results}
-    columns = max(1, min(3, 75 // (max(map(len, labels.values())) + 8)))
-    lines_of_legend = sum(label.count("\n") + 1 for label in labels.values()) / columns
+    lines_of_legend = sum(label.count("\n") + 1 for label in labels.values()) / columns_for(labels.values())
     title = textwrap.fill(title, 75) if title else ""
     height = 4.3 + 0.17 * (math.ceil(lines_of_legend) + title.count("\n"))
     figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
     bleu, ratio = figure.subplots(2, 1, sharex=True, height_ratios=(5, 2))
-    looks = zip(cycle(COLOURS), cycle(MARKERS), cycle(LINE_STYLES), strict=False)
     handles: dict[str, Line2D] = {}
-    offsets = places(len(results))
-    for (system, tests), offset, (colour, marker, line_style) in zip(results.items(), offsets, looks, strict=False):
+    looks = looks_of(results)
+    for (system, tests), offset in zip(results.items(), places(len(results)), strict=True):
+        colour, marker, line_style = looks[system]
         xs = [group + offset for group in range(len(groups))]
         for axes, field in ((bleu, "bleu"), (ratio, "length_ratio")):
             ys = [math.nan if group[field] is None else group[field] for group in tests[test_set]["groups"]]
@@ -70,27 +72,27 @@ def bleu_by_length(
     draw_limits([bleu, ratio], groups, limits, {system: str(line.get_color()) for system, line in handles.items()})
     ratio.axhline(1.0, color=LIMIT_COLOUR, linewidth=0.7, zorder=1)
     dress(bleu, ratio, groups)
-    figure.legend(
-        handles=list(handles.values()),
-        loc="outside lower center",
-        ncols=columns,
-        fontsize=FONT_SIZE,
-        frameon=False,
-        handlelength=3.5,
-    )
+    legend(figure, handles.values())
     if title:
         figure.suptitle(title, fontsize=FONT_SIZE + 2)
     return figure
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
-    """Writes a PNG that is whole or not there at all: readers never see half a file."""
+    """Writes a PNG or an SVG that is whole or not there at all: readers never see half a file.
+
+    The same figure is the same bytes at every time.
+    """
     path = Path(path)
-    if path.suffix != ".png":
-        raise ValueError(f"figures are saved as PNG; path={str(path)!r} does not end in .png; rename it")
+    if path.suffix not in (".png", ".svg"):
+        raise ValueError(
+            f"figures are saved as PNG or SVG; path={str(path)!r} ends in neither .png nor .svg; rename it"
+        )
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    how: dict[str, Any] = {"metadata": {"Date": None}} if path.suffix == ".svg" else {"pil_kwargs": {"optimize": True}}
     try:
-        figure.savefig(part, format="png", dpi=200)
+        with rc_context({"svg.hashsalt": path.stem}):
+            figure.savefig(part, format=path.suffix[1:], dpi=200, **how)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
@@ -116,6 +118,31 @@ def legend_label(system: str, limits: dict[str, int | None]) -> str:
         limit = limits[system]
         system = f"{system} (no limit)" if limit is None else f"{system} (limit {limit})"
     return textwrap.fill(system, 80)
+
+
+def looks_of(systems: Iterable[str]) -> dict[str, tuple[str, str, str]]:
+    """Colour, marker and line style of each system, the same in every figure of them."""
+    return dict(zip(systems, zip(cycle(COLOURS), cycle(MARKERS), cycle(LINE_STYLES), strict=False), strict=False))
+
+
+def legend(figure: Figure, handles: Iterable[Any], title: str | None = None) -> None:
+    """Each label once, below the axes; the title stands above them."""
+    once = {handle.get_label(): handle for handle in handles if not handle.get_label().startswith("_")}
+    figure.legend(
+        handles=list(once.values()),
+        loc="outside lower center",
+        ncols=columns_for(once),
+        fontsize=FONT_SIZE,
+        title=title,
+        title_fontsize=FONT_SIZE,
+        frameon=False,
+        handlelength=3.5,
+    )
+
+
+def columns_for(labels: Iterable[str]) -> int:
+    """How many labels stand side by side in a legend."""
+    return max(1, min(3, 90 // (max(map(len, labels)) + 8)))
 
 
 def places(number: int) -> list[float]:

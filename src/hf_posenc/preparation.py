@@ -19,6 +19,7 @@ from .arguments import arguments
 from .config import differing_key, short_hash, write_whole
 from .data import encode_pairs, filter_lengths, join_consecutive, lengths, load_pairs, train_tokenizer
 from .data.files import digests, named_folder
+from .hub import refuse_shared_repositories
 from .modeling.tokenization_posenc import PosEncTokenizer
 from .settings import VOCABULARY, DataSettings, Experiment, ScoreSettings, System
 
@@ -28,11 +29,12 @@ def prepare(experiment: Experiment) -> None:
     for system in experiment.systems.values():
         arguments(system.train, experiment.folder / system.name)
         check_same_settings(experiment, system)
+    refuse_shared_repositories(experiment)
     tokenizer = prepared_tokenizer(experiment)
     for system in experiment.systems.values():
         training = training_pairs(experiment, system, tokenizer)
         validation = validation_pairs(experiment, system, tokenizer)
-        tests = [test_set(experiment, system, name, tokenizer) for name in test_sets(system)]
+        tests = [test_set(experiment, system, name, tokenizer) for name in system.test_sets]
         check_lengths(system, [training] if validation is None else [training, validation], tests)
     for system in experiment.systems.values():  # from here on a change of them is refused
         if not (path := settings_path(experiment, system)).exists():
@@ -170,18 +172,9 @@ def key_of(system: System, where: dict[str, Any], tokenizer: PosEncTokenizer) ->
     return short_hash(json.dumps([where, digests(where, system.data.folder), tokenizer.to_str()], sort_keys=True))
 
 
-def test_sets(system: System) -> dict[str, tuple[dict[str, Any], int]]:
-    """Where each test set comes from and how many of its consecutive pairs are joined; joined ones are `name-xk`."""
-    return {
-        name + suffix: (where, k)
-        for name, where in system.data.test.items()
-        for suffix, k in system.score.suffixes.items()
-    }
-
-
 def test_set(experiment: Experiment, system: System, name: str, tokenizer: PosEncTokenizer) -> Dataset:
     """A test set's pairs and their `source_length` in subwords, kept in the run."""
-    where, k = test_sets(system)[name]
+    where, k = system.test_sets[name]
     folder = experiment.folder / "data" / f"test-{name}-{key_of(system, where, tokenizer)}"
     if not folder.exists():
         pairs = join_consecutive(load(system, where), k)

@@ -65,7 +65,7 @@ def beyond(statistics: Mapping[str, np.ndarray], limit: int | None, samples: int
     """Corpus scores of all pairs with a source longer than `limit`, like those of a length group."""
     rows = np.flatnonzero(statistics["lengths"] > (math.inf if limit is None else limit))
     made: dict[str, Any] = {"label": "beyond", "low": (limit or 0) + 1, "high": None, "n": len(rows)}
-    for metric in statistics.keys() - {"lengths"}:
+    for metric in (name for name in statistics if name != "lengths"):
         made |= score_fields(metric, COUNTED[metric](), statistics[metric][rows], samples)
     return made
 

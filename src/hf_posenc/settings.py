@@ -60,10 +60,11 @@ class ScoreSettings:
     bertscore_model: str | None = None
     bertscore_layers: int | None = None
 
-    @property
-    def suffixes(self) -> dict[str, int]:
-        """What a test set's name gets, by how many of its consecutive pairs are joined."""
-        return {"" if k == 1 else f"-x{k}": k for k in sorted(set(self.concatenate))}
+
+def test_sets(data: DataSettings, score: ScoreSettings) -> dict[str, tuple[dict[str, Any], int]]:
+    """As `System.test_sets`; sets of k joined pairs are `name-xk`."""
+    ks = sorted(set(score.concatenate))
+    return {name if k == 1 else f"{name}-x{k}": (where, k) for name, where in data.test.items() for k in ks}
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,11 @@ class System:
         settings = {"data": asdict(self.data), "model": self.model, "train": self.train, "score": asdict(self.score)}
         del settings["data"]["folder"]
         return settings
+
+    @property
+    def test_sets(self) -> dict[str, tuple[dict[str, Any], int]]:
+        """Where each test set comes from and how many of its consecutive pairs are joined."""
+        return test_sets(self.data, self.score)
 
     def model_config(self, vocab_size: int, **tokenizer_facts: int) -> SharedConfig:
         """The config of the model, of the type that `model_type` names."""

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
+from .experiment import unfinished
 from .settings import Experiment
 
 
@@ -17,7 +18,7 @@ def run_side_by_side(experiment: Experiment, command: list[str]) -> None:
     `command` runs this config; the name of a system and the line of its progress bar are appended to it. If a system
     fails, the others still finish. SIGTERM is passed on to those that run, and no other is begun.
     """
-    waiting = [name for name in experiment.systems if not (experiment.folder / name / "scores.json").exists()]
+    waiting = unfinished(experiment)
     threads = max(1, (os.cpu_count() or 1) // max(1, min(experiment.jobs, len(waiting))))
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     lines: SimpleQueue[int] = SimpleQueue()

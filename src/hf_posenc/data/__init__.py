@@ -61,10 +61,8 @@ def load_pairs(
         raise ValueError(
             f"source_language and target_language must differ, but both are {source_language!r}: name one of each"
         )
-    load = {"dataset": _load_dataset, "files": _load_files, "generator": _load_generated, "corpora": _load_corpora}[
-        kinds[0]
-    ]
-    pairs = load(where, (source_language, target_language), folder)
+    loaders = {"dataset": _load_dataset, "files": _load_files, "generator": _load_generated, "corpora": _load_corpora}
+    pairs = loaders[kinds[0]](where, (source_language, target_language), folder)
     pairs = _in_form(pairs, (source_language, target_language))
     if "documents" in where or "min_words" in where:
         pairs = join_documents(pairs, where, folder, source_language)

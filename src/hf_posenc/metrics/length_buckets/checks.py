@@ -2,7 +2,7 @@
 
 import difflib
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -21,6 +21,15 @@ def checked_edges(edges: object) -> tuple[int, ...]:
     if any(low >= high for low, high in pairwise(edges)):
         raise ValueError(f"edges must ascend; edges={edges}; sort them and write each once")
     return edges
+
+
+def group_bounds(edges: Sequence[int]) -> list[dict[str, Any]]:
+    """`low`, `high` and `label` of each length group, shortest first; the last has no upper edge, `high` is None."""
+    inside = [
+        {"low": low, "high": high, "label": f"[{low},{high}]"}
+        for low, high in zip((0, *(edge + 1 for edge in edges)), edges, strict=False)
+    ]
+    return [*inside, {"low": edges[-1] + 1, "high": None, "label": f">{edges[-1]}"}]
 
 
 def checked_metrics(metrics: object) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from .checks import (
     checked_metrics,
     checked_number,
     checked_pairs,
+    group_bounds,
     token_counts,
 )
 from .scorers import SCORERS, score_fields, sentence_statistics
@@ -186,13 +187,12 @@ class LengthBuckets(evaluate.Metric):
             return fields
 
         group_of = np.array([bisect_left(edges, length) for length in self.lengths], dtype=int)
-        groups: list[dict[str, object]] = []
-        for group, (low, high) in enumerate(zip((0, *(edge + 1 for edge in edges)), (*edges, None), strict=True)):
-            label = f">{low - 1}" if high is None else f"[{low},{high}]"
-            groups.append({"low": low, "high": high} | scored(label, np.flatnonzero(group_of == group)))
         return {
             "all": {"low": 0, "high": None} | scored("all", np.arange(len(predictions))),
-            "groups": groups,
+            "groups": [
+                bounds | scored(bounds["label"], np.flatnonzero(group_of == group))
+                for group, bounds in enumerate(group_bounds(edges))
+            ],
             "signatures": {
                 name: signature(scorer, bootstrap) if predictions else None for name, scorer in scorers.items()
             },

@@ -74,9 +74,8 @@ class BertScore(SentenceMean):
         statistics = np.tile([0.0, 1.0], (len(hypotheses), 1))
         if rows:
             texts = [hypotheses[row] for row in rows], [nonempty[row] for row in rows]
-            f1 = self.bert_score.score(*texts, model_type=self.model, num_layers=self.layers, verbose=len(rows) > LONG)[
-                2
-            ]
+            options = {"model_type": self.model, "num_layers": self.layers, "verbose": len(rows) > LONG}
+            _, _, f1 = self.bert_score.score(*texts, **options)
             statistics[rows, 0] = f1.numpy()
         return statistics
 
