@@ -90,6 +90,11 @@ def test_no_line_of_prose_looks_like_an_import():
         assert seen == imports, path.name
 
 
+@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
+def test_a_file_that_travels_says_under_which_licence(file):
+    assert file.read_text(encoding="utf-8").startswith("# SPDX-License-Identifier: Apache-2.0\n")
+
+
 def test_the_folder_of_what_travels_is_flat():
     assert [path for path in MODELING.iterdir() if path.is_dir() and path.name != "__pycache__"] == []
     assert (MODELING / "__init__.py").read_text(encoding="utf-8") == ""

@@ -6,17 +6,18 @@ AutoModelForSeq2SeqLM and AutoTokenizer.
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
+from .marian import from_marian, to_marian
 from .metrics import load_length_buckets
 from .modeling.configuration_posenc import PosEncConfig
 from .modeling.configuration_rnn_nmt import RnnNmtConfig
+from .modeling.configuration_shared import SharedConfig
 from .modeling.modeling_posenc import PosEncForConditionalGeneration, PosEncModel, PosEncPreTrainedModel
 from .modeling.modeling_rnn_nmt import RnnNmtForConditionalGeneration, RnnNmtModel
 from .modeling.position import PositionEncoding, distance
 from .modeling.position_sinusoidal import sinusoids
 from .modeling.positions import POSITION_ENCODINGS, Knob, PositionEncodingEntry, register_position_encoding
 from .modeling.tokenization_posenc import PosEncTokenizer
-
-__version__ = "0.1.0"
+from .modeling.version import __version__
 
 for config, base, whole in (
     (PosEncConfig, PosEncModel, PosEncForConditionalGeneration),
@@ -25,11 +26,13 @@ for config, base, whole in (
     AutoConfig.register(config.model_type, config)
     AutoModel.register(config, base)
     AutoModelForSeq2SeqLM.register(config, whole)
-    AutoTokenizer.register(config, tokenizer_class=PosEncTokenizer)
     # What is saved carries its code, so that it loads where this package is not installed.
     config.register_for_auto_class()
     base.register_for_auto_class("AutoModel")
     whole.register_for_auto_class("AutoModelForSeq2SeqLM")
+# By its name alone and for no config that a model has: for those, the code in a checkpoint would be run instead of this
+# class where trust_remote_code=True, which is not so for configs and models.
+AutoTokenizer.register(SharedConfig, tokenizer_class=PosEncTokenizer)
 PosEncTokenizer.register_for_auto_class("AutoTokenizer")
 
 __all__ = [
@@ -45,8 +48,11 @@ __all__ = [
     "RnnNmtConfig",
     "RnnNmtForConditionalGeneration",
     "RnnNmtModel",
+    "__version__",
     "distance",
+    "from_marian",
     "load_length_buckets",
     "register_position_encoding",
     "sinusoids",
+    "to_marian",
 ]

@@ -1,17 +1,24 @@
-"""The command line: translate sentences, make tables, figures and cards again, or print the table of encodings.
+"""The command line: translate sentences, make tables, figures and cards again, draw encodings and attention, or print
+the table of encodings.
 
     python -m hf_posenc translate FOLDER < sentences > translations
     python -m hf_posenc report RUN [--to OTHER]
     python -m hf_posenc card RUN SYSTEM > CARD.md
     python -m hf_posenc encodings
+    python -m hf_posenc figures ENCODING [ENCODING ...] --to OTHER [knob=value ...]
+    python -m hf_posenc figures --checkpoint FOLDER --to OTHER
+    python -m hf_posenc attention FOLDER "sentence" --to OTHER
+    python -m hf_posenc explorer [RUN] [--port N]
 
 One sentence a line. FOLDER is a saved model: a system of a run (runs/quickstart/relative), its model folder, or any
 checkpoint of the family. RUN is a run of train.py (runs/quickstart) or, for `report`, any folder with a results.json.
+ENCODING is a registered encoding or a sum such as sinusoidal+relative; --register FILE.py adds one's own.
 """
 
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -20,6 +27,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_posenc import POSITION_ENCODINGS, PosEncConfig
 from hf_posenc.card import model_card
 from hf_posenc.checkpoints import check_weights
+from hf_posenc.config import run_registration
 from hf_posenc.tables import encodings_table
 
 
@@ -37,12 +45,83 @@ def main() -> None:
     command.add_argument("system", help="the system's name")
     command.add_argument("--repository", help="the repository that the card's examples load")
     commands.add_parser("encodings", help="print the registered encodings as a Markdown table")
-    options = parser.parse_args()
-    run = {"encodings": encodings, "report": report, "card": card, "translate": translate}[options.command]
+    add_drawing(commands)
+    command = commands.add_parser("explorer", help="a page in the browser: see encodings, translate, compare")
+    command.add_argument("run", type=Path, nargs="?", help="a run's folder (default: none, and untrained models)")
+    command.add_argument("--port", type=int, help="of the page (default: the first that is free from 7860 on)")
+    options, words = parser.parse_known_args()
+    if strange := [word for word in words if options.command != "figures" or word.startswith("-")]:
+        parser.error(f"unrecognized arguments: {' '.join(strange)}")
+    options.words = words
+    run = {
+        "attention": attention,
+        "card": card,
+        "encodings": encodings,
+        "explorer": explorer,
+        "figures": figures,
+        "report": report,
+        "translate": translate,
+    }[options.command]
     try:
         run(options)
     except (ValueError, OSError) as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from None
+
+
+def add_drawing(commands: Any) -> None:
+    """The commands that draw; they need the extra "plots"."""
+    command = commands.add_parser("figures", help="draw what encodings add or do, untrained or from a checkpoint")
+    command.add_argument("encodings", nargs="*", help="names or sums; and knob=value: fields of the config")
+    command.add_argument("--to", type=Path, required=True, help="the folder to write to")
+    command.add_argument("--checkpoint", type=Path, help="a system of a run, or a saved model: draw its encoding")
+    command.add_argument("--side", choices=("encoder", "decoder"), default="encoder", help="whose (default encoder)")
+    command.add_argument(
+        "--register", type=Path, metavar="FILE.py", help="a file that registers encodings of one's own"
+    )
+    for name, default, what in (
+        ("positions", 20, "first positions in heat maps and curves"),
+        ("many", 45000, "positions in the picture of many"),
+        ("distances", 32, "tokens between query and key, either way"),
+        ("tokens", 24, "tokens of a sentence that an encoding reads"),
+    ):
+        command.add_argument(f"--{name}", type=int, default=default, help=f"{what} (default {default})")
+    command.add_argument("--formats", nargs="+", choices=("png", "svg"), default=["png", "svg"], help="default both")
+    command = commands.add_parser("attention", help="draw where a model looks while it translates a sentence")
+    command.add_argument("folder", type=Path, help="a system of a run, or a saved model")
+    command.add_argument("sentence")
+    command.add_argument("--to", type=Path, required=True, help="the folder to write to")
+    command.add_argument("--layer", type=int, help="one layer, counted from 1 (default: all)")
+    command.add_argument("--formats", nargs="+", choices=("png", "svg"), default=["png", "svg"], help="default both")
+
+
+def figures(options: argparse.Namespace) -> None:
+    from hf_posenc.figure_subjects import Extent
+    from hf_posenc.figures import draw
+
+    quiet()
+    if options.register:
+        run_registration(options.register)
+    extent = Extent(**{name: getattr(options, name) for name in ("positions", "many", "distances", "tokens")})
+    checkpoint = options.checkpoint and model_folder(options.checkpoint)
+    names = [*options.encodings, *options.words]
+    for path in draw(
+        names, options.to, checkpoint=checkpoint, side=options.side, extent=extent, formats=options.formats
+    ):
+        print(path, flush=True)
+
+
+def attention(options: argparse.Namespace) -> None:
+    from hf_posenc.attention_plots import draw_attention
+
+    quiet()
+    folder = model_folder(options.folder)
+    check_weights(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    for line in draw_attention(
+        model, tokenizer, options.sentence, options.to, layer=options.layer, formats=options.formats
+    ):
+        print(line, flush=True)
 
 
 def encodings(options: argparse.Namespace) -> None:
@@ -55,13 +134,26 @@ def report(options: argparse.Namespace) -> None:
     print(publish(read_results(options.run), options.to or options.run))
 
 
+def explorer(options: argparse.Namespace) -> None:
+    try:
+        from hf_posenc.explorer.page import launch
+        from hf_posenc.explorer.runs import Run
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f'The explorer needs the extra "explorer", but {error.name} is not installed; '
+            "run `pip install 'hf-posenc[explorer]'`, in a clone `pip install '.[explorer]'`."
+        ) from None
+
+    quiet()
+    launch(Run(options.run), port=options.port)
+
+
 def card(options: argparse.Namespace) -> None:
     print(model_card(options.run, options.system, options.repository))
 
 
 def translate(options: argparse.Namespace) -> None:
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    quiet()
     folder = model_folder(options.folder)
     check_weights(folder)
     sentences = [line.rstrip("\r\n") for line in sys.stdin]
@@ -69,6 +161,11 @@ def translate(options: argparse.Namespace) -> None:
     model = AutoModelForSeq2SeqLM.from_pretrained(folder).to("cuda" if torch.cuda.is_available() else "cpu")
     for translation in model.translate(sentences, tokenizer, num_beams=options.beams, progress=sys.stderr.isatty()):
         print(translation.replace("\n", " "))
+
+
+def quiet() -> None:
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
 
 
 def model_folder(folder: Path) -> Path:

@@ -1,0 +1,10 @@
+"""The explorer as a Space: of the run in the folder `run` beside this file, if there is one."""
+
+from pathlib import Path
+
+from hf_posenc.explorer.page import launch
+from hf_posenc.explorer.runs import Run
+
+RUN = Path(__file__).parent / "run"
+
+launch(Run(RUN if RUN.is_dir() else None))

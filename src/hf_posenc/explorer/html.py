@@ -1,0 +1,96 @@
+"""What the explorer writes: figures, tables, notes and messages as HTML. All text in it is escaped."""
+
+import base64
+import io
+import textwrap
+from html import escape
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
+
+from ..plots import FONT_SIZE
+from ..tables import Table
+
+# What a figure is drawn at, and how wide it is, in inches, where a page is too narrow for its print size.
+DPI, NARROW, NARROW_INCHES, NARROW_TITLE = 110, 640, 3.9, 48
+# matplotlib does not promise that two threads can draw.
+DRAWING = Lock()
+CSS = """
+.gradio-container { max-width: 72rem !important; margin: auto; }
+figure.picture { margin: 0; }
+figure.picture img { width: 100%; max-width: 52rem; height: auto; background: white; border-radius: 6px; }
+figure.picture figcaption, .note { margin-top: .5rem; max-width: 52rem; line-height: 1.45; }
+.facts { font-family: ui-monospace, monospace; font-size: .85rem; margin: 0 0 .5rem 0; overflow-wrap: anywhere; }
+.problem { border: 1px solid #b45309; border-left-width: 6px; border-radius: 6px; padding: .7rem .9rem;
+  overflow-wrap: anywhere; }
+.formula { white-space: pre-wrap; overflow-wrap: anywhere; font-family: ui-monospace, monospace; padding: .7rem .9rem;
+  border-left: 4px solid var(--color-accent); background: var(--background-fill-secondary); }
+.number { font-size: 2rem; font-family: ui-monospace, monospace; margin: .3rem 0; }
+.scroll { overflow-x: auto; contain: inline-size; width: 100%; }
+.scroll table { border-collapse: collapse; font-size: .85rem; }
+.scroll th, .scroll td { padding: .35rem .6rem; border: 0; border-bottom: 1px solid var(--border-color-primary);
+  text-align: right; white-space: nowrap; }
+.scroll th:first-child, .scroll td:first-child { text-align: left; position: sticky; left: 0;
+  background: var(--body-background-fill); }
+.translation { border-left: 4px solid var(--border-color-primary); padding: .2rem .8rem; margin: .6rem 0;
+  overflow-wrap: anywhere; }
+.translation h4 { margin: 0; font-size: .9rem; }
+.translation p { margin: .2rem 0; font-size: 1.05rem; }
+@media (max-width: 640px) {
+  .gradio-container main { padding: .8rem .5rem !important; }
+  .gradio-container .html-container { padding-left: .2rem !important; padding-right: .2rem !important; }
+  .formula { font-size: .8rem; }
+}
+"""
+
+
+def problem(text: str) -> str:
+    return f'<div class="problem" role="alert">{escape(text)}</div>'
+
+
+def note(text: str) -> str:
+    return f'<p class="note">{escape(text)}</p>'
+
+
+def translation_html(system: str, one: Any) -> str:
+    if one.problem:
+        return f'<div class="translation"><h4>{escape(system)}</h4>{problem(one.problem)}</div>'
+    cut = ", cut at its length limit" if one.truncated else ""
+    head = f"{escape(system)} <small>({one.source_tokens} subwords read{cut})</small>"
+    return f'<div class="translation"><h4>{head}</h4><p>{escape(one.text) or "(nothing)"}</p></div>'
+
+
+def table_html(one: Table) -> str:
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in one.headers)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in one.rows)
+    rows = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    box = '<div class="scroll" tabindex="0" role="region" aria-label="scores">'
+    return f"{box}<table>{rows}</table></div>{note(one.legend)}"
+
+
+def figure_html(figure: Figure, caption: str, name: str, viewport: Any) -> str:
+    """A figure in the page, with what to look at below it; drawn smaller for a narrow page, so that its text is not."""
+    if viewport and viewport < NARROW:
+        figure.set_size_inches(NARROW_INCHES, max(0.8 * float(figure.get_figheight()), 3.0))
+        if title := figure.get_suptitle():
+            lines = (textwrap.fill(line, NARROW_TITLE) for line in title.splitlines())
+            figure.suptitle("\n".join(lines), fontsize=FONT_SIZE)
+    image = base64.b64encode(png(figure)).decode()
+    text = f"<figcaption>{escape(caption)}</figcaption>"
+    return f'<figure class="picture"><img alt="{escape(name)}" src="data:image/png;base64,{image}">{text}</figure>'
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG, for the screen: packed for speed more than for size."""
+    with DRAWING:
+        figure.set_dpi(DPI)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        pixels = np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])
+    packed = io.BytesIO()
+    Image.fromarray(pixels).save(packed, "png", compress_level=1)
+    return packed.getvalue()

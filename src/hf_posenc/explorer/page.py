@@ -1,0 +1,44 @@
+"""The page on which an encoding is seen, stepped through, tried on a sentence, and compared.
+
+    python -m hf_posenc explorer [RUN] [--port N]
+
+A session's choices live in its browser, and nothing that one reader does changes what another sees. The page asks no
+other server for anything. Needs the extra "explorer".
+"""
+
+import os
+from typing import Any
+
+# Before gradio is imported: it would tell its makers that it runs.
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+
+import gradio as gr
+
+from .html import CSS, NARROW
+from .runs import Run
+from .tabs import compare_tab, see_tab, step_tab, translate_tab
+
+
+def launch(run: Run, *, port: int | None = None, **options: Any) -> Any:
+    """Serve the page, until it is stopped unless `options`, which are gradio's, say otherwise."""
+    theme = gr.themes.Base(
+        primary_hue="blue", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "Consolas", "monospace"]
+    )
+    return page(run).launch(server_port=port, theme=theme, css=CSS, ssr_mode=False, footer_links=[], **options)
+
+
+def page(run: Run) -> gr.Blocks:
+    with gr.Blocks(title="hf_posenc explorer", analytics_enabled=False) as made:
+        gr.Markdown("# Seeing position\nWhat a position encoding adds, does, and changes in a translation.")
+        viewport = gr.Number(value=NARROW, visible=False)
+        with gr.Tab("See"):
+            see_first = see_tab(viewport)
+        with gr.Tab("Step"):
+            step_first = step_tab(viewport)
+        with gr.Tab("Translate"):
+            translate_tab(run, viewport)
+        with gr.Tab("Compare") as compare:
+            compare_first = compare_tab(run, viewport)
+        made.load(None, None, viewport, js="() => window.innerWidth").then(**see_first).then(**step_first)
+        compare.select(**compare_first)
+    return made

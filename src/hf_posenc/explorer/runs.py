@@ -1,0 +1,267 @@
+"""What the explorer's tabs *Translate* and *Compare* show: a run's models side by side on a sentence, what they attend
+to, and the run's tables and figures. Without a run, small untrained models stand in for trained ones.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import torch
+import transformers
+from matplotlib.figure import Figure
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from ..attention_maps import AttentionMap, marked, pieces
+from ..checkpoints import check_weights
+from ..comparison import rows_of
+from ..encoding_plots import AMOUNTS, colour_bar, heat_map, label, titled
+from ..figure_subjects import new_model
+from ..generator import generate_pairs
+from ..modeling.configuration_posenc import PosEncConfig
+from ..modeling.configuration_rnn_nmt import RnnNmtConfig
+from ..modeling.positions import POSITION_ENCODINGS
+from ..modeling.tokenization_posenc import PosEncTokenizer
+from ..plots import FONT_SIZE, WIDTH_INCHES
+from ..report import compared_by, figures, read_results
+from ..tables import HOOKS, Table, length_table
+from .choice import checked_number
+
+MOST_TOKENS, MOST_TIMES, MOST_BEAMS, MOST_CHARACTERS = 400, 10, 10, 20000
+KINDS = ("encoder", "decoder", "cross")
+# More tokens than this are numbered and not written beside an attention map.
+WRITTEN = 45
+LOADED = 12
+
+# What to look at in each figure of a run.
+LOOK_FOR = {
+    "loss": "Look at how fast each system learns, by step and by minute; systems trained side by side share a machine.",
+    "bleu-by-length": "Look right of the line, where training ended: which system falls first and which falls least, "
+    "whether the intervals leave that to chance, and below, which one stops too early or runs on.",
+    "gain-by-length": "Look at filled markers alone: there the difference from the baseline is hardly chance.",
+    "parameters": "Look at whether the better system on longer inputs is merely the larger one.",
+    "loss-by-position": "Look at where a line leaves the others: up to there the right words so far tell the next one.",
+    "attention-distance": "Look at open marks that leave full ones: heads that look elsewhere once inputs are longer.",
+}
+
+
+@dataclass(frozen=True)
+class Translated:
+    """What one system made of a sentence, or in `problem` why it could not."""
+
+    text: str = ""
+    truncated: bool = False
+    source_tokens: int = 0
+    problem: str = ""
+
+
+class Run:
+    """The models of a run's folder, or untrained ones where there is no folder. Models are loaded when they are asked
+    for, never changed, and shared by everyone who looks at the page; one translates at a time."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        if folder is not None and not folder.is_dir():
+            raise ValueError(
+                f"RUN_FOLDER is the folder of a run, but {folder} is none; name one, such as runs/quickstart."
+            )
+        self.folder, self.lock = folder, Lock()
+        self.load = lru_cache(maxsize=LOADED)(self._load)
+        self.results = lru_cache(maxsize=1)(self._results)
+        self.systems = list(demonstrations()) if folder is None else list(self.folders())
+
+    @property
+    def trained(self) -> bool:
+        return self.folder is not None
+
+    def folders(self) -> dict[str, Path]:
+        """Each system's model folder; the folder itself if it is a saved model."""
+        assert self.folder is not None
+        if (self.folder / "config.json").is_file():
+            return {self.folder.name: self.folder}
+        if (self.folder / "model" / "config.json").is_file():
+            return {self.folder.name: self.folder / "model"}
+        found = {path.parent.parent.name: path.parent for path in sorted(self.folder.glob("*/model/config.json"))}
+        try:
+            first = [name for name in self.results()["runs"] if name in found]
+        except (ValueError, OSError):  # which the tab that compares will say
+            first = []
+        return {name: found[name] for name in dict.fromkeys([*first, *found])}
+
+    def _load(self, system: str) -> tuple[Any, Any]:
+        if self.folder is None:
+            return eager(new_model(demonstrations()[system])), demonstration_tokenizer()
+        if (folder := self.folders().get(system)) is None:
+            raise ValueError(
+                f"A system has a model in the run's folder, but {system!r} has none there; choose another."
+            )
+        families = (PosEncConfig.model_type, RnnNmtConfig.model_type)
+        if (found := AutoConfig.from_pretrained(folder).model_type) not in families:
+            raise ValueError(
+                f"This page shows models of this family (model_type {' or '.join(families)}), but {folder} is of "
+                f"model_type {found!r}; choose another system."
+            )
+        check_weights(folder)
+        return eager(AutoModelForSeq2SeqLM.from_pretrained(folder)), AutoTokenizer.from_pretrained(folder)
+
+    def loaded(self, system: str) -> tuple[Any, Any]:
+        with self.lock:
+            transformers.logging.disable_progress_bar()
+            return self.load(system)
+
+    def _results(self) -> dict[str, Any]:
+        if self.folder is None:
+            raise ValueError(
+                "A table is made of a run's results.json, but the page was started without a run; start it with one, "
+                "`python -m hf_posenc explorer runs/quickstart`, after `make quickstart`."
+            )
+        return read_results(self.folder)
+
+
+def eager(model: Any) -> Any:
+    """Other back ends do not return the weights of every encoding."""
+    model.eval().set_attn_implementation("eager")
+    return model
+
+
+@lru_cache(maxsize=1)
+def demonstrations() -> dict[str, PosEncConfig]:
+    """One small config for each hook that an encoding can answer: the first registered that does."""
+    chosen = {
+        next((name for name, entry in POSITION_ENCODINGS.items() if getattr(entry.encoding, hook) is not None), None)
+        for hook in HOOKS
+    }
+    size = len(demonstration_tokenizer())
+    sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "vocab_size": size}
+    return {
+        f"{name} (untrained)": PosEncConfig(position_encoding_type=name, **sizes)
+        for name in POSITION_ENCODINGS
+        if name in chosen
+    }
+
+
+@lru_cache(maxsize=1)
+def demonstration_tokenizer() -> PosEncTokenizer:
+    pairs = generate_pairs(seed=0, pairs=300, min_words=6, max_words=20)
+    return PosEncTokenizer.train([text for pair in pairs for text in pair], 800)
+
+
+def sentence(number: int) -> tuple[str, str]:
+    """A German sentence of the embedded generator and its one right translation; `number` draws another one."""
+    return next(generate_pairs(seed=1000 + number, pairs=1, min_words=6, max_words=14))
+
+
+def joined(text: str, times: int) -> str:
+    """A sentence so many times in a row, as long inputs are made; a ValueError for one that is empty or endless."""
+    times = checked_number("How often the sentence is joined", times, 1, MOST_TIMES)
+    if not (text := " ".join((text or "").split())):
+        raise ValueError("There must be a sentence to translate, but the box is empty; write one, or draw one.")
+    if len(text) * times > MOST_CHARACTERS:
+        raise ValueError(
+            f"This page translates up to {MOST_CHARACTERS} characters, but this is {len(text)} x {times}; shorten it."
+        )
+    return " ".join([text] * times)
+
+
+def translate(run: Run, systems: Sequence[str], text: str, times: int, beams: int) -> dict[str, Translated]:
+    """What each system makes of the sentence joined `times` times; what one cannot do keeps no other from it."""
+    beams = checked_number("The width of the beam", beams, 1, MOST_BEAMS)
+    source = joined(text, times)
+    if not systems:
+        raise ValueError("A translation needs a system, but none is ticked; tick at least one.")
+    return {system: translated(run, system, source, beams) for system in systems}
+
+
+def translated(run: Run, system: str, source: str, beams: int) -> Translated:
+    try:
+        model, tokenizer = run.loaded(system)
+        tokens = len(tokenizer([source])["input_ids"][0]) - 1
+        if tokens > MOST_TOKENS:
+            raise ValueError(
+                f"This page translates up to {MOST_TOKENS} subwords, but the sentence has {tokens}; shorten it or join "
+                "fewer."
+            )
+        with run.lock:
+            made = model.translations([source], tokenizer, num_beams=beams)
+        return Translated(made.texts[0], made.truncated[0], tokens)
+    except (ValueError, OSError, RuntimeError, KeyError) as error:
+        return Translated(problem=str(error))
+
+
+@torch.no_grad()
+def attention(run: Run, system: str, source: str, target: str) -> dict[str, AttentionMap]:
+    """What a system attends to where it reads `source` and writes `target`; a map is missing where it has none."""
+    model, tokenizer = run.loaded(system)
+    ids = tokenizer([source], return_tensors="pt")["input_ids"]
+    labels = torch.tensor(tokenizer(text_target=[target])["input_ids"])
+    longest = model.config.longest_target
+    labels = labels if longest is None else labels[:, :longest]
+    decoder_ids = model.prepare_decoder_input_ids_from_labels(labels)
+    with run.lock:
+        outputs = model(ids, decoder_input_ids=decoder_ids, use_cache=False, output_attentions=True)
+    read = marked([str(token) for token in tokenizer.convert_ids_to_tokens(ids[0])])
+    written = marked(pieces(tokenizer, [decoder_ids[0, 0].item(), *labels[0].tolist()]))
+    given: dict[str, Any] = {
+        "encoder": (outputs.encoder_attentions, read, read, "token read", "token it looks at"),
+        "decoder": (outputs.decoder_attentions, written[1:], written[:-1], "token written", "token read before"),
+        "cross": (outputs.cross_attentions, written[1:], read, "token written", "source token it looks at"),
+    }
+    return {
+        kind: AttentionMap(torch.stack([one[0] for one in weights]).double().numpy(), *names)
+        for kind, (weights, *names) in given.items()
+        if weights
+    }
+
+
+def attention_figure(maps: dict[str, AttentionMap], system: str, kind: str, layer: int, head: int) -> Figure:
+    """One head's map; layers and heads count from 1. A ValueError for one that the system does not have."""
+    if kind not in maps:
+        raise ValueError(f"{system} has no attention of the kind {kind!r}; choose from {', '.join(maps) or 'none'}.")
+    chosen = maps[kind]
+    layer = checked_number(f"The layer of {system}'s {kind} attention", layer, 1, len(chosen.weights))
+    head = checked_number(f"The head of {system}'s {kind} attention", head, 1, chosen.weights.shape[1])
+    weights_QS = chosen.weights[layer - 1, head - 1]
+    rows, columns = weights_QS.shape
+    height = min(6.5, 1.6 + 5.0 * rows / max(columns, rows, 12))
+    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+    axes = figure.subplots()
+    image = heat_map(axes, weights_QS, limit=None, cmap=AMOUNTS, vmin=0.0, vmax=max(1e-6, float(weights_QS.max())))
+    label(axes, chosen.keys_are, chosen.queries_are)
+    if columns <= WRITTEN:
+        axes.set_xticks(range(columns), chosen.keys, rotation=90, fontsize=FONT_SIZE - 1)
+    if rows <= WRITTEN:
+        axes.set_yticks(range(rows), chosen.queries, fontsize=FONT_SIZE - 1)
+    for name in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+        name.set_parse_math(False)  # a dollar sign in a token begins no formula
+    colour_bar(figure, image, axes, "weight")
+    return titled(figure, f"{system}: {kind} attention, layer {layer}, head {head}")
+
+
+def scored_on(run: Run) -> list[str]:
+    return list(next(iter(run.results()["runs"].values()))["tests"])
+
+
+def table(run: Run, test_set: str) -> Table:
+    """The run's scores by length on one test set."""
+    return length_table(rows(run), test_set, **compared_by(run.results(), test_set))
+
+
+def rows(run: Run) -> dict[str, dict[str, Any]]:
+    runs = run.results()["runs"]
+    return rows_of({name: one["tests"] for name, one in runs.items()}, row_of(run))
+
+
+def row_of(run: Run) -> dict[str, str]:
+    return {name: one["row"] for name, one in run.results()["runs"].items()}
+
+
+def run_figures(run: Run, test_set: str) -> Iterator[tuple[str, Figure]]:
+    """The run's figures that are of no test set or of this one, by a name without it."""
+    others = [f"-{test}" for test in scored_on(run) if test != test_set]
+    for name, figure in figures(run.results(), rows(run), row_of(run)):
+        if name.endswith(f"-{test_set}"):
+            yield name.removesuffix(f"-{test_set}"), figure
+        elif not name.endswith(tuple(others)):
+            yield name, figure

@@ -1,0 +1,534 @@
+"""The explorer: what it shows is what the hooks answer, and the page, in a real browser, shows it to everyone."""
+
+import importlib.util
+import math
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import REGISTERED, SUMS, TEXTS_VOCABULARY, tiny_model
+from PIL import Image
+from transformers import BartConfig
+
+from hf_posenc import POSITION_ENCODINGS, PositionEncoding, register_position_encoding, sinusoids
+from hf_posenc.encoding_values import added_vectors
+from hf_posenc.explorer.choice import Choice, encodings_of, hooks_of, in_words, needs_heads
+from hf_posenc.explorer.html import figure_html, png, table_html, translation_html
+from hf_posenc.explorer.pictures import pictures
+from hf_posenc.explorer.runs import (
+    Run,
+    Translated,
+    attention,
+    attention_figure,
+    joined,
+    run_figures,
+    scored_on,
+    sentence,
+    table,
+    translate,
+)
+from hf_posenc.explorer.steps import formula_of, step, wave_of
+from hf_posenc.tables import Table
+
+RESULTS = Path(__file__).parent.parent / "docs" / "results" / "quickstart" / "results.json"
+SENTENCE = "Ein Hund."
+
+
+def of(*encodings: str, **sizes: Any) -> Choice:
+    return Choice(encodings=encodings, **({"width": 24, "heads": 2, "positions": 16} | sizes))
+
+
+@pytest.mark.parametrize("encodings", REGISTERED + SUMS)
+def test_every_encoding_is_drawn_by_the_hooks_it_has(encodings):
+    choice = of(*encodings.split("+"))
+    made, hooks = pictures(choice), hooks_of(choice)
+    assert bool(made) == bool(hooks)
+    assert {"Turning"} & set(made) == ({"Turning"} if "rotate" in hooks else set())
+    assert ("Scores" in made) == ("score_bias" in hooks)
+    assert bool({"Heat map", "Influence"} & set(made)) == ("embed" in hooks)
+    for picture in made.values():
+        assert picture.caption.endswith(".") and len(np.unique(picture.draw().canvas.get_width_height())) >= 1
+    assert "hooks:" in in_words(choice)
+
+
+def test_a_picture_is_no_blank():
+    for picture in pictures(of("sinusoidal")).values():
+        assert len(set(png(picture.draw()))) > 100
+
+
+def test_an_encoding_of_ones_own_is_drawn_as_well(unregistered_after):
+    class Near(PositionEncoding):
+        def score_bias(self, q_BHQK, pos_BQ, pos_BS, layer):
+            return -(pos_BS[:, None, :] - pos_BQ[:, :, None]).abs()[:, None].to(q_BHQK.dtype)
+
+    register_position_encoding("near", Near, summary="Near is dear.", shift_invariant=True)
+    assert set(pictures(of("near"))) == {"Scores"}, "a bias that no query changes has no vectors"
+    assert "-5.000000 in score" in " ".join(step(of("near"), 5, 0).lines)
+
+
+def test_what_heads_do_not_change_has_no_control_for_them():
+    assert needs_heads(("rotary",)) and needs_heads(("sinusoidal", "relative"))
+    assert not needs_heads(("sinusoidal", "gru")) and not needs_heads(("none",))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"width": 10**9}, "D must be a whole number from 1 to 1024, but it is 1000000000"),
+        ({"width": 7.5}, "D must be a whole number"),
+        ({"width": None}, "but it is None"),
+        ({"width": math.nan}, "but it is nan"),
+        ({"positions": -5}, "positions must be a whole number from 3"),
+        ({"heads": True}, "heads must be a whole number"),
+        ({"heads": 5}, "d_model must be a multiple of the number of heads"),
+        ({"knobs": (("relative_clip", 10**9),)}, "`relative_clip` up to 4096"),
+        ({"knobs": (("relative_clip", 0),)}, "1 or more"),
+        ({"encodings": ()}, "none is chosen"),
+        ({"encodings": ("relative", "relative_key")}, "presets of one encoding"),
+        ({"encodings": ("nonsense",)}, "no registered position encoding"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_with_the_reason(change, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        pictures(Choice(**({"encodings": ("relative",), "width": 24, "heads": 2} | change)))
+
+
+def test_positions_past_a_table_are_refused_by_the_encoding():
+    made = pictures(of("learned", positions=20, knobs=(("learned_max_positions", 10),)))
+    with pytest.raises(ValueError, match="`learned` knows the positions 0 to 9"):
+        made["Heat map"].draw()
+
+
+@pytest.mark.parametrize(("hidden", "message"), [(512, "the page has time for"), (4096, "up to 20000000 parameters")])
+def test_what_takes_too_long_is_refused_before_it_is_made(hidden, message):
+    with pytest.raises(ValueError, match=message):
+        pictures(of("lstm", width=512, positions=24, knobs=(("lstm_hidden_size", hidden),)))["Influence"].draw()
+
+
+@pytest.mark.parametrize("width", [1, 7, 50])
+def test_a_wave_is_written_with_the_numbers_of_the_formula(width):
+    choice = of("sinusoidal", width=width, heads=1)
+    for channel in range(width):
+        wave = wave_of(encodings_of(choice), choice, channel)
+        assert wave is not None and wave.amplitude == pytest.approx(1)
+        assert wave.divisor == pytest.approx(10000 ** (2 * (channel // 2) / width), rel=1e-6)
+        for position in (0, 3, 500):
+            found = step(choice, position, channel)
+            expected = float(sinusoids(torch.tensor(position), width, torch.float64)[channel])
+            assert found.value == pytest.approx(expected, abs=1e-12)
+            assert f"{expected:.6f}" in found.lines[0]
+            assert ("cos(" if channel % 2 else "sin(") in found.lines[0]
+
+
+def test_the_number_of_a_step_is_the_hooks_own(registered):
+    choice = of(registered)
+    found = step(choice, 5, 3)
+    if registered in ("sinusoidal", "learned"):
+        assert found.value == added_vectors(encodings_of(choice), 24, 6)[5, 3]
+    else:
+        assert found.value is None
+    assert found.lines
+
+
+def test_a_turned_unit_is_cosine_and_sine():
+    (line,) = step(of("rotary", heads=1), 5, 0).lines
+    assert f"{math.cos(5):+.6f} in channel 0, {math.sin(5):+.6f} in channel 1" in line
+
+
+def test_the_formula_is_that_of_the_docstring():
+    assert "PE[p, 2c] = sin(p / 10000^(2c/D))" in formula_of("sinusoidal").splitlines()
+    assert formula_of("none") == ""
+    for name in POSITION_ENCODINGS:
+        assert name == "none" or formula_of(name)
+
+
+def test_a_step_off_the_vector_is_refused():
+    for position, channel in ((0, 24), (0, -1), (-1, 0), (10**6, 0), (1.5, 0), (None, 0)):
+        with pytest.raises(ValueError, match="must be a whole number"):
+            step(of("sinusoidal"), position, channel)
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory, tokenizer) -> Path:
+    """Three systems, of which `short` has a table of 12 positions; one of a strange family; and saved results."""
+    folder = tmp_path_factory.mktemp("run")
+    sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY, "dtype": torch.float32}
+    for system, sides, knobs in (
+        ("relative", "relative", {}),
+        ("short", "learned", {"learned_max_positions": 12}),
+        ("rnn", "rnn_nmt", {}),
+    ):
+        tiny_model(sides, **sizes, **knobs).save_pretrained(folder / system / "model")
+        tokenizer.save_pretrained(folder / system / "model")
+    BartConfig().save_pretrained(folder / "strange" / "model")
+    shutil.copy(RESULTS, folder / "results.json")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(run_folder: Path) -> Run:
+    return Run(run_folder)
+
+
+def test_systems_are_those_with_a_model(run: Run):
+    assert run.systems == ["relative", "rnn", "short", "strange"], "first those of the results, in their order"
+
+
+def test_a_sentence_is_translated_by_each_system_or_the_reason_is_given(run: Run):
+    found = translate(run, run.systems, f"  {SENTENCE}\n", 1, 2)
+    model, tokenizer = run.loaded("relative")
+    assert found["relative"].text == model.translate([SENTENCE], tokenizer, num_beams=2)[0]
+    assert not found["short"].problem and not found["rnn"].problem
+    assert "'bart'" in found["strange"].problem and "choose another" in found["strange"].problem
+
+
+def test_a_sentence_past_a_table_says_so_and_keeps_no_other_from_it(run: Run):
+    found = translate(run, ["relative", "short"], "Zwei Kinder im Schnee", 10, 1)
+    assert found["relative"].source_tokens > 12 and not found["relative"].problem
+    assert "`learned` knows the positions 0 to 11" in found["short"].problem
+
+
+@pytest.mark.parametrize(
+    ("text", "times", "beams", "message"),
+    [
+        (" \n", 1, 1, "the box is empty"),
+        (None, 1, 1, "the box is empty"),
+        (SENTENCE, 11, 1, "from 1 to 10"),
+        (SENTENCE, 1, 0, "The width of the beam"),
+        ("a" * 30000, 1, 1, "up to 20000 characters"),
+    ],
+)
+def test_sentences_that_cannot_be_translated(run: Run, text, times, beams, message):
+    with pytest.raises(ValueError, match=message):
+        translate(run, ["relative"], text, times, beams)
+    with pytest.raises(ValueError, match="none is ticked"):
+        translate(run, [], SENTENCE, 1, 1)
+
+
+def test_a_sentence_of_too_many_subwords(run: Run):
+    assert "up to 400 subwords" in translate(run, ["relative"], "qx" * 900, 1, 1)["relative"].problem
+    assert joined(" a  b\n", 2) == "a b a b"
+
+
+def test_attention_is_the_models_and_its_rows_sum_to_one(run: Run):
+    maps = attention(run, "relative", SENTENCE, "Zwei Hunde")
+    assert set(maps) == {"encoder", "decoder", "cross"}
+    for kind, one in maps.items():
+        assert one.weights.shape[2:] == (len(one.queries), len(one.keys))
+        np.testing.assert_allclose(one.weights.sum(-1), 1, atol=1e-5)
+        assert attention_figure(maps, "relative", kind, 2, 1)
+    assert np.triu(maps["decoder"].weights[0, 0], 1).max() == 0, "nobody looks ahead"
+    assert set(attention(run, "rnn", SENTENCE, "Hund")) == {"cross"}
+    for layer, head in ((0, 1), (9, 1), (1, 99)):
+        with pytest.raises(ValueError, match="attention must be a whole number"):
+            attention_figure(maps, "relative", "cross", layer, head)
+    with pytest.raises(ValueError, match="has no attention of the kind"):
+        attention_figure({}, "rnn", "encoder", 1, 1)
+
+
+def test_the_table_and_the_figures_are_those_of_the_report(run: Run):
+    (test,) = scored_on(run)
+    assert table(run, test).rows[0][2] == "38.4 ±4.9 / 90.1 ±11.1 / 1.08"
+    assert {"loss", "bleu-by-length", "gain-by-length"} <= {name for name, _ in run_figures(run, test)}
+
+
+def test_a_folder_without_results_or_models(tmp_path: Path):
+    empty = Run(tmp_path)
+    assert empty.systems == []
+    with pytest.raises(ValueError, match="there is none in"):
+        scored_on(empty)
+    with pytest.raises(ValueError, match="is none; name one"):
+        Run(tmp_path / "nowhere")
+
+
+def test_without_a_run_untrained_models_stand_in():
+    bare = Run()
+    assert bare.systems and all("untrained" in system for system in bare.systems)
+    found = translate(bare, bare.systems[:1], sentence(0)[0], 1, 1)
+    assert not next(iter(found.values())).problem
+    with pytest.raises(ValueError, match="started without a run"):
+        scored_on(bare)
+
+
+def test_what_people_write_is_no_html():
+    evil = "<script>alert(1)</script>"
+    written = translation_html(evil, Translated(text=evil)) + translation_html("a", Translated(problem=evil))
+    written += table_html(Table([evil], [[evil]], evil))
+    written += figure_html(pictures(of("sinusoidal"))["Curves"].draw(), evil, f'"{evil}', 1000)
+    assert "<script>" not in written and written.count("&lt;script&gt;") >= 6
+
+
+# From here on: in a browser.
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+MISSING = [name for name in ("gradio", "playwright") if importlib.util.find_spec(name) is None]
+OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+           "--disable-background-networking", "--disable-component-update"]  # fmt: skip
+in_a_browser = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        bool(MISSING), reason=f"not installed: {', '.join(MISSING)}; pip install '.[explorer]' playwright"
+    ),
+    pytest.mark.skipif(BROWSER is None, reason="no Chromium: apt-get install chromium"),
+]
+WIDTHS = {"desktop": (1280, 900), "phone": (390, 844)}
+
+
+def served(*arguments: str) -> Iterator[str]:
+    """The page of `python -m hf_posenc explorer`, as a user starts it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "hf_posenc", "explorer", *arguments, "--port", str(port)]
+    with subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}) as server:
+        try:
+            until = time.monotonic() + 120
+            while server.poll() is None and time.monotonic() < until:
+                with socket.socket() as asked:
+                    if asked.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.1)
+            assert server.poll() is None, "the explorer has stopped"
+            yield f"http://127.0.0.1:{port}/"
+            assert server.poll() is None, "the explorer has stopped"
+        finally:
+            server.terminate()
+
+
+@pytest.fixture(scope="module")
+def address(run_folder: Path) -> Iterator[str]:
+    yield from served(str(run_folder))
+
+
+@pytest.fixture(scope="module")
+def bare_address() -> Iterator[str]:
+    yield from served()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        yield playwright.chromium
+
+
+@pytest.fixture
+def opened(chromium, tmp_path: Path) -> Iterator[Any]:
+    """Opens pages, each in a browser of its own; none may ask another server, or fail in its own code."""
+    browsers, flaws = [], []
+
+    def page_at(address: str, width: str = "desktop") -> Any:
+        size = dict(zip(("width", "height"), WIDTHS[width], strict=True))
+        browser = chromium.launch_persistent_context(
+            tmp_path / f"browser-{len(browsers)}", executable_path=BROWSER, args=OPTIONS, viewport=size
+        )
+        browsers.append(browser)
+        page = browser.new_page()
+        page.set_default_timeout(60_000)  # a machine may have other work
+        page.on(
+            "request", lambda request: request.url.startswith((address, "data:", "blob:")) or flaws.append(request.url)
+        )
+        page.on("pageerror", lambda error: flaws.append(str(error)))
+        page.goto(address)
+        page.wait_for_selector("#see img")
+        return page
+
+    yield page_at
+    for browser in browsers:
+        browser.close()
+    assert not flaws
+
+
+def image(page: Any, where: str) -> str:
+    return page.locator(f"{where} img").first.get_attribute("src")
+
+
+def changed(page: Any, where: str, before: str) -> str:
+    """The picture, once it is another one."""
+    page.wait_for_function(
+        "([where, before]) => (document.querySelector(where + ' img') || {src: before}).src != before",
+        arg=[where, before],
+    )
+    return image(page, where)
+
+
+def typed(page: Any, label: str, value: Any) -> None:
+    box = page.get_by_label(f"number input for {label}").locator("visible=true").first
+    box.fill(str(value))
+    box.press("Enter")
+
+
+def choose(page: Any, *encodings: str) -> None:
+    box = page.get_by_label("Encoding, or several for their sum").first
+    box.click()
+    for _ in range(3):
+        page.keyboard.press("Backspace")
+    for name in encodings:
+        box.fill(name)
+        page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+
+
+def tab(page: Any, name: str) -> None:
+    page.get_by_role("tab", name=name).click()
+
+
+class TestPage:
+    pytestmark = in_a_browser
+
+    def test_every_control_of_see_changes_the_picture(self, address, opened):
+        page = opened(address)
+        seen = {image(page, "#see")}
+        now = next(iter(seen))
+        for label, value in (("Positions", 200), ("D, the model's width", 64)):
+            typed(page, label, value)
+            now = changed(page, "#see", now)
+        for name in ("Curves", "By distance", "Wavelengths"):
+            page.get_by_label(name, exact=True).check()
+            now = changed(page, "#see", now)
+        choose(page, "relative", "rotary")
+        page.locator("#see .facts", has_text="rotate, score_bias").wait_for()  # the pictures of both, not of one
+        now = image(page, "#see")
+        page.get_by_text("Turning", exact=True).click()
+        now = changed(page, "#see", now)
+        typed(page, "Heads, among which D is divided", 4)
+        now = changed(page, "#see", now)
+        page.get_by_text("Vectors", exact=True).click()
+        now = changed(page, "#see", now)
+        box = page.get_by_label("relative_clip").first
+        box.fill("4")
+        now = changed(page, "#see", now)
+        assert "score_bias" in page.locator("#see").inner_text()
+        choose(page, "none")
+        page.get_by_text("has nothing to draw").wait_for()
+
+    def test_the_number_of_a_step_is_what_the_hook_adds(self, address, opened):
+        page = opened(address)
+        tab(page, "Step")
+        for position, channel, width in ((5, 6, 50), (0, 1, 50), (17, 40, 64), (2000, 3, 512)):
+            for label, value in (("D, the model", width), ("Position p", position), ("Channel", channel)):
+                typed(page, label, value)
+            expected = float(sinusoids(torch.tensor(position), width, torch.float64)[channel])
+            text = f"channel {channel} at position {position}, D = {width}"
+            page.locator("#step .note", has_text=text).first.wait_for()
+            shown = float(page.locator("#step .number").get_attribute("data-value"))
+            assert shown == pytest.approx(expected, abs=1e-9)
+            denominator = 10000 ** (2 * (channel // 2) / width)
+            function = math.cos if channel % 2 else math.sin
+            assert shown == pytest.approx(function(position / denominator), abs=1e-9), "as the formula says"
+
+    def test_a_sentence_is_translated_side_by_side_and_attention_is_shown(self, address, opened, run: Run):
+        page = opened(address)
+        tab(page, "Translate")
+        page.get_by_label("German sentence").fill(SENTENCE)
+        page.get_by_role("button", name="Translate", exact=True).click()
+        page.wait_for_selector("#attention img")
+        model, tokenizer = run.loaded("relative")
+        text = page.locator("#translations").inner_text()
+        assert " ".join(model.translate([SENTENCE], tokenizer)[0].split()) in " ".join(text.split())
+        assert "'bart'" in text
+        now = image(page, "#attention")
+        for label, value in (("Head", 2), ("Layer", 2)):
+            typed(page, label, value)
+            now = changed(page, "#attention", now)
+        page.get_by_label("encoder", exact=True).check()
+        now = changed(page, "#attention", now)
+        typed(page, "Joined so many times", 5)
+        page.get_by_role("button", name="Translate", exact=True).click()
+        page.get_by_text("`learned` knows the positions 0 to 11").wait_for()
+
+    def test_a_run_is_compared(self, address, opened):
+        page = opened(address)
+        tab(page, "Compare")
+        page.wait_for_selector("#compare img")
+        assert "38.4 ±4.9" in page.locator("#compare").inner_text()
+        before = image(page, "#compare")
+        page.get_by_label("Figure").first.click()
+        page.get_by_role("option", name="gain-by-length").click()
+        changed(page, "#compare", before)
+
+    def test_bad_input_gets_a_message_and_the_page_lives(self, address, opened):
+        page = opened(address)
+        for label, value, message in (
+            ("Positions", 99999, "from 3 to 4096, but it is 99999"),
+            ("Positions", "", "but it is None"),
+            ("D, the model's width", 7.5, "D must be a whole number"),
+        ):
+            typed(page, label, value)
+            page.locator("#see .problem", has_text=message).wait_for()
+            typed(page, label, 64)
+            page.wait_for_selector("#see img")
+        choose(page)
+        page.locator("#see .problem", has_text="none is chosen").wait_for()
+        choose(page, "learned")
+        page.wait_for_selector("#see img")
+        typed(page, "Positions", 2000)
+        page.locator("#see .problem", has_text="`learned` knows the positions").wait_for()
+
+    def test_two_readers_do_not_disturb_each_other(self, address, opened):
+        one, other = opened(address), opened(address)
+        before = image(other, "#see")
+        choose(one, "rotary")
+        one.get_by_text("Turning", exact=True).wait_for()
+        typed(other, "Positions", 100)
+        changed(other, "#see", before)
+        assert "hooks: embed" in other.locator("#see").inner_text()
+        assert "hooks: rotate" in one.locator("#see").inner_text()
+
+    def test_it_works_by_keyboard(self, address, opened):
+        page = opened(address)
+        before = image(page, "#see")
+        page.get_by_label("range slider for Positions").first.focus()
+        page.keyboard.press("ArrowRight")
+        changed(page, "#see", before)
+        page.get_by_role("tab", name="See").focus()
+        for _ in range(10):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement.textContent").strip() == "Step":
+                break
+        page.keyboard.press("Enter")
+        page.locator("#step .number").wait_for()
+
+    @pytest.mark.parametrize("width", WIDTHS)
+    def test_it_fits_the_screen(self, address, opened, width, tmp_path):
+        page = opened(address, width)
+        for name, ready in (
+            ("See", "#see img"),
+            ("Step", "#step img"),
+            ("Translate", None),
+            ("Compare", "#compare img"),
+        ):
+            tab(page, name)
+            if ready is None:
+                page.get_by_label("German sentence").fill(SENTENCE)
+                page.get_by_role("button", name="Translate", exact=True).click()
+                ready = "#attention img"
+            page.locator(ready).first.wait_for()
+            path = tmp_path / f"{width}-{name}.png"
+            page.screenshot(path=path, full_page=True)
+            with Image.open(path) as picture:
+                assert picture.size[0] == WIDTHS[width][0], "nothing reaches past the screen"
+            assert page.evaluate("document.documentElement.scrollWidth") <= WIDTHS[width][0]
+
+    def test_it_starts_with_nothing(self, bare_address, opened):
+        page = opened(bare_address)
+        tab(page, "Translate")
+        page.get_by_text("No run was given").wait_for()
+        before = page.get_by_label("German sentence").input_value()
+        page.get_by_role("button", name="Another generated sentence").click()
+        page.wait_for_function("before => document.querySelector('textarea').value != before", arg=before)
+        page.get_by_role("button", name="Translate", exact=True).click()
+        page.wait_for_selector("#attention img")
+        tab(page, "Compare")
+        page.get_by_text("started without a run").wait_for()
