@@ -363,6 +363,13 @@ def changed(page: Any, where: str, before: str) -> str:
     return image(page, where)
 
 
+def picture(page: Any, name: str) -> str:
+    """The picture of that name, once it is chosen and shown."""
+    page.get_by_label(name, exact=True).check()
+    page.locator(f"#see img[alt^='{name} of']").wait_for()
+    return image(page, "#see")
+
+
 def typed(page: Any, label: str, value: Any) -> None:
     box = page.get_by_label(f"number input for {label}").locator("visible=true").first
     box.fill(str(value))
@@ -394,24 +401,29 @@ class TestPage:
         for label, value in (("Positions", 200), ("D, the model's width", 64)):
             typed(page, label, value)
             now = changed(page, "#see", now)
-        for name in ("Curves", "By distance", "Wavelengths"):
-            page.get_by_label(name, exact=True).check()
-            now = changed(page, "#see", now)
+        for name in ("Curves", "By distance", "Wavelengths", "Heat map"):
+            now = picture(page, name)
+            seen.add(now)
+        assert len(seen) == 5, "the first, before positions and D, and one of each name"
         choose(page, "relative", "rotary")
         page.locator("#see .facts", has_text="rotate, score_bias").wait_for()  # the pictures of both, not of one
-        now = image(page, "#see")
-        page.get_by_text("Turning", exact=True).click()
-        now = changed(page, "#see", now)
+        assert picture(page, "Scores") != (now := picture(page, "Turning"))
         typed(page, "Heads, among which D is divided", 4)
         now = changed(page, "#see", now)
-        page.get_by_text("Vectors", exact=True).click()
-        now = changed(page, "#see", now)
+        now = picture(page, "Vectors")
         box = page.get_by_label("relative_clip").first
         box.fill("4")
         now = changed(page, "#see", now)
         assert "score_bias" in page.locator("#see").inner_text()
         choose(page, "none")
         page.get_by_text("has nothing to draw").wait_for()
+
+    def test_a_control_touched_while_an_answer_is_on_its_way_is_heard(self, address, opened):
+        page = opened(address)
+        for name in ("Curves", "Heat map", "By distance"):
+            for value in (4096, 3000):
+                typed(page, "Positions", value)
+            picture(page, name)
 
     def test_the_number_of_a_step_is_what_the_hook_adds(self, address, opened):
         page = opened(address)

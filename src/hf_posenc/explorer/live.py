@@ -23,6 +23,12 @@ def live(fn: Callable, inputs: list, outputs: list, changed: list, touched: list
     gr.on(events, fn, inputs, outputs, trigger_mode="always_last", **RAW)
 
 
+def offered(now: Any, value: Any, **look: Any) -> dict:
+    """A control's update to `value`, which says nothing of the value where the control holds it: a reader who has
+    touched it since must not see it fall back."""
+    return gr.update(**look) if now == value else gr.update(value=value, **look)
+
+
 def readable(make: Callable[[], list], instead: Callable[[str], list]) -> list:
     """What `make` returns, or `instead` of the message that says why it could not."""
     try:

@@ -3,6 +3,7 @@ when it is opened, what is to be done then.
 """
 
 import json
+from collections.abc import Iterable
 from html import escape
 from typing import Any
 
@@ -23,7 +24,7 @@ from .choice import (
     needs_heads,
 )
 from .html import figure_html, note, problem, table_html, translation_html
-from .live import RAW, live, readable
+from .live import RAW, live, offered, readable
 from .pictures import pictures
 from .runs import (
     KINDS,
@@ -74,10 +75,10 @@ def see_tab(viewport: gr.Number) -> dict[str, Any]:
             )
             facts = f'<p class="facts">{escape(in_words(choice))}</p>'
             if not (made := pictures(choice)):
-                return [gr.Radio([], visible=False), facts + note(f"`{choice.name}` has nothing to draw.")]
+                return [gr.update(visible=False), facts + note(f"`{choice.name}` has nothing to draw.")]
             at = name if name in made else next(iter(made))
             html = figure_html(made[at].draw(), made[at].caption, f"{at} of {choice.name}", narrow)
-            return [gr.Radio(list(made), value=at, visible=True), facts + html]
+            return [offered(name, at, choices=pairs_of(made), visible=True), facts + html]
 
         return readable(drawn, lambda text: [gr.skip(), text])
 
@@ -207,10 +208,10 @@ def translate_tab(run: Run, viewport: gr.Number) -> None:
                 "order, for columns that every row looks at, and for where the diagonal is lost as the input grows."
             )
             return [
-                gr.Radio(list(pairs), value=chosen),
-                gr.Radio([one for one in KINDS if one in maps], value=which),
-                gr.Slider(maximum=max(2, layers), value=at, visible=layers > 1),
-                gr.Slider(maximum=max(2, heads), value=of, visible=heads > 1),
+                offered(system, chosen, choices=pairs_of(pairs)),
+                offered(kind, which, choices=pairs_of(one for one in KINDS if one in maps)),
+                offered(layer, at, maximum=max(2, layers), visible=layers > 1),
+                offered(head, of, maximum=max(2, heads), visible=heads > 1),
                 figure_html(figure, caption, f"{which} attention of {chosen}, layer {at}, head {of}", narrow),
             ]
 
@@ -247,8 +248,8 @@ def compare_tab(run: Run, viewport: gr.Number) -> dict[str, Any]:
                 figures[name], LOOK_FOR.get(name, ""), f"{name} on {at}", narrow
             )
             return [
-                gr.Dropdown(tests, value=at, visible=len(tests) > 1),
-                gr.Dropdown(list(figures), value=name, visible=True),
+                offered(test, at, choices=pairs_of(tests), visible=len(tests) > 1),
+                offered(which, name, choices=pairs_of(figures), visible=True),
                 html,
             ]
 
@@ -265,6 +266,11 @@ def first_encoding() -> str:
 
 def slider(least: int, most: int, value: int, **look: Any) -> gr.Slider:
     return gr.Slider(least, most, value, step=1, **look)
+
+
+def pairs_of(names: Iterable[str]) -> list[tuple[str, str]]:
+    """What a control offers, as gradio's updates want it: what is written, and what is meant."""
+    return [(name, name) for name in names]
 
 
 def knob_control(knob: Knob, *, visible: bool) -> Any:
