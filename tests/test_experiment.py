@@ -249,6 +249,15 @@ def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) ->
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
+def test_a_system_alone_goes_on_only_where_its_run_is_prepared(config: Path) -> None:
+    experiment = load(config)
+    for name, said in (("relative", "has not been for 'relative'; give the command without --system"),
+                       ("relativ", "no system 'relativ' in this config; choose from absolute, relative")):  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            run_system(experiment, name)
+    assert not experiment.folder.exists()
+
+
 def test_scores_of_an_older_version_are_made_again_without_training(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)

@@ -32,7 +32,7 @@ from .diagnostics import diagnose
 from .evaluation import score, translate_test_set
 from .hub import push_system, pushed
 from .modeling.tokenization_posenc import PosEncTokenizer
-from .preparation import shared_tokenizer, test_set, training_pairs, validation_pairs, whole
+from .preparation import settings_path, shared_tokenizer, test_set, training_pairs, validation_pairs, whole
 from .processes import refuse_difference
 from .settings import Experiment, System
 from .training import train
@@ -45,7 +45,13 @@ def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
 
     Under several processes all of them train and translate, each its share, and the first one scores.
     """
-    system = experiment.systems[name]
+    if (system := experiment.systems.get(name)) is None:
+        raise ValueError(f"There is no system {name!r} in this config; choose from {', '.join(experiment.systems)}.")
+    if not settings_path(experiment, system).exists():
+        raise ValueError(
+            f"A system goes on where its run has been prepared, but {experiment.folder} has not been for {name!r}; "
+            "give the command without --system, which prepares the run and trains what is missing."
+        )
     folder = experiment.folder / name
     steps = ("settings.yaml", "model", "scores.json", "pushed.json")
     refuse_difference({f"{name}/{step}": written(folder / step) for step in steps})
