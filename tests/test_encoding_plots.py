@@ -23,7 +23,7 @@ from hf_posenc.attention_maps import attention_maps
 from hf_posenc.attention_plots import attention_figures
 from hf_posenc.encoding_plots import many_positions, row_means, rows_step
 from hf_posenc.encoding_values import wavelengths
-from hf_posenc.figure_subjects import QUERIES, Extent, Subject, new_subjects, trained_subjects
+from hf_posenc.figure_subjects import Extent, Subject, new_subjects, trained_subjects
 from hf_posenc.figures import draw, figures
 from hf_posenc.plots import save_figure
 
@@ -174,7 +174,7 @@ def test_no_wave_is_drawn_that_is_not_there() -> None:
 
 @pytest.mark.parametrize("name", SCORING)
 def test_scores_drawn_are_the_hooks(name: str) -> None:
-    asked, q_NK = subject(name), normal(QUERIES, 1, WIDTH // 2, seed=0)[:, 0]
+    asked, q_NK = subject(name), normal(EXTENT.queries, 1, WIDTH // 2, seed=0)[:, 0]
     for layer in range(LAYERS):
         panels = [axes for axes in drawn(name)["scores"].axes if axes.lines]
         curves = lines(drawn(name)["scores"], min(layer, len(panels) - 1))  # layers that are alike share one
@@ -208,7 +208,7 @@ def test_vectors_by_distance_explain_biases_on_scores_and_values(name: str) -> N
 @pytest.mark.parametrize("name", ["rotary", "learned+rotary"])
 def test_turned_products_are_the_hooks(name: str) -> None:
     width = WIDTH // 2
-    q_NK = normal(QUERIES, 1, width, seed=0)[:, 0]
+    q_NK = normal(EXTENT.queries, 1, width, seed=0)[:, 0]
     of_queries = {f"random query {n + 1}": q_NK[n] for n in range(3)} | {
         "all channels alike": torch.ones(width).double()
     }

@@ -22,9 +22,9 @@ from transformers import BartConfig
 
 from hf_posenc import POSITION_ENCODINGS, PositionEncoding, register_position_encoding, sinusoids
 from hf_posenc.encoding_values import added_vectors
-from hf_posenc.explorer.choice import Choice, encodings_of, hooks_of, in_words, needs_heads
+from hf_posenc.explorer.choice import Choice, Subjects, has_sides, in_words, needs_heads, subjects_of
 from hf_posenc.explorer.html import figure_html, png, table_html, translation_html
-from hf_posenc.explorer.pictures import pictures
+from hf_posenc.explorer.pictures import pictures, readable_tokens
 from hf_posenc.explorer.runs import (
     Run,
     Translated,
@@ -38,31 +38,45 @@ from hf_posenc.explorer.runs import (
     translate,
 )
 from hf_posenc.explorer.steps import formula_of, step, wave_of
+from hf_posenc.figure_subjects import Extent, new_subjects
 from hf_posenc.tables import Table
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "quickstart" / "results.json"
 SENTENCE = "Ein Hund."
 
 
-def of(*encodings: str, **sizes: Any) -> Choice:
-    return Choice(encodings=encodings, **({"width": 24, "heads": 2, "positions": 16} | sizes))
+def of(*encodings: str, **sizes: Any) -> Subjects:
+    return subjects_of(Choice(encodings=encodings, **({"width": 24, "heads": 2} | sizes)))
 
 
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
 @pytest.mark.parametrize("encodings", REGISTERED + SUMS)
-def test_every_encoding_is_drawn_by_the_hooks_it_has(encodings):
-    choice = of(*encodings.split("+"))
-    made, hooks = pictures(choice), hooks_of(choice)
-    assert bool(made) == bool(hooks)
-    assert {"Turning"} & set(made) == ({"Turning"} if "rotate" in hooks else set())
-    assert ("Scores" in made) == ("score_bias" in hooks)
-    assert bool({"Heat map", "Influence"} & set(made)) == ("embed" in hooks)
-    for picture in made.values():
-        assert picture.caption.endswith(".") and len(np.unique(picture.draw().canvas.get_width_height())) >= 1
-    assert "hooks:" in in_words(choice)
+def test_every_encoding_is_drawn_by_the_hooks_it_has(encodings, side):
+    subjects = of(*encodings.split("+"), side=side)
+    hooks = subjects["attention"].answers
+    assert f"hooks: {', '.join(hooks) or 'none'}" in in_words(subjects["attention"])
+    for positions in (16, 70):
+        made = pictures(subjects, positions)
+        assert bool(made) == bool(hooks)
+        assert {"Turning"} & set(made) == ({"Turning"} if "rotate" in hooks else set())
+        assert ("Scores" in made) == ("score_bias" in hooks)
+        assert bool({"Heat map", "Influence"} & set(made)) == ("embed" in hooks)
+        for picture in made.values():
+            assert picture.caption.endswith(".") and picture.draw().axes
+
+
+def test_pictures_are_of_as_many_positions_as_are_chosen():
+    for positions, rows in ((3, 3), (60, 60), (61, 61), (400, 133)):
+        heat, distance = (
+            pictures(of("sinusoidal", "relative"), positions)[name].draw() for name in ("Heat map", "Scores")
+        )
+        assert heat.axes[0].images[0].get_array().shape == (rows, 24)
+        reach = min(positions - 1, 64)
+        assert list(distance.axes[0].lines[0].get_xdata()) == list(range(-reach, reach + 1))
 
 
 def test_a_picture_is_no_blank():
-    for picture in pictures(of("sinusoidal")).values():
+    for picture in pictures(of("sinusoidal"), 16).values():
         assert len(set(png(picture.draw()))) > 100
 
 
@@ -72,13 +86,14 @@ def test_an_encoding_of_ones_own_is_drawn_as_well(unregistered_after):
             return -(pos_BS[:, None, :] - pos_BQ[:, :, None]).abs()[:, None].to(q_BHQK.dtype)
 
     register_position_encoding("near", Near, summary="Near is dear.", shift_invariant=True)
-    assert set(pictures(of("near"))) == {"Scores"}, "a bias that no query changes has no vectors"
-    assert "-5.000000 in score" in " ".join(step(of("near"), 5, 0).lines)
+    assert set(pictures(of("near"), 16)) == {"Scores"}, "a bias that no query changes has no vectors"
+    assert "-5.000000 in score" in " ".join(step(of("near")["attention"], 5, 0).lines)
 
 
 def test_what_heads_do_not_change_has_no_control_for_them():
     assert needs_heads(("rotary",)) and needs_heads(("sinusoidal", "relative"))
     assert not needs_heads(("sinusoidal", "gru")) and not needs_heads(("none",))
+    assert has_sides(("gru",)) and has_sides(("rotary",)) and not has_sides(("learned", "sinusoidal"))
 
 
 @pytest.mark.parametrize(
@@ -88,11 +103,11 @@ def test_what_heads_do_not_change_has_no_control_for_them():
         ({"width": 7.5}, "D must be a whole number"),
         ({"width": None}, "but it is None"),
         ({"width": math.nan}, "but it is nan"),
-        ({"positions": -5}, "positions must be a whole number from 3"),
         ({"heads": True}, "heads must be a whole number"),
         ({"heads": 5}, "d_model must be a multiple of the number of heads"),
         ({"knobs": (("relative_clip", 10**9),)}, "`relative_clip` up to 4096"),
         ({"knobs": (("relative_clip", 0),)}, "1 or more"),
+        ({"knobs": (("relative_clip", None),)}, "relative_clip"),
         ({"encodings": ()}, "none is chosen"),
         ({"encodings": ("relative", "relative_key")}, "presets of one encoding"),
         ({"encodings": ("nonsense",)}, "no registered position encoding"),
@@ -100,30 +115,44 @@ def test_what_heads_do_not_change_has_no_control_for_them():
 )
 def test_what_cannot_be_drawn_is_refused_with_the_reason(change, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        pictures(Choice(**({"encodings": ("relative",), "width": 24, "heads": 2} | change)))
+        pictures(of(*change.pop("encodings", ("relative",)), **change), 16)
+
+
+@pytest.mark.parametrize("positions", [-5, 2, 4097, None, 7.5])
+def test_so_many_positions_cannot_be_drawn(positions):
+    with pytest.raises(ValueError, match="positions must be a whole number from 3 to 4096"):
+        pictures(of("relative"), positions)
 
 
 def test_positions_past_a_table_are_refused_by_the_encoding():
-    made = pictures(of("learned", positions=20, knobs=(("learned_max_positions", 10),)))
     with pytest.raises(ValueError, match="`learned` knows the positions 0 to 9"):
-        made["Heat map"].draw()
+        pictures(of("learned", knobs=(("learned_max_positions", 10),)), 20)["Heat map"].draw()
 
 
-@pytest.mark.parametrize(("hidden", "message"), [(512, "the page has time for"), (4096, "up to 20000000 parameters")])
-def test_what_takes_too_long_is_refused_before_it_is_made(hidden, message):
-    with pytest.raises(ValueError, match=message):
-        pictures(of("lstm", width=512, positions=24, knobs=(("lstm_hidden_size", hidden),)))["Influence"].draw()
+def test_what_takes_too_long_is_refused_before_it_is_made():
+    with pytest.raises(ValueError, match="up to 20000000 parameters, but this one has 34078744"):
+        of("lstm", knobs=(("lstm_hidden_size", 2048),))
+    wide = new_subjects("lstm", {"d_model": 1024}, "encoder", Extent())["influence"]
+    with pytest.raises(ValueError, match="the page has time for 2e"):
+        readable_tokens(wide, 24)
+    assert readable_tokens(of("lstm", width=8)["influence"], 3) == 3
+
+
+def test_what_is_costly_is_drawn_of_fewer_tokens():
+    made = pictures(of("lstm", width=32, heads=1, knobs=(("lstm_hidden_size", 512),)), 24)["Influence"]
+    assert made.draw().axes[0].images[0].get_array().shape == (16, 16)
+    assert made.caption.endswith("drawn at D = 32 and 16 tokens.")
 
 
 @pytest.mark.parametrize("width", [1, 7, 50])
 def test_a_wave_is_written_with_the_numbers_of_the_formula(width):
-    choice = of("sinusoidal", width=width, heads=1)
+    one = of("sinusoidal", width=width, heads=1)["attention"]
     for channel in range(width):
-        wave = wave_of(encodings_of(choice), choice, channel)
+        wave = wave_of(one, channel)
         assert wave is not None and wave.amplitude == pytest.approx(1)
         assert wave.divisor == pytest.approx(10000 ** (2 * (channel // 2) / width), rel=1e-6)
         for position in (0, 3, 500):
-            found = step(choice, position, channel)
+            found = step(one, position, channel)
             expected = float(sinusoids(torch.tensor(position), width, torch.float64)[channel])
             assert found.value == pytest.approx(expected, abs=1e-12)
             assert f"{expected:.6f}" in found.lines[0]
@@ -131,17 +160,17 @@ def test_a_wave_is_written_with_the_numbers_of_the_formula(width):
 
 
 def test_the_number_of_a_step_is_the_hooks_own(registered):
-    choice = of(registered)
-    found = step(choice, 5, 3)
+    one = of(registered)["attention"]
+    found = step(one, 5, 3)
     if registered in ("sinusoidal", "learned"):
-        assert found.value == added_vectors(encodings_of(choice), 24, 6)[5, 3]
+        assert found.value == added_vectors(one.positions, 24, 6)[5, 3]
     else:
         assert found.value is None
     assert found.lines
 
 
 def test_a_turned_unit_is_cosine_and_sine():
-    (line,) = step(of("rotary", heads=1), 5, 0).lines
+    (line,) = step(of("rotary", heads=1)["attention"], 5, 0).lines
     assert f"{math.cos(5):+.6f} in channel 0, {math.sin(5):+.6f} in channel 1" in line
 
 
@@ -155,7 +184,9 @@ def test_the_formula_is_that_of_the_docstring():
 def test_a_step_off_the_vector_is_refused():
     for position, channel in ((0, 24), (0, -1), (-1, 0), (10**6, 0), (1.5, 0), (None, 0)):
         with pytest.raises(ValueError, match="must be a whole number"):
-            step(of("sinusoidal"), position, channel)
+            step(of("sinusoidal")["attention"], position, channel)
+    with pytest.raises(ValueError, match="The layer must be a whole number from 1 to 1"):
+        step(of("relative")["attention"], 0, 0, layer=2)
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +213,30 @@ def run(run_folder: Path) -> Run:
 
 def test_systems_are_those_with_a_model(run: Run):
     assert run.systems == ["relative", "rnn", "short", "strange"], "first those of the results, in their order"
+
+
+def test_trained_encodings_are_those_of_the_checkpoint(run: Run):
+    model, _ = run.loaded("relative")
+    for side, where in (("encoder", slice(None)), ("decoder", slice(0, 4))):
+        subjects = run.subjects("relative", side)
+        table_LVK = getattr(model.model, side).positions[0].keys.detach().double().numpy()
+        figure = pictures(subjects, 4)["Vectors"].draw()
+        shown = [axes.images[0].get_array() for axes in figure.axes if axes.images]
+        rows = np.arange(-3, 4)[where] + (table_LVK.shape[1] - 1) // 2
+        for layer, table_VK in enumerate(table_LVK):
+            np.testing.assert_allclose(shown[2 * layer], table_VK[rows].T, atol=1e-6)
+            one = subjects["attention"]
+            found = step(one, 2, 1, layer + 1)
+            score = table_VK[rows[1], 1] / one.head_width**0.5
+            assert any(f"2 tokens back {score:+.6f} in score" in line for line in found.lines)
+            assert ("ahead" in " ".join(found.lines)) == (side == "encoder")
+    assert "trained: D" in in_words(one) and "decoder" in in_words(one)
+    with pytest.raises(ValueError, match="posenc_rnn_nmt"):
+        run.subjects("rnn", "encoder")
+    with pytest.raises(ValueError, match="'bart'"):
+        run.subjects("strange", "encoder")
+    with pytest.raises(ValueError, match="`learned` knows the positions 0 to 11"):
+        pictures(run.subjects("short", "encoder"), 16)["Heat map"].draw()
 
 
 def test_a_sentence_is_translated_by_each_system_or_the_reason_is_given(run: Run):
@@ -264,7 +319,7 @@ def test_what_people_write_is_no_html():
     evil = "<script>alert(1)</script>"
     written = translation_html(evil, Translated(text=evil)) + translation_html("a", Translated(problem=evil))
     written += table_html(Table([evil], [[evil]], evil))
-    written += figure_html(pictures(of("sinusoidal"))["Curves"].draw(), evil, f'"{evil}', 1000)
+    written += figure_html(pictures(of("sinusoidal"), 16)["Curves"].draw(), evil, f'"{evil}', 1000)
     assert "<script>" not in written and written.count("&lt;script&gt;") >= 6
 
 
@@ -407,7 +462,9 @@ class TestPage:
         assert len(seen) == 5, "the first, before positions and D, and one of each name"
         choose(page, "relative", "rotary")
         page.locator("#see .facts", has_text="rotate, score_bias").wait_for()  # the pictures of both, not of one
-        assert picture(page, "Scores") != (now := picture(page, "Turning"))
+        before = picture(page, "Scores")
+        now = picture(page, "Turning")
+        assert now != before
         typed(page, "Heads, among which D is divided", 4)
         now = changed(page, "#see", now)
         now = picture(page, "Vectors")

@@ -64,11 +64,18 @@ def draw_scores(axes: Axes, scores_NHS: np.ndarray, distances: np.ndarray) -> No
 
 
 def turning_figure(
-    even_HS: np.ndarray, random_NHS: np.ndarray, channels_KS: np.ndarray, distances: np.ndarray, *, title: str
+    even_HS: np.ndarray,
+    random_NHS: np.ndarray,
+    channels_CS: np.ndarray,
+    distances: np.ndarray,
+    *,
+    head_width: int,
+    title: str,
 ) -> Figure:
     """q . k of a query of length 1 and a key equal to it, by the distance over which `rotate` has turned them.
 
-    On the left queries with all channels alike (`even_HS`) and random ones; on the right each channel by itself.
+    On the left queries with all channels alike (`even_HS`) and random ones; on the right each channel by itself,
+    or C of them if a head has more, each for those around it.
     """
     figure = Figure(figsize=(WIDTH_INCHES, 3.4), layout="constrained")
     curves, image_axes = figure.subplots(1, 2)
@@ -78,8 +85,8 @@ def turning_figure(
         curves.plot(distances, even_S, color="black", linewidth=1.8, label=name)
     curves.axhline(0, color=LIMIT_COLOUR, linewidth=0.6, zorder=0.5)
     label(curves, DISTANCE, "q . k, 1 before turning")
-    extent = (distances[0] - 0.5, distances[-1] + 0.5, len(channels_KS) - 0.5, -0.5)
-    image = heat_map(image_axes, channels_KS, limit=largest(channels_KS), extent=extent)
+    extent = (distances[0] - 0.5, distances[-1] + 0.5, head_width - 0.5, -0.5)
+    image = heat_map(image_axes, channels_CS, limit=largest(channels_CS), extent=extent)
     label(image_axes, DISTANCE, "channel of a head, by itself")
     colour_bar(figure, image, image_axes, "q . k")
     legend(figure, [*curves.lines, *curves.collections])

@@ -93,6 +93,7 @@ def value_vectors(
     return answer.expand(len(distances), heads, 1, width)[:, :, 0].transpose(0, 1).numpy()
 
 
+@torch.enable_grad()
 def influence(positions: PositionEncodings, x_NTD: Tensor) -> np.ndarray:
     """How much token j moves what `embed` makes of token i (i, j): the root of the mean squared norm of the Jacobian
     d out_i / d x_j over N sentences, divided by sqrt(D), so that an `embed` that changes nothing has 1 on its diagonal.

@@ -1,6 +1,7 @@
 """What a figure of an encoding is of: one side of a model, new or from a checkpoint, checked before it is computed."""
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,21 +24,31 @@ from .tables import HOOKS
 # default, with its heads; for what is read token by token, narrow, because its picture costs D backward passes a token.
 USES = {"vectors": 50, "narrower vectors": 20, "attention": 512, "influence": 64}
 HEADS = 8
-SENTENCES, QUERIES = 2, 256
+SENTENCES = 2
 LARGEST = 2**26  # numbers in one array; in float64 half a GiB
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extent:
-    """How much is drawn: the first `positions`, `many` of them, `distances` either way, sentences of `tokens`."""
+    """How much is drawn: the first `positions`, `many` of them, `distances` either way, sentences of `tokens`; random
+    `queries`, and `channels` of a head that are shown one by one, at most."""
 
     positions: int = 20
     many: int = 45000
     distances: int = 32
     tokens: int = 24
+    queries: int = 256
+    channels: int = 64
 
     def __post_init__(self) -> None:
-        for name, least in (("positions", 3), ("many", 3), ("distances", 1), ("tokens", 2)):
+        for name, least in (
+            ("positions", 3),
+            ("many", 3),
+            ("distances", 1),
+            ("tokens", 2),
+            ("queries", 1),
+            ("channels", 1),
+        ):
             if (value := getattr(self, name)) < least:
                 raise ValueError(
                     f"`{name}` must be {least} or more, or there is no figure, but it is {value}; raise it."
@@ -80,15 +91,21 @@ class Subject:
             )
         self.head_width = self.width // self.heads
         self.check_size()
-        stack = {"causal": side == "decoder", "num_layers": self.layers, "num_heads": self.heads}
+        sizes = {"causal": side == "decoder", "num_layers": self.layers, "num_heads": self.heads}
+        self.build = partial(build_position_encodings, self.name, config, **sizes)
         with torch.device("meta"):
-            empty = build_position_encodings(self.name, config, **stack)
+            empty = self.build()
         self.answers = [hook for hook in HOOKS if empty.answered(hook)]
-        self.has_parameters = any(True for _ in empty.parameters())
-        if not self.answers:
-            raise ValueError(
-                f"A figure shows what hooks answer, but `{self.name}` answers none; name another encoding."
-            )
+        self.parameters = sum(parameter.numel() for parameter in empty.parameters())
+        self.has_weights = bool(empty.state_dict())
+
+    def showing(self, extent: Extent) -> "Subject":
+        """The same encodings with another extent, whether or not they know so many positions: their hooks will say."""
+        assert self.positions, "made once for all extents"
+        other = copy(self)
+        other.extent = extent
+        other.check_size()
+        return other
 
     def check_size(self) -> None:
         reach = 2 * self.extent.distances + 1
@@ -96,7 +113,10 @@ class Subject:
             (f"d_model={self.width}", self.width**2),
             (f"positions={self.extent.positions} of d_model={self.width}", self.extent.positions * self.width),
             (f"many={self.extent.many} of d_model={self.width}", self.extent.many * self.width),
-            (f"distances={self.extent.distances}", reach * max(reach, self.heads * (self.head_width + QUERIES))),
+            (
+                f"distances={self.extent.distances}",
+                reach * max(reach, self.heads * (self.head_width + self.extent.queries)),
+            ),
             (f"tokens={self.extent.tokens} of d_model={self.width}", self.extent.tokens * self.width**2),
         ):
             if size > LARGEST:
@@ -106,9 +126,10 @@ class Subject:
     def stack(self) -> Any:
         return getattr(self.model().double().eval(), f"get_{self.side}")()
 
-    @property
+    @cached_property
     def positions(self) -> PositionEncodings:
-        return self.stack.positions
+        """Those of the model; without weights, no model is needed."""
+        return self.stack.positions if self.has_weights else self.build().double().eval()
 
     @cached_property
     def adds_by_position(self) -> bool:
@@ -128,7 +149,7 @@ class Subject:
 
     @property
     def in_words(self) -> str:
-        state = {(True, True): " (trained)", (True, False): " (untrained)"}.get((self.has_parameters, self.trained), "")
+        state = (" (trained)" if self.trained else " (untrained)") if self.parameters else ""
         return f"{self.name}{state}, {self.side}" if self.side == "decoder" or self.trained else f"{self.name}{state}"
 
     def sentences(self) -> Tensor:
@@ -140,12 +161,15 @@ class Subject:
         return self.stack.embed(ids, None).detach()
 
 
-def new_subjects(name: str, settings: Mapping[str, Any], side: str, extent: Extent) -> dict[str, Subject]:
-    """A registered encoding or a sum, untrained, for each use; `settings` are fields of the config."""
+def new_subjects(
+    name: str, settings: Mapping[str, Any], side: str, extent: Extent, widths: Mapping[str, int] = USES
+) -> dict[str, Subject]:
+    """A registered encoding or a sum, untrained, for each use; `settings` are fields of the config, `widths` d_model
+    where they have none."""
     parts_of(name)
     small = {"vocab_size": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 1, "decoder_ffn_dim": 1}
     subjects = {}
-    for use, width in USES.items():
+    for use, width in widths.items():
         given = {key: value for key, value in settings.items() if use == "attention" or "heads" not in key}
         width = settings.get("d_model", width)
         several = use == "attention" and isinstance(width, int) and not width % (2 * HEADS)
@@ -153,7 +177,7 @@ def new_subjects(name: str, settings: Mapping[str, Any], side: str, extent: Exte
         try:
             config = PosEncConfig(**(small | heads | {"d_model": width} | given | {"position_encoding_type": name}))
         except StrictDataclassError as error:  # a value of another type, in two lines and without a remedy
-            raise ValueError(f"{' '.join(str(error).split())}; write knob=value with such a value.") from error
+            raise ValueError(f"{' '.join(str(error).split())}; give it such a value.") from error
         subjects[use] = Subject(config, side, extent, partial(new_model, config))
     return subjects
 

@@ -4,7 +4,8 @@ Which ones is decided by what an instance answers (`embed`, `rotate`, `score_bia
 `embed` adds by position or reads its neighbours; never by a name.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,15 @@ from .encoding_plots import (
 )
 from .encoding_values import added_vectors, biases, influence, key_vectors, normal, turned_products, value_vectors
 from .encoding_values import wavelengths as wavelengths_of
-from .figure_subjects import QUERIES, Extent, Subject, new_subjects, trained_subjects
+from .figure_subjects import Extent, Subject, new_subjects, trained_subjects
 from .plots import save_figure
 
 FORMATS = ("png", "svg")
-Made = Iterator[tuple[str, Figure]]
-# Waves are recognised in so many positions, however many are drawn.
-LISTENED = 1000
+Drawings = dict[str, Callable[[], Figure]]
+# Waves are recognised in so many positions, however many are drawn, and measured in so many more.
+RECOGNISED, LISTENED = 200, 1000
+# Two marks on a logarithmic scale stand apart by this factor, or the second is left out.
+APART = 1.5
 
 
 def draw(
@@ -59,6 +62,9 @@ def draw(
         subjects = [new_subjects(name, settings, side, extent) for name in dict.fromkeys(names)]
     else:
         raise ValueError("Figures are of an encoding, but none is named; name one or more, or give --checkpoint.")
+    for of in (one["vectors"] for one in subjects):
+        if not of.answers:
+            raise ValueError(f"A figure shows what hooks answer, but `{of.name}` answers none; name another encoding.")
     to.mkdir(parents=True, exist_ok=True)
     for one in subjects:
         for name, figure in figures(one):
@@ -85,89 +91,130 @@ def of_checkpoint(
     return subjects
 
 
-def figures(subjects: Mapping[str, Subject]) -> Made:
+def figures(subjects: Mapping[str, Subject]) -> Iterator[tuple[str, Figure]]:
     """Every figure and its name, one after the other: they are large."""
+    one = subjects["vectors"]
+    prefix = "-".join(
+        [one.name, *(["trained"] if one.trained else []), *(["decoder"] if one.side == "decoder" else [])]
+    )
+    for name, draw_it in drawings(subjects).items():
+        yield f"{prefix}-{name}", draw_it()
+
+
+def drawings(subjects: Mapping[str, Subject]) -> Drawings:
+    """What can be drawn, by name, and not drawn yet; nothing of an encoding that answers no hook."""
     vectors, attention = subjects["vectors"], subjects["attention"]
-    prefix = "-".join([vectors.name, *(["trained"] if vectors.trained else []),
-                       *(["decoder"] if vectors.side == "decoder" else [])])  # fmt: skip
-    made: list[Made] = []
-    if "embed" in vectors.answers and vectors.adds_by_position:
-        made.append(of_vectors(vectors, subjects["narrower vectors"]))
+    made: Drawings = {}
+    if "embed" in vectors.answers and subjects["influence"].adds_by_position:
+        made |= of_vectors(vectors, subjects.get("narrower vectors", vectors))
     elif "embed" in vectors.answers:
-        made.append(of_reading(subjects["influence"]))
+        made |= of_reading(subjects["influence"])
     if "rotate" in attention.answers:
-        made.append(of_turning(attention))
+        made |= of_turning(attention)
     if "score_bias" in attention.answers:
-        made.append(of_scores(attention))
+        made |= of_scores(attention)
     if {"score_bias", "value_bias"} & set(attention.answers):
-        made.append(of_tables(attention))
-    for name, figure in (pair for pairs in made for pair in pairs):
-        yield f"{prefix}-{name}", figure
+        made |= of_tables(attention)
+    return made
 
 
-def of_vectors(subject: Subject, narrower: Subject) -> Made:
+def of_vectors(subject: Subject, narrower: Subject) -> Drawings:
     """What is added by position."""
     positions, width, extent, name = subject.positions, subject.width, subject.extent, subject.in_words
-    first = added_vectors(positions, width, extent.positions)
-    yield "positions", first_positions(first, title=f"{name}: added to the first {len(first)} positions, D = {width}")
+
+    def first(subject: Subject) -> np.ndarray:
+        return added_vectors(subject.positions, subject.width, extent.positions)
+
+    def listened(number: int) -> np.ndarray:
+        number = max(3, min(number, extent.many, subject.longest or number))
+        return wavelengths_of(added_vectors(positions, width, number))
+
+    def widths() -> Figure:
+        both = {narrower.width: first(narrower), width: first(subject)}
+        return widths_compared(both, title=f"{name}: two widths D")
+
+    def waves() -> Figure:
+        marks: dict[str, float] = {}
+        lines = {f"{number} positions": number for number in (extent.many, extent.positions)}
+        if (rows := rows_step(extent.many)) > 1:
+            lines |= {f"{2 * rows} positions (two rows)": 2 * rows}
+        for what, at in lines.items():
+            if all(max(at, other) > APART * min(at, other) for other in marks.values()):
+                marks[what] = at
+        return wavelength_figure(listened(LISTENED), marks, title=f"{name}: wavelength by channel, D = {width}")
+
+    def many() -> Figure:
+        title = f"{name}: added to the first {extent.many} positions, D = {width}"
+        return many_positions(added_vectors(positions, width, extent.many), listened(LISTENED), title=title)
+
+    def lengths() -> Figure:
+        vectors = added_vectors(positions, width, extent.many)
+        return norms(vectors, title=f"{name}: lengths of the vectors added, D = {width}")
+
+    def near() -> Figure:
+        vectors = added_vectors(positions, width, 2 * extent.distances + 1)
+        return products(vectors, title=f"{name}: products of the vectors added, D = {width}")
+
+    first_title = f"{name}: added to the first {extent.positions} positions, D = {width}"
+    made: Drawings = {"positions": lambda: first_positions(first(subject), title=first_title), "many": many}
     if narrower.width != width:
-        small = added_vectors(narrower.positions, narrower.width, extent.positions)
-        yield "widths", widths_compared({narrower.width: small, width: first}, title=f"{name}: two widths D")
-    yield "channels", channel_curves(first, title=f"{name}: single channels, D = {width}")
-    many = added_vectors(positions, width, extent.many)
-    waves = wavelengths_of(many[:LISTENED])
-    if np.isfinite(waves).any():
-        rows = 2 * rows_step(len(many))
-        marks: dict[str, float] = {f"{len(first)} positions": len(first), f"{len(many)} positions": len(many)}
-        marks |= {f"{rows} positions (two rows)": rows}
-        yield "wavelengths", wavelength_figure(waves, marks, title=f"{name}: wavelength by channel, D = {width}")
-    yield "many", many_positions(many, waves, title=f"{name}: added to the first {len(many)} positions, D = {width}")
-    near = added_vectors(positions, width, 2 * extent.distances + 1)
-    yield "products", products(near, title=f"{name}: products of the vectors added, D = {width}")
-    if subject.has_parameters:
-        yield "lengths", norms(many, title=f"{name}: lengths of the vectors added, D = {width}")
+        made["widths"] = widths
+    made["channels"] = lambda: channel_curves(first(subject), title=f"{name}: single channels, D = {width}")
+    if np.isfinite(listened(RECOGNISED)).any():
+        made["wavelengths"] = waves
+    made["products"] = near
+    if subject.parameters:
+        made["lengths"] = lengths
+    return made
 
 
-def of_reading(subject: Subject) -> Made:
+def of_reading(subject: Subject) -> Drawings:
     """What is read token by token."""
-    told = influence(subject.positions, subject.sentences())
-    title = f"{subject.in_words}: influence of token j on what becomes of token i, D = {subject.width}"
-    yield "influence", influence_figure(told, title=title)
+
+    def drawn() -> Figure:
+        told = influence(subject.positions, subject.sentences())
+        title = f"{subject.in_words}: influence of token j on what becomes of token i, D = {subject.width}"
+        return influence_figure(told, title=title)
+
+    return {"influence": drawn}
 
 
-def of_turning(subject: Subject) -> Made:
+def of_turning(subject: Subject) -> Drawings:
     """What `rotate` makes of products; each layer's, where layers differ."""
-    heads, width, distances = subject.heads, subject.head_width, subject.distances
-    random_NHK = normal(QUERIES, 1, width).expand(-1, heads, -1)
-    queries = {
-        "even": torch.ones(1, heads, width, dtype=torch.float64),
-        "random": random_NHK,
-        "channels": torch.eye(width, dtype=torch.float64)[:, None].expand(-1, heads, -1),
-    }
-    products_of = [
-        {
-            name: turned_products(subject.positions, q_NHK / q_NHK.norm(dim=-1, keepdim=True), distances, layer)
-            for name, q_NHK in queries.items()
-        }
-        for layer in range(subject.layers)
-    ]
-    same = alike(np.stack([one["random"] for one in products_of]))
-    for layer, one in enumerate(products_of[:1] if same else products_of, 1):
-        where = f"{subject.in_words}{'' if same else f', layer {layer}'}"
+    heads, width, distances, most = subject.heads, subject.head_width, subject.distances, subject.extent.channels
+    shown = ((np.arange(min(most, width)) + 0.5) * width / min(most, width)).astype(int)
+    random_NHK = normal(subject.extent.queries, 1, width).expand(-1, heads, -1)
+    even_1HK = torch.ones(1, heads, width, dtype=torch.float64)
+    channels_CHK = torch.eye(width, dtype=torch.float64)[shown, None].expand(-1, heads, -1)
+
+    def turned(q_NHK: torch.Tensor, layer: int) -> np.ndarray:
+        return turned_products(subject.positions, q_NHK / q_NHK.norm(dim=-1, keepdim=True), distances, layer)
+
+    def drawn(layer: int, where: str) -> Figure:
         title = f"{where}: product of a query and an equal key, K = {width}{standing(subject)}"
-        drawn = turning_figure(one["even"][0], one["random"], one["channels"][:, 0], distances, title=title)
-        yield "turning" if same else f"turning-layer-{layer}", drawn
+        even, random, channels = (turned(q_NHK, layer) for q_NHK in (even_1HK, random_NHK, channels_CHK))
+        return turning_figure(even[0], random, channels[:, 0], distances, head_width=width, title=title)
+
+    layers = range(subject.layers)
+    if alike(np.stack([turned(random_NHK[:1], layer) for layer in layers])):
+        return {"turning": partial(drawn, 0, subject.in_words)}
+    named = {layer: f"{subject.in_words}, layer {layer + 1}" for layer in layers}
+    return {f"turning-layer-{layer + 1}": partial(drawn, layer, where) for layer, where in named.items()}
 
 
-def of_scores(subject: Subject) -> Made:
+def of_scores(subject: Subject) -> Drawings:
     """What is added to scores, for queries with channels of deviation 1, the same ones in every head."""
-    q_NHK = normal(QUERIES, 1, subject.head_width).expand(-1, subject.heads, -1)
-    scores = [biases(subject.positions, q_NHK, subject.distances, layer) for layer in range(subject.layers)]
-    title = f"{subject.in_words}: score added by distance, K = {subject.head_width}{standing(subject)}"
-    yield "scores", score_figure(np.stack(scores), subject.distances, title=title)
+
+    def drawn() -> Figure:
+        q_NHK = normal(subject.extent.queries, 1, subject.head_width).expand(-1, subject.heads, -1)
+        scores = [biases(subject.positions, q_NHK, subject.distances, layer) for layer in range(subject.layers)]
+        title = f"{subject.in_words}: score added by distance, K = {subject.head_width}{standing(subject)}"
+        return score_figure(np.stack(scores), subject.distances, title=title)
+
+    return {"scores": drawn}
 
 
-def of_tables(subject: Subject) -> Made:
+def of_tables(subject: Subject) -> Drawings:
     """The vectors that are as good as added to keys and values, where there are any."""
     sizes = subject.heads, subject.head_width, subject.distances
     asked = {"score_bias": ("keys", key_vectors), "value_bias": ("values", value_vectors)}
@@ -177,9 +224,9 @@ def of_tables(subject: Subject) -> Made:
         if hook in subject.answers
     }
     whole = {name: [one for one in table if one is not None] for name, table in found.items()}
-    if tables := {name: np.stack(table) for name, table in whole.items() if len(table) == subject.layers}:
-        title = f"{subject.in_words}: vectors by distance, K = {subject.head_width}{standing(subject)}"
-        yield "vectors", vector_figure(tables, subject.distances, title=title)
+    tables = {name: np.stack(table) for name, table in whole.items() if len(table) == subject.layers}
+    title = f"{subject.in_words}: vectors by distance, K = {subject.head_width}{standing(subject)}"
+    return {"vectors": lambda: vector_figure(tables, subject.distances, title=title)} if tables else {}
 
 
 def standing(subject: Subject) -> str:

@@ -16,7 +16,8 @@ import gradio as gr
 
 from .html import CSS, NARROW
 from .runs import Run
-from .tabs import compare_tab, see_tab, step_tab, translate_tab
+from .tabs_encoding import see_tab, step_tab
+from .tabs_run import compare_tab, translate_tab
 
 
 def launch(run: Run, *, port: int | None = None, **options: Any) -> Any:
@@ -32,9 +33,9 @@ def page(run: Run) -> gr.Blocks:
         gr.Markdown("# Seeing position\nWhat a position encoding adds, does, and changes in a translation.")
         viewport = gr.Number(value=NARROW, visible=False)
         with gr.Tab("See"):
-            see_first = see_tab(viewport)
+            see_first = see_tab(run, viewport)
         with gr.Tab("Step"):
-            step_first = step_tab(viewport)
+            step_first = step_tab(run, viewport)
         with gr.Tab("Translate"):
             translate_tab(run, viewport)
         with gr.Tab("Compare") as compare:

@@ -18,7 +18,7 @@ from ..attention_maps import AttentionMap, marked, pieces
 from ..checkpoints import check_weights
 from ..comparison import rows_of
 from ..encoding_plots import AMOUNTS, colour_bar, heat_map, label, titled
-from ..figure_subjects import new_model
+from ..figure_subjects import Extent, Subject, new_model, trained_subjects
 from ..generator import generate_pairs
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_rnn_nmt import RnnNmtConfig
@@ -68,6 +68,7 @@ class Run:
             )
         self.folder, self.lock = folder, Lock()
         self.load = lru_cache(maxsize=LOADED)(self._load)
+        self.subjects = lru_cache(maxsize=LOADED)(self._subjects)
         self.results = lru_cache(maxsize=1)(self._results)
         self.systems = list(demonstrations()) if folder is None else list(self.folders())
 
@@ -92,10 +93,7 @@ class Run:
     def _load(self, system: str) -> tuple[Any, Any]:
         if self.folder is None:
             return eager(new_model(demonstrations()[system])), demonstration_tokenizer()
-        if (folder := self.folders().get(system)) is None:
-            raise ValueError(
-                f"A system has a model in the run's folder, but {system!r} has none there; choose another."
-            )
+        folder = self.folder_of(system)
         families = (PosEncConfig.model_type, RnnNmtConfig.model_type)
         if (found := AutoConfig.from_pretrained(folder).model_type) not in families:
             raise ValueError(
@@ -104,6 +102,17 @@ class Run:
             )
         check_weights(folder)
         return eager(AutoModelForSeq2SeqLM.from_pretrained(folder)), AutoTokenizer.from_pretrained(folder)
+
+    def _subjects(self, system: str, side: str) -> dict[str, Subject]:
+        """The trained encodings of one side of a system."""
+        return trained_subjects(self.folder_of(system), side, Extent())
+
+    def folder_of(self, system: str) -> Path:
+        if (folder := self.folders().get(system)) is None:
+            raise ValueError(
+                f"A system has a model in the run's folder, but {system!r} has none there; choose another."
+            )
+        return folder
 
     def loaded(self, system: str) -> tuple[Any, Any]:
         with self.lock:

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..encoding_values import added_vectors, adds_by_position, embedded, wavelengths
+from ..encoding_values import added_vectors, embedded, wavelengths
+from ..figure_subjects import Subject
+from ..figures import LISTENED
 from ..modeling.position import PositionEncodings
-from ..modeling.positions import POSITION_ENCODINGS, longest_length
-from .choice import MOST_POSITIONS, Choice, checked_number, encodings_of, hooks_of
-from .pictures import LISTENED
+from ..modeling.positions import POSITION_ENCODINGS, parts_of
+from ..tables import HOOKS
+from .choice import MOST_POSITIONS, checked_number
 
 EXACT = 1e-6
 # How many channels of an answer are written out.
@@ -56,39 +58,37 @@ class Step:
 def formula_of(name: str) -> str:
     """The indented lines of the docstring of the module that defines an encoding; "" if it has none."""
     encoding = POSITION_ENCODINGS[name].encoding
-    if not any(getattr(encoding, hook) is not None for hook in ("embed", "rotate", "score_bias", "value_bias")):
+    if not any(getattr(encoding, hook) for hook in HOOKS):
         return ""
     text = sys.modules[encoding.__module__].__doc__ or ""
     lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
     return "\n".join(part.strip(", ") for line in lines for part in line.split(",    "))
 
 
-def step(choice: Choice, position: int, channel: int) -> Step:
-    """The number for one position and channel; a ValueError for one that the encoding does not have."""
+def step(subject: Subject, position: int, channel: int, layer: int = 1) -> Step:
+    """The number for one position and channel, in a layer counted from 1; a ValueError for what there is not."""
     position = checked_number("The position", position, 0, MOST_POSITIONS)
-    channel = checked_number(f"The channel (D = {choice.width})", channel, 0, choice.width - 1)
-    hooks = hooks_of(choice)
-    formula = "\n".join(filter(None, map(formula_of, choice.encodings)))
-    longest = longest_length(choice.name, choice.config())
-    if not hooks:
+    channel = checked_number(f"The channel (D = {subject.width})", channel, 0, subject.width - 1)
+    layer = checked_number("The layer", layer, 1, subject.layers) - 1
+    formula = "\n".join(filter(None, map(formula_of, parts_of(subject.name))))
+    if not subject.answers:
         return Step(formula, ["It answers no hook: nothing is added and nothing is turned, wherever a token stands."])
-    positions = encodings_of(choice)
-    if "embed" in hooks and adds_by_position(positions, choice.width, longest):
-        return added(choice, positions, position, channel, formula)
     lines = []
-    if "embed" in hooks:
+    if "embed" in subject.answers:
+        if subject.adds_by_position:
+            return added(subject, position, channel, formula)
         lines.append(
             "What stands here afterwards depends on the token and its neighbours, so no position has a number of its "
             "own: the tab See shows who moves whom."
         )
-    return Step(formula, lines + answers(choice, positions, position, channel, hooks))
+    return Step(formula, lines + answers(subject, position, channel, layer))
 
 
-def added(choice: Choice, positions: PositionEncodings, position: int, channel: int, formula: str) -> Step:
+def added(subject: Subject, position: int, channel: int, formula: str) -> Step:
     """Of what is added by position: read from `embed`, and from a wave if the channel is one."""
-    number = value_added(positions, choice.width, position, channel)
-    what = f"channel {channel} at position {position}, D = {choice.width}"
-    wave = wave_of(positions, choice, channel)
+    number = value_added(subject.positions, subject.width, position, channel)
+    what = f"channel {channel} at position {position}, D = {subject.width}"
+    wave = wave_of(subject, channel)
     if wave is not None and abs(wave.at(position) - number) < EXACT:
         length = 2 * math.pi * wave.divisor
         lines = [
@@ -97,9 +97,13 @@ def added(choice: Choice, positions: PositionEncodings, position: int, channel: 
             f"{length:.6g} positions.",
         ]
         return Step(formula, lines, number)
-    chance = any(True for _ in positions.parameters())
-    source = "Drawn at random: the encoding is untrained." if chance else "This channel is no single wave."
-    return Step(formula, [f"{what}: {number:.6f}", source], number)
+    chance = (
+        "Learned: the table of a trained model has it."
+        if subject.trained
+        else ("Drawn at random: the encoding is untrained.")
+    )
+    return Step(formula, [f"{what}: {number:.6f}", chance if subject.parameters else "This channel is no single wave."],
+                number)  # fmt: skip
 
 
 @torch.no_grad()
@@ -109,10 +113,10 @@ def value_added(positions: PositionEncodings, width: int, position: int, channel
     return float(embedded(positions, zeros_11D, torch.tensor([[position]]))[0, 0, channel])
 
 
-def wave_of(positions: PositionEncodings, choice: Choice, channel: int) -> Wave | None:
+def wave_of(subject: Subject, channel: int) -> Wave | None:
     """The wave that a channel is over the positions, None if it is none or never comes round."""
-    listened = min(LISTENED, longest_length(choice.name, choice.config()) or LISTENED)
-    values_P = added_vectors(positions, choice.width, listened)[:, channel]
+    listened = min(LISTENED, subject.longest or LISTENED)
+    values_P = added_vectors(subject.positions, subject.width, listened)[:, channel]
     length = float(wavelengths(values_P[:, None])[0]) if listened > 2 else math.nan
     if not math.isfinite(length):
         return None
@@ -124,26 +128,28 @@ def wave_of(positions: PositionEncodings, choice: Choice, channel: int) -> Wave 
 
 
 @torch.no_grad()
-def answers(choice: Choice, positions: PositionEncodings, position: int, channel: int, hooks: list[str]) -> list[str]:
-    """What the hooks of attention answer to a unit vector: turned at the position, or looking so far ahead and back."""
-    heads, width = choice.heads, choice.width // choice.heads
+def answers(subject: Subject, position: int, channel: int, layer: int) -> list[str]:
+    """What the hooks of attention answer to a unit vector: turned at the position, or looking so far back and ahead."""
+    positions, heads, width = subject.positions, subject.heads, subject.head_width
     head, within = divmod(channel, width)
     unit_1H1K = torch.zeros(1, heads, 1, width, dtype=torch.float64)
     unit_1H1K[0, head, 0, within] = 1
-    here, lines = torch.tensor([[position]]), []
-    query = f"A query that is 1 in channel {within}{f' of head {head}' if heads > 1 else ''} and 0 elsewhere"
-    if "rotate" in hooks:
-        turned_K = positions.rotate(unit_1H1K, unit_1H1K, here, 0)[0][0, head, 0]
+    lines = []
+    query = f"A query that is 1 in channel {within}{f' of head {head + 1}' if heads > 1 else ''} and 0 elsewhere"
+    if "rotate" in subject.answers:
+        turned_K = positions.rotate(unit_1H1K, unit_1H1K, torch.tensor([[position]]), layer)[0][0, head, 0]
         lines.append(f"{query} becomes at position {position}: {nonzero(turned_K)}.")
-    ends = {f"{position} tokens ahead": (0, position), f"{position} tokens back": (position, 0)}
+    ends = {f"{position} tokens back": (position, 0)}
+    if subject.side == "encoder":  # a decoder's query sees nothing ahead
+        ends = {f"{position} tokens ahead": (0, position)} | ends
     for where, (own, other) in ends.items() if position else [("at its own position", (0, 0))]:
         asked, seen = torch.tensor([[own]]), torch.tensor([[other]])
-        if "score_bias" in hooks:
-            score = positions.score_bias(unit_1H1K, asked, seen, 0).expand(1, heads, 1, 1)[0, head, 0, 0]
+        if "score_bias" in subject.answers:
+            score = positions.score_bias(unit_1H1K, asked, seen, layer).expand(1, heads, 1, 1)[0, head, 0, 0]
             lines.append(f"{query} gives a key {where} {float(score):+.6f} in score.")
-        if "value_bias" in hooks:
+        if "value_bias" in subject.answers:
             alone = torch.ones(1, heads, 1, 1, dtype=torch.float64)
-            value = positions.value_bias(alone, asked, seen, 0).expand(1, heads, 1, width)[0, head, 0, within]
+            value = positions.value_bias(alone, asked, seen, layer).expand(1, heads, 1, width)[0, head, 0, within]
             lines.append(f"Attention to a key {where} alone adds {float(value):+.6f} to that channel of the output.")
     return lines
 
