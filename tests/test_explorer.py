@@ -1,6 +1,7 @@
 """The explorer: what it shows is what the hooks answer, and the page, in a real browser, shows it to everyone."""
 
 import importlib.util
+import itertools
 import math
 import os
 import re
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,16 @@ import numpy as np
 import pytest
 import torch
 from conftest import REGISTERED, SUMS, TEXTS_VOCABULARY, tiny_model
+from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from PIL import Image
 from transformers import BartConfig
 
 from hf_posenc import POSITION_ENCODINGS, PositionEncoding, register_position_encoding, sinusoids
 from hf_posenc.encoding_values import added_vectors
+from hf_posenc.explorer import drawing
 from hf_posenc.explorer.choice import Choice, Subjects, has_sides, in_words, needs_heads, subjects_of
-from hf_posenc.explorer.html import figure_html, png, table_html, translation_html
+from hf_posenc.explorer.drawing import png
+from hf_posenc.explorer.html import figure_html, table_html, translation_html
 from hf_posenc.explorer.pictures import pictures, readable_tokens
 from hf_posenc.explorer.runs import (
     Run,
@@ -78,6 +83,32 @@ def test_pictures_are_of_as_many_positions_as_are_chosen():
 def test_a_picture_is_no_blank():
     for picture in pictures(of("sinusoidal"), 16).values():
         assert len(set(png(picture.draw()))) > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encodings", ["sinusoidal", "learned", "rotary", "relative", "gru"])
+def test_a_layout_is_looked_for_once_and_fits_all_that_are_alike(encodings, monkeypatch):
+    """The same figure is the same picture; another with its layout stands where its own would be, and is not cut."""
+    monkeypatch.setattr(drawing, "LAYOUTS", kept := OrderedDict())
+    alike, borrowed = {}, 0
+    for width, positions in itertools.product((8, 50, 100, 512), (3, 10, 64, 100, 150, 1000)):
+        for name, picture in pictures(of(encodings, width=width, heads=1), positions).items():
+            kept.clear()
+            first = png(picture.draw())
+            assert png(figure := picture.draw()) == first
+            assert isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine), "no layout was looked for"
+            ((like, (boxes, texts)),) = kept.items()
+            if (name, like) in alike:
+                kept[like], other = alike[name, like], picture.draw()
+                png(other)
+                borrowed += 1
+                for box, axes in zip(boxes, other.axes, strict=True):
+                    np.testing.assert_allclose(axes.get_position(original=True).extents, box.extents, atol=0.02)
+                inside = other.get_tightbbox().padded(-0.03)
+                assert inside.x0 >= 0 and inside.x1 <= other.get_figwidth(), (name, width, positions)
+                assert inside.y0 >= 0 and inside.y1 <= other.get_figheight(), (name, width, positions)
+            alike.setdefault((name, like), (boxes, texts))
+    assert borrowed > 3
 
 
 def test_an_encoding_of_ones_own_is_drawn_as_well(unregistered_after):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,8 @@ class Subject:
         self.name: str = getattr(
             config, "position_encoding_type" if side == "encoder" else f"{side}_position_encoding_type"
         )
-        self.side, self.trained, self.model = side, trained, model
+        self.side, self.trained = side, trained
+        self.made = cache(lambda: model().double().eval())
         self.longest = longest_length(self.name, config)
         self.extent = extent.within(self.longest)
         self.width: int = config.d_model
@@ -92,17 +93,17 @@ class Subject:
         self.head_width = self.width // self.heads
         self.check_size()
         sizes = {"causal": side == "decoder", "num_layers": self.layers, "num_heads": self.heads}
-        self.build = partial(build_position_encodings, self.name, config, **sizes)
+        build = partial(build_position_encodings, self.name, config, **sizes)
+        self.built = cache(lambda: build().double().eval())
         with torch.device("meta"):
-            empty = self.build()
+            empty = build()
         self.answers = [hook for hook in HOOKS if empty.answered(hook)]
         self.parameters = sum(parameter.numel() for parameter in empty.parameters())
         self.has_weights = bool(empty.state_dict())
 
     def showing(self, extent: Extent) -> "Subject":
         """The same encodings with another extent, whether or not they know so many positions: their hooks will say."""
-        assert self.positions, "made once for all extents"
-        other = copy(self)
+        other = copy(self)  # with the same `made`
         other.extent = extent
         other.check_size()
         return other
@@ -122,14 +123,14 @@ class Subject:
             if size > LARGEST:
                 raise ValueError(f"A figure is made of at most {LARGEST} numbers, but {what} needs {size}; lower it.")
 
-    @cached_property
+    @property
     def stack(self) -> Any:
-        return getattr(self.model().double().eval(), f"get_{self.side}")()
+        return getattr(self.made(), f"get_{self.side}")()
 
-    @cached_property
+    @property
     def positions(self) -> PositionEncodings:
         """Those of the model; without weights, no model is needed."""
-        return self.stack.positions if self.has_weights else self.build().double().eval()
+        return self.stack.positions if self.has_weights else self.built()
 
     @cached_property
     def adds_by_position(self) -> bool:

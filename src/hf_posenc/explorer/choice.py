@@ -10,7 +10,7 @@ from ..tables import HOOKS
 
 WIDEST, MOST_HEADS, MOST_POSITIONS, LARGEST_KNOB = 1024, 64, 4096, 4096
 # How wide at most an encoding is made of what is costly to read.
-READ_WIDTH = 32
+READ_WIDTH = 24
 MOST_PARAMETERS = 20_000_000
 SIDES = ("encoder", "decoder")
 Subjects = dict[str, Subject]

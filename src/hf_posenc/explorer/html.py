@@ -1,24 +1,17 @@
 """What the explorer writes: figures, tables, notes and messages as HTML. All text in it is escaped."""
 
-import base64
-import io
 import textwrap
 from html import escape
-from threading import Lock
 from typing import Any
 
-import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from PIL import Image
 
 from ..plots import FONT_SIZE
 from ..tables import Table
+from .drawing import address, png
 
-# What a figure is drawn at, and how wide it is, in inches, where a page is too narrow for its print size.
-DPI, NARROW, NARROW_INCHES, NARROW_TITLE = 110, 640, 3.9, 48
-# matplotlib does not promise that two threads can draw.
-DRAWING = Lock()
+# How wide a figure is, in inches, and its title, in letters, where a page is too narrow for its print size.
+NARROW, NARROW_INCHES, NARROW_TITLE = 640, 3.9, 48
 CSS = """
 .gradio-container { max-width: 72rem !important; margin: auto; }
 figure.picture { margin: 0; }
@@ -79,18 +72,5 @@ def figure_html(figure: Figure, caption: str, name: str, viewport: Any) -> str:
         if title := figure.get_suptitle():
             lines = (textwrap.fill(line, NARROW_TITLE) for line in title.splitlines())
             figure.suptitle("\n".join(lines), fontsize=FONT_SIZE)
-    image = base64.b64encode(png(figure)).decode()
     text = f"<figcaption>{escape(caption)}</figcaption>"
-    return f'<figure class="picture"><img alt="{escape(name)}" src="data:image/png;base64,{image}">{text}</figure>'
-
-
-def png(figure: Figure) -> bytes:
-    """The figure as a PNG, for the screen: packed for speed more than for size."""
-    with DRAWING:
-        figure.set_dpi(DPI)
-        canvas = FigureCanvasAgg(figure)
-        canvas.draw()
-        pixels = np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])
-    packed = io.BytesIO()
-    Image.fromarray(pixels).save(packed, "png", compress_level=1)
-    return packed.getvalue()
+    return f'<figure class="picture"><img alt="{escape(name)}" src="{address(png(figure))}">{text}</figure>'

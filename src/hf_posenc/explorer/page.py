@@ -6,6 +6,7 @@ A session's choices live in its browser, and nothing that one reader does change
 other server for anything. Needs the extra "explorer".
 """
 
+import gc
 import os
 from typing import Any
 
@@ -13,7 +14,11 @@ from typing import Any
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 import gradio as gr
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
+from .drawing import FOLDER, PICTURES
 from .html import CSS, NARROW
 from .runs import Run
 from .tabs_encoding import see_tab, step_tab
@@ -25,7 +30,17 @@ def launch(run: Run, *, port: int | None = None, **options: Any) -> Any:
     theme = gr.themes.Base(
         primary_hue="blue", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "Consolas", "monospace"]
     )
-    return page(run).launch(server_port=port, theme=theme, css=CSS, ssr_mode=False, footer_links=[], **options)
+    routes = {"routes": [Route(f"/{FOLDER}/{{key}}.png", picture)]}
+    look: dict[str, Any] = {"theme": theme, "css": CSS, "ssr_mode": False, "footer_links": []}
+    made = page(run)
+    gc.freeze()  # or every few pictures one waits while all that was imported is searched for garbage
+    return made.launch(server_port=port, app_kwargs=routes, **look, **options)
+
+
+async def picture(request: Request) -> Response:
+    if (found := PICTURES.get(request.path_params["key"])) is None:
+        return Response("This picture is gone; ask for it again by touching a control.", status_code=404)
+    return Response(found, media_type="image/png", headers={"Cache-Control": "private, max-age=86400, immutable"})
 
 
 def page(run: Run) -> gr.Blocks:

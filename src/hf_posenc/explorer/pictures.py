@@ -20,7 +20,7 @@ ROWS = 60
 CURVE, PAIRS, REACH = 100, 256, 64
 QUERIES, CHANNELS = 16, 32
 # What is read token by token costs D backward passes a token: so many tokens, and so much work at most.
-FEWEST_TOKENS, MOST_TOKENS, MOST_WORK = 4, 24, 2e10
+FEWEST_TOKENS, MOST_TOKENS, MOST_WORK = 4, 16, 2e10
 
 NAMES = {
     "positions": "Heat map",
