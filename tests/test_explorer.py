@@ -170,9 +170,10 @@ def test_what_takes_too_long_is_refused_before_it_is_made():
 
 
 def test_what_is_costly_is_drawn_of_fewer_tokens():
-    made = pictures(of("lstm", width=32, heads=1, knobs=(("lstm_hidden_size", 512),)), 24)["Influence"]
-    assert made.draw().axes[0].images[0].get_array().shape == (16, 16)
-    assert made.caption.endswith("drawn at D = 32 and 16 tokens.")
+    made = pictures(of("lstm", width=32, heads=1, knobs=(("lstm_hidden_size", 1024),)), 24)["Influence"]
+    tokens = readable_tokens(of("lstm", width=32, heads=1, knobs=(("lstm_hidden_size", 1024),))["influence"], 24)
+    assert 4 < tokens < 16
+    assert made.caption.endswith(f"drawn at D = 24 and {tokens} tokens.")
 
 
 @pytest.mark.parametrize("width", [1, 7, 50])
@@ -499,6 +500,10 @@ class TestPage:
         typed(page, "Heads, among which D is divided", 4)
         now = changed(page, "#see", now)
         now = picture(page, "Vectors")
+        page.get_by_label("relative_clip").first.focus()  # the mouse stays where it was
+        colours = [page.get_by_label(name, exact=True).evaluate("radio => getComputedStyle(radio).backgroundColor")
+                   for name in ("Vectors", "Scores")]  # fmt: skip
+        assert colours[0] != colours[1], "what is chosen looks so"
         box = page.get_by_label("relative_clip").first
         box.fill("4")
         now = changed(page, "#see", now)
@@ -527,6 +532,21 @@ class TestPage:
             denominator = 10000 ** (2 * (channel // 2) / width)
             function = math.cos if channel % 2 else math.sin
             assert shown == pytest.approx(function(position / denominator), abs=1e-9), "as the formula says"
+
+    def test_a_trained_encoding_is_seen_and_stepped_through(self, address, opened, run: Run):
+        page = opened(address)
+        for name in ("See", "Step"):
+            tab(page, name)
+            page.get_by_label("Encodings of").locator("visible=true").click()
+            page.get_by_role("option", name="relative, as trained").locator("visible=true").click()
+            page.get_by_label("decoder", exact=True).locator("visible=true").check()
+        typed(page, "Layer", 2)
+        table_LVK = run.loaded("relative")[0].model.decoder.positions[0].keys.detach()
+        score = float(table_LVK[1, 0, 6 % table_LVK.shape[2]]) / table_LVK.shape[2] ** 0.5
+        page.locator("#step", has_text=f"5 tokens back {score:+.6f} in score").wait_for()
+        tab(page, "See")
+        page.locator("#see .facts", has_text="relative in the decoder, trained").wait_for()
+        assert not page.get_by_label("D, the model's width").locator("visible=true").count()
 
     def test_a_sentence_is_translated_side_by_side_and_attention_is_shown(self, address, opened, run: Run):
         page = opened(address)

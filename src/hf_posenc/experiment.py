@@ -47,14 +47,14 @@ def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
     """
     if (system := experiment.systems.get(name)) is None:
         raise ValueError(f"There is no system {name!r} in this config; choose from {', '.join(experiment.systems)}.")
+    folder = experiment.folder / name
+    steps = ("settings.yaml", "model", "scores.json", "pushed.json")
+    refuse_difference({f"{name}/{step}": written(folder / step) for step in steps})
     if not settings_path(experiment, system).exists():
         raise ValueError(
             f"A system goes on where its run has been prepared, but {experiment.folder} has not been for {name!r}; "
             "give the command without --system, which prepares the run and trains what is missing."
         )
-    folder = experiment.folder / name
-    steps = ("settings.yaml", "model", "scores.json", "pushed.json")
-    refuse_difference({f"{name}/{step}": written(folder / step) for step in steps})
     if not scored(folder, system):
         tokenizer = shared_tokenizer(experiment)
         if not (folder / "model").exists():

@@ -14,6 +14,9 @@ from .drawing import address, png
 NARROW, NARROW_INCHES, NARROW_TITLE = 640, 3.9, 48
 CSS = """
 .gradio-container { max-width: 72rem !important; margin: auto; }
+/* gradio paints a chosen one white while the mouse is over it */
+.gradio-container input[type=radio]:checked { background-image: var(--radio-circle) !important;
+  background-color: var(--checkbox-background-color-selected) !important; }
 figure.picture { margin: 0; }
 figure.picture img { width: 100%; max-width: 52rem; height: auto; background: white; border-radius: 6px; }
 figure.picture figcaption, .note { margin-top: .5rem; max-width: 52rem; line-height: 1.45; }

@@ -146,14 +146,15 @@ def step_tab(run: Run, viewport: gr.Number) -> dict[str, Any]:
                 gr.update(visible=new),
                 gr.update(visible=not new or has_sides((name,))),
                 gr.update(visible=layers > 1, maximum=max(2, layers)),
+                gr.update(maximum=one.width - 1),
                 gr.update(visible=new),
                 gr.update(visible=compares),
             ]
             return ["".join(parts), *looks]
 
-        return readable(written, lambda text: [text, *[gr.skip()] * 5])
+        return readable(written, lambda text: [text, *[gr.skip()] * 6])
 
-    outputs = [shown, encoding, side, layer, width, other]
+    outputs = [shown, encoding, side, layer, channel, width, other]
     live(stepped, inputs, outputs, [of.change, encoding.change], [side, layer, position, channel, width, other])
     return {"fn": stepped, "inputs": inputs, "outputs": outputs} | RAW
 
