@@ -46,7 +46,8 @@ from hf_posenc.explorer.steps import formula_of, step, wave_of
 from hf_posenc.figure_subjects import Extent, new_subjects
 from hf_posenc.tables import Table
 
-RESULTS = Path(__file__).parent.parent / "docs" / "results" / "quickstart" / "results.json"
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "docs" / "results" / "quickstart" / "results.json"
 SENTENCE = "Ein Hund."
 
 
@@ -371,13 +372,14 @@ in_a_browser = [
 WIDTHS = {"desktop": (1280, 900), "phone": (390, 844)}
 
 
-def served(*arguments: str) -> Iterator[str]:
-    """The page of `python -m hf_posenc explorer`, as a user starts it."""
+def served(*arguments: str, folder: Path | None = None) -> Iterator[str]:
+    """The page of `python -m hf_posenc explorer`, as a user starts it, or of a Space's folder, as the Hub starts it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "hf_posenc", "explorer", *arguments, "--port", str(port)]
-    with subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}) as server:
+    command = ["app.py"] if folder else ["-m", "hf_posenc", "explorer", *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GRADIO_SERVER_PORT": str(port)}
+    with subprocess.Popen([sys.executable, *command], env=environment, cwd=folder) as server:
         try:
             until = time.monotonic() + 120
             while server.poll() is None and time.monotonic() < until:
@@ -418,7 +420,11 @@ def opened(chromium, tmp_path: Path) -> Iterator[Any]:
     def page_at(address: str, width: str = "desktop") -> Any:
         size = dict(zip(("width", "height"), WIDTHS[width], strict=True))
         browser = chromium.launch_persistent_context(
-            tmp_path / f"browser-{len(browsers)}", executable_path=BROWSER, args=OPTIONS, viewport=size
+            tmp_path / f"browser-{len(browsers)}",
+            executable_path=BROWSER,
+            args=OPTIONS,
+            viewport=size,
+            has_touch=width == "phone",
         )
         browsers.append(browser)
         page = browser.new_page()
@@ -620,6 +626,18 @@ class TestPage:
         page.keyboard.press("Enter")
         page.locator("#step .number").wait_for()
 
+    def test_it_works_by_finger(self, address, opened):
+        page = opened(address, "phone")
+        before = image(page, "#see")
+        slider = page.get_by_label("range slider for Positions").first
+        slider.scroll_into_view_if_needed()
+        track = slider.bounding_box()
+        page.touchscreen.tap(track["x"] + track["width"] / 2, track["y"] + track["height"] / 2)
+        changed(page, "#see", before)
+        assert 1900 < int(slider.input_value()) < 2200
+        page.get_by_role("tab", name="Step").tap()
+        page.locator("#step .number").wait_for()
+
     @pytest.mark.parametrize("width", WIDTHS)
     def test_it_fits_the_screen(self, address, opened, width, tmp_path):
         page = opened(address, width)
@@ -640,6 +658,15 @@ class TestPage:
             with Image.open(path) as picture:
                 assert picture.size[0] == WIDTHS[width][0], "nothing reaches past the screen"
             assert page.evaluate("document.documentElement.scrollWidth") <= WIDTHS[width][0]
+
+    def test_a_space_runs_with_what_its_folder_holds(self, run_folder, opened, tmp_path):
+        for source, to in (("space", ""), ("src/hf_posenc", "hf_posenc")):
+            shutil.copytree(ROOT / source, tmp_path / "space" / to, dirs_exist_ok=True)
+        shutil.copytree(run_folder, tmp_path / "space" / "run")
+        for space in served(folder=tmp_path / "space"):
+            page = opened(space)
+            page.get_by_label("Encodings of").locator("visible=true").click()
+            page.get_by_role("option", name="short, as trained").wait_for()
 
     def test_it_starts_with_nothing(self, bare_address, opened):
         page = opened(bare_address)
