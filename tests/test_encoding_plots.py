@@ -308,7 +308,33 @@ def test_what_is_no_vector_is_not_drawn_as_one(unregistered_after: None) -> None
     register_position_encoding("bent", Bent, summary="Bent.", shift_invariant=False)
     made = dict(figures(new_subjects("bent", {"encoder_layers": 2}, "encoder", EXTENT)))
     assert set(made) == {"bent-turning-layer-1", "bent-turning-layer-2", "bent-scores"}
-    assert len(lines(made["bent-turning-layer-1"])) > 8
+    for layer in (1, 2):
+        figure = made[f"bent-turning-layer-{layer}"]
+        for head in range(1, 9):
+            expected = 0.9 ** (head * layer * np.arange(13.0))
+            np.testing.assert_allclose(lines(figure)[f"all channels alike, head {head}"], expected, rtol=1e-5)
+        np.testing.assert_allclose(image(figure), np.tile(0.9 ** (layer * np.arange(13.0)), (64, 1)), rtol=1e-5)
+
+
+def test_marks_of_wavelengths_do_not_hide_each_other() -> None:
+    for positions, many, expected in (
+        (20, 45000, ["45000 positions", "20 positions", "500 positions (two rows)"]),
+        (100, 110, ["110 positions"]),
+        (20, 40, ["40 positions", "20 positions"]),
+    ):
+        extent = Extent(positions=positions, many=many)
+        (figure,) = [
+            one for name, one in figures(new_subjects("sinusoidal", {}, "encoder", extent)) if "waveleng" in name
+        ]
+        assert [text.get_text() for text in figure.axes[0].texts] == expected
+
+
+def test_many_channels_are_shown_by_some_of_them() -> None:
+    extent = Extent(distances=3, channels=8)
+    (figure,) = dict(figures(new_subjects("rotary", {"d_model": 96}, "encoder", extent))).values()
+    (all_channels,) = dict(figures(new_subjects("rotary", {"d_model": 96}, "encoder", Extent(distances=3)))).values()
+    np.testing.assert_allclose(image(figure), image(all_channels)[[0, 2, 3, 5, 6, 8, 9, 11]])
+    assert figure.axes[1].get_ylim() == all_channels.axes[1].get_ylim() == (11.5, -0.5)
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
