@@ -254,6 +254,8 @@ def test_influence_is_the_slope_of_the_hook(name: str) -> None:
 def test_a_decoder_is_drawn_to_the_query_only() -> None:
     made = dict(figures(new_subjects("relative", {}, "decoder", EXTENT)))
     assert image(made["relative-decoder-vectors"]).shape[1] == 7
+    (reading,) = dict(figures(new_subjects("lstm", {}, "decoder", EXTENT))).values()
+    assert np.ma.filled(image(reading), 0)[np.triu_indices(4, 1)].max() == 0, "nothing is read that is yet to come"
 
 
 OWN = '''

@@ -81,6 +81,12 @@ def test_pictures_are_of_as_many_positions_as_are_chosen():
         assert list(distance.axes[0].lines[0].get_xdata()) == list(range(-reach, reach + 1))
 
 
+def test_a_decoder_has_no_keys_behind_the_query():
+    for side, last in (("encoder", 15), ("decoder", 0)):
+        figure = pictures(of("relative", side=side), 16)["Scores"].draw()
+        assert figure.axes[0].lines[0].get_xdata()[-1] == last
+
+
 def test_a_picture_is_no_blank():
     for picture in pictures(of("sinusoidal"), 16).values():
         assert len(set(png(picture.draw()))) > 100
