@@ -23,6 +23,7 @@ from playwright.sync_api import Error, sync_playwright
 
 from hf_posenc import POSITION_ENCODINGS
 
+PATIENCE = 3000
 # Moves a slider to a value, and resolves to the milliseconds until the new picture is on the screen; null if none came.
 MOVE = """([label, value]) => new Promise(done => {
   const slider = [...document.querySelectorAll('input[type=range]')].find(
@@ -37,10 +38,10 @@ MOVE = """([label, value]) => new Promise(done => {
     requestAnimationFrame(() => done(performance.now() - start));
   });
   watch.observe(place, {subtree: true, childList: true, attributes: true});
-  setTimeout(() => { watch.disconnect(); done(null); }, 3000);
+  setTimeout(() => { watch.disconnect(); done(null); }, PATIENCE);
   slider.value = value;
   slider.dispatchEvent(new Event('input', {bubbles: true}));
-})"""
+})""".replace("PATIENCE", str(PATIENCE))
 WIDTH, POSITIONS = "D, the model's width", "Positions"
 
 
@@ -112,9 +113,13 @@ def measure(page: Any, encoding: str, options: argparse.Namespace) -> None:
         name = page.locator("#see img").get_attribute("alt").split(" of ")[0]
         cells = []
         for (label, value), step in zip(start.items(), (2, 1), strict=True):
-            times = [page.evaluate(MOVE, [label, value - step * turn]) for turn in range(1, options.rounds + 1)]
+            if page.evaluate(MOVE, [label, value - step]) is None:
+                cells.append("the same")
+                continue
+            moves = [[label, value - step * turn] for turn in range(2, options.rounds + 2)]
+            times = [page.evaluate(MOVE, one) or PATIENCE for one in moves]
             page.evaluate(MOVE, [label, value])
-            cells.append("the same" if None in times else f"{median(times):.0f} ({max(times):.0f})")
+            cells.append(f"{median(times):.0f} ({max(times):.0f})")
         print(f"| {encoding} | {name} | {' | '.join(cells)} |", flush=True)
 
 
