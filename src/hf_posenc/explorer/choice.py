@@ -64,17 +64,13 @@ def knobs_of(encodings: tuple[str, ...]) -> dict[str, Knob]:
 
 def needs_heads(encodings: tuple[str, ...]) -> bool:
     """Whether the heads make a difference: they do not where only the embedded tokens are changed."""
-    return bool(hooks_beyond_embed(encodings))
+    entries = [POSITION_ENCODINGS[name].encoding for name in encodings]
+    return any(getattr(entry, hook) is not None for entry in entries for hook in HOOKS if hook != "embed")
 
 
 def has_sides(encodings: tuple[str, ...]) -> bool:
     """Whether a decoder's differs from an encoder's: it does where keys or tokens to come are seen or not."""
     return needs_heads(encodings) or any(POSITION_ENCODINGS[name].has_state for name in encodings)
-
-
-def hooks_beyond_embed(encodings: tuple[str, ...]) -> set[str]:
-    entries = [POSITION_ENCODINGS[name].encoding for name in encodings]
-    return {hook for hook in HOOKS if hook != "embed" for entry in entries if getattr(entry, hook) is not None}
 
 
 def in_words(subject: Subject) -> str:
