@@ -110,6 +110,23 @@ def entries(sides: str) -> list[PositionEncodingEntry]:
     return [POSITION_ENCODINGS[name] for name in sides.replace(" to ", "+").split("+")]
 
 
+class Remembered:
+    """A memory that holds one state for each sentence, and what is kept after it."""
+
+    def __init__(self, before: Tensor) -> None:
+        self.before, self.kept = before, None
+
+    def of(self, *scope) -> "Remembered":
+        return self
+
+    def last(self, name: str, width: int) -> Tensor:
+        return self.before[:, :width]
+
+    def keep(self, name: str, new: Tensor) -> Tensor:
+        self.kept = new
+        return new
+
+
 def sentences(*shape: int, seed: int = 1, vocab_size: int = 29) -> Tensor:
     """Random token ids without special ones."""
     return torch.randint(4, vocab_size, shape, generator=torch.Generator().manual_seed(seed))

@@ -4,13 +4,13 @@ import copy
 
 import pytest
 import torch
-from conftest import BEFORE_5_18, entries, padded, sentences, tiny_config, tiny_model
+from conftest import BEFORE_5_18, Remembered, entries, padded, sentences, tiny_config, tiny_model
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache, StaticCache
 
-from hf_posenc import POSITION_ENCODINGS, PosEncForConditionalGeneration
+from hf_posenc import POSITION_ENCODINGS, Place, PosEncForConditionalGeneration
 from hf_posenc.modeling.cache import RememberingLayer, StaticRememberingLayer
 from hf_posenc.modeling.masks import new_tokens, positions_of
 
@@ -251,7 +251,7 @@ def test_given_positions_win_over_the_mask(sides):
 
 def test_positions_count_the_tokens_that_the_mask_lets_through():
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 0, 0, 1, 1], [1, 1, 1, 0, 0]])
-    assert positions_of(mask).tolist() == [[0, 0, 0, 1, 2], [0, 0, 0, 1, 2], [0, 1, 2, 0, 0]]
+    assert positions_of(mask, 5).tolist() == [[0, 0, 0, 1, 2], [0, 0, 0, 1, 2], [0, 1, 2, 0, 0]]
 
 
 # The facts that the registry states
@@ -272,6 +272,16 @@ def test_adding_a_number_to_all_positions_changes_the_logits_exactly_where_the_r
 
 
 @torch.no_grad()
+def test_reversing_the_source_reverses_the_memory_exactly_where_the_registry_says_so(sides, source):
+    encoder = tiny_model(sides).model.encoder
+    memory, reversed_memory = encoder(source).last_hidden_state, encoder(source.flip(1)).last_hidden_state
+    if all(entry.reversal_blind for entry in entries(sides.partition(" to ")[0])):
+        torch.testing.assert_close(reversed_memory, memory.flip(1), **EXACT)
+    else:
+        assert (reversed_memory - memory.flip(1)).abs().max() > 1e-3
+
+
+@torch.no_grad()
 def test_the_encoder_ignores_the_order_exactly_where_the_registry_says_so(sides, source):
     encoder, order = tiny_model(sides).model.encoder, torch.tensor([3, 0, 5, 1, 4, 2])
     memory, shuffled = encoder(source).last_hidden_state, encoder(source[:, order]).last_hidden_state
@@ -283,17 +293,16 @@ def test_the_encoder_ignores_the_order_exactly_where_the_registry_says_so(sides,
 
 @torch.no_grad()
 def test_an_encoding_has_a_state_exactly_where_the_registry_says_so(sides):
-    """Where there is one, padding leaves it as it was, and without one to go on from nobody pays for states."""
+    """Where there is one, padding leaves it as it was."""
     decoder, x, at = tiny_model(sides).model.decoder, torch.randn(3, 9, 16).double(), torch.arange(9)[None]
     for entry, encoding in zip(entries(sides.rpartition(" to ")[2]), decoder.positions, strict=True):
-        assert entry.has_state == (encoding.state_width is not None)
+        memory = Remembered(torch.randn(3, 64).double().tanh())
         if encoding.embed is not None:
-            assert encoding.embed(x, at, None, None)[1] is None
+            encoding.embed(x, Place(at, at, HOLES == 1, memory=memory))
+        assert entry.has_state == encoding.has_state == (memory.kept is not None)
         if entry.has_state:
-            before = torch.randn(3, encoding.state_width).double().tanh()
-            _, states = encoding.embed(x, at, HOLES == 1, before)
-            assert states.shape == (3, 9, encoding.state_width)
-            advanced = (states != torch.cat((before[:, None], states[:, :-1]), dim=1)).any(-1)
+            before = memory.before[:, None, : memory.kept.shape[-1]]
+            advanced = (memory.kept != torch.cat((before, memory.kept[:, :-1]), dim=1)).any(-1)
             assert torch.equal(advanced, HOLES == 1)
 
 
@@ -313,7 +322,8 @@ def test_the_cache_remembers_exactly_where_the_registry_says_so(sides):
 
 def test_an_entry_is_called_like_the_class_it_stands_for(registered):
     entry = POSITION_ENCODINGS[registered]
-    encoding = entry(tiny_config(registered), causal=True, num_layers=2, num_heads=2, head_width=8)
+    config = tiny_config(registered)
+    encoding = entry(config, config.side("decoder"))
     assert type(encoding) is entry.encoding
     assert entry.summary.endswith(".")
 
@@ -364,7 +374,7 @@ def test_an_encoding_that_is_not_used_creates_no_parameters(sides):
     model, bare = tiny_model(sides), tiny_model("none")
     assert others(model) == {name for name, _ in bare.named_parameters()}
     for stack in (model.model.encoder, model.model.decoder):
-        assert len(stack.positions) == len(stack.position_encoding_type.split("+"))
+        assert len(stack.positions) == len(stack.side.encoding.split("+"))
 
 
 def test_a_new_model_is_initialised_and_a_seed_gives_it_again(family):

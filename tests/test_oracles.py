@@ -5,21 +5,27 @@ import math
 
 import pytest
 import torch
-from conftest import sentences, tiny_config, tiny_model
+from conftest import Remembered, sentences, tiny_config, tiny_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM, LlamaConfig, MarianConfig, MarianModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
+from transformers.models.phi.modeling_phi import PhiRotaryEmbedding
 
-from hf_posenc import PosEncConfig, PosEncModel, sinusoids
+from hf_posenc import Place, PosEncConfig, PosEncModel, sinusoids
 from hf_posenc.modeling.attention import Attention
 from hf_posenc.modeling.position import PositionEncodings
 from hf_posenc.modeling.positions import build_position_encodings
 from hf_posenc.modeling.recurrence import read_in_order
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
-STACK = {"causal": False, "num_layers": 2, "num_heads": 2, "head_width": 8}
+
+
+def test_every_registered_encoding_has_an_oracle(registered):
+    """`none` answers no hook, so there is nothing to compare."""
+    marks = [mark for test in globals().values() for mark in getattr(test, "pytestmark", []) if mark.name == "oracle"]
+    assert registered == "none" or registered in {name for mark in marks for name in mark.args}
 
 
 def halves(width: int) -> Tensor:
@@ -45,33 +51,29 @@ def test_the_sinusoids_are_marians_in_another_order_of_channels():
     theirs = MarianSinusoidalPositionalEmbedding(60, 16).create_weight()
     ours = sinusoids(torch.arange(60), 16, torch.float64)
     torch.testing.assert_close(ours.float(), theirs[:, halves(16)], rtol=1e-6, atol=1e-6)
-
-
+@pytest.mark.oracle("sinusoidal")
 def test_sinusoidal_adds_the_sinusoids_and_passes_the_gradient_on():
-    positions = build_position_encodings(
-        "sinusoidal", tiny_config("sinusoidal"), causal=False, num_layers=1, num_heads=2
-    )
+    config = tiny_config("sinusoidal")
+    positions = build_position_encodings(config, config.side("encoder"))
     x, at = (
         torch.randn(2, 5, 16, dtype=torch.float64, requires_grad=True),
         torch.tensor([[0, 0, 1, 2, 3], [0, 1, 2, 3, 4]]),
     )
-    out, states = positions.embed(x, at, None, None)
-    assert states is None
+    out = positions.embed(x, Place(at, at))
     torch.testing.assert_close(out, x + sinusoids(at, 16, torch.float64), **EXACT)
     out.sum().backward()
     assert torch.equal(x.grad, torch.ones_like(x))
 
 
 # Learned
-
-
+@pytest.mark.oracle("learned")
 def test_learned_is_an_embedding_of_positions():
     config = tiny_config("learned")
-    positions = build_position_encodings("learned", config, causal=False, num_layers=1, num_heads=2).double()
+    positions = build_position_encodings(config, config.side("encoder")).double()
     nn.init.normal_(positions[0].table)
     oracle = nn.Embedding(config.learned_max_positions, 16, _weight=positions[0].table.detach().clone())
     x, at = torch.randn(2, 4, 16, dtype=torch.float64), torch.tensor([[0, 0, 1, 63], [2, 3, 3, 9]])
-    out, _ = positions.embed(x, at, None, None)
+    out = positions.embed(x, Place(at, at))
     expected = x + oracle(at)
     torch.testing.assert_close(out, expected, **EXACT)
     weight = torch.randn_like(out)
@@ -82,21 +84,39 @@ def test_learned_is_an_embedding_of_positions():
 
 # Rotary
 
+
+def turned(positions: PositionEncodings, q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys of self-attention at the same positions."""
+    place = positions.prepare(q, Place(at, at))
+    return positions.rotate_queries(q, place), positions.rotate_keys(k, place)
+
+
 SCALINGS = {
     "default": {"rope_type": "default", "rope_theta": 10000.0},
     "another theta": {"rope_type": "default", "rope_theta": 500.0},
     "linear": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
     "yarn": {
-        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16,
-        "beta_fast": 4.0, "beta_slow": 1.0,
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "beta_fast": 4.0,
+        "beta_slow": 1.0,
     },
     "llama3": {
-        "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "rope_type": "llama3",
+        "rope_theta": 10000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
         "original_max_position_embeddings": 32,
     },
-}  # fmt: skip
+}
+QUARTERS = ("default", "linear", "yarn", "llama3")
+SCALINGS |= {f"{name}, a quarter": SCALINGS[name] | {"partial_rotary_factor": 0.25} for name in QUARTERS}
 
 
+@pytest.mark.oracle("rotary")
 @pytest.mark.parametrize("causal", [False, True], ids=["encoder", "decoder"])
 @pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS)
 def test_rotary_is_llamas_in_another_order_of_channels(scaling, causal):
@@ -107,8 +127,10 @@ def test_rotary_is_llamas_in_another_order_of_channels(scaling, causal):
     )  # fmt: skip
     heads = 2 if causal else 4
     width = 64 // heads
-    positions = build_position_encodings("rotary", config, causal=causal, num_layers=1, num_heads=heads)
-    llama = LlamaRotaryEmbedding(
+    positions = build_position_encodings(config, config.side("decoder" if causal else "encoder"))
+    # Llama's own default knows no partial factor; Phi's does.
+    theirs_class = PhiRotaryEmbedding if "partial_rotary_factor" in scaling else LlamaRotaryEmbedding
+    llama = theirs_class(
         LlamaConfig(
             hidden_size=64, num_attention_heads=heads, num_key_value_heads=heads, head_dim=width,
             rope_parameters=dict(scaling), max_position_embeddings=64,
@@ -117,11 +139,19 @@ def test_rotary_is_llamas_in_another_order_of_channels(scaling, causal):
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(2, heads, 6, width, generator=generator).requires_grad_() for _ in range(2))
     at = torch.tensor([[0, 1, 2, 3, 4, 5], [0, 0, 7, 30, 31, 60]])
-    ours = positions.rotate(q, k, at, layer=0)
-    order = halves(width)
+    ours = turned(positions, q, k, at)
     cos, sin = llama(q, at)
+    many = cos.shape[-1]  # channels that are turned, all of them but for a partial factor
+    order = halves(many)
     to_llama = order.argsort()
-    theirs = [t[..., order] for t in apply_rotary_pos_emb(q[..., to_llama], k[..., to_llama], cos, sin)]
+    theirs = [
+        torch.cat((t[..., order], x[..., many:]), dim=-1)
+        for t, x in zip(
+            apply_rotary_pos_emb(q[..., :many][..., to_llama], k[..., :many][..., to_llama], cos, sin),
+            (q, k),
+            strict=True,
+        )
+    ]
     torch.testing.assert_close(list(ours), theirs, rtol=1e-4, atol=2e-5)
     weight = torch.randn(2, heads, 6, width, generator=generator)
     gradients = [
@@ -132,25 +162,25 @@ def test_rotary_is_llamas_in_another_order_of_channels(scaling, causal):
 
 def test_the_scalings_of_rotary_differ():
     q = torch.ones(1, 2, 40, 32)
-    turned = []
+    results = []
     for scaling in SCALINGS.values():
         config = tiny_config("rotary", d_model=64, rope_parameters=scaling, max_position_embeddings=64)
-        positions = build_position_encodings("rotary", config, causal=False, num_layers=1, num_heads=2)
-        turned.append(positions.rotate(q, q, torch.arange(40)[None], layer=0)[0])
-    for i, one in enumerate(turned):
-        assert all((one - other).abs().max() > 1e-2 for other in turned[:i])
+        positions = build_position_encodings(config, config.side("encoder"))
+        results.append(turned(positions, q, q, torch.arange(40)[None])[0])
+    for i, one in enumerate(results):
+        assert all((one - other).abs().max() > 1e-2 for other in results[:i])
 
 
 @pytest.mark.parametrize("at", [0, 1, 5, 300])
 def test_rotary_turns_neighbouring_channels_by_the_formulas_angle(at):
     config = tiny_config("rotary")
-    positions = build_position_encodings("rotary", config, causal=False, num_layers=1, num_heads=2)
+    positions = build_position_encodings(config, config.side("encoder"))
     q = torch.randn(1, 1, 1, 8, dtype=torch.float64)
-    ours, _ = positions.rotate(q, q, torch.tensor([[at]]), layer=0)
-    turned = torch.view_as_complex(q.view(4, 2)) * torch.exp(
+    ours, _ = turned(positions, q, q, torch.tensor([[at]]))
+    expected = torch.view_as_complex(q.view(4, 2)) * torch.exp(
         1j * at * 10000 ** (-2 * torch.arange(4, dtype=torch.float64) / 8)
     )
-    torch.testing.assert_close(ours.view(4, 2), torch.view_as_real(turned), **EXACT)
+    torch.testing.assert_close(ours.view(4, 2), torch.view_as_real(expected), **EXACT)
 
 
 # Relative: the paper's equations as a double loop
@@ -177,6 +207,7 @@ def double_loop(q, k, v, key_table, value_table, *, clip, allowed_BQS, causal):
     return torch.stack(rows).view(batch, heads, length, width).transpose(1, 2)
 
 
+@pytest.mark.oracle(*RELATIVE)
 @pytest.mark.parametrize("padding", [False, True], ids=["no padding", "key padding"])
 @pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
 @pytest.mark.parametrize("back_end", ["sdpa", "eager"])
@@ -184,10 +215,11 @@ def double_loop(q, k, v, key_table, value_table, *, clip, allowed_BQS, causal):
 def test_relative_is_the_double_loop_in_values_and_gradients(name, back_end, causal, padding):
     trained, with_values = RELATIVE[name]
     torch.manual_seed(0)
-    config, heads, width, length, layer = tiny_config(name, relative_clip=2), 2, 8, 6, 1
+    sizes = {"decoder_layers": 2, "decoder_attention_heads": 2}
+    config, heads, width, length, layer = tiny_config(name, relative_clip=2, **sizes), 2, 8, 6, 1
     config._attn_implementation = back_end
     attention = Attention(config, num_heads=heads, is_causal=causal, layer=layer).double().eval()
-    positions = build_position_encodings(name, config, causal=causal, num_layers=2, num_heads=heads).double()
+    positions = build_position_encodings(config, config.side("decoder" if causal else "encoder")).double()
     for parameter in positions.parameters():
         nn.init.normal_(parameter)
     # Queries, keys and values of three independent inputs, so that each has a gradient of its own.
@@ -201,10 +233,9 @@ def test_relative_is_the_double_loop_in_values_and_gradients(name, back_end, cau
     allowed = real[:, None, :].expand(2, length, length)
     mask = (allowed & torch.ones(length, length, dtype=torch.bool).tril())[:, None] if causal else allowed[:, None]
     at = torch.arange(length)[None]
-    ours, _ = attention(
-        torch.zeros(2, length, heads * width, dtype=torch.float64), mask if padding or causal else None,
-        positions=positions, pos_BQ=at, pos_BS=at,
-    )  # fmt: skip
+    zeros = torch.zeros(2, length, heads * width, dtype=torch.float64)
+    place = positions.prepare(zeros, Place(at, at))
+    ours, _ = attention(zeros, mask if padding or causal else None, positions=positions, at=place)
     if trained:
         tables = [positions[0].keys, positions[0].values] if with_values else [positions[0].keys]
     else:
@@ -245,7 +276,7 @@ def mask_of(rows: list[list[int]] | None) -> Tensor | None:
 def recurrent(cell: str, *, causal: bool, directions: int, hidden_size: int | None) -> PositionEncodings:
     torch.manual_seed(0)
     config = tiny_config(cell, **{f"{cell}_bidirectional": directions == 2, f"{cell}_hidden_size": hidden_size})
-    return build_position_encodings(cell, config, causal=causal, num_layers=1, num_heads=2).double()
+    return build_position_encodings(config, config.side("decoder" if causal else "encoder")).double()
 
 
 def cells_of(rnn: nn.RNNBase) -> dict[str, nn.RNNCellBase]:
@@ -276,6 +307,7 @@ def assert_same_gradients(positions: PositionEncodings, cells: dict[str, nn.RNNC
     assert all(gradient.any() for gradient in theirs.values())
 
 
+@pytest.mark.oracle(*CELLS)
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("hidden_size", [None, 8])
 @pytest.mark.parametrize("directions", [1, 2])
@@ -288,8 +320,8 @@ def test_recurrent_is_torchs_own_cell_over_the_tokens_in_values_and_gradients(ce
     assert isinstance(linear, nn.Identity if width * directions == 16 else nn.Linear)
     x = torch.randn(3, 5, 16, dtype=torch.float64, requires_grad=True)
     real = torch.ones(3, 5, dtype=torch.bool) if mask is None else mask
-    out, states = positions.embed(x, torch.zeros(3, 5, dtype=torch.long), mask, None)
-    assert states is None
+    at = torch.zeros(3, 5, dtype=torch.long)
+    out = positions.embed(x, Place(at, at, mask))
     rows = []
     for tokens in (sentence[places] for sentence, places in zip(x, real, strict=True)):
         ways = [stepped(cells["_l0"], list(tokens))]
@@ -314,13 +346,15 @@ def test_recurrent_with_a_state_is_torchs_own_cell_in_every_state_and_output(cel
     """The decoder's path in cached decoding, which has one direction even where the encoder has two."""
     positions, mask = recurrent(cell, causal=True, directions=2, hidden_size=hidden_size), mask_of(mask)
     width = hidden_size or 16
-    assert positions.state_width == (2 * width if cell == "lstm" else width)
     cells, linear = cells_of(positions[0].rnn), copy.deepcopy(positions[0].projection)
     assert list(cells) == ["_l0"]
     x = torch.randn(3, 5, 16, dtype=torch.float64, requires_grad=True)
-    first = torch.randn(3, positions.state_width, dtype=torch.float64).tanh().requires_grad_()
+    state_width = 2 * width if cell == "lstm" else width
+    first = torch.randn(3, state_width, dtype=torch.float64).tanh().requires_grad_()
     real = torch.ones(3, 5, dtype=torch.bool) if mask is None else mask
-    out, states = positions.embed(x, torch.zeros(3, 5, dtype=torch.long), mask, first)
+    at, memory = torch.zeros(3, 5, dtype=torch.long), Remembered(first)
+    out = positions.embed(x, Place(at, at, mask, memory=memory))
+    states = memory.kept
     rows = []
     for sentence, places, state in zip(x, real, first, strict=True):
         for token, is_real in zip(sentence, places, strict=True):

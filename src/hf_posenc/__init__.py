@@ -13,9 +13,10 @@ from .modeling.configuration_rnn_nmt import RnnNmtConfig
 from .modeling.configuration_shared import SharedConfig
 from .modeling.modeling_posenc import PosEncForConditionalGeneration, PosEncModel, PosEncPreTrainedModel
 from .modeling.modeling_rnn_nmt import RnnNmtForConditionalGeneration, RnnNmtModel
-from .modeling.position import PositionEncoding, distance
+from .modeling.position import Knob, Place, PositionEncoding, distance
 from .modeling.position_sinusoidal import sinusoids
-from .modeling.positions import POSITION_ENCODINGS, Knob, PositionEncodingEntry, register_position_encoding
+from .modeling.positions import POSITION_ENCODINGS, PositionEncodingEntry, register_position_encoding
+from .modeling.references import Reference
 from .modeling.tokenization_posenc import PosEncTokenizer
 from .modeling.version import __version__
 
@@ -38,6 +39,7 @@ PosEncTokenizer.register_for_auto_class("AutoTokenizer")
 __all__ = [
     "POSITION_ENCODINGS",
     "Knob",
+    "Place",
     "PosEncConfig",
     "PosEncForConditionalGeneration",
     "PosEncModel",
@@ -45,6 +47,7 @@ __all__ = [
     "PosEncTokenizer",
     "PositionEncoding",
     "PositionEncodingEntry",
+    "Reference",
     "RnnNmtConfig",
     "RnnNmtForConditionalGeneration",
     "RnnNmtModel",

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """One attention, for encoder, decoder and cross-attention: the one place where the position encodings' hooks are asked.
+It asks whatever it is handed; who hands what to whom is the stack's business.
 
     output(i) = sum_j p_ij v_j + value_bias,    p = softmax(q k^T / sqrt(K) + score_bias + mask)
 
-Vaswani et al., "Attention Is All You Need" (NeurIPS 2017), https://arxiv.org/abs/1706.03762. The shape letters are
-those of position.py.
+The shape letters are those of position.py.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,11 +16,11 @@ from torch import Tensor, nn
 from transformers import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .position import PositionEncodings
+from .position import Place, PositionEncodings
 
 
 class Attention(nn.Module):
-    """Self-attention, told the order by `positions`; or cross-attention, over the `memory_BSD` of an encoder."""
+    """Self-attention; or cross-attention, over the `memory_BSD` of an encoder."""
 
     def __init__(self, config: Any, *, num_heads: int, is_causal: bool, layer: int) -> None:
         super().__init__()
@@ -39,33 +40,25 @@ class Attention(nn.Module):
         x_BTD: Tensor,
         attention_mask: Any = None,
         *,
+        positions: PositionEncodings,
+        at: Place,
         memory_BSD: Tensor | None = None,
-        positions: PositionEncodings | None = None,
-        pos_BQ: Tensor | None = None,
-        pos_BS: Tensor | None = None,
         past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The attended tokens (B, T, D) and, where they were computed, the attention weights (B, H, Q, S)."""
-        q_BHQK = self.heads(self.q_proj(x_BTD))
+        at = replace(at, layer=self.layer_idx)
+        plain_q_BHQK = self.heads(self.q_proj(x_BTD))
+        k_BHSK, v_BHSK = self.keys_and_values(x_BTD, memory_BSD, positions, at, past_key_values)
         attend = self.back_end(kwargs)
         biases: dict[str, Any] = {}
-        if memory_BSD is not None:
-            k_BHSK, v_BHSK = self.memory(memory_BSD, past_key_values)
-        else:
-            k_BHSK, v_BHSK = self.heads(self.k_proj(x_BTD)), self.heads(self.v_proj(x_BTD))
-            plain_q_BHQK = q_BHQK
-            if positions.rotates:
-                q_BHQK, k_BHSK = positions.rotate(q_BHQK, k_BHSK, pos_BQ, self.layer_idx)
-            if past_key_values is not None:
-                k_BHSK, v_BHSK = past_key_values.self_attention_cache.update(k_BHSK, v_BHSK, self.layer_idx)
-            if positions.scores:
-                biases["position_bias"] = positions.score_bias(plain_q_BHQK, pos_BQ, pos_BS, self.layer_idx)
-            if positions.values:
-                attend = attend_by_weights
-                biases["value_bias"] = lambda p_BHQS: positions.value_bias(p_BHQS, pos_BQ, pos_BS, self.layer_idx)
+        if positions.scores:
+            biases["position_bias"] = positions.score_bias(plain_q_BHQK, k_BHSK, at)
+        if positions.values:
+            attend = attend_by_weights
+            biases["value_bias"] = lambda p_BHQS: positions.value_bias(p_BHQS, at)
         out_BQHK, p_BHQS = attend(
-            self, q_BHQK, k_BHSK, v_BHSK, attention_mask,
+            self, positions.rotate_queries(plain_q_BHQK, at), k_BHSK, v_BHSK, attention_mask,
             dropout=self.dropout if self.training else 0.0, scaling=self.scaling, **biases, **kwargs,
         )  # fmt: skip
         return self.out_proj(out_BQHK.flatten(2)), p_BHQS
@@ -74,16 +67,28 @@ class Attention(nn.Module):
         """Split the width among the heads (B, H, T, K)."""
         return x_BTD.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
 
-    def memory(self, memory_BSD: Tensor, past_key_values: EncoderDecoderCache | None) -> tuple[Tensor, Tensor]:
-        """Keys and values of the encoder's output (B, H, S, K), computed at a cached decoding's first step only."""
-        if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
-            layer = past_key_values.cross_attention_cache.layers[self.layer_idx]
-            return layer.keys, layer.values
-        k_BHSK, v_BHSK = self.heads(self.k_proj(memory_BSD)), self.heads(self.v_proj(memory_BSD))
-        if past_key_values is not None:
-            k_BHSK, v_BHSK = past_key_values.cross_attention_cache.update(k_BHSK, v_BHSK, self.layer_idx)
-            past_key_values.is_updated[self.layer_idx] = True
-        return k_BHSK, v_BHSK
+    def keys_and_values(
+        self,
+        x_BTD: Tensor,
+        memory_BSD: Tensor | None,
+        positions: PositionEncodings,
+        at: Place,
+        past_key_values: EncoderDecoderCache | None,
+    ) -> tuple[Tensor, Tensor]:
+        """All of them (B, H, S, K); those of the memory are computed at a cached decoding's first step only."""
+        is_cross, layer = memory_BSD is not None, self.layer_idx
+        if is_cross and past_key_values is not None and past_key_values.is_updated.get(layer):
+            cached = past_key_values.cross_attention_cache.layers[layer]
+            return cached.keys, cached.values
+        read_BSD = memory_BSD if is_cross else x_BTD
+        k_BHSK, v_BHSK = self.heads(self.k_proj(read_BSD)), self.heads(self.v_proj(read_BSD))
+        k_BHSK = positions.rotate_keys(k_BHSK, at)
+        if past_key_values is None:
+            return k_BHSK, v_BHSK
+        if not is_cross:
+            return past_key_values.self_attention_cache.update(k_BHSK, v_BHSK, layer)
+        past_key_values.is_updated[layer] = True
+        return past_key_values.cross_attention_cache.update(k_BHSK, v_BHSK, layer)
 
     def back_end(self, kwargs: dict[str, Any]) -> Callable[..., tuple[Tensor, Tensor | None]]:
         """transformers' function that the config names; whoever asks for weights gets the one that has them."""

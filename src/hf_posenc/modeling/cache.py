@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What cached decoding must remember beyond keys and values: the positions of the keys, and an encoding's states.
 
-The decoder's first cache layer is one of the two classes below, chosen by the config for encodings that need it. They
-keep named tensors with a time axis beside the keys, so that everything transformers does to a cache (reorder the beams,
-crop rejected candidates, repeat or select sentences, reset) is done to them as well.
+The first cache layer is one of the two classes below, chosen by the config for encodings that need it. They keep named
+tensors with a time axis beside the keys, so that everything transformers does to a cache (reorder the beams, crop
+rejected candidates, repeat or select sentences, reset) is done to them as well. A forward reads and writes them through
+a Memory, which knows how many tokens there were before it: the layer's own count grows as soon as the first attention
+adds its keys, while later ones have yet to remember.
 """
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,22 +25,25 @@ class RememberingLayer(DynamicLayer):
         super().__init__(**kwargs)
         self.remembered: dict[str, Tensor] = {}
 
-    def remember(self, name: str, new: Tensor) -> Tensor:
-        """Add the new tokens' (B, T, ...) and return all tokens' (B, S, ...). Called before `update`."""
-        old = self.recalled(name)
+    def length(self) -> int:
+        return self.get_seq_length()
+
+    def remember(self, name: str, new: Tensor, length: int) -> Tensor:
+        """Add the new tokens' (B, T, ...) behind those of `length` tokens and return all tokens' (B, S, ...)."""
+        old = self.recalled(name, length)
         self.remembered[name] = new if old is None else torch.cat((old, new), dim=1)
         return self.remembered[name]
 
-    def last(self, name: str, width: int) -> Tensor | None:
+    def last(self, name: str, width: int, length: int) -> Tensor | None:
         """The newest token's (B, width), or None before the first."""
-        old = self.recalled(name)
+        old = self.recalled(name, length)
         return None if old is None or old.shape[1] == 0 else of_width(width, name, old)[:, -1]
 
-    def recalled(self, name: str) -> Tensor | None:
-        """The (B, S, ...) of exactly the tokens whose keys are here; None before the first."""
+    def recalled(self, name: str, length: int) -> Tensor | None:
+        """The (B, S, ...) of exactly so many tokens; None before the first."""
         old = self.remembered.get(name)
-        if (remembered := 0 if old is None else old.shape[1]) != self.get_seq_length():
-            raise forgotten(name, remembered, self.get_seq_length())
+        if (remembered := 0 if old is None else old.shape[1]) != length:
+            raise forgotten(name, remembered, length)
         return old
 
     def reset(self) -> None:
@@ -74,25 +80,28 @@ class StaticRememberingLayer(StaticLayer):
         super().__init__(max_cache_len, **kwargs)
         self.remembered: dict[str, Tensor] = {}
 
-    def remember(self, name: str, new: Tensor) -> Tensor:
-        if self.recalled(name) is None:
+    def length(self) -> Tensor:
+        return self.cumulative_length.clone()  # which grows in place
+
+    def remember(self, name: str, new: Tensor, length: Tensor) -> Tensor:
+        if self.recalled(name, length) is None:
             self.remembered[name] = new.new_zeros(new.shape[0], self.max_cache_len, *new.shape[2:])
             if not torch.compiler.is_compiling():
                 torch._dynamo.mark_static_address(self.remembered[name])
-        at = torch.arange(new.shape[1], device=new.device) + self.cumulative_length.to(new.device)
+        at = torch.arange(new.shape[1], device=new.device) + length.to(new.device)
         return self.remembered[name].index_copy_(1, at, new)
 
-    def last(self, name: str, width: int) -> Tensor | None:
-        if (old := self.recalled(name)) is None:
+    def last(self, name: str, width: int, length: Tensor) -> Tensor | None:
+        if (old := self.recalled(name, length)) is None:
             return None
-        at = (self.cumulative_length.to(old.device) - 1).clamp(min=0)
+        at = (length.to(old.device) - 1).clamp(min=0)
         return of_width(width, name, old).index_select(1, at[None])[:, 0]
 
-    def recalled(self, name: str) -> Tensor | None:
+    def recalled(self, name: str, length: Tensor) -> Tensor | None:
         """The room for all tokens, filled as far as there are keys; None before the first."""
         old = self.remembered.get(name)
-        if old is None and not torch.compiler.is_compiling() and (length := int(self.get_seq_length())):
-            raise forgotten(name, 0, length)
+        if old is None and not torch.compiler.is_compiling() and int(length):
+            raise forgotten(name, 0, int(length))
         return old
 
     def reset(self) -> None:
@@ -120,14 +129,47 @@ def of_width(width: int, name: str, old: Tensor) -> Tensor:
     return old
 
 
-def remembering_layer(cache: Cache) -> RememberingLayer | StaticRememberingLayer:
-    """The layer of a decoder's self-attention cache that remembers; a ValueError for a cache that has none."""
+@dataclass(frozen=True)
+class Memory:
+    """What one forward finds remembered of the tokens before it, and adds for the new ones.
+
+    `length`: how many tokens there were, frozen before the first attention adds its keys; `scope`: whose names these
+    are, so that two encodings, or two layers of one, never meet.
+    """
+
+    layer: RememberingLayer | StaticRememberingLayer
+    length: int | Tensor
+    scope: str = ""
+
+    def of(self, encoding: str, layer: int | None) -> "Memory":
+        return replace(self, scope=f" of {encoding}" if layer is None else f" of {encoding} in layer {layer}")
+
+    def last(self, name: str, width: int) -> Tensor | None:
+        """What was remembered of the newest token (B, width), None before the first."""
+        return self.layer.last(name + self.scope, width, self.length)
+
+    def recall(self, name: str) -> Tensor | None:
+        """All that was remembered (B, S, ...), None before the first token."""
+        return self.layer.recalled(name + self.scope, self.length)
+
+    def keep(self, name: str, new: Tensor) -> Tensor:
+        """Remember the new tokens' (B, T, ...); returns all tokens' (B, S, ...), in a static cache all of its room."""
+        return self.layer.remember(name + self.scope, new, self.length)
+
+
+def memory_of(cache: Cache) -> Memory:
+    """What a self-attention's or cross-attention's cache remembers; a ValueError for one that cannot."""
     if isinstance(cache, DynamicCache) and not cache.layers:
         cache.layers.append(RememberingLayer())
     layer = cache.layers[0]
-    if not hasattr(layer, "remember"):
+    if layer._layer_type != RememberingLayer._layer_type:
         raise ValueError(
             "This position encoding needs a cache that remembers positions, but the cache's first layer is a "
             f"{type(layer).__name__}; make the cache from the model's config, as in DynamicCache(config=model.config)."
         )
-    return layer
+    return Memory(layer, layer.length())
+
+
+def cached_tokens(cache: Cache | None) -> int | Tensor:
+    """How many tokens stand in a cache now: of a static one a tensor, which goes on growing in place."""
+    return 0 if cache is None else cache.get_seq_length() + 0

@@ -8,7 +8,6 @@ so that the checkpoint loads where neither hf_posenc nor the user's file is inst
 
 import ast
 import inspect
-import os
 import sys
 import warnings
 from collections.abc import Iterable
@@ -31,11 +30,11 @@ def carry_registered_files(folder: Path, names: Iterable[str]) -> None:
             warnings.warn(f"The checkpoint in {folder} does not carry the code of `{name}`: {reason}", stacklevel=4)
             continue
         module = f"registered_{encoding.__module__.rpartition('.')[2]}"
-        write(folder / f"{module}.py", carried)
+        (folder / f"{module}.py").write_text(carried, encoding="utf-8")
         registry = folder / "positions.py"
         line = f"\nfrom .{module} import {encoding.__name__}  # noqa: E402, F401\n"
         if line not in (text := registry.read_text(encoding="utf-8")):
-            write(registry, text + line)
+            registry.write_text(text + line, encoding="utf-8")
 
 
 def carried_source(encoding: type) -> str:
@@ -71,10 +70,3 @@ def neighbour_import(module: str, alias: ast.alias) -> str:
         )
     renamed = f" as {alias.asname}" if alias.asname else ""
     return f"from .{home.rpartition('.')[2]} import {alias.name}{renamed}"
-
-
-def write(path: Path, text: str) -> None:
-    """Write a whole file or none of it."""
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The knobs of the model family, their defaults (the papers') and their legality."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,9 +10,39 @@ from transformers.modeling_rope_utils import RopeParameters
 
 from .carry import carry_registered_files
 from .configuration_shared import SharedConfig
-from .positions import POSITION_ENCODINGS, all_knobs, longest_length, parts_of
+from .positions import POSITION_ENCODINGS, PositionEncodingEntry, all_knobs, parts_of
 
-SIDES = ("position_encoding_type", "decoder_position_encoding_type")
+# The field that names each side's encoding.
+SIDES = {
+    "encoder": "position_encoding_type",
+    "decoder": "decoder_position_encoding_type",
+    "cross": "cross_position_encoding_type",
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of the model: the encoder, the decoder, or the cross-attention, which has the decoder's sizes.
+
+    `encoding` is a name or a sum; `head_width` a head's share of `d_model`.
+    """
+
+    name: str
+    encoding: str
+    layers: int
+    heads: int
+    ffn_dim: int
+    vocab_size: int
+    head_width: int
+
+    @property
+    def is_causal(self) -> bool:
+        return self.name == "decoder"
+
+    @property
+    def entries(self) -> dict[str, PositionEncodingEntry]:
+        """The registry's entries of its encodings, by name."""
+        return {name: POSITION_ENCODINGS[name] for name in parts_of(self.encoding, SIDES[self.name])}
 
 
 @strict
@@ -19,8 +50,10 @@ class PosEncConfig(SharedConfig):
     """An encoder-decoder Transformer whose `position_encoding_type` says how it is told where its tokens are.
 
     `position_encoding_type` is a name of `hf_posenc.POSITION_ENCODINGS` or a sum such as "sinusoidal+relative";
-    `decoder_position_encoding_type` is the decoder's, the same if it is None. An encoding's own knobs are fields
-    prefixed by its name (`relative_clip`, `learned_max_positions`). The remaining names are BART's and Marian's.
+    `decoder_position_encoding_type` is the decoder's, the same if it is None; `cross_position_encoding_type` is that of
+    the cross-attention, where a target position counts as the place in the source with the same number. An encoding's
+    own knobs are fields prefixed by its name (`relative_clip`, `learned_max_positions`). The remaining names are BART's
+    and Marian's.
     `max_position_embeddings` is only what `rope_parameters` scale against: it bounds no length. Raises a ValueError for
     whatever could not work.
     """
@@ -50,6 +83,7 @@ class PosEncConfig(SharedConfig):
     rope_parameters: RopeParameters | dict | None = None
     position_encoding_type: str = "relative"
     decoder_position_encoding_type: str | None = None
+    cross_position_encoding_type: str = "none"
 
     def __post_init__(self, **kwargs: Any) -> None:
         for knob in all_knobs():
@@ -70,7 +104,7 @@ class PosEncConfig(SharedConfig):
 
     @classmethod
     def hint(cls, config_dict: dict[str, Any]) -> str | None:
-        named = "+".join(config_dict.get(side) or "none" for side in SIDES).split("+")
+        named = "+".join(config_dict.get(field) or "none" for field in SIDES.values()).split("+")
         if (hint := super().hint(config_dict)) is None and not set(named) <= set(POSITION_ENCODINGS):
             hint = "If it is an encoding of your own, import the file that registers it first."
         return hint
@@ -79,51 +113,71 @@ class PosEncConfig(SharedConfig):
     def known_keywords(cls) -> set[str]:
         return super().known_keywords() | {knob.name for knob in all_knobs()}
 
+    def side(self, name: str) -> Side:
+        """The encoder, the decoder or the cross-attention ("cross")."""
+        stack = "encoder" if name == "encoder" else "decoder"
+
+        def own(field: str) -> Any:
+            # A view of the decoder, as get_text_config makes it, has what is the decoder's under the plain name alone.
+            return getattr(self, f"{stack}_{field}", None) or getattr(self, field)
+
+        encoding = own("position_encoding_type") if name == "decoder" else getattr(self, SIDES[name])
+        heads, vocab_size = own("attention_heads"), self.vocab_size if name == "encoder" else own("vocab_size")
+        head_width = self.d_model // heads if heads > 0 else 0
+        return Side(name, encoding, own("layers"), heads, own("ffn_dim"), vocab_size, head_width)
+
+    @property
+    def sides(self) -> list[Side]:
+        return [self.side(name) for name in SIDES]
+
     def _check_sides(self) -> None:
-        sides = (
-            ("encoder", self.position_encoding_type, self.encoder_attention_heads),
-            ("decoder", self.decoder_position_encoding_type, self.decoder_attention_heads),
-        )
-        for side, position_encoding_type, num_heads in sides:
-            if num_heads < 1 or self.d_model % num_heads:
+        for side in self.sides:
+            if side.heads < 1 or self.d_model % side.heads:
                 raise ValueError(
                     f"d_model must be a multiple of the number of heads, but d_model={self.d_model} and "
-                    f"{side}_attention_heads={num_heads}; change one of them."
+                    f"{side.name}_attention_heads={side.heads}; change one of them."
                 )
-            for name in parts_of(position_encoding_type):
-                POSITION_ENCODINGS[name].encoding.check(self, num_heads=num_heads)
+            for name, entry in side.entries.items():
+                if side.name == "cross" and name != "none" and not entry.acts_in_attention:
+                    able = [name for name, other in POSITION_ENCODINGS.items() if other.acts_in_attention]
+                    raise ValueError(
+                        f"cross_position_encoding_type={side.encoding!r}: `{name}` changes embedded tokens alone, of "
+                        f"which cross-attention has none; choose from none, {', '.join(able)}, or a sum of these."
+                    )
+                entry.encoding.check(self, side)
 
     @property
     def decoder_remembers(self) -> bool:
-        """Whether the decoder's cache must keep more than keys and values."""
-        # A view of the decoder, as get_text_config makes it, has its encoding under the plain name alone.
-        parts = parts_of(self.decoder_position_encoding_type or self.position_encoding_type)
-        return any(POSITION_ENCODINGS[name].remembers for name in parts)
+        """Whether the decoder's caches must keep more than keys and values."""
+        sides = self.side("decoder"), self.side("cross")
+        return any(entry.remembers for side in sides for entry in side.entries.values())
 
     @property
     def in_words(self) -> str:
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in (*SIDES, *self.knobs_in_use))
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in (*SIDES.values(), *self.knobs_in_use))
+
+    def longest(self, side: Side) -> int | None:
+        """How many tokens a side can take, None if its encodings are defined at every length."""
+        return min((getattr(self, one.longest) for one in side.entries.values() if one.longest), default=None)
 
     @property
     def longest_source(self) -> int | None:
-        return longest_length(self.position_encoding_type, self)
+        return self.longest(self.side("encoder"))
 
     @property
     def longest_target(self) -> int | None:
-        return longest_length(self.decoder_position_encoding_type or self.position_encoding_type, self)
+        return self.longest(self.side("decoder"))
 
     @property
     def position_encodings_in_use(self) -> list[str]:
-        """The names in both sides' sums."""
-        return parts_of(self.position_encoding_type) + parts_of(
-            self.decoder_position_encoding_type or self.position_encoding_type
-        )
+        """The names in all sides' sums."""
+        return [name for side in self.sides for name in side.entries]
 
     @property
     def knobs_in_use(self) -> list[str]:
-        """The fields that both sides' encodings read, in order."""
-        used = (POSITION_ENCODINGS[name].knobs for name in self.position_encodings_in_use)
-        return list(dict.fromkeys(knob.name for knobs in used for knob in knobs))
+        """The fields that the sides' encodings read, in order."""
+        entries = [entry for side in self.sides for entry in side.entries.values()]
+        return list(dict.fromkeys(knob.name for entry in entries for knob in entry.knobs))
 
     def decoder_cache_layers(self, num_layers: int) -> list[str]:
         first = "remembering_attention" if self.decoder_remembers else "full_attention"

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the configs of both model families share: vocabularies, sizes, tied tables, special tokens, first weights."""
 
-import difflib
 import warnings
 from dataclasses import fields
 from typing import Any, ClassVar
@@ -10,6 +9,7 @@ from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import GenerationConfig, PreTrainedConfig
 
+from .nearest import nearest
 from .version import __version__
 
 # What transformers itself passes to a config beyond its fields.
@@ -118,7 +118,7 @@ class SharedConfig(PreTrainedConfig):
 
     @classmethod
     def nearest(cls, name: str) -> str:
-        return difflib.get_close_matches(name, cls.known_keywords(), n=1, cutoff=0)[0]
+        return nearest(name, cls.known_keywords())
 
     def _refuse_unknown(self, kwargs: dict[str, Any]) -> None:
         for name in kwargs:

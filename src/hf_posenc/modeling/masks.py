@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attention masks say of the tokens: which ones are there, and at what positions they stand."""
+"""What attention masks say of the tokens: which ones are there, at what positions they stand, and who sees whom."""
 
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
-def positions_of(mask_BT: Tensor) -> Tensor:
-    """The position of each token among the tokens that the mask lets through; padding is at 0 (B, T)."""
-    tokens = mask_BT != 0
-    return (tokens.long().cumsum(-1) - 1).masked_fill(~tokens, 0)
+def positions_of(attention_mask: Any, num_new: int, num_cached: int | Tensor = 0, device: Any = None) -> Tensor:
+    """The position of each new token (B or 1, T): how many tokens that the mask lets through stand before it; padding
+    is at 0. A 2-D mask covers the cached tokens as well; another says nothing of them, and all of them count."""
+    if isinstance(attention_mask, Tensor) and attention_mask.ndim == 2:
+        return counted(attention_mask != 0)[:, -num_new:]
+    tokens_BT = new_tokens(attention_mask, num_new, num_cached)
+    new_BT = torch.arange(num_new, device=device)[None] if tokens_BT is None else counted(tokens_BT)
+    return new_BT + num_cached
+
+
+def counted(tokens_BT: Tensor) -> Tensor:
+    return (tokens_BT.long().cumsum(-1) - 1).masked_fill(~tokens_BT, 0)
 
 
 def new_tokens(attention_mask: Any, num_new: int, num_cached: int | Tensor = 0) -> Tensor | None:
@@ -20,5 +28,25 @@ def new_tokens(attention_mask: Any, num_new: int, num_cached: int | Tensor = 0) 
     if attention_mask.ndim == 2:
         return attention_mask[:, -num_new:] != 0
     new = torch.arange(num_new, device=attention_mask.device)
-    itself_BT = attention_mask[:, 0, new, new + num_cached]
-    return itself_BT if itself_BT.dtype == torch.bool else itself_BT == 0
+    return allowed(attention_mask[:, 0, new, new + num_cached])
+
+
+def visible_keys(
+    attention_mask: Any, num_queries: int, num_keys: int, num_cached: int | Tensor, is_causal: bool, device: Any
+) -> Tensor:
+    """Which keys each query may see (B or 1, Q or 1, S). A 4-D mask says it all; a 2-D one says which keys are tokens,
+    and a causal attention hides what stands behind the query."""
+    if isinstance(attention_mask, Tensor) and attention_mask.ndim == 4:
+        return allowed(attention_mask[:, 0])
+    keys = torch.arange(num_keys, device=device)
+    queries = torch.arange(num_queries, device=device) + num_cached
+    visible = keys <= queries[:, None] if is_causal else keys[None] >= 0
+    if not isinstance(attention_mask, Tensor):
+        return visible[None]
+    room = num_keys - attention_mask.shape[1]  # of a static cache, whose end the mask does not cover
+    return visible & nn.functional.pad(attention_mask != 0, (0, room))[:, None]
+
+
+def allowed(mask: Tensor) -> Tensor:
+    """A Boolean mask as it is; of an additive one, where it adds nothing."""
+    return mask if mask.dtype == torch.bool else mask == 0

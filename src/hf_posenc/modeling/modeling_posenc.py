@@ -1,41 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
 """The encoder-decoder Transformer. It asks its position encodings and never knows which they are.
 
-Vaswani et al., "Attention Is All You Need" (NeurIPS 2017), https://arxiv.org/abs/1706.03762; parameter names are
-BART's. The shape letters are those of position.py.
+It is that of Vaswani et al. (references.py); parameter names are BART's, the shape letters those of position.py. From
+top to bottom: layers, stacks, the model, the model with an output projection.
 """
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Unpack
 
-import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationMixin, GradientCheckpointingLayer
+from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, GradientCheckpointingLayer
 from transformers.activations import ACT2FN
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
-from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
+from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import Attention
-from .cache import remembering_layer
-from .configuration_posenc import PosEncConfig
+from .cache import Memory, cached_tokens, memory_of
+from .configuration_posenc import PosEncConfig, Side
 from .masks import new_tokens, positions_of
-from .modeling_shared import ConditionalGeneration, EncoderDecoder, SharedPreTrainedModel, Stack
-from .position import PositionEncoding, PositionEncodings
+from .modeling_shared import ConditionalGeneration, EncoderDecoder, SharedPreTrainedModel, Stack, outputs_of_both
+from .position import Place, PositionEncoding, PositionEncodings
 from .positions import build_position_encodings
+from .references import VASWANI
 
 
 class PosEncLayer(GradientCheckpointingLayer):
     """What encoder and decoder layers share: the feed-forward sub-layer, and residuals with LayerNorm around them."""
 
-    def __init__(self, config: PosEncConfig, *, ffn_dim: int) -> None:
+    def __init__(self, config: PosEncConfig, side: Side) -> None:
         super().__init__()
         self.norm_first = config.norm_first
         self.dropout = nn.Dropout(config.dropout)
         self.activation = ACT2FN[config.activation_function]
         self.activation_dropout = nn.Dropout(config.activation_dropout)
-        self.fc1 = nn.Linear(config.d_model, ffn_dim)
-        self.fc2 = nn.Linear(ffn_dim, config.d_model)
+        self.fc1 = nn.Linear(config.d_model, side.ffn_dim)
+        self.fc2 = nn.Linear(side.ffn_dim, config.d_model)
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     def residual(self, x_BTD: Tensor, sublayer: Any, norm: nn.LayerNorm) -> Tensor:
@@ -48,9 +55,9 @@ class PosEncLayer(GradientCheckpointingLayer):
 
 
 class PosEncEncoderLayer(PosEncLayer):
-    def __init__(self, config: PosEncConfig, layer: int) -> None:
-        super().__init__(config, ffn_dim=config.encoder_ffn_dim)
-        self.self_attn = Attention(config, num_heads=config.encoder_attention_heads, is_causal=False, layer=layer)
+    def __init__(self, config: PosEncConfig, side: Side, layer: int) -> None:
+        super().__init__(config, side)
+        self.self_attn = Attention(config, num_heads=side.heads, is_causal=False, layer=layer)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     def forward(self, x_BTD: Tensor, attention_mask: Any, **kwargs: Any) -> Tensor:
@@ -61,12 +68,11 @@ class PosEncEncoderLayer(PosEncLayer):
 
 
 class PosEncDecoderLayer(PosEncLayer):
-    def __init__(self, config: PosEncConfig, layer: int) -> None:
-        super().__init__(config, ffn_dim=config.decoder_ffn_dim)
-        heads = config.decoder_attention_heads
-        self.self_attn = Attention(config, num_heads=heads, is_causal=True, layer=layer)
+    def __init__(self, config: PosEncConfig, side: Side, layer: int) -> None:
+        super().__init__(config, side)
+        self.self_attn = Attention(config, num_heads=side.heads, is_causal=True, layer=layer)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-        self.encoder_attn = Attention(config, num_heads=heads, is_causal=False, layer=layer)
+        self.encoder_attn = Attention(config, num_heads=side.heads, is_causal=False, layer=layer)
         self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     def forward(
@@ -77,18 +83,20 @@ class PosEncDecoderLayer(PosEncLayer):
         memory_mask: Any,
         *,
         positions: PositionEncodings,
-        pos_BQ: Tensor,
-        pos_BS: Tensor,
+        at: Place,
+        cross_positions: PositionEncodings,
+        cross_at: Place,
         past_key_values: EncoderDecoderCache | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        order = {"positions": positions, "pos_BQ": pos_BQ, "pos_BS": pos_BS, "past_key_values": past_key_values}
+        own = {"positions": positions, "at": at, "past_key_values": past_key_values}
         x_BTD = self.residual(
-            x_BTD, lambda x: self.self_attn(x, attention_mask, **order, **kwargs)[0], self.self_attn_layer_norm
+            x_BTD, lambda x: self.self_attn(x, attention_mask, **own, **kwargs)[0], self.self_attn_layer_norm
         )
-        memory = {"memory_BSD": memory_BSD, "past_key_values": past_key_values}
+        cross = {"positions": cross_positions, "at": cross_at, "past_key_values": past_key_values}
+        cross["memory_BSD"] = memory_BSD
         x_BTD = self.residual(
-            x_BTD, lambda x: self.encoder_attn(x, memory_mask, **memory, **kwargs)[0], self.encoder_attn_layer_norm
+            x_BTD, lambda x: self.encoder_attn(x, memory_mask, **cross, **kwargs)[0], self.encoder_attn_layer_norm
         )
         return self.residual(x_BTD, self.feed_forward, self.final_layer_norm)
 
@@ -100,7 +108,7 @@ class PosEncPreTrainedModel(SharedPreTrainedModel):
     config_class = PosEncConfig
     supports_gradient_checkpointing = True
     _no_split_modules = ["PosEncEncoderLayer", "PosEncDecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values", "positions"]
+    _skip_keys_device_placement = ["past_key_values", "positions", "cross_positions"]
     _supports_sdpa = True
     _supports_flex_attn = True
     _supports_flash_attn = True
@@ -124,48 +132,64 @@ class PosEncPreTrainedModel(SharedPreTrainedModel):
 class PosEncStack(PosEncPreTrainedModel, Stack):
     """What encoder and decoder share: position encodings and layers."""
 
-    def __init__(self, config: PosEncConfig, *, causal: bool) -> None:
-        vocab_size = config.decoder_vocab_size if causal else config.vocab_size
-        super().__init__(config, vocab_size=vocab_size)
-        side = "decoder" if causal else "encoder"
-        self.position_encoding_type = config.decoder_position_encoding_type if causal else config.position_encoding_type
-        num_layers = getattr(config, f"{side}_layers")
-        layer_class = PosEncDecoderLayer if causal else PosEncEncoderLayer
-        self.positions = build_position_encodings(
-            self.position_encoding_type,
-            config,
-            causal=causal,
-            num_layers=num_layers,
-            num_heads=getattr(config, f"{side}_attention_heads"),
-        )
-        self.layers = nn.ModuleList(layer_class(config, layer) for layer in range(num_layers))
+    layer_class: type[PosEncLayer]
+
+    def __init__(self, config: PosEncConfig, side: Side) -> None:
+        super().__init__(config, vocab_size=side.vocab_size)
+        self.side = side
+        self.positions = build_position_encodings(config, side)
+        self.layers = nn.ModuleList(self.layer_class(config, side, layer) for layer in range(side.layers))
         self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if config.norm_first else None
         self.gradient_checkpointing = False
-        self.check_back_end()
-        self.post_init()
 
     def check_back_end(self) -> None:
         """Refuse a back end that would leave an encoding out; transformers' own choice is always right."""
-        name = self.config._attn_implementation or ""
-        if self.positions.values and name.startswith("flex"):
-            needs, instead = "the attention weights, which it does not return", "sdpa or eager"
-        elif (self.positions.values or self.positions.scores) and "flash" in name:
-            needs, instead = "a bias on the attention scores, which it does not take", "sdpa, flex_attention or eager"
-        else:
-            return
-        raise ValueError(
-            f"attn_implementation={name!r} cannot compute `{self.position_encoding_type}`, which needs {needs}; "
-            f"leave attn_implementation out, or choose {instead}."
+        check_back_end(self.config, self.side, self.positions)
+
+    def place(
+        self, x_BTD: Tensor, mask: Any, position_ids: Tensor, memory: Memory | None = None, start: int | Tensor = 0
+    ) -> tuple[Tensor, Place]:
+        """The tokens as the encodings change them (B, T, D), and where this stack attends.
+
+        What a later step needs of this one, positions and states, goes into the `memory`.
+        """
+        at = Place(
+            position_ids, position_ids, new_tokens(mask, x_BTD.shape[1], start), mask, start, self.side.is_causal
         )
+        if self.training:
+            pos_BT = self.positions.training_positions(position_ids, at)
+            at = replace(at, queries_BQ=pos_BT, keys_BS=pos_BT)
+        if memory is not None:
+            keys_BS = memory.keep("positions", at.queries_BQ.expand(len(x_BTD), -1))
+            at = replace(at, keys_BS=keys_BS, memory=memory)
+        x_BTD = self.positions.embed(x_BTD, at)
+        return x_BTD, self.positions.prepare(x_BTD, at)
+
+
+def check_back_end(config: PosEncConfig, side: Side, positions: PositionEncodings) -> None:
+    name = config._attn_implementation or ""
+    if positions.values and name.startswith("flex"):
+        needs, instead = "the attention weights, which it does not return", "sdpa or eager"
+    elif (positions.values or positions.scores) and "flash" in name:
+        needs, instead = "a bias on the attention scores, which it does not take", "sdpa, flex_attention or eager"
+    else:
+        return
+    raise ValueError(
+        f"attn_implementation={name!r} cannot compute `{side.encoding}`, which needs {needs}; leave "
+        f"attn_implementation out, or choose {instead}."
+    )
 
 
 class PosEncEncoder(PosEncStack):
     """Source tokens to memory."""
 
+    layer_class = PosEncEncoderLayer
     _can_record_outputs = {"hidden_states": PosEncEncoderLayer, "attentions": Attention}
 
     def __init__(self, config: PosEncConfig) -> None:
-        super().__init__(config, causal=False)
+        super().__init__(config, config.side("encoder"))
+        self.check_back_end()
+        self.post_init()
 
     @merge_with_config_defaults
     @capture_outputs
@@ -178,24 +202,19 @@ class PosEncEncoder(PosEncStack):
         **kwargs: Any,
     ) -> BaseModelOutput:
         x_BTD = self.embed(input_ids, inputs_embeds)
-        num_tokens = x_BTD.shape[1]
-        mask_BT = new_tokens(attention_mask, num_tokens)
-        if position_ids is None and mask_BT is not None:
-            position_ids = positions_of(mask_BT)
-        elif position_ids is None:
-            position_ids = torch.arange(num_tokens, device=x_BTD.device)[None]
-        x_BTD, _ = self.positions.embed(x_BTD, position_ids, mask_BT, None)
+        if position_ids is None:
+            position_ids = positions_of(attention_mask, x_BTD.shape[1], device=x_BTD.device)
+        x_BTD, at = self.place(x_BTD, attention_mask, position_ids)
         attention_mask = create_bidirectional_mask(self.config, x_BTD, attention_mask)
         for layer in self.layers:
-            x_BTD = layer(
-                x_BTD, attention_mask, positions=self.positions, pos_BQ=position_ids, pos_BS=position_ids, **kwargs
-            )
+            x_BTD = layer(x_BTD, attention_mask, positions=self.positions, at=at, **kwargs)
         return BaseModelOutput(last_hidden_state=x_BTD if self.layer_norm is None else self.layer_norm(x_BTD))
 
 
 class PosEncDecoder(PosEncStack):
     """Target tokens and memory to what the output projection reads."""
 
+    layer_class = PosEncDecoderLayer
     _can_record_outputs = {
         "hidden_states": PosEncDecoderLayer,
         "attentions": OutputRecorder(Attention, index=1, layer_name="self_attn"),
@@ -203,7 +222,14 @@ class PosEncDecoder(PosEncStack):
     }
 
     def __init__(self, config: PosEncConfig) -> None:
-        super().__init__(config, causal=True)
+        super().__init__(config, config.side("decoder"))
+        self.cross_positions = build_position_encodings(config, config.side("cross"))
+        self.check_back_end()
+        self.post_init()
+
+    def check_back_end(self) -> None:
+        super().check_back_end()
+        check_back_end(self.config, self.config.side("cross"), self.cross_positions)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -213,6 +239,7 @@ class PosEncDecoder(PosEncStack):
         attention_mask: Tensor | None = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
+        encoder_position_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         past_key_values: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
@@ -223,13 +250,13 @@ class PosEncDecoder(PosEncStack):
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         cache = None if past_key_values is None else past_key_values.self_attention_cache
-        num_new, num_cached = x_BTD.shape[1], 0 if cache is None else cache.get_seq_length()
-        mask_BT = new_tokens(attention_mask, num_new, num_cached)
-        if position_ids is None and attention_mask is not None and attention_mask.ndim == 2:
-            position_ids = positions_of(attention_mask)[:, -num_new:]
-        elif position_ids is None:
-            position_ids = (torch.arange(num_new, device=x_BTD.device) + num_cached)[None]
-        x_BTD, key_position_ids = self.embed_positions(x_BTD, position_ids, mask_BT, cache)
+        memory = memory_of(cache) if cache is not None and self.config.decoder_remembers else None
+        start = cached_tokens(cache)
+        if position_ids is None:
+            position_ids = positions_of(attention_mask, x_BTD.shape[1], start, x_BTD.device)
+        x_BTD, at = self.place(x_BTD, attention_mask, position_ids, memory, start)
+        source = {"mask": encoder_attention_mask, "position_ids": encoder_position_ids}
+        cross_at = self.cross_place(x_BTD, position_ids, encoder_hidden_states, past_key_values, **source)
         attention_mask = create_causal_mask(self.config, x_BTD, attention_mask, cache)
         encoder_attention_mask = create_bidirectional_mask(
             self.config, x_BTD, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
@@ -241,8 +268,9 @@ class PosEncDecoder(PosEncStack):
                 encoder_hidden_states,
                 encoder_attention_mask,
                 positions=self.positions,
-                pos_BQ=position_ids,
-                pos_BS=key_position_ids,
+                at=at,
+                cross_positions=self.cross_positions,
+                cross_at=cross_at,
                 past_key_values=past_key_values,
                 **kwargs,
             )
@@ -251,23 +279,31 @@ class PosEncDecoder(PosEncStack):
             past_key_values=past_key_values,
         )
 
-    def embed_positions(
-        self, x_BTD: Tensor, position_ids: Tensor, mask_BT: Tensor | None, cache: Cache | None
-    ) -> tuple[Tensor, Tensor]:
-        """The tokens as the encodings change them (B, T, D) and the positions of all keys (B, S).
+    def cross_place(
+        self,
+        x_BTD: Tensor,
+        queries_BQ: Tensor,
+        memory_BSD: Tensor,
+        past_key_values: EncoderDecoderCache | None,
+        *,
+        mask: Any,
+        position_ids: Tensor | None,
+    ) -> Place:
+        """Where cross-attention happens: a target position is taken for the place in the source with its number.
 
-        What a later step needs of this one, positions and states, goes into the cache.
+        The positions of the source are remembered beside its keys, as they were at a cached decoding's first step.
         """
-        if cache is None or not self.config.decoder_remembers:
-            return self.positions.embed(x_BTD, position_ids, mask_BT, None)[0], position_ids
-        memory, state_BM = remembering_layer(cache), None
-        if (width := self.positions.state_width) is not None:
-            state_BM = memory.last("states", width)
-            state_BM = x_BTD.new_zeros(len(x_BTD), width) if state_BM is None else state_BM
-        x_BTD, states_BTM = self.positions.embed(x_BTD, position_ids, mask_BT, state_BM)
-        if states_BTM is not None:
-            memory.remember("states", states_BTM)
-        return x_BTD, memory.remember("positions", position_ids.expand(len(x_BTD), -1))
+        if not self.cross_positions.act:
+            return Place(queries_BQ, queries_BQ, is_cross=True)
+        keys_BS = position_ids
+        if keys_BS is None:
+            keys_BS = positions_of(mask, memory_BSD.shape[1], device=memory_BSD.device)
+        if past_key_values is not None:
+            memory = memory_of(past_key_values.cross_attention_cache)
+            first = not past_key_values.is_updated.get(0)
+            given_BS = keys_BS.expand(len(memory_BSD), -1)
+            keys_BS = memory.keep("positions", given_BS) if first else memory.recall("positions")
+        return self.cross_positions.prepare(x_BTD, Place(queries_BQ, keys_BS, mask=mask, is_cross=True))
 
 
 class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
@@ -276,11 +312,95 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
     encoder_class = PosEncEncoder
     decoder_class = PosEncDecoder
 
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        decoder_position_ids: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
+    ) -> Seq2SeqModelOutput:
+        """Source (B, S) and target (B, T) to hidden states (B, T, D).
+
+        Given `position_ids` (B, S) and `decoder_position_ids` (B, T) win; else a token's position is the number of
+        unmasked tokens before it. A `decoder_attention_mask` covers the cached tokens as well as the new ones.
+        """
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                position_ids=position_ids,
+                inputs_embeds=inputs_embeds,
+                **kwargs,
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        decoder_outputs = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_attention_mask=attention_mask,
+            encoder_position_ids=position_ids,
+            position_ids=decoder_position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return outputs_of_both(encoder_outputs, decoder_outputs)
+
 
 class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneration, GenerationMixin):
     """The translation model: a PosEncModel and the projection on the target vocabulary."""
 
     body = PosEncModel
+    references = (VASWANI,)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        decoder_position_ids: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
+    ) -> Seq2SeqLMOutput:
+        """As PosEncModel's, to logits (B, T, V); with `labels` (B, T), -100 where there is none, also to their loss."""
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            position_ids=position_ids,
+            decoder_position_ids=decoder_position_ids,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return self.predicted(outputs, labels, kwargs)
 
 
 __all__ = ["PosEncForConditionalGeneration", "PosEncModel", "PosEncPreTrainedModel"]

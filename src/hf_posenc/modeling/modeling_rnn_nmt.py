@@ -7,10 +7,8 @@
 where h_t stands for the outputs of all decoder layers, one after the other. The first (h, c) are the encoder's last
 ones, of all layers and directions, through a linear map and tanh each (the bridges); a_0 is zero.
 
-Luong, Pham & Manning, "Effective Approaches to Attention-based Neural Machine Translation" (EMNLP 2015),
-https://arxiv.org/abs/1508.04025: the "general" score and input feeding (a_(t-1) is fed to the next step). The sizes,
-the bridges and the score over all layers are those of the baseline in Neishi & Yoshinaga, "On the Relation between
-Position Information and Sentence Length in Neural Machine Translation" (CoNLL 2019), https://aclanthology.org/K19-1031.
+The "general" score and input feeding (a_(t-1) is fed to the next step) are Luong et al.'s. The sizes, the bridges and
+the score over all layers are those of the baseline in Neishi & Yoshinaga (2019).
 
 Departure: its output projection has no bias unless `output_bias` asks for one; theirs has. Input feeding makes a step
 wait for the one before it, so the decoder is a loop over the target's tokens in training too. Shape letters are those
@@ -23,14 +21,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin
-from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
+from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 
-from .cache import remembering_layer
+from .cache import memory_of
 from .configuration_rnn_nmt import RnnNmtConfig
 from .masks import new_tokens
-from .modeling_shared import ConditionalGeneration, EncoderDecoder, SharedPreTrainedModel, Stack
+from .modeling_shared import ConditionalGeneration, EncoderDecoder, SharedPreTrainedModel, Stack, outputs_of_both
 from .recurrence import read_in_order
+from .references import NEISHI, Reference
+
+LUONG = Reference(
+    "Luong, Pham & Manning",
+    "Effective Approaches to Attention-based Neural Machine Translation",
+    "EMNLP",
+    2015,
+    "https://arxiv.org/abs/1508.04025",
+)
 
 
 @dataclass
@@ -166,12 +179,12 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
 
     def last_state(self, past_key_values: EncoderDecoderCache) -> Tensor:
         width = 2 * self.layers_width + self.config.d_model
-        return remembering_layer(past_key_values.self_attention_cache).last("states", width)
+        return memory_of(past_key_values.self_attention_cache).last("states", width)
 
     def remember(self, states_BTM: Tensor, past_key_values: EncoderDecoderCache) -> None:
         """The states go into the cache, and keys and values of one channel: by keys a cache counts its tokens."""
         cache = past_key_values.self_attention_cache
-        remembering_layer(cache).remember("states", states_BTM)
+        memory_of(cache).keep("states", states_BTM)
         one_B1T1 = states_BTM[:, None, :, :1]
         cache.update(one_B1T1, one_B1T1, 0)
 
@@ -182,15 +195,78 @@ class RnnNmtModel(RnnNmtPreTrainedModel, EncoderDecoder):
     encoder_class = RnnNmtEncoder
     decoder_class = RnnNmtDecoder
 
-    def memory(self, encoder_outputs: BaseModelOutput) -> dict[str, Any]:
-        last = tuple(encoder_outputs.get(name) for name in ("last_h", "last_c"))
-        return {"encoder_hidden_states": encoder_outputs.last_hidden_state, "encoder_last": last}
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> Seq2SeqModelOutput:
+        """Source (B, S) and target (B, T) to what the output projection reads (B, T, D)."""
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        decoder_outputs = self.decoder(
+            decoder_input_ids,
+            decoder_attention_mask,
+            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            encoder_last=tuple(encoder_outputs.get(name) for name in ("last_h", "last_c")),
+            **kwargs,
+        )
+        return outputs_of_both(encoder_outputs, decoder_outputs)
 
 
 class RnnNmtForConditionalGeneration(RnnNmtPreTrainedModel, ConditionalGeneration, GenerationMixin):
     """The translation model: an RnnNmtModel and the projection on the target vocabulary."""
 
     body = RnnNmtModel
+    references = (LUONG, NEISHI)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> Seq2SeqLMOutput:
+        """As RnnNmtModel's, to logits (B, T, V); with `labels` (B, T), -100 where there is none, also to their loss."""
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            decoder_input_ids,
+            decoder_attention_mask,
+            encoder_outputs,
+            past_key_values,
+            inputs_embeds,
+            decoder_inputs_embeds,
+            use_cache,
+            **kwargs,
+        )
+        return self.predicted(outputs, labels, kwargs)
 
 
 __all__ = ["RnnNmtForConditionalGeneration", "RnnNmtModel", "RnnNmtPreTrainedModel"]

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both model families share: first weights, tied tables, an encoder joined to a decoder, logits and loss."""
+"""What both model families share: first weights, tied tables and their sizes, logits and loss."""
 
 import math
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import EncoderDecoderCache, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
-from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .configuration_shared import SharedConfig
 from .masks import positions_of
@@ -142,62 +141,19 @@ class EncoderDecoder(TwoVocabularies):
             self.shared = self.decoder.embed_tokens = value
         self.encoder.embed_tokens = value
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        decoder_position_ids: Tensor | None = None,
-        encoder_outputs: Any = None,
-        past_key_values: EncoderDecoderCache | None = None,
-        inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        use_cache: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
-    ) -> Seq2SeqModelOutput:
-        """Source (B, S) and target (B, T) to hidden states (B, T, D).
 
-        Given `position_ids` (B, S) and `decoder_position_ids` (B, T) win; else a token's position is the number of
-        unmasked tokens before it. A `decoder_attention_mask` covers the cached tokens as well as the new ones.
-        """
-        if encoder_outputs is None:
-            encoder_outputs = self.encoder(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                position_ids=position_ids,
-                inputs_embeds=inputs_embeds,
-                **kwargs,
-            )
-        elif not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = BaseModelOutput(*encoder_outputs)
-        decoder_outputs = self.decoder(
-            input_ids=decoder_input_ids,
-            attention_mask=decoder_attention_mask,
-            position_ids=decoder_position_ids,
-            encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            **self.memory(encoder_outputs),
-            **kwargs,
-        )
-        return Seq2SeqModelOutput(
-            last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,
-            decoder_hidden_states=decoder_outputs.hidden_states,
-            decoder_attentions=decoder_outputs.attentions,
-            cross_attentions=decoder_outputs.cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-            encoder_attentions=encoder_outputs.attentions,
-        )
-
-    def memory(self, encoder_outputs: BaseModelOutput) -> dict[str, Tensor]:
-        """What the decoder is given of the encoder's outputs, by the name it has there."""
-        return {"encoder_hidden_states": encoder_outputs.last_hidden_state}
+def outputs_of_both(encoder_outputs: BaseModelOutput, decoder_outputs: Any) -> Seq2SeqModelOutput:
+    """The outputs of an encoder and a decoder as one."""
+    return Seq2SeqModelOutput(
+        last_hidden_state=decoder_outputs.last_hidden_state,
+        past_key_values=decoder_outputs.past_key_values,
+        decoder_hidden_states=decoder_outputs.hidden_states,
+        decoder_attentions=decoder_outputs.attentions,
+        cross_attentions=decoder_outputs.cross_attentions,
+        encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+        encoder_hidden_states=encoder_outputs.hidden_states,
+        encoder_attentions=encoder_outputs.attentions,
+    )
 
 
 class ConditionalGeneration(TwoVocabularies, Translation):
@@ -216,46 +172,9 @@ class ConditionalGeneration(TwoVocabularies, Translation):
             self._tied_weights_keys["lm_head.weight"] = f"model.{table}.weight"
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        decoder_position_ids: Tensor | None = None,
-        encoder_outputs: Any = None,
-        past_key_values: EncoderDecoderCache | None = None,
-        inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
-    ) -> Seq2SeqLMOutput:
-        """As the model without a projection, to logits (B, T, V).
-
-        With `labels` (B, T), -100 where there is none, also their cross-entropy in nats.
-        The loss is a mean over label tokens, or their sum over `num_items_in_batch` where the Trainer gives it.
-        """
-        if labels is not None:
-            use_cache = False
-            if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            position_ids=position_ids,
-            decoder_position_ids=decoder_position_ids,
-            encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
+    def predicted(self, outputs: Seq2SeqModelOutput, labels: Tensor | None, kwargs: dict[str, Any]) -> Seq2SeqLMOutput:
+        """Logits (B, T, V) of hidden states (B, T, D), and with `labels` (B, T), -100 where there is none, their
+        cross-entropy in nats: a mean over label tokens, or their sum over the Trainer's `num_items_in_batch`."""
         logits = self.lm_head(outputs.last_hidden_state)
         if self.final_logits_bias is not None:
             logits = logits + self.final_logits_bias
@@ -287,5 +206,5 @@ class ConditionalGeneration(TwoVocabularies, Translation):
         """transformers' inputs for a step; positions are read off the mask here, before a static cache makes it 4-D."""
         mask = kwargs.get("decoder_attention_mask")
         if kwargs.get("decoder_position_ids") is None and mask is not None and mask.ndim == 2:
-            kwargs["decoder_position_ids"] = positions_of(mask)
+            kwargs["decoder_position_ids"] = positions_of(mask, mask.shape[1])
         return super().prepare_inputs_for_generation(input_ids, **kwargs)

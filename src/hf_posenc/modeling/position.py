@@ -2,55 +2,156 @@
 """The interface that every position encoding answers, and its identity: an encoding that answers nothing is `none`.
 
 Shape letters, here and in every file of this folder:
-    B batch, T new tokens, D model width, H heads, Q queries, S keys, K width of a head, M width of a state.
+    B batch, T new tokens, D model width, H heads, Q queries, S keys, K width of a head, M width of what is remembered.
 
-An encoding is a module made once per stack (encoder, decoder). It answers some of the hooks and leaves the others None;
-the Transformer asks which ones are there and never which encoding it is.
+An encoding is a module made once for each attention it serves: the encoder's, the decoder's, the cross-attention. It
+answers some of the hooks and leaves the others None; whoever attends asks which ones are there and never which encoding
+it is. Every hook is given `at`, a Place, which says where the tokens are.
 
-    embed(x_BTD, pos_BT, mask_BT, state_BM) -> (x_BTD, states_BTM | None)
-        Changes the dropped-out, scaled token embeddings. `mask_BT` is True on tokens and None if there is no padding.
-        An encoding with a `state_width` M is given `state_BM` in cached decoding: zeros at first, then what it returned
-        as `states_BTM[:, -1]`; it returns the state after every token, unchanged by padding. Anywhere else `state_BM`
-        is None, and nobody asks for states.
-    rotate(q_BHTK, k_BHTK, pos_BT, layer) -> (q_BHTK, k_BHTK)
-        Changes the new tokens' queries and keys of self-attention, before the keys are cached.
-    score_bias(q_BHQK, pos_BQ, pos_BS, layer) -> broadcasts to (B, H, Q, S)
-        Is added to the scores of self-attention, in score units (after 1/sqrt(K)). `q` is as it was before `rotate`.
-    value_bias(p_BHQS, pos_BQ, pos_BS, layer) -> broadcasts to (B, H, Q, K)
+    training_positions(pos_BT, at) -> pos_BT
+        Other positions than those the tokens have, in training only: drawn or shifted, once a forward, the same for all
+        hooks and layers.
+    embed(x_BTD, at) -> x_BTD
+        Changes the dropped-out, scaled token embeddings; cross-attention has none and never asks.
+    prepare(x_BTD, at) -> anything
+        What all layers share, made once a forward from the embedded tokens; the hooks below find it as `at.prepared`.
+    rotate_queries(q_BHQK, at) -> q_BHQK
+    rotate_keys(k_BHTK, at) -> k_BHTK
+        Change queries, at `at.queries_BQ`, and new keys, at `at.new_keys_BT`, before the keys are cached.
+    score_bias(q_BHQK, k_BHSK, at) -> broadcasts to (B, H, Q, S)
+        Is added to the scores, in score units (after 1/sqrt(K)). `q` is as it was before `rotate_queries`; `k` is as it
+        is cached, after `rotate_keys`.
+    value_bias(p_BHQS, at) -> broadcasts to (B, H, Q, K)
         Is added to the attended values; `p` are the attention weights after dropout.
     init_weights()
         Fills the encoding's own parameters, by transformers.initialization.
 
-Positions are integers counted from 0, of shape (B, T) or (1, T). Hooks take positions and never lengths, which is why
-caching, left padding and holes in a mask need no case of their own.
+Positions are counted from 0, of shape (B, T) or (1, T). Hooks take positions and never lengths, which is why caching,
+left padding and holes in a mask need no case of their own; whoever needs a count, counts what is visible.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from .cache import Memory
+from .masks import visible_keys
+
+# The hooks that act on what a model computes; `training_positions` and `prepare` only say from what.
+HOOKS = ("embed", "rotate_queries", "rotate_keys", "score_bias", "value_bias")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one attention happens; each stack makes one a forward, and hooks never change it.
+
+    `queries_BQ`, `keys_BS`: positions; in cross-attention both are places in the source. `tokens_BT`: which of the new
+    tokens are no padding, None if all are. `mask`: the attention mask as it was given. `start`: how many tokens stand
+    in the cache before the new ones. `layer`: the number of the attention that asks, None before the first. `memory`:
+    what cached decoding remembers for this encoding, None where nothing is cached. `prepared`: what its `prepare`
+    returned.
+    """
+
+    queries_BQ: Tensor
+    keys_BS: Tensor
+    tokens_BT: Tensor | None = None
+    mask: Any = None
+    start: int | Tensor = 0
+    is_causal: bool = False
+    is_cross: bool = False
+    layer: int | None = None
+    memory: Memory | None = None
+    prepared: Any = None
+
+    @property
+    def new_keys_BT(self) -> Tensor:
+        """Positions of the keys that are not cached yet: the new tokens' own, in cross-attention the whole source's."""
+        return self.keys_BS if self.is_cross else self.queries_BQ
+
+    @property
+    def distance_BQS(self) -> Tensor:
+        return distance(self.queries_BQ, self.keys_BS)
+
+    @property
+    def visible_BQS(self) -> Tensor:
+        """Which keys each query may see: True where attention goes, (B or 1, Q or 1, S)."""
+        shape = self.queries_BQ.shape[-1], self.keys_BS.shape[-1]
+        return visible_keys(self.mask, *shape, self.start, self.is_causal, self.queries_BQ.device)
+
+    def to(self, device: Any, **options: Any) -> "Place":
+        """The same on another device, where accelerate spreads a model over several."""
+        held = {name: value for name, value in vars(self).items() if name != "memory"}
+        return replace(self, **tree_map_only(Tensor, lambda tensor: tensor.to(device, **options), held))
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A config field that an encoding brings: its default says its type (None: a whole number or None), `rule` in words
+    what `holds` tests."""
+
+    name: str
+    default: Any
+    rule: str
+    holds: Callable[[Any], bool] = lambda value: True
+
+    def check(self, value: Any) -> None:
+        kinds = {float: (float, int), type(None): (int, type(None))}.get(type(self.default), (type(self.default),))
+        if type(value) not in kinds or not self.holds(value):
+            raise ValueError(
+                f"`{self.name}` must be {self.rule}, but it is {value!r}; its default is {self.default!r}."
+            )
 
 
 class PositionEncoding(nn.Module):
     """The base of every encoding and, as it stands, the encoding `none`: order is invisible to the encoder.
 
-    No parameters. Shift-invariant; order-blind unless the attention is causal; defined at every length.
+    No parameters; defined at every length. Its facts are class attributes, which the laws test both ways:
+    `summary`: one sentence. `shift_invariant`: adding a number to all positions changes nothing. `order_blind`: with
+    attention in both directions, permuting the tokens permutes the outputs. `reversal_blind`: so does reversing them.
+    `has_state`: cached decoding must keep more than keys, values and positions (`at.memory`). `longest`: the knob that
+    bounds the length, if one does. `knobs`: its config fields. `formula`: in the code's own symbols. `references`.
     """
 
-    embed: Callable[..., tuple[Tensor, Tensor | None]] | None = None
-    rotate: Callable[..., tuple[Tensor, Tensor]] | None = None
+    summary: str
+    shift_invariant: bool
+    order_blind = False
+    reversal_blind = False
+    has_state = False
+    longest: str | None = None
+    knobs: tuple[Knob, ...] = ()
+    formula = ""
+    references: tuple[Any, ...] = ()
+
+    # What sets `none` apart from whoever inherits from this class.
+    nothing = {
+        "summary": "No position information: the encoder sees a bag of words.",
+        "shift_invariant": True,
+        "order_blind": True,
+        "reversal_blind": True,
+    }
+
+    training_positions: Callable[..., Tensor] | None = None
+    embed: Callable[..., Tensor] | None = None
+    prepare: Callable[..., Any] | None = None
+    rotate_queries: Callable[..., Tensor] | None = None
+    rotate_keys: Callable[..., Tensor] | None = None
     score_bias: Callable[..., Tensor] | None = None
     value_bias: Callable[..., Tensor] | None = None
-    state_width: int | None = None
 
-    def __init__(self, config: Any, *, causal: bool, num_layers: int, num_heads: int, head_width: int) -> None:
+    def __init__(self, config: Any, side: Any) -> None:
+        """`side` is a configuration's Side: its heads, their width, its layers, whether it is causal."""
         super().__init__()
+        self.config, self.side = config, side
+        self.scaling = side.head_width**-0.5
 
     @classmethod
-    def check(cls, config: Any, *, num_heads: int) -> None:
-        """Raise a ValueError (rule, value, remedy) if this encoding cannot work under `config`."""
+    def check(cls, config: Any, side: Any) -> None:
+        """Raise a ValueError (rule, value, remedy) if this encoding cannot work under `config` on that side."""
 
     def init_weights(self) -> None:
         """Nothing to fill: there are no parameters."""
@@ -61,14 +162,14 @@ class PositionEncoding(nn.Module):
 
 
 class PositionEncodings(nn.ModuleList):
-    """The sum of some encodings, as the Transformer sees it: `embed` and `rotate` chain left to right, biases add."""
+    """The sum of some encodings, as the Transformer sees it: what changes something is applied from left to right,
+    biases add."""
 
     def __init__(self, encodings: Iterable[PositionEncoding]) -> None:
         super().__init__(encodings)
-        self.rotates = self.answered("rotate")
         self.scores = self.answered("score_bias")
         self.values = self.answered("value_bias")
-        self.state_width = next((e.state_width for e in self if e.state_width is not None), None)
+        self.act = any(self.answered(hook) for hook in HOOKS)
 
     def __iter__(self) -> Iterator[PositionEncoding]:
         return super().__iter__()  # type: ignore[return-value]
@@ -76,30 +177,46 @@ class PositionEncodings(nn.ModuleList):
     def answered(self, hook: str) -> bool:
         return any(getattr(encoding, hook) is not None for encoding in self)
 
-    def embed(
-        self, x_BTD: Tensor, pos_BT: Tensor, mask_BT: Tensor | None, state_BM: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """The embedded tokens (B, T, D) and the states (B, T, M) of the one encoding that has a state, else None."""
-        states_BTM = None
-        for encoding in self:
-            if encoding.embed is not None:
-                x_BTD, new_states_BTM = encoding("embed", x_BTD, pos_BT, mask_BT, state_BM)
-                states_BTM = new_states_BTM if states_BTM is None else states_BTM
-        return x_BTD, states_BTM
+    def ask(self, hook: str, at: Place) -> list[tuple[PositionEncoding, Place]]:
+        """The encodings that answer a hook, each with the place as it is for that encoding alone."""
+        prepared = at.prepared or [None] * len(self)
+        asked = []
+        for encoding, own in zip(self, prepared, strict=True):
+            if getattr(encoding, hook) is not None:
+                memory = at.memory.of(type(encoding).__name__, at.layer) if at.memory and encoding.has_state else None
+                asked.append((encoding, replace(at, prepared=own, memory=memory)))
+        return asked
 
-    def rotate(self, q_BHTK: Tensor, k_BHTK: Tensor, pos_BT: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        for encoding in self:
-            if encoding.rotate is not None:
-                q_BHTK, k_BHTK = encoding("rotate", q_BHTK, k_BHTK, pos_BT, layer)
-        return q_BHTK, k_BHTK
+    def training_positions(self, pos_BT: Tensor, at: Place) -> Tensor:
+        for encoding, place in self.ask("training_positions", at):
+            pos_BT = encoding("training_positions", pos_BT, place)
+        return pos_BT
 
-    def score_bias(self, q_BHQK: Tensor, pos_BQ: Tensor, pos_BS: Tensor, layer: int) -> Tensor:
-        terms = [e("score_bias", q_BHQK, pos_BQ, pos_BS, layer) for e in self if e.score_bias is not None]
-        return reduce(torch.add, terms)
+    def prepare(self, x_BTD: Tensor, at: Place) -> Place:
+        """The place with what each encoding has prepared for all layers."""
+        made = [None if e.prepare is None else e("prepare", x_BTD, at) for e in self]
+        return replace(at, prepared=made)
 
-    def value_bias(self, p_BHQS: Tensor, pos_BQ: Tensor, pos_BS: Tensor, layer: int) -> Tensor:
-        terms = [e("value_bias", p_BHQS, pos_BQ, pos_BS, layer) for e in self if e.value_bias is not None]
-        return reduce(torch.add, terms)
+    def embed(self, x_BTD: Tensor, at: Place) -> Tensor:
+        for encoding, place in self.ask("embed", at):
+            x_BTD = encoding("embed", x_BTD, place)
+        return x_BTD
+
+    def rotate_queries(self, q_BHQK: Tensor, at: Place) -> Tensor:
+        for encoding, place in self.ask("rotate_queries", at):
+            q_BHQK = encoding("rotate_queries", q_BHQK, place)
+        return q_BHQK
+
+    def rotate_keys(self, k_BHTK: Tensor, at: Place) -> Tensor:
+        for encoding, place in self.ask("rotate_keys", at):
+            k_BHTK = encoding("rotate_keys", k_BHTK, place)
+        return k_BHTK
+
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
+        return reduce(torch.add, [e("score_bias", q_BHQK, k_BHSK, place) for e, place in self.ask("score_bias", at)])
+
+    def value_bias(self, p_BHQS: Tensor, at: Place) -> Tensor:
+        return reduce(torch.add, [e("value_bias", p_BHQS, place) for e, place in self.ask("value_bias", at)])
 
 
 def distance(pos_BQ: Tensor, pos_BS: Tensor) -> Tensor:

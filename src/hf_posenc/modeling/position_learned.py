@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Learned: every position has a vector of its own, found by training; past the end of the table there is none.
 
-    x[p] <- x[p] + w[p]
-
-Vaswani et al., "Attention Is All You Need" (NeurIPS 2017), section 3.5, https://arxiv.org/abs/1706.03762.
-Departure: dropout comes before the sum, as for every encoding here.
+Departure from Vaswani et al. (section 3.5): dropout comes before the sum, as for every encoding here.
 """
 
 from typing import Any
@@ -13,22 +10,27 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position import PositionEncoding
+from .position import Knob, Place, PositionEncoding
+from .references import VASWANI
 
 
 class Learned(PositionEncoding):
     """`learned_max_positions` x D parameters. Not shift-invariant; longest length: `learned_max_positions`."""
 
-    def __init__(self, config: Any, *, causal: bool, num_layers: int, num_heads: int, head_width: int) -> None:
-        super().__init__(config, causal=causal, num_layers=num_layers, num_heads=num_heads, head_width=head_width)
-        self.initializer = config.initializer
+    summary = "A trained vector for each position, added to the embeddings."
+    shift_invariant = False
+    longest = "learned_max_positions"
+    knobs = (Knob("learned_max_positions", 1024, "a whole number of tokens, 1 or more", lambda value: value >= 1),)
+    formula = "x[p] <- x[p] + w[p]"
+    references = (VASWANI,)
+
+    def __init__(self, config: Any, side: Any) -> None:
+        super().__init__(config, side)
         self.table = nn.Parameter(torch.empty(config.learned_max_positions, config.d_model))
 
-    def embed(
-        self, x_BTD: Tensor, pos_BT: Tensor, mask_BT: Tensor | None, state_BM: Tensor | None
-    ) -> tuple[Tensor, None]:
-        self.check_positions(pos_BT)
-        return x_BTD + nn.functional.embedding(pos_BT, self.table), None
+    def embed(self, x_BTD: Tensor, at: Place) -> Tensor:
+        self.check_positions(at.queries_BQ)
+        return x_BTD + nn.functional.embedding(at.queries_BQ, self.table)
 
     def check_positions(self, pos_BT: Tensor) -> None:
         longest = len(self.table)
@@ -42,4 +44,4 @@ class Learned(PositionEncoding):
             )
 
     def init_weights(self) -> None:
-        init.normal_(self.table, std=1.0 if self.initializer == "torch" else self.table.shape[-1] ** -0.5)
+        init.normal_(self.table, std=1.0 if self.config.initializer == "torch" else self.table.shape[-1] ** -0.5)

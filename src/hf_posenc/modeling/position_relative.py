@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relative: every query knows how far each key stands from it, up to a clip distance.
+"""Relative: every query knows how far each key stands from it, up to a clip distance tau.
 
-    score(i, j) = q_i . (k_j + aK[d]) / sqrt(K),    output(i) = sum_j p_ij (v_j + aV[d]),    d = clip(j - i, -tau, tau)
+The tables of 2 tau + 1 vectors belong to a layer and are shared by its heads. Three presets: keys and values; keys
+alone; and fixed vectors in place of trained ones, the sinusoids PE(d) of width K.
 
-Shaw, Uszkoreit & Vaswani, "Self-Attention with Relative Position Representations" (NAACL 2018),
-https://arxiv.org/abs/1803.02155; Rosendahl et al., "Analysis of Positional Encodings for Neural Machine Translation"
-(IWSLT 2019), eq. 3-9, https://aclanthology.org/2019.iwslt-1.20. The tables of 2 tau + 1 vectors belong to a layer and
-are shared by its heads; cross-attention has none. Three presets: keys and values; keys alone; and fixed vectors in
-place of trained ones, the sinusoids PE(d) of width K.
-
-Departures from Rosendahl et al.: the distance is key minus query, where they write query minus key (for trained tables
-only the rows change their names); positions are counted from 0; and the fixed vectors are PE of width K at the signed
-distance, where they write the first K channels of the PE of width D (their toolkit, too, has width K and key minus
-query, but takes PE(d + tau)).
+Departures from Rosendahl et al. (eq. 3-9): the distance is key minus query, where they write query minus key (for
+trained tables only the rows change their names); positions are counted from 0; and the fixed vectors are PE of width K
+at the signed distance, where they write the first K channels of the PE of width D (their toolkit, too, has width K and
+key minus query, but takes PE(d + tau)).
 
 No (L, L, K) tensor is ever built: the key term is q against the 2 tau + 1 vectors, gathered by distance; the value term
 is the weights summed by distance, against the 2 tau + 1 vectors.
@@ -24,8 +19,9 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position import PositionEncoding, angle_dtype, distance
+from .position import Knob, Place, PositionEncoding, angle_dtype
 from .position_sinusoidal import sinusoids
+from .references import ROSENDAHL, Reference
 
 
 class Relative(PositionEncoding):
@@ -34,50 +30,58 @@ class Relative(PositionEncoding):
     Shift-invariant; defined at every length, and beyond `relative_clip` tokens it tells only before from after.
     """
 
-    def __init__(
-        self,
-        config: Any,
-        *,
-        causal: bool,
-        num_layers: int,
-        num_heads: int,
-        head_width: int,
-        values: bool = True,
-        trained: bool = True,
-    ) -> None:
-        super().__init__(config, causal=causal, num_layers=num_layers, num_heads=num_heads, head_width=head_width)
-        self.initializer = config.initializer
+    summary = "A trained vector for each clipped distance, added to keys and values."
+    keys_alone = {"values": False, "summary": "A trained vector for each clipped distance, added to keys alone."}
+    fixed = {"trained": False, "summary": "The sinusoid of each clipped distance, added to keys and values."}
+    shift_invariant = True
+    knobs = (Knob("relative_clip", 16, "a whole number of tokens, 1 or more", lambda value: value >= 1),)
+    formula = """
+        score(i, j) = q_i . (k_j + aK[d]) / sqrt(K)
+        output(i) = sum_j p_ij (v_j + aV[d])
+        d = clip(j - i, -tau, tau)
+    """
+    references = (
+        Reference(
+            "Shaw, Uszkoreit & Vaswani",
+            "Self-Attention with Relative Position Representations",
+            "NAACL",
+            2018,
+            "https://arxiv.org/abs/1803.02155",
+        ),
+        ROSENDAHL,
+    )
+
+    def __init__(self, config: Any, side: Any, *, values: bool = True, trained: bool = True) -> None:
+        super().__init__(config, side)
         self.clip = config.relative_clip
-        self.head_width = head_width
-        shape = (num_layers, 2 * self.clip + 1, head_width)
+        shape = (side.layers, 2 * self.clip + 1, side.head_width)
         self.keys = nn.Parameter(torch.empty(shape)) if trained else None
         self.values = nn.Parameter(torch.empty(shape)) if trained and values else None
         if not values:
             self.value_bias = None  # type: ignore[method-assign]
 
-    def score_bias(self, q_BHQK: Tensor, pos_BQ: Tensor, pos_BS: Tensor, layer: int) -> Tensor:
-        vectors_RK = self.vectors(self.keys, layer, q_BHQK)
-        scores_BHQR = (q_BHQK * self.head_width**-0.5) @ vectors_RK.T
-        return scores_BHQR.gather(-1, self.rows(pos_BQ, pos_BS, (*q_BHQK.shape[:3], pos_BS.shape[-1])))
+    def prepare(self, x_BTD: Tensor, at: Place) -> tuple[Tensor, Tensor | None]:
+        """The row of the tables for every query and key (B, 1, Q, S), and the vectors, if they are fixed (R, K)."""
+        rows_B1QS = (at.distance_BQS.clamp(-self.clip, self.clip) + self.clip)[:, None]
+        if self.keys is not None:
+            return rows_B1QS, None
+        distances = torch.arange(-self.clip, self.clip + 1, device=x_BTD.device)
+        return rows_B1QS, sinusoids(distances, self.side.head_width, angle_dtype(x_BTD))
 
-    def value_bias(self, p_BHQS: Tensor, pos_BQ: Tensor, pos_BS: Tensor, layer: int) -> Tensor:
-        vectors_RK = self.vectors(self.values, layer, p_BHQS)
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
+        rows_B1QS, fixed_RK = at.prepared
+        vectors_RK = fixed_RK.to(q_BHQK.dtype) if self.keys is None else self.keys[at.layer]
+        scores_BHQR = (q_BHQK * self.scaling) @ vectors_RK.T
+        return scores_BHQR.gather(-1, rows_B1QS.expand(*q_BHQK.shape[:3], -1))
+
+    def value_bias(self, p_BHQS: Tensor, at: Place) -> Tensor:
+        rows_B1QS, fixed_RK = at.prepared
+        vectors_RK = fixed_RK.to(p_BHQS.dtype) if self.values is None else self.values[at.layer]
         weight_BHQR = p_BHQS.new_zeros(*p_BHQS.shape[:3], len(vectors_RK))
-        return weight_BHQR.scatter_add(-1, self.rows(pos_BQ, pos_BS, p_BHQS.shape), p_BHQS) @ vectors_RK
-
-    def rows(self, pos_BQ: Tensor, pos_BS: Tensor, shape_BHQS: tuple[int, ...]) -> Tensor:
-        """The row of the tables for every query and key (B, H, Q, S)."""
-        return (distance(pos_BQ, pos_BS).clamp(-self.clip, self.clip) + self.clip)[:, None].expand(shape_BHQS)
-
-    def vectors(self, table: Tensor | None, layer: int, like: Tensor) -> Tensor:
-        """The vectors of the distances -tau to tau, R = 2 tau + 1 of them (R, K)."""
-        if table is not None:
-            return table[layer]
-        distances = torch.arange(-self.clip, self.clip + 1, device=like.device)
-        return sinusoids(distances, self.head_width, angle_dtype(like)).to(like.dtype)
+        return weight_BHQR.scatter_add(-1, rows_B1QS.expand(p_BHQS.shape), p_BHQS) @ vectors_RK
 
     def init_weights(self) -> None:
         for table in (self.keys, self.values):
             if table is not None:
                 bound = (6 / (table.shape[1] + table.shape[2])) ** 0.5  # Xavier's, of one layer's table
-                init.normal_(table) if self.initializer == "torch" else init.uniform_(table, -bound, bound)
+                init.normal_(table) if self.config.initializer == "torch" else init.uniform_(table, -bound, bound)

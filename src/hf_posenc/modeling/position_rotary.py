@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rotary: queries and keys are turned by their position, so that their product sees only the distance.
 
-    (q[2c] + i q[2c+1]) <- (q[2c] + i q[2c+1]) exp(i p w_c),    w_c = theta^(-2c/K),    and the same for k
-
-Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (2021), https://arxiv.org/abs/2104.09864.
 Pairs are neighbouring channels, as in the paper (Llama's code pairs channel c with c + K/2: a fixed permutation of the
-projections' rows). Self-attention of both stacks turns; cross-attention does not. `rope_parameters` takes the frequency
-scalings of transformers ("linear", "yarn", "llama3", "proportional") by their own code.
+projections' rows). `rope_parameters` takes the frequency scalings of transformers ("linear", "yarn", "llama3",
+"proportional") by their own code. Its `partial_rotary_factor` f turns the first f K channels of a head alone, as if
+they were the whole of a narrower one; "proportional" keeps the K/2 frequencies of the whole head and turns the fastest.
 """
 
 from typing import Any
@@ -15,25 +13,42 @@ import torch
 from torch import Tensor
 from transformers import ROPE_INIT_FUNCTIONS
 
-from .position import PositionEncoding, angle_dtype
+from .position import Place, PositionEncoding, angle_dtype
+from .references import Reference
 
 
 class Rotary(PositionEncoding):
     """No parameters. Shift-invariant; defined at every length."""
 
-    def __init__(self, config: Any, *, causal: bool, num_layers: int, num_heads: int, head_width: int) -> None:
-        super().__init__(config, causal=causal, num_layers=num_layers, num_heads=num_heads, head_width=head_width)
-        # transformers' functions read a decoder-only config, in which the number of heads is that of this very stack.
-        self.config = config.get_text_config(decoder=causal, encoder=not causal)
+    summary = "Queries and keys turned by an angle that grows with the position."
+    shift_invariant = True
+    formula = """
+        (q[2c] + i q[2c+1]) <- (q[2c] + i q[2c+1]) exp(i p w_c), and the same for k
+        w_c = theta^(-2c/K)
+    """
+    references = (
+        Reference(
+            "Su et al.",
+            "RoFormer: Enhanced Transformer with Rotary Position Embedding",
+            "",
+            2021,
+            "https://arxiv.org/abs/2104.09864",
+        ),
+    )
+
+    def __init__(self, config: Any, side: Any) -> None:
+        super().__init__(config, side)
+        # transformers' functions read a decoder-only config, in which the number of heads is that of this very side.
+        self.view = config.get_text_config(decoder=side.name != "encoder", encoder=side.name == "encoder")
         self.kind = config.rope_parameters["rope_type"]
         self.theta = config.rope_parameters["rope_theta"]
 
     @classmethod
-    def check(cls, config: Any, *, num_heads: int) -> None:
-        if (width := config.d_model // num_heads) % 2:
+    def check(cls, config: Any, side: Any) -> None:
+        if side.head_width % 2:
             raise ValueError(
                 f"`rotary` turns pairs of channels, so the width of a head must be even, but d_model={config.d_model} "
-                f"over {num_heads} heads gives {width}; change d_model or the number of heads."
+                f"over {side.heads} heads gives {side.head_width}; change d_model or the number of heads."
             )
         if (kind := config.rope_parameters["rope_type"]) not in ("default", "linear", "yarn", "llama3", "proportional"):
             raise ValueError(
@@ -41,22 +56,50 @@ class Rotary(PositionEncoding):
                 f"equal a full forward, but rope_parameters has rope_type={kind!r}; choose from default, linear, yarn, "
                 "llama3, proportional."
             )
+        factor = config.rope_parameters.get("partial_rotary_factor", 1.0)
+        turned = side.head_width if kind == "proportional" else turned_channels(side.head_width, factor)
+        if not 0 < factor <= 1 or turned < 2 or turned % 2:
+            raise ValueError(
+                "`rotary` turns an even number of channels of a head, 2 or more, but rope_parameters has "
+                f"partial_rotary_factor={factor}, which of {side.head_width} channels is {side.head_width * factor:g}; "
+                "choose one above 0 and up to 1 that gives an even number, or leave it out."
+            )
 
-    def rotate(self, q_BHTK: Tensor, k_BHTK: Tensor, pos_BT: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        frequencies, scale = self.frequencies(q_BHTK)
-        angles_B1TC = pos_BT[:, None, :, None].to(frequencies.dtype) * frequencies
-        cos, sin = (angles_B1TC.cos() * scale).to(q_BHTK.dtype), (angles_B1TC.sin() * scale).to(q_BHTK.dtype)
-        return turn(q_BHTK, cos, sin), turn(k_BHTK, cos, sin)
+    def prepare(self, x_BTD: Tensor, at: Place) -> tuple[Tensor, ...]:
+        """The cosines and sines of queries, then of new keys (B, 1, T, C), for C pairs of channels."""
+        frequencies, scale = self.frequencies(x_BTD)
+        queries = turns(at.queries_BQ, frequencies, scale)
+        return (*queries, *(turns(at.new_keys_BT, frequencies, scale) if at.is_cross else queries))
 
-    def frequencies(self, q_BHTK: Tensor) -> tuple[Tensor, float]:
-        """w_c, in radians a token (K/2), and the factor on queries and keys that some scalings bring."""
+    def rotate_queries(self, q_BHQK: Tensor, at: Place) -> Tensor:
+        return turn(q_BHQK, *at.prepared[:2])
+
+    def rotate_keys(self, k_BHTK: Tensor, at: Place) -> Tensor:
+        return turn(k_BHTK, *at.prepared[2:])
+
+    def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
+        """w_c, in radians a token (C), and the factor on queries and keys that some scalings bring."""
         if self.kind == "default":
-            width, dtype = q_BHTK.shape[-1], angle_dtype(q_BHTK)
-            return self.theta ** -(torch.arange(0, width, 2, device=q_BHTK.device, dtype=dtype) / width), 1.0
-        return ROPE_INIT_FUNCTIONS[self.kind](self.config, q_BHTK.device)
+            factor, dtype = self.config.rope_parameters.get("partial_rotary_factor", 1.0), angle_dtype(like)
+            width = turned_channels(self.side.head_width, factor)
+            return self.theta ** -(torch.arange(0, width, 2, device=like.device, dtype=dtype) / width), 1.0
+        return ROPE_INIT_FUNCTIONS[self.kind](self.view, like.device)
+
+
+def turned_channels(head_width: int, factor: float) -> int:
+    """How many channels of a head are turned, as transformers rounds them."""
+    return int(head_width * factor)
+
+
+def turns(pos_BT: Tensor, frequencies_C: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    angles_B1TC = pos_BT[:, None, :, None].to(frequencies_C.dtype) * frequencies_C
+    return angles_B1TC.cos() * scale, angles_B1TC.sin() * scale
 
 
 def turn(x_BHTK: Tensor, cos_B1TC: Tensor, sin_B1TC: Tensor) -> Tensor:
-    even, odd = x_BHTK[..., 0::2], x_BHTK[..., 1::2]
-    turned = (even * cos_B1TC - odd * sin_B1TC, even * sin_B1TC + odd * cos_B1TC)
-    return torch.stack(turned, dim=-1).flatten(-2)
+    """The first 2 C channels turned pair by pair, the rest as they are."""
+    cos_B1TC, sin_B1TC, turned = cos_B1TC.to(x_BHTK.dtype), sin_B1TC.to(x_BHTK.dtype), 2 * cos_B1TC.shape[-1]
+    even, odd = x_BHTK[..., :turned:2], x_BHTK[..., 1:turned:2]
+    pairs = (even * cos_B1TC - odd * sin_B1TC, even * sin_B1TC + odd * cos_B1TC)
+    whole = torch.stack(pairs, dim=-1).flatten(-2)
+    return whole if turned == x_BHTK.shape[-1] else torch.cat((whole, x_BHTK[..., turned:]), dim=-1)

@@ -1,26 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sinusoidal: every position gets its own wave pattern, one wavelength for each pair of channels.
 
-    x[p] <- x[p] + PE[p],    PE[p, 2c] = sin(p / 10000^(2c/D)),    PE[p, 2c+1] = cos(p / 10000^(2c/D))
-
-Vaswani et al., "Attention Is All You Need" (NeurIPS 2017), https://arxiv.org/abs/1706.03762.
-Departures: dropout comes before the sum, not after it, so that all encodings see the same input (Neishi & Yoshinaga
-2019 do the same for theirs); positions and channels are counted from 0.
+Departures from Vaswani et al.: dropout comes before the sum, not after it, so that all encodings see the same input
+(Neishi & Yoshinaga 2019 do the same for theirs); positions and channels are counted from 0.
 """
 
 import torch
 from torch import Tensor
 
-from .position import PositionEncoding, angle_dtype
+from .position import Place, PositionEncoding, angle_dtype
+from .references import VASWANI
 
 
 class Sinusoidal(PositionEncoding):
     """No parameters. Not shift-invariant; defined at every length."""
 
-    def embed(
-        self, x_BTD: Tensor, pos_BT: Tensor, mask_BT: Tensor | None, state_BM: Tensor | None
-    ) -> tuple[Tensor, None]:
-        return x_BTD + sinusoids(pos_BT, x_BTD.shape[-1], angle_dtype(x_BTD)).to(x_BTD.dtype), None
+    summary = "A fixed wave pattern for each position, added to the embeddings."
+    shift_invariant = False
+    formula = """
+        x[p] <- x[p] + PE[p]
+        PE[p, 2c] = sin(p / 10000^(2c/D))
+        PE[p, 2c+1] = cos(p / 10000^(2c/D))
+    """
+    references = (VASWANI,)
+
+    def embed(self, x_BTD: Tensor, at: Place) -> Tensor:
+        return x_BTD + sinusoids(at.queries_BQ, x_BTD.shape[-1], angle_dtype(x_BTD)).to(x_BTD.dtype)
 
 
 def sinusoids(pos: Tensor, width: int, dtype: torch.dtype) -> Tensor:

@@ -1,0 +1,304 @@
+"""What an encoding may see and remember, tried by encodings that need it: keys, what is visible, positions of training,
+a memory for each layer, cross-attention. Each passes the laws that the registered ones pass."""
+
+import pytest
+import torch
+from conftest import padded, sentences, tiny_config, tiny_model
+from test_laws import EXACT, HOLES, cache_for, decode, gradients
+from torch import nn
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+
+from hf_posenc import POSITION_ENCODINGS, Place, PosEncConfig, PositionEncoding, register_position_encoding
+from hf_posenc.modeling.masks import visible_keys
+
+
+class Keyed(PositionEncoding):
+    """A trained vector for each clipped distance, against which each key is held."""
+
+    summary, shift_invariant = "What a key says of its distance.", True
+
+    def __init__(self, config, side):
+        super().__init__(config, side)
+        self.table = nn.Parameter(torch.zeros(side.layers, 5, side.head_width))
+
+    def prepare(self, x_BTD, at):
+        return (at.distance_BQS.clamp(-2, 2) + 2)[:, None]
+
+    def score_bias(self, q_BHQK, k_BHSK, at):
+        scores_BHRS = self.table[at.layer] @ (k_BHSK * self.scaling).transpose(2, 3)
+        return scores_BHRS.gather(2, at.prepared.expand(*q_BHQK.shape[:3], -1))
+
+
+class Counted(PositionEncoding):
+    """Queries grow with the logarithm of the number of keys that they may see."""
+
+    summary, shift_invariant, order_blind, reversal_blind = "Scaled by log n.", True, True, True
+
+    def prepare(self, x_BTD, at):
+        return (1 + at.visible_BQS.sum(-1)).log()[:, None, :, None].to(x_BTD.dtype)
+
+    def rotate_queries(self, q_BHQK, at):
+        return q_BHQK * at.prepared
+
+
+class Gated(PositionEncoding):
+    """A sum over all keys so far that each layer remembers for itself."""
+
+    summary, shift_invariant, has_state = "A gate for each token, summed up.", True, True
+
+    def __init__(self, config, side):
+        super().__init__(config, side)
+        self.gates = nn.Parameter(torch.zeros(side.layers, side.heads, side.head_width))
+
+    def score_bias(self, q_BHQK, k_BHSK, at):
+        gate_BTH = torch.einsum("bhtk,hk->bth", q_BHQK, self.gates[at.layer]).sigmoid()
+        if at.tokens_BT is not None:
+            gate_BTH = gate_BTH * at.tokens_BT[..., None]
+        sum_BTH = gate_BTH.cumsum(1)
+        if at.memory is None:
+            return (sum_BTH[:, :, None] - sum_BTH[:, None]).permute(0, 3, 1, 2)
+        before = at.memory.last("sums", self.side.heads)
+        sum_BTH = sum_BTH if before is None else sum_BTH + before[:, None]
+        return (sum_BTH[:, :, None] - at.memory.keep("sums", sum_BTH)[:, None]).permute(0, 3, 1, 2)
+
+
+class Shifted(PositionEncoding):
+    """Positions one hundred further on in training, and as they are elsewhere."""
+
+    summary, shift_invariant = "Positions of training.", True
+
+    def training_positions(self, pos_BT, at):
+        return pos_BT + 100
+
+
+class Near(PositionEncoding):
+    summary, shift_invariant, reversal_blind = "Every head pays for distance.", True, True
+
+    def score_bias(self, q_BHQK, k_BHSK, at):
+        return -0.3 * at.distance_BQS.abs()[:, None].to(q_BHQK.dtype)
+
+
+TRIED = {"keyed": Keyed, "counted": Counted, "gated": Gated, "near": Near}
+CROSS = ["keyed", "counted", "near", "relative", "relative_key", "rotary", "rotary+relative", "keyed+counted"]
+
+
+@pytest.fixture(autouse=True)
+def registered_here(unregistered_after):
+    for name, encoding in (TRIED | {"shifted": Shifted}).items():
+        register_position_encoding(name, encoding)
+
+
+def model_with(name: str, **changes):
+    return tiny_model(name, **changes)
+
+
+def cross_model(cross: str, own: str = "sinusoidal", **changes):
+    return tiny_model(own, cross_position_encoding_type=cross, **changes)
+
+
+# Whether what they see is right is told by the laws.
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+@pytest.mark.parametrize("chunks", [[1] * 9, [4, 1, 3, 1]], ids=["token by token", "in chunks"])
+@pytest.mark.parametrize("name", [*TRIED, "gated+near", "gated+keyed+counted"])
+@torch.no_grad()
+def test_cached_decoding_equals_the_full_forward(name, chunks, kind):
+    model, source, target = model_with(name), sentences(3, 6, seed=1), sentences(3, 9, seed=2)
+    full = model(input_ids=source, decoder_input_ids=target, decoder_attention_mask=HOLES).logits
+    cached = decode(model, source, target, chunks, cache_for(model, kind), mask=HOLES)
+    torch.testing.assert_close(cached[HOLES == 1], full[HOLES == 1], **EXACT)
+
+
+@pytest.mark.parametrize("name", TRIED)
+@torch.no_grad()
+def test_a_memory_of_each_layer_is_cropped_and_reordered_with_the_keys(name):
+    model, source, target = model_with(name), sentences(3, 6, seed=1), sentences(3, 9, seed=2)
+    cache, other, pick = cache_for(model, "dynamic"), target.roll(1, dims=1), torch.tensor([2, 0, 0])
+    decode(model, source, torch.cat((target[:, :4], other[:, 4:7]), 1), [4, 1, 1, 1], cache, mask=HOLES)
+    cache.crop(-3)
+    cache.reorder_cache(pick)
+    source, target, mask = source[pick], target[pick], HOLES[pick]
+    continued = decode(model, source, target, [2, 3], cache, mask=mask, start=4)
+    fresh = decode(model, source, target, [4, 5], cache_for(model, "dynamic"), mask=mask)[:, 4:]
+    torch.testing.assert_close(continued, fresh, **EXACT)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", TRIED)
+@torch.no_grad()
+def test_padding_changes_nothing(name, side):
+    model = model_with(name)
+    assert_padding_changes_nothing(model, side)
+
+
+def assert_padding_changes_nothing(model, side):
+    sources, targets = [sentences(n, seed=n) for n in (7, 3, 5)], [sentences(n, seed=10 + n) for n in (4, 8, 1)]
+    (source, source_mask), (target, target_mask) = padded(sources, side), padded(targets, side)
+    batch = model(
+        input_ids=source, attention_mask=source_mask, decoder_input_ids=target, decoder_attention_mask=target_mask
+    ).logits
+    for i, (one_source, one_target) in enumerate(zip(sources, targets, strict=True)):
+        alone = model(input_ids=one_source[None], decoder_input_ids=one_target[None]).logits[0]
+        torch.testing.assert_close(batch[i][target_mask[i] == 1], alone, **EXACT)
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_eager_equals_sdpa_and_checkpointing_changes_no_gradient(name):
+    model, source, target = model_with(name, dropout=0.0).train(), sentences(3, 6), sentences(3, 9, seed=2)
+    plain = gradients(model, input_ids=source, labels=target)
+    assert all(gradient.any() for gradient in plain.values())
+    model.set_attn_implementation("eager")
+    torch.testing.assert_close(gradients(model, input_ids=source, labels=target), plain, **EXACT)
+    model.set_attn_implementation("sdpa")
+    (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
+    torch.testing.assert_close(gradients(model, input_ids=source, labels=target), plain, **EXACT)
+
+
+@torch.no_grad()
+def test_positions_of_training_reach_every_hook_and_evaluation_never_sees_them():
+    """`shifted` alone moves what `sinusoidal` adds, and nothing of `relative`, which sees distances."""
+    source, target = sentences(3, 6), sentences(3, 9, seed=2)
+    at = torch.arange(9)[None]
+    here = {"input_ids": source, "decoder_input_ids": target}
+    there = here | {"position_ids": at[:, :6] + 100, "decoder_position_ids": at + 100}
+    model = tiny_model("shifted+sinusoidal+relative", dropout=0.0)
+    plain, moved = model(**here).logits, model(**there).logits
+    assert (moved - plain).abs().max() > 1e-3
+    torch.testing.assert_close(model.train()(**here).logits, moved, **EXACT)
+
+
+# Cross-attention
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+@pytest.mark.parametrize("cross", CROSS)
+@torch.no_grad()
+def test_in_cross_attention_cached_decoding_equals_the_full_forward(cross, kind):
+    model, source, target = cross_model(cross), sentences(3, 6, seed=1), sentences(3, 9, seed=2)
+    full = model(input_ids=source, decoder_input_ids=target, decoder_attention_mask=HOLES).logits
+    cached = decode(model, source, target, [4, 1, 3, 1], cache_for(model, kind), mask=HOLES)
+    torch.testing.assert_close(cached[HOLES == 1], full[HOLES == 1], **EXACT)
+    without = tiny_model("sinusoidal")
+    assert (without(input_ids=source, decoder_input_ids=target).logits - full).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("cross", CROSS)
+@torch.no_grad()
+def test_in_cross_attention_padding_changes_nothing(cross, side):
+    assert_padding_changes_nothing(cross_model(cross), side)
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+@pytest.mark.parametrize("cross", ["near", "relative", "rotary"])
+@torch.no_grad()
+def test_given_positions_of_the_source_are_remembered_through_a_cached_decoding(cross, kind):
+    """They are given at the first step only, as by `generate`."""
+    model, source, target = cross_model(cross), sentences(3, 6, seed=1), sentences(3, 9, seed=2)
+    positions = torch.tensor([[0, 2, 4, 6, 8, 10], [3, 4, 5, 6, 7, 8], [1, 1, 2, 3, 5, 8]])
+    full = model(input_ids=source, position_ids=positions, decoder_input_ids=target).logits
+    cache, memory, logits = cache_for(model, kind), model.model.encoder(source, position_ids=positions), []
+    for start, end in ((0, 4), (4, 5), (5, 9)):
+        given = {"position_ids": positions} if start == 0 else {}
+        step = model(encoder_outputs=memory, decoder_input_ids=target[:, start:end], past_key_values=cache, **given)
+        logits.append(step.logits)
+    torch.testing.assert_close(torch.cat(logits, 1), full, **EXACT)
+    assert (model(input_ids=source, decoder_input_ids=target).logits - full).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("cross", ["near", "relative", "rotary"])
+@torch.no_grad()
+def test_in_cross_attention_only_the_distance_to_the_source_counts(cross):
+    """Both sides moved together change nothing; one of them alone does."""
+    model, source, target = cross_model(cross, own="relative"), sentences(3, 6), sentences(3, 9, seed=2)
+    at, inputs = torch.arange(9)[None], {"input_ids": source, "decoder_input_ids": target}
+    here = model(**inputs).logits
+    both = model(**inputs, position_ids=at[:, :6] + 7, decoder_position_ids=at + 7).logits
+    torch.testing.assert_close(both, here, **EXACT)
+    assert (model(**inputs, position_ids=at[:, :6] + 7).logits - here).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("cross", ["keyed", "relative", "rotary"])
+def test_in_cross_attention_the_gradient_reaches_every_parameter(cross):
+    model = cross_model(cross)
+    found = gradients(model, input_ids=sentences(3, 6), labels=sentences(3, 9, seed=2))
+    assert all(gradient.any() for gradient in found.values())
+    trained = any("cross_positions" in name for name in found)
+    assert trained == (cross != "rotary")
+
+
+def test_what_cannot_act_in_cross_attention_is_refused_when_the_config_is_made():
+    for name, entry in POSITION_ENCODINGS.items():
+        if entry.acts_in_attention or name == "none":
+            PosEncConfig(cross_position_encoding_type=name)
+        else:
+            with pytest.raises(ValueError, match=rf"cross_position_encoding_type='{name}': `{name}` changes embedded"):
+                PosEncConfig(cross_position_encoding_type=name)
+    with pytest.raises(ValueError, match=r"cross_position_encoding_type='relative\+gru': `gru` changes.*relative_key"):
+        PosEncConfig(cross_position_encoding_type="relative+gru")
+    with pytest.raises(ValueError, match=r"cross_position_encoding_type='rotery': 'rotery'.*nearest is 'rotary'"):
+        PosEncConfig(cross_position_encoding_type="rotery")
+
+
+# The value itself
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_what_is_visible_is_what_transformers_masks_leave(is_causal, masked):
+    """Of 2-D masks, of none, and of the 4-D ones that transformers makes of them."""
+    config = tiny_config("none")
+    config._attn_implementation = "eager"
+    x = torch.zeros(3, 9, 16)
+    given = HOLES if masked else None
+    make = create_causal_mask if is_causal else create_bidirectional_mask
+    theirs = make(config, x, HOLES, None) if is_causal else make(config, x, HOLES)
+    expected = (theirs == 0)[:, 0].expand(3, 9, 9) if masked else torch.ones(9, 9, dtype=torch.bool)[None]
+    if is_causal and not masked:
+        expected = expected.tril()
+    visible = visible_keys(given, 9, 9, 0, is_causal, x.device).expand(expected.shape)
+    tokens = HOLES == 1 if masked else torch.ones(1, 9, dtype=torch.bool)
+    assert torch.equal(visible[tokens], expected[tokens])
+    last = visible_keys(given, 2, 9, 7, is_causal, x.device).expand(len(expected), 2, 9)
+    assert torch.equal(last[tokens[:, 7:]], expected[:, 7:][tokens[:, 7:]])
+    if masked:
+        assert torch.equal(visible_keys(theirs, 9, 9, 0, is_causal, x.device).expand(3, 9, 9)[tokens], expected[tokens])
+
+
+def test_a_place_moves_with_all_it_holds_and_cannot_be_changed():
+    at = Place(torch.arange(3)[None], torch.arange(3)[None], prepared=[(torch.ones(2), None), None], layer=1)
+    there = at.to("meta")
+    assert {there.queries_BQ.device.type, there.keys_BS.device.type, there.prepared[0][0].device.type} == {"meta"}
+    assert there.layer == 1
+    with pytest.raises(AttributeError):
+        at.layer = 2
+
+
+# An interface of before
+
+
+OLD = {
+    "score_bias": ("def score_bias(self, q_BHQK, pos_BQ, pos_BS, layer): ...", "pos_BQ, pos_BS, layer = at.queries_BQ"),
+    "value_bias": ("def value_bias(self, p_BHQS, pos_BQ, pos_BS, layer): ...", "pos_BQ, pos_BS, layer = at.queries_BQ"),
+    "embed": ("def embed(self, x_BTD, pos_BT, mask_BT, state_BM): ...", "pos_BT, mask_BT = at.queries_BQ, at.tokens_BT"),
+    "rotate": ("def rotate(self, q_BHTK, k_BHTK, pos_BT, layer): ...", "rotate_keys"),
+    "__init__": (
+        "def __init__(self, config, *, causal, num_layers, num_heads, head_width): ...",
+        r"super\(\).__init__\(config, side\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("hook", OLD)
+def test_an_encoding_of_the_old_interface_is_refused_with_the_two_lines_to_change(hook):
+    written, remedy = OLD[hook]
+    made = {}
+    exec(f"class Mine(PositionEncoding):\n    {written}", {"PositionEncoding": PositionEncoding}, made)
+    with pytest.raises(TypeError, match=rf"Since hf_posenc 0.2 .*Mine\.{hook} takes .*write `def .*begin it with .*{remedy}"):
+        register_position_encoding("mine", made["Mine"], summary="Mine.", shift_invariant=True)
+
+
+def test_an_encoding_that_does_not_say_what_it_is_is_refused():
+    with pytest.raises(TypeError, match="Silent lacks summary and shift_invariant; write them into the class"):
+        register_position_encoding("silent", type("Silent", (PositionEncoding,), {}))
