@@ -12,8 +12,15 @@ import datasets
 import pytest
 from datasets import Dataset, Value
 
-from hf_posenc import generator
-from hf_posenc.data import encode_pairs, filter_lengths, join_consecutive, lengths, load_pairs, train_tokenizer
+from hf_posenc.data import (
+    encode_pairs,
+    filter_lengths,
+    generator,
+    join_consecutive,
+    lengths,
+    load_pairs,
+    train_tokenizer,
+)
 from hf_posenc.data.files import digests
 from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
 

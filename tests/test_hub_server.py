@@ -30,12 +30,13 @@ from test_hub import (
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_posenc
-from hf_posenc import PosEncConfig, PosEncForConditionalGeneration, PosEncModel, PosEncTokenizer, preparation
-from hf_posenc.arguments import arguments
-from hf_posenc.config import load_experiment
-from hf_posenc.experiment import run_system, unfinished
-from hf_posenc.preparation import prepare
-from hf_posenc.settings import Experiment
+from hf_posenc import PosEncConfig, PosEncForConditionalGeneration, PosEncModel, PosEncTokenizer
+from hf_posenc.config.loading import load_experiment
+from hf_posenc.config.settings import Experiment
+from hf_posenc.experiment import preparation
+from hf_posenc.experiment.preparation import prepare
+from hf_posenc.experiment.system import run_system, unfinished
+from hf_posenc.training.arguments import arguments
 
 TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "tokenization_posenc.py"}
 MODEL_FILES = {"config.json", "generation_config.json", "model.safetensors"}

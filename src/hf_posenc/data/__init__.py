@@ -183,7 +183,7 @@ def _load_corpora(where: Mapping[str, Any], languages: tuple[str, str], folder: 
 
 
 def _load_generated(where: Mapping[str, Any], languages: tuple[str, str], folder: str | None) -> Dataset:
-    from hf_posenc import generator
+    from hf_posenc.data import generator
 
     settings = where["generator"]
     if not isinstance(settings, Mapping) or any(type(settings.get(key)) is not int for key in GENERATOR_KEYS):
