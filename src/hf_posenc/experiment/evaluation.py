@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..config.loading import write_whole
 from ..config.settings import ScoreSettings, System
 from ..metrics import load_length_buckets
+from ..whole_files import save_whole, write_whole
 
 
 def translate_test_set(
@@ -73,11 +72,13 @@ def score(
             bertscore_layers=settings.bertscore_layers,
             num_proc=num_proc,
         )
-    statistics.parent.mkdir(exist_ok=True)
-    unfinished = statistics.with_name(f".{statistics.name}.unfinished.npz")
     arrays: dict[str, Any] = {"lengths": metric.lengths, **metric.statistics}
-    np.savez_compressed(unfinished, **arrays)
-    os.replace(unfinished, statistics)
+
+    def save(unfinished: Path) -> None:
+        with unfinished.open("wb") as file:  # to a name, numpy would add its own ending
+            np.savez_compressed(file, **arrays)
+
+    save_whole(statistics, save)
     return {**result, "truncated": sum(translations["truncated"]), "test_set_sha256": hash_of(test)}
 
 

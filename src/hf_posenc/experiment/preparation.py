@@ -4,9 +4,7 @@ Everything that can be wrong with them is found here. What is there already is u
 """
 
 import json
-import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +13,13 @@ import yaml
 from datasets import Dataset, concatenate_datasets, load_from_disk
 from transformers import AutoTokenizer
 
-from ..config.loading import differing_key, short_hash, write_whole
 from ..config.settings import VOCABULARY, DataSettings, Experiment, ScoreSettings, System
 from ..data import encode_pairs, filter_lengths, join_consecutive, lengths, load_pairs, train_tokenizer
 from ..data.files import digests, named_folder
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..publish.hub import refuse_shared_repositories
 from ..training.arguments import arguments
+from ..whole_files import differing_key, save_whole, short_hash, write_whole
 
 
 def prepare(experiment: Experiment) -> None:
@@ -116,7 +114,7 @@ def prepared_tokenizer(experiment: Experiment) -> PosEncTokenizer:
             tokenizer.save_pretrained(unfinished)
             write_whole(unfinished / record.name, json.dumps(made_from, indent=1))
 
-        whole(folder, save)
+        save_whole(folder, save)
     return shared_tokenizer(experiment)
 
 
@@ -163,7 +161,7 @@ def encoded_pairs(experiment: Experiment, system: System, tokenizer: PosEncToken
     folder = experiment.folder / "data" / f"encoded-{key_of(system, where, tokenizer)}"
     if not folder.exists():
         encoded = encode_pairs(load(system, where), tokenizer, **languages(system))
-        whole(folder, encoded.save_to_disk)
+        save_whole(folder, encoded.save_to_disk)
     return load_from_disk(str(folder))
 
 
@@ -179,7 +177,7 @@ def test_set(experiment: Experiment, system: System, name: str, tokenizer: PosEn
     if not folder.exists():
         pairs = join_consecutive(load(system, where), k)
         lengths = encode_pairs(pairs, tokenizer, **languages(system))["source_length"]
-        whole(folder, pairs.add_column("source_length", lengths).save_to_disk)
+        save_whole(folder, pairs.add_column("source_length", lengths).save_to_disk)
     pairs = load_from_disk(str(folder))
     return drawn(pairs, system.score.edges, system.score.per_group) if system.score.per_group else pairs
 
@@ -198,12 +196,3 @@ def load(system: System, where: dict[str, Any]) -> Dataset:
 
 def languages(system: System) -> dict[str, str]:
     return {"source_language": system.data.source_language, "target_language": system.data.target_language}
-
-
-def whole(folder: Path, save: Callable[[Path], Any]) -> None:
-    """Let `save` write a folder that is there either whole or not at all."""
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.parent.mkdir(parents=True, exist_ok=True)
-    save(unfinished)
-    os.replace(unfinished, folder)

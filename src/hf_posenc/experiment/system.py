@@ -25,7 +25,6 @@ from accelerate import PartialState
 from tqdm.auto import tqdm
 from transformers import AutoModelForSeq2SeqLM, set_seed
 
-from ..config.loading import short_hash, write_whole
 from ..config.settings import Experiment, System
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..publish.card import write_card
@@ -33,9 +32,10 @@ from ..publish.hub import push_system, pushed
 from ..training.checkpoints import check_weights
 from ..training.processes import refuse_difference
 from ..training.trainer import train
+from ..whole_files import save_whole, short_hash, write_whole
 from .diagnostics import diagnose
 from .evaluation import score, translate_test_set
-from .preparation import settings_path, shared_tokenizer, test_set, training_pairs, validation_pairs, whole
+from .preparation import settings_path, shared_tokenizer, test_set, training_pairs, validation_pairs
 
 WORTH_PROCESSES = 500  # pairs, whose TER takes longer than a process to start
 
@@ -151,7 +151,7 @@ def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
         (unfinished / "training.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
     if PartialState().is_main_process:
-        whole(folder / "model", save)
+        save_whole(folder / "model", save)
     PartialState().wait_for_everyone()
 
 

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from hf_posenc.pictures.style import FONT_SIZE, LIMIT_COLOUR, WIDTH_INCHES, legend, legend_label, looks_of, plain
-from hf_posenc.results.tables import TrainingLimits, checked_limits
+from ..results.tables import TrainingLimits, checked_limits
+from .style import FONT_SIZE, LIMIT_COLOUR, WIDTH_INCHES, legend, legend_label, looks_of, plain
 
 Diagnoses = Mapping[str, Mapping[str, Any]]
 TICKS = (0, 1, 3, 10, 30, 100, 300, 1000)

@@ -7,7 +7,6 @@ for colour-blind readers; markers and line styles differ too, so a figure reads 
 from __future__ import annotations
 
 import math
-import os
 import textwrap
 from collections.abc import Iterable
 from itertools import cycle
@@ -19,7 +18,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from hf_posenc.results.tables import Group, Results, TrainingLimits, checked_limits, shared_columns
+from ..results.tables import Group, Results, TrainingLimits, checked_limits, shared_columns
+from ..whole_files import save_whole
 
 WIDTH_INCHES = 6.5
 FONT_SIZE = 8.5
@@ -88,14 +88,9 @@ def save_figure(figure: Figure, path: str | Path) -> None:
         raise ValueError(
             f"figures are saved as PNG or SVG; path={str(path)!r} ends in neither .png nor .svg; rename it"
         )
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     how: dict[str, Any] = {"metadata": {"Date": None}} if path.suffix == ".svg" else {"pil_kwargs": {"optimize": True}}
-    try:
-        with rc_context({"svg.hashsalt": path.stem}):
-            figure.savefig(part, format=path.suffix[1:], dpi=200, **how)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with rc_context({"svg.hashsalt": path.stem}):
+        save_whole(path, lambda unfinished: figure.savefig(unfinished, format=path.suffix[1:], dpi=200, **how))
 
 
 def limit_position(limit: int, groups: list[Group]) -> float:

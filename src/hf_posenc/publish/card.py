@@ -17,12 +17,12 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import CONFIG_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
-from ..config.loading import write_whole
 from ..config.settings import DataSettings, ScoreSettings, test_sets
 from ..metrics.length_buckets.scorers import SCORERS
 from ..modeling.positions import POSITION_ENCODINGS, parts_of
 from ..results.tables import SCORES, length_table, markdown
 from ..training.arguments import with_defaults
+from ..whole_files import write_whole
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
 METRICS = {field: name for field, name, _ in SCORES if field in SCORERS}

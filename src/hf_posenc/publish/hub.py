@@ -1,20 +1,17 @@
 """What train.py does on the Hub for a system with `train.push_to_hub`: its repository, and the finished model in it.
 
-While it trains, the Trainer pushes each checkpoint it saves, unless `train.hub_strategy` is "end"; PushedCode adds what
-the Trainer leaves out. Once it is scored, its model folder is pushed, and with it the card, which no checkpoint has.
+While it trains, the Trainer pushes each checkpoint it saves, unless `train.hub_strategy` is "end", and PushedCode of
+callbacks.py adds what the Trainer leaves out. Once it is scored, its model folder is pushed, and with it the card,
+which no checkpoint has.
 """
 
 import json
-import shutil
-from pathlib import Path
-from typing import Any
 
 from huggingface_hub import HfApi
-from transformers import TrainerCallback
 
-from ..config.loading import write_whole
 from ..config.settings import Experiment, System
 from ..training.arguments import arguments
+from ..whole_files import write_whole
 from .card import write_card
 
 RECORD = "pushed.json"  # of a system that needs no more pushing: where to, and the commit
@@ -55,13 +52,3 @@ def push_system(experiment: Experiment, system: System) -> None:
     )
     record = {"repository": repository, "commit": commit.oid}
     write_whole(folder / RECORD, json.dumps(record, indent=1))
-
-
-class PushedCode(TrainerCallback):
-    """Lays a checkpoint's code beside what else the Trainer pushes of it, that it may load where no package is."""
-
-    def on_push_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        folder = Path(args.output_dir)
-        if state.is_world_process_zero:
-            for file in (folder / f"checkpoint-{state.global_step}").glob("*.py"):
-                shutil.copy(file, folder)

@@ -16,7 +16,6 @@ import numpy as np
 from matplotlib.figure import Figure
 from tqdm.auto import tqdm
 
-from ..config.loading import differing_key, write_whole
 from ..config.settings import Experiment
 from ..metrics.length_buckets.scorers import COUNTED, score_fields
 from ..pictures.diagnostics_figures import attention_distance_figure, loss_by_position
@@ -24,6 +23,7 @@ from ..pictures.score_figures import gain_by_length, loss_curves, parameters_and
 from ..pictures.style import bleu_by_length, save_figure
 from ..results.comparison import p_values, rows_of
 from ..results.tables import Results, csv_text, latex, length_table, markdown, overview_table, paper_table, text
+from ..whole_files import differing_key, write_whole
 
 PARTS = ("baseline", "runs", "comparisons", "paper")
 

@@ -1,7 +1,8 @@
-"""What looks on while a model trains: a quiet progress bar, a log by step and time, evaluations within an epoch, and an
-ear for SIGTERM."""
+"""What looks on while a model trains: a quiet progress bar, a log by step and time, evaluations within an epoch, an ear
+for SIGTERM, and the code beside what is pushed."""
 
 import json
+import shutil
 import signal
 import threading
 import time
@@ -12,7 +13,7 @@ from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 from transformers import TrainerCallback
 
-from ..config.loading import write_whole
+from ..whole_files import write_whole
 from .processes import any_process
 
 
@@ -121,3 +122,13 @@ class StopWhenTold(TrainerCallback):
         if self.before is not None:
             signal.signal(signal.SIGTERM, self.before)
         self.stopped = any_process(self.told)
+
+
+class PushedCode(TrainerCallback):
+    """Lays a checkpoint's code beside what else the Trainer pushes of it, that it may load where no package is."""
+
+    def on_push_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        folder = Path(args.output_dir)
+        if state.is_world_process_zero:
+            for file in (folder / f"checkpoint-{state.global_step}").glob("*.py"):
+                shutil.copy(file, folder)

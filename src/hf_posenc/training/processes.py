@@ -11,7 +11,7 @@ import transformers
 from accelerate import PartialState
 from accelerate.utils import gather_object, reduce
 
-from ..config.loading import differing_key, short_hash
+from ..whole_files import differing_key, short_hash
 
 PATIENCE = timedelta(hours=2)  # while the first process reads and encodes the data, the others wait
 

@@ -13,7 +13,7 @@ from accelerate import FullyShardedDataParallelPlugin
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
-from ..config.loading import differing_key
+from ..whole_files import differing_key
 
 NEEDED = {
     "fsdp_version": 2,

@@ -22,13 +22,12 @@ from transformers import (
     Seq2SeqTrainer,
 )
 
-from ..config.loading import short_hash
 from ..data import lengths
 from ..data.batches import EpochSampler, LengthGroupedSampler, TokenBudgetSampler
 from ..modeling.translation import check_tokenizer
-from ..publish.hub import PushedCode
+from ..whole_files import short_hash
 from .arguments import TrainingArguments, arguments
-from .callbacks import EvaluateWithinEpoch, LossLog, ProgressBar, StopWhenTold
+from .callbacks import EvaluateWithinEpoch, LossLog, ProgressBar, PushedCode, StopWhenTold
 from .checkpoints import last_whole_checkpoint, mean_weights
 from .processes import any_process, refuse_difference
 from .sharding import shard_by_layers, with_weights
