@@ -7,10 +7,7 @@ Files of one `name` share a run folder, and with it the systems of the same name
 it for what is made of this file's systems. Nothing here reads data or builds a model.
 """
 
-import difflib
-import hashlib
 import importlib.util
-import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -20,6 +17,7 @@ from typing import Any
 
 from ..metrics.length_buckets.checks import checked_edges, checked_metrics, checked_number
 from ..metrics.length_buckets.scorers import BertScore
+from ..modeling.nearest import refuse_unknown
 from ..modeling.tokenization_posenc import SUBWORDS
 from ..training.arguments import TrainingArguments
 from .files import merge, parse_override, read
@@ -101,14 +99,6 @@ def run_registration(file: Path) -> None:
     spec.loader.exec_module(module)  # type: ignore[union-attr]
 
 
-def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> None:
-    known = list(known)
-    for key in given:
-        if key not in known:
-            nearest = difflib.get_close_matches(str(key), known, n=1, cutoff=0)[0]
-            raise ValueError(f"{where} has no key {key!r}; the nearest one is {nearest!r}.")
-
-
 def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
     """A system whose sections have only known keys, and whose model can be built."""
     if not re.fullmatch(r"[\w.+-]+", name) or name == "data":
@@ -177,27 +167,3 @@ def share_test_sets(systems: Mapping[str, System]) -> None:
                     f"The systems of one config share {section}.{key}, or their scores could not stand in one table, "
                     f"but {first.name} has {ours!r} and {other.name} has {theirs!r}; move it out of `systems:`."
                 )
-
-
-def differing_key(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> str | None:
-    """The first dotted key whose value is not the same in both, with both values."""
-    for key in dict.fromkeys([*old, *new]):
-        ours, theirs = old.get(key), new.get(key)
-        if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-            if found := differing_key(ours, theirs, f"{prefix}{key}."):
-                return found
-        elif ours != theirs:
-            return f"{prefix}{key} was {ours!r} and is {theirs!r}"
-    return None
-
-
-def short_hash(content: str | bytes) -> str:
-    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:12]
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)
