@@ -18,7 +18,8 @@ from hf_posenc.experiment.dry_run import dry_run
 from hf_posenc.experiment.preparation import prepare
 from hf_posenc.experiment.side_by_side import run_side_by_side
 from hf_posenc.experiment.system import run_system
-from hf_posenc.publish.report import collect, publish
+from hf_posenc.publish.report import publish
+from hf_posenc.results.collecting import collect
 from hf_posenc.results.tables import text
 from hf_posenc.training.processes import code, join_processes, refuse_difference
 

@@ -27,7 +27,8 @@ from hf_posenc.experiment.evaluation import translate_test_set
 from hf_posenc.experiment.preparation import prepare, shared_tokenizer, training_pairs
 from hf_posenc.experiment.system import run_system, unfinished
 from hf_posenc.modeling.translation import Translations
-from hf_posenc.publish.report import collect, publish
+from hf_posenc.publish.report import publish
+from hf_posenc.results.collecting import collect
 from hf_posenc.training.arguments import arguments
 from hf_posenc.training.callbacks import ProgressBar
 from hf_posenc.training.checkpoints import check_weights, last_whole_checkpoint

@@ -20,10 +20,10 @@ from ..modeling.configuration_rnn_nmt import RnnNmtConfig
 from ..modeling.positions import POSITION_ENCODINGS
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..pictures.attention_maps import AttentionMap, marked, pieces
-from ..pictures.style import FONT_SIZE, WIDTH_INCHES
+from ..pictures.style import AMOUNTS, FONT_SIZE, WIDTH_INCHES, colour_bar, heat_map, label, titled
 from ..pictures.subjects import Extent, Subject, new_model, trained_subjects
-from ..pictures.vector_figures import AMOUNTS, colour_bar, heat_map, label, titled
-from ..publish.report import compared_by, figures, read_results
+from ..publish.report import figures
+from ..results.collecting import compared_by, read_results
 from ..results.comparison import rows_of
 from ..results.tables import HOOKS, Table, length_table
 from ..training.checkpoints import check_weights

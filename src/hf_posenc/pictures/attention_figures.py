@@ -12,8 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .attention_maps import AttentionMap, attention_maps
-from .style import FONT_SIZE, WIDTH_INCHES, save_figure
-from .vector_figures import AMOUNTS, colour_bar, titled
+from .style import AMOUNTS, FONT_SIZE, WIDTH_INCHES, colour_bar, save_figure, titled
 
 CELL = 0.145  # inches: what a label of FONT_SIZE needs
 

@@ -47,7 +47,7 @@ def loss_by_position(
     axes.set_ylim(bottom=0)
     plain(axes)
     legend(figure, axes.get_lines())
-    draw_limits(axes, limits)
+    draw_position_limits(axes, limits)
     return figure
 
 
@@ -109,7 +109,7 @@ def draw_distances(axes: Axes, sides: Mapping[str, Any], colour: str) -> None:
     axes.set_yticks(TICKS, map(str, TICKS))
 
 
-def draw_limits(axes: Axes, limits: Mapping[str, int | None]) -> None:
+def draw_position_limits(axes: Axes, limits: Mapping[str, int | None]) -> None:
     """A line behind the last position of each limit: neutral with its number if all share it, else in their colours."""
     shared, right = len(set(limits.values())) == 1, axes.get_xlim()[1]
     looks = looks_of(limits)

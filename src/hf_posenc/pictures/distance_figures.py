@@ -11,8 +11,21 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from .style import COLOURS, FONT_SIZE, LIMIT_COLOUR, LINE_STYLES, WIDTH_INCHES, legend, plain
-from .vector_figures import AMOUNTS, colour_bar, heat_map, label, largest, titled
+from .style import (
+    AMOUNTS,
+    COLOURS,
+    FONT_SIZE,
+    LIMIT_COLOUR,
+    LINE_STYLES,
+    WIDTH_INCHES,
+    colour_bar,
+    heat_map,
+    label,
+    largest,
+    legend,
+    plain,
+    titled,
+)
 
 DISTANCE = "key minus query"
 # Random queries drawn as lines; the band is of all.

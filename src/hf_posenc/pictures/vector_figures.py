@@ -1,22 +1,29 @@
 """Vectors added by position to figures: pure functions from what `embed` adds (P positions, D channels) to matplotlib
 figures.
-
-The look is that of plots.py. Values are drawn in cividis and amounts in blues, whose lightness only grows, so that they
-can be told apart without colours.
 """
 
 import math
-from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from .style import COLOURS, FONT_SIZE, LIMIT_COLOUR, LINE_STYLES, MARKERS, WIDTH_INCHES, legend, plain
+from .style import (
+    COLOURS,
+    FONT_SIZE,
+    LIMIT_COLOUR,
+    LINE_STYLES,
+    MARKERS,
+    WIDTH_INCHES,
+    colour_bar,
+    heat_map,
+    label,
+    largest,
+    legend,
+    plain,
+    titled,
+)
 
-VALUES, AMOUNTS = "cividis", "Blues"
 # Rows of the picture of many positions: three pixels each in print, so that a page that shrinks it takes nothing away.
 MOST_ROWS = 180
 
@@ -189,41 +196,3 @@ def norms(values_PD: np.ndarray, *, title: str) -> Figure:
     label(axes, "position", "length of the vector added")
     plain(axes)
     return titled(figure, title)
-
-
-def heat_map(axes: Axes, values: np.ndarray, *, limit: float | None, **look: Any) -> AxesImage:
-    """An image of signed values on a scale from -limit to limit, or of whatever values there are without one."""
-    scale = {} if limit is None else {"vmin": -limit, "vmax": limit}
-    look = {"cmap": VALUES, "aspect": "auto", "interpolation": "nearest"} | scale | look
-    image = axes.imshow(values, **look)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
-    return image
-
-
-def largest(values: np.ndarray) -> float:
-    """Where a scale of these values ends: at the largest, or at three deviations, lest one value pales all others."""
-    return min(float(np.abs(values).max()), 3 * float(np.sqrt((values**2).mean()))) or 1.0
-
-
-def colour_bar(figure: Figure, image: AxesImage, panels: Any, name: str) -> None:
-    """The scale of one image, which all images of the panels share, with an arrow where it leaves values out."""
-    low, high = image.get_clim()
-    shown = np.ma.concatenate([one.get_array().ravel() for axes in np.atleast_1d(panels) for one in axes.images])
-    clipped = {(True, True): "both", (True, False): "min", (False, True): "max"}
-    extend = clipped.get((bool((shown < low).any()), bool((shown > high).any())), "neither")
-    bar = figure.colorbar(image, ax=panels, pad=0.02, aspect=30, extend=extend)
-    bar.set_label(name, fontsize=FONT_SIZE + 1)
-    bar.ax.tick_params(labelsize=FONT_SIZE)
-    bar.outline.set_visible(False)
-
-
-def label(axes: Axes, x: str, y: str) -> None:
-    axes.set_xlabel(x, fontsize=FONT_SIZE + 1)
-    axes.set_ylabel(y, fontsize=FONT_SIZE + 1)
-    axes.tick_params(labelsize=FONT_SIZE)
-
-
-def titled(figure: Figure, title: str) -> Figure:
-    figure.suptitle(title, fontsize=FONT_SIZE + 1)
-    return figure
