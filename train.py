@@ -13,14 +13,15 @@ import sys
 import datasets
 import transformers
 
-from hf_posenc.config import load_experiment
-from hf_posenc.dry_run import dry_run
-from hf_posenc.experiment import run_system
-from hf_posenc.preparation import prepare
-from hf_posenc.processes import code, join_processes, refuse_difference
-from hf_posenc.report import collect, publish
-from hf_posenc.side_by_side import run_side_by_side
-from hf_posenc.tables import text
+from hf_posenc.config.loading import load_experiment
+from hf_posenc.experiment.dry_run import dry_run
+from hf_posenc.experiment.preparation import prepare
+from hf_posenc.experiment.side_by_side import run_side_by_side
+from hf_posenc.experiment.system import run_system
+from hf_posenc.publish.report import publish
+from hf_posenc.results.collecting import collect
+from hf_posenc.results.tables import text
+from hf_posenc.training.processes import code, join_processes, refuse_difference
 
 
 def main() -> None:

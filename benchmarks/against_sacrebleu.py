@@ -12,9 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hf_posenc.config import load_experiment
-from hf_posenc.preparation import shared_tokenizer, test_set
-from hf_posenc.settings import Experiment
+from hf_posenc.config.loading import load_experiment
+from hf_posenc.config.settings import Experiment
+from hf_posenc.experiment.preparation import shared_tokenizer, test_set
 
 NAMES = {"bleu": "bleu", "ter": "ter", "chrf": "chrf2"}  # ours and sacrebleu's
 

@@ -32,12 +32,12 @@ from transformers import (
     set_seed,
 )
 
-from hf_posenc.arguments import arguments as training_arguments
-from hf_posenc.config import load_experiment
+from hf_posenc.config.loading import load_experiment
+from hf_posenc.config.settings import Experiment
 from hf_posenc.data import lengths
-from hf_posenc.preparation import prepare, shared_tokenizer, training_pairs
-from hf_posenc.settings import Experiment
-from hf_posenc.training import LengthTrainer
+from hf_posenc.experiment.preparation import prepare, shared_tokenizer, training_pairs
+from hf_posenc.training.arguments import arguments as training_arguments
+from hf_posenc.training.trainer import LengthTrainer
 
 # Whatever the config says of evaluations, checkpoints and schedules: a timed step is a step and nothing else.
 NOTHING_ELSE = {

@@ -26,6 +26,7 @@ from hf_posenc import (
     RnnNmtConfig,
     RnnNmtForConditionalGeneration,
 )
+from hf_posenc.whole_files import write_whole
 
 HERE = Path(__file__).parent
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -160,23 +161,15 @@ def where(facts: dict[str, Any]) -> str:
     return f"{hardware}; torch {facts['torch']}, transformers {facts['transformers']}"
 
 
-def write(path: Path, text: str) -> None:
-    """All of the text, or the file as it was."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".part")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
-
-
 def save(report: dict[str, Any], table: str, name: str) -> None:
     """The report as JSON, and its table in README.md between the markers of that name or, without them, at the end."""
-    write(HERE / "results" / f"{name}.json", json.dumps(report, indent=2) + "\n")
+    write_whole(HERE / "results" / f"{name}.json", json.dumps(report, indent=2) + "\n")
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     section = f"{begin}\n{table}\n{end}"
     readme = HERE / "README.md"
     marked = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", flags=re.DOTALL)
     text, found = marked.subn(lambda _: section, readme.read_text(encoding="utf-8"))
-    write(readme, text if found else f"{text}\n{section}\n")
+    write_whole(readme, text if found else f"{text}\n{section}\n")
 
 
 def batch_by_length(text: str) -> Size:

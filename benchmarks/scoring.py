@@ -9,7 +9,7 @@ import resource
 import time
 
 from hf_posenc import load_length_buckets
-from hf_posenc.generator import LANGUAGES, generate_pairs
+from hf_posenc.data.generator import LANGUAGES, generate_pairs
 
 
 def translation(reference: str, wrong: float, chance: random.Random) -> str:

@@ -16,9 +16,9 @@ import yaml
 from test_experiment import TINY as SETTINGS
 
 from hf_posenc import POSITION_ENCODINGS
-from hf_posenc.config import load_experiment
-from hf_posenc.experiment import run_system
-from hf_posenc.preparation import prepare
+from hf_posenc.config.loading import load_experiment
+from hf_posenc.experiment.preparation import prepare
+from hf_posenc.experiment.system import run_system
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 TINY = ["--width", "16", "--layers", "1", "--rounds", "2", "--save", "tiny"]

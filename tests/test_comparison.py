@@ -19,11 +19,12 @@ from sacrebleu.significance import PairedTest
 from test_diagnostics import saved as diagnosis
 
 from hf_posenc.__main__ import main as command_line
-from hf_posenc.comparison import mean_of, p_values, rows_of
-from hf_posenc.comparison_plots import gain_by_length, loss_curves, parameters_and_score
 from hf_posenc.metrics import load_length_buckets
-from hf_posenc.report import beyond, publish, read_results
-from hf_posenc.tables import csv_text, latex, length_table, overview_table, paper_table
+from hf_posenc.pictures.score_figures import gain_by_length, loss_curves, parameters_and_score
+from hf_posenc.publish.report import publish
+from hf_posenc.results.collecting import beyond, read_results
+from hf_posenc.results.comparison import mean_of, p_values, rows_of
+from hf_posenc.results.tables import csv_text, latex, length_table, overview_table, paper_table
 
 EDGES = (10, 20)
 LABELS = ["all", "[0,10]", "[11,20]", ">20"]

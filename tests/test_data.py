@@ -12,8 +12,15 @@ import datasets
 import pytest
 from datasets import Dataset, Value
 
-from hf_posenc import generator
-from hf_posenc.data import encode_pairs, filter_lengths, join_consecutive, lengths, load_pairs, train_tokenizer
+from hf_posenc.data import (
+    encode_pairs,
+    filter_lengths,
+    generator,
+    join_consecutive,
+    lengths,
+    load_pairs,
+    train_tokenizer,
+)
 from hf_posenc.data.files import digests
 from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
 
@@ -271,13 +278,13 @@ def test_files_of_another_shape_are_refused(tmp_path: Path, files: Any) -> None:
         ({}, ("exactly one of dataset, files, generator", "holds none", "write")),
         ({"files": None}, ("exactly one", "holds none")),
         ({"files": "a.tsv", "dataset": "x"}, ("exactly one", "dataset and files", "write")),
-        ({"fils": "a.tsv"}, ("not 'fils'", "did you mean 'files'?")),
+        ({"fils": "a.tsv"}, ("no key 'fils'", "nearest one is 'files'")),
         (
             {"files": "a.tsv", "split": "train"},
-            ("knows files, documents, min_words, first, join", "not 'split'", "did you mean"),
+            ("data (files, documents, min_words, first, join)", "no key 'split'", "nearest"),
         ),
-        ({"dataset": "x", "split_name": "train"}, ("not 'split_name'", "did you mean 'split'?")),
-        ({"files": "a.tsv", "frist": 3}, ("not 'frist'", "did you mean 'first'?")),
+        ({"dataset": "x", "split_name": "train"}, ("no key 'split_name'", "nearest one is 'split'")),
+        ({"files": "a.tsv", "frist": 3}, ("no key 'frist'", "nearest one is 'first'")),
         ({"files": "a.tsv", "first": 0}, ("`first` must be a whole number", "at least 1", "it is 0", "omit")),
         ({"files": "a.tsv", "first": True}, ("`first` must be", "True")),
         ({"files": "a.tsv", "join": "2"}, ("`join` must be", "'2'")),
@@ -362,7 +369,7 @@ def test_wrong_settings_of_the_generator_are_refused(tmp_path: Path) -> None:
         tmp_path, {"generator": {"seed": 1}}, "`generator` needs seed, pairs, min_words, max_words", "give all four"
     )
     refused(tmp_path, {"generator": 5}, "`generator` needs", "it is 5")
-    refused(tmp_path, {"generator": SETTINGS | {"paris": 3}}, "not 'paris'", "did you mean 'pairs'?")
+    refused(tmp_path, {"generator": SETTINGS | {"paris": 3}}, "no key 'paris'", "nearest one is 'pairs'")
     refused(tmp_path, {"generator": SETTINGS | {"pairs": "many"}}, "all whole numbers", "'many'", "give all four")
     refused(tmp_path, {"generator": SETTINGS | {"max_words": 7}}, "min_words must not exceed max_words")
     with pytest.raises(
@@ -436,7 +443,7 @@ def test_corpora_are_read_one_after_the_other(tmp_path: Path) -> None:
     assert set(digests(where, str(tmp_path))) == {"a.de", "a.en", "a.tsv"}
     with pytest.raises(ValueError, match="`corpora` is a list of descriptions of data, but it is 'a'"):
         load(tmp_path, {"corpora": "a"})
-    with pytest.raises(ValueError, match="did you mean 'files'"):
+    with pytest.raises(ValueError, match="nearest one is 'files'"):
         load(tmp_path, {"corpora": [{"file": "a"}]})
 
 

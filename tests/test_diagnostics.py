@@ -17,11 +17,12 @@ from datasets import Dataset
 from matplotlib import pyplot
 from matplotlib.colors import same_color
 
-from hf_posenc import PosEncTokenizer, diagnostics
-from hf_posenc.diagnostics import diagnose, group_loss
-from hf_posenc.diagnostics_plots import attention_distance_figure, loss_by_position
+from hf_posenc import PosEncTokenizer
+from hf_posenc.experiment import diagnostics
+from hf_posenc.experiment.diagnostics import diagnose, group_loss
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
-from hf_posenc.plots import LIMIT_COLOUR
+from hf_posenc.pictures.diagnostics_figures import attention_distance_figure, loss_by_position
+from hf_posenc.pictures.style import LIMIT_COLOUR
 
 EXACT = {"rel": 1e-9, "abs": 1e-11}
 EDGES, LIMIT = [2, 5, 6, 30], 5

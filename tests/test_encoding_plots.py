@@ -19,13 +19,13 @@ from torch import Tensor
 
 from hf_posenc import POSITION_ENCODINGS, PositionEncoding, RnnNmtForConditionalGeneration, register_position_encoding
 from hf_posenc.__main__ import main
-from hf_posenc.attention_maps import attention_maps
-from hf_posenc.attention_plots import attention_figures
-from hf_posenc.encoding_plots import many_positions, row_means, rows_step
-from hf_posenc.encoding_values import wavelengths
-from hf_posenc.figure_subjects import Extent, Subject, new_subjects, trained_subjects
-from hf_posenc.figures import draw, figures
-from hf_posenc.plots import save_figure
+from hf_posenc.pictures.attention_figures import attention_figures
+from hf_posenc.pictures.attention_maps import attention_maps
+from hf_posenc.pictures.encoding_figures import draw, figures
+from hf_posenc.pictures.encoding_values import wavelengths
+from hf_posenc.pictures.style import save_figure
+from hf_posenc.pictures.subjects import Extent, Subject, new_subjects, trained_subjects
+from hf_posenc.pictures.vector_figures import many_positions, row_means, rows_step
 
 EXTENT = Extent(positions=5, many=400, distances=6, tokens=4)
 WIDTH, LAYERS = 16, 2
@@ -373,7 +373,7 @@ def test_a_checkpoint_shows_its_own_tables(checkpoints: Path) -> None:
 
 @pytest.mark.parametrize("attending", ["relative", "sinusoidal+gru", "rnn_nmt"])
 def test_attention_drawn_is_the_models(attending: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_posenc.attention_maps.MOST_TOKENS", 12)
+    monkeypatch.setattr("hf_posenc.pictures.attention_maps.MOST_TOKENS", 12)
     model = translator(attending)
     back_end = model.config._attn_implementation
     sentence = "Ein Hund. $"
@@ -437,7 +437,7 @@ def test_what_cannot_be_drawn_is_refused_first(
         raise AssertionError("something was computed")
 
     for name in ("added_vectors", "biases", "turned_products", "influence"):
-        monkeypatch.setattr(f"hf_posenc.figures.{name}", compute)
+        monkeypatch.setattr(f"hf_posenc.pictures.encoding_figures.{name}", compute)
     with pytest.raises(SystemExit, match=f"(?s){said}"):
         command(monkeypatch, "figures", *(word.format(checkpoints) for word in words), "--to", tmp_path / "to")
     assert not (tmp_path / "to").exists()
@@ -464,7 +464,7 @@ def test_what_attention_cannot_be_drawn_is_refused_first(
 def test_the_command_writes_both_formats_and_says_where(
     checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("hf_posenc.attention_maps.MOST_TOKENS", 12)
+    monkeypatch.setattr("hf_posenc.pictures.attention_maps.MOST_TOKENS", 12)
     command(monkeypatch, "attention", checkpoints / "relative", "Ein Hund.", "--to", tmp_path, "--layer", "1")
     _, *paths = capsys.readouterr().out.splitlines()
     assert sorted(Path(path).name for path in paths) == sorted(path.name for path in tmp_path.iterdir())

@@ -17,20 +17,22 @@ from safetensors.torch import load_file
 from test_tokenizer import bert
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_posenc import POSITION_ENCODINGS, PosEncConfig, PosEncTokenizer, preparation
-from hf_posenc.arguments import arguments
-from hf_posenc.callbacks import ProgressBar
-from hf_posenc.checkpoints import check_weights, last_whole_checkpoint
-from hf_posenc.config import load_experiment
+from hf_posenc import POSITION_ENCODINGS, PosEncConfig, PosEncTokenizer
+from hf_posenc.config.loading import load_experiment
 from hf_posenc.data import load_pairs, train_tokenizer
-from hf_posenc.dry_run import dry_run
-from hf_posenc.evaluation import translate_test_set
-from hf_posenc.experiment import run_system, unfinished
-from hf_posenc.generator import generate_pairs
+from hf_posenc.data.generator import generate_pairs
+from hf_posenc.experiment import preparation
+from hf_posenc.experiment.dry_run import dry_run
+from hf_posenc.experiment.evaluation import translate_test_set
+from hf_posenc.experiment.preparation import prepare, shared_tokenizer, training_pairs
+from hf_posenc.experiment.system import run_system, unfinished
 from hf_posenc.modeling.translation import Translations
-from hf_posenc.preparation import prepare, shared_tokenizer, training_pairs
-from hf_posenc.report import collect, publish
-from hf_posenc.training import LengthTrainer
+from hf_posenc.publish.report import publish
+from hf_posenc.results.collecting import collect
+from hf_posenc.training.arguments import arguments
+from hf_posenc.training.callbacks import ProgressBar
+from hf_posenc.training.checkpoints import check_weights, last_whole_checkpoint
+from hf_posenc.training.trainer import LengthTrainer
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted(

@@ -24,7 +24,6 @@ from PIL import Image
 from transformers import BartConfig
 
 from hf_posenc import POSITION_ENCODINGS, PositionEncoding, register_position_encoding, sinusoids
-from hf_posenc.encoding_values import added_vectors
 from hf_posenc.explorer import drawing
 from hf_posenc.explorer.choice import Choice, Subjects, has_sides, in_words, needs_heads, subjects_of
 from hf_posenc.explorer.drawing import png
@@ -43,8 +42,9 @@ from hf_posenc.explorer.runs import (
     translate,
 )
 from hf_posenc.explorer.steps import formula_of, step, wave_of
-from hf_posenc.figure_subjects import Extent, new_subjects
-from hf_posenc.tables import Table
+from hf_posenc.pictures.encoding_values import added_vectors
+from hf_posenc.pictures.subjects import Extent, new_subjects
+from hf_posenc.results.tables import Table
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results" / "quickstart" / "results.json"

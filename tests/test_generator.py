@@ -9,8 +9,8 @@ from collections import Counter
 
 import pytest
 
-from hf_posenc.generator import LANGUAGES, generate_pairs
-from hf_posenc.generator.grammar import (
+from hf_posenc.data.generator import LANGUAGES, generate_pairs
+from hf_posenc.data.generator.grammar import (
     ACCUSATIVE,
     NOMINATIVE,
     NounPhrase,
@@ -21,7 +21,7 @@ from hf_posenc.generator.grammar import (
     noun_phrase,
     sentence,
 )
-from hf_posenc.generator.vocabulary import (
+from hf_posenc.data.generator.vocabulary import (
     CHARACTERS,
     CONJUNCTIONS,
     COUNTRIES,
@@ -76,7 +76,7 @@ def test_seeds_share_no_long_sentence() -> None:
 
 
 def test_a_fresh_process_with_another_hash_seed_draws_the_same() -> None:
-    command = "from hf_posenc.generator import generate_pairs as g; "
+    command = "from hf_posenc.data.generator import generate_pairs as g; "
     command += "print(ascii([tuple(pair) for pair in g(seed=5, pairs=200, min_words=6, max_words=40)]))"
     environment = os.environ | {"PYTHONHASHSEED": "4321", "PYTHONPATH": os.pathsep.join(sys.path)}
     output = subprocess.run(

@@ -30,12 +30,13 @@ from test_hub import (
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_posenc
-from hf_posenc import PosEncConfig, PosEncForConditionalGeneration, PosEncModel, PosEncTokenizer, preparation
-from hf_posenc.arguments import arguments
-from hf_posenc.config import load_experiment
-from hf_posenc.experiment import run_system, unfinished
-from hf_posenc.preparation import prepare
-from hf_posenc.settings import Experiment
+from hf_posenc import PosEncConfig, PosEncForConditionalGeneration, PosEncModel, PosEncTokenizer
+from hf_posenc.config.loading import load_experiment
+from hf_posenc.config.settings import Experiment
+from hf_posenc.experiment.preparation import prepare
+from hf_posenc.experiment.system import run_system, unfinished
+from hf_posenc.training.arguments import arguments
+from hf_posenc.whole_files import save_whole
 
 TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "tokenization_posenc.py"}
 MODEL_FILES = {"config.json", "generation_config.json", "model.safetensors"}
@@ -433,7 +434,7 @@ def separate_environment() -> Path:
             pytest.skip(f"pip cannot install {' '.join(wanted)}: {answer.stderr.strip().splitlines()[-1]}")
 
     if not folder.exists():
-        preparation.whole(folder, make)
+        save_whole(folder, make)
     return folder / "bin" / "python"
 
 

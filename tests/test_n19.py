@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, get_scheduler
 
-from hf_posenc.arguments import arguments
-from hf_posenc.config import load_experiment
+from hf_posenc.config.loading import load_experiment
+from hf_posenc.training.arguments import arguments
 
 CONFIGS = Path(__file__).parent.parent / "configs" / "n19"
 # What the authors' code has beyond embeddings and output projection.

@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from hf_posenc import POSITION_ENCODINGS, PosEncConfig
-from hf_posenc.plots import bleu_by_length, save_figure
-from hf_posenc.tables import encodings_table, length_table, markdown, overview_table, text
+from hf_posenc.pictures.score_figures import bleu_by_length
+from hf_posenc.pictures.style import save_figure
+from hf_posenc.results.tables import encodings_table, length_table, markdown, overview_table, text
 
 EDGES = [(0, 25), (26, 50), (51, 75), (76, 100), (101, None)]
 SIZES = [14125, 11169, 2413, 318, 50]

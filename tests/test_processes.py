@@ -22,14 +22,14 @@ from safetensors.torch import load_file
 from test_experiment import ROOT, TINY
 from transformers import Seq2SeqTrainer
 
-from hf_posenc import experiment
-from hf_posenc.processes import join_processes
+from hf_posenc.experiment import system as experiment
+from hf_posenc.training.processes import join_processes
 
 TRAIN, ACCELERATE = str(ROOT / "train.py"), ROOT / "configs" / "accelerate"
 
 # Ranks are forked off a process that has imported everything, so that they start at once.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["hf_posenc.experiment"])
+PROCESSES.set_forkserver_preload(["hf_posenc.experiment.system"])
 
 
 def free_port() -> int:

@@ -18,7 +18,7 @@ from conftest import MIXED, REGISTERED, SUMS, sentences, tiny_model
 from test_processes import ACCELERATE, PROCESSES, Ranks, become_rank, free_port, same, write_config
 
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
-from hf_posenc.sharding import shard_by_layers, with_weights
+from hf_posenc.training.sharding import shard_by_layers, with_weights
 
 SIDES_TIED = {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": 29}
 TIES = ({"tie_word_embeddings": True}, SIDES_TIED, SIDES_TIED | {"tie_word_embeddings": True})

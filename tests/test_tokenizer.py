@@ -16,7 +16,7 @@ from tokenizers.models import BPE, WordPiece
 from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from hf_posenc import PosEncConfig, PosEncTokenizer
-from hf_posenc.generator import generate_pairs
+from hf_posenc.data.generator import generate_pairs
 
 TEXTS = [
     "Das Mädchen kauft 3 Äpfel, und der Junge isst sie.",

@@ -16,15 +16,15 @@ from torch import nn
 from torch._dynamo.utils import counters
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_posenc.arguments import TrainingArguments, arguments
-from hf_posenc.callbacks import ProgressBar
-from hf_posenc.checkpoints import mean_weights
-from hf_posenc.config import load_experiment
+from hf_posenc.config.loading import load_experiment
+from hf_posenc.config.settings import Experiment
 from hf_posenc.data.batches import BANDS, EpochSampler, LengthGroupedSampler, TokenBudgetSampler
-from hf_posenc.experiment import run_system
-from hf_posenc.preparation import prepare, training_pairs, validation_pairs
-from hf_posenc.settings import Experiment
-from hf_posenc.training import LengthTrainer
+from hf_posenc.experiment.preparation import prepare, training_pairs, validation_pairs
+from hf_posenc.experiment.system import run_system
+from hf_posenc.training.arguments import TrainingArguments, arguments
+from hf_posenc.training.callbacks import ProgressBar
+from hf_posenc.training.checkpoints import mean_weights
+from hf_posenc.training.trainer import LengthTrainer
 
 # Batches of a token budget
 

@@ -25,10 +25,10 @@ import transformers
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_posenc import POSITION_ENCODINGS, PosEncConfig
-from hf_posenc.card import model_card
-from hf_posenc.checkpoints import check_weights
-from hf_posenc.config import run_registration
-from hf_posenc.tables import encodings_table
+from hf_posenc.config.loading import run_registration
+from hf_posenc.publish.card import model_card
+from hf_posenc.results.tables import encodings_table
+from hf_posenc.training.checkpoints import check_weights
 
 
 def main() -> None:
@@ -95,8 +95,8 @@ def add_drawing(commands: Any) -> None:
 
 
 def figures(options: argparse.Namespace) -> None:
-    from hf_posenc.figure_subjects import Extent
-    from hf_posenc.figures import draw
+    from hf_posenc.pictures.encoding_figures import draw
+    from hf_posenc.pictures.subjects import Extent
 
     quiet()
     if options.register:
@@ -111,7 +111,7 @@ def figures(options: argparse.Namespace) -> None:
 
 
 def attention(options: argparse.Namespace) -> None:
-    from hf_posenc.attention_plots import draw_attention
+    from hf_posenc.pictures.attention_figures import draw_attention
 
     quiet()
     folder = model_folder(options.folder)
@@ -129,7 +129,8 @@ def encodings(options: argparse.Namespace) -> None:
 
 
 def report(options: argparse.Namespace) -> None:
-    from hf_posenc.report import publish, read_results  # needs the extra "plots"
+    from hf_posenc.publish.report import publish  # needs the extra "plots"
+    from hf_posenc.results.collecting import read_results
 
     print(publish(read_results(options.run), options.to or options.run))
 

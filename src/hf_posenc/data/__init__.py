@@ -8,7 +8,6 @@ Length means subwords without special tokens, everywhere. Files are streamed int
 corpus need not fit into memory; a file that has changed is read again.
 """
 
-import difflib
 import glob
 import logging
 import os
@@ -21,10 +20,11 @@ from datasets import Dataset, Features, Value
 from datasets.exceptions import DatasetGenerationError
 from transformers import PreTrainedTokenizerBase
 
-from hf_posenc.data.files import file_parts, named_folder, read_parts
-from hf_posenc.data.joining import join_consecutive, join_documents, positive
-from hf_posenc.data.mapping import BATCH, LARGE, mapped, progress_bars
-from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
+from ..modeling.nearest import refuse_unknown
+from ..modeling.tokenization_posenc import PosEncTokenizer
+from .files import file_parts, named_folder, read_parts
+from .joining import join_consecutive, join_documents, positive
+from .mapping import BATCH, LARGE, mapped, progress_bars
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,8 @@ def load_pairs(
     where = {key: value for key, value in where.items() if value is not None}
     kinds = [kind for kind in KINDS if kind in where]
     known = [key for kind in kinds or KINDS for key in (kind, *KINDS[kind])]
-    _refuse_unknown_keys(where, [*known, "first", "join"], "a description of data")
+    known += ["first", "join"]
+    refuse_unknown(where, known, f"a description of data ({', '.join(known)})")
     if len(kinds) != 1:
         raise ValueError(
             f"a description of data holds exactly one of {', '.join(KINDS)}, but it holds "
@@ -183,14 +184,14 @@ def _load_corpora(where: Mapping[str, Any], languages: tuple[str, str], folder: 
 
 
 def _load_generated(where: Mapping[str, Any], languages: tuple[str, str], folder: str | None) -> Dataset:
-    from hf_posenc import generator
+    from . import generator
 
     settings = where["generator"]
     if not isinstance(settings, Mapping) or any(type(settings.get(key)) is not int for key in GENERATOR_KEYS):
         raise ValueError(
             f"`generator` needs {', '.join(GENERATOR_KEYS)}, all whole numbers, but it is {settings!r}: give all four"
         )
-    _refuse_unknown_keys(settings, GENERATOR_KEYS, "`generator`")
+    refuse_unknown(settings, GENERATOR_KEYS, "`generator`")
     if set(languages) != set(generator.LANGUAGES):
         raise ValueError(
             f"the generator writes {' and '.join(generator.LANGUAGES)}, but the languages asked for are "
@@ -248,13 +249,6 @@ def _in_form(pairs: Dataset, languages: tuple[str, str]) -> Dataset:
 
 def _features(languages: tuple[str, str]) -> Features:
     return Features({"translation": {language: Value("string") for language in languages}})
-
-
-def _refuse_unknown_keys(given: Mapping[str, Any], known: Collection[str], what: str) -> None:
-    for key in given:
-        if key not in known:
-            nearest = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)[0]
-            raise ValueError(f"{what} knows {', '.join(known)}, but not {key!r}: did you mean {nearest!r}?")
 
 
 def _histogram(lengths: np.ndarray) -> str:

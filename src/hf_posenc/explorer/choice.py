@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from ..figure_subjects import Extent, Subject, new_subjects
 from ..modeling.positions import POSITION_ENCODINGS, Knob, parts_of
-from ..tables import HOOKS
+from ..pictures.subjects import Extent, Subject, new_subjects
+from ..results.tables import HOOKS
 
 WIDEST, MOST_HEADS, MOST_POSITIONS, LARGEST_KNOB = 1024, 64, 4096, 4096
 # How wide at most an encoding is made of what is costly to read.

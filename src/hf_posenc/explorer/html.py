@@ -6,8 +6,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ..plots import FONT_SIZE
-from ..tables import Table
+from ..pictures.style import FONT_SIZE
+from ..results.tables import Table
 from .drawing import address, png
 
 # How wide a figure is, in inches, and its title, in letters, where a page is too narrow for its print size.

@@ -10,8 +10,8 @@ from math import isqrt
 
 from matplotlib.figure import Figure
 
-from ..figure_subjects import Extent, Subject
-from ..figures import drawings
+from ..pictures.encoding_figures import drawings
+from ..pictures.subjects import Extent, Subject
 from .choice import MOST_POSITIONS, Subjects, checked_number
 
 # The rows of a picture up to which each position has one of its own, with space to see it.

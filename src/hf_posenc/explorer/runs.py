@@ -14,19 +14,19 @@ import transformers
 from matplotlib.figure import Figure
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from ..attention_maps import AttentionMap, marked, pieces
-from ..checkpoints import check_weights
-from ..comparison import rows_of
-from ..encoding_plots import AMOUNTS, colour_bar, heat_map, label, titled
-from ..figure_subjects import Extent, Subject, new_model, trained_subjects
-from ..generator import generate_pairs
+from ..data.generator import generate_pairs
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_rnn_nmt import RnnNmtConfig
 from ..modeling.positions import POSITION_ENCODINGS
 from ..modeling.tokenization_posenc import PosEncTokenizer
-from ..plots import FONT_SIZE, WIDTH_INCHES
-from ..report import compared_by, figures, read_results
-from ..tables import HOOKS, Table, length_table
+from ..pictures.attention_maps import AttentionMap, marked, pieces
+from ..pictures.style import AMOUNTS, FONT_SIZE, WIDTH_INCHES, colour_bar, heat_map, label, titled
+from ..pictures.subjects import Extent, Subject, new_model, trained_subjects
+from ..publish.report import figures
+from ..results.collecting import compared_by, read_results
+from ..results.comparison import rows_of
+from ..results.tables import HOOKS, Table, length_table
+from ..training.checkpoints import check_weights
 from .choice import checked_number
 
 MOST_TOKENS, MOST_TIMES, MOST_BEAMS, MOST_CHARACTERS = 400, 10, 10, 20000

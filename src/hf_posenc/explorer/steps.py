@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..encoding_values import added_vectors, embedded, wavelengths
-from ..figure_subjects import Subject
-from ..figures import LISTENED
 from ..modeling.position import PositionEncodings
 from ..modeling.positions import POSITION_ENCODINGS, parts_of
-from ..tables import HOOKS
+from ..pictures.encoding_figures import LISTENED
+from ..pictures.encoding_values import added_vectors, embedded, wavelengths
+from ..pictures.subjects import Subject
+from ..results.tables import HOOKS
 from .choice import MOST_POSITIONS, checked_number
 
 EXACT = 1e-6

@@ -8,9 +8,9 @@ from typing import Any
 
 import gradio as gr
 
-from ..figure_subjects import Extent
-from ..figures import drawings
 from ..modeling.positions import POSITION_ENCODINGS, all_knobs, parts_of
+from ..pictures.encoding_figures import drawings
+from ..pictures.subjects import Extent
 from .choice import (
     MOST_HEADS,
     MOST_POSITIONS,

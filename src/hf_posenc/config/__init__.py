@@ -1,0 +1,1 @@
+"""A config file -> checked settings of an experiment."""

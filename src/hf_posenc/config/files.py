@@ -1,0 +1,71 @@
+"""YAML files that extend each other -> one mapping. Knows nothing of what the keys mean, but for corpora and models:
+those of another kind replace what stands under them."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..data import KINDS as CORPUS_KINDS
+from ..modeling.configuration_posenc import PosEncConfig
+
+
+class Loader(yaml.SafeLoader):
+    """YAML 1.1 as PyYAML reads it, but 3e-4 is a number, as everyone who writes a learning rate means it, and of the
+    many spellings of Booleans only true and false are left: `no` is a strategy of the Trainer, and a language."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(true|false)$", re.IGNORECASE), list("tTfF"))
+Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A YAML file over the file that it `extends`."""
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader) or {}
+    except FileNotFoundError:
+        raise FileNotFoundError(f"A config file must exist, but there is none at {path}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"A config file must be YAML in UTF-8, but {path} is not: {error}") from None
+    if not isinstance(content, Mapping):
+        raise ValueError(f"A config file must hold keys and values, but {path} holds {type(content).__name__}.")
+    parent = content.get("extends")
+    return merge(read(path.parent / parent), content) if parent else dict(content)
+
+
+def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Mappings merge key by key, unless the one over the other is of another kind; any other value replaces what was
+    there. A mapping of None is as if it were empty."""
+    if another_kind(under, over):
+        return dict(over)
+    merged = dict(under)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if both else value
+    return merged
+
+
+def another_kind(under: Mapping[str, Any], over: Mapping[str, Any]) -> bool:
+    """Whether what stands under a mapping means nothing to it: pairs from elsewhere, or another type of model."""
+    if sources := CORPUS_KINDS.keys() & over.keys():
+        return not sources & under.keys()
+    return "model_type" in over and over["model_type"] != under.get("model_type", PosEncConfig.model_type)
+
+
+def parse_override(override: str) -> dict[str, Any]:
+    dotted, equals, value = override.partition("=")
+    if not equals or not all(dotted.split(".")):
+        raise ValueError(f"An override is written dotted.key=value, but it is {override!r}.")
+    nested: Any = yaml.load(value, Loader)
+    for key in reversed(dotted.split(".")):
+        nested = {key: nested}
+    return nested

@@ -1,0 +1,169 @@
+"""A config file -> checked settings: what it extends merged under it, dotted overrides over it, every key known.
+
+A file holds `data`, `model`, `train`, `score` and `systems`; each system is the whole file with what its own entry
+changes, and one whose `model` names another `model_type` starts from that type's defaults. `seeds` trains a system once
+for each of them. `encodings` names Python files, relative to the config file, that register encodings of one's own.
+Files of one `name` share a run folder, and with it the systems of the same name and settings; `table` is the folder in
+it for what is made of this file's systems. Nothing here reads data or builds a model.
+"""
+
+import importlib.util
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from ..metrics.length_buckets.checks import checked_edges, checked_metrics, checked_number
+from ..metrics.length_buckets.scorers import BertScore
+from ..modeling.nearest import refuse_unknown
+from ..modeling.tokenization_posenc import SUBWORDS
+from ..training.arguments import TrainingArguments
+from .files import merge, parse_override, read
+from .settings import VOCABULARY, DataSettings, Experiment, Paper, ScoreSettings, System
+
+SECTIONS = ("data", "model", "train", "score")
+OF_A_SYSTEM = (*SECTIONS, "seeds")
+TOP_LEVEL = ("extends", "name", "output", "jobs", "encodings", *OF_A_SYSTEM, "systems", "baseline", "table", "paper")
+
+
+def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
+    """Read and check a config file; `overrides` are `dotted.key=value`. A ValueError says what is wrong and where."""
+    path = Path(path)
+    merged = read(path)
+    for override in overrides:
+        merged = merge(merged, parse_override(override))
+    refuse_unknown(merged, TOP_LEVEL, str(path))
+    if not merged.get("systems"):
+        raise ValueError(f"A config needs at least one system, but {path} has none; add one under `systems:`.")
+    if (jobs := merged.get("jobs", 1)) < 1:
+        raise ValueError(f"jobs is how many systems train side by side and must be 1 or more, but it is {jobs}.")
+    for file in merged.get("encodings") or []:
+        run_registration(path.parent / file)
+    shared = {section: merged.get(section) or {} for section in SECTIONS} | {"seeds": merged.get("seeds")}
+    systems: dict[str, System] = {}
+    for name, changes in merged["systems"].items():
+        refuse_unknown(changes or {}, OF_A_SYSTEM, f"systems.{name}")
+        systems |= {system.name: system for system in seeded_systems(str(name), merge(shared, changes or {}))}
+    share_test_sets(systems)
+    rows = list(dict.fromkeys(system.row for system in systems.values()))
+    if (baseline := merged.get("baseline", rows[0])) not in rows:
+        raise ValueError(f"baseline must be one of the systems {', '.join(rows)}, but it is {baseline!r}.")
+    if (table := merged.get("table")) in systems:
+        raise ValueError(f"table is a folder beside the systems', but {table!r} is a system; name it otherwise.")
+    paper = checked_paper(merged["paper"], next(iter(systems.values())), rows) if merged.get("paper") else None
+    output = Path(merged.get("output", "runs"))
+    return Experiment(merged.get("name", path.stem), output, jobs, systems, baseline, table, paper)
+
+
+def seeded_systems(name: str, sections: dict[str, Any]) -> list[System]:
+    """The system itself, or one for each of its seeds, named after it and the seed."""
+    seeds = sections.pop("seeds")
+    if seeds is None:
+        return [checked_system(name, name, sections)]
+    numbers = isinstance(seeds, list) and seeds and all(type(seed) is int for seed in seeds)
+    if not numbers or len(set(seeds)) < len(seeds):
+        raise ValueError(f"systems.{name}: seeds must be different whole numbers, such as [1, 2, 3]; seeds={seeds!r}.")
+    return [checked_system(f"{name}-seed{s}", name, merge(sections, {"train": {"seed": s}})) for s in seeds]
+
+
+def checked_paper(given: Mapping[str, Any], system: System, rows: list[str]) -> Paper:
+    """The published table beside which ours is put: of a test set, rows and groups that there are."""
+    refuse_unknown(given, [f.name for f in fields(Paper)], "paper")
+    if missing := [key for key in ("source", "test", "rows") if not given.get(key)]:
+        raise ValueError(f"paper needs {', '.join(missing)}; add what is missing under `paper:`.")
+    paper = Paper(**given)
+    refuse_unknown([paper.test], system.test_sets, "paper.test")
+    refuse_unknown(paper.rows, rows, "paper.rows")
+    groups = len(system.score.edges) + 1
+    for row, metrics in paper.rows.items():
+        for metric, numbers in metrics.items():
+            if isinstance(numbers, list) and len(numbers) != groups:
+                raise ValueError(
+                    f"paper.rows.{row}.{metric} must be a number for all pairs or one for each of the {groups} groups, "
+                    f"but it has {len(numbers)}; score.edges are {system.score.edges}."
+                )
+    return paper
+
+
+def run_registration(file: Path) -> None:
+    """Import a file that registers encodings, once."""
+    if not file.is_file():
+        raise FileNotFoundError(f"Encodings are registered by a Python file, but there is none at {file}; name one.")
+    if file.stem in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+
+
+def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
+    """A system whose sections have only known keys, and whose model can be built."""
+    if not re.fullmatch(r"[\w.+-]+", name) or name == "data":
+        raise ValueError(
+            "A system's name is a folder's: letters, digits, '.', '+', '-', '_', and not 'data', which holds the "
+            f"corpora; it is {name!r}."
+        )
+    for section, kind in (("data", DataSettings), ("score", ScoreSettings), ("train", TrainingArguments)):
+        refuse_unknown(sections[section], [f.name for f in fields(kind)], f"systems.{name}: {section}")
+    missing = [key for key in ("source_language", "target_language", "train", "test") if not sections["data"].get(key)]
+    if missing:
+        raise ValueError(f"systems.{name}: data needs {', '.join(missing)}; add what is missing under `data:`.")
+    data = DataSettings(**sections["data"])
+    if data.min_length and data.max_length and data.min_length > data.max_length:
+        raise ValueError(
+            f"systems.{name}: no pair can be at least min_length={data.min_length} and at most max_length="
+            f"{data.max_length} subwords long; make min_length the smaller one."
+        )
+    if data.concatenate != [1] and "join" in data.train:
+        raise ValueError(
+            f"systems.{name}: data.concatenate={data.concatenate} joins training pairs, but data.train joins "
+            f"{data.train['join']} already; leave one of them out."
+        )
+    if data.subwords not in SUBWORDS:
+        raise ValueError(
+            f"systems.{name}: data.subwords must be one of {', '.join(SUBWORDS)}, but it is {data.subwords!r}."
+        )
+    if not (data.joint_vocabulary or data.tokenizer) and sections["model"].get("share_encoder_decoder_embeddings"):
+        raise ValueError(
+            f"systems.{name}: two vocabularies have no embeddings in common; set data.joint_vocabulary=true or "
+            "model.share_encoder_decoder_embeddings=false."
+        )
+    score = ScoreSettings(**sections["score"])
+    check_score(name, score)
+    system = System(name, row, data, score, dict(sections["model"]), dict(sections["train"]))
+    system.model_config(vocab_size=data.vocab_size)
+    return system
+
+
+def check_score(name: str, score: ScoreSettings) -> None:
+    """Refuse before training what could not be scored after it. No table of ours is without intervals."""
+    try:
+        checked_edges(score.edges)
+        metrics = checked_metrics(score.metrics)
+        checked_number("bootstrap", score.bootstrap, 100)
+        if score.per_group is not None:
+            checked_number("per_group", score.per_group, 2)
+        if "bleu" not in metrics:
+            raise ValueError(f"metrics must name bleu, which the figures show, but they are {list(metrics)}; add it")
+        if "bertscore" in metrics:
+            BertScore(score.bertscore_model, score.bertscore_layers)
+    except ValueError as error:
+        raise ValueError(f"systems.{name}: score: {error}") from None
+
+
+def share_test_sets(systems: Mapping[str, System]) -> None:
+    """All rows of a table have the same test sets, vocabulary and groups: systems may differ in the rest only."""
+    first, *others = systems.values()
+    for other in others:
+        for section, key in [
+            ("data", k) for k in ("source_language", "target_language", "test", "folder", *VOCABULARY)
+        ] + [("score", f.name) for f in fields(ScoreSettings)]:
+            ours, theirs = (getattr(getattr(system, section), key) for system in (first, other))
+            if ours != theirs:
+                raise ValueError(
+                    f"The systems of one config share {section}.{key}, or their scores could not stand in one table, "
+                    f"but {first.name} has {ours!r} and {other.name} has {theirs!r}; move it out of `systems:`."
+                )

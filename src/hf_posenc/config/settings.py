@@ -1,0 +1,137 @@
+"""What a config file comes to: plain values, checked by config.py."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig
+
+from ..modeling.configuration_posenc import PosEncConfig
+from ..modeling.configuration_rnn_nmt import RnnNmtConfig
+from ..modeling.configuration_shared import SharedConfig
+
+VOCABULARY = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer")
+MODEL_TYPES = (PosEncConfig.model_type, RnnNmtConfig.model_type)
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Corpora, vocabulary and length filter. `max_length` and `min_length` are in subwords and hold for both sides.
+
+    `joint_vocabulary`: one vocabulary of `vocab_size` for both sides, or one for each. `subwords`: "bpe" or "unigram".
+    `tokenizer`: an existing one in place of these three, by its name on the Hub or its folder.
+    `concatenate`: each k adds the training pairs joined by k consecutive ones; [1] is the pairs as they are.
+    `licence`: that of the training data, for the model card; the Hub's name of it (cc-by-4.0) or free text.
+    """
+
+    source_language: str
+    target_language: str
+    train: dict[str, Any]
+    test: dict[str, dict[str, Any]]
+    validation: dict[str, Any] | None = None
+    folder: str | None = None
+    vocab_size: int = 8000
+    joint_vocabulary: bool = True
+    subwords: str = "bpe"
+    tokenizer: str | None = None
+    max_length: int | None = None
+    min_length: int | None = None
+    concatenate: list[int] = field(default_factory=lambda: [1])
+    licence: str | None = None
+
+
+@dataclass(frozen=True)
+class ScoreSettings:
+    """How test sets are translated and scored. `concatenate`: each k makes a test set of k consecutive pairs joined.
+
+    `per_group`: at most so many pairs of each length group, drawn once, so that a small machine has time for the rare
+    long ones; the scores of a group then stand for the whole group, those of all pairs for no real text.
+    `bootstrap`: the samples that 95 % confidence intervals are made from. `bertscore_model`: a name on the Hub or a
+    folder, for the metric "bertscore"; `bertscore_layers`: the layer of it that is compared.
+    """
+
+    edges: list[int] = field(default_factory=lambda: [25, 50, 75, 100])
+    metrics: list[str] = field(default_factory=lambda: ["bleu", "ter"])
+    concatenate: list[int] = field(default_factory=lambda: [1])
+    num_beams: int = 5
+    batch_size: int = 32
+    per_group: int | None = None
+    bootstrap: int = 1000
+    bertscore_model: str | None = None
+    bertscore_layers: int | None = None
+
+
+def test_sets(data: DataSettings, score: ScoreSettings) -> dict[str, tuple[dict[str, Any], int]]:
+    """As `System.test_sets`; sets of k joined pairs are `name-xk`."""
+    ks = sorted(set(score.concatenate))
+    return {name if k == 1 else f"{name}-x{k}": (where, k) for name, where in data.test.items() for k in ks}
+
+
+@dataclass(frozen=True)
+class System:
+    """One training: a name and everything that makes it, as plain values. Trainings of one `row` differ in the seed."""
+
+    name: str
+    row: str
+    data: DataSettings
+    score: ScoreSettings
+    model: dict[str, Any]
+    train: dict[str, Any]
+
+    def settings(self) -> dict[str, Any]:
+        """What a run directory remembers of the system; where the files lie does not change what they are."""
+        settings = {"data": asdict(self.data), "model": self.model, "train": self.train, "score": asdict(self.score)}
+        del settings["data"]["folder"]
+        return settings
+
+    @property
+    def test_sets(self) -> dict[str, tuple[dict[str, Any], int]]:
+        """Where each test set comes from and how many of its consecutive pairs are joined."""
+        return test_sets(self.data, self.score)
+
+    def model_config(self, vocab_size: int, **tokenizer_facts: int) -> SharedConfig:
+        """The config of the model, of the type that `model_type` names."""
+        fields = {"model_type": PosEncConfig.model_type} | self.model
+        if fields["model_type"] not in MODEL_TYPES:
+            raise ValueError(
+                f"systems.{self.name}: model.model_type must be one of {', '.join(MODEL_TYPES)}, but it is "
+                f"{fields['model_type']!r}."
+            )
+        return AutoConfig.for_model(vocab_size=vocab_size, **tokenizer_facts, **fields)
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A published table: where it stands, which test set it is of, and its numbers.
+
+    `rows`: by row and metric, a number for all pairs or a list with one for each length group. `n`: the pairs of each.
+    """
+
+    source: str
+    test: str
+    rows: dict[str, dict[str, float | list[float]]]
+    n: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A config file, resolved: its systems, where its run goes, and how many systems train side by side.
+
+    `baseline` is the row that the others are compared with.
+    """
+
+    name: str
+    output: Path
+    jobs: int
+    systems: dict[str, System]
+    baseline: str
+    table: str | None = None
+    paper: Paper | None = None
+
+    @property
+    def folder(self) -> Path:
+        return self.output / self.name
+
+    @property
+    def tables_folder(self) -> Path:
+        return self.folder / self.table if self.table else self.folder

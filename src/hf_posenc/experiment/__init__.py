@@ -1,0 +1,1 @@
+"""The systems of a config file -> a run folder: prepared, trained, translated, scored and looked into."""

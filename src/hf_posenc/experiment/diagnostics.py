@@ -1,0 +1,198 @@
+"""What a trained system does token by token: where its loss lies and how far its attention reaches.
+
+`diagnose` returns what JSON can hold (P target positions, L layers, H heads):
+
+    test_set_sha256, n, pairs_per_group, training_limit
+    targets_cut             targets that reach past what the decoder's encoding can tell apart, measured up to there
+    loss_by_position
+        nats, tokens        sums over the sentences (P); </s> is a token, at the position behind the last subword
+        groups              by source length; each has low, high, label, n, n_in_test_set, the sums nats and tokens,
+            perplexity, nats_standard_error     exp(nats / tokens); of nats / tokens, sentences being what is sampled
+            by_position     nats, tokens (its own P); position by position the groups add up to the whole
+    attention_distance
+        encoder, decoder    None for a stack without self-attention
+            inside, beyond  sentences of at most training_limit subwords, and longer ones; None if there are none
+                queries, mean   how many, and the mean of their |query - key| in tokens, weighted by attention (L, H)
+                uniform         the same if all keys that a query may see had the same weight
+
+At most `pairs_per_group` pairs of a group are drawn, so sums over groups stand for those pairs, not for the test set.
+Lengths are in subwords without special tokens, positions count from 0. A pair's group is by its source; inside or
+beyond is by the sentence that attends, in the decoder the target. Loss is teacher-forced and never smoothed.
+"""
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..metrics.length_buckets.checks import group_bounds
+from ..modeling.translation import check_tokenizer
+from .evaluation import hash_of
+from .preparation import drawn
+
+# Query-key pairs of one head in a batch; 6 + 6 layers of 8 heads then hold 150 MB of weights in float32.
+MOST_WEIGHTS = 2**18
+
+
+class Sentence(NamedTuple):
+    """Of one pair, the nats of each target token (P) and the sum of either stack's distances (L, H), or None."""
+
+    nats: np.ndarray
+    encoder: np.ndarray | None
+    decoder: np.ndarray | None
+
+
+def diagnose(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    test: Dataset,
+    *,
+    source_language: str,
+    target_language: str,
+    edges: Sequence[int],
+    training_limit: int | None,
+    pairs_per_group: int | None = 200,
+    batch_size: int = 32,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """The diagnosis of one system on one test set, by one process; the module's docstring says what it holds.
+
+    `edges` are the metric's: upper bounds of the groups, inclusive. Long sentences share a batch with fewer than
+    `batch_size`. A ValueError if there are no pairs, or if another tokenizer has measured them.
+    """
+    check_tokenizer(model.config, tokenizer)
+    if not len(test):
+        raise ValueError("A diagnosis needs at least one pair, but this test set has 0; give it another one.")
+    pairs = test if pairs_per_group is None else drawn(test, list(edges), pairs_per_group)
+    translations = list(pairs["translation"])
+    sources = tokenizer([row[source_language] for row in translations], truncation=False)["input_ids"]
+    targets = tokenizer(text_target=[row[target_language] for row in translations], truncation=False)["input_ids"]
+    special = tokenizer.num_special_tokens_to_add()
+    source_lengths = np.asarray(pairs["source_length"])
+    for row in np.flatnonzero(source_lengths != lengths_of(sources) - special)[:1]:
+        raise ValueError(
+            f"A test set's source_length is in subwords of the system's tokenizer, but pair {row} has "
+            f"{source_lengths[row]} and this tokenizer makes {len(sources[row]) - special}; measure it with this one."
+        )
+    longest = model.config.longest_target or sys.maxsize
+    seen = [ids[:longest] for ids in targets]
+    sentences = measure(model, sources, seen, batch_size, progress)
+    group_of, all_groups = (np.searchsorted(edges, one["source_length"]) for one in (pairs, test))
+    groups, limit = [], sys.maxsize if training_limit is None else training_limit
+    for group, bounds in enumerate(group_bounds(edges)):
+        loss = group_loss([sentences[row].nats for row in np.flatnonzero(group_of == group)])
+        groups.append(bounds | loss | {"n_in_test_set": int((all_groups == group).sum())})
+    inside, target_inside = source_lengths <= limit, lengths_of(targets) - special <= limit
+    return {
+        "test_set_sha256": hash_of(test),
+        "n": len(pairs),
+        "pairs_per_group": pairs_per_group,
+        "training_limit": training_limit,
+        "targets_cut": sum(len(ids) > longest for ids in targets),
+        "loss_by_position": by_position([sentence.nats for sentence in sentences]) | {"groups": groups},
+        "attention_distance": {
+            "encoder": reach([s.encoder for s in sentences], lengths_of(sources), inside, causal=False),
+            "decoder": reach([s.decoder for s in sentences], lengths_of(seen), target_inside, causal=True),
+        },
+    }
+
+
+def measure(
+    model: PreTrainedModel, sources: list[list[int]], targets: list[list[int]], batch_size: int, progress: bool
+) -> list[Sentence]:
+    """Every pair of token ids measured, in their order; the longest first, so that what is too long fails at once."""
+    longest = np.maximum(lengths_of(sources), lengths_of(targets))
+    order, found = np.argsort(-longest, kind="stable"), dict[int, Sentence]()
+    training, back_end = model.training, model.config._attn_implementation
+    model.eval().set_attn_implementation("eager")  # others do not return the weights of every encoding
+    try:
+        with torch.no_grad(), tqdm(total=len(order), unit="pair", desc="diagnosing", disable=not progress) as done:
+            while (first := len(found)) < len(order):
+                most = max(1, min(batch_size, MOST_WEIGHTS // int(longest[order[first]]) ** 2))
+                rows = order[first : first + most].tolist()
+                batch = measure_batch(model, [sources[row] for row in rows], [targets[row] for row in rows])
+                found |= zip(rows, batch, strict=True)
+                done.update(len(rows))
+    finally:
+        model.train(training).set_attn_implementation(back_end)
+    return [found[row] for row in range(len(order))]
+
+
+def measure_batch(model: PreTrainedModel, sources: list[list[int]], targets: list[list[int]]) -> list[Sentence]:
+    """The pairs of one batch, padded on the right."""
+
+    def padded(rows: list[list[int]], padding: int) -> Tensor:
+        return pad_sequence([torch.tensor(ids) for ids in rows], True, padding).to(model.device)
+
+    labels, mask = padded(targets, -100), padded([[1] * len(ids) for ids in sources], 0)
+    ids, decoder_ids = padded(sources, model.config.pad_token_id), model.prepare_decoder_input_ids_from_labels(labels)
+    outputs = model(ids, mask, decoder_ids, use_cache=False, output_attentions=True)
+    wide = torch.promote_types(outputs.logits.dtype, torch.float32)
+    nats_BP = nn.functional.cross_entropy(outputs.logits.transpose(1, 2).to(wide), labels, reduction="none")
+    encoder = distances(outputs.encoder_attentions, mask != 0)
+    decoder = distances(outputs.decoder_attentions, labels != -100)
+    rows = zip(nats_BP.cpu().double().numpy(), targets, encoder, decoder, strict=True)
+    return [Sentence(nats_P[: len(target)], *both) for nats_P, target, *both in rows]
+
+
+def distances(attentions: Sequence[Tensor] | None, mask_BQ: Tensor) -> Sequence[np.ndarray | None]:
+    """|query - key| weighted by attention, summed over each sentence's queries (L, H); Nones without attention."""
+    if not attentions:
+        return [None] * len(mask_BQ)
+    wide = torch.promote_types(attentions[0].dtype, torch.float32)
+    places = torch.arange(mask_BQ.shape[1], device=mask_BQ.device)
+    away_QS = (places[:, None] - places).abs().to(wide)
+    each_BHQ = [torch.einsum("bhqs,qs->bhq", p_BHQS.to(wide), away_QS) * mask_BQ[:, None] for p_BHQS in attentions]
+    return list(torch.stack(each_BHQ, dim=1).cpu().double().sum(-1).numpy())
+
+
+def reach(sums: list[Any], tokens: np.ndarray, inside: np.ndarray, *, causal: bool) -> dict[str, Any] | None:
+    """The mean distance of a stack's queries, inside and beyond; each sentence has `tokens` (N) of them."""
+    if any(sum_LH is None for sum_LH in sums):
+        return None
+    # The sum over n queries that weigh alike the keys 0 to n - 1, or 0 to their own place.
+    uniform = tokens * (tokens - 1) / 4 if causal else (tokens**2 - 1) / 3
+
+    def over(rows_N: np.ndarray) -> dict[str, Any] | None:
+        if not (queries := int(tokens[rows_N].sum())):
+            return None
+        mean_LH = np.stack(sums)[rows_N].sum(0) / queries
+        return {"queries": queries, "mean": mean_LH.tolist(), "uniform": float(uniform[rows_N].sum() / queries)}
+
+    return {"inside": over(inside), "beyond": over(~inside)}
+
+
+def group_loss(nats: list[np.ndarray]) -> dict[str, Any]:
+    """The sums of a group's sentences, given the nats of their tokens, and what follows from them.
+
+    The standard error is that of a ratio of sums, n / (n - 1) sum_i (nats_i - ratio tokens_i)^2 / tokens^2 its square:
+    Cochran, Sampling Techniques, 3rd edition (Wiley 1977), chapter 6, of an endless population. One sentence has none.
+    """
+    n, sums_N, tokens_N = len(nats), np.array([one.sum() for one in nats]), lengths_of(nats)
+    total, tokens = float(sums_N.sum()), int(tokens_N.sum())
+    perplexity = math.exp(min(total / tokens, 700.0)) if n else None
+    rest_N = sums_N - total / max(tokens, 1) * tokens_N
+    error = math.sqrt(n / (n - 1) * (rest_N**2).sum()) / tokens if n > 1 else None
+    known = {"n": n, "nats": total, "tokens": tokens, "perplexity": perplexity, "nats_standard_error": error}
+    return known | {"by_position": by_position(nats)}
+
+
+def by_position(nats: list[np.ndarray]) -> dict[str, list]:
+    """The sums of all sentences at each target position, and how many sentences have a token there (P)."""
+    sums, tokens = np.zeros((2, max(map(len, nats), default=0)))
+    for one in nats:
+        sums[: len(one)] += one
+        tokens[: len(one)] += 1
+    return {"nats": sums.tolist(), "tokens": tokens.astype(int).tolist()}
+
+
+def lengths_of(rows: Sequence[Any]) -> np.ndarray:
+    return np.array([len(row) for row in rows], dtype=int)

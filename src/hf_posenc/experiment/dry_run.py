@@ -1,0 +1,62 @@
+"""What a config file would cost: parameters, steps, tokens and disk of each system. Reads no data, writes nothing."""
+
+from math import ceil, prod
+
+import torch
+from transformers import AutoModelForSeq2SeqLM
+
+from ..config.settings import Experiment, System
+from ..results.tables import Table
+from ..training.arguments import with_defaults
+
+EMBEDDINGS = ("shared.", "embed_tokens.", "lm_head.", "final_logits_bias")
+ADAM = 2  # numbers it keeps for each parameter
+
+
+def dry_run(experiment: Experiment, processes: int = 1) -> Table:
+    """A row for each system."""
+    rows = [[name, *costs(system, processes)] for name, system in experiment.systems.items()]
+    headers = ["system", "encoding", "parameters", "in the body", "steps", "tokens at most", "model", "checkpoints"]
+    legend = (
+        f"{experiment.folder}: {len(rows)} trainings; the body is all but embeddings and output projection; tokens of "
+        f"both sides, padding included, in {processes} process{'es' if processes > 1 else ''}; the model in float32, "
+        "checkpoints with the optimiser's state; a tokenizer that is adopted is taken to have data.vocab_size subwords"
+    )
+    return Table(headers, rows, legend)
+
+
+def costs(system: System, processes: int) -> list[str]:
+    """The cells of a system's row behind its name."""
+    config = system.model_config(vocab_size=system.data.vocab_size, decoder_vocab_size=system.data.vocab_size)
+    with torch.device("meta"):
+        model = AutoModelForSeq2SeqLM.from_config(config)
+    tied = dict(model.named_parameters())  # each once
+    total = sum(prod(parameter.shape) for parameter in tied.values())
+    body = sum(
+        prod(parameter.shape) for name, parameter in tied.items() if not any(part in name for part in EMBEDDINGS)
+    )
+    told = with_defaults(system.train)
+    steps = told["max_steps"] if told["max_steps"] > 0 else None
+    batch = told["tokens_per_batch"]
+    if batch is None and system.data.max_length:
+        batch = told["per_device_train_batch_size"] * (system.data.max_length + 1)
+    tokens = (
+        f"{2 * steps * batch * told['gradient_accumulation_steps'] * processes:,}" if steps and batch else "unknown"
+    )
+    kept = told["average_checkpoints"] or told["save_total_limit"] or 1
+    kept += told["load_best_model_at_end"]
+    encoding = getattr(config, "position_encoding_type", None) or config.model_type
+    decoder = getattr(config, "decoder_position_encoding_type", encoding) or encoding
+    return [
+        encoding if decoder == encoding else f"{encoding} / {decoder}",
+        f"{total:,}",
+        f"{body:,}",
+        f"{steps:,}" if steps else f"{told['num_train_epochs']:g} epochs",
+        tokens,
+        written_bytes(4 * total),
+        f"{kept} of {written_bytes(4 * total * (1 + ADAM))}",
+    ]
+
+
+def written_bytes(number: int) -> str:
+    return f"{ceil(number / 1e6):,} MB"

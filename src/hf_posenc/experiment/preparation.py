@@ -1,0 +1,198 @@
+"""What a run needs before it trains: checked settings, one vocabulary, encoded pairs and test sets, kept in the run.
+
+Everything that can be wrong with them is found here. What is there already is used as it is.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from datasets import Dataset, concatenate_datasets, load_from_disk
+from transformers import AutoTokenizer
+
+from ..config.settings import VOCABULARY, DataSettings, Experiment, ScoreSettings, System
+from ..data import encode_pairs, filter_lengths, join_consecutive, lengths, load_pairs, train_tokenizer
+from ..data.files import digests, named_folder
+from ..modeling.tokenization_posenc import PosEncTokenizer
+from ..publish.hub import refuse_shared_repositories
+from ..training.arguments import arguments
+from ..whole_files import differing_key, save_whole, short_hash, write_whole
+
+
+def prepare(experiment: Experiment) -> None:
+    """Everything that can go wrong before training: settings, data, vocabulary, lengths. Writes what systems share."""
+    for system in experiment.systems.values():
+        arguments(system.train, experiment.folder / system.name)
+        check_same_settings(experiment, system)
+    refuse_shared_repositories(experiment)
+    tokenizer = prepared_tokenizer(experiment)
+    for system in experiment.systems.values():
+        training = training_pairs(experiment, system, tokenizer)
+        validation = validation_pairs(experiment, system, tokenizer)
+        tests = [test_set(experiment, system, name, tokenizer) for name in system.test_sets]
+        check_lengths(system, [training] if validation is None else [training, validation], tests)
+    for system in experiment.systems.values():  # from here on a change of them is refused
+        if not (path := settings_path(experiment, system)).exists():
+            write_whole(path, yaml.safe_dump(everything_of(system), sort_keys=False, allow_unicode=True))
+
+
+def check_lengths(system: System, encoded: list[Dataset], tests: list[Dataset]) -> None:
+    """Refuse, before training, pairs that are longer than the system's encodings can tell apart."""
+    config = system.model_config(system.data.vocab_size)
+    sources = max(lengths(pairs, "source").max() for pairs in [*encoded, *tests])
+    targets = max(lengths(pairs, "target").max() for pairs in encoded)
+    for side, length, longest in (
+        ("source", sources, config.longest_source),
+        ("target", targets, config.longest_target),
+    ):
+        if longest is not None and length + 1 > longest:
+            raise ValueError(
+                f"systems.{system.name}: its encoding tells {longest} positions apart, but a {side} has {length} "
+                "subwords and a special token; raise its table (such as model.learned_max_positions), lower "
+                "data.max_length, or choose another test set."
+            )
+
+
+def settings_path(experiment: Experiment, system: System) -> Path:
+    return experiment.folder / system.name / "settings.yaml"
+
+
+def check_same_settings(experiment: Experiment, system: System) -> None:
+    """Refuse a run directory that other settings, or files of other content, have made."""
+    path = settings_path(experiment, system)
+    if not path.exists():
+        return
+    saved = yaml.safe_load(path.read_text(encoding="utf-8"))
+    data, score = DataSettings(**saved["data"]), ScoreSettings(**saved["score"])
+    # What is newer than the run is at its default.
+    of_the_run = System(system.name, system.row, data, score, saved["model"], saved["train"])
+    given = files_of(system)
+    files = {name: digest for name, digest in saved.get("files", {}).items() if name in given}
+    if difference := differing_key(of_the_run.settings() | {"files": given | files}, everything_of(system)):
+        raise ValueError(
+            f"A run directory belongs to the settings and files that made it, but in {path.parent} {difference}; undo "
+            f"the change, give the run another name (name=...), or delete the directory."
+        )
+
+
+def everything_of(system: System) -> dict[str, Any]:
+    """What a run directory remembers of a system."""
+    return system.settings() | {"files": files_of(system)}
+
+
+def files_of(system: System) -> dict[str, str]:
+    """A hash of each local file that the system reads."""
+    corpora = [system.data.train, system.data.validation or {}, *system.data.test.values()]
+    return {name: digest for where in corpora for name, digest in digests(where, system.data.folder).items()}
+
+
+def prepared_tokenizer(experiment: Experiment) -> PosEncTokenizer:
+    """The vocabulary of all systems, trained or taken over once; and again where preparation had failed behind it and
+    the settings are others now."""
+    folder = experiment.folder / "tokenizer"
+    first, *_ = experiment.systems.values()
+    vocabulary = {name: getattr(first.data, name) for name in (*VOCABULARY, "source_language", "target_language")}
+    made_from = vocabulary | {"train": first.data.train, "files": digests(first.data.train, first.data.folder)}
+    record = folder / "made_from.json"
+    if record.exists():
+        saved = json.loads(record.read_text(encoding="utf-8"))
+        if not any(experiment.folder.glob("*/settings.yaml")):
+            if saved != made_from:
+                shutil.rmtree(folder)
+        elif difference := differing_key({name: saved[name] for name in vocabulary}, vocabulary):
+            raise ValueError(
+                f"All systems of a run directory have one vocabulary, but for that of {experiment.folder} "
+                f"{difference}; undo the change, give the run another name (name=...), or delete the directory."
+            )
+    if not folder.exists():
+        tokenizer = new_tokenizer(first.data, first)
+
+        def save(unfinished: Path) -> None:
+            tokenizer.save_pretrained(unfinished)
+            write_whole(unfinished / record.name, json.dumps(made_from, indent=1))
+
+        save_whole(folder, save)
+    return shared_tokenizer(experiment)
+
+
+def shared_tokenizer(experiment: Experiment) -> PosEncTokenizer:
+    """The vocabulary of all systems."""
+    return PosEncTokenizer.from_pretrained(experiment.folder / "tokenizer")
+
+
+def new_tokenizer(data: DataSettings, system: System) -> PosEncTokenizer:
+    """The tokenizer that the settings name, or one trained on the unfiltered training text."""
+    if data.tokenizer is not None:
+        name = named_folder(data.tokenizer, data.folder)
+        try:
+            return PosEncTokenizer.adopt(AutoTokenizer.from_pretrained(name))
+        except OSError as error:
+            raise ValueError(
+                f"data.tokenizer must be a folder or the name of a tokenizer on the Hub, but {name} is not, or cannot "
+                f"be reached: {error}"
+            ) from None
+    return train_tokenizer(
+        load(system, data.train),
+        data.vocab_size,
+        **languages(system),
+        joint=data.joint_vocabulary,
+        subwords=data.subwords,
+    )
+
+
+def training_pairs(experiment: Experiment, system: System, tokenizer: PosEncTokenizer) -> Dataset:
+    """The encoded training pairs within the system's length filter."""
+    joined = [system.data.train if k == 1 else system.data.train | {"join": k} for k in system.data.concatenate]
+    encoded = concatenate_datasets([encoded_pairs(experiment, system, tokenizer, where) for where in joined])
+    return filter_lengths(encoded, min_length=system.data.min_length, max_length=system.data.max_length)
+
+
+def validation_pairs(experiment: Experiment, system: System, tokenizer: PosEncTokenizer) -> Dataset | None:
+    """The encoded validation pairs, all lengths, or None if the config names none."""
+    where = system.data.validation
+    return encoded_pairs(experiment, system, tokenizer, where) if where else None
+
+
+def encoded_pairs(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, where: dict[str, Any]) -> Dataset:
+    """The pairs that `where` describes as token ids, kept in the run."""
+    folder = experiment.folder / "data" / f"encoded-{key_of(system, where, tokenizer)}"
+    if not folder.exists():
+        encoded = encode_pairs(load(system, where), tokenizer, **languages(system))
+        save_whole(folder, encoded.save_to_disk)
+    return load_from_disk(str(folder))
+
+
+def key_of(system: System, where: dict[str, Any], tokenizer: PosEncTokenizer) -> str:
+    """A hash of all that encoded pairs are made from."""
+    return short_hash(json.dumps([where, digests(where, system.data.folder), tokenizer.to_str()], sort_keys=True))
+
+
+def test_set(experiment: Experiment, system: System, name: str, tokenizer: PosEncTokenizer) -> Dataset:
+    """A test set's pairs and their `source_length` in subwords, kept in the run."""
+    where, k = system.test_sets[name]
+    folder = experiment.folder / "data" / f"test-{name}-{key_of(system, where, tokenizer)}"
+    if not folder.exists():
+        pairs = join_consecutive(load(system, where), k)
+        lengths = encode_pairs(pairs, tokenizer, **languages(system))["source_length"]
+        save_whole(folder, pairs.add_column("source_length", lengths).save_to_disk)
+    pairs = load_from_disk(str(folder))
+    return drawn(pairs, system.score.edges, system.score.per_group) if system.score.per_group else pairs
+
+
+def drawn(pairs: Dataset, edges: list[int], per_group: int) -> Dataset:
+    """At most `per_group` pairs of each length group, drawn without replacement, in their order; always the same."""
+    groups = np.searchsorted(edges, pairs["source_length"])
+    chance = np.random.default_rng(0)
+    rows = [chance.permutation(np.flatnonzero(groups == group))[:per_group] for group in range(len(edges) + 1)]
+    return pairs.select(np.sort(np.concatenate(rows)))
+
+
+def load(system: System, where: dict[str, Any]) -> Dataset:
+    return load_pairs(where, folder=system.data.folder, **languages(system))
+
+
+def languages(system: System) -> dict[str, str]:
+    return {"source_language": system.data.source_language, "target_language": system.data.target_language}

@@ -1,0 +1,160 @@
+"""A config file's systems -> runs/<name>/<system>/: trained, translated and scored.
+
+    runs/<name>/tokenizer/                  trained on the unfiltered training text, shared by all systems
+    runs/<name>/data/                       encoded training and validation pairs, test sets with their source lengths
+    runs/<name>/<system>/settings.yaml      everything that makes the system
+                         checkpoints/       the Trainer's
+                         training.jsonl     loss by step and by seconds
+                         model/             weights, config, code and tokenizer: load it with from_pretrained
+                         translations/      one file for each test set
+                         statistics/        sentence by sentence, what scores and comparisons are made of
+                         diagnostics/       loss by position, distance of attention (diagnostics.py)
+                         scores.json        the result; a system that has it is finished
+                         model/README.md    the model card, made of all this
+                         pushed.json        with train.push_to_hub: the repository, and the commit that has the card
+    runs/<name>/results.json, tables, figures: report.py
+
+Whatever is there already and belongs to the same settings is used as it is, so an interrupted run goes on where it was.
+"""
+
+import json
+import os
+from pathlib import Path
+
+from accelerate import PartialState
+from tqdm.auto import tqdm
+from transformers import AutoModelForSeq2SeqLM, set_seed
+
+from ..config.settings import Experiment, System
+from ..modeling.tokenization_posenc import PosEncTokenizer
+from ..publish.card import write_card
+from ..publish.hub import push_system, pushed
+from ..training.checkpoints import check_weights
+from ..training.processes import refuse_difference
+from ..training.trainer import train
+from ..whole_files import save_whole, short_hash, write_whole
+from .diagnostics import diagnose
+from .evaluation import score, translate_test_set
+from .preparation import settings_path, shared_tokenizer, test_set, training_pairs, validation_pairs
+
+WORTH_PROCESSES = 500  # pairs, whose TER takes longer than a process to start
+
+
+def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
+    """Train, translate and score one system, from wherever it stands; `bar` is the line of its progress bar.
+
+    Under several processes all of them train and translate, each its share, and the first one scores.
+    """
+    if (system := experiment.systems.get(name)) is None:
+        raise ValueError(f"There is no system {name!r} in this config; choose from {', '.join(experiment.systems)}.")
+    folder = experiment.folder / name
+    steps = ("settings.yaml", "model", "scores.json", "pushed.json")
+    refuse_difference({f"{name}/{step}": written(folder / step) for step in steps})
+    if not settings_path(experiment, system).exists():
+        raise ValueError(
+            f"A system goes on where its run has been prepared, but {experiment.folder} has not been for {name!r}; "
+            "give the command without --system, which prepares the run and trains what is missing."
+        )
+    if not scored(folder, system):
+        tokenizer = shared_tokenizer(experiment)
+        if not (folder / "model").exists():
+            train_system(experiment, system, tokenizer, bar)
+        score_system(experiment, system, tokenizer, bar)
+    if PartialState().is_main_process and not pushed(experiment, system):
+        push_system(experiment, system)
+    PartialState().wait_for_everyone()
+
+
+def unfinished(experiment: Experiment) -> list[str]:
+    """The systems for which `run_system` has something to do."""
+    return [
+        name
+        for name, system in experiment.systems.items()
+        if not (scored(experiment.folder / name, system) and pushed(experiment, system))
+    ]
+
+
+def scored(folder: Path, system: System) -> bool:
+    """Whether there is nothing left to translate, score or look into; where an older version has scored, there is."""
+    parts = [
+        folder / part for test in system.test_sets for part in (f"statistics/{test}.npz", f"diagnostics/{test}.json")
+    ]
+    return all(path.exists() for path in [folder / "scores.json", folder / "model" / "README.md", *parts])
+
+
+def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, bar: int) -> None:
+    """Translate and score the test sets with the saved model of a system."""
+    folder = experiment.folder / system.name
+    check_weights(folder / "model")
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder / "model")
+    processes = PartialState()
+    model.to(processes.device)
+    tests = {name: test_set(experiment, system, name, tokenizer) for name in system.test_sets}
+    made = {
+        name: translate_test_set(
+            model, tokenizer, test, system, folder / "translations" / f"{name}.jsonl",
+            progress=processes.is_main_process, description=f"{system.name}: {name}", bar=bar,
+        )
+        for name, test in tests.items()
+    }  # fmt: skip
+    if not processes.is_main_process:
+        return
+    # TER takes seconds for a bad translation of a hundred words.
+    scoring = tqdm(tests.items(), desc=f"{system.name}: scoring", unit="test set", position=bar, leave=False)
+    cores = max(1, (os.cpu_count() or 1) // experiment.jobs)
+    scores = {
+        name: score(
+            made[name],
+            test,
+            system.data.target_language,
+            system.score,
+            folder / "statistics" / f"{name}.npz",
+            num_proc=cores if len(test) >= WORTH_PROCESSES else 1,
+        )
+        for name, test in scoring
+    }
+    facts = json.loads((folder / "model" / "training.json").read_text(encoding="utf-8"))
+    vocabulary = short_hash(tokenizer.to_str())
+    result = {"tokenizer": vocabulary, "max_length": system.data.max_length, "training": facts, "tests": scores}
+    for name, test in tests.items():
+        found = diagnose(
+            model,
+            tokenizer,
+            test,
+            source_language=system.data.source_language,
+            target_language=system.data.target_language,
+            edges=system.score.edges,
+            training_limit=system.data.max_length,
+        )
+        write_whole(folder / "diagnostics" / f"{name}.json", json.dumps(found))
+    write_whole(folder / "scores.json", json.dumps(result, indent=1))
+    write_card(experiment.folder, system.name)
+
+
+def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, bar: int) -> None:
+    """Train one system and save it, ready to be loaded and to translate."""
+    folder = experiment.folder / system.name
+    set_seed(system.train.get("seed", 42))
+    ids = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("pad", "bos", "eos")}
+    sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": tokenizer.target_vocab_size}
+    config = system.model_config(**sizes, decoder_start_token_id=tokenizer.bos_token_id, **ids)
+    model = AutoModelForSeq2SeqLM.from_config(config)
+    pairs = training_pairs(experiment, system, tokenizer)
+    validation = validation_pairs(experiment, system, tokenizer)
+    trained, facts = train(model, tokenizer, pairs, validation, system.train, folder, name=system.name, bar=bar)
+    facts |= {"parameters": trained.num_parameters(), "pairs": len(pairs)}
+    trained.generation_config.update(num_beams=system.score.num_beams, max_length=512)
+
+    def save(unfinished: Path) -> None:
+        trained.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
+        (unfinished / "training.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+    if PartialState().is_main_process:
+        save_whole(folder / "model", save)
+    PartialState().wait_for_everyone()
+
+
+def written(path: Path) -> str:
+    """When a file was written, to the nanosecond: by this, processes know whether they see the same one."""
+    return f"written at {path.stat().st_mtime_ns}" if path.exists() else "missing"

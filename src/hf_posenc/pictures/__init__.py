@@ -1,0 +1,1 @@
+"""Saved results, encodings and models -> figures, all in one style."""

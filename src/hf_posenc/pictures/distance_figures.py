@@ -1,0 +1,172 @@
+"""What an encoding does by distance to figures: pure functions from arrays of encoding_values.py to matplotlib figures.
+
+Distances S are key minus query, in tokens: negative ones lie before the query. L layers, N queries, H heads, K width
+of a head. The look is that of plots.py and encoding_plots.py.
+"""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from .style import (
+    AMOUNTS,
+    COLOURS,
+    FONT_SIZE,
+    LIMIT_COLOUR,
+    LINE_STYLES,
+    WIDTH_INCHES,
+    colour_bar,
+    heat_map,
+    label,
+    largest,
+    legend,
+    plain,
+    titled,
+)
+
+DISTANCE = "key minus query"
+# Random queries drawn as lines; the band is of all.
+SINGLE = 3
+LEAST_SHARE = 1e-4
+
+
+def score_figure(scores_LNHS: np.ndarray, distances: np.ndarray, *, title: str) -> Figure:
+    """The score added at each distance, a panel for each layer (one, if all layers have the same)."""
+    layers = scores_LNHS[:1] if alike(scores_LNHS) else scores_LNHS
+    columns = min(3, len(layers))
+    rows = -(-len(layers) // columns)
+    figure = Figure(figsize=(WIDTH_INCHES, 1.2 + 1.9 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for number, (axes, scores_NHS) in enumerate(zip(grid.flat, layers, strict=False), 1):
+        draw_scores(axes, scores_NHS, distances)
+        if len(layers) > 1:
+            axes.set_title(f"layer {number}", fontsize=FONT_SIZE + 1)
+    for axes in grid.flat[len(layers) :]:
+        axes.set_axis_off()
+    for axes in grid[-1]:
+        axes.set_xlabel(DISTANCE, fontsize=FONT_SIZE + 1)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("score added", fontsize=FONT_SIZE + 1)
+    legend(figure, [*grid[0, 0].lines, *grid[0, 0].collections])
+    return titled(figure, title)
+
+
+def draw_scores(axes: Axes, scores_NHS: np.ndarray, distances: np.ndarray) -> None:
+    """One panel. A score that no query changes is a line for each head; one that heads share is the mean over the
+    queries, their spread, and a few of them; else a line for each head, of the first query."""
+    same_queries, same_heads = alike(scores_NHS), alike(scores_NHS.swapaxes(0, 1))
+    if same_heads and not same_queries:
+        mean_S, spread_S = scores_NHS[:, 0].mean(0), scores_NHS[:, 0].std(0)
+        band = f"mean and deviation of {len(scores_NHS)}"
+        axes.fill_between(
+            distances, mean_S - spread_S, mean_S + spread_S, color="#bbbbbb", alpha=0.6, linewidth=0, label=band
+        )
+        lines = {f"random query {n + 1}": scores_NHS[n, 0] for n in range(min(SINGLE, len(scores_NHS)))}
+    elif same_heads:
+        lines = {"every head": scores_NHS[0, 0]}
+    else:
+        lines = {f"head {head + 1}": scores_S for head, scores_S in enumerate(scores_NHS[0])}
+    for turn, (name, scores_S) in enumerate(lines.items()):
+        style = LINE_STYLES[turn % len(LINE_STYLES)]
+        axes.plot(distances, scores_S, color=COLOURS[turn % len(COLOURS)], linestyle=style, linewidth=1.2, label=name)
+    axes.axvline(0, color=LIMIT_COLOUR, linewidth=0.6, zorder=0.5)
+    plain(axes)
+
+
+def turning_figure(
+    even_HS: np.ndarray,
+    random_NHS: np.ndarray,
+    channels_CS: np.ndarray,
+    distances: np.ndarray,
+    *,
+    head_width: int,
+    title: str,
+) -> Figure:
+    """q . k of a query of length 1 and a key equal to it, by the distance over which `rotate` has turned them.
+
+    On the left queries with all channels alike (`even_HS`) and random ones; on the right each channel by itself,
+    or C of them if a head has more, each for those around it.
+    """
+    figure = Figure(figsize=(WIDTH_INCHES, 3.4), layout="constrained")
+    curves, image_axes = figure.subplots(1, 2)
+    draw_scores(curves, random_NHS, distances)
+    for head, even_S in enumerate(even_HS[:1] if alike(even_HS) else even_HS):
+        name = "all channels alike" if alike(even_HS) else f"all channels alike, head {head + 1}"
+        curves.plot(distances, even_S, color="black", linewidth=1.8, label=name)
+    curves.axhline(0, color=LIMIT_COLOUR, linewidth=0.6, zorder=0.5)
+    label(curves, DISTANCE, "q . k, 1 before turning")
+    extent = (distances[0] - 0.5, distances[-1] + 0.5, head_width - 0.5, -0.5)
+    image = heat_map(image_axes, channels_CS, limit=largest(channels_CS), extent=extent)
+    label(image_axes, DISTANCE, "channel of a head, by itself")
+    colour_bar(figure, image, image_axes, "q . k")
+    legend(figure, [*curves.lines, *curves.collections])
+    return titled(figure, title)
+
+
+def vector_figure(tables_LHSK: dict[str, np.ndarray], distances: np.ndarray, *, title: str) -> Figure:
+    """The vectors of each distance, a row for each layer: a heat map for each table, and the vectors' lengths.
+
+    `tables_LHSK["keys"]` are what is as good as added to keys, `["values"]` to values. The heat map is of the first
+    head, and the lengths are of every head, one line if they are alike.
+    """
+    layers = max(map(len, tables_LHSK.values()))
+    figure = Figure(figsize=(WIDTH_INCHES, 1.3 + 1.35 * layers), layout="constrained")
+    grid = figure.subplots(layers, len(tables_LHSK) + 1, sharex=True, squeeze=False)
+    limit = max(map(largest, tables_LHSK.values()))
+    for column, (name, table_LHSK) in enumerate(tables_LHSK.items()):
+        heads = "" if alike(table_LHSK.swapaxes(0, 1)) else ", head 1"
+        grid[0, column].set_title(f"added to {name}{heads}", fontsize=FONT_SIZE + 1)
+        for layer, vectors_HSK in enumerate(table_LHSK):
+            extent = (distances[0] - 0.5, distances[-1] + 0.5, vectors_HSK.shape[2] - 0.5, -0.5)
+            image = heat_map(grid[layer, column], vectors_HSK[0].T, limit=limit, extent=extent)
+            label(grid[layer, column], "", "" if column else f"layer {layer + 1}\nchannel")
+            draw_lengths(grid[layer, -1], vectors_HSK, distances, name, COLOURS[column], LINE_STYLES[column])
+    grid[0, -1].set_title("their lengths", fontsize=FONT_SIZE + 1)
+    for axes in grid[:, -1]:
+        axes.set_ylim(0, 1.1 * max(one.dataLim.y1 for one in grid[:, -1]))
+    for axes in grid[-1]:
+        axes.set_xlabel(DISTANCE, fontsize=FONT_SIZE + 1)
+    colour_bar(figure, image, list(grid[:, :-1].flat), "")
+    legend(figure, grid[0, -1].lines)
+    return titled(figure, title)
+
+
+def draw_lengths(
+    axes: Axes, vectors_HSK: np.ndarray, distances: np.ndarray, name: str, colour: str, style: str
+) -> None:
+    lengths_HS = np.linalg.norm(vectors_HSK, axis=2)
+    for lengths_S in lengths_HS[:1] if alike(lengths_HS) else lengths_HS:
+        axes.plot(distances, lengths_S, color=colour, linestyle=style, linewidth=1.2, label=name)
+    plain(axes)
+
+
+def influence_figure(influence_TT: np.ndarray, *, title: str) -> Figure:
+    """How much token j moves what becomes of token i: for each pair, and by distance j - i as a mean over the pairs.
+
+    Both scales are logarithmic; what is less than a ten-thousandth of the largest is left white, and out.
+    """
+    least = LEAST_SHARE * influence_TT.max()
+    figure = Figure(figsize=(WIDTH_INCHES, 3.0), layout="constrained")
+    pairs, curve = figure.subplots(1, 2)
+    shown = np.ma.masked_less(influence_TT, least)
+    image = heat_map(pairs, shown, limit=None, cmap=AMOUNTS, aspect="equal", norm=LogNorm(least, influence_TT.max()))
+    label(pairs, "token j that is read", "token i that becomes of it")
+    colour_bar(figure, image, pairs, "influence")
+    tokens = len(influence_TT)
+    distances = np.arange(1 - tokens, tokens)
+    means = np.array([influence_TT.diagonal(distance).mean() for distance in distances])
+    seen = means >= least
+    curve.plot(distances[seen], means[seen], color=COLOURS[0], linewidth=1.2, marker="o", markersize=3)
+    curve.axvline(0, color=LIMIT_COLOUR, linewidth=0.6, zorder=0.5)
+    curve.set_yscale("log")
+    label(curve, "distance j - i", "mean influence")
+    plain(curve)
+    return titled(figure, title)
+
+
+def alike(values: Any) -> bool:
+    """Whether all entries of the first axis are the same."""
+    return bool(np.allclose(values, values[:1], rtol=1e-8, atol=1e-8))

@@ -1,0 +1,141 @@
+"""What an encoding adds or does, asked of its own hooks: arrays by position, by distance and by pair of tokens.
+
+`positions` is a stack's `PositionEncodings`, in float64 and in evaluation mode, so a sum is asked as the Transformer
+asks it. Nothing here knows which encoding it is: a hook's answers to zeros, to unit vectors and to random ones tell
+what it does. Shape letters beside those of position.py: P positions, N draws of a query, S distances (key minus query).
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..modeling.position import PositionEncodings
+
+SEED = 0
+# Two answers of a hook that differ by less are the same answer, in float64.
+SAME = 1e-8
+FEW = 12
+
+
+def normal(*shape: int) -> Tensor:
+    """The same numbers of deviation 1 at every call."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64)
+
+
+def embedded(positions: PositionEncodings, x_BTD: Tensor, pos_BT: Tensor) -> Tensor:
+    return positions.embed(x_BTD, pos_BT, None, None)[0]
+
+
+@torch.no_grad()
+def adds_by_position(positions: PositionEncodings, width: int, longest: int | None) -> bool:
+    """Whether `embed` adds to each token a vector that its position alone decides: whatever the token, and whatever
+    its neighbours."""
+    if not positions.answered("embed"):
+        return False
+    few = min(FEW, longest or FEW)
+    pos_1P, x_1PD = torch.arange(few)[None], normal(1, few, width)
+    added = embedded(positions, torch.zeros_like(x_1PD), pos_1P)[0]
+    in_a_row = embedded(positions, x_1PD, pos_1P)[0] - x_1PD[0]
+    alone = (embedded(positions, x_1PD.transpose(0, 1), pos_1P.T) - x_1PD.transpose(0, 1))[:, 0]
+    return close(added, in_a_row) and close(added, alone)
+
+
+@torch.no_grad()
+def added_vectors(positions: PositionEncodings, width: int, number: int) -> np.ndarray:
+    """What `embed` adds at the first positions (P, D), of an encoding that adds by position."""
+    zeros_1PD = torch.zeros(1, number, width, dtype=torch.float64)
+    return embedded(positions, zeros_1PD, torch.arange(number)[None])[0].numpy()
+
+
+@torch.no_grad()
+def biases(positions: PositionEncodings, q_NHK: Tensor, distances: np.ndarray, layer: int) -> np.ndarray:
+    """What `score_bias` adds, in score units, for each query at each distance (N, H, S). The query stands as far from
+    the sentence's start as the farthest key before it needs."""
+    pos_1Q, pos_1S = places(distances)
+    answer = positions.score_bias(q_NHK[:, :, None], pos_1Q, pos_1S, layer)
+    return answer.expand(*q_NHK.shape[:2], 1, len(distances))[:, :, 0].numpy()
+
+
+@torch.no_grad()
+def turned_products(positions: PositionEncodings, q_NHK: Tensor, distances: np.ndarray, layer: int) -> np.ndarray:
+    """q . k after `rotate`, where the key at each distance was the query itself before (N, H, S)."""
+    pos_1Q, pos_1S = places(distances)
+    all_pos = torch.cat((pos_1Q, pos_1S), dim=1)
+    same_NHTK = q_NHK[:, :, None].expand(-1, -1, all_pos.shape[1], -1).contiguous()
+    q_NHTK, k_NHTK = positions.rotate(same_NHTK, same_NHTK, all_pos, layer)
+    return (q_NHTK[:, :, :1] * k_NHTK[:, :, 1:]).sum(-1).numpy()
+
+
+@torch.no_grad()
+def key_vectors(
+    positions: PositionEncodings, heads: int, width: int, distances: np.ndarray, layer: int
+) -> np.ndarray | None:
+    """The vector that is as good as added to the key at each distance (H, S, K), None if no vector is: where
+    q . vector / sqrt(K) is what the bias gains from a query q. Read off with unit queries, and tried on a random one.
+    """
+    zero_and_units = torch.eye(width + 1, width, dtype=torch.float64).roll(1, 0)
+    probes_NHK = torch.cat((zero_and_units, normal(1, width)))[:, None].expand(-1, heads, -1)
+    answer = torch.from_numpy(biases(positions, probes_NHK, distances, layer))
+    plain_HS, random_HS = answer[0], answer[-1]
+    scaled_HSK = (answer[1:-1] - plain_HS).permute(1, 2, 0)
+    linear = close(plain_HS + scaled_HSK @ normal(1, width)[0], random_HS)
+    return (scaled_HSK * width**0.5).numpy() if linear and bool(scaled_HSK.any()) else None
+
+
+@torch.no_grad()
+def value_vectors(
+    positions: PositionEncodings, heads: int, width: int, distances: np.ndarray, layer: int
+) -> np.ndarray:
+    """What `value_bias` adds to the output of a query that attends to one key alone, at each distance (H, S, K)."""
+    pos_1Q, pos_1S = places(distances)
+    alone_SHQS = torch.eye(len(distances), dtype=torch.float64)[:, None, None].expand(-1, heads, -1, -1)
+    answer = positions.value_bias(alone_SHQS, pos_1Q, pos_1S, layer)
+    return answer.expand(len(distances), heads, 1, width)[:, :, 0].transpose(0, 1).numpy()
+
+
+@torch.enable_grad()
+def influence(positions: PositionEncodings, x_NTD: Tensor) -> np.ndarray:
+    """How much token j moves what `embed` makes of token i (i, j): the root of the mean squared norm of the Jacobian
+    d out_i / d x_j over N sentences, divided by sqrt(D), so that an `embed` that changes nothing has 1 on its diagonal.
+
+    Each sentence is copied D times, so that one backward pass gives the gradient of every channel of out_i.
+    """
+    squares_TT = np.zeros((x_NTD.shape[1],) * 2)
+    for x_TD in x_NTD:
+        x_CTD = x_TD.expand(x_TD.shape[1], -1, -1).clone().requires_grad_()
+        out_CTD = embedded(positions, x_CTD, torch.arange(len(x_TD))[None])
+        own_CT = out_CTD.diagonal(dim1=0, dim2=2).T
+        for i in range(len(x_TD)):
+            (slope_CTD,) = torch.autograd.grad(own_CT[:, i].sum(), x_CTD, retain_graph=True)
+            squares_TT[i] += slope_CTD.square().sum((0, 2)).numpy()
+    return np.sqrt(squares_TT / (len(x_NTD) * x_NTD.shape[2]))
+
+
+def wavelengths(values_PD: np.ndarray, least: float = 0.999) -> np.ndarray:
+    """The wavelength of each channel in positions (D), NaN for one that is no single wave.
+
+    Any wave of frequency w, sampled once a position, has v[p-1] + v[p+1] = 2 cos(w) v[p], and nothing else has; so w
+    follows from the values exactly, by least squares, even if the positions hold a fraction of a wave. `least` is the
+    share of the variation that this must explain. A channel that does not change has an infinite one.
+    """
+    middle, around = values_PD[1:-1], values_PD[:-2] + values_PD[2:]
+    power = np.maximum((middle**2).sum(0), np.finfo(float).tiny)
+    twice_cos = (middle * around).sum(0) / power
+    unexplained = ((around - twice_cos * middle) ** 2).sum(0) / np.maximum((around**2).sum(0), np.finfo(float).tiny)
+    # 2 - 2 cos(w) = 4 sin(w/2)^2 keeps the digits that cos loses where waves are long.
+    second = ((around - 2 * middle) * middle).sum(0) / power
+    frequency = 2 * np.arcsin(np.sqrt(np.abs(np.clip(-second / 4, 0.0, 1.0))))
+    with np.errstate(divide="ignore"):
+        found = 2 * np.pi / frequency
+    return np.where((unexplained < 1 - least) & ((values_PD != 0).any(0)), found, np.nan)
+
+
+def places(distances: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Positions of one query (1, 1) and of the keys at those distances (1, S), none below 0."""
+    pos_1S = torch.from_numpy(distances)[None]
+    query = max(0, -int(distances.min()))
+    return torch.tensor([[query]]), pos_1S + query
+
+
+def close(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one.double(), other.double(), rtol=SAME, atol=SAME)

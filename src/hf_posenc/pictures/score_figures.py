@@ -1,0 +1,230 @@
+"""Scores to figures: by source length, their gain over the baseline, against parameters; and the loss while training.
+
+Pure functions from the results of the length_buckets metric, read back from results.json, to matplotlib figures.
+"""
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..results.tables import SIGNIFICANT, Group, PValues, Results, TrainingLimits, checked_limits, p_of, shared_columns
+from .style import FONT_SIZE, LIMIT_COLOUR, WIDTH_INCHES, columns_for, legend, legend_label, looks_of, plain
+
+
+def bleu_by_length(
+    results: Results, test_set: str, *, training_limits: TrainingLimits, title: str | None = None
+) -> Figure:
+    """BLEU of every source-length group, one line per system; below, the length ratio of the same groups.
+
+    Groups are categories: group i is centred on x = i and reaches from i - 0.5 to i + 0.5, and the systems stand side
+    by side in it. Bars are 95 % intervals. A vertical line marks where training ended; an empty group is a gap.
+    """
+    groups = shared_columns(results, test_set)[1:]
+    limits = checked_limits(results, training_limits)
+    labels = {system: legend_label(system, limits) for system in results}
+    lines_of_legend = sum(label.count("\n") + 1 for label in labels.values()) / columns_for(labels.values())
+    title = textwrap.fill(title, 75) if title else ""
+    height = 4.3 + 0.17 * (math.ceil(lines_of_legend) + title.count("\n"))
+    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+    bleu, ratio = figure.subplots(2, 1, sharex=True, height_ratios=(5, 2))
+    looks = looks_of(results)
+    for (system, tests), offset in zip(results.items(), places(len(results)), strict=True):
+        for axes, field in ((bleu, "bleu"), (ratio, "length_ratio")):
+            draw_by_group(axes, tests[test_set]["groups"], field, offset, looks[system], labels[system])
+    draw_group_limits([bleu, ratio], groups, limits, {system: looks[system][0] for system in results})
+    ratio.axhline(1.0, color=LIMIT_COLOUR, linewidth=0.7, zorder=1)
+    scale_panels(bleu, ratio, groups)
+    legend(figure, bleu.get_lines())
+    if title:
+        figure.suptitle(title, fontsize=FONT_SIZE + 2)
+    return figure
+
+
+def draw_by_group(
+    axes: Axes, groups: Sequence[Group], field: str, offset: float, look: tuple[str, str, str], label: str
+) -> None:
+    """One field of a system's groups as a line, with their intervals if they have any."""
+    colour, marker, line_style = look
+    xs = [group + offset for group in range(len(groups))]
+    ys = [math.nan if group[field] is None else group[field] for group in groups]
+    intervals = [group.get(f"{field}_ci") or 0.0 for group in groups]
+    if any(intervals):
+        axes.errorbar(xs, ys, intervals, fmt="none", ecolor=colour, elinewidth=1, capsize=2)
+    axes.plot(
+        xs,
+        ys,
+        color=colour,
+        linestyle=line_style,
+        linewidth=1.4,
+        marker=marker,
+        markersize=5,
+        markerfacecolor="white",
+        clip_on=False,
+        label=label,
+    )
+
+
+def gain_by_length(
+    results: Results, test_set: str, *, baseline: str, training_limits: TrainingLimits, p_values: PValues
+) -> Figure:
+    """BLEU over the baseline's in every source-length group; a filled marker where the difference is significant."""
+    groups = shared_columns(results, test_set)[1:]
+    looks = looks_of(results)
+    limits = checked_limits(results, training_limits)
+    figure = Figure(figsize=(WIDTH_INCHES, 3.2), layout="constrained")
+    axes = figure.subplots()
+    theirs = [group["bleu"] for group in results[baseline][test_set]["groups"]]
+    others = [system for system in results if system != baseline]
+    for system, offset in zip(others, places(len(others)), strict=True):
+        colour, marker, line_style = looks[system]
+        ours = results[system][test_set]["groups"]
+        points = [
+            (at + offset, group["bleu"] - bleu, p_of(p_values, system, group))
+            for at, (group, bleu) in enumerate(zip(ours, theirs, strict=True))
+            if group["n"]
+        ]
+        axes.plot(
+            [x for x, _, _ in points], [y for _, y, _ in points], color=colour, linestyle=line_style, linewidth=1.4
+        )
+        for x, y, p in points:
+            sure = "bleu" in p and p["bleu"]["randomisation"] < SIGNIFICANT
+            axes.plot(
+                x, y, marker, color=colour, markersize=5, markerfacecolor=colour if sure else "white", label=system
+            )
+    axes.axhline(0, color=LIMIT_COLOUR, linewidth=0.7, zorder=1)
+    axes.set_ylabel(f"BLEU over {baseline}", fontsize=FONT_SIZE + 1)
+    draw_group_limits([axes], groups, limits, {system: looks[system][0] for system in results})
+    group_axis(axes, groups)
+    plain(axes)
+    legend(figure, axes.get_lines(), f"filled: p < {SIGNIFICANT}")
+    return figure
+
+
+def loss_curves(losses: Mapping[str, Mapping[str, Any]], row_of: Mapping[str, str]) -> Figure:
+    """Loss by step and by wall-clock minute, a line for each training, a colour for each row.
+
+    `losses[training]` has "loss" and "eval_loss", lists of [step, seconds, nats per token]; that of evaluation is
+    shown if all trainings have it. Seconds of trainings that shared a machine compare no better than it let them.
+    """
+    looks = looks_of(dict.fromkeys(row_of.values()))
+    evaluated = all(one["eval_loss"] for one in losses.values())
+    figure = Figure(figsize=(WIDTH_INCHES, 3.2), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    for name, one in losses.items():
+        colour, _, line_style = looks[row_of[name]]
+        points = one["eval_loss" if evaluated else "loss"]
+        for axes, column, unit in ((panels[0], 0, 1), (panels[1], 1, 60)):
+            xs, ys = [point[column] / unit for point in points], [point[2] for point in points]
+            axes.plot(xs, ys, color=colour, linestyle=line_style, linewidth=1.2, label=row_of[name])
+    # The first losses are those of guessing and would squeeze what differs into a corner.
+    later = [point[2] for one in losses.values() for point in one["eval_loss" if evaluated else "loss"][1:]]
+    if later:
+        panels[0].set_ylim(min(later) - 0.1, max(later) + 0.1)
+    panels[0].set_ylabel(f"{'validation' if evaluated else 'training'} loss in nats per token", fontsize=FONT_SIZE + 1)
+    for axes, label in zip(panels, ("step", "minutes of training"), strict=True):
+        axes.set_xlabel(label, fontsize=FONT_SIZE + 1)
+        plain(axes)
+    legend(figure, panels[0].get_lines())
+    return figure
+
+
+def parameters_and_score(
+    beyond: Mapping[str, Mapping[str, Any]], *, parameters: Mapping[str, int], test_set: str
+) -> Figure:
+    """BLEU on all pairs with a source longer than any trained on, `beyond[system]`, against the parameters."""
+    looks = looks_of(beyond)
+    figure = Figure(figsize=(WIDTH_INCHES, 3.2), layout="constrained")
+    axes = figure.subplots()
+    for system, group in beyond.items():
+        colour, marker, _ = looks[system]
+        at = parameters[system] / 1e6
+        axes.errorbar(at, group["bleu"], group.get("bleu_ci"), color=colour, marker=marker, markersize=6,
+                      markerfacecolor="white", capsize=3, linestyle="none", label=system)  # fmt: skip
+    first = next(iter(beyond.values()))
+    axes.set_xlabel("millions of parameters", fontsize=FONT_SIZE + 1)
+    axes.set_ylabel(f"BLEU from {first['low']} subwords on\n({test_set}, n={first['n']})", fontsize=FONT_SIZE + 1)
+    axes.margins(x=0.15)
+    plain(axes)
+    legend(figure, axes.containers)
+    return figure
+
+
+def places(number: int) -> list[float]:
+    """Where in a group, whose centre is 0, so many systems stand."""
+    apart = min(0.1, 0.5 / max(1, number - 1))
+    return [apart * (place - (number - 1) / 2) for place in range(number)]
+
+
+def limit_position(limit: int, groups: list[Group]) -> float:
+    """Where between the categories a length lies: in proportion inside its group, on the border at a group's end.
+
+    The last group has no end; there the position approaches its right border as the limit grows.
+    """
+    for index, group in enumerate(groups):
+        before = max(int(group["low"]) - 1, 0)
+        if group["high"] is None:
+            return index - 0.5 + (1 - before / limit)
+        if limit <= (end := int(group["high"])):
+            return index - 0.5 + (limit - before) / (end - before)
+    raise AssertionError("the last group has no upper edge")
+
+
+def draw_group_limits(
+    panels: list[Axes], groups: list[Group], limits: dict[str, int | None], colours: dict[str, str]
+) -> None:
+    """A line per training limit, labelled in the first panel: neutral if all share it, else in the system's colour.
+
+    Systems with the same limit take turns in the dashes of one line; limits close together share one label.
+    """
+    shared = len(set(limits.values())) == 1
+    labels: list[list[tuple[float, int]]] = []
+    for limit in sorted({limit for limit in limits.values() if limit is not None}):
+        x = limit_position(limit, groups)
+        of_limit = [LIMIT_COLOUR] if shared else [colours[name] for name in limits if limits[name] == limit]
+        dash = 4.0
+        for turn, colour in enumerate(of_limit):
+            gap = dash * max(1, len(of_limit) - 1)
+            for axes in panels:
+                axes.axvline(x, color=colour, linewidth=1.2, linestyle=(-turn * dash, (dash, gap)), zorder=1.5)
+        if labels and x - labels[-1][-1][0] < 0.6:
+            labels[-1].append((x, limit))
+        else:
+            labels.append([(x, limit)])
+    for members in labels:
+        panels[0].annotate(
+            f"training\nlimit{'s' if members[1:] else ''} {', '.join(str(limit) for _, limit in members)}",
+            (sum(x for x, _ in members) / len(members), 1.0),
+            (0, 3),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize=FONT_SIZE,
+        )
+
+
+def group_axis(axes: Axes, groups: list[Group]) -> None:
+    """The length groups and their sizes below the axes."""
+    axes.set_xlabel("source length in subwords", fontsize=FONT_SIZE + 1)
+    axes.set_xticks(range(len(groups)), [f"{group['label']}\nn={group['n']}" for group in groups])
+    axes.set_xlim(-0.5, len(groups) - 0.5)
+
+
+def scale_panels(bleu: Axes, ratio: Axes, groups: list[Group]) -> None:
+    """Scales, labels and grid of both panels."""
+    bleu.set_ylabel("BLEU", fontsize=FONT_SIZE + 1)
+    ratio.set_ylabel("length ratio", fontsize=FONT_SIZE + 1)
+    group_axis(ratio, groups)
+    for axes in (bleu, ratio):
+        plain(axes)
+    bleu.tick_params(axis="x", length=0)
+    # From zero where scores fall far, a closer look where they do not; never so close that noise looks like a fall.
+    low, high = bleu.get_ylim()
+    middle = (low + high) / 2
+    bleu.set_ylim(0 if low < high / 2 else min(low, middle - 2.5), max(high, middle + 2.5))
+    low, high = ratio.get_ylim()
+    ratio.set_ylim(min(low, 0.9), max(high, 1.1))

@@ -1,0 +1,125 @@
+"""The look of all figures: colours, type, axes, legends and scales, and how a figure is saved.
+
+Nothing here touches pyplot or its global state. Colours are Okabe and Ito's (https://jfly.uni-koeln.de/color/), safe
+for colour-blind readers; markers and line styles differ too, so a figure reads in black and white. Values are drawn in
+cividis and amounts in blues, whose lightness only grows, so that they can be told apart without colours.
+"""
+
+import textwrap
+from collections.abc import Iterable
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.ticker import MaxNLocator
+
+from ..whole_files import save_whole
+
+WIDTH_INCHES = 6.5
+FONT_SIZE = 8.5
+# Okabe and Ito's yellow is left out: it cannot be seen on white paper. The three cycles have no common period, so
+# the look repeats after 7 x 9 x 4 systems only.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+LINE_STYLES = ("-", "--", "-.", ":")
+LIMIT_COLOUR = "#444444"
+VALUES, AMOUNTS = "cividis", "Blues"
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Writes a PNG or an SVG that is whole or not there at all: readers never see half a file.
+
+    The same figure is the same bytes at every time.
+    """
+    path = Path(path)
+    if path.suffix not in (".png", ".svg"):
+        raise ValueError(
+            f"figures are saved as PNG or SVG; path={str(path)!r} ends in neither .png nor .svg; rename it"
+        )
+    how: dict[str, Any] = {"metadata": {"Date": None}} if path.suffix == ".svg" else {"pil_kwargs": {"optimize": True}}
+    with rc_context({"svg.hashsalt": path.stem}):
+        save_whole(path, lambda unfinished: figure.savefig(unfinished, format=path.suffix[1:], dpi=200, **how))
+
+
+def legend_label(system: str, limits: dict[str, int | None]) -> str:
+    """The system's name, with its training limit where the systems' limits differ."""
+    if len(set(limits.values())) > 1:
+        limit = limits[system]
+        system = f"{system} (no limit)" if limit is None else f"{system} (limit {limit})"
+    return textwrap.fill(system, 80)
+
+
+def looks_of(systems: Iterable[str]) -> dict[str, tuple[str, str, str]]:
+    """Colour, marker and line style of each system, the same in every figure of them."""
+    return dict(zip(systems, zip(cycle(COLOURS), cycle(MARKERS), cycle(LINE_STYLES), strict=False), strict=False))
+
+
+def legend(figure: Figure, handles: Iterable[Any], title: str | None = None) -> None:
+    """Each label once, below the axes; the title stands above them."""
+    once = {handle.get_label(): handle for handle in handles if not handle.get_label().startswith("_")}
+    figure.legend(
+        handles=list(once.values()),
+        loc="outside lower center",
+        ncols=columns_for(once),
+        fontsize=FONT_SIZE,
+        title=title,
+        title_fontsize=FONT_SIZE,
+        frameon=False,
+        handlelength=3.5,
+    )
+
+
+def columns_for(labels: Iterable[str]) -> int:
+    """How many labels stand side by side in a legend."""
+    return max(1, min(3, 90 // (max(map(len, labels)) + 8)))
+
+
+def plain(axes: Axes) -> None:
+    """The house's look: small type, a light grid behind, no box."""
+    axes.tick_params(labelsize=FONT_SIZE)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def label(axes: Axes, x: str, y: str) -> None:
+    axes.set_xlabel(x, fontsize=FONT_SIZE + 1)
+    axes.set_ylabel(y, fontsize=FONT_SIZE + 1)
+    axes.tick_params(labelsize=FONT_SIZE)
+
+
+def titled(figure: Figure, title: str) -> Figure:
+    figure.suptitle(title, fontsize=FONT_SIZE + 1)
+    return figure
+
+
+def heat_map(axes: Axes, values: np.ndarray, *, limit: float | None, **look: Any) -> AxesImage:
+    """An image of signed values on a scale from -limit to limit, or of whatever values there are without one."""
+    scale = {} if limit is None else {"vmin": -limit, "vmax": limit}
+    look = {"cmap": VALUES, "aspect": "auto", "interpolation": "nearest"} | scale | look
+    image = axes.imshow(values, **look)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
+    return image
+
+
+def largest(values: np.ndarray) -> float:
+    """Where a scale of these values ends: at the largest, or at three deviations, lest one value pales all others."""
+    return min(float(np.abs(values).max()), 3 * float(np.sqrt((values**2).mean()))) or 1.0
+
+
+def colour_bar(figure: Figure, image: AxesImage, panels: Any, name: str) -> None:
+    """The scale of one image, which all images of the panels share, with an arrow where it leaves values out."""
+    low, high = image.get_clim()
+    shown = np.ma.concatenate([one.get_array().ravel() for axes in np.atleast_1d(panels) for one in axes.images])
+    clipped = {(True, True): "both", (True, False): "min", (False, True): "max"}
+    extend = clipped.get((bool((shown < low).any()), bool((shown > high).any())), "neither")
+    bar = figure.colorbar(image, ax=panels, pad=0.02, aspect=30, extend=extend)
+    bar.set_label(name, fontsize=FONT_SIZE + 1)
+    bar.ax.tick_params(labelsize=FONT_SIZE)
+    bar.outline.set_visible(False)

@@ -1,0 +1,201 @@
+"""Saved results to a model card: pure functions from the files of a scored system to its model's README.md.
+
+A card says what those files say, and what they do not hold it leaves out. It cites what the modules of the model and of
+its encodings name in their docstrings, so an encoding has its place in a card by being registered.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from transformers import CONFIG_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+
+from ..config.settings import DataSettings, ScoreSettings, test_sets
+from ..metrics.length_buckets.scorers import SCORERS
+from ..modeling.positions import POSITION_ENCODINGS, parts_of
+from ..results.tables import SCORES, length_table, markdown
+from ..training.arguments import with_defaults
+from ..whole_files import write_whole
+
+TEMPLATE = Path(__file__).with_name("model_card_template.md")
+METRICS = {field: name for field, name, _ in SCORES if field in SCORERS}
+SIDES = {"encoder": "position_encoding_type", "decoder": "decoder_position_encoding_type"}
+SIZES = ("d_model", "vocab_size", "decoder_vocab_size", "encoder_layers", "decoder_layers")
+SURNAME = r"[^\W\d_a-z][\w'-]+"
+# Such as: Shaw, Uszkoreit & Vaswani, "Title" (NAACL 2018), section 3, https://...
+REFERENCE = re.compile(
+    rf"({SURNAME}(?:(?:, | & ){SURNAME})*)( et al\.)?, "
+    r'"([^"]+)" \((?:([^()]+) )?(\d{4})\)[^"]*?(https://\S*[\w/])'
+)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What the files of a scored system hold; `tested_on`: each test set's description, how many pairs are joined."""
+
+    settings: dict[str, Any]
+    scores: dict[str, Any]
+    config: dict[str, Any]
+    facts: dict[str, Any]
+    data: DataSettings
+    score: ScoreSettings
+    tested_on: dict[str, tuple[dict[str, Any], int]]
+
+
+def write_card(run_folder: Path, system: str, repository: str | None = None) -> Path:
+    """Write a scored system's card beside its weights; returns where."""
+    write_whole(path := run_folder / system / "model" / "README.md", str(model_card(run_folder, system, repository)))
+    return path
+
+
+def model_card(run_folder: Path, system: str, repository: str | None = None) -> ModelCard:
+    """A scored system's card, from its saved files; `repository` is what the examples load, else the system's name.
+
+    A FileNotFoundError if a file is missing, a ValueError if one is not whole or does not go with the others.
+    """
+    run, repository = scored(run_folder / system), repository or system
+    sides = {side: run.config[field] for side, field in SIDES.items() if field in run.config}
+    used = {name: POSITION_ENCODINGS[name] for sum_ in sides.values() for name in parts_of(sum_)}
+    model = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[CONFIG_MAPPING[run.config["model_type"]]]
+    modules = dict.fromkeys([model.__module__, *(entry.encoding.__module__ for entry in used.values())])
+    prose = [sys.modules[module].__doc__ or "" for module in modules]
+    return ModelCard.from_template(
+        metadata(run, list(used), repository),
+        template_path=str(TEMPLATE),
+        **vars(run),
+        repository=repository,
+        architecture=prose[0].partition(".")[0],
+        sides=sides,
+        encodings=used,
+        own_modules=[module for module in modules if module.partition(".")[0] != __package__.partition(".")[0]],
+        train=with_defaults(run.settings["train"]),
+        chosen=yaml.safe_dump({part: run.settings[part] for part in ("model", "train")}, sort_keys=False).strip(),
+        hub_id=partial(hub_id, run),
+        corpora=parts_of_corpus(run.data.train),
+        tables={test: markdown(length_table({system: run.scores["tests"]}, test)) for test in run.scores["tests"]},
+        references=references(prose, used),
+    )
+
+
+def scored(folder: Path) -> Scored:
+    """The files of a scored system, each whole and all of one run."""
+    settings = saved(folder / "settings.yaml", "data", "model", "train", "score")
+    scores = saved(folder / "scores.json", "training", "tests")
+    config = saved(folder / "model" / "config.json", "model_type", *SIZES)
+    facts = saved(folder / "model" / "training.json", "steps", "seconds", "parameters", "pairs")
+    data, score = section(DataSettings, settings["data"]), section(ScoreSettings, settings["score"])
+    tested_on = test_sets(data, score)
+    if scores["training"] != facts or not scores["tests"].keys() <= tested_on.keys():
+        raise ValueError(
+            f"A card is of one run, but in {folder} scores.json tells of {', '.join(scores['tests'])} and the training "
+            f"{scores['training']}, settings.yaml of {', '.join(tested_on)} and model/training.json of {facts}; delete "
+            "scores.json and run train.py again."
+        )
+    return Scored(settings, scores, config, facts, data, score, tested_on)
+
+
+def saved(path: Path, *keys: str) -> dict[str, Any]:
+    """A JSON or YAML file that is whole, with these keys."""
+    if not path.is_file():
+        raise FileNotFoundError(f"A card is made from a scored system, but {path} is missing; run train.py first.")
+    try:
+        content = (yaml.safe_load if path.suffix == ".yaml" else json.loads)(path.read_text(encoding="utf-8"))
+        reason = "".join(f" no {key!r}" for key in keys if content.get(key) is None)
+    except (ValueError, AttributeError, yaml.YAMLError) as error:
+        reason = f" {type(error).__name__}: {' '.join(str(error).split())}"
+    if reason:
+        raise ValueError(
+            f"A card is made from whole files, but {path} is cut short or another:{reason}; restore "
+            "it, or delete the system's folder and run train.py again."
+        )
+    return content
+
+
+def section(kind: type[Any], given: Mapping[str, Any]) -> Any:
+    """A section of the settings; what is newer than the run is at its default."""
+    return kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given})
+
+
+def metadata(run: Scored, encodings: list[str], model_name: str) -> ModelCardData:
+    """What the Hub reads; a language or licence that is no identifier it would refuse, so that is left to the text."""
+    languages = (run.data.source_language, run.data.target_language)
+    results, licence = list(eval_results(run)), run.data.licence or ""
+    datasets = dict.fromkeys(hub_id(run, part.get("dataset")) for part in parts_of_corpus(run.data.train))
+    return ModelCardData(
+        language=[name for name in languages if re.fullmatch(r"[a-z]{2,3}", name)] or None,
+        license=licence if re.fullmatch(r"[a-z0-9.-]+", licence) else None,
+        library_name="transformers",
+        pipeline_tag="translation",
+        tags=["translation", "hf_posenc", *encodings],
+        datasets=[name for name in datasets if name] or None,
+        metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
+        model_name=model_name,
+        eval_results=results or None,
+    )
+
+
+def eval_results(run: Scored) -> Iterator[EvalResult]:
+    """Every score of every test set, of all its pairs and of each length group that has pairs.
+
+    A model index has one name for all results of the same dataset, configuration, split and revision. So a set goes by
+    the Hub's id only if it is the Hub's as it is there and no other one is; else by its own name and its hash.
+    """
+    task, taken = f"Translation {run.data.source_language}-{run.data.target_language}", set()
+    for test, result in run.scores["tests"].items():
+        where, k = run.tested_on[test]
+        changed = k > 1 or run.score.per_group or where.get("first") or where.get("join")
+        on_hub = (hub_id(run, where.get("dataset")), *(where.get(key) for key in ("name", "split", "revision")))
+        own = (re.sub(r"[^\w.-]+", "-", test), None, None, result["test_set_sha256"][:12])
+        taken.add(identifier := own if changed or on_hub[0] is None or on_hub in taken else on_hub)
+        fixed: dict[str, Any] = {"task_type": "translation", "task_name": task, "dataset_name": test}
+        fixed |= zip(("dataset_type", "dataset_config", "dataset_split", "dataset_revision"), identifier, strict=True)
+        for group in (result["all"], *result["groups"]):
+            for metric in METRICS:
+                if group["n"] and group.get(metric) is not None:
+                    value, name = round(group[metric], 2), metric_name(metric, group, result.get("by", "source"))
+                    yield EvalResult(**fixed, metric_type=metric, metric_value=value, metric_name=name)
+
+
+def metric_name(metric: str, group: Mapping[str, Any], by: str) -> str:
+    """The metric, and of which pairs it is: `BLEU, source length [26,50] (n=123, 95 % interval 25.80 ± 1.20)`."""
+    pairs = "all lengths" if group["label"] == "all" else f"{by} length {group['label']}"
+    mean, half = group.get(f"{metric}_mean"), group.get(f"{metric}_ci")
+    interval = "" if mean is None or half is None else f", 95 % interval {mean:.2f} ± {half:.2f}"
+    return f"{METRICS[metric]}, {pairs} (n={group['n']}{interval})"
+
+
+def parts_of_corpus(where: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The descriptions in a list of corpora, or the one description."""
+    return [leaf for part in where["corpora"] for leaf in parts_of_corpus(part)] if where.get("corpora") else [where]
+
+
+def hub_id(run: Scored, name: str | None) -> str | None:
+    """The name, if it is one on the Hub; that of a local folder has its files among those that the run read."""
+    local = any(file.startswith(f"{name}/") for file in run.settings.get("files", {}))
+    return name if name and not local and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) else None
+
+
+def references(prose: Iterable[str], encodings: Iterable[str]) -> dict[str, str]:
+    """The sources in docstrings, each with its BibTeX; a paragraph in another form has none, and stays as it is."""
+    found: dict[str, str] = {}
+    # What begins with `name`: is about that encoding alone.
+    for paragraph in (part for text in prose for part in re.split(r"\n\n|\n(?=`\w+`: )", text)):
+        line, owner = " ".join(paragraph.split()), re.match(r"`(\w+)`: ", paragraph)
+        if "https://" in line and (owner is None or owner[1] in encodings):
+            found |= {match[0]: bibtex(*match.groups()) for match in REFERENCE.finditer(line)} or {line: ""}
+    return found
+
+
+def bibtex(authors: str, others: str | None, title: str, venue: str | None, year: str, url: str) -> str:
+    surnames = re.split(r", | & ", authors)
+    author = " and ".join([*surnames, "others"] if others else surnames)
+    given = {"author": author, "title": f"{{{title}}}", "howpublished": venue, "year": year, "url": url}
+    key = re.sub(r"\W", "", f"{surnames[0]}{year}{title.split()[0]}").lower()
+    return "\n".join([f"@misc{{{key},", *(f"  {name} = {{{value}}}," for name, value in given.items() if value), "}"])

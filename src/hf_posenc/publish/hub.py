@@ -1,0 +1,54 @@
+"""What train.py does on the Hub for a system with `train.push_to_hub`: its repository, and the finished model in it.
+
+While it trains, the Trainer pushes each checkpoint it saves, unless `train.hub_strategy` is "end", and PushedCode of
+callbacks.py adds what the Trainer leaves out. Once it is scored, its model folder is pushed, and with it the card,
+which no checkpoint has.
+"""
+
+import json
+
+from huggingface_hub import HfApi
+
+from ..config.settings import Experiment, System
+from ..training.arguments import arguments
+from ..whole_files import write_whole
+from .card import write_card
+
+RECORD = "pushed.json"  # of a system that needs no more pushing: where to, and the commit
+
+
+def refuse_shared_repositories(experiment: Experiment) -> None:
+    """A ValueError if a system's pushes would overwrite another one's."""
+    taken: dict[str, str] = {}
+    for system in experiment.systems.values():
+        if not system.train.get("push_to_hub"):
+            continue
+        repository = arguments(system.train, experiment.folder / system.name).hub_model_id
+        if (other := taken.setdefault(repository, system.name)) != system.name:
+            raise ValueError(
+                f"Each system has a repository of its own, but {other} and {system.name} would both push to "
+                f"{repository}; give each its systems.NAME.train.hub_model_id, or none, and they are named after the "
+                "run and the system."
+            )
+
+
+def pushed(experiment: Experiment, system: System) -> bool:
+    """Whether there is nothing, or nothing more, to push."""
+    return not system.train.get("push_to_hub") or (experiment.folder / system.name / RECORD).exists()
+
+
+def push_system(experiment: Experiment, system: System) -> None:
+    """Push a scored system's model with its card, whose examples load it from where it is pushed to."""
+    folder, api = experiment.folder / system.name, HfApi()
+    args = arguments(system.train, folder)
+    repository = api.create_repo(args.hub_model_id, private=args.hub_private_repo, exist_ok=True).repo_id
+    write_card(experiment.folder, system.name, repository)
+    commit = api.upload_folder(
+        repo_id=repository,
+        folder_path=folder / "model",
+        revision=args.hub_revision,
+        commit_message="Trained and scored",
+        delete_patterns="training_args.bin",  # a pickle of the Trainer's, which says no more than the card
+    )
+    record = {"repository": repository, "commit": commit.oid}
+    write_whole(folder / RECORD, json.dumps(record, indent=1))

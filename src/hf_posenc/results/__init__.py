@@ -1,0 +1,1 @@
+"""Saved results -> comparisons and tables."""

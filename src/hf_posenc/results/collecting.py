@@ -1,0 +1,141 @@
+"""What the trainings of an experiment have left -> results.json: scores, losses, diagnoses, and which rows differ."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from ..config.settings import Experiment
+from ..metrics.length_buckets.scorers import COUNTED, score_fields
+from ..whole_files import differing_key
+from .comparison import p_values
+
+PARTS = ("baseline", "runs", "comparisons", "paper")
+
+
+def collect(experiment: Experiment) -> dict[str, Any]:
+    """Everything that tables and figures are made of, as plain values."""
+    runs = {}
+    for name, system in experiment.systems.items():
+        folder = experiment.folder / name
+        saved = read_json(folder / "scores.json")
+        diagnoses = {test: read_json(folder / "diagnostics" / f"{test}.json") for test in saved["tests"]}
+        runs[name] = (
+            {"row": system.row} | saved | {"loss": loss_log(folder / "training.jsonl"), "diagnostics": diagnoses}
+        )
+    refuse_strangers(runs)
+    limits = [run["max_length"] for run in runs.values()]
+    limit = None if None in limits else max(limits)
+    for name, run in runs.items():
+        samples = experiment.systems[name].score.bootstrap
+        run["beyond"] = {test: beyond(statistics_of(experiment, name, test), limit, samples) for test in run["tests"]}
+    return {
+        "baseline": experiment.baseline,
+        "runs": runs,
+        "comparisons": dict(compared(experiment, runs)),
+        "paper": asdict(experiment.paper) if experiment.paper else None,
+    }
+
+
+def loss_log(path: Path) -> dict[str, list[list[float]]]:
+    """[step, seconds, nats per token] of training, as label smoothing has it, and of evaluation."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {
+        key: [[line["step"], line["seconds"], line[key]] for line in lines if key in line]
+        for key in ("loss", "eval_loss")
+    }
+
+
+def beyond(statistics: Mapping[str, np.ndarray], limit: int | None, samples: int) -> dict[str, Any]:
+    """Corpus scores of all pairs with a source longer than `limit`, like those of a length group."""
+    rows = np.flatnonzero(statistics["lengths"] > (math.inf if limit is None else limit))
+    made: dict[str, Any] = {"label": "beyond", "low": (limit or 0) + 1, "high": None, "n": len(rows)}
+    for metric in (name for name in statistics if name != "lengths"):
+        made |= score_fields(metric, COUNTED[metric](), statistics[metric][rows], samples)
+    return made
+
+
+def statistics_of(experiment: Experiment, name: str, test: str) -> dict[str, np.ndarray]:
+    path = experiment.folder / name / "statistics" / f"{test}.npz"
+    try:
+        with path.open("rb") as file:
+            return dict(np.load(file))
+    except (ValueError, EOFError, BadZipFile) as error:
+        raise not_whole(path, error) from None
+
+
+def compared(experiment: Experiment, runs: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """For each test set, the p-values of each row but the baseline's."""
+    members: dict[str, list[str]] = {}
+    for name, run in runs.items():
+        members.setdefault(run["row"], []).append(name)
+    score = next(iter(experiment.systems.values())).score
+    others = [row for row in members if row != experiment.baseline]
+    tests: Mapping[str, Any] = next(iter(runs.values()))["tests"]
+    with tqdm(total=len(tests) * len(others), desc="comparing", unit="row", leave=False, disable=not others) as bar:
+        for test, result in tests.items():
+            statistics = {
+                row: [statistics_of(experiment, name, test) for name in names] for row, names in members.items()
+            }
+            labels = ["all", *(group["label"] for group in result["groups"])]
+            found = {}
+            for row in others:
+                found[row] = p_values(
+                    statistics[row], statistics[experiment.baseline], score.edges, labels, score.bootstrap
+                )
+                bar.update()
+            yield test, found
+
+
+def refuse_strangers(runs: Mapping[str, Any]) -> None:
+    """Rows of one table have the same vocabulary and the same test sets, to the letter."""
+    marks = {
+        name: {"tokenizer": one["tokenizer"], **{test: r["test_set_sha256"] for test, r in one["tests"].items()}}
+        for name, one in runs.items()
+    }
+    first, *others = marks
+    for other in others:
+        if difference := differing_key(marks[first], marks[other]):
+            raise ValueError(
+                f"Systems in one table share tokenizer and test sets, but between {first} and {other} {difference}; "
+                "delete the scores.json and translations of the older one and run again."
+            )
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """The results.json of a folder; a ValueError if it is cut short or from another version."""
+    path = folder / "results.json"
+    if not path.exists():
+        raise ValueError(f"A report is made of results.json, but there is none in {folder}; run train.py first.")
+    results = read_json(path)
+    if missing := [part for part in PARTS if part not in results]:
+        raise ValueError(
+            f"{path} lacks {', '.join(missing)}; run train.py CONFIG again, which scores but does not train."
+        )
+    return results
+
+
+def compared_by(results: Mapping[str, Any], test: str) -> dict[str, Any]:
+    """What tables and figures of a test set are told beside its scores."""
+    limits = {run["row"]: run["max_length"] for run in results["runs"].values()}
+    return {"training_limits": limits, "baseline": results["baseline"], "p_values": results["comparisons"][test]}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise not_whole(path, error) from None
+
+
+def not_whole(path: Path, error: Exception) -> ValueError:
+    return ValueError(
+        f"Saved results must be whole, but {path} is not ({error}); delete it and run train.py CONFIG again, which "
+        "does not train again."
+    )

@@ -1,0 +1,134 @@
+"""What looks on while a model trains: a quiet progress bar, a log by step and time, evaluations within an epoch, an ear
+for SIGTERM, and the code beside what is pushed."""
+
+import json
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import DataLoader
+from tqdm.auto import tqdm
+from transformers import TrainerCallback
+
+from ..whole_files import write_whole
+from .processes import any_process
+
+
+class ProgressBar(TrainerCallback):
+    """One line for one run: steps, time left, loss."""
+
+    def __init__(self, name: str, position: int) -> None:
+        self.name, self.position = name, position
+        self.tqdm: tqdm | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            self.tqdm = tqdm(
+                total=state.max_steps,
+                initial=state.global_step,
+                desc=self.name,
+                unit="step",
+                position=self.position,
+                leave=False,
+                mininterval=1.0,
+            )
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.tqdm is not None:
+            self.tqdm.update(state.global_step - self.tqdm.n)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        if self.tqdm is not None and logs:
+            shown = {key: f"{float(logs[key]):.3f}" for key in ("loss", "eval_loss") if key in logs}
+            self.tqdm.set_postfix(shown, refresh=False)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.tqdm is not None:
+            self.tqdm.close()
+
+
+class LossLog(TrainerCallback):
+    """Every log entry of the Trainer as a JSON line with its step and the seconds trained so far, over resumptions."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.start = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        kept = [line for line in self.lines() if line["step"] <= state.global_step]
+        self.start = time.monotonic() - (kept[-1]["seconds"] if kept else 0.0)
+        if state.is_world_process_zero:
+            write_whole(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        if state.is_world_process_zero and logs:
+            line = {"step": state.global_step, "seconds": round(time.monotonic() - self.start, 2), **logs}
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+    def lines(self) -> list[dict[str, Any]]:
+        if not self.path.exists():
+            return []
+        whole = self.path.read_text(encoding="utf-8").rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines()]
+
+
+class EvaluateWithinEpoch(TrainerCallback):
+    """Evaluates and saves `number` times an epoch, at even distances, the last time at the epoch's end."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if (steps := self.steps(args, kwargs["train_dataloader"])) < self.number:
+            raise ValueError(
+                f"train.evaluations_per_epoch={self.number} needs as many steps in an epoch, but there are {steps}; "
+                "lower it, or make the batches smaller."
+            )
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        steps = self.steps(args, kwargs["train_dataloader"])
+        before = (state.global_step - 1) % steps
+        if (before + 1) * self.number // steps > before * self.number // steps:
+            control.should_evaluate = control.should_save = True
+
+    def steps(self, args: Any, batches: DataLoader) -> int:
+        """Optimiser steps in an epoch: the last one may accumulate fewer batches."""
+        return -(-len(batches) // args.gradient_accumulation_steps)
+
+
+class StopWhenTold(TrainerCallback):
+    """At SIGTERM, which a cluster sends before it takes the machine away: finish the step, save, stop.
+
+    Of several processes all stop if one is told."""
+
+    def __init__(self) -> None:
+        self.told = self.stopped = False
+        self.before: Any = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if threading.current_thread() is threading.main_thread():  # Python lets no other thread listen
+            self.before = signal.signal(signal.SIGTERM, lambda number, frame: setattr(self, "told", True))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.stopped = any_process(self.told)
+        if self.stopped:
+            control.should_save = control.should_training_stop = True
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.before is not None:
+            signal.signal(signal.SIGTERM, self.before)
+        self.stopped = any_process(self.told)
+
+
+class PushedCode(TrainerCallback):
+    """Lays a checkpoint's code beside what else the Trainer pushes of it, that it may load where no package is."""
+
+    def on_push_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        folder = Path(args.output_dir)
+        if state.is_world_process_zero:
+            for file in (folder / f"checkpoint-{state.global_step}").glob("*.py"):
+                shutil.copy(file, folder)

@@ -1,0 +1,65 @@
+"""Processes that train one system: how they start, and what they agree upon before training and at each step."""
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from accelerate import PartialState
+from accelerate.utils import gather_object, reduce
+
+from ..whole_files import differing_key, short_hash
+
+PATIENCE = timedelta(hours=2)  # while the first process reads and encodes the data, the others wait
+
+
+def join_processes(use_cpu: bool) -> PartialState:
+    """The processes that a launcher has started, or this one alone. A ValueError if `accelerate launch` did not start
+    as many as it was asked for, or was told what is the config's to say."""
+    for variable, setting in (("mixed_precision", "train.bf16"), ("dynamo_backend", "train.torch_compile")):
+        if (given := os.environ.get(f"ACCELERATE_{variable.upper()}", "no").lower()) != "no":
+            raise ValueError(
+                f"A run remembers its config and not how it was launched, but accelerate launch has "
+                f"{variable}={given}; give it {variable}=no, and {setting}=true to train.py."
+            )
+    if use_cpu := use_cpu or not torch.accelerator.is_available():
+        # Or the Trainer takes each process for one alone; and transformers 5.17 cannot resume on a device named cpu:0.
+        os.environ |= {"ACCELERATE_USE_CPU": "true", "ACCELERATE_TORCH_DEVICE": "cpu"}
+    processes = PartialState(cpu=use_cpu, timeout=PATIENCE)
+    launched_for_several = {"ACCELERATE_MIXED_PRECISION", "MASTER_ADDR"} <= os.environ.keys()
+    if processes.num_processes == 1 and launched_for_several and "LOCAL_RANK" not in os.environ:
+        raise ValueError(
+            "accelerate launch starts several processes on several GPUs only, but on this machine, or with --cpu, it "
+            "has started 1 whatever --num_processes says; start as many as you want on CPUs by torchrun "
+            "--nproc_per_node NUMBER train.py CONFIG, or one by python train.py CONFIG."
+        )
+    return processes
+
+
+def any_process(flag: bool) -> bool:
+    """Whether any process says so; all of them must ask."""
+    processes = PartialState()
+    if processes.num_processes == 1:
+        return flag
+    return bool(reduce(torch.tensor(float(flag), device=processes.device), "sum") > 0)
+
+
+def refuse_difference(facts: Mapping[str, Any]) -> None:
+    """A ValueError in every process if the `facts` of one are not those of the first; all of them must ask."""
+    first, *others = gather_object([facts])
+    for number, other in enumerate(others, start=1):
+        if difference := differing_key(first, other):
+            raise ValueError(
+                "The processes of a run train one system on the same data, from the same checkpoint, by the same code, "
+                f"but between process 0 and process {number} {difference}; give all of them the same command, the same "
+                "installation, and an output folder on a file system that they share."
+            )
+
+
+def code() -> dict[str, str]:
+    """What computes: a hash of this package, and the versions of what it stands on."""
+    package = b"".join(file.read_bytes() for file in sorted(Path(__file__).parents[1].rglob("*.py")))
+    return {"hf_posenc": short_hash(package), "torch": torch.__version__, "transformers": transformers.__version__}

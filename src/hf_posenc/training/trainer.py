@@ -1,0 +1,208 @@
+"""What Seq2SeqTrainer lacks for training by length: token-budget batches, the validation set's own perplexity, tokens a
+second and padding in the log, and a stop where the loss is no number."""
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import (
+    DataCollatorForSeq2Seq,
+    EarlyStoppingCallback,
+    EvalPrediction,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    Seq2SeqTrainer,
+)
+
+from ..data import lengths
+from ..data.batches import EpochSampler, LengthGroupedSampler, TokenBudgetSampler
+from ..modeling.translation import check_tokenizer
+from ..whole_files import short_hash
+from .arguments import TrainingArguments, arguments
+from .callbacks import EvaluateWithinEpoch, LossLog, ProgressBar, PushedCode, StopWhenTold
+from .checkpoints import last_whole_checkpoint, mean_weights
+from .processes import any_process, refuse_difference
+from .sharding import shard_by_layers, with_weights
+
+ELSEWHERE = "Training stops because the loss of another process is not to be trained on; its message says more."
+WORSE_THAN_GUESSING = 10  # times the loss of a uniform guess: what has exploded does not come back
+
+
+def train(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    pairs: Dataset,
+    validation: Dataset | None,
+    settings: dict[str, Any],
+    folder: Path,
+    *,
+    name: str,
+    bar: int = 0,
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Train `model` from the last whole checkpoint in `folder`. Returns the trained one, which is whole in the first
+    process, and steps, seconds and the last loss. At SIGTERM a SystemExit, with everything saved.
+
+    `bar` is the line of the progress bar, for systems that train side by side.
+    """
+    args, stop = arguments(settings, folder), StopWhenTold()
+    trainer = LengthTrainer(
+        model=model,
+        args=args,
+        train_dataset=pairs,
+        eval_dataset=validation,
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+        processing_class=tokenizer,
+        compute_metrics=perplexity,
+        callbacks=[ProgressBar(name, bar), LossLog(folder / "training.jsonl"), PushedCode(), stop],
+    )
+    trainer.remove_callback(PrinterCallback)
+    if args.evaluations_per_epoch is not None:
+        trainer.add_callback(EvaluateWithinEpoch(args.evaluations_per_epoch))
+    if args.early_stopping_patience is not None:
+        trainer.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
+    if trainer.is_fsdp_enabled:
+        shard_by_layers(model, trainer.accelerator.state.fsdp_plugin)
+    checkpoint = last_whole_checkpoint(folder / "checkpoints")
+    refuse_difference(
+        {
+            "tokenizer": short_hash(tokenizer.to_str()),
+            "training pairs": lengths_of(pairs),
+            "validation pairs": None if validation is None else lengths_of(validation),
+            "checkpoint": checkpoint,
+        }
+    )
+    result = trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.accelerator.wait_for_everyone()  # the first process has written everything
+    if stop.stopped:
+        raise SystemExit(f"SIGTERM stopped {name} at step {result.global_step}; the same command goes on from there.")
+    if args.average_checkpoints is None:
+        weights = trainer.accelerator.get_state_dict(trainer.model)
+    else:
+        weights = mean_weights(folder / "checkpoints", args.average_checkpoints)
+    seconds = json.loads((folder / "training.jsonl").read_text(encoding="utf-8").splitlines()[-1])["seconds"]
+    facts = {"steps": result.global_step, "seconds": seconds, "loss": result.training_loss}
+    return with_weights(model, weights), facts | {"processes": args.world_size}
+
+
+def lengths_of(pairs: Dataset) -> str:
+    """How many pairs, and a hash of their lengths."""
+    return f"{len(pairs)} {short_hash(lengths(pairs, 'source').tobytes() + lengths(pairs, 'target').tobytes())}"
+
+
+def perplexity(evaluated: EvalPrediction) -> dict[str, float]:
+    """exp of the mean negative log-likelihood of a target token, </s> among them; never smoothed."""
+    nats, tokens = np.asarray(evaluated.predictions).sum(0)
+    return {"perplexity": math.exp(min(nats / tokens, 700.0))}
+
+
+class LengthTrainer(Seq2SeqTrainer):
+    """Seq2SeqTrainer with the four arguments of `TrainingArguments`, and a fuller log.
+
+    An evaluation adds `eval_perplexity`, whose schedule may be reduce_lr_on_plateau's metric. A training log adds
+    `tokens_per_second`, source and target tokens of all processes without padding, and `padding`, its share of all
+    places in their batches.
+    """
+
+    args: TrainingArguments
+    model: PreTrainedModel
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        check_tokenizer(self.model.config, self.processing_class)
+        self.seen = torch.zeros(2, dtype=torch.float64, device=self.args.device)  # tokens and places since the last log
+        self.seen_since = 0.0
+
+    def get_train_dataloader(self) -> DataLoader:
+        args, pairs = self.args, self.train_dataset
+        share = {"seed": args.seed, "rank": args.process_index, "num_ranks": args.world_size}
+        sampler: EpochSampler
+        if args.tokens_per_batch is not None:
+            special = self.processing_class.num_special_tokens_to_add()
+            source, target = lengths(pairs, "source") + special, lengths(pairs, "target") + special
+            sampler = TokenBudgetSampler(source, target, args.tokens_per_batch, **share)
+        elif args.train_sampling_strategy == "group_by_length":
+            sampler = LengthGroupedSampler(lengths(pairs, "source"), args.train_batch_size, **share)
+        else:
+            return super().get_train_dataloader()
+        loader = DataLoader(
+            self._remove_unused_columns(pairs, description="training"),
+            batch_sampler=sampler,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+        loader.set_epoch = sampler.set_epoch  # by which the Trainer tells a loader the epoch
+        return loader
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """One batch forward and back; a FloatingPointError that names the pairs if its loss is not to be trained on."""
+        labels, mask = inputs["labels"], inputs["attention_mask"]
+        tokens = (mask.sum() + (labels != -100).sum()).double()
+        self.seen += torch.stack((tokens, tokens.new_tensor(mask.numel() + labels.numel()))).to(self.seen.device)
+        self.seen_since = self.seen_since or time.monotonic()
+        described = {name: inputs[name] for name in ("input_ids", "labels")}
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        bad = not loss <= WORSE_THAN_GUESSING * math.log(self.model.config.decoder_vocab_size)
+        if any_process(bad):  # all of them stop, before any of them has made a step of it and saved it
+            raise FloatingPointError(self.accident(float(loss), **described) if bad else ELSEWHERE)
+        return loss
+
+    def accident(self, loss: float, input_ids: Tensor, labels: Tensor) -> str:
+        """What to know of a loss that is not to be trained on."""
+        pad = self.processing_class.pad_token_id
+        source, target = (
+            self.processing_class.decode(
+                ids[0].masked_fill(ids[0] == -100, pad), skip_special_tokens=True, use_source_tokenizer=ids is input_ids
+            )
+            for ids in (input_ids, labels)
+        )
+        good = last_whole_checkpoint(Path(self.args.output_dir))
+        return (
+            f"Training stops where the loss is no number or far worse than guessing, and at step "
+            f"{self.state.global_step + 1} it is {loss:.4g}, on {len(input_ids)} pairs, the first of which is "
+            f"{source!r} -> {target!r}. The last good checkpoint is {good or 'none'}. Lower train.learning_rate, clip "
+            "harder (train.max_grad_norm), warm up longer, or look at the pairs."
+        )
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: Any = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss in nats a token, and each target's nats and tokens (B, 2): never smoothed."""
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            logits = model(**inputs).logits
+        labels = inputs["labels"]
+        nats_BT = nn.functional.cross_entropy(logits.transpose(1, 2).float(), labels, reduction="none")
+        each_B2 = torch.stack((nats_BT.double().sum(1), (labels != -100).sum(1)), dim=1)
+        nats, tokens = each_B2.sum(0)
+        return (nats / tokens).float(), each_B2, each_B2[:, 1]
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        """A checkpoint's model, from its gathered weights if it is sharded."""
+        model = self.model
+        if self.is_fsdp_enabled and self.args.should_save:
+            self.model, state_dict = with_weights(model, state_dict or {}), None
+        super()._save(output_dir, state_dict)
+        self.model = model
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            tokens, places = self.accelerator.reduce(self.seen, "sum").tolist()
+            logs["tokens_per_second"] = round(tokens / (time.monotonic() - self.seen_since), 1)
+            logs["padding"] = round(1 - tokens / places, 4)
+            self.seen.zero_()
+            self.seen_since = time.monotonic()
+        super().log(logs, start_time)

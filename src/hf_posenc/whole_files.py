@@ -1,0 +1,52 @@
+"""Saved things: there whole or not at all, and told apart by a short hash or by the first key that differs."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    save_whole(path, lambda unfinished: unfinished.write_text(text, encoding="utf-8"))
+
+
+def save_whole(path: Path, save: Callable[[Path], Any]) -> None:
+    """Let `save` write a file or a folder that is there either whole or not at all.
+
+    `save` is given another name beside it. A file takes the place of the one there was; a folder must be a new one.
+    """
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    delete(unfinished)  # of a process that was killed
+    try:
+        save(unfinished)
+        os.replace(unfinished, path)
+    finally:
+        delete(unfinished)
+
+
+def delete(path: Path) -> None:
+    """Delete a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def short_hash(content: str | bytes) -> str:
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:12]
+
+
+def differing_key(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> str | None:
+    """The first dotted key whose value is not the same in both, with both values."""
+    for key in dict.fromkeys([*old, *new]):
+        ours, theirs = old.get(key), new.get(key)
+        if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+            if found := differing_key(ours, theirs, f"{prefix}{key}."):
+                return found
+        elif ours != theirs:
+            return f"{prefix}{key} was {ours!r} and is {theirs!r}"
+    return None
