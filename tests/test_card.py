@@ -15,7 +15,7 @@ from hub_server import Hub
 from huggingface_hub import EvalResult, ModelCard
 from test_style import words_of_the_code
 
-from hf_posenc import POSITION_ENCODINGS, PosEncTokenizer, PositionEncoding, register_position_encoding
+from hf_posenc import POSITION_ENCODINGS, PosEncTokenizer, PositionEncoding, Reference, register_position_encoding
 from hf_posenc.publish import card
 from hf_posenc.publish.card import model_card, write_card
 
@@ -173,18 +173,21 @@ def test_a_paper_is_cited_with_its_authors_title_venue_and_year(tmp_path: Path) 
 
 @pytest.fixture
 def own_encoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unregistered_after: None) -> None:
-    """An encoding from a user's file, whose docstring names its source in a form of its own."""
-    (tmp_path / "nearness_of_a_card.py").write_text('"""Near is good.\n\nSee https://example.org/near (me).\n"""\n')
+    """An encoding from a user's file, which names its source."""
+    (tmp_path / "nearness_of_a_card.py").write_text('"""Near is good."""\n')
     monkeypatch.syspath_prepend(tmp_path)
     module = __import__("nearness_of_a_card")
-    near = type("Nearness", (PositionEncoding,), {"__module__": module.__name__})
-    register_position_encoding("nearness", near, summary="Every head pays for distance.", shift_invariant=True)
+    source = Reference("Me & You", "Near", "", 2026, "https://example.org/near")
+    facts = {"summary": "Every head pays for distance.", "shift_invariant": True, "references": (source,)}
+    near = type("Nearness", (PositionEncoding,), {"__module__": module.__name__} | facts)
+    register_position_encoding("nearness", near)
 
 
 def test_an_encoding_of_ones_own_has_its_summary_its_source_and_its_import(tmp_path: Path, own_encoding: None) -> None:
     text = model_card(run_folder(tmp_path, "nearness"), "tiny").text
     assert "`nearness`: Every head pays for distance." in text
-    assert "- See https://example.org/near (me).\n" in text
+    assert '- Me & You, "Near" (2026), https://example.org/near\n' in text
+    assert "  author = {Me and You},\n" in text
     assert "import hf_posenc\nimport nearness_of_a_card\n" in text
 
 

@@ -17,7 +17,13 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from hf_posenc import POSITION_ENCODINGS, PositionEncoding, RnnNmtForConditionalGeneration, register_position_encoding
+from hf_posenc import (
+    POSITION_ENCODINGS,
+    Place,
+    PositionEncoding,
+    RnnNmtForConditionalGeneration,
+    register_position_encoding,
+)
 from hf_posenc.__main__ import main
 from hf_posenc.pictures.attention_figures import attention_figures
 from hf_posenc.pictures.attention_maps import attention_maps
@@ -77,7 +83,8 @@ def normal(*shape: int, seed: int = 5) -> Tensor:
 def added_at(name: str, position: int) -> np.ndarray:
     """What `embed` adds to one random token that stands alone at a position."""
     x_11D = normal(1, 1, WIDTH, seed=position)
-    out_11D, _ = subject(name, "vectors").positions.embed(x_11D, torch.tensor([[position]]), None, None)
+    at = torch.tensor([[position]])
+    out_11D = subject(name, "vectors").positions.embed(x_11D, Place(at, at))
     return (out_11D - x_11D)[0, 0].numpy()
 
 
@@ -87,7 +94,7 @@ def test_hooks_decide_what_is_drawn(name: str) -> None:
     names = set(drawn(name))
     assert ("positions" in names) != ("influence" in names) or "embed" not in answers
     assert ("influence" in names) == any(POSITION_ENCODINGS[part].has_state for part in name.split("+"))
-    assert ("turning" in names) == ("rotate" in answers)
+    assert ("turning" in names) == ("rotate_queries" in answers)
     assert ("scores" in names) == ("score_bias" in answers)
     assert ("vectors" in names) >= ("value_bias" in answers)
     assert names and pyplot.get_fignums() == []
@@ -182,7 +189,8 @@ def test_scores_drawn_are_the_hooks(name: str) -> None:
             for at, distance in enumerate(range(-6, 7)):
                 here, there = torch.tensor([[20]]), torch.tensor([[20 + distance]])
                 q_1H1K = q_NK[query].expand(1, 2, 1, -1)
-                bias = asked.positions.score_bias(q_1H1K, here, there, layer)
+                place = asked.positions.prepare(q_1H1K, Place(here, there, layer=layer))
+                bias = asked.positions.score_bias(q_1H1K, q_1H1K, place)
                 assert curves[f"random query {query + 1}"][at] == pytest.approx(bias[0, 1, 0, 0].item(), abs=1e-12)
 
 
@@ -195,13 +203,14 @@ def test_vectors_by_distance_explain_biases_on_scores_and_values(name: str) -> N
     columns = 2 if "value_bias" in asked.answers else 1
     for layer in range(LAYERS):
         keys_KS = image(figure, columns * layer)
-        bias = asked.positions.score_bias(q_1H1K, here, there, layer)
+        place = asked.positions.prepare(q_1H1K, Place(here, there, layer=layer))
+        bias = asked.positions.score_bias(q_1H1K, torch.zeros(1, 2, 13, width).double(), place)
         np.testing.assert_allclose(q_1H1K[0, :, 0].numpy() @ keys_KS / width**0.5, bias[0, :, 0], atol=1e-12)
         lengths = lines(figure, layer)
         np.testing.assert_allclose(lengths["keys"], np.linalg.norm(keys_KS, axis=0), atol=1e-12)
         if columns == 2:
             values_KS = image(figure, columns * layer + 1)
-            out = asked.positions.value_bias(p_1H1S, here, there, layer)
+            out = asked.positions.value_bias(p_1H1S, place)
             np.testing.assert_allclose(p_1H1S[0, :, 0].numpy() @ values_KS.T, out[0, :, 0], atol=1e-12)
 
 
@@ -215,7 +224,9 @@ def test_turned_products_are_the_hooks(name: str) -> None:
 
     def product(q_K: Tensor, distance: int) -> float:
         both_1H2K = (q_K / q_K.norm()).expand(1, 2, 2, -1)
-        q, k = subject(name).positions.rotate(both_1H2K, both_1H2K, torch.tensor([[11, 11 + distance]]), 0)
+        positions, at = subject(name).positions, torch.tensor([[11, 11 + distance]])
+        place = positions.prepare(both_1H2K, Place(at, at, layer=0))
+        q, k = positions.rotate_queries(both_1H2K, place), positions.rotate_keys(both_1H2K, place)
         return float(q[0, 0, 0] @ k[0, 0, 1])
 
     for line, q_K in of_queries.items():
@@ -232,7 +243,8 @@ def test_influence_is_the_slope_of_the_hook(name: str) -> None:
     x_NTD = asked.sentences()
 
     def made(x_NTD: Tensor) -> Tensor:
-        return asked.positions.embed(x_NTD, torch.arange(x_NTD.shape[1])[None], None, None)[0]
+        at = torch.arange(x_NTD.shape[1])[None]
+        return asked.positions.embed(x_NTD, Place(at, at))
 
     squares_TT = torch.zeros(4, 4, dtype=torch.float64)
     for j in range(4):
@@ -260,18 +272,17 @@ def test_a_decoder_is_drawn_to_the_query_only() -> None:
 
 OWN = '''
 import torch
-from hf_posenc import PositionEncoding, distance, register_position_encoding
+from hf_posenc import PositionEncoding, register_position_encoding
 
 class Slopes(PositionEncoding):
     """Each head its own slope, and the query's place counts."""
-    def __init__(self, config, *, causal, num_layers, num_heads, head_width):
-        super().__init__(config, causal=causal, num_layers=num_layers, num_heads=num_heads, head_width=head_width)
-        self.num_heads = num_heads
-    def score_bias(self, q_BHQK, pos_BQ, pos_BS, layer):
-        slopes_H = torch.arange(1, self.num_heads + 1, dtype=q_BHQK.dtype)[:, None, None]
-        return -slopes_H * (1 + layer) * distance(pos_BQ, pos_BS)[:, None].abs() / (1 + pos_BQ[:, None, :, None])
+    summary = "Slopes."
+    shift_invariant = False
+    def score_bias(self, q_BHQK, k_BHSK, at):
+        slopes_H = torch.arange(1, self.side.heads + 1, dtype=q_BHQK.dtype)[:, None, None]
+        return -slopes_H * (1 + at.layer) * at.distance_BQS[:, None].abs() / (1 + at.queries_BQ[:, None, :, None])
 
-register_position_encoding("slopes", Slopes, summary="Slopes.", shift_invariant=False)
+register_position_encoding("slopes", Slopes)
 '''
 
 
@@ -298,12 +309,12 @@ def test_an_encoding_of_ones_own_is_drawn_without_an_edit(
 class Bent(PositionEncoding):
     """A bias that is no product with a vector, and a rotation that differs from head to head and layer to layer."""
 
-    def score_bias(self, q_BHQK: Tensor, pos_BQ: Tensor, pos_BS: Tensor, layer: int) -> Tensor:
-        return q_BHQK.sum(-1, keepdim=True).tanh() * (pos_BS - pos_BQ)[:, None, None]
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
+        return q_BHQK.sum(-1, keepdim=True).tanh() * at.distance_BQS[:, None]
 
-    def rotate(self, q_BHTK: Tensor, k_BHTK: Tensor, pos_BT: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        heads_H11 = torch.arange(1, q_BHTK.shape[1] + 1)[:, None, None]
-        return q_BHTK, k_BHTK * 0.9 ** (heads_H11 * (layer + 1) * pos_BT[:, None, :, None])
+    def rotate_keys(self, k_BHTK: Tensor, at: Place) -> Tensor:
+        heads_H11 = torch.arange(1, k_BHTK.shape[1] + 1)[:, None, None]
+        return k_BHTK * 0.9 ** (heads_H11 * (at.layer + 1) * at.new_keys_BT[:, None, :, None])
 
 
 def test_what_is_no_vector_is_not_drawn_as_one(unregistered_after: None) -> None:

@@ -179,11 +179,13 @@ def test_a_wrong_setting_is_refused_before_anything_is_written(config: Path, ove
 
 def test_a_config_can_bring_an_encoding_of_ones_own(config: Path) -> None:
     (config.parent / "nearness_of_mine.py").write_text(
-        "from hf_posenc import PositionEncoding, distance, register_position_encoding\n\n\n"
+        "from hf_posenc import PositionEncoding, register_position_encoding\n\n\n"
         "class Nearness(PositionEncoding):\n"
-        "    def score_bias(self, q_BHQK, pos_BQ, pos_BS, layer):\n"
-        "        return -0.1 * distance(pos_BQ, pos_BS).abs()[:, None].to(q_BHQK.dtype)\n\n\n"
-        'register_position_encoding("nearness", Nearness, summary="Distance has a price.", shift_invariant=True)\n',
+        "    summary = 'Distance has a price.'\n"
+        "    shift_invariant = True\n\n"
+        "    def score_bias(self, q_BHQK, k_BHSK, at):\n"
+        "        return -0.1 * at.distance_BQS.abs()[:, None].to(q_BHQK.dtype)\n\n\n"
+        'register_position_encoding("nearness", Nearness)\n',
         encoding="utf-8",
     )
     own = ("encodings=[nearness_of_mine.py]", "systems.relative.model.position_encoding_type=nearness")

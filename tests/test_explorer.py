@@ -120,8 +120,8 @@ def test_a_layout_is_looked_for_once_and_fits_all_that_are_alike(encodings, monk
 
 def test_an_encoding_of_ones_own_is_drawn_as_well(unregistered_after):
     class Near(PositionEncoding):
-        def score_bias(self, q_BHQK, pos_BQ, pos_BS, layer):
-            return -(pos_BS[:, None, :] - pos_BQ[:, :, None]).abs()[:, None].to(q_BHQK.dtype)
+        def score_bias(self, q_BHQK, k_BHSK, at):
+            return -at.distance_BQS.abs()[:, None].to(q_BHQK.dtype)
 
     register_position_encoding("near", Near, summary="Near is dear.", shift_invariant=True)
     assert set(pictures(of("near"), 16)) == {"Scores"}, "a bias that no query changes has no vectors"

@@ -257,19 +257,22 @@ from hf_posenc import (
 
 
 class LinearBias(PositionEncoding):
-    def __init__(self, config, *, causal, num_layers, num_heads, head_width):
-        super().__init__(config, causal=causal, num_layers=num_layers, num_heads=num_heads, head_width=head_width)
-        self.slopes = nn.Parameter(torch.empty(num_heads))
+    summary = "A slope."
+    shift_invariant = True
 
-    def score_bias(self, q_BHQK, pos_BQ, pos_BS, layer):
-        return -distance(pos_BQ, pos_BS).abs()[:, None] * self.slopes[:, None, None]
+    def __init__(self, config, side):
+        super().__init__(config, side)
+        self.slopes = nn.Parameter(torch.empty(side.heads))
+
+    def score_bias(self, q_BHQK, k_BHSK, at):
+        return -distance(at.queries_BQ, at.keys_BS).abs()[:, None] * self.slopes[:, None, None]
 
     def init_weights(self):
         from transformers import initialization as init
         init.ones_(self.slopes)
 
 
-register_position_encoding("linear_bias", LinearBias, summary="A slope.", shift_invariant=True)
+register_position_encoding("linear_bias", LinearBias)
 '''
 
 

@@ -191,7 +191,7 @@ def test_a_cache_whose_keys_were_cropped_alone_is_refused(where, name, source, t
     decode(model, source, target, [4, 2], cache)
     for layer in cache.self_attention_cache.layers:
         layer.keys, layer.values = layer.keys[:, :, :4], layer.values[:, :, :4]
-    message = rf"from 4 cached tokens.*their {name}, but .* those of 6: .*cropped alone.*by cache\.crop"
+    message = rf"from 4 cached tokens.*their {name}.*, but .* those of 6: .*cropped alone.*by cache\.crop"
     with pytest.raises(ValueError, match=message):
         decode(model, source, target, [1], cache, start=4)
 

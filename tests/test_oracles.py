@@ -51,6 +51,8 @@ def test_the_sinusoids_are_marians_in_another_order_of_channels():
     theirs = MarianSinusoidalPositionalEmbedding(60, 16).create_weight()
     ours = sinusoids(torch.arange(60), 16, torch.float64)
     torch.testing.assert_close(ours.float(), theirs[:, halves(16)], rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.oracle("sinusoidal")
 def test_sinusoidal_adds_the_sinusoids_and_passes_the_gradient_on():
     config = tiny_config("sinusoidal")

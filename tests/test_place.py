@@ -9,7 +9,7 @@ from torch import nn
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
 from hf_posenc import POSITION_ENCODINGS, Place, PosEncConfig, PositionEncoding, register_position_encoding
-from hf_posenc.modeling.masks import visible_keys
+from hf_posenc.modeling.masks import num_visible
 
 
 class Keyed(PositionEncoding):
@@ -35,7 +35,7 @@ class Counted(PositionEncoding):
     summary, shift_invariant, order_blind, reversal_blind = "Scaled by log n.", True, True, True
 
     def prepare(self, x_BTD, at):
-        return (1 + at.visible_BQS.sum(-1)).log()[:, None, :, None].to(x_BTD.dtype)
+        return (1 + at.num_visible_BQ).log()[:, None, :, None].to(x_BTD.dtype)
 
     def rotate_queries(self, q_BHQK, at):
         return q_BHQK * at.prepared
@@ -246,24 +246,24 @@ def test_what_cannot_act_in_cross_attention_is_refused_when_the_config_is_made()
 
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-def test_what_is_visible_is_what_transformers_masks_leave(is_causal, masked):
-    """Of 2-D masks, of none, and of the 4-D ones that transformers makes of them."""
+def test_what_a_query_sees_is_counted_as_transformers_masks_leave_it(is_causal, masked):
+    """By 2-D masks, by none, and by the 4-D ones that transformers makes of them."""
     config = tiny_config("none")
     config._attn_implementation = "eager"
-    x = torch.zeros(3, 9, 16)
-    given = HOLES if masked else None
+    x, given = torch.zeros(3, 9, 16), HOLES if masked else None
+    all_there = torch.ones_like(HOLES)
     make = create_causal_mask if is_causal else create_bidirectional_mask
-    theirs = make(config, x, HOLES, None) if is_causal else make(config, x, HOLES)
-    expected = (theirs == 0)[:, 0].expand(3, 9, 9) if masked else torch.ones(9, 9, dtype=torch.bool)[None]
-    if is_causal and not masked:
-        expected = expected.tril()
-    visible = visible_keys(given, 9, 9, 0, is_causal, x.device).expand(expected.shape)
-    tokens = HOLES == 1 if masked else torch.ones(1, 9, dtype=torch.bool)
-    assert torch.equal(visible[tokens], expected[tokens])
-    last = visible_keys(given, 2, 9, 7, is_causal, x.device).expand(len(expected), 2, 9)
-    assert torch.equal(last[tokens[:, 7:]], expected[:, 7:][tokens[:, 7:]])
-    if masked:
-        assert torch.equal(visible_keys(theirs, 9, 9, 0, is_causal, x.device).expand(3, 9, 9)[tokens], expected[tokens])
+    theirs = make(config, x, HOLES if masked else all_there, *([None] if is_causal else []))
+    expected = torch.full((3, 9), 9) if theirs is None else (theirs == 0)[:, 0].sum(-1).expand(3, 9)
+    tokens = HOLES == 1 if masked else all_there == 1
+
+    def counted(mask, num_new=9, num_cached=0):
+        return num_visible(mask, num_new, 9, num_cached, is_causal, x.device).expand(3, num_new)
+
+    assert torch.equal(counted(given)[tokens], expected[tokens])
+    assert torch.equal(counted(given, 2, 7)[tokens[:, 7:]], expected[:, 7:][tokens[:, 7:]])
+    if theirs is not None:
+        assert torch.equal(counted(theirs)[tokens], expected[tokens])
 
 
 def test_a_place_moves_with_all_it_holds_and_cannot_be_changed():
@@ -281,8 +281,11 @@ def test_a_place_moves_with_all_it_holds_and_cannot_be_changed():
 OLD = {
     "score_bias": ("def score_bias(self, q_BHQK, pos_BQ, pos_BS, layer): ...", "pos_BQ, pos_BS, layer = at.queries_BQ"),
     "value_bias": ("def value_bias(self, p_BHQS, pos_BQ, pos_BS, layer): ...", "pos_BQ, pos_BS, layer = at.queries_BQ"),
-    "embed": ("def embed(self, x_BTD, pos_BT, mask_BT, state_BM): ...", "pos_BT, mask_BT = at.queries_BQ, at.tokens_BT"),
-    "rotate": ("def rotate(self, q_BHTK, k_BHTK, pos_BT, layer): ...", "rotate_keys"),
+    "embed": (
+        "def embed(self, x_BTD, pos_BT, mask_BT, state_BM): ...",
+        "pos_BT, mask_BT = at.queries_BQ, at.tokens_BT",
+    ),
+    "rotate": ("def rotate(self, q_BHTK, k_BHTK, pos_BT, layer): ...", "pos_BT, layer = at.queries_BQ, at.layer"),
     "__init__": (
         "def __init__(self, config, *, causal, num_layers, num_heads, head_width): ...",
         r"super\(\).__init__\(config, side\)",
@@ -295,7 +298,9 @@ def test_an_encoding_of_the_old_interface_is_refused_with_the_two_lines_to_chang
     written, remedy = OLD[hook]
     made = {}
     exec(f"class Mine(PositionEncoding):\n    {written}", {"PositionEncoding": PositionEncoding}, made)
-    with pytest.raises(TypeError, match=rf"Since hf_posenc 0.2 .*Mine\.{hook} takes .*write `def .*begin it with .*{remedy}"):
+    with pytest.raises(
+        TypeError, match=rf"Since hf_posenc 0.2 .*Mine\.{hook} takes .*write `def .*begin it with .*{remedy}"
+    ):
         register_position_encoding("mine", made["Mine"], summary="Mine.", shift_invariant=True)
 
 

@@ -45,10 +45,9 @@ def costs(system: System, processes: int) -> list[str]:
     )
     kept = told["average_checkpoints"] or told["save_total_limit"] or 1
     kept += told["load_best_model_at_end"]
-    encoding = getattr(config, "position_encoding_type", None) or config.model_type
-    decoder = getattr(config, "decoder_position_encoding_type", encoding) or encoding
+    named = [f"cross {side.encoding}" if side.name == "cross" else side.encoding for side in config.sides]
     return [
-        encoding if decoder == encoding else f"{encoding} / {decoder}",
+        " / ".join(dict.fromkeys(named)) or config.model_type,
         f"{total:,}",
         f"{body:,}",
         f"{steps:,}" if steps else f"{told['num_train_epochs']:g} epochs",

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from ..modeling.positions import POSITION_ENCODINGS, Knob, parts_of
+from ..modeling.position import Knob
+from ..modeling.positions import POSITION_ENCODINGS
 from ..pictures.subjects import Extent, Subject, new_subjects
-from ..results.tables import HOOKS
 
 WIDEST, MOST_HEADS, MOST_POSITIONS, LARGEST_KNOB = 1024, 64, 4096, 4096
 # How wide at most an encoding is made of what is costly to read.
@@ -64,8 +64,7 @@ def knobs_of(encodings: tuple[str, ...]) -> dict[str, Knob]:
 
 def needs_heads(encodings: tuple[str, ...]) -> bool:
     """Whether the heads make a difference: they do not where only the embedded tokens are changed."""
-    entries = [POSITION_ENCODINGS[name].encoding for name in encodings]
-    return any(getattr(entry, hook) is not None for entry in entries for hook in HOOKS if hook != "embed")
+    return any(POSITION_ENCODINGS[name].acts_in_attention for name in encodings)
 
 
 def has_sides(encodings: tuple[str, ...]) -> bool:
@@ -75,7 +74,7 @@ def has_sides(encodings: tuple[str, ...]) -> bool:
 
 def in_words(subject: Subject) -> str:
     """The facts about what is chosen, as one line."""
-    entries = [POSITION_ENCODINGS[name] for name in parts_of(subject.name)]
+    entries = subject.entries.values()
     facts = [
         f"hooks: {', '.join(subject.answers) or 'none'}",
         "shift-invariant" if all(entry.shift_invariant for entry in entries) else "not shift-invariant",

@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 from ..data.generator import generate_pairs
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_rnn_nmt import RnnNmtConfig
+from ..modeling.position import HOOKS
 from ..modeling.positions import POSITION_ENCODINGS
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..pictures.attention_maps import AttentionMap, marked, pieces
@@ -25,7 +26,7 @@ from ..pictures.subjects import Extent, Subject, new_model, trained_subjects
 from ..publish.report import figures
 from ..results.collecting import compared_by, read_results
 from ..results.comparison import rows_of
-from ..results.tables import HOOKS, Table, length_table
+from ..results.tables import Table, length_table
 from ..training.checkpoints import check_weights
 from .choice import checked_number
 

@@ -1,22 +1,20 @@
 """What the explorer's tab *Step* shows: one position, one channel, the formula, and the number with which it is filled.
 
-The formula is the encoding's own, the indented lines of its module's docstring; the numbers are its hooks' answers. A
+The formula is the encoding's own, and the numbers are its hooks' answers. A
 channel that is a wave over the positions is recognised in those answers and written with its numbers put in.
 """
 
 import math
-import sys
 from dataclasses import dataclass
+from inspect import cleandoc
 
 import numpy as np
 import torch
 
 from ..modeling.position import PositionEncodings
-from ..modeling.positions import POSITION_ENCODINGS, parts_of
 from ..pictures.encoding_figures import LISTENED
-from ..pictures.encoding_values import added_vectors, embedded, wavelengths
+from ..pictures.encoding_values import added_vectors, asked_at, embedded, score_biases, wavelengths
 from ..pictures.subjects import Subject
-from ..results.tables import HOOKS
 from .choice import MOST_POSITIONS, checked_number
 
 EXACT = 1e-6
@@ -55,22 +53,12 @@ class Step:
     value: float | None = None
 
 
-def formula_of(name: str) -> str:
-    """The indented lines of the docstring of the module that defines an encoding; "" if it has none."""
-    encoding = POSITION_ENCODINGS[name].encoding
-    if not any(getattr(encoding, hook) for hook in HOOKS):
-        return ""
-    text = sys.modules[encoding.__module__].__doc__ or ""
-    lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
-    return "\n".join(part.strip(", ") for line in lines for part in line.split(",    "))
-
-
 def step(subject: Subject, position: int, channel: int, layer: int = 1) -> Step:
     """The number for one position and channel, in a layer counted from 1; a ValueError for what there is not."""
     position = checked_number("The position", position, 0, MOST_POSITIONS)
     channel = checked_number(f"The channel (D = {subject.width})", channel, 0, subject.width - 1)
     layer = checked_number("The layer", layer, 1, subject.layers) - 1
-    formula = "\n".join(filter(None, map(formula_of, parts_of(subject.name))))
+    formula = "\n".join(cleandoc(entry.formula) for entry in subject.entries.values() if entry.formula)
     if not subject.answers:
         return Step(formula, ["It answers no hook: nothing is added and nothing is turned, wherever a token stands."])
     lines = []
@@ -136,8 +124,9 @@ def answers(subject: Subject, position: int, channel: int, layer: int) -> list[s
     unit_1H1K[0, head, 0, within] = 1
     lines = []
     query = f"A query that is 1 in channel {within}{f' of head {head + 1}' if heads > 1 else ''} and 0 elsewhere"
-    if "rotate" in subject.answers:
-        turned_K = positions.rotate(unit_1H1K, unit_1H1K, torch.tensor([[position]]), layer)[0][0, head, 0]
+    if "rotate_queries" in subject.answers:
+        own_11 = torch.tensor([[position]])
+        turned_K = positions.rotate_queries(unit_1H1K, asked_at(positions, own_11, own_11, layer))[0, head, 0]
         lines.append(f"{query} becomes at position {position}: {nonzero(turned_K)}.")
     ends = {f"{position} tokens back": (position, 0)}
     if subject.side == "encoder":  # a decoder's query sees nothing ahead
@@ -145,11 +134,13 @@ def answers(subject: Subject, position: int, channel: int, layer: int) -> list[s
     for where, (own, other) in ends.items() if position else [("at its own position", (0, 0))]:
         asked, seen = torch.tensor([[own]]), torch.tensor([[other]])
         if "score_bias" in subject.answers:
-            score = positions.score_bias(unit_1H1K, asked, seen, layer).expand(1, heads, 1, 1)[0, head, 0, 0]
+            scores = score_biases(positions, unit_1H1K[:, :, 0], asked, seen, layer)
+            score = scores.expand(1, heads, 1, 1)[0, head, 0, 0]
             lines.append(f"{query} gives a key {where} {float(score):+.6f} in score.")
         if "value_bias" in subject.answers:
             alone = torch.ones(1, heads, 1, 1, dtype=torch.float64)
-            value = positions.value_bias(alone, asked, seen, layer).expand(1, heads, 1, width)[0, head, 0, within]
+            values = positions.value_bias(alone, asked_at(positions, asked, seen, layer))
+            value = values.expand(1, heads, 1, width)[0, head, 0, within]
             lines.append(f"Attention to a key {where} alone adds {float(value):+.6f} to that channel of the output.")
     return lines
 

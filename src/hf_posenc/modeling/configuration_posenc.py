@@ -128,10 +128,13 @@ class PosEncConfig(SharedConfig):
 
     @property
     def sides(self) -> list[Side]:
-        return [self.side(name) for name in SIDES]
+        """Encoder and decoder, and the cross-attention where something acts in it."""
+        encoder, decoder, cross = map(self.side, SIDES)
+        acts = any(entry.acts_in_attention for entry in cross.entries.values())
+        return [encoder, decoder, cross] if acts else [encoder, decoder]
 
     def _check_sides(self) -> None:
-        for side in self.sides:
+        for side in map(self.side, SIDES):
             if side.heads < 1 or self.d_model % side.heads:
                 raise ValueError(
                     f"d_model must be a multiple of the number of heads, but d_model={self.d_model} and "
@@ -148,9 +151,9 @@ class PosEncConfig(SharedConfig):
 
     @property
     def decoder_remembers(self) -> bool:
-        """Whether the decoder's caches must keep more than keys and values."""
-        sides = self.side("decoder"), self.side("cross")
-        return any(entry.remembers for side in sides for entry in side.entries.values())
+        """Whether the decoder's caches must keep more than keys and values: states, or positions on either side."""
+        own, cross = (self.side(name).entries.values() for name in ("decoder", "cross"))
+        return any(entry.remembers for entry in own) or any(entry.acts_in_attention for entry in cross)
 
     @property
     def in_words(self) -> str:

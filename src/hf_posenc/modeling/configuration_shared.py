@@ -136,6 +136,11 @@ class SharedConfig(PreTrainedConfig):
         return f"model_type={self.model_type!r}"
 
     @property
+    def sides(self) -> list[Any]:
+        """What has position encodings of its own (see PosEncConfig.side)."""
+        return []
+
+    @property
     def longest_source(self) -> int | None:
         """How many tokens, </s> among them, the encoder can take; None if any number."""
         return None

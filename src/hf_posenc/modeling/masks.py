@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attention masks say of the tokens: which ones are there, at what positions they stand, and who sees whom."""
+"""What attention masks say of the tokens: which ones are there, at what positions, and how many of them a query sees."""
 
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 
 def positions_of(attention_mask: Any, num_new: int, num_cached: int | Tensor = 0, device: Any = None) -> Tensor:
@@ -31,20 +31,19 @@ def new_tokens(attention_mask: Any, num_new: int, num_cached: int | Tensor = 0) 
     return allowed(attention_mask[:, 0, new, new + num_cached])
 
 
-def visible_keys(
-    attention_mask: Any, num_queries: int, num_keys: int, num_cached: int | Tensor, is_causal: bool, device: Any
+def num_visible(
+    attention_mask: Any, num_new: int, num_keys: int, num_cached: int | Tensor, is_causal: bool, device: Any
 ) -> Tensor:
-    """Which keys each query may see (B or 1, Q or 1, S). A 4-D mask says it all; a 2-D one says which keys are tokens,
+    """How many keys each query may see (B or 1, Q or 1). A 4-D mask says it all; a 2-D one says which keys are tokens,
     and a causal attention hides what stands behind the query."""
     if isinstance(attention_mask, Tensor) and attention_mask.ndim == 4:
-        return allowed(attention_mask[:, 0])
-    keys = torch.arange(num_keys, device=device)
-    queries = torch.arange(num_queries, device=device) + num_cached
-    visible = keys <= queries[:, None] if is_causal else keys[None] >= 0
-    if not isinstance(attention_mask, Tensor):
-        return visible[None]
-    room = num_keys - attention_mask.shape[1]  # of a static cache, whose end the mask does not cover
-    return visible & nn.functional.pad(attention_mask != 0, (0, room))[:, None]
+        return allowed(attention_mask[:, 0]).sum(-1)
+    if isinstance(attention_mask, Tensor):
+        tokens_BS = attention_mask != 0
+        return tokens_BS.cumsum(-1)[:, -num_new:] if is_causal else tokens_BS.sum(-1, keepdim=True)
+    if is_causal:
+        return (torch.arange(1, num_new + 1, device=device) + num_cached)[None]
+    return torch.full((1, 1), num_keys, device=device)
 
 
 def allowed(mask: Tensor) -> Tensor:

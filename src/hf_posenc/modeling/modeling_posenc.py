@@ -362,6 +362,7 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
     """The translation model: a PosEncModel and the projection on the target vocabulary."""
 
     body = PosEncModel
+    summary = "The encoder-decoder Transformer."
     references = (VASWANI,)
 
     @can_return_tuple

@@ -232,6 +232,7 @@ class RnnNmtForConditionalGeneration(RnnNmtPreTrainedModel, ConditionalGeneratio
     """The translation model: an RnnNmtModel and the projection on the target vocabulary."""
 
     body = RnnNmtModel
+    summary = "RNN-NMT: recurrent encoder and decoder, with attention between them and no position encoding."
     references = (LUONG, NEISHI)
 
     @can_return_tuple

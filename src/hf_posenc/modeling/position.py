@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from .cache import Memory
-from .masks import visible_keys
+from .masks import num_visible
 
 # The hooks that act on what a model computes; `training_positions` and `prepare` only say from what.
 HOOKS = ("embed", "rotate_queries", "rotate_keys", "score_bias", "value_bias")
@@ -78,10 +78,10 @@ class Place:
         return distance(self.queries_BQ, self.keys_BS)
 
     @property
-    def visible_BQS(self) -> Tensor:
-        """Which keys each query may see: True where attention goes, (B or 1, Q or 1, S)."""
+    def num_visible_BQ(self) -> Tensor:
+        """How many keys each query may see, by what the mask says (B or 1, Q or 1)."""
         shape = self.queries_BQ.shape[-1], self.keys_BS.shape[-1]
-        return visible_keys(self.mask, *shape, self.start, self.is_causal, self.queries_BQ.device)
+        return num_visible(self.mask, *shape, self.start, self.is_causal, self.queries_BQ.device)
 
     def to(self, device: Any, **options: Any) -> "Place":
         """The same on another device, where accelerate spreads a model over several."""

@@ -109,7 +109,7 @@ def drawings(subjects: Mapping[str, Subject]) -> Drawings:
         made |= of_vectors(vectors, subjects.get("narrower vectors", vectors))
     elif "embed" in vectors.answers:
         made |= of_reading(subjects["influence"])
-    if "rotate" in attention.answers:
+    if {"rotate_queries", "rotate_keys"} & set(attention.answers):
         made |= of_turning(attention)
     if "score_bias" in attention.answers:
         made |= of_scores(attention)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..modeling.position import PositionEncodings
+from ..modeling.position import Place, PositionEncodings
 
 SEED = 0
 # Two answers of a hook that differ by less are the same answer, in float64.
@@ -23,7 +23,14 @@ def normal(*shape: int) -> Tensor:
 
 
 def embedded(positions: PositionEncodings, x_BTD: Tensor, pos_BT: Tensor) -> Tensor:
-    return positions.embed(x_BTD, pos_BT, None, None)[0]
+    return positions.embed(x_BTD, Place(pos_BT, pos_BT))
+
+
+def asked_at(positions: PositionEncodings, pos_BQ: Tensor, pos_BS: Tensor, layer: int) -> Place:
+    """Where a layer's hooks are asked, with what the encodings prepare for all layers."""
+    (first, *_) = positions
+    x_1QD = torch.zeros(1, pos_BQ.shape[1], first.config.d_model, dtype=torch.float64)
+    return positions.prepare(x_1QD, Place(pos_BQ, pos_BS, layer=layer, is_causal=first.side.is_causal))
 
 
 @torch.no_grad()
@@ -51,19 +58,24 @@ def added_vectors(positions: PositionEncodings, width: int, number: int) -> np.n
 def biases(positions: PositionEncodings, q_NHK: Tensor, distances: np.ndarray, layer: int) -> np.ndarray:
     """What `score_bias` adds, in score units, for each query at each distance (N, H, S). The query stands as far from
     the sentence's start as the farthest key before it needs."""
-    pos_1Q, pos_1S = places(distances)
-    answer = positions.score_bias(q_NHK[:, :, None], pos_1Q, pos_1S, layer)
+    answer = score_biases(positions, q_NHK, *places(distances), layer)
     return answer.expand(*q_NHK.shape[:2], 1, len(distances))[:, :, 0].numpy()
+
+
+def score_biases(positions: PositionEncodings, q_NHK: Tensor, pos_1Q: Tensor, pos_1S: Tensor, layer: int) -> Tensor:
+    """What `score_bias` answers to queries at one position, and to keys of zeros (broadcasts to N, H, 1, S)."""
+    zeros_NHSK = q_NHK.new_zeros(*q_NHK.shape[:2], pos_1S.shape[1], q_NHK.shape[2])
+    return positions.score_bias(q_NHK[:, :, None], zeros_NHSK, asked_at(positions, pos_1Q, pos_1S, layer))
 
 
 @torch.no_grad()
 def turned_products(positions: PositionEncodings, q_NHK: Tensor, distances: np.ndarray, layer: int) -> np.ndarray:
-    """q . k after `rotate`, where the key at each distance was the query itself before (N, H, S)."""
+    """q . k after both were turned, where the key at each distance was the query itself before (N, H, S)."""
     pos_1Q, pos_1S = places(distances)
-    all_pos = torch.cat((pos_1Q, pos_1S), dim=1)
-    same_NHTK = q_NHK[:, :, None].expand(-1, -1, all_pos.shape[1], -1).contiguous()
-    q_NHTK, k_NHTK = positions.rotate(same_NHTK, same_NHTK, all_pos, layer)
-    return (q_NHTK[:, :, :1] * k_NHTK[:, :, 1:]).sum(-1).numpy()
+    k_NHSK = q_NHK[:, :, None].expand(-1, -1, len(distances), -1).contiguous()
+    turned_q = positions.rotate_queries(k_NHSK[:, :, :1], asked_at(positions, pos_1Q, pos_1Q, layer))
+    turned_k = positions.rotate_keys(k_NHSK, asked_at(positions, pos_1S, pos_1S, layer))
+    return (turned_q * turned_k).sum(-1).numpy()
 
 
 @torch.no_grad()
@@ -89,7 +101,7 @@ def value_vectors(
     """What `value_bias` adds to the output of a query that attends to one key alone, at each distance (H, S, K)."""
     pos_1Q, pos_1S = places(distances)
     alone_SHQS = torch.eye(len(distances), dtype=torch.float64)[:, None, None].expand(-1, heads, -1, -1)
-    answer = positions.value_bias(alone_SHQS, pos_1Q, pos_1S, layer)
+    answer = positions.value_bias(alone_SHQS, asked_at(positions, pos_1Q, pos_1S, layer))
     return answer.expand(len(distances), heads, 1, width)[:, :, 0].transpose(0, 1).numpy()
 
 

@@ -14,9 +14,8 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.position import PositionEncodings
-from ..modeling.positions import POSITION_ENCODINGS, build_position_encodings, longest_length, parts_of
-from ..results.tables import HOOKS
+from ..modeling.position import HOOKS, PositionEncodings
+from ..modeling.positions import build_position_encodings, parts_of
 from ..training.checkpoints import check_weights
 from .encoding_values import SEED, adds_by_position, normal
 
@@ -75,25 +74,23 @@ class Subject:
     def __init__(
         self, config: Any, side: str, extent: Extent, model: Callable[[], Any], *, trained: bool = False
     ) -> None:
-        self.name: str = getattr(
-            config, "position_encoding_type" if side == "encoder" else f"{side}_position_encoding_type"
-        )
+        sizes = config.side(side)
+        self.name: str = sizes.encoding
         self.side, self.trained = side, trained
+        self.entries = sizes.entries
         self.made = cache(lambda: model().double().eval())
-        self.longest = longest_length(self.name, config)
+        self.longest = config.longest(sizes)
         self.extent = extent.within(self.longest)
         self.width: int = config.d_model
-        self.layers: int = getattr(config, f"{side}_layers")
-        self.heads: int = getattr(config, f"{side}_attention_heads")
+        self.layers, self.heads = sizes.layers, sizes.heads
         if min(self.width, self.layers, self.heads) < 1:
             raise ValueError(
                 f"A figure needs a width, a layer and a head, but d_model={self.width}, {side}_layers={self.layers} "
                 f"and {side}_attention_heads={self.heads}; raise them."
             )
-        self.head_width = self.width // self.heads
+        self.head_width = sizes.head_width
         self.check_size()
-        sizes = {"causal": side == "decoder", "num_layers": self.layers, "num_heads": self.heads}
-        build = partial(build_position_encodings, self.name, config, **sizes)
+        build = partial(build_position_encodings, config, sizes)
         self.built = cache(lambda: build().double().eval())
         with torch.device("meta"):
             empty = build()
@@ -139,9 +136,7 @@ class Subject:
     @property
     def attention_is_shift_invariant(self) -> bool:
         """Whether what is done to attention sees the distance alone, as the registry has it."""
-        entries = [POSITION_ENCODINGS[name] for name in parts_of(self.name)]
-        hooks = [hook for hook in HOOKS if hook != "embed"]
-        return all(one.shift_invariant for one in entries if any(getattr(one.encoding, hook) for hook in hooks))
+        return all(one.shift_invariant for one in self.entries.values() if one.acts_in_attention)
 
     @property
     def distances(self) -> np.ndarray:

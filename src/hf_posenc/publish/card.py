@@ -1,13 +1,12 @@
 """Saved results to a model card: pure functions from the files of a scored system to its model's README.md.
 
-A card says what those files say, and what they do not hold it leaves out. It cites what the modules of the model and of
-its encodings name in their docstrings, so an encoding has its place in a card by being registered.
+A card says what those files say, and what they do not hold it leaves out. It cites the references of the model and of
+its encodings, so an encoding has its place in a card by being registered.
 """
 
 import json
 import re
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -19,21 +18,16 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 from ..config.settings import DataSettings, ScoreSettings, test_sets
 from ..metrics.length_buckets.scorers import SCORERS
+from ..modeling.configuration_posenc import SIDES
 from ..modeling.positions import POSITION_ENCODINGS, parts_of
+from ..modeling.references import Reference
 from ..results.tables import SCORES, length_table, markdown
 from ..training.arguments import with_defaults
 from ..whole_files import write_whole
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
 METRICS = {field: name for field, name, _ in SCORES if field in SCORERS}
-SIDES = {"encoder": "position_encoding_type", "decoder": "decoder_position_encoding_type"}
 SIZES = ("d_model", "vocab_size", "decoder_vocab_size", "encoder_layers", "decoder_layers")
-SURNAME = r"[^\W\d_a-z][\w'-]+"
-# Such as: Shaw, Uszkoreit & Vaswani, "Title" (NAACL 2018), section 3, https://...
-REFERENCE = re.compile(
-    rf"({SURNAME}(?:(?:, | & ){SURNAME})*)( et al\.)?, "
-    r'"([^"]+)" \((?:([^()]+) )?(\d{4})\)[^"]*?(https://\S*[\w/])'
-)
 
 
 @dataclass(frozen=True)
@@ -61,18 +55,19 @@ def model_card(run_folder: Path, system: str, repository: str | None = None) -> 
     A FileNotFoundError if a file is missing, a ValueError if one is not whole or does not go with the others.
     """
     run, repository = scored(run_folder / system), repository or system
-    sides = {side: run.config[field] for side, field in SIDES.items() if field in run.config}
-    used = {name: POSITION_ENCODINGS[name] for sum_ in sides.values() for name in parts_of(sum_)}
+    named = {side: parts_of(run.config[field]) for side, field in SIDES.items() if field in run.config}
+    sides = {side: names for side, names in named.items() if side != "cross" or acting(names)}
+    used = {name: POSITION_ENCODINGS[name] for names in sides.values() for name in names}
     model = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[CONFIG_MAPPING[run.config["model_type"]]]
     modules = dict.fromkeys([model.__module__, *(entry.encoding.__module__ for entry in used.values())])
-    prose = [sys.modules[module].__doc__ or "" for module in modules]
+    references = dict.fromkeys([*model.references, *(one for entry in used.values() for one in entry.references)])
     return ModelCard.from_template(
         metadata(run, list(used), repository),
         template_path=str(TEMPLATE),
         **vars(run),
         repository=repository,
-        architecture=prose[0].partition(".")[0],
-        sides=sides,
+        architecture=model.summary.rstrip("."),
+        sides={side: "+".join(names) for side, names in sides.items()},
         encodings=used,
         own_modules=[module for module in modules if module.partition(".")[0] != __package__.partition(".")[0]],
         train=with_defaults(run.settings["train"]),
@@ -80,8 +75,13 @@ def model_card(run_folder: Path, system: str, repository: str | None = None) -> 
         hub_id=partial(hub_id, run),
         corpora=parts_of_corpus(run.data.train),
         tables={test: markdown(length_table({system: run.scores["tests"]}, test)) for test in run.scores["tests"]},
-        references=references(prose, used),
+        references={str(reference): bibtex(reference) for reference in references},
     )
+
+
+def acting(names: list[str]) -> bool:
+    """Whether anything is done in attention."""
+    return any(POSITION_ENCODINGS[name].acts_in_attention for name in names)
 
 
 def scored(folder: Path) -> Scored:
@@ -182,20 +182,10 @@ def hub_id(run: Scored, name: str | None) -> str | None:
     return name if name and not local and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) else None
 
 
-def references(prose: Iterable[str], encodings: Iterable[str]) -> dict[str, str]:
-    """The sources in docstrings, each with its BibTeX; a paragraph in another form has none, and stays as it is."""
-    found: dict[str, str] = {}
-    # What begins with `name`: is about that encoding alone.
-    for paragraph in (part for text in prose for part in re.split(r"\n\n|\n(?=`\w+`: )", text)):
-        line, owner = " ".join(paragraph.split()), re.match(r"`(\w+)`: ", paragraph)
-        if "https://" in line and (owner is None or owner[1] in encodings):
-            found |= {match[0]: bibtex(*match.groups()) for match in REFERENCE.finditer(line)} or {line: ""}
-    return found
-
-
-def bibtex(authors: str, others: str | None, title: str, venue: str | None, year: str, url: str) -> str:
-    surnames = re.split(r", | & ", authors)
-    author = " and ".join([*surnames, "others"] if others else surnames)
-    given = {"author": author, "title": f"{{{title}}}", "howpublished": venue, "year": year, "url": url}
-    key = re.sub(r"\W", "", f"{surnames[0]}{year}{title.split()[0]}").lower()
+def bibtex(reference: Reference) -> str:
+    surnames = re.split(r", | & ", reference.authors.removesuffix(" et al."))
+    author = " and ".join([*surnames, "others"] if reference.authors.endswith(" et al.") else surnames)
+    key = re.sub(r"\W", "", f"{surnames[0]}{reference.year}{reference.title.split()[0]}").lower()
+    given = {"author": author, "title": f"{{{reference.title}}}", "howpublished": reference.venue}
+    given |= {"year": str(reference.year), "url": reference.url}
     return "\n".join([f"@misc{{{key},", *(f"  {name} = {{{value}}}," for name, value in given.items() if value), "}"])

@@ -12,6 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..modeling.configuration_posenc import PosEncConfig
+from ..modeling.position import HOOKS
+from ..modeling.positions import PositionEncodingEntry
+
 Group = Mapping[str, Any]
 Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
 TrainingLimits = Mapping[str, int | None]
@@ -30,8 +34,6 @@ SIGNIFICANT = 0.05
 INTERVALS = (
     "± half of the 95 % interval, bootstrapped over sentences, or Student's over the seeds where there are several"
 )
-
-HOOKS = ("embed", "rotate", "score_bias", "value_bias")
 
 
 @dataclass(frozen=True)
@@ -274,11 +276,11 @@ def checked_limits(results: Results, training_limits: TrainingLimits) -> dict[st
     return {system: training_limits[system] for system in results}
 
 
-def encodings_table(entries: Mapping[str, Any], config: Any) -> str:
+def encodings_table(entries: Mapping[str, PositionEncodingEntry], config: PosEncConfig) -> str:
     """The registry as a Markdown table: what each encoding is, the hooks it answers, the laws it obeys, its knobs."""
     rows = []
     for name, entry in entries.items():
-        made = entry(config, causal=False, num_layers=1, num_heads=1, head_width=config.d_model)
+        made = entry(config, config.side("encoder"))
         hooks = [f"`{hook}`" for hook in HOOKS if getattr(made, hook) is not None]
         knobs = [f"`{knob.name}` {knob.default}" for knob in entry.knobs]
         longest = f"`{entry.longest}`" if entry.longest else "any"
