@@ -36,7 +36,7 @@ check: $(READY)  ## lint, types, and transformers' rules for models
 
 docs: $(READY)  ## the pages as a site, site/index.html; a link that leads nowhere is an error
 	$(RUN) docs/site_pages.py build/pages
-	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 format: $(READY)  ## format the code
 	$(RUN) -m ruff format .
