@@ -2,6 +2,8 @@
 
 import re
 import runpy
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from urllib.parse import unquote
@@ -113,3 +115,22 @@ def test_every_file_named_in_code_exists(page: Path) -> None:
 
 def test_the_readme_can_be_read() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+
+
+def test_the_example_of_an_encoding_of_ones_own_runs(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "encodings.md").read_text(encoding="utf-8")
+    example = page.partition("as `nearness.py`:\n\n```python\n")[2].partition("```")[0]
+    (tmp_path / "nearness.py").write_text(example)
+    program = (
+        "import nearness, torch\n"
+        "from hf_posenc import PosEncConfig, PosEncForConditionalGeneration\n"
+        "def logits(encoding):\n"
+        "    torch.manual_seed(1)\n"
+        "    small = dict(vocab_size=20, d_model=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,\n"
+        "        decoder_attention_heads=2, encoder_ffn_dim=8, decoder_ffn_dim=8, position_encoding_type=encoding)\n"
+        "    model = PosEncForConditionalGeneration(PosEncConfig(**small)).eval()\n"
+        "    ids = torch.arange(4, 12)[None]\n"
+        "    return model(input_ids=ids, decoder_input_ids=ids).logits\n"
+        "assert not torch.equal(logits('nearness'), logits('none'))\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
