@@ -7,7 +7,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.hf-posenc-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-slow check format benchmark clean
+.PHONY: help install quickstart test test-slow check docs format benchmark clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,10 @@ check: $(READY)  ## lint, types, and transformers' rules for models
 	$(RUN) -m mypy
 	$(RUN) .ci/lint_models.py
 
+docs: $(READY)  ## the pages as a site, site/index.html; a link that leads nowhere is an error
+	$(RUN) docs/site_pages.py build/pages
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
+
 format: $(READY)  ## format the code
 	$(RUN) -m ruff format .
 	$(RUN) -m ruff check --fix .
@@ -44,4 +48,4 @@ benchmark: $(READY)  ## the cost of a step of training and of decoding under eac
 	$(RUN) benchmarks/batching.py
 
 clean:  ## remove the virtual environment and what tools left behind; runs stay
-	rm -rf .venv .venv-oldest .pytest_cache .ruff_cache .mypy_cache build dist
+	rm -rf .venv .venv-oldest .pytest_cache .ruff_cache .mypy_cache build dist site
