@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attention masks say of the tokens: which ones are there, at what positions, and how many of them a query sees."""
+"""What attention masks say of the tokens: which are there, at what positions, and how many of them a query sees."""
 
 from typing import Any
 
