@@ -83,8 +83,8 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         """
         if subwords not in SUBWORDS:
             raise ValueError(f"subwords are one of {', '.join(SUBWORDS)}, but not {subwords!r}; choose one of them.")
-        source = learned(texts, vocab_size, subwords)
-        target = None if target_texts is None else learned(target_texts, vocab_size, subwords)
+        source = train_vocabulary(texts, vocab_size, subwords)
+        target = None if target_texts is None else train_vocabulary(target_texts, vocab_size, subwords)
         return cls(tokenizer_object=source, target_tokenizer_object=target, split_special_tokens=True, **SPECIAL_TOKENS)
 
     @classmethod
@@ -158,7 +158,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         return (*file_names, target)
 
 
-def learned(texts: Iterable[str], vocab_size: int, subwords: str) -> Tokenizer:
+def train_vocabulary(texts: Iterable[str], vocab_size: int, subwords: str) -> Tokenizer:
     """One vocabulary learned from `texts`, ready to encode and decode."""
     empty, trainer, built = SUBWORDS[subwords]
     learner = Tokenizer(empty())
