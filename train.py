@@ -21,7 +21,7 @@ from hf_posenc.experiment.system import run_system
 from hf_posenc.publish.report import publish
 from hf_posenc.results.collecting import collect
 from hf_posenc.results.tables import text
-from hf_posenc.training.processes import code, join_processes, refuse_difference
+from hf_posenc.training.processes import join_processes, refuse_unlike_processes, running_code
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
             return
         settings = {name: system.settings() for name, system in experiment.systems.items()}
         processes = join_processes(use_cpu=any(one["train"].get("use_cpu") for one in settings.values()))
-        refuse_difference({"code": code(), "systems": settings})
+        refuse_unlike_processes({"code": running_code(), "systems": settings})
         if options.system:
             run_system(experiment, options.system, options.bar)
             return

@@ -36,7 +36,7 @@ from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.settings import Experiment
 from hf_posenc.data import lengths
 from hf_posenc.experiment.preparation import prepare, shared_tokenizer, training_pairs
-from hf_posenc.training.arguments import arguments as training_arguments
+from hf_posenc.training.arguments import training_arguments
 from hf_posenc.training.trainer import LengthTrainer
 
 # Whatever the config says of evaluations, checkpoints and schedules: a timed step is a step and nothing else.

@@ -21,7 +21,7 @@ from transformers import DataCollatorForSeq2Seq
 from hf_posenc import PosEncConfig, PosEncForConditionalGeneration
 from hf_posenc.data import encode_pairs, filter_lengths, load_pairs, train_tokenizer
 from hf_posenc.data.generator import LANGUAGES, generate_pairs
-from hf_posenc.training.arguments import arguments as training_arguments
+from hf_posenc.training.arguments import training_arguments
 from hf_posenc.training.trainer import LengthTrainer
 
 KINDS = {"anonymous_mib": "RssAnon", "resident_mib": "VmRSS"}  # of memory, and what Linux calls them

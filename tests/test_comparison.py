@@ -22,7 +22,7 @@ from hf_posenc.__main__ import main as command_line
 from hf_posenc.metrics import load_length_buckets
 from hf_posenc.pictures.score_figures import gain_by_length, loss_curves, parameters_and_score
 from hf_posenc.publish.report import publish
-from hf_posenc.results.collecting import beyond, read_results
+from hf_posenc.results.collecting import read_results, scores_beyond
 from hf_posenc.results.comparison import mean_of, p_values, rows_of
 from hf_posenc.results.tables import csv_text, latex, length_table, overview_table, paper_table
 
@@ -139,7 +139,7 @@ def results() -> dict[str, Any]:
             "training": {"parameters": 1000 * (place + 1)},
             "tests": {"news": result | {"truncated": 0, "test_set_sha256": "x"}},
             "loss": {"loss": [[10, 5.0, 3.0], [20, 9.0, 2.0 + place]], "eval_loss": [[20, 9.5, 2.5]]},
-            "beyond": {"news": beyond(statistics, 20, 100)},
+            "beyond": {"news": scores_beyond(statistics, 20, 100)},
             "diagnostics": {"news": diagnosis(place)},
         }
         for place, (name, (result, statistics)) in enumerate(made.items())
@@ -271,7 +271,7 @@ def test_beyond_the_limit_is_the_corpus_score_of_what_is_longer(results: dict[st
     made = results["runs"]["plain"]["beyond"]["news"]
     assert made["n"] == len(longer) > 2 and made["low"] == 21
     assert made["bleu"] == pytest.approx(BLEU().corpus_score(*texts).score)
-    assert beyond(scored(predictions, references, lengths)[1], None, 100)["bleu"] is None
+    assert scores_beyond(scored(predictions, references, lengths)[1], None, 100)["bleu"] is None
     groups = {name: run["beyond"]["news"] for name, run in results["runs"].items()}
     parameters = {name: run["training"]["parameters"] for name, run in results["runs"].items()}
     figure = parameters_and_score(groups, parameters=parameters, test_set="news")

@@ -25,11 +25,11 @@ from hf_posenc.experiment import preparation
 from hf_posenc.experiment.dry_run import dry_run
 from hf_posenc.experiment.evaluation import translate_test_set
 from hf_posenc.experiment.preparation import prepare, shared_tokenizer, training_pairs
-from hf_posenc.experiment.system import run_system, unfinished
+from hf_posenc.experiment.system import run_system, unfinished_systems
 from hf_posenc.modeling.translation import Translations
 from hf_posenc.publish.report import publish
 from hf_posenc.results.collecting import collect
-from hf_posenc.training.arguments import arguments
+from hf_posenc.training.arguments import training_arguments
 from hf_posenc.training.callbacks import ProgressBar
 from hf_posenc.training.checkpoints import check_weights, last_whole_checkpoint
 from hf_posenc.training.trainer import LengthTrainer
@@ -88,7 +88,7 @@ def test_every_config_file_resolves_and_passes_a_dry_run(path: Path, tmp_path: P
     experiment = load_experiment(path)
     assert experiment.tables_folder.name in (path.stem, path.stem.partition("-")[0])
     for system in experiment.systems.values():
-        arguments(system.train, tmp_path)
+        training_arguments(system.train, tmp_path)
     table = dry_run(experiment, processes=8)
     assert [row[0] for row in table.rows] == list(experiment.systems)
     for row in table.rows:
@@ -271,10 +271,10 @@ def test_scores_of_an_older_version_are_made_again_without_training(config: Path
     model = (folder / "model" / "model.safetensors").stat().st_mtime_ns
     translations = (folder / "translations" / "generated.jsonl").stat().st_mtime_ns
     others = [name for name in experiment.systems if name != "relative"]
-    assert unfinished(experiment) == others
+    assert unfinished_systems(experiment) == others
     shutil.rmtree(folder / "statistics")
     (folder / "scores.json").write_text("{}")
-    assert unfinished(experiment) == list(experiment.systems), "also where they run side by side"
+    assert unfinished_systems(experiment) == list(experiment.systems), "also where they run side by side"
     run_system(experiment, "relative")
     assert (folder / "scores.json").read_text() == scores
     assert (folder / "model" / "model.safetensors").stat().st_mtime_ns == model
@@ -499,14 +499,14 @@ def test_a_model_with_the_wrong_tokenizer_is_refused(config: Path) -> None:
         model.translate(["Das Kind."], ByT5ish(own))
     model.config.decoder_vocab_size = 410
     with pytest.raises(ValueError, match=r"this tokenizer has 420 target tokens and the model 410"):
-        LengthTrainer(model, arguments({}, config.parent), processing_class=two)
+        LengthTrainer(model, training_arguments({}, config.parent), processing_class=two)
 
 
 def test_a_bad_loss_shows_each_side_in_its_own_vocabulary(config: Path) -> None:
     pairs = load_pairs(TINY["data"]["train"], source_language="de", target_language="en")
     two = train_tokenizer(pairs, 420, source_language="de", target_language="en", joint=False)
     model = AutoModelForSeq2SeqLM.from_config(PosEncConfig(vocab_size=420, **TINY["model"]))
-    trainer = LengthTrainer(model, arguments({"use_cpu": True}, config.parent), processing_class=two)
+    trainer = LengthTrainer(model, training_arguments({"use_cpu": True}, config.parent), processing_class=two)
     german, english = pairs[0]["translation"]["de"], pairs[0]["translation"]["en"]
     ids = two(german, text_target=english)
     said = trainer.accident(float("nan"), torch.tensor([ids["input_ids"]]), torch.tensor([[*ids["labels"], -100]]))

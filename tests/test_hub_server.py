@@ -34,8 +34,8 @@ from hf_posenc import PosEncConfig, PosEncForConditionalGeneration, PosEncModel,
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.settings import Experiment
 from hf_posenc.experiment.preparation import prepare
-from hf_posenc.experiment.system import run_system, unfinished
-from hf_posenc.training.arguments import arguments
+from hf_posenc.experiment.system import run_system, unfinished_systems
+from hf_posenc.training.arguments import training_arguments
 from hf_posenc.whole_files import save_whole
 
 TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "tokenization_posenc.py"}
@@ -138,12 +138,12 @@ def test_a_run_whose_card_the_hub_refuses_keeps_all_and_pushes_when_asked_again(
         run_system(run, "gru+relative")
     repository = hub.repositories["lab/tiny"]
     assert repository.messages == ["initial commit"]
-    assert unfinished(run) == ["gru+relative"]
+    assert unfinished_systems(run) == ["gru+relative"]
     scores = (run.folder / "gru+relative" / "scores.json").stat().st_mtime_ns
     hub.refusal = None
     run_system(run, "gru+relative")
     assert repository.messages == ["initial commit", "Trained and scored"]
-    assert not unfinished(run)
+    assert not unfinished_systems(run)
     assert (run.folder / "gru+relative" / "scores.json").stat().st_mtime_ns == scores
 
 
@@ -169,7 +169,7 @@ def test_two_systems_do_not_push_to_one_repository(tmp_path: Path):
     with pytest.raises(ValueError, match=r"one and other would both push to lab/tiny; .*systems\.NAME\.train\.hub_mod"):
         prepare(shared)
     own = experiment(tmp_path, one={}, other={})
-    names = [arguments(system.train, own.folder / name).hub_model_id for name, system in own.systems.items()]
+    names = [training_arguments(system.train, own.folder / name).hub_model_id for name, system in own.systems.items()]
     assert names == ["tiny-one", "tiny-other"]
 
 

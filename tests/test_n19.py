@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, get_scheduler
 
 from hf_posenc.config.loading import load_experiment
-from hf_posenc.training.arguments import arguments
+from hf_posenc.training.arguments import training_arguments
 
 CONFIGS = Path(__file__).parent.parent / "configs" / "n19"
 # What the authors' code has beyond embeddings and output projection.
@@ -37,7 +37,7 @@ def test_the_bodies_have_the_papers_number_of_parameters(name):
 
 def test_the_learning_rate_is_noams(tmp_path):
     system = load_experiment(CONFIGS / "wmt14-ende.yaml").systems["transformer"]
-    args = arguments(system.train, tmp_path)
+    args = training_arguments(system.train, tmp_path)
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.Adam([parameter], lr=args.learning_rate)
     schedule = get_scheduler(args.lr_scheduler_type, optimizer, args.get_warmup_steps(args.max_steps), args.max_steps)

@@ -21,7 +21,7 @@ from hf_posenc.config.settings import Experiment
 from hf_posenc.data.batches import BANDS, EpochSampler, LengthGroupedSampler, TokenBudgetSampler
 from hf_posenc.experiment.preparation import prepare, training_pairs, validation_pairs
 from hf_posenc.experiment.system import run_system
-from hf_posenc.training.arguments import TrainingArguments, arguments
+from hf_posenc.training.arguments import TrainingArguments, training_arguments
 from hf_posenc.training.callbacks import ProgressBar
 from hf_posenc.training.checkpoints import mean_weights
 from hf_posenc.training.trainer import LengthTrainer
@@ -300,14 +300,14 @@ def test_a_mean_of_more_checkpoints_than_there_are_is_refused(tmp_path):
 )
 def test_arguments_that_cannot_be_are_refused(tmp_path, settings, message):
     with pytest.raises(ValueError, match=message):
-        arguments(settings, tmp_path)
+        training_arguments(settings, tmp_path)
 
 
 def test_several_gpus_are_not_for_one_process(tmp_path, monkeypatch):
     """transformers would have it split every batch among them, whatever its tokens."""
     monkeypatch.setattr(TrainingArguments, "n_gpu", 8)
     with pytest.raises(ValueError, match=r"one GPU, but this one sees 8; .*eight_gpus.yaml .*CUDA_VISIBLE_DEVICES=0"):
-        arguments({}, tmp_path)
+        training_arguments({}, tmp_path)
 
 
 def losses(tmp_path: Path, name: str, *overrides: str) -> list[float]:

@@ -25,7 +25,7 @@ import transformers
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_posenc import POSITION_ENCODINGS, PosEncConfig
-from hf_posenc.config.loading import run_registration
+from hf_posenc.config.loading import register_encodings
 from hf_posenc.publish.card import model_card
 from hf_posenc.results.tables import encodings_table
 from hf_posenc.training.checkpoints import check_weights
@@ -100,7 +100,7 @@ def figures(options: argparse.Namespace) -> None:
 
     quiet()
     if options.register:
-        run_registration(options.register)
+        register_encodings(options.register)
     extent = Extent(**{name: getattr(options, name) for name in ("positions", "many", "distances", "tokens")})
     checkpoint = options.checkpoint and model_folder(options.checkpoint)
     names = [*options.encodings, *options.words]

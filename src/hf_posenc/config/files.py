@@ -28,7 +28,7 @@ Loader.add_implicit_resolver(
 )
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_config_file(path: Path) -> dict[str, Any]:
     """A YAML file over the file that it `extends`."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader) or {}
@@ -39,7 +39,7 @@ def read(path: Path) -> dict[str, Any]:
     if not isinstance(content, Mapping):
         raise ValueError(f"A config file must hold keys and values, but {path} holds {type(content).__name__}.")
     parent = content.get("extends")
-    return merge(read(path.parent / parent), content) if parent else dict(content)
+    return merge(read_config_file(path.parent / parent), content) if parent else dict(content)
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,33 +20,33 @@ from ..metrics.length_buckets.scorers import BertScore
 from ..modeling.nearest import refuse_unknown
 from ..modeling.tokenization_posenc import SUBWORDS
 from ..training.arguments import TrainingArguments
-from .files import merge, parse_override, read
+from .files import merge, parse_override, read_config_file
 from .settings import VOCABULARY, DataSettings, Experiment, Paper, ScoreSettings, System
 
 SECTIONS = ("data", "model", "train", "score")
-OF_A_SYSTEM = (*SECTIONS, "seeds")
-TOP_LEVEL = ("extends", "name", "output", "jobs", "encodings", *OF_A_SYSTEM, "systems", "baseline", "table", "paper")
+SYSTEM_KEYS = (*SECTIONS, "seeds")
+FILE_KEYS = ("extends", "name", "output", "jobs", "encodings", *SYSTEM_KEYS, "systems", "baseline", "table", "paper")
 
 
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
     """Read and check a config file; `overrides` are `dotted.key=value`. A ValueError says what is wrong and where."""
     path = Path(path)
-    merged = read(path)
+    merged = read_config_file(path)
     for override in overrides:
         merged = merge(merged, parse_override(override))
-    refuse_unknown(merged, TOP_LEVEL, str(path))
+    refuse_unknown(merged, FILE_KEYS, str(path))
     if not merged.get("systems"):
         raise ValueError(f"A config needs at least one system, but {path} has none; add one under `systems:`.")
     if (jobs := merged.get("jobs", 1)) < 1:
         raise ValueError(f"jobs is how many systems train side by side and must be 1 or more, but it is {jobs}.")
     for file in merged.get("encodings") or []:
-        run_registration(path.parent / file)
+        register_encodings(path.parent / file)
     shared = {section: merged.get(section) or {} for section in SECTIONS} | {"seeds": merged.get("seeds")}
     systems: dict[str, System] = {}
     for name, changes in merged["systems"].items():
-        refuse_unknown(changes or {}, OF_A_SYSTEM, f"systems.{name}")
+        refuse_unknown(changes or {}, SYSTEM_KEYS, f"systems.{name}")
         systems |= {system.name: system for system in seeded_systems(str(name), merge(shared, changes or {}))}
-    share_test_sets(systems)
+    refuse_unlike_systems(systems)
     rows = list(dict.fromkeys(system.row for system in systems.values()))
     if (baseline := merged.get("baseline", rows[0])) not in rows:
         raise ValueError(f"baseline must be one of the systems {', '.join(rows)}, but it is {baseline!r}.")
@@ -87,7 +87,7 @@ def checked_paper(given: Mapping[str, Any], system: System, rows: list[str]) -> 
     return paper
 
 
-def run_registration(file: Path) -> None:
+def register_encodings(file: Path) -> None:
     """Import a file that registers encodings, once."""
     if not file.is_file():
         raise FileNotFoundError(f"Encodings are registered by a Python file, but there is none at {file}; name one.")
@@ -154,7 +154,7 @@ def check_score(name: str, score: ScoreSettings) -> None:
         raise ValueError(f"systems.{name}: score: {error}") from None
 
 
-def share_test_sets(systems: Mapping[str, System]) -> None:
+def refuse_unlike_systems(systems: Mapping[str, System]) -> None:
     """All rows of a table have the same test sets, vocabulary and groups: systems may differ in the rest only."""
     first, *others = systems.values()
     for other in others:

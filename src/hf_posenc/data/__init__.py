@@ -11,7 +11,7 @@ corpus need not fit into memory; a file that has changed is read again.
 import glob
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import datasets
@@ -123,6 +123,14 @@ def filter_lengths(encoded: Dataset, *, min_length: int | None, max_length: int 
         logger.warning("dropped %d of %d pairs: one side is empty", num_empty, len(encoded))
     logger.info("kept %d of %d pairs, of %s to %s subwords a side", kept.sum(), len(encoded), least, most)
     return encoded.select(np.flatnonzero(kept))
+
+
+def sample_by_length(pairs: Dataset, edges: Sequence[int], per_group: int) -> Dataset:
+    """At most `per_group` pairs of each length group, drawn without replacement, in their order; always the same."""
+    groups = np.searchsorted(edges, pairs["source_length"])
+    chance = np.random.default_rng(0)
+    rows = [chance.permutation(np.flatnonzero(groups == group))[:per_group] for group in range(len(edges) + 1)]
+    return pairs.select(np.sort(np.concatenate(rows)))
 
 
 def train_tokenizer(

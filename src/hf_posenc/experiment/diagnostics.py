@@ -21,7 +21,6 @@ beyond is by the sentence that attends, in the decoder the target. Loss is teach
 """
 
 import math
-import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -33,10 +32,10 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data import sample_by_length
 from ..metrics.length_buckets.checks import group_bounds
 from ..modeling.translation import check_tokenizer
-from .evaluation import hash_of
-from .preparation import drawn
+from .evaluation import test_set_hash
 
 # Query-key pairs of one head in a batch; 6 + 6 layers of 8 heads then hold 150 MB of weights in float32.
 MOST_WEIGHTS = 2**18
@@ -71,7 +70,32 @@ def diagnose(
     check_tokenizer(model.config, tokenizer)
     if not len(test):
         raise ValueError("A diagnosis needs at least one pair, but this test set has 0; give it another one.")
-    pairs = test if pairs_per_group is None else drawn(test, list(edges), pairs_per_group)
+    pairs = test if pairs_per_group is None else sample_by_length(test, edges, pairs_per_group)
+    sources, targets = token_ids(pairs, tokenizer, source_language, target_language)
+    longest = model.config.longest_target
+    seen = [ids[:longest] for ids in targets]
+    sentences = measure_pairs(model, sources, seen, batch_size, progress)
+    groups = by_length_group(sentences, pairs["source_length"], test["source_length"], edges)
+    limit = math.inf if training_limit is None else training_limit + tokenizer.num_special_tokens_to_add()
+    inside, target_inside = lengths_of(sources) <= limit, lengths_of(targets) <= limit
+    return {
+        "test_set_sha256": test_set_hash(test),
+        "n": len(pairs),
+        "pairs_per_group": pairs_per_group,
+        "training_limit": training_limit,
+        "targets_cut": int((lengths_of(targets) > lengths_of(seen)).sum()),
+        "loss_by_position": by_position([sentence.nats for sentence in sentences]) | {"groups": groups},
+        "attention_distance": {
+            "encoder": mean_distances([s.encoder for s in sentences], lengths_of(sources), inside, causal=False),
+            "decoder": mean_distances([s.decoder for s in sentences], lengths_of(seen), target_inside, causal=True),
+        },
+    }
+
+
+def token_ids(
+    pairs: Dataset, tokenizer: PreTrainedTokenizerBase, source_language: str, target_language: str
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Sources and targets; a ValueError if the pairs' `source_length` is of another tokenizer."""
     translations = list(pairs["translation"])
     sources = tokenizer([row[source_language] for row in translations], truncation=False)["input_ids"]
     targets = tokenizer(text_target=[row[target_language] for row in translations], truncation=False)["input_ids"]
@@ -82,30 +106,22 @@ def diagnose(
             f"A test set's source_length is in subwords of the system's tokenizer, but pair {row} has "
             f"{source_lengths[row]} and this tokenizer makes {len(sources[row]) - special}; measure it with this one."
         )
-    longest = model.config.longest_target or sys.maxsize
-    seen = [ids[:longest] for ids in targets]
-    sentences = measure(model, sources, seen, batch_size, progress)
-    group_of, all_groups = (np.searchsorted(edges, one["source_length"]) for one in (pairs, test))
-    groups, limit = [], sys.maxsize if training_limit is None else training_limit
+    return sources, targets
+
+
+def by_length_group(
+    sentences: list[Sentence], lengths: Sequence[int], all_lengths: Sequence[int], edges: Sequence[int]
+) -> list[dict[str, Any]]:
+    """The loss of each group of the sentences, and how many pairs the whole test set has in it."""
+    group_of, all_groups = np.searchsorted(edges, lengths), np.searchsorted(edges, all_lengths)
+    groups = []
     for group, bounds in enumerate(group_bounds(edges)):
         loss = group_loss([sentences[row].nats for row in np.flatnonzero(group_of == group)])
         groups.append(bounds | loss | {"n_in_test_set": int((all_groups == group).sum())})
-    inside, target_inside = source_lengths <= limit, lengths_of(targets) - special <= limit
-    return {
-        "test_set_sha256": hash_of(test),
-        "n": len(pairs),
-        "pairs_per_group": pairs_per_group,
-        "training_limit": training_limit,
-        "targets_cut": sum(len(ids) > longest for ids in targets),
-        "loss_by_position": by_position([sentence.nats for sentence in sentences]) | {"groups": groups},
-        "attention_distance": {
-            "encoder": reach([s.encoder for s in sentences], lengths_of(sources), inside, causal=False),
-            "decoder": reach([s.decoder for s in sentences], lengths_of(seen), target_inside, causal=True),
-        },
-    }
+    return groups
 
 
-def measure(
+def measure_pairs(
     model: PreTrainedModel, sources: list[list[int]], targets: list[list[int]], batch_size: int, progress: bool
 ) -> list[Sentence]:
     """Every pair of token ids measured, in their order; the longest first, so that what is too long fails at once."""
@@ -137,13 +153,13 @@ def measure_batch(model: PreTrainedModel, sources: list[list[int]], targets: lis
     outputs = model(ids, mask, decoder_ids, use_cache=False, output_attentions=True)
     wide = torch.promote_types(outputs.logits.dtype, torch.float32)
     nats_BP = nn.functional.cross_entropy(outputs.logits.transpose(1, 2).to(wide), labels, reduction="none")
-    encoder = distances(outputs.encoder_attentions, mask != 0)
-    decoder = distances(outputs.decoder_attentions, labels != -100)
+    encoder = summed_distances(outputs.encoder_attentions, mask != 0)
+    decoder = summed_distances(outputs.decoder_attentions, labels != -100)
     rows = zip(nats_BP.cpu().double().numpy(), targets, encoder, decoder, strict=True)
     return [Sentence(nats_P[: len(target)], *both) for nats_P, target, *both in rows]
 
 
-def distances(attentions: Sequence[Tensor] | None, mask_BQ: Tensor) -> Sequence[np.ndarray | None]:
+def summed_distances(attentions: Sequence[Tensor] | None, mask_BQ: Tensor) -> Sequence[np.ndarray | None]:
     """|query - key| weighted by attention, summed over each sentence's queries (L, H); Nones without attention."""
     if not attentions:
         return [None] * len(mask_BQ)
@@ -154,7 +170,7 @@ def distances(attentions: Sequence[Tensor] | None, mask_BQ: Tensor) -> Sequence[
     return list(torch.stack(each_BHQ, dim=1).cpu().double().sum(-1).numpy())
 
 
-def reach(sums: list[Any], tokens: np.ndarray, inside: np.ndarray, *, causal: bool) -> dict[str, Any] | None:
+def mean_distances(sums: list[Any], tokens: np.ndarray, inside: np.ndarray, *, causal: bool) -> dict[str, Any] | None:
     """The mean distance of a stack's queries, inside and beyond; each sentence has `tokens` (N) of them."""
     if any(sum_LH is None for sum_LH in sums):
         return None

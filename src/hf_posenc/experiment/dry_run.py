@@ -7,7 +7,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from ..config.settings import Experiment, System
 from ..results.tables import Table
-from ..training.arguments import with_defaults
+from ..training.arguments import arguments_with_defaults
 
 EMBEDDINGS = ("shared.", "embed_tokens.", "lm_head.", "final_logits_bias")
 ADAM = 2  # numbers it keeps for each parameter
@@ -35,27 +35,29 @@ def costs(system: System, processes: int) -> list[str]:
     body = sum(
         prod(parameter.shape) for name, parameter in tied.items() if not any(part in name for part in EMBEDDINGS)
     )
-    told = with_defaults(system.train)
-    steps = told["max_steps"] if told["max_steps"] > 0 else None
-    batch = told["tokens_per_batch"]
+    arguments = arguments_with_defaults(system.train)
+    steps = arguments["max_steps"] if arguments["max_steps"] > 0 else None
+    batch = arguments["tokens_per_batch"]
     if batch is None and system.data.max_length:
-        batch = told["per_device_train_batch_size"] * (system.data.max_length + 1)
+        batch = arguments["per_device_train_batch_size"] * (system.data.max_length + 1)
     tokens = (
-        f"{2 * steps * batch * told['gradient_accumulation_steps'] * processes:,}" if steps and batch else "unknown"
+        f"{2 * steps * batch * arguments['gradient_accumulation_steps'] * processes:,}"
+        if steps and batch
+        else "unknown"
     )
-    kept = told["average_checkpoints"] or told["save_total_limit"] or 1
-    kept += told["load_best_model_at_end"]
+    kept = arguments["average_checkpoints"] or arguments["save_total_limit"] or 1
+    kept += arguments["load_best_model_at_end"]
     named = [f"cross {side.encoding}" if side.name == "cross" else side.encoding for side in config.sides]
     return [
         " / ".join(dict.fromkeys(named)) or config.model_type,
         f"{total:,}",
         f"{body:,}",
-        f"{steps:,}" if steps else f"{told['num_train_epochs']:g} epochs",
+        f"{steps:,}" if steps else f"{arguments['num_train_epochs']:g} epochs",
         tokens,
-        written_bytes(4 * total),
-        f"{kept} of {written_bytes(4 * total * (1 + ADAM))}",
+        megabytes(4 * total),
+        f"{kept} of {megabytes(4 * total * (1 + ADAM))}",
     ]
 
 
-def written_bytes(number: int) -> str:
+def megabytes(number: int) -> str:
     return f"{ceil(number / 1e6):,} MB"

@@ -46,7 +46,7 @@ def translate_test_set(
     return {"text": [row["text"] for row in rows], "truncated": [row["truncated"] for row in rows]}
 
 
-def score(
+def score_test_set(
     translations: dict[str, Any],
     test: Dataset,
     target_language: str,
@@ -79,10 +79,10 @@ def score(
             np.savez_compressed(file, **arrays)
 
     save_whole(statistics, save)
-    return {**result, "truncated": sum(translations["truncated"]), "test_set_sha256": hash_of(test)}
+    return {**result, "truncated": sum(translations["truncated"]), "test_set_sha256": test_set_hash(test)}
 
 
-def hash_of(test: Dataset) -> str:
+def test_set_hash(test: Dataset) -> str:
     """SHA-256 of a test set's texts and lengths: what must be equal for two scores to be comparable."""
     digest = hashlib.sha256()
     for row in test:

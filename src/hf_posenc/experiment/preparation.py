@@ -8,24 +8,31 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 from datasets import Dataset, concatenate_datasets, load_from_disk
 from transformers import AutoTokenizer
 
 from ..config.settings import VOCABULARY, DataSettings, Experiment, ScoreSettings, System
-from ..data import encode_pairs, filter_lengths, join_consecutive, lengths, load_pairs, train_tokenizer
+from ..data import (
+    encode_pairs,
+    filter_lengths,
+    join_consecutive,
+    lengths,
+    load_pairs,
+    sample_by_length,
+    train_tokenizer,
+)
 from ..data.files import digests, named_folder
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..publish.hub import refuse_shared_repositories
-from ..training.arguments import arguments
+from ..training.arguments import training_arguments
 from ..whole_files import differing_key, save_whole, short_hash, write_whole
 
 
 def prepare(experiment: Experiment) -> None:
     """Everything that can go wrong before training: settings, data, vocabulary, lengths. Writes what systems share."""
     for system in experiment.systems.values():
-        arguments(system.train, experiment.folder / system.name)
+        training_arguments(system.train, experiment.folder / system.name)
         check_same_settings(experiment, system)
     refuse_shared_repositories(experiment)
     tokenizer = prepared_tokenizer(experiment)
@@ -36,7 +43,7 @@ def prepare(experiment: Experiment) -> None:
         check_lengths(system, [training] if validation is None else [training, validation], tests)
     for system in experiment.systems.values():  # from here on a change of them is refused
         if not (path := settings_path(experiment, system)).exists():
-            write_whole(path, yaml.safe_dump(everything_of(system), sort_keys=False, allow_unicode=True))
+            write_whole(path, yaml.safe_dump(remembered(system), sort_keys=False, allow_unicode=True))
 
 
 def check_lengths(system: System, encoded: list[Dataset], tests: list[Dataset]) -> None:
@@ -69,21 +76,21 @@ def check_same_settings(experiment: Experiment, system: System) -> None:
     data, score = DataSettings(**saved["data"]), ScoreSettings(**saved["score"])
     # What is newer than the run is at its default.
     of_the_run = System(system.name, system.row, data, score, saved["model"], saved["train"])
-    given = files_of(system)
+    given = file_digests(system)
     files = {name: digest for name, digest in saved.get("files", {}).items() if name in given}
-    if difference := differing_key(of_the_run.settings() | {"files": given | files}, everything_of(system)):
+    if difference := differing_key(of_the_run.settings() | {"files": given | files}, remembered(system)):
         raise ValueError(
             f"A run directory belongs to the settings and files that made it, but in {path.parent} {difference}; undo "
             f"the change, give the run another name (name=...), or delete the directory."
         )
 
 
-def everything_of(system: System) -> dict[str, Any]:
+def remembered(system: System) -> dict[str, Any]:
     """What a run directory remembers of a system."""
-    return system.settings() | {"files": files_of(system)}
+    return system.settings() | {"files": file_digests(system)}
 
 
-def files_of(system: System) -> dict[str, str]:
+def file_digests(system: System) -> dict[str, str]:
     """A hash of each local file that the system reads."""
     corpora = [system.data.train, system.data.validation or {}, *system.data.test.values()]
     return {name: digest for where in corpora for name, digest in digests(where, system.data.folder).items()}
@@ -108,7 +115,7 @@ def prepared_tokenizer(experiment: Experiment) -> PosEncTokenizer:
                 f"{difference}; undo the change, give the run another name (name=...), or delete the directory."
             )
     if not folder.exists():
-        tokenizer = new_tokenizer(first.data, first)
+        tokenizer = new_tokenizer(first)
 
         def save(unfinished: Path) -> None:
             tokenizer.save_pretrained(unfinished)
@@ -123,8 +130,9 @@ def shared_tokenizer(experiment: Experiment) -> PosEncTokenizer:
     return PosEncTokenizer.from_pretrained(experiment.folder / "tokenizer")
 
 
-def new_tokenizer(data: DataSettings, system: System) -> PosEncTokenizer:
+def new_tokenizer(system: System) -> PosEncTokenizer:
     """The tokenizer that the settings name, or one trained on the unfiltered training text."""
+    data = system.data
     if data.tokenizer is not None:
         name = named_folder(data.tokenizer, data.folder)
         try:
@@ -135,7 +143,7 @@ def new_tokenizer(data: DataSettings, system: System) -> PosEncTokenizer:
                 f"be reached: {error}"
             ) from None
     return train_tokenizer(
-        load(system, data.train),
+        read_pairs(system, data.train),
         data.vocab_size,
         **languages(system),
         joint=data.joint_vocabulary,
@@ -158,14 +166,14 @@ def validation_pairs(experiment: Experiment, system: System, tokenizer: PosEncTo
 
 def encoded_pairs(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, where: dict[str, Any]) -> Dataset:
     """The pairs that `where` describes as token ids, kept in the run."""
-    folder = experiment.folder / "data" / f"encoded-{key_of(system, where, tokenizer)}"
+    folder = experiment.folder / "data" / f"encoded-{corpus_hash(system, where, tokenizer)}"
     if not folder.exists():
-        encoded = encode_pairs(load(system, where), tokenizer, **languages(system))
+        encoded = encode_pairs(read_pairs(system, where), tokenizer, **languages(system))
         save_whole(folder, encoded.save_to_disk)
     return load_from_disk(str(folder))
 
 
-def key_of(system: System, where: dict[str, Any], tokenizer: PosEncTokenizer) -> str:
+def corpus_hash(system: System, where: dict[str, Any], tokenizer: PosEncTokenizer) -> str:
     """A hash of all that encoded pairs are made from."""
     return short_hash(json.dumps([where, digests(where, system.data.folder), tokenizer.to_str()], sort_keys=True))
 
@@ -173,24 +181,16 @@ def key_of(system: System, where: dict[str, Any], tokenizer: PosEncTokenizer) ->
 def test_set(experiment: Experiment, system: System, name: str, tokenizer: PosEncTokenizer) -> Dataset:
     """A test set's pairs and their `source_length` in subwords, kept in the run."""
     where, k = system.test_sets[name]
-    folder = experiment.folder / "data" / f"test-{name}-{key_of(system, where, tokenizer)}"
+    folder = experiment.folder / "data" / f"test-{name}-{corpus_hash(system, where, tokenizer)}"
     if not folder.exists():
-        pairs = join_consecutive(load(system, where), k)
+        pairs = join_consecutive(read_pairs(system, where), k)
         lengths = encode_pairs(pairs, tokenizer, **languages(system))["source_length"]
         save_whole(folder, pairs.add_column("source_length", lengths).save_to_disk)
     pairs = load_from_disk(str(folder))
-    return drawn(pairs, system.score.edges, system.score.per_group) if system.score.per_group else pairs
+    return sample_by_length(pairs, system.score.edges, system.score.per_group) if system.score.per_group else pairs
 
 
-def drawn(pairs: Dataset, edges: list[int], per_group: int) -> Dataset:
-    """At most `per_group` pairs of each length group, drawn without replacement, in their order; always the same."""
-    groups = np.searchsorted(edges, pairs["source_length"])
-    chance = np.random.default_rng(0)
-    rows = [chance.permutation(np.flatnonzero(groups == group))[:per_group] for group in range(len(edges) + 1)]
-    return pairs.select(np.sort(np.concatenate(rows)))
-
-
-def load(system: System, where: dict[str, Any]) -> Dataset:
+def read_pairs(system: System, where: dict[str, Any]) -> Dataset:
     return load_pairs(where, folder=system.data.folder, **languages(system))
 
 

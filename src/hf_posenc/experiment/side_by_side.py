@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from ..config.settings import Experiment
-from .system import unfinished
+from .system import unfinished_systems
 
 
 def run_side_by_side(experiment: Experiment, command: list[str]) -> None:
@@ -18,13 +18,12 @@ def run_side_by_side(experiment: Experiment, command: list[str]) -> None:
     `command` runs this config; the name of a system and the line of its progress bar are appended to it. If a system
     fails, the others still finish. SIGTERM is passed on to those that run, and no other is begun.
     """
-    waiting = unfinished(experiment)
+    waiting = unfinished_systems(experiment)
     threads = max(1, (os.cpu_count() or 1) // max(1, min(experiment.jobs, len(waiting))))
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     lines: SimpleQueue[int] = SimpleQueue()
     for line in range(experiment.jobs):
         lines.put(line)
-
     running: list[subprocess.Popen] = []
     told = threading.Event()
 

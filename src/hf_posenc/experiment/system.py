@@ -20,21 +20,23 @@ Whatever is there already and belongs to the same settings is used as it is, so 
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from accelerate import PartialState
+from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import AutoModelForSeq2SeqLM, set_seed
 
 from ..config.settings import Experiment, System
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..publish.card import write_card
-from ..publish.hub import push_system, pushed
+from ..publish.hub import is_pushed, push_system
 from ..training.checkpoints import check_weights
-from ..training.processes import refuse_difference
+from ..training.processes import refuse_unlike_processes
 from ..training.trainer import train
 from ..whole_files import save_whole, short_hash, write_whole
 from .diagnostics import diagnose
-from .evaluation import score, translate_test_set
+from .evaluation import score_test_set, translate_test_set
 from .preparation import settings_path, shared_tokenizer, test_set, training_pairs, validation_pairs
 
 WORTH_PROCESSES = 500  # pairs, whose TER takes longer than a process to start
@@ -49,32 +51,32 @@ def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
         raise ValueError(f"There is no system {name!r} in this config; choose from {', '.join(experiment.systems)}.")
     folder = experiment.folder / name
     steps = ("settings.yaml", "model", "scores.json", "pushed.json")
-    refuse_difference({f"{name}/{step}": written(folder / step) for step in steps})
+    refuse_unlike_processes({f"{name}/{step}": when_written(folder / step) for step in steps})
     if not settings_path(experiment, system).exists():
         raise ValueError(
             f"A system goes on where its run has been prepared, but {experiment.folder} has not been for {name!r}; "
             "give the command without --system, which prepares the run and trains what is missing."
         )
-    if not scored(folder, system):
+    if not is_scored(folder, system):
         tokenizer = shared_tokenizer(experiment)
         if not (folder / "model").exists():
             train_system(experiment, system, tokenizer, bar)
         score_system(experiment, system, tokenizer, bar)
-    if PartialState().is_main_process and not pushed(experiment, system):
+    if PartialState().is_main_process and not is_pushed(experiment, system):
         push_system(experiment, system)
     PartialState().wait_for_everyone()
 
 
-def unfinished(experiment: Experiment) -> list[str]:
+def unfinished_systems(experiment: Experiment) -> list[str]:
     """The systems for which `run_system` has something to do."""
     return [
         name
         for name, system in experiment.systems.items()
-        if not (scored(experiment.folder / name, system) and pushed(experiment, system))
+        if not (is_scored(experiment.folder / name, system) and is_pushed(experiment, system))
     ]
 
 
-def scored(folder: Path, system: System) -> bool:
+def is_scored(folder: Path, system: System) -> bool:
     """Whether there is nothing left to translate, score or look into; where an older version has scored, there is."""
     parts = [
         folder / part for test in system.test_sets for part in (f"statistics/{test}.npz", f"diagnostics/{test}.json")
@@ -103,7 +105,7 @@ def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     scoring = tqdm(tests.items(), desc=f"{system.name}: scoring", unit="test set", position=bar, leave=False)
     cores = max(1, (os.cpu_count() or 1) // experiment.jobs)
     scores = {
-        name: score(
+        name: score_test_set(
             made[name],
             test,
             system.data.target_language,
@@ -113,22 +115,27 @@ def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
         )
         for name, test in scoring
     }
+    for name, test in tests.items():
+        diagnose_test_set(model, tokenizer, test, system, folder / "diagnostics" / f"{name}.json")
     facts = json.loads((folder / "model" / "training.json").read_text(encoding="utf-8"))
     vocabulary = short_hash(tokenizer.to_str())
     result = {"tokenizer": vocabulary, "max_length": system.data.max_length, "training": facts, "tests": scores}
-    for name, test in tests.items():
-        found = diagnose(
-            model,
-            tokenizer,
-            test,
-            source_language=system.data.source_language,
-            target_language=system.data.target_language,
-            edges=system.score.edges,
-            training_limit=system.data.max_length,
-        )
-        write_whole(folder / "diagnostics" / f"{name}.json", json.dumps(found))
     write_whole(folder / "scores.json", json.dumps(result, indent=1))
     write_card(experiment.folder, system.name)
+
+
+def diagnose_test_set(model: Any, tokenizer: PosEncTokenizer, test: Dataset, system: System, path: Path) -> None:
+    """Write the diagnosis of a system on one test set."""
+    found = diagnose(
+        model,
+        tokenizer,
+        test,
+        source_language=system.data.source_language,
+        target_language=system.data.target_language,
+        edges=system.score.edges,
+        training_limit=system.data.max_length,
+    )
+    write_whole(path, json.dumps(found))
 
 
 def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, bar: int) -> None:
@@ -155,6 +162,6 @@ def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     PartialState().wait_for_everyone()
 
 
-def written(path: Path) -> str:
+def when_written(path: Path) -> str:
     """When a file was written, to the nanosecond: by this, processes know whether they see the same one."""
     return f"written at {path.stat().st_mtime_ns}" if path.exists() else "missing"

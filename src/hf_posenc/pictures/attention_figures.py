@@ -55,7 +55,7 @@ def attention_figure(one: AttentionMap, name: str, layer: int) -> Figure:
     for head, (axes, weights_QS) in enumerate(zip(grid.flat, weights_HQS, strict=False), 1):
         image = axes.imshow(weights_QS, cmap=AMOUNTS, vmin=0, vmax=limit, interpolation="nearest", aspect="auto")
         axes.set_title(f"head {head}", fontsize=FONT_SIZE)
-        tick(axes, one)
+        label_tokens(axes, one)
     for axes in grid.flat[len(weights_HQS) :]:
         axes.set_axis_off()
     for axes in grid[:, 0]:
@@ -67,7 +67,7 @@ def attention_figure(one: AttentionMap, name: str, layer: int) -> Figure:
     return titled(figure, f"{kind}, layer {layer}")
 
 
-def tick(axes: Axes, one: AttentionMap) -> None:
+def label_tokens(axes: Axes, one: AttentionMap) -> None:
     """The tokens, as they are: a dollar sign in one begins no formula."""
     axes.set_xticks(np.arange(len(one.keys)), one.keys, fontsize=FONT_SIZE - 0.5, rotation=90)
     axes.set_yticks(np.arange(len(one.queries)), one.queries, fontsize=FONT_SIZE - 0.5)

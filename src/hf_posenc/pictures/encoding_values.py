@@ -58,7 +58,7 @@ def added_vectors(positions: PositionEncodings, width: int, number: int) -> np.n
 def biases(positions: PositionEncodings, q_NHK: Tensor, distances: np.ndarray, layer: int) -> np.ndarray:
     """What `score_bias` adds, in score units, for each query at each distance (N, H, S). The query stands as far from
     the sentence's start as the farthest key before it needs."""
-    answer = score_biases(positions, q_NHK, *places(distances), layer)
+    answer = score_biases(positions, q_NHK, *query_and_keys(distances), layer)
     return answer.expand(*q_NHK.shape[:2], 1, len(distances))[:, :, 0].numpy()
 
 
@@ -71,7 +71,7 @@ def score_biases(positions: PositionEncodings, q_NHK: Tensor, pos_1Q: Tensor, po
 @torch.no_grad()
 def turned_products(positions: PositionEncodings, q_NHK: Tensor, distances: np.ndarray, layer: int) -> np.ndarray:
     """q . k after both were turned, where the key at each distance was the query itself before (N, H, S)."""
-    pos_1Q, pos_1S = places(distances)
+    pos_1Q, pos_1S = query_and_keys(distances)
     k_NHSK = q_NHK[:, :, None].expand(-1, -1, len(distances), -1).contiguous()
     turned_q = positions.rotate_queries(k_NHSK[:, :, :1], asked_at(positions, pos_1Q, pos_1Q, layer))
     turned_k = positions.rotate_keys(k_NHSK, asked_at(positions, pos_1S, pos_1S, layer))
@@ -99,7 +99,7 @@ def value_vectors(
     positions: PositionEncodings, heads: int, width: int, distances: np.ndarray, layer: int
 ) -> np.ndarray:
     """What `value_bias` adds to the output of a query that attends to one key alone, at each distance (H, S, K)."""
-    pos_1Q, pos_1S = places(distances)
+    pos_1Q, pos_1S = query_and_keys(distances)
     alone_SHQS = torch.eye(len(distances), dtype=torch.float64)[:, None, None].expand(-1, heads, -1, -1)
     answer = positions.value_bias(alone_SHQS, asked_at(positions, pos_1Q, pos_1S, layer))
     return answer.expand(len(distances), heads, 1, width)[:, :, 0].transpose(0, 1).numpy()
@@ -142,7 +142,7 @@ def wavelengths(values_PD: np.ndarray, least: float = 0.999) -> np.ndarray:
     return np.where((unexplained < 1 - least) & ((values_PD != 0).any(0)), found, np.nan)
 
 
-def places(distances: np.ndarray) -> tuple[Tensor, Tensor]:
+def query_and_keys(distances: np.ndarray) -> tuple[Tensor, Tensor]:
     """Positions of one query (1, 1) and of the keys at those distances (1, S), none below 0."""
     pos_1S = torch.from_numpy(distances)[None]
     query = max(0, -int(distances.min()))

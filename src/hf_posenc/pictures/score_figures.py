@@ -32,7 +32,7 @@ def bleu_by_length(
     figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
     bleu, ratio = figure.subplots(2, 1, sharex=True, height_ratios=(5, 2))
     looks = looks_of(results)
-    for (system, tests), offset in zip(results.items(), places(len(results)), strict=True):
+    for (system, tests), offset in zip(results.items(), offsets(len(results)), strict=True):
         for axes, field in ((bleu, "bleu"), (ratio, "length_ratio")):
             draw_by_group(axes, tests[test_set]["groups"], field, offset, looks[system], labels[system])
     draw_group_limits([bleu, ratio], groups, limits, {system: looks[system][0] for system in results})
@@ -79,7 +79,7 @@ def gain_by_length(
     axes = figure.subplots()
     theirs = [group["bleu"] for group in results[baseline][test_set]["groups"]]
     others = [system for system in results if system != baseline]
-    for system, offset in zip(others, places(len(others)), strict=True):
+    for system, offset in zip(others, offsets(len(others)), strict=True):
         colour, marker, line_style = looks[system]
         ours = results[system][test_set]["groups"]
         points = [
@@ -153,7 +153,7 @@ def parameters_and_score(
     return figure
 
 
-def places(number: int) -> list[float]:
+def offsets(number: int) -> list[float]:
     """Where in a group, whose centre is 0, so many systems stand."""
     apart = min(0.1, 0.5 / max(1, number - 1))
     return [apart * (place - (number - 1) / 2) for place in range(number)]

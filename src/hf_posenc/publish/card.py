@@ -22,7 +22,7 @@ from ..modeling.configuration_posenc import SIDES
 from ..modeling.positions import POSITION_ENCODINGS, parts_of
 from ..modeling.references import Reference
 from ..results.tables import SCORES, length_table, markdown
-from ..training.arguments import with_defaults
+from ..training.arguments import arguments_with_defaults
 from ..whole_files import write_whole
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
@@ -31,7 +31,7 @@ SIZES = ("d_model", "vocab_size", "decoder_vocab_size", "encoder_layers", "decod
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredSystem:
     """What the files of a scored system hold; `tested_on`: each test set's description, how many pairs are joined."""
 
     settings: dict[str, Any]
@@ -54,10 +54,16 @@ def model_card(run_folder: Path, system: str, repository: str | None = None) -> 
 
     A FileNotFoundError if a file is missing, a ValueError if one is not whole or does not go with the others.
     """
+<<<<<<< HEAD
     run, repository = scored(run_folder / system), repository or system
     named = {side: parts_of(run.config[field]) for side, field in SIDES.items() if field in run.config}
     sides = {side: names for side, names in named.items() if side != "cross" or acting(names)}
     used = {name: POSITION_ENCODINGS[name] for names in sides.values() for name in names}
+=======
+    run, repository = read_system(run_folder / system), repository or system
+    sides = {side: run.config[field] for side, field in SIDES.items() if field in run.config}
+    used = {name: POSITION_ENCODINGS[name] for sum_ in sides.values() for name in parts_of(sum_)}
+>>>>>>> rooms
     model = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[CONFIG_MAPPING[run.config["model_type"]]]
     modules = dict.fromkeys([model.__module__, *(entry.encoding.__module__ for entry in used.values())])
     references = dict.fromkeys([*model.references, *(one for entry in used.values() for one in entry.references)])
@@ -70,7 +76,7 @@ def model_card(run_folder: Path, system: str, repository: str | None = None) -> 
         sides={side: "+".join(names) for side, names in sides.items()},
         encodings=used,
         own_modules=[module for module in modules if module.partition(".")[0] != __package__.partition(".")[0]],
-        train=with_defaults(run.settings["train"]),
+        train=arguments_with_defaults(run.settings["train"]),
         chosen=yaml.safe_dump({part: run.settings[part] for part in ("model", "train")}, sort_keys=False).strip(),
         hub_id=partial(hub_id, run),
         corpora=parts_of_corpus(run.data.train),
@@ -79,18 +85,22 @@ def model_card(run_folder: Path, system: str, repository: str | None = None) -> 
     )
 
 
+<<<<<<< HEAD
 def acting(names: list[str]) -> bool:
     """Whether anything is done in attention."""
     return any(POSITION_ENCODINGS[name].acts_in_attention for name in names)
 
 
 def scored(folder: Path) -> Scored:
+=======
+def read_system(folder: Path) -> ScoredSystem:
+>>>>>>> rooms
     """The files of a scored system, each whole and all of one run."""
-    settings = saved(folder / "settings.yaml", "data", "model", "train", "score")
-    scores = saved(folder / "scores.json", "training", "tests")
-    config = saved(folder / "model" / "config.json", "model_type", *SIZES)
-    facts = saved(folder / "model" / "training.json", "steps", "seconds", "parameters", "pairs")
-    data, score = section(DataSettings, settings["data"]), section(ScoreSettings, settings["score"])
+    settings = read_whole(folder / "settings.yaml", "data", "model", "train", "score")
+    scores = read_whole(folder / "scores.json", "training", "tests")
+    config = read_whole(folder / "model" / "config.json", "model_type", *SIZES)
+    facts = read_whole(folder / "model" / "training.json", "steps", "seconds", "parameters", "pairs")
+    data, score = known_settings(DataSettings, settings["data"]), known_settings(ScoreSettings, settings["score"])
     tested_on = test_sets(data, score)
     if scores["training"] != facts or not scores["tests"].keys() <= tested_on.keys():
         raise ValueError(
@@ -98,10 +108,10 @@ def scored(folder: Path) -> Scored:
             f"{scores['training']}, settings.yaml of {', '.join(tested_on)} and model/training.json of {facts}; delete "
             "scores.json and run train.py again."
         )
-    return Scored(settings, scores, config, facts, data, score, tested_on)
+    return ScoredSystem(settings, scores, config, facts, data, score, tested_on)
 
 
-def saved(path: Path, *keys: str) -> dict[str, Any]:
+def read_whole(path: Path, *keys: str) -> dict[str, Any]:
     """A JSON or YAML file that is whole, with these keys."""
     if not path.is_file():
         raise FileNotFoundError(f"A card is made from a scored system, but {path} is missing; run train.py first.")
@@ -118,12 +128,12 @@ def saved(path: Path, *keys: str) -> dict[str, Any]:
     return content
 
 
-def section(kind: type[Any], given: Mapping[str, Any]) -> Any:
+def known_settings(kind: type[Any], given: Mapping[str, Any]) -> Any:
     """A section of the settings; what is newer than the run is at its default."""
     return kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given})
 
 
-def metadata(run: Scored, encodings: list[str], model_name: str) -> ModelCardData:
+def metadata(run: ScoredSystem, encodings: list[str], model_name: str) -> ModelCardData:
     """What the Hub reads; a language or licence that is no identifier it would refuse, so that is left to the text."""
     languages = (run.data.source_language, run.data.target_language)
     results, licence = list(eval_results(run)), run.data.licence or ""
@@ -141,7 +151,7 @@ def metadata(run: Scored, encodings: list[str], model_name: str) -> ModelCardDat
     )
 
 
-def eval_results(run: Scored) -> Iterator[EvalResult]:
+def eval_results(run: ScoredSystem) -> Iterator[EvalResult]:
     """Every score of every test set, of all its pairs and of each length group that has pairs.
 
     A model index has one name for all results of the same dataset, configuration, split and revision. So a set goes by
@@ -176,7 +186,7 @@ def parts_of_corpus(where: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [leaf for part in where["corpora"] for leaf in parts_of_corpus(part)] if where.get("corpora") else [where]
 
 
-def hub_id(run: Scored, name: str | None) -> str | None:
+def hub_id(run: ScoredSystem, name: str | None) -> str | None:
     """The name, if it is one on the Hub; that of a local folder has its files among those that the run read."""
     local = any(file.startswith(f"{name}/") for file in run.settings.get("files", {}))
     return name if name and not local and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) else None

@@ -10,7 +10,7 @@ import json
 from huggingface_hub import HfApi
 
 from ..config.settings import Experiment, System
-from ..training.arguments import arguments
+from ..training.arguments import training_arguments
 from ..whole_files import write_whole
 from .card import write_card
 
@@ -23,7 +23,7 @@ def refuse_shared_repositories(experiment: Experiment) -> None:
     for system in experiment.systems.values():
         if not system.train.get("push_to_hub"):
             continue
-        repository = arguments(system.train, experiment.folder / system.name).hub_model_id
+        repository = training_arguments(system.train, experiment.folder / system.name).hub_model_id
         if (other := taken.setdefault(repository, system.name)) != system.name:
             raise ValueError(
                 f"Each system has a repository of its own, but {other} and {system.name} would both push to "
@@ -32,7 +32,7 @@ def refuse_shared_repositories(experiment: Experiment) -> None:
             )
 
 
-def pushed(experiment: Experiment, system: System) -> bool:
+def is_pushed(experiment: Experiment, system: System) -> bool:
     """Whether there is nothing, or nothing more, to push."""
     return not system.train.get("push_to_hub") or (experiment.folder / system.name / RECORD).exists()
 
@@ -40,7 +40,7 @@ def pushed(experiment: Experiment, system: System) -> bool:
 def push_system(experiment: Experiment, system: System) -> None:
     """Push a scored system's model with its card, whose examples load it from where it is pushed to."""
     folder, api = experiment.folder / system.name, HfApi()
-    args = arguments(system.train, folder)
+    args = training_arguments(system.train, folder)
     repository = api.create_repo(args.hub_model_id, private=args.hub_private_repo, exist_ok=True).repo_id
     write_card(experiment.folder, system.name, repository)
     commit = api.upload_folder(

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from ..pictures.diagnostics_figures import attention_distance_figure, loss_by_position
 from ..pictures.score_figures import bleu_by_length, gain_by_length, loss_curves, parameters_and_score
 from ..pictures.style import save_figure
-from ..results.collecting import compared_by, refuse_strangers
+from ..results.collecting import compared_by, refuse_unlike_runs
 from ..results.comparison import rows_of
 from ..results.tables import Results, csv_text, latex, length_table, markdown, overview_table, paper_table, text
 from ..whole_files import write_whole
@@ -22,7 +22,7 @@ from ..whole_files import write_whole
 def publish(results: Mapping[str, Any], folder: Path) -> str:
     """Write results.json, tables and figures to `folder`; returns the tables as text."""
     runs, comparisons = results["runs"], results["comparisons"]
-    refuse_strangers(runs)
+    refuse_unlike_runs(runs)
     write_whole(folder / "results.json", json.dumps(results))
     row_of = {name: run["row"] for name, run in runs.items()}
     rows = rows_of({name: run["tests"] for name, run in runs.items()}, row_of)

@@ -27,23 +27,25 @@ def collect(experiment: Experiment) -> dict[str, Any]:
         saved = read_json(folder / "scores.json")
         diagnoses = {test: read_json(folder / "diagnostics" / f"{test}.json") for test in saved["tests"]}
         runs[name] = (
-            {"row": system.row} | saved | {"loss": loss_log(folder / "training.jsonl"), "diagnostics": diagnoses}
+            {"row": system.row} | saved | {"loss": read_losses(folder / "training.jsonl"), "diagnostics": diagnoses}
         )
-    refuse_strangers(runs)
+    refuse_unlike_runs(runs)
     limits = [run["max_length"] for run in runs.values()]
     limit = None if None in limits else max(limits)
     for name, run in runs.items():
         samples = experiment.systems[name].score.bootstrap
-        run["beyond"] = {test: beyond(statistics_of(experiment, name, test), limit, samples) for test in run["tests"]}
+        run["beyond"] = {
+            test: scores_beyond(read_statistics(experiment, name, test), limit, samples) for test in run["tests"]
+        }
     return {
         "baseline": experiment.baseline,
         "runs": runs,
-        "comparisons": dict(compared(experiment, runs)),
+        "comparisons": dict(compare_rows(experiment, runs)),
         "paper": asdict(experiment.paper) if experiment.paper else None,
     }
 
 
-def loss_log(path: Path) -> dict[str, list[list[float]]]:
+def read_losses(path: Path) -> dict[str, list[list[float]]]:
     """[step, seconds, nats per token] of training, as label smoothing has it, and of evaluation."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return {
@@ -52,7 +54,7 @@ def loss_log(path: Path) -> dict[str, list[list[float]]]:
     }
 
 
-def beyond(statistics: Mapping[str, np.ndarray], limit: int | None, samples: int) -> dict[str, Any]:
+def scores_beyond(statistics: Mapping[str, np.ndarray], limit: int | None, samples: int) -> dict[str, Any]:
     """Corpus scores of all pairs with a source longer than `limit`, like those of a length group."""
     rows = np.flatnonzero(statistics["lengths"] > (math.inf if limit is None else limit))
     made: dict[str, Any] = {"label": "beyond", "low": (limit or 0) + 1, "high": None, "n": len(rows)}
@@ -61,16 +63,16 @@ def beyond(statistics: Mapping[str, np.ndarray], limit: int | None, samples: int
     return made
 
 
-def statistics_of(experiment: Experiment, name: str, test: str) -> dict[str, np.ndarray]:
+def read_statistics(experiment: Experiment, name: str, test: str) -> dict[str, np.ndarray]:
     path = experiment.folder / name / "statistics" / f"{test}.npz"
     try:
         with path.open("rb") as file:
             return dict(np.load(file))
     except (ValueError, EOFError, BadZipFile) as error:
-        raise not_whole(path, error) from None
+        raise cut_short(path, error) from None
 
 
-def compared(experiment: Experiment, runs: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def compare_rows(experiment: Experiment, runs: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """For each test set, the p-values of each row but the baseline's."""
     members: dict[str, list[str]] = {}
     for name, run in runs.items():
@@ -81,7 +83,7 @@ def compared(experiment: Experiment, runs: Mapping[str, Any]) -> Iterator[tuple[
     with tqdm(total=len(tests) * len(others), desc="comparing", unit="row", leave=False, disable=not others) as bar:
         for test, result in tests.items():
             statistics = {
-                row: [statistics_of(experiment, name, test) for name in names] for row, names in members.items()
+                row: [read_statistics(experiment, name, test) for name in names] for row, names in members.items()
             }
             labels = ["all", *(group["label"] for group in result["groups"])]
             found = {}
@@ -93,7 +95,7 @@ def compared(experiment: Experiment, runs: Mapping[str, Any]) -> Iterator[tuple[
             yield test, found
 
 
-def refuse_strangers(runs: Mapping[str, Any]) -> None:
+def refuse_unlike_runs(runs: Mapping[str, Any]) -> None:
     """Rows of one table have the same vocabulary and the same test sets, to the letter."""
     marks = {
         name: {"tokenizer": one["tokenizer"], **{test: r["test_set_sha256"] for test, r in one["tests"].items()}}
@@ -131,10 +133,10 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:
-        raise not_whole(path, error) from None
+        raise cut_short(path, error) from None
 
 
-def not_whole(path: Path, error: Exception) -> ValueError:
+def cut_short(path: Path, error: Exception) -> ValueError:
     return ValueError(
         f"Saved results must be whole, but {path} is not ({error}); delete it and run train.py CONFIG again, which "
         "does not train again."

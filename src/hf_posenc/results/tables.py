@@ -59,14 +59,14 @@ def length_table(
     shown = shown_scores(group for groups in entries.values() for group in groups)
     headers = ["system", *(f"{column['label']} n={column['n']}" for column in columns)]
     rows = [
-        [named(system, groups[0]), *(cell(group, shown, p_of(p_values, system, group)) for group in groups)]
+        [system_in_words(system, groups[0]), *(cell(group, shown, p_of(p_values, system, group)) for group in groups)]
         for system, groups in entries.items()
     ]
     if training_limits is not None:
         limits = checked_limits(results, training_limits)
         headers.insert(1, "trained to")
         for row, system in zip(rows, entries, strict=True):
-            row.insert(1, written_limit(limits[system]))
+            row.insert(1, limit_in_words(limits[system]))
     what = f"{test_set}, by source length in subwords: {' / '.join(name for _, name, _ in shown)}"
     return Table(headers, rows, f"{what}{legend_of(entries.values(), baseline, p_values)}")
 
@@ -79,7 +79,7 @@ def overview_table(results: Results, *, baseline: str | None = None, comparisons
     shown = shown_scores(entry for groups in entries.values() for entry in groups)
     rows = [
         [
-            named(system, groups[0]),
+            system_in_words(system, groups[0]),
             *(
                 cell(group, shown, p_of(comparisons[test] if comparisons else None, system, group))
                 for test, group in zip(columns, groups, strict=True)
@@ -106,9 +106,9 @@ def paper_table(
     """
     test_set, published = paper["test"], paper["rows"]
     first = next(iter(published.values()))
-    whole = not any(isinstance(numbers, list) for numbers in first.values())
+    by_group = any(isinstance(numbers, list) for numbers in first.values())
     all_pairs, *groups = shared_columns(results, test_set)
-    columns = [all_pairs] if whole else groups
+    columns = groups if by_group else [all_pairs]
     sizes = [f", paper n={n}" for n in paper["n"]] if paper["n"] else [""] * len(columns)
     headers = [
         "#",
@@ -122,15 +122,10 @@ def paper_table(
     rows = []
     for number, (system, numbers) in enumerate(published.items(), 1):
         tests = results[system][test_set]
-        ours = [tests["all"]] if whole else tests["groups"]
+        ours = tests["groups"] if by_group else [tests["all"]]
         cells = [bracketed(cell(group, shown, p_of(p_values, system, group)).split(" / ")) for group in ours]
-        rows.append([str(number), named(system, ours[0]), written_limit(limits[system]), "ours", *cells])
-        lists = [[numbers[metric]] if whole else numbers[metric] for metric, *_ in shown]
-        theirs = [
-            bracketed([f"{value:{form}}" for value, (*_, form) in zip(one, shown, strict=True)])
-            for one in zip(*lists, strict=True)
-        ]
-        rows.append(["", "", "", "paper", *theirs])
+        rows.append([str(number), system_in_words(system, ours[0]), limit_in_words(limits[system]), "ours", *cells])
+        rows.append(["", "", "", "paper", *published_cells(numbers, shown)])
     what = (
         f"{paper['source']}, on {test_set}, by source length in subwords: {bracketed([name for _, name, _ in shown])}"
     )
@@ -138,16 +133,25 @@ def paper_table(
     return Table(headers, rows, f"{what}{legend_of(entries, baseline, p_values)}")
 
 
+def published_cells(numbers: Mapping[str, Any], shown: list[tuple[str, str, str]]) -> list[str]:
+    """A paper's numbers of one row: of each metric one, for all pairs, or a list with one for each group."""
+    lists = [numbers[metric] if isinstance(numbers[metric], list) else [numbers[metric]] for metric, *_ in shown]
+    return [
+        bracketed([f"{value:{form}}" for value, (*_, form) in zip(one, shown, strict=True)])
+        for one in zip(*lists, strict=True)
+    ]
+
+
 def bracketed(parts: list[str]) -> str:
     first, *others = parts
     return f"{first} ({' / '.join(others)})" if others else first
 
 
-def written_limit(limit: int | None) -> str:
+def limit_in_words(limit: int | None) -> str:
     return "no limit" if limit is None else str(limit)
 
 
-def named(system: str, group: Group) -> str:
+def system_in_words(system: str, group: Group) -> str:
     return f"{system} ({group['seeds']} seeds)" if "seeds" in group else system
 
 
@@ -252,13 +256,13 @@ def shared_columns(results: Results, test_set: str) -> list[Group]:
         if sizes != expected:
             raise ValueError(
                 f"systems in one comparison must share the test set and the tokenizer, so that each group has the same "
-                f"pairs; on {test_set!r}, {first!r} has {described(expected)}, {system!r} has {described(sizes)}; "
-                "score them again with one tokenizer, or show them apart"
+                f"pairs; on {test_set!r}, {first!r} has {sizes_in_words(expected)}, {system!r} has "
+                f"{sizes_in_words(sizes)}; score them again with one tokenizer, or show them apart"
             )
     return columns[first]
 
 
-def described(sizes: list[tuple[str, int]]) -> str:
+def sizes_in_words(sizes: list[tuple[str, int]]) -> str:
     return ", ".join(f"{label} n={n}" for label, n in sizes)
 
 

@@ -54,7 +54,7 @@ class TrainingArguments(Seq2SeqTrainingArguments):
         super().__post_init__()
 
 
-def with_defaults(settings: dict[str, Any]) -> dict[str, Any]:
+def arguments_with_defaults(settings: dict[str, Any]) -> dict[str, Any]:
     """Every argument by name, ours and transformers', without making them."""
     return {argument.name: argument.default for argument in fields(TrainingArguments)} | DEFAULTS | settings
 
@@ -64,7 +64,7 @@ def repository_name(folder: Path) -> str:
     return re.sub(r"[^a-zA-Z0-9_.]+", "-", f"{folder.parent.name}-{folder.name}")
 
 
-def arguments(settings: dict[str, Any], folder: Path) -> TrainingArguments:
+def training_arguments(settings: dict[str, Any], folder: Path) -> TrainingArguments:
     """The Trainer's arguments for a run in `folder`; a ValueError if the settings do not fit together."""
     settings = {**DEFAULTS, "hub_model_id": repository_name(folder), **settings}
     if settings.get("hub_token"):

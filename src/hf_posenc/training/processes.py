@@ -47,7 +47,7 @@ def any_process(flag: bool) -> bool:
     return bool(reduce(torch.tensor(float(flag), device=processes.device), "sum") > 0)
 
 
-def refuse_difference(facts: Mapping[str, Any]) -> None:
+def refuse_unlike_processes(facts: Mapping[str, Any]) -> None:
     """A ValueError in every process if the `facts` of one are not those of the first; all of them must ask."""
     first, *others = gather_object([facts])
     for number, other in enumerate(others, start=1):
@@ -59,7 +59,7 @@ def refuse_difference(facts: Mapping[str, Any]) -> None:
             )
 
 
-def code() -> dict[str, str]:
+def running_code() -> dict[str, str]:
     """What computes: a hash of this package, and the versions of what it stands on."""
     package = b"".join(file.read_bytes() for file in sorted(Path(__file__).parents[1].rglob("*.py")))
     return {"hf_posenc": short_hash(package), "torch": torch.__version__, "transformers": transformers.__version__}

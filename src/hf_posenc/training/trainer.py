@@ -20,19 +20,20 @@ from transformers import (
     PreTrainedTokenizerBase,
     PrinterCallback,
     Seq2SeqTrainer,
+    TrainerCallback,
 )
 
 from ..data import lengths
 from ..data.batches import EpochSampler, LengthGroupedSampler, TokenBudgetSampler
 from ..modeling.translation import check_tokenizer
 from ..whole_files import short_hash
-from .arguments import TrainingArguments, arguments
+from .arguments import TrainingArguments, training_arguments
 from .callbacks import EvaluateWithinEpoch, LossLog, ProgressBar, PushedCode, StopWhenTold
 from .checkpoints import last_whole_checkpoint, mean_weights
-from .processes import any_process, refuse_difference
+from .processes import any_process, refuse_unlike_processes
 from .sharding import shard_by_layers, with_weights
 
-ELSEWHERE = "Training stops because the loss of another process is not to be trained on; its message says more."
+STOPPED_ELSEWHERE = "Training stops because the loss of another process is not to be trained on; its message says more."
 WORSE_THAN_GUESSING = 10  # times the loss of a uniform guess: what has exploded does not come back
 
 
@@ -52,7 +53,7 @@ def train(
 
     `bar` is the line of the progress bar, for systems that train side by side.
     """
-    args, stop = arguments(settings, folder), StopWhenTold()
+    args, stop = training_arguments(settings, folder), StopWhenTold()
     trainer = LengthTrainer(
         model=model,
         args=args,
@@ -61,38 +62,42 @@ def train(
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
         processing_class=tokenizer,
         compute_metrics=perplexity,
-        callbacks=[ProgressBar(name, bar), LossLog(folder / "training.jsonl"), PushedCode(), stop],
+        callbacks=[ProgressBar(name, bar), LossLog(folder / "training.jsonl"), PushedCode(), stop, *asked_for(args)],
     )
     trainer.remove_callback(PrinterCallback)
-    if args.evaluations_per_epoch is not None:
-        trainer.add_callback(EvaluateWithinEpoch(args.evaluations_per_epoch))
-    if args.early_stopping_patience is not None:
-        trainer.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
     if trainer.is_fsdp_enabled:
         shard_by_layers(model, trainer.accelerator.state.fsdp_plugin)
     checkpoint = last_whole_checkpoint(folder / "checkpoints")
-    refuse_difference(
-        {
-            "tokenizer": short_hash(tokenizer.to_str()),
-            "training pairs": lengths_of(pairs),
-            "validation pairs": None if validation is None else lengths_of(validation),
-            "checkpoint": checkpoint,
-        }
-    )
+    data = {"training pairs": pairs, "validation pairs": validation}
+    hashes = {name: lengths_hash(one) for name, one in data.items() if one is not None}
+    refuse_unlike_processes({"tokenizer": short_hash(tokenizer.to_str()), **hashes, "checkpoint": checkpoint})
     result = trainer.train(resume_from_checkpoint=checkpoint)
     trainer.accelerator.wait_for_everyone()  # the first process has written everything
     if stop.stopped:
         raise SystemExit(f"SIGTERM stopped {name} at step {result.global_step}; the same command goes on from there.")
-    if args.average_checkpoints is None:
-        weights = trainer.accelerator.get_state_dict(trainer.model)
-    else:
-        weights = mean_weights(folder / "checkpoints", args.average_checkpoints)
     seconds = json.loads((folder / "training.jsonl").read_text(encoding="utf-8").splitlines()[-1])["seconds"]
     facts = {"steps": result.global_step, "seconds": seconds, "loss": result.training_loss}
-    return with_weights(model, weights), facts | {"processes": args.world_size}
+    return with_weights(model, trained_weights(trainer)), facts | {"processes": args.world_size}
 
 
-def lengths_of(pairs: Dataset) -> str:
+def asked_for(args: TrainingArguments) -> list[TrainerCallback]:
+    """The callbacks for which there is an argument."""
+    callbacks: list[TrainerCallback] = []
+    if args.evaluations_per_epoch is not None:
+        callbacks.append(EvaluateWithinEpoch(args.evaluations_per_epoch))
+    if args.early_stopping_patience is not None:
+        callbacks.append(EarlyStoppingCallback(args.early_stopping_patience))
+    return callbacks
+
+
+def trained_weights(trainer: Seq2SeqTrainer) -> dict[str, Tensor]:
+    """Those at the end, gathered, or the mean of the last checkpoints'."""
+    if trainer.args.average_checkpoints is None:
+        return trainer.accelerator.get_state_dict(trainer.model)
+    return mean_weights(Path(trainer.args.output_dir), trainer.args.average_checkpoints)
+
+
+def lengths_hash(pairs: Dataset) -> str:
     """How many pairs, and a hash of their lengths."""
     return f"{len(pairs)} {short_hash(lengths(pairs, 'source').tobytes() + lengths(pairs, 'target').tobytes())}"
 
@@ -152,7 +157,7 @@ class LengthTrainer(Seq2SeqTrainer):
         loss = super().training_step(model, inputs, num_items_in_batch)
         bad = not loss <= WORSE_THAN_GUESSING * math.log(self.model.config.decoder_vocab_size)
         if any_process(bad):  # all of them stop, before any of them has made a step of it and saved it
-            raise FloatingPointError(self.accident(float(loss), **described) if bad else ELSEWHERE)
+            raise FloatingPointError(self.accident(float(loss), **described) if bad else STOPPED_ELSEWHERE)
         return loss
 
     def accident(self, loss: float, input_ids: Tensor, labels: Tensor) -> str:
