@@ -54,16 +54,10 @@ def model_card(run_folder: Path, system: str, repository: str | None = None) -> 
 
     A FileNotFoundError if a file is missing, a ValueError if one is not whole or does not go with the others.
     """
-<<<<<<< HEAD
-    run, repository = scored(run_folder / system), repository or system
+    run, repository = read_system(run_folder / system), repository or system
     named = {side: parts_of(run.config[field]) for side, field in SIDES.items() if field in run.config}
     sides = {side: names for side, names in named.items() if side != "cross" or acting(names)}
     used = {name: POSITION_ENCODINGS[name] for names in sides.values() for name in names}
-=======
-    run, repository = read_system(run_folder / system), repository or system
-    sides = {side: run.config[field] for side, field in SIDES.items() if field in run.config}
-    used = {name: POSITION_ENCODINGS[name] for sum_ in sides.values() for name in parts_of(sum_)}
->>>>>>> rooms
     model = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[CONFIG_MAPPING[run.config["model_type"]]]
     modules = dict.fromkeys([model.__module__, *(entry.encoding.__module__ for entry in used.values())])
     references = dict.fromkeys([*model.references, *(one for entry in used.values() for one in entry.references)])
@@ -85,16 +79,12 @@ def model_card(run_folder: Path, system: str, repository: str | None = None) -> 
     )
 
 
-<<<<<<< HEAD
 def acting(names: list[str]) -> bool:
     """Whether anything is done in attention."""
     return any(POSITION_ENCODINGS[name].acts_in_attention for name in names)
 
 
-def scored(folder: Path) -> Scored:
-=======
 def read_system(folder: Path) -> ScoredSystem:
->>>>>>> rooms
     """The files of a scored system, each whole and all of one run."""
     settings = read_whole(folder / "settings.yaml", "data", "model", "train", "score")
     scores = read_whole(folder / "scores.json", "training", "tests")
