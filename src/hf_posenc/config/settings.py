@@ -1,4 +1,4 @@
-"""What a config file comes to: plain values, checked by config.py."""
+"""What a config file comes to: plain values, checked by loading.py."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

@@ -12,7 +12,7 @@
                          scores.json        the result; a system that has it is finished
                          model/README.md    the model card, made of all this
                          pushed.json        with train.push_to_hub: the repository, and the commit that has the card
-    runs/<name>/results.json, tables, figures: report.py
+    runs/<name>/results.json, tables, figures: results/collecting.py and publish/report.py
 
 Whatever is there already and belongs to the same settings is used as it is, so an interrupted run goes on where it was.
 """

@@ -1,6 +1,6 @@
 """Attention weights to figures: a picture for each layer, a panel for each head, with the tokens on its axes.
 
-Pure functions from the maps of attention_maps.py to matplotlib figures, in the look of plots.py.
+Pure functions from the maps of attention_maps.py to matplotlib figures.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

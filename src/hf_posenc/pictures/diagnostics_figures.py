@@ -1,6 +1,6 @@
 """Saved diagnoses to figures: pure functions from what `diagnostics.diagnose` returned to matplotlib figures.
 
-`results[system]` is a system's diagnosis, read back from JSON; all are of the same pairs. The look is that of plots.py.
+`results[system]` is a system's diagnosis, read back from JSON; all are of the same pairs.
 """
 
 from collections.abc import Mapping

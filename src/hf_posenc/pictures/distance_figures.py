@@ -1,7 +1,7 @@
 """What an encoding does by distance to figures: pure functions from arrays of encoding_values.py to matplotlib figures.
 
 Distances S are key minus query, in tokens: negative ones lie before the query. L layers, N queries, H heads, K width
-of a head. The look is that of plots.py and encoding_plots.py.
+of a head.
 """
 
 from typing import Any
