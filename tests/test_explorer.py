@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+import json
 import math
 import os
 import re
@@ -49,6 +50,8 @@ from hf_posenc.tables import Table
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results" / "quickstart" / "results.json"
 SENTENCE = "Ein Hund."
+# Where a run's results hold something for each test set.
+OF_TESTS = ("tests", "beyond", "diagnostics")
 
 
 def of(*encodings: str, **sizes: Any) -> Subjects:
@@ -333,7 +336,28 @@ def test_attention_is_the_models_and_its_rows_sum_to_one(run: Run):
 def test_the_table_and_the_figures_are_those_of_the_report(run: Run):
     (test,) = scored_on(run)
     assert table(run, test).rows[0][2] == "38.4 ±4.9 / 90.1 ±11.1 / 1.08"
-    assert {"loss", "bleu-by-length", "gain-by-length"} <= {name for name, _ in run_figures(run, test)}
+    made = run_figures(run, test)
+    assert {"loss", "bleu-by-length", "gain-by-length"} <= set(made)
+    assert {f"{one.name}.png" for one in made.values()} == {path.name for path in RESULTS.parent.glob("*.png")}
+    for one in made.values():
+        assert one.look_for.endswith(".") and one.draw().axes
+
+
+def test_a_figure_is_of_the_test_set_that_is_chosen(tmp_path: Path):
+    """Also where one test set's name ends in another's."""
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    (test,) = results["comparisons"]
+    names = ("news", "old-news", "loss")
+    for scores in (results["comparisons"], *(run[part] for run in results["runs"].values() for part in OF_TESTS)):
+        scores |= dict.fromkeys(names, scores.pop(test))
+    (tmp_path / "results.json").write_text(json.dumps(results | {"paper": None}), encoding="utf-8")
+    run = Run(tmp_path)
+    assert scored_on(run) == list(names)
+    kinds = ["loss", "bleu-by-length", "gain-by-length", "parameters", "loss-by-position", "attention-distance"]
+    for name in names:
+        made = run_figures(run, name)
+        assert list(made) == kinds
+        assert [one.test_set for one in made.values()] == [None, *[name] * 5]
 
 
 def test_a_folder_without_results_or_models(tmp_path: Path):

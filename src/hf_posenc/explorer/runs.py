@@ -2,7 +2,7 @@
 to, and the run's tables and figures. Without a run, small untrained models stand in for trained ones.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +25,7 @@ from ..modeling.configuration_rnn_nmt import RnnNmtConfig
 from ..modeling.positions import POSITION_ENCODINGS
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..plots import FONT_SIZE, WIDTH_INCHES
-from ..report import compared_by, figures, read_results
+from ..report import ReportFigure, compared_by, figures, read_results
 from ..tables import HOOKS, Table, length_table
 from .choice import checked_number
 
@@ -34,17 +34,6 @@ KINDS = ("encoder", "decoder", "cross")
 # More tokens than this are numbered and not written beside an attention map.
 WRITTEN = 45
 LOADED = 12
-
-# What to look at in each figure of a run.
-LOOK_FOR = {
-    "loss": "Look at how fast each system learns, by step and by minute; systems trained side by side share a machine.",
-    "bleu-by-length": "Look right of the line, where training ended: which system falls first and which falls least, "
-    "whether the intervals leave that to chance, and below, which one stops too early or runs on.",
-    "gain-by-length": "Look at filled markers alone: there the difference from the baseline is hardly chance.",
-    "parameters": "Look at whether the better system on longer inputs is merely the larger one.",
-    "loss-by-position": "Look at where a line leaves the others: up to there the right words so far tell the next one.",
-    "attention-distance": "Look at open marks that leave full ones: heads that look elsewhere once inputs are longer.",
-}
 
 
 @dataclass(frozen=True)
@@ -266,11 +255,7 @@ def row_of(run: Run) -> dict[str, str]:
     return {name: one["row"] for name, one in run.results()["runs"].items()}
 
 
-def run_figures(run: Run, test_set: str) -> Iterator[tuple[str, Figure]]:
-    """The run's figures that are of no test set or of this one, by a name without it."""
-    others = [f"-{test}" for test in scored_on(run) if test != test_set]
-    for name, figure in figures(run.results(), rows(run), row_of(run)):
-        if name.endswith(f"-{test_set}"):
-            yield name.removesuffix(f"-{test_set}"), figure
-        elif not name.endswith(tuple(others)):
-            yield name, figure
+def run_figures(run: Run, test_set: str) -> dict[str, ReportFigure]:
+    """The run's figures that are of no test set or of this one, by their kind."""
+    made = figures(run.results(), rows(run), row_of(run))
+    return {one.kind: one for one in made if one.test_set in (None, test_set)}

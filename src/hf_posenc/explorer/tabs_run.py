@@ -11,7 +11,6 @@ from .html import figure_html, note, problem, table_html, translation_html
 from .live import RAW, live, offered, readable
 from .runs import (
     KINDS,
-    LOOK_FOR,
     MOST_BEAMS,
     MOST_TIMES,
     Run,
@@ -121,14 +120,13 @@ def compare_tab(run: Run, viewport: gr.Number) -> dict[str, Any]:
         def made() -> list:
             tests = scored_on(run)
             at = test if test in tests else tests[0]
-            figures = dict(run_figures(run, at))
-            name = which if which in figures else next((one for one in figures if "length" in one), next(iter(figures)))
-            html = table_html(table(run, at)) + figure_html(
-                figures[name], LOOK_FOR.get(name, ""), f"{name} on {at}", narrow
-            )
+            figures = run_figures(run, at)
+            kind = which if which in figures else next(kind for kind, one in figures.items() if one.test_set)
+            one = figures[kind]
+            html = table_html(table(run, at)) + figure_html(one.draw(), one.look_for, one.name, narrow)
             return [
                 offered(test, at, choices=pairs_of(tests), visible=len(tests) > 1),
-                offered(which, name, choices=pairs_of(figures), visible=True),
+                offered(which, kind, choices=pairs_of(figures), visible=True),
                 html,
             ]
 
