@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import REGISTERED, SUMS, TEXTS_VOCABULARY, tiny_model
+from matplotlib.figure import Figure
 from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from PIL import Image
 from transformers import BartConfig
@@ -45,6 +46,7 @@ from hf_posenc.explorer.runs import (
 )
 from hf_posenc.explorer.steps import formula_of, step, wave_of
 from hf_posenc.figure_subjects import Extent, new_subjects
+from hf_posenc.figures import Drawing
 from hf_posenc.tables import Table
 
 ROOT = Path(__file__).parent.parent
@@ -71,7 +73,15 @@ def test_every_encoding_is_drawn_by_the_hooks_it_has(encodings, side):
         assert ("Scores" in made) == ("score_bias" in hooks)
         assert bool({"Heat map", "Influence"} & set(made)) == ("embed" in hooks)
         for picture in made.values():
-            assert picture.caption.endswith(".") and picture.draw().axes
+            assert picture.look_for.endswith(".") and picture.draw().axes
+
+
+def test_a_new_figure_of_an_encoding_brings_its_caption_with_it(monkeypatch):
+    new = Drawing("Mirrored", "Look twice.", Figure)
+    monkeypatch.setattr("hf_posenc.figures.of_scores", lambda _: {"mirror-all": new})
+    assert pictures(of("relative"), 16)["Mirrored"] == new
+    with pytest.raises(TypeError, match="look_for"):
+        Drawing("Mirrored", draw=Figure)
 
 
 def test_pictures_are_of_as_many_positions_as_are_chosen():
@@ -183,7 +193,7 @@ def test_what_is_costly_is_drawn_of_fewer_tokens():
     made = pictures(of("lstm", width=32, heads=1, knobs=(("lstm_hidden_size", 1024),)), 24)["Influence"]
     tokens = readable_tokens(of("lstm", width=32, heads=1, knobs=(("lstm_hidden_size", 1024),))["influence"], 24)
     assert 4 < tokens < 16
-    assert made.caption.endswith(f"drawn at D = 24 and {tokens} tokens.")
+    assert made.look_for.endswith(f"drawn at D = 24 and {tokens} tokens.")
 
 
 @pytest.mark.parametrize("width", [1, 7, 50])
