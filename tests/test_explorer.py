@@ -699,6 +699,23 @@ class TestPage:
                 assert picture.size[0] == WIDTHS[width][0], "nothing reaches past the screen"
             assert page.evaluate("document.documentElement.scrollWidth") <= WIDTHS[width][0]
 
+    @pytest.mark.parametrize(("width", "margins"), [("desktop", (96, 1184)), ("phone", (10, 380))])
+    def test_every_tab_is_as_wide_and_a_table_keeps_within_it(self, address, opened, width, margins):
+        page = opened(address, width)
+        ends = "one => [one.getBoundingClientRect().left, one.getBoundingClientRect().right]"
+        for name, ready in (("See", "#see img"), ("Step", "#step img"), ("Translate", ""), ("Compare", "#compare img")):
+            tab(page, name)
+            if ready:
+                page.locator(ready).first.wait_for()
+            panel = page.get_by_role("tabpanel").locator("visible=true")
+            assert panel.evaluate(ends) == pytest.approx(margins, abs=1), name
+        left, right = page.locator("#compare .scroll").evaluate(ends)
+        assert margins[0] <= left < right <= margins[1]
+        if width == "phone":  # where it is scrolled
+            page.locator("#compare .scroll").evaluate("box => box.scrollLeft = box.scrollWidth")
+        assert page.locator("#compare th").last.evaluate(ends)[1] <= right + 1, "the last column is seen"
+        assert page.locator("#compare td").first.evaluate(ends)[0] >= left, "and beside it whose row it is"
+
     def test_a_space_runs_with_what_its_folder_holds(self, run_folder, opened, tmp_path):
         for source, to in (("space", ""), ("src/hf_posenc", "hf_posenc")):
             shutil.copytree(ROOT / source, tmp_path / "space" / to, dirs_exist_ok=True)
