@@ -13,6 +13,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from PIL import Image
 from transformers import BartConfig
 
 from hf_posenc import POSITION_ENCODINGS, PositionEncoding, register_position_encoding, sinusoids
+from hf_posenc.attention_maps import attention_maps
+from hf_posenc.attention_plots import attention_figures
 from hf_posenc.encoding_values import added_vectors
 from hf_posenc.explorer import drawing
 from hf_posenc.explorer.choice import Choice, Subjects, has_sides, in_words, needs_heads, subjects_of
@@ -36,7 +39,7 @@ from hf_posenc.explorer.runs import (
     Run,
     Translated,
     attention,
-    attention_figure,
+    head_figure,
     joined,
     run_figures,
     scored_on,
@@ -333,14 +336,45 @@ def test_attention_is_the_models_and_its_rows_sum_to_one(run: Run):
     for kind, one in maps.items():
         assert one.weights.shape[2:] == (len(one.queries), len(one.keys))
         np.testing.assert_allclose(one.weights.sum(-1), 1, atol=1e-5)
-        assert attention_figure(maps, "relative", kind, 2, 1)
+        assert head_figure(maps, "relative", kind, 2, 1)
     assert np.triu(maps["decoder"].weights[0, 0], 1).max() == 0, "nobody looks ahead"
     assert set(attention(run, "rnn", SENTENCE, "Hund")) == {"cross"}
     for layer, head in ((0, 1), (9, 1), (1, 99)):
         with pytest.raises(ValueError, match="attention must be a whole number"):
-            attention_figure(maps, "relative", "cross", layer, head)
+            head_figure(maps, "relative", "cross", layer, head)
     with pytest.raises(ValueError, match="has no attention of the kind"):
-        attention_figure({}, "rnn", "encoder", 1, 1)
+        head_figure({}, "rnn", "encoder", 1, 1)
+
+
+def test_attention_is_that_of_the_command_line(run: Run, monkeypatch: pytest.MonkeyPatch):
+    """The same arrays and labels of the same translation, and the same panel with a head's number above it."""
+    model, tokenizer = run.loaded("relative")
+    written = torch.tensor([[model.config.decoder_start_token_id, *tokenizer(text_target="Zwei Hunde.")["input_ids"]]])
+    monkeypatch.setattr("transformers.GenerationMixin.generate", lambda *_, **__: written)
+    translation, expected = attention_maps(model, tokenizer, SENTENCE)
+    maps = attention(run, "relative", SENTENCE, translation)
+    for kind, one in expected.items():
+        np.testing.assert_array_equal(maps[kind].weights, one.weights)
+        assert asdict(maps[kind]) | {"weights": None} == asdict(one) | {"weights": None}
+    printed = dict(attention_figures(expected))["attention-cross-layer-2"].axes[2]
+    (panel, _) = head_figure(maps, "relative", "cross", 2, 3).axes
+    np.testing.assert_array_equal(panel.images[0].get_array(), printed.images[0].get_array())
+    for look in ("get_title", "get_aspect"):
+        assert getattr(panel, look)() == getattr(printed, look)()
+    for drawn, tokens in ((panel.get_xticklabels(), "keys"), (panel.get_yticklabels(), "queries")):
+        assert [text.get_text() for text in drawn] == getattr(expected["cross"], tokens)
+        assert not any(text.get_parse_math() for text in drawn)
+
+
+def test_more_tokens_than_have_space_are_numbered_and_the_others_keep_theirs(run: Run):
+    maps = attention(run, "relative", " ".join(["Hund"] * 60), "Zwei Hunde und zwei Kinder im Schnee.")
+    panel, _ = (figure := head_figure(maps, "relative", "cross", 1, 1)).axes
+    assert panel.get_xlim()[1] > 100 and len(panel.get_xticks()) < 20
+    assert len(panel.get_yticks()) == len(maps["cross"].queries) > 15
+    png(figure)
+    assert panel.get_window_extent().height / figure.dpi / len(panel.get_yticks()) > 0.12, "inches of a label"
+    narrow, _ = head_figure(maps, "relative", "decoder", 1, 1, written=3).axes
+    assert len(narrow.get_yticks()) != len(maps["decoder"].queries)
 
 
 def test_the_table_and_the_figures_are_those_of_the_report(run: Run):

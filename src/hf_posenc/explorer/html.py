@@ -78,9 +78,13 @@ def cell_html(cell: str) -> str:
     return f"<td>{' '.join(f'<span>{escape(score)}</span>' for score in cell.split(' / '))}</td>"
 
 
+def is_narrow(viewport: Any) -> bool:
+    return bool(viewport) and viewport < NARROW
+
+
 def figure_html(figure: Figure, caption: str, name: str, viewport: Any) -> str:
     """A figure in the page, with what to look at below it; drawn smaller for a narrow page, so that its text is not."""
-    if viewport and viewport < NARROW:
+    if is_narrow(viewport):
         figure.set_size_inches(NARROW_INCHES, max(0.8 * float(figure.get_figheight()), 3.0))
         if title := figure.get_suptitle():
             lines = (textwrap.fill(line, NARROW_TITLE) for line in title.splitlines())

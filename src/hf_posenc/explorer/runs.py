@@ -14,25 +14,24 @@ import transformers
 from matplotlib.figure import Figure
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from ..attention_maps import AttentionMap, marked, pieces
+from ..attention_maps import AttentionMap, maps_of
+from ..attention_plots import attention_figure
 from ..checkpoints import check_weights
 from ..comparison import rows_of
-from ..encoding_plots import AMOUNTS, colour_bar, heat_map, label, titled
 from ..figure_subjects import Extent, Subject, new_model, trained_subjects
 from ..generator import generate_pairs
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_rnn_nmt import RnnNmtConfig
 from ..modeling.positions import POSITION_ENCODINGS
 from ..modeling.tokenization_posenc import PosEncTokenizer
-from ..plots import FONT_SIZE, WIDTH_INCHES
 from ..report import ReportFigure, compared_by, figures, read_results
 from ..tables import HOOKS, Table, length_table
 from .choice import checked_number
 
 MOST_TOKENS, MOST_TIMES, MOST_BEAMS, MOST_CHARACTERS = 400, 10, 10, 20000
 KINDS = ("encoder", "decoder", "cross")
-# More tokens than this are numbered and not written beside an attention map.
-WRITTEN = 45
+# More tokens than this are numbered and not written beside an attention map, on a page and on a narrow one.
+WRITTEN, WRITTEN_NARROW = 45, 18
 LOADED = 12
 
 
@@ -81,7 +80,7 @@ class Run:
 
     def _load(self, system: str) -> tuple[Any, Any]:
         if self.folder is None:
-            return eager(new_model(demonstrations()[system])), demonstration_tokenizer()
+            return new_model(demonstrations()[system]).eval(), demonstration_tokenizer()
         folder = self.folder_of(system)
         families = (PosEncConfig.model_type, RnnNmtConfig.model_type)
         if (found := AutoConfig.from_pretrained(folder).model_type) not in families:
@@ -90,7 +89,7 @@ class Run:
                 f"model_type {found!r}; choose another system."
             )
         check_weights(folder)
-        return eager(AutoModelForSeq2SeqLM.from_pretrained(folder)), AutoTokenizer.from_pretrained(folder)
+        return AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
 
     def _subjects(self, system: str, side: str) -> dict[str, Subject]:
         """The trained encodings of one side of a system."""
@@ -115,12 +114,6 @@ class Run:
                 "`python -m hf_posenc explorer runs/quickstart`, after `make quickstart`."
             )
         return read_results(self.folder)
-
-
-def eager(model: Any) -> Any:
-    """Other back ends do not return the weights of every encoding."""
-    model.eval().set_attn_implementation("eager")
-    return model
 
 
 @lru_cache(maxsize=1)
@@ -188,53 +181,25 @@ def translated(run: Run, system: str, source: str, beams: int) -> Translated:
         return Translated(problem=str(error))
 
 
-@torch.no_grad()
 def attention(run: Run, system: str, source: str, target: str) -> dict[str, AttentionMap]:
-    """What a system attends to where it reads `source` and writes `target`; a map is missing where it has none."""
+    """Where a system looks while it reads `source` and writes `target`; a map is missing where it has none."""
     model, tokenizer = run.loaded(system)
-    ids = tokenizer([source], return_tensors="pt")["input_ids"]
-    labels = torch.tensor(tokenizer(text_target=[target])["input_ids"])
-    longest = model.config.longest_target
-    labels = labels if longest is None else labels[:, :longest]
-    decoder_ids = model.prepare_decoder_input_ids_from_labels(labels)
+    inputs = tokenizer([source], return_tensors="pt", truncation=False)
+    ids = tokenizer(text_target=target, truncation=False)["input_ids"][: model.config.longest_target]
     with run.lock:
-        outputs = model(ids, decoder_input_ids=decoder_ids, use_cache=False, output_attentions=True)
-    read = marked([str(token) for token in tokenizer.convert_ids_to_tokens(ids[0])])
-    written = marked(pieces(tokenizer, [decoder_ids[0, 0].item(), *labels[0].tolist()]))
-    given: dict[str, Any] = {
-        "encoder": (outputs.encoder_attentions, read, read, "token read", "token it looks at"),
-        "decoder": (outputs.decoder_attentions, written[1:], written[:-1], "token written", "token read before"),
-        "cross": (outputs.cross_attentions, written[1:], read, "token written", "source token it looks at"),
-    }
-    return {
-        kind: AttentionMap(torch.stack([one[0] for one in weights]).double().numpy(), *names)
-        for kind, (weights, *names) in given.items()
-        if weights
-    }
+        return maps_of(model, tokenizer, inputs, torch.tensor([model.config.decoder_start_token_id, *ids]))
 
 
-def attention_figure(maps: dict[str, AttentionMap], system: str, kind: str, layer: int, head: int) -> Figure:
+def head_figure(
+    maps: dict[str, AttentionMap], system: str, kind: str, layer: int, head: int, *, written: int = WRITTEN
+) -> Figure:
     """One head's map; layers and heads count from 1. A ValueError for one that the system does not have."""
     if kind not in maps:
         raise ValueError(f"{system} has no attention of the kind {kind!r}; choose from {', '.join(maps) or 'none'}.")
-    chosen = maps[kind]
-    layer = checked_number(f"The layer of {system}'s {kind} attention", layer, 1, len(chosen.weights))
-    head = checked_number(f"The head of {system}'s {kind} attention", head, 1, chosen.weights.shape[1])
-    weights_QS = chosen.weights[layer - 1, head - 1]
-    rows, columns = weights_QS.shape
-    height = min(6.5, 1.6 + 5.0 * rows / max(columns, rows, 12))
-    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
-    axes = figure.subplots()
-    image = heat_map(axes, weights_QS, limit=None, cmap=AMOUNTS, vmin=0.0, vmax=max(1e-6, float(weights_QS.max())))
-    label(axes, chosen.keys_are, chosen.queries_are)
-    if columns <= WRITTEN:
-        axes.set_xticks(range(columns), chosen.keys, rotation=90, fontsize=FONT_SIZE - 1)
-    if rows <= WRITTEN:
-        axes.set_yticks(range(rows), chosen.queries, fontsize=FONT_SIZE - 1)
-    for name in (*axes.get_xticklabels(), *axes.get_yticklabels()):
-        name.set_parse_math(False)  # a dollar sign in a token begins no formula
-    colour_bar(figure, image, axes, "weight")
-    return titled(figure, f"{system}: {kind} attention, layer {layer}, head {head}")
+    layers, heads = maps[kind].weights.shape[:2]
+    layer = checked_number(f"The layer of {system}'s {kind} attention", layer, 1, layers)
+    head = checked_number(f"The head of {system}'s {kind} attention", head, 1, heads)
+    return attention_figure(maps[kind], kind, layer, head=head, written=written, of=system)
 
 
 def scored_on(run: Run) -> list[str]:

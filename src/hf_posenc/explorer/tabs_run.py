@@ -7,15 +7,17 @@ from typing import Any
 import gradio as gr
 
 from .controls import pairs_of, slider
-from .html import figure_html, note, problem, table_html, translation_html
+from .html import figure_html, is_narrow, note, problem, table_html, translation_html
 from .live import RAW, live, offered, readable
 from .runs import (
     KINDS,
     MOST_BEAMS,
     MOST_TIMES,
+    WRITTEN,
+    WRITTEN_NARROW,
     Run,
     attention,
-    attention_figure,
+    head_figure,
     joined,
     run_figures,
     scored_on,
@@ -80,7 +82,8 @@ def translate_tab(run: Run, viewport: gr.Number) -> None:
             which = kind if kind in maps else list(maps)[-1]
             layers, heads = maps[which].weights.shape[:2]
             at, of = min(int(layer or 1), layers), min(int(head or 1), heads)
-            figure = attention_figure(maps, chosen, which, at, of)
+            written = WRITTEN_NARROW if is_narrow(narrow) else WRITTEN
+            figure = head_figure(maps, chosen, which, at, of, written=written)
             caption = (
                 "A row is what one token looks at, and its weights sum to 1. Look for diagonals, which follow the "
                 "order, for columns that every row looks at, and for where the diagonal is lost as the input grows."
