@@ -26,7 +26,7 @@ from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from PIL import Image
 from transformers import BartConfig
 
-from hf_posenc import POSITION_ENCODINGS, PositionEncoding, register_position_encoding, sinusoids
+from hf_posenc import POSITION_ENCODINGS, PositionEncoding, explorer, register_position_encoding, sinusoids
 from hf_posenc.attention_maps import attention_maps
 from hf_posenc.attention_plots import attention_figures
 from hf_posenc.encoding_values import added_vectors
@@ -428,6 +428,13 @@ def test_what_people_write_is_no_html():
     written += table_html(Table([evil], [[evil]], evil))
     written += figure_html(pictures(of("sinusoidal"), 16)["Curves"].draw(), evil, f'"{evil}', 1000)
     assert "<script>" not in written and written.count("&lt;script&gt;") >= 6
+
+
+def test_the_modules_that_know_gradio_are_those_it_says():
+    modules = Path(explorer.__file__).parent.glob("*.py")
+    knowing = {path.name for path in modules if "import gradio" in path.read_text(encoding="utf-8")}
+    (says,) = (part for part in explorer.__doc__.split(";") if "gradio" in part)
+    assert set(re.findall(r"`(\w+\.py)`", says)) == knowing
 
 
 # From here on: in a browser.

@@ -47,13 +47,11 @@ class Translated:
 
 class Run:
     """The models of a run's folder, or untrained ones where there is no folder. Models are loaded when they are asked
-    for, never changed, and shared by everyone who looks at the page; one translates at a time."""
+    for, left as they were, and shared by everyone who looks at the page; one computes at a time."""
 
     def __init__(self, folder: Path | None = None) -> None:
         if folder is not None and not folder.is_dir():
-            raise ValueError(
-                f"RUN_FOLDER is the folder of a run, but {folder} is none; name one, such as runs/quickstart."
-            )
+            raise ValueError(f"RUN is the folder of a run, but {folder} is none; name one, such as runs/quickstart.")
         self.folder, self.lock = folder, Lock()
         self.load = lru_cache(maxsize=LOADED)(self._load)
         self.subjects = lru_cache(maxsize=LOADED)(self._subjects)
