@@ -27,7 +27,8 @@ from hf_posenc import (
 from hf_posenc.__main__ import main
 from hf_posenc.pictures.attention_figures import attention_figures
 from hf_posenc.pictures.attention_maps import attention_maps
-from hf_posenc.pictures.encoding_figures import draw, figures
+from hf_posenc.pictures.drawn_files import draw
+from hf_posenc.pictures.encoding_figures import figures
 from hf_posenc.pictures.encoding_values import wavelengths
 from hf_posenc.pictures.style import save_figure
 from hf_posenc.pictures.subjects import Extent, Subject, new_subjects, trained_subjects

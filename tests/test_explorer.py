@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+import json
 import math
 import os
 import re
@@ -12,6 +13,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import REGISTERED, SUMS, TEXTS_VOCABULARY, tiny_model
+from matplotlib.figure import Figure
 from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from PIL import Image
 from transformers import BartConfig
 
-from hf_posenc import POSITION_ENCODINGS, PositionEncoding, register_position_encoding, sinusoids
+from hf_posenc import PositionEncoding, explorer, register_position_encoding, sinusoids
 from hf_posenc.explorer import drawing
 from hf_posenc.explorer.choice import Choice, Subjects, has_sides, in_words, needs_heads, subjects_of
 from hf_posenc.explorer.drawing import png
@@ -33,7 +36,7 @@ from hf_posenc.explorer.runs import (
     Run,
     Translated,
     attention,
-    attention_figure,
+    head_figure,
     joined,
     run_figures,
     scored_on,
@@ -41,7 +44,10 @@ from hf_posenc.explorer.runs import (
     table,
     translate,
 )
-from hf_posenc.explorer.steps import formula_of, step, wave_of
+from hf_posenc.explorer.steps import step, wave_of
+from hf_posenc.pictures.attention_figures import attention_figures
+from hf_posenc.pictures.attention_maps import attention_maps
+from hf_posenc.pictures.encoding_figures import Drawing
 from hf_posenc.pictures.encoding_values import added_vectors
 from hf_posenc.pictures.subjects import Extent, new_subjects
 from hf_posenc.results.tables import Table
@@ -49,6 +55,8 @@ from hf_posenc.results.tables import Table
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results" / "quickstart" / "results.json"
 SENTENCE = "Ein Hund."
+# Where a run's results hold something for each test set.
+OF_TESTS = ("tests", "beyond", "diagnostics")
 
 
 def of(*encodings: str, **sizes: Any) -> Subjects:
@@ -64,11 +72,19 @@ def test_every_encoding_is_drawn_by_the_hooks_it_has(encodings, side):
     for positions in (16, 70):
         made = pictures(subjects, positions)
         assert bool(made) == bool(hooks)
-        assert {"Turning"} & set(made) == ({"Turning"} if "rotate" in hooks else set())
+        assert {"Turning"} & set(made) == ({"Turning"} if "rotate_queries" in hooks else set())
         assert ("Scores" in made) == ("score_bias" in hooks)
         assert bool({"Heat map", "Influence"} & set(made)) == ("embed" in hooks)
         for picture in made.values():
-            assert picture.caption.endswith(".") and picture.draw().axes
+            assert picture.look_for.endswith(".") and picture.draw().axes
+
+
+def test_a_new_figure_of_an_encoding_brings_its_caption_with_it(monkeypatch):
+    new = Drawing("Mirrored", "Look twice.", Figure)
+    monkeypatch.setattr("hf_posenc.pictures.encoding_figures.of_scores", lambda _: {"mirror-all": new})
+    assert pictures(of("relative"), 16)["Mirrored"] == new
+    with pytest.raises(TypeError, match="look_for"):
+        Drawing("Mirrored", draw=Figure)
 
 
 def test_pictures_are_of_as_many_positions_as_are_chosen():
@@ -180,7 +196,7 @@ def test_what_is_costly_is_drawn_of_fewer_tokens():
     made = pictures(of("lstm", width=32, heads=1, knobs=(("lstm_hidden_size", 1024),)), 24)["Influence"]
     tokens = readable_tokens(of("lstm", width=32, heads=1, knobs=(("lstm_hidden_size", 1024),))["influence"], 24)
     assert 4 < tokens < 16
-    assert made.caption.endswith(f"drawn at D = 24 and {tokens} tokens.")
+    assert made.look_for.endswith(f"drawn at D = 24 and {tokens} tokens.")
 
 
 @pytest.mark.parametrize("width", [1, 7, 50])
@@ -213,11 +229,10 @@ def test_a_turned_unit_is_cosine_and_sine():
     assert f"{math.cos(5):+.6f} in channel 0, {math.sin(5):+.6f} in channel 1" in line
 
 
-def test_the_formula_is_that_of_the_docstring():
-    assert "PE[p, 2c] = sin(p / 10000^(2c/D))" in formula_of("sinusoidal").splitlines()
-    assert formula_of("none") == ""
-    for name in POSITION_ENCODINGS:
-        assert name == "none" or formula_of(name)
+def test_the_formula_is_the_encodings_own_and_a_sum_has_those_of_its_parts():
+    formula = step(of("sinusoidal", "relative")["attention"], 0, 0).formula.splitlines()
+    assert {"PE[p, 2c] = sin(p / 10000^(2c/D))", "d = clip(j - i, -tau, tau)"} <= set(formula)
+    assert step(of("none")["attention"], 0, 0).formula == ""
 
 
 def test_a_step_off_the_vector_is_refused():
@@ -320,20 +335,72 @@ def test_attention_is_the_models_and_its_rows_sum_to_one(run: Run):
     for kind, one in maps.items():
         assert one.weights.shape[2:] == (len(one.queries), len(one.keys))
         np.testing.assert_allclose(one.weights.sum(-1), 1, atol=1e-5)
-        assert attention_figure(maps, "relative", kind, 2, 1)
+        assert head_figure(maps, "relative", kind, 2, 1)
     assert np.triu(maps["decoder"].weights[0, 0], 1).max() == 0, "nobody looks ahead"
     assert set(attention(run, "rnn", SENTENCE, "Hund")) == {"cross"}
     for layer, head in ((0, 1), (9, 1), (1, 99)):
         with pytest.raises(ValueError, match="attention must be a whole number"):
-            attention_figure(maps, "relative", "cross", layer, head)
+            head_figure(maps, "relative", "cross", layer, head)
     with pytest.raises(ValueError, match="has no attention of the kind"):
-        attention_figure({}, "rnn", "encoder", 1, 1)
+        head_figure({}, "rnn", "encoder", 1, 1)
+
+
+def test_attention_is_that_of_the_command_line(run: Run, monkeypatch: pytest.MonkeyPatch):
+    """The same arrays and labels of the same translation, and the same panel with a head's number above it."""
+    model, tokenizer = run.loaded("relative")
+    written = torch.tensor([[model.config.decoder_start_token_id, *tokenizer(text_target="Zwei Hunde.")["input_ids"]]])
+    monkeypatch.setattr("transformers.GenerationMixin.generate", lambda *_, **__: written)
+    translation, expected = attention_maps(model, tokenizer, SENTENCE)
+    maps = attention(run, "relative", SENTENCE, translation)
+    for kind, one in expected.items():
+        np.testing.assert_array_equal(maps[kind].weights, one.weights)
+        assert asdict(maps[kind]) | {"weights": None} == asdict(one) | {"weights": None}
+    printed = dict(attention_figures(expected))["attention-cross-layer-2"].axes[2]
+    (panel, _) = head_figure(maps, "relative", "cross", 2, 3).axes
+    np.testing.assert_array_equal(panel.images[0].get_array(), printed.images[0].get_array())
+    for look in ("get_title", "get_aspect"):
+        assert getattr(panel, look)() == getattr(printed, look)()
+    for drawn, tokens in ((panel.get_xticklabels(), "keys"), (panel.get_yticklabels(), "queries")):
+        assert [text.get_text() for text in drawn] == getattr(expected["cross"], tokens)
+        assert not any(text.get_parse_math() for text in drawn)
+
+
+def test_more_tokens_than_have_space_are_numbered_and_the_others_keep_theirs(run: Run):
+    maps = attention(run, "relative", " ".join(["Hund"] * 60), "Zwei Hunde und zwei Kinder im Schnee.")
+    panel, _ = (figure := head_figure(maps, "relative", "cross", 1, 1)).axes
+    assert panel.get_xlim()[1] > 100 and len(panel.get_xticks()) < 20
+    assert len(panel.get_yticks()) == len(maps["cross"].queries) > 15
+    png(figure)
+    assert panel.get_window_extent().height / figure.dpi / len(panel.get_yticks()) > 0.12, "inches of a label"
+    narrow, _ = head_figure(maps, "relative", "decoder", 1, 1, written=3).axes
+    assert len(narrow.get_yticks()) != len(maps["decoder"].queries)
 
 
 def test_the_table_and_the_figures_are_those_of_the_report(run: Run):
     (test,) = scored_on(run)
     assert table(run, test).rows[0][2] == "38.4 ±4.9 / 90.1 ±11.1 / 1.08"
-    assert {"loss", "bleu-by-length", "gain-by-length"} <= {name for name, _ in run_figures(run, test)}
+    made = run_figures(run, test)
+    assert {"loss", "bleu-by-length", "gain-by-length"} <= set(made)
+    assert {f"{one.name}.png" for one in made.values()} == {path.name for path in RESULTS.parent.glob("*.png")}
+    for one in made.values():
+        assert one.look_for.endswith(".") and one.draw().axes
+
+
+def test_a_figure_is_of_the_test_set_that_is_chosen(tmp_path: Path):
+    """Also where one test set's name ends in another's."""
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    (test,) = results["comparisons"]
+    names = ("news", "old-news", "loss")
+    for scores in (results["comparisons"], *(run[part] for run in results["runs"].values() for part in OF_TESTS)):
+        scores |= dict.fromkeys(names, scores.pop(test))
+    (tmp_path / "results.json").write_text(json.dumps(results | {"paper": None}), encoding="utf-8")
+    run = Run(tmp_path)
+    assert scored_on(run) == list(names)
+    kinds = ["loss", "bleu-by-length", "gain-by-length", "parameters", "loss-by-position", "attention-distance"]
+    for name in names:
+        made = run_figures(run, name)
+        assert list(made) == kinds
+        assert [one.test_set for one in made.values()] == [None, *[name] * 5]
 
 
 def test_a_folder_without_results_or_models(tmp_path: Path):
@@ -360,6 +427,13 @@ def test_what_people_write_is_no_html():
     written += table_html(Table([evil], [[evil]], evil))
     written += figure_html(pictures(of("sinusoidal"), 16)["Curves"].draw(), evil, f'"{evil}', 1000)
     assert "<script>" not in written and written.count("&lt;script&gt;") >= 6
+
+
+def test_the_modules_that_know_gradio_are_those_it_says():
+    modules = Path(explorer.__file__).parent.glob("*.py")
+    knowing = {path.name for path in modules if "import gradio" in path.read_text(encoding="utf-8")}
+    (says,) = (part for part in explorer.__doc__.split(";") if "gradio" in part)
+    assert set(re.findall(r"`(\w+\.py)`", says)) == knowing
 
 
 # From here on: in a browser.
@@ -664,6 +738,23 @@ class TestPage:
             with Image.open(path) as picture:
                 assert picture.size[0] == WIDTHS[width][0], "nothing reaches past the screen"
             assert page.evaluate("document.documentElement.scrollWidth") <= WIDTHS[width][0]
+
+    @pytest.mark.parametrize(("width", "margins"), [("desktop", (96, 1184)), ("phone", (10, 380))])
+    def test_every_tab_is_as_wide_and_a_table_keeps_within_it(self, address, opened, width, margins):
+        page = opened(address, width)
+        ends = "one => [one.getBoundingClientRect().left, one.getBoundingClientRect().right]"
+        for name, ready in (("See", "#see img"), ("Step", "#step img"), ("Translate", ""), ("Compare", "#compare img")):
+            tab(page, name)
+            if ready:
+                page.locator(ready).first.wait_for()
+            panel = page.get_by_role("tabpanel").locator("visible=true")
+            assert panel.evaluate(ends) == pytest.approx(margins, abs=1), name
+        left, right = page.locator("#compare .scroll").evaluate(ends)
+        assert margins[0] <= left < right <= margins[1]
+        if width == "phone":  # where it is scrolled
+            page.locator("#compare .scroll").evaluate("box => box.scrollLeft = box.scrollWidth")
+        assert page.locator("#compare th").last.evaluate(ends)[1] <= right + 1, "the last column is seen"
+        assert page.locator("#compare td").first.evaluate(ends)[0] >= left, "and beside it whose row it is"
 
     def test_a_space_runs_with_what_its_folder_holds(self, run_folder, opened, tmp_path):
         for source, to in (("space", ""), ("src/hf_posenc", "hf_posenc")):

@@ -95,7 +95,7 @@ def add_drawing(commands: Any) -> None:
 
 
 def figures(options: argparse.Namespace) -> None:
-    from hf_posenc.pictures.encoding_figures import draw
+    from hf_posenc.pictures.drawn_files import draw
     from hf_posenc.pictures.subjects import Extent
 
     quiet()

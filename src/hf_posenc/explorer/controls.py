@@ -23,7 +23,7 @@ def side_control() -> gr.Radio:
 
 
 def first_encoding() -> str:
-    """What the page begins with: the first registered that answers a hook."""
+    """What the page begins with: the first registered that changes embedded tokens."""
     return next(name for name, entry in POSITION_ENCODINGS.items() if entry.encoding.embed is not None)
 
 

@@ -1,8 +1,8 @@
 """Figures as PNG for the screen, where speed counts more than size, and where a page finds them.
 
-Most of the time that matplotlib draws, it looks for the layout: where the axes must stand so that no text is cut. A
-reader who moves a slider asks for nearly the same figure again and again, so a layout that was found is used for every
-figure with the same panels and texts, and with numbers of the same lengths at its axes.
+About a third of the time that matplotlib draws, it looks for the layout: where the axes must stand so that no text is
+cut. A reader who moves a slider asks for nearly the same figure again and again, so a layout that was found is used for
+every figure with the same size, panels, axis labels and legend, and with numbers of the same lengths at its axes.
 
 A page gets a picture's address, not its bytes: gradio 6 becomes slower with every large text that it is given.
 """

@@ -13,7 +13,10 @@ from .drawing import address, png
 # How wide a figure is, in inches, and its title, in letters, where a page is too narrow for its print size.
 NARROW, NARROW_INCHES, NARROW_TITLE = 640, 3.9, 48
 CSS = """
-.gradio-container { max-width: 72rem !important; margin: auto; }
+/* all of it, or a tab with little in it would be narrow */
+.gradio-container { width: 100%; max-width: 72rem !important; margin: auto; }
+.gradio-container .main { max-width: none !important; padding-left: clamp(.5rem, 2.5vw, 2rem) !important;
+  padding-right: clamp(.5rem, 2.5vw, 2rem) !important; }
 /* gradio paints a chosen one white while the mouse is over it */
 .gradio-container input[type=radio]:checked { background-image: var(--radio-circle) !important;
   background-color: var(--checkbox-background-color-selected) !important; }
@@ -28,8 +31,10 @@ figure.picture figcaption, .note { margin-top: .5rem; max-width: 52rem; line-hei
 .number { font-size: 2rem; font-family: ui-monospace, monospace; margin: .3rem 0; }
 .scroll { overflow-x: auto; contain: inline-size; width: 100%; }
 .scroll table { border-collapse: collapse; font-size: .85rem; }
+.scroll table, .scroll tr { border: 0 !important; }
 .scroll th, .scroll td { padding: .35rem .6rem; border: 0; border-bottom: 1px solid var(--border-color-primary);
-  text-align: right; white-space: nowrap; }
+  text-align: right; vertical-align: top; }
+.scroll td span { display: block; white-space: nowrap; }
 .scroll th:first-child, .scroll td:first-child { text-align: left; position: sticky; left: 0;
   background: var(--body-background-fill); }
 .translation { border-left: 4px solid var(--border-color-primary); padding: .2rem .8rem; margin: .6rem 0;
@@ -37,8 +42,8 @@ figure.picture figcaption, .note { margin-top: .5rem; max-width: 52rem; line-hei
 .translation h4 { margin: 0; font-size: .9rem; }
 .translation p { margin: .2rem 0; font-size: 1.05rem; }
 @media (max-width: 640px) {
-  .gradio-container main { padding: .8rem .5rem !important; }
-  .gradio-container .html-container { padding-left: .2rem !important; padding-right: .2rem !important; }
+  /* gradio puts its container before what stands here, so it must not be named again */
+  .html-container { padding-left: .2rem !important; padding-right: .2rem !important; }
   .formula { font-size: .8rem; }
 }
 """
@@ -61,16 +66,25 @@ def translation_html(system: str, one: Any) -> str:
 
 
 def table_html(one: Table) -> str:
+    """A table with the scores of a cell one below the other, so that it is no wider than it must be."""
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in one.headers)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in one.rows)
+    body = "".join(f"<tr>{''.join(map(cell_html, row))}</tr>" for row in one.rows)
     rows = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
     box = '<div class="scroll" tabindex="0" role="region" aria-label="scores">'
     return f"{box}<table>{rows}</table></div>{note(one.legend)}"
 
 
+def cell_html(cell: str) -> str:
+    return f"<td>{' '.join(f'<span>{escape(score)}</span>' for score in cell.split(' / '))}</td>"
+
+
+def is_narrow(viewport: Any) -> bool:
+    return bool(viewport) and viewport < NARROW
+
+
 def figure_html(figure: Figure, caption: str, name: str, viewport: Any) -> str:
     """A figure in the page, with what to look at below it; drawn smaller for a narrow page, so that its text is not."""
-    if viewport and viewport < NARROW:
+    if is_narrow(viewport):
         figure.set_size_inches(NARROW_INCHES, max(0.8 * float(figure.get_figheight()), 3.0))
         if title := figure.get_suptitle():
             lines = (textwrap.fill(line, NARROW_TITLE) for line in title.splitlines())

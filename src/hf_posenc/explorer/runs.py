@@ -2,7 +2,7 @@
 to, and the run's tables and figures. Without a run, small untrained models stand in for trained ones.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,10 +20,10 @@ from ..modeling.configuration_rnn_nmt import RnnNmtConfig
 from ..modeling.position import HOOKS
 from ..modeling.positions import POSITION_ENCODINGS
 from ..modeling.tokenization_posenc import PosEncTokenizer
-from ..pictures.attention_maps import AttentionMap, marked, pieces
-from ..pictures.style import AMOUNTS, FONT_SIZE, WIDTH_INCHES, colour_bar, heat_map, label, titled
+from ..pictures.attention_figures import attention_figure
+from ..pictures.attention_maps import AttentionMap, maps_of
 from ..pictures.subjects import Extent, Subject, new_model, trained_subjects
-from ..publish.report import figures
+from ..publish.report import ReportFigure, figures
 from ..results.collecting import compared_by, read_results
 from ..results.comparison import rows_of
 from ..results.tables import Table, length_table
@@ -32,20 +32,9 @@ from .choice import checked_number
 
 MOST_TOKENS, MOST_TIMES, MOST_BEAMS, MOST_CHARACTERS = 400, 10, 10, 20000
 KINDS = ("encoder", "decoder", "cross")
-# More tokens than this are numbered and not written beside an attention map.
-WRITTEN = 45
+# More tokens than this are numbered and not written beside an attention map, on a page and on a narrow one.
+WRITTEN, WRITTEN_NARROW = 45, 18
 LOADED = 12
-
-# What to look at in each figure of a run.
-LOOK_FOR = {
-    "loss": "Look at how fast each system learns, by step and by minute; systems trained side by side share a machine.",
-    "bleu-by-length": "Look right of the line, where training ended: which system falls first and which falls least, "
-    "whether the intervals leave that to chance, and below, which one stops too early or runs on.",
-    "gain-by-length": "Look at filled markers alone: there the difference from the baseline is hardly chance.",
-    "parameters": "Look at whether the better system on longer inputs is merely the larger one.",
-    "loss-by-position": "Look at where a line leaves the others: up to there the right words so far tell the next one.",
-    "attention-distance": "Look at open marks that leave full ones: heads that look elsewhere once inputs are longer.",
-}
 
 
 @dataclass(frozen=True)
@@ -60,13 +49,11 @@ class Translated:
 
 class Run:
     """The models of a run's folder, or untrained ones where there is no folder. Models are loaded when they are asked
-    for, never changed, and shared by everyone who looks at the page; one translates at a time."""
+    for, left as they were, and shared by everyone who looks at the page; one computes at a time."""
 
     def __init__(self, folder: Path | None = None) -> None:
         if folder is not None and not folder.is_dir():
-            raise ValueError(
-                f"RUN_FOLDER is the folder of a run, but {folder} is none; name one, such as runs/quickstart."
-            )
+            raise ValueError(f"RUN is the folder of a run, but {folder} is none; name one, such as runs/quickstart.")
         self.folder, self.lock = folder, Lock()
         self.load = lru_cache(maxsize=LOADED)(self._load)
         self.subjects = lru_cache(maxsize=LOADED)(self._subjects)
@@ -93,7 +80,7 @@ class Run:
 
     def _load(self, system: str) -> tuple[Any, Any]:
         if self.folder is None:
-            return eager(new_model(demonstrations()[system])), demonstration_tokenizer()
+            return new_model(demonstrations()[system]).eval(), demonstration_tokenizer()
         folder = self.folder_of(system)
         families = (PosEncConfig.model_type, RnnNmtConfig.model_type)
         if (found := AutoConfig.from_pretrained(folder).model_type) not in families:
@@ -102,7 +89,7 @@ class Run:
                 f"model_type {found!r}; choose another system."
             )
         check_weights(folder)
-        return eager(AutoModelForSeq2SeqLM.from_pretrained(folder)), AutoTokenizer.from_pretrained(folder)
+        return AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
 
     def _subjects(self, system: str, side: str) -> dict[str, Subject]:
         """The trained encodings of one side of a system."""
@@ -127,12 +114,6 @@ class Run:
                 "`python -m hf_posenc explorer runs/quickstart`, after `make quickstart`."
             )
         return read_results(self.folder)
-
-
-def eager(model: Any) -> Any:
-    """Other back ends do not return the weights of every encoding."""
-    model.eval().set_attn_implementation("eager")
-    return model
 
 
 @lru_cache(maxsize=1)
@@ -200,53 +181,25 @@ def translated(run: Run, system: str, source: str, beams: int) -> Translated:
         return Translated(problem=str(error))
 
 
-@torch.no_grad()
 def attention(run: Run, system: str, source: str, target: str) -> dict[str, AttentionMap]:
-    """What a system attends to where it reads `source` and writes `target`; a map is missing where it has none."""
+    """Where a system looks while it reads `source` and writes `target`; a map is missing where it has none."""
     model, tokenizer = run.loaded(system)
-    ids = tokenizer([source], return_tensors="pt")["input_ids"]
-    labels = torch.tensor(tokenizer(text_target=[target])["input_ids"])
-    longest = model.config.longest_target
-    labels = labels if longest is None else labels[:, :longest]
-    decoder_ids = model.prepare_decoder_input_ids_from_labels(labels)
+    inputs = tokenizer([source], return_tensors="pt", truncation=False)
+    ids = tokenizer(text_target=target, truncation=False)["input_ids"][: model.config.longest_target]
     with run.lock:
-        outputs = model(ids, decoder_input_ids=decoder_ids, use_cache=False, output_attentions=True)
-    read = marked([str(token) for token in tokenizer.convert_ids_to_tokens(ids[0])])
-    written = marked(pieces(tokenizer, [decoder_ids[0, 0].item(), *labels[0].tolist()]))
-    given: dict[str, Any] = {
-        "encoder": (outputs.encoder_attentions, read, read, "token read", "token it looks at"),
-        "decoder": (outputs.decoder_attentions, written[1:], written[:-1], "token written", "token read before"),
-        "cross": (outputs.cross_attentions, written[1:], read, "token written", "source token it looks at"),
-    }
-    return {
-        kind: AttentionMap(torch.stack([one[0] for one in weights]).double().numpy(), *names)
-        for kind, (weights, *names) in given.items()
-        if weights
-    }
+        return maps_of(model, tokenizer, inputs, torch.tensor([model.config.decoder_start_token_id, *ids]))
 
 
-def attention_figure(maps: dict[str, AttentionMap], system: str, kind: str, layer: int, head: int) -> Figure:
+def head_figure(
+    maps: dict[str, AttentionMap], system: str, kind: str, layer: int, head: int, *, written: int = WRITTEN
+) -> Figure:
     """One head's map; layers and heads count from 1. A ValueError for one that the system does not have."""
     if kind not in maps:
         raise ValueError(f"{system} has no attention of the kind {kind!r}; choose from {', '.join(maps) or 'none'}.")
-    chosen = maps[kind]
-    layer = checked_number(f"The layer of {system}'s {kind} attention", layer, 1, len(chosen.weights))
-    head = checked_number(f"The head of {system}'s {kind} attention", head, 1, chosen.weights.shape[1])
-    weights_QS = chosen.weights[layer - 1, head - 1]
-    rows, columns = weights_QS.shape
-    height = min(6.5, 1.6 + 5.0 * rows / max(columns, rows, 12))
-    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
-    axes = figure.subplots()
-    image = heat_map(axes, weights_QS, limit=None, cmap=AMOUNTS, vmin=0.0, vmax=max(1e-6, float(weights_QS.max())))
-    label(axes, chosen.keys_are, chosen.queries_are)
-    if columns <= WRITTEN:
-        axes.set_xticks(range(columns), chosen.keys, rotation=90, fontsize=FONT_SIZE - 1)
-    if rows <= WRITTEN:
-        axes.set_yticks(range(rows), chosen.queries, fontsize=FONT_SIZE - 1)
-    for name in (*axes.get_xticklabels(), *axes.get_yticklabels()):
-        name.set_parse_math(False)  # a dollar sign in a token begins no formula
-    colour_bar(figure, image, axes, "weight")
-    return titled(figure, f"{system}: {kind} attention, layer {layer}, head {head}")
+    layers, heads = maps[kind].weights.shape[:2]
+    layer = checked_number(f"The layer of {system}'s {kind} attention", layer, 1, layers)
+    head = checked_number(f"The head of {system}'s {kind} attention", head, 1, heads)
+    return attention_figure(maps[kind], kind, layer, head=head, written=written, of=system)
 
 
 def scored_on(run: Run) -> list[str]:
@@ -267,11 +220,7 @@ def row_of(run: Run) -> dict[str, str]:
     return {name: one["row"] for name, one in run.results()["runs"].items()}
 
 
-def run_figures(run: Run, test_set: str) -> Iterator[tuple[str, Figure]]:
-    """The run's figures that are of no test set or of this one, by a name without it."""
-    others = [f"-{test}" for test in scored_on(run) if test != test_set]
-    for name, figure in figures(run.results(), rows(run), row_of(run)):
-        if name.endswith(f"-{test_set}"):
-            yield name.removesuffix(f"-{test_set}"), figure
-        elif not name.endswith(tuple(others)):
-            yield name, figure
+def run_figures(run: Run, test_set: str) -> dict[str, ReportFigure]:
+    """The run's figures that are of no test set or of this one, by their kind."""
+    made = figures(run.results(), rows(run), row_of(run))
+    return {one.kind: one for one in made if one.test_set in (None, test_set)}

@@ -79,7 +79,7 @@ def see_tab(run: Run, viewport: gr.Number) -> dict[str, Any]:
             if not (made := pictures(subjects, positions)):
                 return [gr.update(visible=False), facts + note(f"`{one.name}` has nothing to draw.")]
             at = name if name in made else next(iter(made))
-            html = figure_html(made[at].draw(), made[at].caption, f"{at} of {one.name}", narrow)
+            html = figure_html(made[at].draw(), made[at].look_for, f"{at} of {one.name}", narrow)
             return [offered(name, at, choices=pairs_of(made), visible=True), facts + html]
 
         return readable(drawn, lambda text: [gr.skip(), text])
@@ -164,9 +164,5 @@ def both_widths(choice: Choice, compared: Choice, narrow: Any) -> str:
     extent = Extent(positions=FIRST_POSITIONS)
     one, other = sorted((choice, compared), key=lambda one: one.width)
     subjects = {"narrower vectors": subjects_of(one)["vectors"]} | subjects_of(other)
-    figure = drawings(subjects | {"vectors": subjects["vectors"].showing(extent)})["widths"]()
-    caption = (
-        "Find your channel in both. Of waves, the first channels are alike, and the further right, the more the width "
-        "decides how fast a channel changes; untrained vectors of two widths have nothing to do with each other."
-    )
-    return figure_html(figure, caption, f"{subjects['vectors'].name} at two widths", narrow)
+    drawing = drawings(subjects | {"vectors": subjects["vectors"].showing(extent)})["widths"]
+    return figure_html(drawing.draw(), drawing.look_for, f"{subjects['vectors'].name} at two widths", narrow)

@@ -7,16 +7,17 @@ from typing import Any
 import gradio as gr
 
 from .controls import pairs_of, slider
-from .html import figure_html, note, problem, table_html, translation_html
+from .html import figure_html, is_narrow, note, problem, table_html, translation_html
 from .live import RAW, live, offered, readable
 from .runs import (
     KINDS,
-    LOOK_FOR,
     MOST_BEAMS,
     MOST_TIMES,
+    WRITTEN,
+    WRITTEN_NARROW,
     Run,
     attention,
-    attention_figure,
+    head_figure,
     joined,
     run_figures,
     scored_on,
@@ -81,7 +82,8 @@ def translate_tab(run: Run, viewport: gr.Number) -> None:
             which = kind if kind in maps else list(maps)[-1]
             layers, heads = maps[which].weights.shape[:2]
             at, of = min(int(layer or 1), layers), min(int(head or 1), heads)
-            figure = attention_figure(maps, chosen, which, at, of)
+            written = WRITTEN_NARROW if is_narrow(narrow) else WRITTEN
+            figure = head_figure(maps, chosen, which, at, of, written=written)
             caption = (
                 "A row is what one token looks at, and its weights sum to 1. Look for diagonals, which follow the "
                 "order, for columns that every row looks at, and for where the diagonal is lost as the input grows."
@@ -121,14 +123,13 @@ def compare_tab(run: Run, viewport: gr.Number) -> dict[str, Any]:
         def made() -> list:
             tests = scored_on(run)
             at = test if test in tests else tests[0]
-            figures = dict(run_figures(run, at))
-            name = which if which in figures else next((one for one in figures if "length" in one), next(iter(figures)))
-            html = table_html(table(run, at)) + figure_html(
-                figures[name], LOOK_FOR.get(name, ""), f"{name} on {at}", narrow
-            )
+            figures = run_figures(run, at)
+            kind = which if which in figures else next(kind for kind, one in figures.items() if one.test_set)
+            one = figures[kind]
+            html = table_html(table(run, at)) + figure_html(one.draw(), one.look_for, one.name, narrow)
             return [
                 offered(test, at, choices=pairs_of(tests), visible=len(tests) > 1),
-                offered(which, name, choices=pairs_of(figures), visible=True),
+                offered(which, kind, choices=pairs_of(figures), visible=True),
                 html,
             ]
 

@@ -11,10 +11,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .attention_maps import AttentionMap, attention_maps
+from .attention_maps import MOST_TOKENS, AttentionMap, attention_maps
 from .style import AMOUNTS, FONT_SIZE, WIDTH_INCHES, colour_bar, save_figure, titled
 
 CELL = 0.145  # inches: what a label of FONT_SIZE needs
+# A panel that stands alone is so many inches large, and its cells no larger than with so many tokens.
+ALONE, FEWEST = 5.0, 12
 
 
 def draw_attention(
@@ -41,21 +43,27 @@ def attention_figures(maps: Mapping[str, AttentionMap], layer: int | None = None
                 yield f"attention-{name}-layer-{number}", attention_figure(one, name, number)
 
 
-def attention_figure(one: AttentionMap, name: str, layer: int) -> Figure:
-    """One attention of one layer: a row for each query, whose weights sum to 1, a column for each key."""
-    weights_HQS = one.weights[layer - 1]
-    wide, high = (max(1.2, CELL * len(labels)) for labels in (one.keys, one.queries))
-    longest_label = 0.075 * max(map(len, one.queries + one.keys))
+def attention_figure(
+    one: AttentionMap, name: str, layer: int, *, head: int | None = None, written: int = MOST_TOKENS, of: str = ""
+) -> Figure:
+    """One attention of one layer, `of` a model, in a panel for each head or for the one of this number: a row for each
+    query, whose weights sum to 1, a column for each key. More than `written` tokens are numbered, in as much space."""
+    weights_HQS = one.weights[layer - 1] if head is None else one.weights[layer - 1, head - 1 : head]
+    labels = [names for names in (one.keys, one.queries) if len(names) <= written]
+    longest_label = 0.075 * max((len(name) for names in labels for name in names), default=3)
+    shown = [min(len(names), written) for names in (one.keys, one.queries)]
+    cell = CELL if len(weights_HQS) > 1 else max(CELL, ALONE / max(*shown, FEWEST))
+    wide, high = (max(1.2, cell * number) for number in shown)
     columns = max(1, min(len(weights_HQS), int((WIDTH_INCHES - 0.9 - longest_label) / wide)))
     rows = -(-len(weights_HQS) // columns)
     size = max(WIDTH_INCHES, wide + 0.9 + longest_label), 0.9 + longest_label + rows * (high + 0.3)
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     limit = float(weights_HQS.max())
-    for head, (axes, weights_QS) in enumerate(zip(grid.flat, weights_HQS, strict=False), 1):
+    for number, (axes, weights_QS) in enumerate(zip(grid.flat, weights_HQS, strict=False), head or 1):
         image = axes.imshow(weights_QS, cmap=AMOUNTS, vmin=0, vmax=limit, interpolation="nearest", aspect="auto")
-        axes.set_title(f"head {head}", fontsize=FONT_SIZE)
-        label_tokens(axes, one)
+        axes.set_title(f"head {number}", fontsize=FONT_SIZE)
+        label_tokens(axes, one, written)
     for axes in grid.flat[len(weights_HQS) :]:
         axes.set_axis_off()
     for axes in grid[:, 0]:
@@ -64,13 +72,15 @@ def attention_figure(one: AttentionMap, name: str, layer: int) -> Figure:
         axes.set_xlabel(one.keys_are, fontsize=FONT_SIZE + 1)
     colour_bar(figure, image, list(grid.flat), "weight")
     kind = "cross-attention" if name == "cross" else f"{name} self-attention"
-    return titled(figure, f"{kind}, layer {layer}")
+    return titled(figure, f"{of}: {kind}, layer {layer}" if of else f"{kind}, layer {layer}")
 
 
-def label_tokens(axes: Axes, one: AttentionMap) -> None:
+def label_tokens(axes: Axes, one: AttentionMap, written: int) -> None:
     """The tokens, as they are: a dollar sign in one begins no formula."""
-    axes.set_xticks(np.arange(len(one.keys)), one.keys, fontsize=FONT_SIZE - 0.5, rotation=90)
-    axes.set_yticks(np.arange(len(one.queries)), one.queries, fontsize=FONT_SIZE - 0.5)
-    axes.tick_params(length=2)
+    if len(one.keys) <= written:
+        axes.set_xticks(np.arange(len(one.keys)), one.keys, rotation=90)
+    if len(one.queries) <= written:
+        axes.set_yticks(np.arange(len(one.queries)), one.queries)
+    axes.tick_params(length=2, labelsize=FONT_SIZE - 0.5)
     for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
         label.set_parse_math(False)

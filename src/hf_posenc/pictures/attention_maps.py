@@ -1,5 +1,7 @@
 """A sentence, its translation, and where each attention of a model looks while it translates: arrays and labels."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -37,13 +39,17 @@ def attention_maps(model: Any, tokenizer: Any, sentence: str, *, beams: int = 5)
     inputs = tokenizer([sentence], return_tensors="pt", truncation=False)
     check_length(sentence, inputs["input_ids"].shape[1], model.config)
     longest = min(model.config.longest_target or MOST_TOKENS + 1, MOST_TOKENS + 1)
-    back_end, training = model.config._attn_implementation, model.training
-    model.eval().set_attn_implementation("eager")  # others do not return the weights of every encoding
-    try:
+    with looked_at(model):
         (written,) = model.generate(**inputs, num_beams=beams, do_sample=False, max_length=longest)
+    return tokenizer.decode(written, skip_special_tokens=True), maps_of(model, tokenizer, inputs, written)
+
+
+@torch.no_grad()
+def maps_of(model: Any, tokenizer: Any, inputs: Any, written: torch.Tensor) -> dict[str, AttentionMap]:
+    """The maps of one pass over a sentence, which the tokenizer has made `inputs`, and the ids of its translation, from
+    the start token on; those that the model has."""
+    with looked_at(model):
         outputs = model(**inputs, decoder_input_ids=written[None, :-1], use_cache=False, output_attentions=True)
-    finally:
-        model.train(training).set_attn_implementation(back_end)
     source = marked([str(one) for one in tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])])
     target = marked(pieces(tokenizer, written.tolist()))
     sides: dict[str, tuple[Any, ...]] = {
@@ -51,12 +57,22 @@ def attention_maps(model: Any, tokenizer: Any, sentence: str, *, beams: int = 5)
         "decoder": (outputs.decoder_attentions, target[1:], target[:-1], "token written", "token read before"),
         "cross": (outputs.cross_attentions, target[1:], source, "token written", "source token it looks at"),
     }
-    maps = {
+    return {
         name: AttentionMap(torch.stack(list(weights))[:, 0].double().numpy(), *labels)
         for name, (weights, *labels) in sides.items()
         if weights
     }
-    return tokenizer.decode(written, skip_special_tokens=True), maps
+
+
+@contextmanager
+def looked_at(model: Any) -> Iterator[None]:
+    """Without dropout, and with the back end that returns the weights of every encoding; afterwards as before."""
+    back_end, training = model.config._attn_implementation, model.training
+    model.eval().set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.train(training).set_attn_implementation(back_end)
 
 
 def check_length(sentence: str, tokens: int, config: Any) -> None:

@@ -1,24 +1,21 @@
-"""The figures of an encoding: every one that its hooks have something to show in, as PNG and SVG.
+"""The figures of an encoding: every one that its hooks have something to show in.
 
-Which ones is decided by what an instance answers (`embed`, `rotate`, `score_bias`, `value_bias`), and by whether
-`embed` adds by position or reads its neighbours; never by a name.
+Which ones is decided by which hooks an instance answers, and by whether `embed` adds by position or reads its
+neighbours; never by a name.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from ..config.files import merge, parse_override
 from .distance_figures import alike, influence_figure, score_figure, turning_figure, vector_figure
 from .encoding_values import added_vectors, biases, influence, key_vectors, normal, turned_products, value_vectors
 from .encoding_values import wavelengths as wavelengths_of
-from .style import save_figure
-from .subjects import Extent, Subject, new_subjects, trained_subjects
+from .subjects import Subject
 from .vector_figures import (
     channel_curves,
     first_positions,
@@ -30,65 +27,22 @@ from .vector_figures import (
     widths_compared,
 )
 
-FORMATS = ("png", "svg")
-Drawings = dict[str, Callable[[], Figure]]
 # Waves are recognised in so many positions, however many are drawn, and measured in so many more.
 RECOGNISED, LISTENED = 200, 1000
 # Two marks on a logarithmic scale stand apart by this factor, or the second is left out.
 APART = 1.5
 
 
-def draw(
-    words: Iterable[str],
-    to: Path,
-    *,
-    checkpoint: Path | None = None,
-    side: str = "encoder",
-    extent: Extent | None = None,
-    formats: Iterable[str] = FORMATS,
-) -> Iterator[Path]:
-    """Draw encodings, named in `words` beside knob=value, or that of a checkpoint; yields the files it has written.
+@dataclass(frozen=True)
+class Drawing:
+    """A figure that is not drawn yet: what a reader calls it, and what to look at in it."""
 
-    A ValueError for what cannot be drawn, before anything is.
-    """
-    words, extent = list(words), extent or Extent()
-    names = [word for word in words if "=" not in word]
-    settings: dict[str, Any] = {}
-    for word in words:
-        settings = merge(settings, parse_override(word)) if "=" in word else settings
-    if checkpoint is not None:
-        subjects = [of_checkpoint(checkpoint, names, settings, side, extent)]
-    elif names:
-        subjects = [new_subjects(name, settings, side, extent) for name in dict.fromkeys(names)]
-    else:
-        raise ValueError("Figures are of an encoding, but none is named; name one or more, or give --checkpoint.")
-    for of in (one["vectors"] for one in subjects):
-        if not of.answers:
-            raise ValueError(f"A figure shows what hooks answer, but `{of.name}` answers none; name another encoding.")
-    to.mkdir(parents=True, exist_ok=True)
-    for one in subjects:
-        for name, figure in figures(one):
-            for suffix in formats:
-                save_figure(figure, path := to / f"{name}.{suffix}")
-                yield path
+    label: str
+    look_for: str
+    draw: Callable[[], Figure]
 
 
-def of_checkpoint(
-    folder: Path, names: list[str], settings: Mapping[str, Any], side: str, extent: Extent
-) -> dict[str, Subject]:
-    """A checkpoint's encoding, refused if another one or knobs are asked for."""
-    subjects = trained_subjects(folder, side, extent)
-    trained = next(iter(subjects.values())).name
-    if settings:
-        raise ValueError(
-            f"A checkpoint has its own knobs, but {', '.join(settings)} would replace them; leave them out."
-        )
-    if others := [name for name in names if name != trained]:
-        raise ValueError(
-            f"A checkpoint shows the encoding it was trained with, {trained!r} in its {side}, but {folder} is asked "
-            f"for {', '.join(others)}; leave the name out, or name a checkpoint of that encoding."
-        )
-    return subjects
+Drawings = dict[str, Drawing]
 
 
 def figures(subjects: Mapping[str, Subject]) -> Iterator[tuple[str, Figure]]:
@@ -97,16 +51,17 @@ def figures(subjects: Mapping[str, Subject]) -> Iterator[tuple[str, Figure]]:
     prefix = "-".join(
         [one.name, *(["trained"] if one.trained else []), *(["decoder"] if one.side == "decoder" else [])]
     )
-    for name, draw_it in drawings(subjects).items():
-        yield f"{prefix}-{name}", draw_it()
+    for name, drawing in drawings(subjects).items():
+        yield f"{prefix}-{name}", drawing.draw()
 
 
 def drawings(subjects: Mapping[str, Subject]) -> Drawings:
-    """What can be drawn, by name, and not drawn yet; nothing of an encoding that answers no hook."""
+    """What can be drawn, by name; nothing of an encoding that answers no hook."""
     vectors, attention = subjects["vectors"], subjects["attention"]
     made: Drawings = {}
     if "embed" in vectors.answers and subjects["influence"].adds_by_position:
-        made |= of_vectors(vectors, subjects.get("narrower vectors", vectors))
+        made |= of_values(vectors, subjects.get("narrower vectors", vectors))
+        made |= of_waves(vectors) | of_products(vectors)
     elif "embed" in vectors.answers:
         made |= of_reading(subjects["influence"])
     if {"rotate_queries", "rotate_keys"} & set(attention.answers):
@@ -118,20 +73,48 @@ def drawings(subjects: Mapping[str, Subject]) -> Drawings:
     return made
 
 
-def of_vectors(subject: Subject, narrower: Subject) -> Drawings:
-    """What is added by position."""
-    positions, width, extent, name = subject.positions, subject.width, subject.extent, subject.in_words
+def of_values(subject: Subject, narrower: Subject) -> Drawings:
+    """What is added by position, number by number."""
+    width, extent, name = subject.width, subject.extent, subject.in_words
+    added_to = f"{name}: added to the first {{}} positions, D = {width}".format
+    first = extent.positions
 
-    def first(subject: Subject) -> np.ndarray:
-        return added_vectors(subject.positions, subject.width, extent.positions)
-
-    def listened(number: int) -> np.ndarray:
-        number = max(3, min(number, extent.many, subject.longest or number))
-        return wavelengths_of(added_vectors(positions, width, number))
+    def many() -> Figure:
+        waves_D = listened(subject, LISTENED)
+        return many_positions(added(subject, extent.many), waves_D, title=added_to(extent.many))
 
     def widths() -> Figure:
-        both = {narrower.width: first(narrower), width: first(subject)}
+        both = {one.width: added(one, first) for one in (narrower, subject)}
         return widths_compared(both, title=f"{name}: two widths D")
+
+    columns = (
+        "A row is a position, a column a channel, the colour the number added there. Look for columns that change from "
+        "row to row and for columns that hardly change: a position is told by all of them together."
+    )
+    means = " One row in several can show waves that are not there; the means beside it cannot."
+    made = {
+        "positions": Drawing(
+            "Heat map", columns, lambda: first_positions(added(subject, first), title=added_to(first))
+        ),
+        "many": Drawing("Heat map", columns + (means if rows_step(extent.many) > 1 else ""), many),
+    }
+    if narrower.width != width:
+        look_for = (
+            "Find a channel in both. Of waves, the first channels are alike, and the further right, the more the width "
+            "decides how fast a channel changes; untrained vectors of two widths have nothing to do with each other."
+        )
+        made["widths"] = Drawing("Two widths", look_for, widths)
+    look_for = (
+        f"Single channels over the first {first} positions. Look at how fast low channels change and how "
+        "slowly high ones do; the marks are the values, the lines only guide the eye."
+    )
+    title = f"{name}: single channels, D = {width}"
+    return made | {"channels": Drawing("Curves", look_for, lambda: channel_curves(added(subject, first), title=title))}
+
+
+def of_waves(subject: Subject) -> Drawings:
+    """How long the waves are that channels are over the positions; nothing where none is a wave."""
+    extent, title = subject.extent, f"{subject.in_words}: wavelength by channel, D = {subject.width}"
 
     def waves() -> Figure:
         marks: dict[str, float] = {}
@@ -141,30 +124,42 @@ def of_vectors(subject: Subject, narrower: Subject) -> Drawings:
         for what, at in lines.items():
             if all(max(at, other) > APART * min(at, other) for other in marks.values()):
                 marks[what] = at
-        return wavelength_figure(listened(LISTENED), marks, title=f"{name}: wavelength by channel, D = {width}")
+        return wavelength_figure(listened(subject, LISTENED), marks, title=title)
 
-    def many() -> Figure:
-        title = f"{name}: added to the first {extent.many} positions, D = {width}"
-        return many_positions(added_vectors(positions, width, extent.many), listened(LISTENED), title=title)
+    look_for = (
+        "After how many positions a channel is back where it was. Look at the lines: channels above one do not come "
+        "round once within so many positions. Channels that are no single wave are left out."
+    )
+    there_are = np.isfinite(listened(subject, RECOGNISED)).any()
+    return {"wavelengths": Drawing("Wavelengths", look_for, waves)} if there_are else {}
 
-    def lengths() -> Figure:
-        vectors = added_vectors(positions, width, extent.many)
-        return norms(vectors, title=f"{name}: lengths of the vectors added, D = {width}")
 
-    def near() -> Figure:
-        vectors = added_vectors(positions, width, 2 * extent.distances + 1)
-        return products(vectors, title=f"{name}: products of the vectors added, D = {width}")
+def listened(subject: Subject, number: int) -> np.ndarray:
+    """The wavelengths found in so many positions, or in as many as there are."""
+    number = max(3, min(number, subject.extent.many, subject.longest or number))
+    return wavelengths_of(added(subject, number))
 
-    first_title = f"{name}: added to the first {extent.positions} positions, D = {width}"
-    made: Drawings = {"positions": lambda: first_positions(first(subject), title=first_title), "many": many}
-    if narrower.width != width:
-        made["widths"] = widths
-    made["channels"] = lambda: channel_curves(first(subject), title=f"{name}: single channels, D = {width}")
-    if np.isfinite(listened(RECOGNISED)).any():
-        made["wavelengths"] = waves
-    made["products"] = near
+
+def added(subject: Subject, number: int) -> np.ndarray:
+    return added_vectors(subject.positions, subject.width, number)
+
+
+def of_products(subject: Subject) -> Drawings:
+    """What becomes of the added vectors as a whole: their products and, where they are learned, their lengths."""
+    width, name, near = subject.width, subject.in_words, 2 * subject.extent.distances + 1
+    look_for = (
+        f"The product of the vectors of two of the first {near} positions, for every pair and by their distance. Look "
+        "at the right: where a line stands without a band, the distance alone decides the product."
+    )
+    title = f"{name}: products of the vectors added, D = {width}"
+    made = {"products": Drawing("By distance", look_for, lambda: products(added(subject, near), title=title))}
     if subject.parameters:
-        made["lengths"] = lengths
+        look_for = (
+            "How long the vector of each position is. Look for positions that stand out: what training has never seen "
+            "stays as it was drawn, and its length is chance."
+        )
+        long = f"{name}: lengths of the vectors added, D = {width}"
+        made["lengths"] = Drawing("Lengths", look_for, lambda: norms(added(subject, subject.extent.many), title=long))
     return made
 
 
@@ -176,7 +171,11 @@ def of_reading(subject: Subject) -> Drawings:
         title = f"{subject.in_words}: influence of token j on what becomes of token i, D = {subject.width}"
         return influence_figure(told, title=title)
 
-    return {"influence": drawn}
+    look_for = (
+        "What becomes of a token depends on its neighbours. Look along a row: how much each token that is read moves "
+        "what becomes of this one; a triangle says that reading goes one way."
+    )
+    return {"influence": Drawing("Influence", look_for, drawn)}
 
 
 def of_turning(subject: Subject) -> Drawings:
@@ -195,11 +194,16 @@ def of_turning(subject: Subject) -> Drawings:
         even, random, channels = (turned(q_NHK, layer) for q_NHK in (even_1HK, random_NHK, channels_CHK))
         return turning_figure(even[0], random, channels[:, 0], distances, head_width=width, title=title)
 
+    look_for = (
+        "The product of a query with a key that was equal to it before both were turned, by their distance. Look at "
+        "the black line: it falls as the key moves away; and on the right at the channels that turn fast and those "
+        "that hardly turn."
+    )
     layers = range(subject.layers)
     if alike(np.stack([turned(random_NHK[:1], layer) for layer in layers])):
-        return {"turning": partial(drawn, 0, subject.in_words)}
-    named = {layer: f"{subject.in_words}, layer {layer + 1}" for layer in layers}
-    return {f"turning-layer-{layer + 1}": partial(drawn, layer, where) for layer, where in named.items()}
+        return {"turning": Drawing("Turning", look_for, partial(drawn, 0, subject.in_words))}
+    draws = {layer + 1: partial(drawn, layer, f"{subject.in_words}, layer {layer + 1}") for layer in layers}
+    return {f"turning-layer-{at}": Drawing(f"Turning, layer {at}", look_for, draw) for at, draw in draws.items()}
 
 
 def of_scores(subject: Subject) -> Drawings:
@@ -211,7 +215,11 @@ def of_scores(subject: Subject) -> Drawings:
         title = f"{subject.in_words}: score added by distance, K = {subject.head_width}{standing(subject)}"
         return score_figure(np.stack(scores), subject.distances, title=title)
 
-    return {"scores": drawn}
+    look_for = (
+        "What is added to the score of a key by its distance. Look at both ends: where a line is level, all keys that "
+        "far away are treated alike."
+    )
+    return {"scores": Drawing("Scores", look_for, drawn)}
 
 
 def of_tables(subject: Subject) -> Drawings:
@@ -226,7 +234,12 @@ def of_tables(subject: Subject) -> Drawings:
     whole = {name: [one for one in table if one is not None] for name, table in found.items()}
     tables = {name: np.stack(table) for name, table in whole.items() if len(table) == subject.layers}
     title = f"{subject.in_words}: vectors by distance, K = {subject.head_width}{standing(subject)}"
-    return {"vectors": lambda: vector_figure(tables, subject.distances, title=title)} if tables else {}
+    look_for = (
+        "The vector of each distance, channel by channel, and its length on the right. Look for the distances from "
+        "which the columns repeat: there the encoding tells only before from after. Untrained, the vectors are chance."
+    )
+    draw = partial(vector_figure, tables, subject.distances, title=title)
+    return {"vectors": Drawing("Vectors", look_for, draw)} if tables else {}
 
 
 def standing(subject: Subject) -> str:

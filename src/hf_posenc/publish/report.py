@@ -4,7 +4,9 @@ A results.json can be carried elsewhere and published again: `python -m hf_posen
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,21 @@ from ..results.collecting import compared_by, refuse_unlike_runs
 from ..results.comparison import rows_of
 from ..results.tables import Results, csv_text, latex, length_table, markdown, overview_table, paper_table, text
 from ..whole_files import write_whole
+
+
+@dataclass(frozen=True)
+class ReportFigure:
+    """A figure that is not drawn yet: its kind, the test set it is of (None: of none), and what to look at in it."""
+
+    kind: str
+    test_set: str | None
+    look_for: str
+    draw: Callable[[], Figure]
+
+    @property
+    def name(self) -> str:
+        """What its file is called."""
+        return self.kind if self.test_set is None else f"{self.kind}-{self.test_set}"
 
 
 def publish(results: Mapping[str, Any], folder: Path) -> str:
@@ -35,8 +52,8 @@ def publish(results: Mapping[str, Any], folder: Path) -> str:
         write_whole(folder / f"table-{name}.md", markdown(table))
         write_whole(folder / f"table-{name}.tex", latex(table))
     write_whole(folder / "scores.csv", csv_text(rows, comparisons))
-    for name, figure in figures(results, rows, row_of):
-        save_figure(figure, folder / f"{name}.png")
+    for figure in figures(results, rows, row_of):
+        save_figure(figure.draw(), folder / f"{figure.name}.png")
     cut = [
         f"{name} {result['truncated']} of {result['all']['n']} on {test}"
         for name, run in runs.items()
@@ -47,30 +64,43 @@ def publish(results: Mapping[str, Any], folder: Path) -> str:
     return "\n".join([*(text(table) for table in made.values()), limits_met])
 
 
-def figures(results: Mapping[str, Any], rows: Results, row_of: Mapping[str, str]) -> Iterator[tuple[str, Figure]]:
-    """Every figure and its name."""
-    runs = results["runs"]
-    yield "loss", loss_curves({name: run["loss"] for name, run in runs.items()}, row_of)
-    outside = rows_of(
-        {
-            name: {test: {"all": group, "groups": []} for test, group in run["beyond"].items()}
-            for name, run in runs.items()
-        },
-        row_of,
+def figures(results: Mapping[str, Any], rows: Results, row_of: Mapping[str, str]) -> Iterator[ReportFigure]:
+    """Every figure that a report has."""
+    losses = {name: run["loss"] for name, run in results["runs"].items()}
+    look_for = (
+        "Look at how fast each system learns, by step and by minute; systems trained side by side share a machine."
     )
-    parameters = {run["row"]: run["training"]["parameters"] for run in runs.values()}
+    yield ReportFigure("loss", None, look_for, partial(loss_curves, losses, row_of))
     for test in next(iter(rows.values())):
-        compared = compared_by(results, test)
-        limits = compared["training_limits"]
-        yield f"bleu-by-length-{test}", bleu_by_length(rows, test, training_limits=limits)
-        if len(rows) > 1:
-            yield f"gain-by-length-{test}", gain_by_length(rows, test, **compared)
-        longer = {row: tests[test]["all"] for row, tests in outside.items()}
-        if all(group["n"] for group in longer.values()):
-            yield f"parameters-{test}", parameters_and_score(longer, parameters=parameters, test_set=test)
-        # Of several seeds the first is shown.
-        first = {run["row"]: run["diagnostics"][test] for run in reversed(runs.values())}
-        diagnoses = {row: first[row] for row in rows}
-        yield f"loss-by-position-{test}", loss_by_position(diagnoses, training_limits=limits)
-        if any(one["attention_distance"]["encoder"] for one in diagnoses.values()):
-            yield f"attention-distance-{test}", attention_distance_figure(diagnoses)
+        yield from figures_of(test, results, rows, row_of)
+
+
+def figures_of(
+    test: str, results: Mapping[str, Any], rows: Results, row_of: Mapping[str, str]
+) -> Iterator[ReportFigure]:
+    """Those of one test set."""
+    runs, compared = results["runs"], compared_by(results, test)
+    limits = {"training_limits": compared["training_limits"]}
+    look_for = (
+        "Look right of the line, where training ended: which system falls first and which falls least, whether the "
+        "intervals leave that to chance, and below, which one stops too early or runs on."
+    )
+    yield ReportFigure("bleu-by-length", test, look_for, partial(bleu_by_length, rows, test, **limits))
+    if len(rows) > 1:
+        look_for = "Look at filled markers alone: there the difference from the baseline is hardly chance."
+        yield ReportFigure("gain-by-length", test, look_for, partial(gain_by_length, rows, test, **compared))
+    outside = rows_of({name: {test: {"all": run["beyond"][test], "groups": []}} for name, run in runs.items()}, row_of)
+    longer = {row: tests[test]["all"] for row, tests in outside.items()}
+    if all(group["n"] for group in longer.values()):
+        sizes = {run["row"]: run["training"]["parameters"] for run in runs.values()}
+        look_for = "Look at whether the better system on longer inputs is merely the larger one."
+        draw = partial(parameters_and_score, longer, parameters=sizes, test_set=test)
+        yield ReportFigure("parameters", test, look_for, draw)
+    # Of several seeds the first is shown.
+    first = {run["row"]: run["diagnostics"][test] for run in reversed(runs.values())}
+    diagnoses = {row: first[row] for row in rows}
+    look_for = "Look at where a line leaves the others: up to there the right words so far tell the next one."
+    yield ReportFigure("loss-by-position", test, look_for, partial(loss_by_position, diagnoses, **limits))
+    if any(one["attention_distance"]["encoder"] for one in diagnoses.values()):
+        look_for = "Look at open marks that leave full ones: heads that look elsewhere once inputs are longer."
+        yield ReportFigure("attention-distance", test, look_for, partial(attention_distance_figure, diagnoses))
