@@ -111,6 +111,8 @@ def test_a_dry_run_counts_what_a_training_has_and_writes_nothing(config: Path) -
         f"{6 * 4 * 41 * 2:,}",  # steps, pairs of at most 40 subwords and </s>, sides
     ]
     assert dry_run(experiment, processes=2).rows[1][5] == f"{2 * 6 * 4 * 41 * 2:,}"
+    told = model.generation_config
+    assert (told.num_beams, told.max_length, told.max_new_tokens) == (2, None, None), "its class says how long"
 
 
 @pytest.mark.slow

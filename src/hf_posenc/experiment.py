@@ -143,7 +143,7 @@ def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     validation = validation_pairs(experiment, system, tokenizer)
     trained, facts = train(model, tokenizer, pairs, validation, system.train, folder, name=system.name, bar=bar)
     facts |= {"parameters": trained.num_parameters(), "pairs": len(pairs)}
-    trained.generation_config.update(num_beams=system.score.num_beams, max_length=512)
+    trained.generation_config.update(num_beams=system.score.num_beams)  # its class says how long
 
     def save(unfinished: Path) -> None:
         trained.save_pretrained(unfinished)
