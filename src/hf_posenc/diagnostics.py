@@ -62,11 +62,14 @@ def diagnose(
     pairs_per_group: int | None = 200,
     batch_size: int = 32,
     progress: bool = False,
+    description: str = "diagnosing",
+    bar: int = 0,
 ) -> dict[str, Any]:
     """The diagnosis of one system on one test set, by one process; the module's docstring says what it holds.
 
     `edges` are the metric's: upper bounds of the groups, inclusive. Long sentences share a batch with fewer than
-    `batch_size`. A ValueError if there are no pairs, or if another tokenizer has measured them.
+    `batch_size`. With `progress`, a bar with this `description` is drawn on line `bar`. A ValueError if there are no
+    pairs, or if another tokenizer has measured them.
     """
     check_tokenizer(model.config, tokenizer)
     if not len(test):
@@ -84,7 +87,8 @@ def diagnose(
         )
     longest = model.config.longest_target or sys.maxsize
     seen = [ids[:longest] for ids in targets]
-    sentences = measure(model, sources, seen, batch_size, progress)
+    shown = {"desc": description, "position": bar, "disable": not progress}
+    sentences = measure(model, sources, seen, batch_size, shown)
     group_of, all_groups = (np.searchsorted(edges, one["source_length"]) for one in (pairs, test))
     groups, limit = [], sys.maxsize if training_limit is None else training_limit
     for group, bounds in enumerate(group_bounds(edges)):
@@ -106,15 +110,16 @@ def diagnose(
 
 
 def measure(
-    model: PreTrainedModel, sources: list[list[int]], targets: list[list[int]], batch_size: int, progress: bool
+    model: PreTrainedModel, sources: list[list[int]], targets: list[list[int]], batch_size: int, shown: dict[str, Any]
 ) -> list[Sentence]:
-    """Every pair of token ids measured, in their order; the longest first, so that what is too long fails at once."""
+    """Every pair of token ids measured, in their order; the longest first, so that what is too long fails at once.
+    `shown` are the options of the bar."""
     longest = np.maximum(lengths_of(sources), lengths_of(targets))
     order, found = np.argsort(-longest, kind="stable"), dict[int, Sentence]()
     training, back_end = model.training, model.config._attn_implementation
     model.eval().set_attn_implementation("eager")  # others do not return the weights of every encoding
     try:
-        with torch.no_grad(), tqdm(total=len(order), unit="pair", desc="diagnosing", disable=not progress) as done:
+        with torch.no_grad(), tqdm(total=len(order), unit="pair", leave=False, **shown) as done:
             while (first := len(found)) < len(order):
                 most = max(1, min(batch_size, MOST_WEIGHTS // int(longest[order[first]]) ** 2))
                 rows = order[first : first + most].tolist()

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +55,12 @@ def score(
     settings: ScoreSettings,
     statistics: Path,
     num_proc: int = 1,
+    progress: Callable[[int], Any] | None = None,
 ) -> dict[str, Any]:
     """The length_buckets result of one test set, with the number of truncated translations and the test set's hash.
 
     `statistics` is written: the sentence statistics, from which comparisons are made, and the pairs' `lengths`.
+    `progress` is told of pairs that have been read.
     """
     metric = load_length_buckets()
     with warnings.catch_warnings():
@@ -72,6 +75,7 @@ def score(
             bertscore_model=settings.bertscore_model,
             bertscore_layers=settings.bertscore_layers,
             num_proc=num_proc,
+            progress=progress,
         )
     statistics.parent.mkdir(exist_ok=True)
     unfinished = statistics.with_name(f".{statistics.name}.unfinished.npz")

@@ -20,8 +20,10 @@ Whatever is there already and belongs to the same settings is used as it is, so 
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from accelerate import PartialState
+from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import AutoModelForSeq2SeqLM, set_seed
 
@@ -99,20 +101,7 @@ def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     }  # fmt: skip
     if not processes.is_main_process:
         return
-    # TER takes seconds for a bad translation of a hundred words.
-    scoring = tqdm(tests.items(), desc=f"{system.name}: scoring", unit="test set", position=bar, leave=False)
-    cores = max(1, (os.cpu_count() or 1) // experiment.jobs)
-    scores = {
-        name: score(
-            made[name],
-            test,
-            system.data.target_language,
-            system.score,
-            folder / "statistics" / f"{name}.npz",
-            num_proc=cores if len(test) >= WORTH_PROCESSES else 1,
-        )
-        for name, test in scoring
-    }
+    scores = score_tests(experiment, system, made, tests, bar)
     facts = json.loads((folder / "model" / "training.json").read_text(encoding="utf-8"))
     vocabulary = short_hash(tokenizer.to_str())
     result = {"tokenizer": vocabulary, "max_length": system.data.max_length, "training": facts, "tests": scores}
@@ -125,10 +114,34 @@ def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
             target_language=system.data.target_language,
             edges=system.score.edges,
             training_limit=system.data.max_length,
+            progress=True,
+            description=f"{system.name}: diagnosing {name}",
+            bar=bar,
         )
         write_whole(folder / "diagnostics" / f"{name}.json", json.dumps(found))
     write_whole(folder / "scores.json", json.dumps(result, indent=1))
     write_card(experiment.folder, system.name)
+
+
+def score_tests(
+    experiment: Experiment, system: System, made: dict[str, Any], tests: dict[str, Dataset], bar: int
+) -> dict[str, Any]:
+    """The scores of the translations `made` of each test set."""
+    cores, pairs = max(1, (os.cpu_count() or 1) // experiment.jobs), sum(map(len, tests.values()))
+    # TER takes seconds for a bad translation of a hundred words.
+    with tqdm(total=pairs, desc=f"{system.name}: scoring", unit="pair", position=bar, leave=False) as scoring:
+        return {
+            name: score(
+                made[name],
+                test,
+                system.data.target_language,
+                system.score,
+                experiment.folder / system.name / "statistics" / f"{name}.npz",
+                num_proc=cores if len(test) >= WORTH_PROCESSES else 1,
+                progress=scoring.update,
+            )
+            for name, test in tests.items()
+        }
 
 
 def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, bar: int) -> None:

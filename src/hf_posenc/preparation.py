@@ -19,6 +19,7 @@ from .arguments import arguments
 from .config import differing_key, short_hash, write_whole
 from .data import encode_pairs, filter_lengths, join_consecutive, lengths, load_pairs, train_tokenizer
 from .data.files import digests, named_folder
+from .data.mapping import LARGE, progress_bars
 from .hub import refuse_shared_repositories
 from .modeling.tokenization_posenc import PosEncTokenizer
 from .settings import VOCABULARY, DataSettings, Experiment, ScoreSettings, System
@@ -163,7 +164,7 @@ def encoded_pairs(experiment: Experiment, system: System, tokenizer: PosEncToken
     folder = experiment.folder / "data" / f"encoded-{key_of(system, where, tokenizer)}"
     if not folder.exists():
         encoded = encode_pairs(load(system, where), tokenizer, **languages(system))
-        whole(folder, encoded.save_to_disk)
+        keep(folder, encoded)
     return load_from_disk(str(folder))
 
 
@@ -179,7 +180,7 @@ def test_set(experiment: Experiment, system: System, name: str, tokenizer: PosEn
     if not folder.exists():
         pairs = join_consecutive(load(system, where), k)
         lengths = encode_pairs(pairs, tokenizer, **languages(system))["source_length"]
-        whole(folder, pairs.add_column("source_length", lengths).save_to_disk)
+        keep(folder, pairs.add_column("source_length", lengths))
     pairs = load_from_disk(str(folder))
     return drawn(pairs, system.score.edges, system.score.per_group) if system.score.per_group else pairs
 
@@ -198,6 +199,12 @@ def load(system: System, where: dict[str, Any]) -> Dataset:
 
 def languages(system: System) -> dict[str, str]:
     return {"source_language": system.data.source_language, "target_language": system.data.target_language}
+
+
+def keep(folder: Path, pairs: Dataset) -> None:
+    """Save pairs, with a bar if they are many."""
+    with progress_bars(shown=len(pairs) > LARGE):
+        whole(folder, pairs.save_to_disk)
 
 
 def whole(folder: Path, save: Callable[[Path], Any]) -> None:
