@@ -35,7 +35,6 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     datasets.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    datasets.disable_progress_bars()  # every long step has a bar of its own
 
     try:
         experiment = load_experiment(options.config, options.overrides)

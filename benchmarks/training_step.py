@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from tqdm import tqdm
 from transformers import initialization as init
 
-from hf_posenc import POSITION_ENCODINGS, PositionEncoding, distance, register_position_encoding
+from hf_posenc import POSITION_ENCODINGS, Place, PositionEncoding, distance, register_position_encoding
 
 SIZES = [(16, 64), (4, 256), (1, 1024)]
 
@@ -23,23 +23,25 @@ SIZES = [(16, 64), (4, 256), (1, 1024)]
 class NaiveRelative(PositionEncoding):
     """`relative` as its equations are written: one vector for each pair of positions, an (L, L, K) tensor per term."""
 
-    def __init__(self, config: Any, *, causal: bool, num_layers: int, num_heads: int, head_width: int) -> None:
-        super().__init__(config, causal=causal, num_layers=num_layers, num_heads=num_heads, head_width=head_width)
+    summary = "relative, with a vector for each pair."
+    shift_invariant = True
+
+    def __init__(self, config: Any, side: Any) -> None:
+        super().__init__(config, side)
         self.clip = config.relative_clip
-        self.scale = head_width**-0.5
-        shape = (num_layers, 2 * self.clip + 1, head_width)
+        shape = (side.layers, 2 * self.clip + 1, side.head_width)
         self.keys = torch.nn.Parameter(torch.empty(shape))
         self.values = torch.nn.Parameter(torch.empty(shape))
 
-    def score_bias(self, q_BHQK: Tensor, pos_BQ: Tensor, pos_BS: Tensor, layer: int) -> Tensor:
-        return torch.einsum("bhqk,qsk->bhqs", q_BHQK * self.scale, self.pairs(self.keys[layer], pos_BQ, pos_BS))
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
+        return torch.einsum("bhqk,qsk->bhqs", q_BHQK * self.scaling, self.pairs(self.keys[at.layer], at))
 
-    def value_bias(self, p_BHQS: Tensor, pos_BQ: Tensor, pos_BS: Tensor, layer: int) -> Tensor:
-        return torch.einsum("bhqs,qsk->bhqk", p_BHQS, self.pairs(self.values[layer], pos_BQ, pos_BS))
+    def value_bias(self, p_BHQS: Tensor, at: Place) -> Tensor:
+        return torch.einsum("bhqs,qsk->bhqk", p_BHQS, self.pairs(self.values[at.layer], at))
 
-    def pairs(self, table_RK: Tensor, pos_BQ: Tensor, pos_BS: Tensor) -> Tensor:
+    def pairs(self, table_RK: Tensor, at: Place) -> Tensor:
         """The vector of every pair of positions (Q, S, K): with padding on the right, the longest sentence has all."""
-        longest = distance(pos_BQ.amax(0, keepdim=True), pos_BS.amax(0, keepdim=True))[0]
+        longest = distance(at.queries_BQ.amax(0, keepdim=True), at.keys_BS.amax(0, keepdim=True))[0]
         return table_RK[longest.clamp(-self.clip, self.clip) + self.clip]
 
     def init_weights(self) -> None:

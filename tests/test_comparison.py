@@ -23,7 +23,7 @@ from hf_posenc.metrics import load_length_buckets
 from hf_posenc.pictures.score_figures import gain_by_length, loss_curves, parameters_and_score
 from hf_posenc.publish.report import publish
 from hf_posenc.results.collecting import read_results, scores_beyond
-from hf_posenc.results.comparison import mean_of, p_values, rows_of
+from hf_posenc.results.comparison import T_95, mean_of, p_values, rows_of
 from hf_posenc.results.tables import csv_text, latex, length_table, overview_table, paper_table
 
 EDGES = (10, 20)
@@ -335,3 +335,16 @@ def test_results_that_are_not_whole_or_not_alike_are_refused(results: dict[str, 
     with pytest.raises(ValueError, match="between plain and bad news was 'x' and is 'y'"):
         publish(other, tmp_path / "c")
     assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(("freedom", "t"), [*enumerate(T_95, start=1)])
+def test_95_percent_of_students_distribution_lie_within_the_tables_t(freedom, t):
+    """To the table's last digit, by the integral of the density."""
+
+    def within(t: float) -> float:
+        x, step = np.linspace(-t, t, 20001, retstep=True)
+        weights = np.concatenate(([1], np.tile([4, 2], 9999), [4, 1]))  # Simpson's
+        log_scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
+        return float(step / 3 * (weights * np.exp(log_scale) * (1 + x**2 / freedom) ** (-(freedom + 1) / 2)).sum())
+
+    assert within(t - 5e-4) < 0.95 < within(t + 5e-4)

@@ -1,5 +1,6 @@
 """Config files are checked before any compute, and a run is what its settings say, however often it is interrupted."""
 
+import io
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ import yaml
 from datasets import Dataset
 from safetensors.torch import load_file
 from test_tokenizer import bert
+from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_posenc import POSITION_ENCODINGS, PosEncConfig, PosEncTokenizer
@@ -113,6 +115,63 @@ def test_a_dry_run_counts_what_a_training_has_and_writes_nothing(config: Path) -
         f"{6 * 4 * 41 * 2:,}",  # steps, pairs of at most 40 subwords and </s>, sides
     ]
     assert dry_run(experiment, processes=2).rows[1][5] == f"{2 * 6 * 4 * 41 * 2:,}"
+    told = model.generation_config
+    assert (told.num_beams, told.max_length, told.max_new_tokens) == (2, None, None), "its class says how long"
+
+
+def test_every_step_has_a_bar_that_moves_on_the_systems_line(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bars = []
+
+    class Recorded(tqdm):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options, file=io.StringIO())
+            self.line, self.moves = options.get("position"), 0
+            bars.extend([] if self.disable else [self])
+
+        def update(self, n: float = 1) -> bool | None:
+            self.moves += 1
+            return super().update(n)
+
+    shown_by = ("training.callbacks", "experiment.diagnostics", "experiment.system")
+    shown_by += ("metrics.length_buckets.scorers", "modeling.translation")
+    for module in shown_by:
+        monkeypatch.setattr(f"hf_posenc.{module}.tqdm", Recorded)
+    monkeypatch.setattr("hf_posenc.experiment.diagnostics.MOST_WEIGHTS", 1)
+    monkeypatch.setattr("hf_posenc.metrics.length_buckets.scorers.ROWS", 2)
+    experiment = load(config, "score.batch_size=2")
+    prepare(experiment)
+    run_system(experiment, "relative", bar=2)
+    found = {bar.desc.removesuffix(": "): bar for bar in bars}
+    steps = ["generated", "generated-x2", "scoring", "diagnosing generated", "diagnosing generated-x2"]
+    assert list(found) == ["relative", *(f"relative: {step}" for step in steps)]
+    for name, bar in found.items():
+        assert (bar.line, bar.leave, bar.n) == (2, False, bar.total), name
+        assert bar.moves > 1, name
+
+
+# The command line, up to where training would begin.
+PREPARES = """
+import sys
+import train, hf_posenc.data, hf_posenc.data.mapping, hf_posenc.experiment.preparation
+for module in (hf_posenc.data, hf_posenc.data.mapping, hf_posenc.experiment.preparation):
+    module.LARGE = int(sys.argv.pop())
+    sys.argv.append(str(module.LARGE))
+sys.argv.pop()
+train.run_system = train.collect = train.publish = lambda *arguments: None
+train.main()
+"""
+
+
+@pytest.mark.parametrize("large", [10, 10**6])
+def test_the_command_line_shows_the_preparation_of_large_corpora(config: Path, large: int) -> None:
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    environment["HF_DATASETS_CACHE"] = str(config.parent / "cache")
+    command = [sys.executable, "-c", PREPARES, str(config), f"output={config.parent / 'runs'}", str(large)]
+    made = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+    if large == 10:
+        assert all(step in made.stderr for step in ("Generating", "Map", "Saving")), made.stderr
+    else:
+        assert made.stderr == ""
 
 
 @pytest.mark.slow

@@ -1,12 +1,14 @@
 """Decoding gives the same tokens however it is computed: with a cache, without one, in a batch, with a draft."""
 
 import itertools
+from collections.abc import Iterator
 
 import pytest
 import torch
 from conftest import padded, sentences, tiny_model
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers.utils import logging
 
 from hf_posenc import PosEncForConditionalGeneration, PosEncTokenizer
 from hf_posenc.modeling.cache import RememberingLayer
@@ -356,6 +358,98 @@ def test_translate_leaves_the_mode_of_the_model_alone(tokenizer):
 
 def test_translating_nothing_gives_nothing(tokenizer):
     assert translator(tokenizer).translate([], tokenizer) == []
+
+
+class NeverEnds(LogitsProcessor):
+    """The same token again and again."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        scores[:, 2], scores[:, 5] = -1e4, 1e4
+        return scores
+
+
+def endless(model: PosEncForConditionalGeneration, *args, **options) -> list[int]:
+    """How many tokens there are before the end, of what would have none."""
+    ids = model.generate(*args, logits_processor=LogitsProcessorList([NeverEnds()]), **options)
+    return [len(sentence(row[1:])) for row in ids]
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Of either family, a model that has been saved and loaded again."""
+
+    def make(system: str, **changes) -> PosEncForConditionalGeneration:
+        tiny_model(system, **changes).save_pretrained(tmp_path / system)
+        return AutoModelForSeq2SeqLM.from_pretrained(tmp_path / system)
+
+    return make
+
+
+@pytest.fixture
+def warned(caplog) -> Iterator[pytest.LogCaptureFixture]:
+    """What transformers has logged as a warning."""
+    logging.enable_propagation()
+    yield caplog
+    logging.disable_propagation()
+
+
+def test_two_lengths_are_warned_of(saved, warned):
+    """As the tests below rely on it."""
+    saved("relative").generate(sentences(1, 3), max_length=9, max_new_tokens=4)
+    assert "Both `max_new_tokens`" in warned.records[0].message
+
+
+@pytest.mark.parametrize("told_by", ["a mask", "padding", "embeddings", "the encoder's outputs"])
+@pytest.mark.parametrize("how", [{}, {"num_beams": 3}, {"num_beams": 4, "num_return_sequences": 2}], ids=str)
+@pytest.mark.parametrize("system", ["relative", "rnn_nmt"])
+def test_a_sentence_that_is_told_no_length_has_twice_its_sources_and_50_tokens(saved, system, how, told_by):
+    model = saved(system)
+    source, mask = padded([sentences(1, n, seed=n)[0] for n in (3, 9)], "left")
+    given = {"attention_mask": mask}
+    if told_by == "padding":
+        given = {"input_ids": source}
+    elif told_by == "a mask":
+        given |= {"input_ids": source}
+    elif told_by == "embeddings":
+        given |= {"inputs_embeds": model.get_input_embeddings()(source)}
+    else:
+        given |= {"encoder_outputs": model.model.encoder(source, mask)}
+    expected = [2 * (n - 1) + 50 for n in (3, 9) for _ in range(how.get("num_return_sequences", 1))]
+    assert endless(model, **given, do_sample=False, **how) == expected
+    alone = endless(model, source[1:], do_sample=False, **how)
+    assert set(alone) == {2 * 8 + 50}
+
+
+def test_no_sentence_is_longer_than_the_decoder_can_tell_apart(saved):
+    model = saved("learned", learned_max_positions=20)
+    assert endless(model, sentences(1, 6)) == [19]
+
+
+@pytest.mark.parametrize("place", ["argument", "generation_config", "the model's"])
+@pytest.mark.parametrize(("name", "new"), [("max_new_tokens", 7), ("max_length", 6)])
+def test_a_length_that_is_given_is_kept_and_no_warning_given(saved, warned, place, name, new):
+    model, given = saved("relative"), {name: 7}
+    if place == "the model's":
+        model.generation_config.update(**given)
+    options = {"argument": given, "generation_config": {"generation_config": GenerationConfig(**given)}}.get(place, {})
+    assert endless(model, sentences(2, 9), **options) == [new, new]
+    assert not warned.records
+
+
+def test_translate_is_told_a_length_like_generate(tokenizer, warned, monkeypatch):
+    model, rows, generate = translator(tokenizer), [], PosEncForConditionalGeneration.generate
+
+    def recorded(self, *args, **kwargs):
+        rows.append(generate(self, *args, **kwargs))
+        return rows[-1]
+
+    monkeypatch.setattr(PosEncForConditionalGeneration, "generate", recorded)
+    for given in ({"max_new_tokens": 4}, {"max_length": 5}):
+        never = LogitsProcessorList([NeverEnds()])
+        found = model.translations(TEXTS, tokenizer, num_beams=2, logits_processor=never, **given)
+        assert found.truncated == [True] * len(TEXTS)
+        assert rows[-1].shape == (len(TEXTS), 5)
+    assert not warned.records
 
 
 def test_generation_starts_from_the_configs_tokens():

@@ -14,12 +14,13 @@ from safetensors.torch import load_file, save_file
 from test_experiment import TINY
 from torch import nn
 from torch._dynamo.utils import counters
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from torch.utils.data import DataLoader
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer
 
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.settings import Experiment
 from hf_posenc.data.batches import BANDS, EpochSampler, LengthGroupedSampler, TokenBudgetSampler
-from hf_posenc.experiment.preparation import prepare, training_pairs, validation_pairs
+from hf_posenc.experiment.preparation import prepare, shared_tokenizer, training_pairs, validation_pairs
 from hf_posenc.experiment.system import run_system
 from hf_posenc.training.arguments import TrainingArguments, training_arguments
 from hf_posenc.training.callbacks import ProgressBar
@@ -137,6 +138,31 @@ def test_batches_of_a_size_have_it_and_are_of_like_length(lengths):
     assert sorted(map(len, batches)) == [5000 % 33, *[33] * (5000 // 33)]
     spread = np.median([lengths[0][batch].max() - lengths[0][batch].min() for batch in batches])
     assert spread <= 2 < np.median(np.ptp(lengths[0][: 33 * 150].reshape(-1, 33), axis=1))
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 8])
+def test_without_the_last_batch_all_are_full_and_others_are_left_out_in_another_epoch(lengths, num_ranks):
+    """Left out by chance and not by length, as the last ones of sorted pairs would be."""
+    samplers = [
+        LengthGroupedSampler(lengths[0], 33, drop_last=True, seed=1, rank=rank, num_ranks=num_ranks)
+        for rank in range(num_ranks)
+    ]
+    left_out = []
+    for number in range(12):
+        batches = [batch for sampler in samplers for batch in epoch(sampler, number)]
+        assert len(batches) == num_ranks * len(samplers[0]) == 5000 // 33 // num_ranks * num_ranks
+        assert {len(batch) for batch in batches} == {33}
+        rows = {row for batch in batches for row in batch}
+        assert len(rows) == 33 * len(batches)
+        left_out.append(set(range(5000)) - rows)
+    assert len(set.union(*left_out)) > 0.7 * sum(map(len, left_out))
+    of_all, of_these = lengths[0], lengths[0][[row for rows in left_out for row in rows]]
+    assert abs(of_these.mean() - of_all.mean()) < 4 * of_all.std() / len(of_these) ** 0.5
+
+
+def test_fewer_pairs_than_full_batches_are_refused(lengths):
+    with pytest.raises(ValueError, match=r"dataloader_drop_last .* 65 pairs .* 2 process.* 33; lower"):
+        LengthGroupedSampler(lengths[0][:65], 33, drop_last=True, seed=1, num_ranks=2)
 
 
 def test_a_budget_that_the_longest_pair_does_not_fit_into_is_refused(lengths):
@@ -282,9 +308,76 @@ def test_a_mean_of_more_checkpoints_than_there_are_is_refused(tmp_path):
         mean_weights(tmp_path, 2)
 
 
+def loaders(experiment: Experiment) -> tuple[LengthTrainer, DataLoader]:
+    """The Trainer of a run, and what it takes its batches from."""
+    prepare(experiment)
+    system, tokenizer = experiment.systems["relative"], shared_tokenizer(experiment)
+    sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": tokenizer.target_vocab_size}
+    trainer = LengthTrainer(
+        model=AutoModelForSeq2SeqLM.from_config(system.model_config(**sizes)),
+        args=training_arguments(system.train, experiment.folder / system.name),
+        train_dataset=training_pairs(experiment, system, tokenizer),
+        data_collator=DataCollatorForSeq2Seq(tokenizer),
+        processing_class=tokenizer,
+    )
+    return trainer, trainer.get_train_dataloader()
+
+
+@pytest.mark.parametrize("batches", ["train.tokens_per_batch=120", "train.tokens_per_batch=null"])
+def test_a_loader_is_told_whatever_transformers_tells_its_own(tmp_path, batches):
+    told = {
+        "num_workers": 2, "prefetch_factor": 3, "persistent_workers": True, "in_order": False,
+        "multiprocessing_context": "spawn", "pin_memory": False,
+    }  # fmt: skip
+    given = [f"train.dataloader_{name}={str(value).lower()}" for name, value in told.items()]
+    trainer, ours = loaders(tiny(tmp_path, batches, *given))
+    theirs = Seq2SeqTrainer.get_train_dataloader(trainer)
+    context = told.pop("multiprocessing_context")
+    for loader in (ours, theirs):
+        assert {name: getattr(loader, name) for name in told} == told
+        assert loader.multiprocessing_context.get_start_method() == context
+    assert ours.worker_init_fn.keywords == theirs.worker_init_fn.keywords
+    assert ours.worker_init_fn.func is theirs.worker_init_fn.func
+
+
+def test_workers_that_stay_bring_every_epoch_its_own_batches(tmp_path):
+    workers = ["train.dataloader_num_workers=1", "train.dataloader_persistent_workers=true"]
+    _, ours = loaders(tiny(tmp_path, "name=ours", *workers))
+    _, alone = loaders(tiny(tmp_path, "name=alone"))
+    seen = []
+    for number in range(2):
+        for loader in (ours, alone):
+            loader.set_epoch(number)
+            seen.append([batch["input_ids"].tolist() for batch in loader])
+    assert seen[0] == seen[1] != seen[2] == seen[3]
+
+
+def test_the_order_of_the_data_has_a_seed_of_its_own_if_it_is_given(tmp_path):
+    def order(name: str, *overrides: str) -> list[list[int]]:
+        return list(loaders(tiny(tmp_path, f"name={name}", *overrides))[1].batch_sampler)
+
+    assert order("one", "train.seed=1") == order("other", "train.seed=2", "train.data_seed=1")
+    assert order("again", "train.seed=1", "train.data_seed=2") == order("two", "train.seed=2")
+
+
+def test_batches_have_the_size_that_fits_and_no_other_if_the_last_is_dropped(tmp_path):
+    size = ["train.tokens_per_batch=null", "train.per_device_train_batch_size=7"]
+    trainer, loader = loaders(tiny(tmp_path, *size, "train.dataloader_drop_last=true"))
+    assert {len(batch["labels"]) for batch in loader} == {7}
+    trainer._train_batch_size = 3  # what train.auto_find_batch_size sets where memory was too little for 7
+    assert {len(batch["labels"]) for batch in trainer.get_train_dataloader()} == {3}
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"tokens_per_batch": 9, "dataloader_drop_last": True}, r"tokens_per_batch=9 .*, the longest pairs.*; leave"),
+        ({"tokens_per_batch": 9, "auto_find_batch_size": True}, r"tokens_per_batch=9 .*auto_find_batch_size.*; lower"),
+        ({"tokens_per_batch": 9, "train_sampling_strategy": "random"}, r"tokens_per_batch=9 .*'random'; leave one"),
+        ({"accelerator_config": {"split_batches": True}}, r"split_batches=True.*train_sampling_strategy=random"),
+        ({"accelerator_config": {"dispatch_batches": True}}, r"dispatch_batches=True.*train_sampling_strategy=random"),
+        ({"length_column_name": "length"}, r"length_column_name must be source_length or target_length.*'length'"),
+        ({"dataloader_persistent_workers": True}, r"persistent_workers needs workers.*num_workers is 0; raise"),
         ({"tokens_per_batch": 0}, r"train.tokens_per_batch must be a whole number, 1 or more, but it is 0"),
         ({"evaluations_per_epoch": 2.5}, r"train.evaluations_per_epoch must be a whole number.*is 2.5"),
         (

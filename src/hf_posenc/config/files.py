@@ -1,5 +1,9 @@
 """YAML files that extend each other -> one mapping. Knows nothing of what the keys mean, but for corpora and models:
-those of another kind replace what stands under them."""
+those of another kind replace what stands under them.
+
+By hand, and not by OmegaConf, since it would be as much code around it: it reads `no` as False, merges corpora of two
+kinds into one that has both, takes an override without a value, and reads `${` and `???` in a value as its own signs.
+"""
 
 import re
 from collections.abc import Mapping

@@ -20,10 +20,10 @@ MEGABATCH = 50  # batches: as many are drawn at random before they are sorted by
 class EpochSampler(Sampler[list[int]]):
     """The batches of one rank, as lists of row numbers; set_epoch(n) gives epoch n its own order.
 
-    Every pair is in exactly one batch of an epoch. All ranks get equally many batches: where the number does not
-    divide, the batches with the most pairs are cut in two. The order depends on the seed and the epoch alone, so that a
-    run that was interrupted in any epoch meets the batches that it would have met. (transformers' own sampler by length
-    draws from torch's global generator, whose state at the start of an epoch is lost.)
+    Every pair that is not left out is in exactly one batch of an epoch. All ranks get equally many batches: where the
+    number does not divide, the batches with the most pairs are cut in two. The order depends on the seed and the epoch
+    alone, so that a run that was interrupted in any epoch meets the batches that it would have met. (transformers' own
+    sampler by length draws from torch's global generator, whose state at the start of an epoch is lost.)
 
     `ends` (N) are the numbers of rows before the end of each batch. Raises a ValueError if there are fewer pairs than
     ranks.
@@ -62,14 +62,28 @@ class EpochSampler(Sampler[list[int]]):
 
 class LengthGroupedSampler(EpochSampler):
     """Batches of `batch_size` pairs of like length: sorted among some that are drawn at random, so that an epoch's
-    batches are not those of the last."""
+    batches are not those of the last.
 
-    def __init__(self, lengths: np.ndarray, batch_size: int, **share: int) -> None:
+    With `drop_last` all batches have that size: the pairs that make no such batch for every rank are left out, others
+    in each epoch, by chance. Raises a ValueError if no pairs are left.
+    """
+
+    def __init__(
+        self, lengths: np.ndarray, batch_size: int, *, drop_last: bool = False, num_ranks: int = 1, **share: int
+    ) -> None:
         self.lengths, self.batch_size = lengths, batch_size
-        super().__init__(np.append(np.arange(batch_size, len(lengths), batch_size), len(lengths)), **share)
+        left_out = len(lengths) % (batch_size * num_ranks) if drop_last else 0
+        if left_out == len(lengths):
+            raise ValueError(
+                f"train.dataloader_drop_last leaves out what makes no full batch for each process, but of {left_out} "
+                f"pairs none is left for {num_ranks} process{'es' if num_ranks > 1 else ''} with batches of "
+                f"{batch_size}; lower train.per_device_train_batch_size, or use more data."
+            )
+        kept = len(lengths) - left_out
+        super().__init__(np.append(np.arange(batch_size, kept, batch_size), kept), num_ranks=num_ranks, **share)
 
     def rows(self, generator: np.random.Generator) -> np.ndarray:
-        drawn = generator.permutation(len(self.lengths))
+        drawn = generator.permutation(len(self.lengths))[: self.ends[-1]]
         megabatch = np.arange(len(drawn)) // (MEGABATCH * self.batch_size)
         return drawn[np.lexsort((self.lengths[drawn], megabatch))]
 

@@ -61,11 +61,14 @@ def diagnose(
     pairs_per_group: int | None = 200,
     batch_size: int = 32,
     progress: bool = False,
+    description: str = "diagnosing",
+    bar: int = 0,
 ) -> dict[str, Any]:
     """The diagnosis of one system on one test set, by one process; the module's docstring says what it holds.
 
     `edges` are the metric's: upper bounds of the groups, inclusive. Long sentences share a batch with fewer than
-    `batch_size`. A ValueError if there are no pairs, or if another tokenizer has measured them.
+    `batch_size`. With `progress`, a bar with this `description` is drawn on line `bar`. A ValueError if there are no
+    pairs, or if another tokenizer has measured them.
     """
     check_tokenizer(model.config, tokenizer)
     if not len(test):
@@ -74,7 +77,8 @@ def diagnose(
     sources, targets = token_ids(pairs, tokenizer, source_language, target_language)
     longest = model.config.longest_target
     seen = [ids[:longest] for ids in targets]
-    sentences = measure_pairs(model, sources, seen, batch_size, progress)
+    shown = {"desc": description, "position": bar, "disable": not progress}
+    sentences = measure_pairs(model, sources, seen, batch_size, shown)
     groups = by_length_group(sentences, pairs["source_length"], test["source_length"], edges)
     limit = math.inf if training_limit is None else training_limit + tokenizer.num_special_tokens_to_add()
     inside, target_inside = lengths_of(sources) <= limit, lengths_of(targets) <= limit
@@ -122,15 +126,16 @@ def by_length_group(
 
 
 def measure_pairs(
-    model: PreTrainedModel, sources: list[list[int]], targets: list[list[int]], batch_size: int, progress: bool
+    model: PreTrainedModel, sources: list[list[int]], targets: list[list[int]], batch_size: int, shown: dict[str, Any]
 ) -> list[Sentence]:
-    """Every pair of token ids measured, in their order; the longest first, so that what is too long fails at once."""
+    """Every pair of token ids measured, in their order; the longest first, so that what is too long fails at once.
+    `shown` are the options of the bar."""
     longest = np.maximum(lengths_of(sources), lengths_of(targets))
     order, found = np.argsort(-longest, kind="stable"), dict[int, Sentence]()
     training, back_end = model.training, model.config._attn_implementation
     model.eval().set_attn_implementation("eager")  # others do not return the weights of every encoding
     try:
-        with torch.no_grad(), tqdm(total=len(order), unit="pair", desc="diagnosing", disable=not progress) as done:
+        with torch.no_grad(), tqdm(total=len(order), unit="pair", leave=False, **shown) as done:
             while (first := len(found)) < len(order):
                 most = max(1, min(batch_size, MOST_WEIGHTS // int(longest[order[first]]) ** 2))
                 rows = order[first : first + most].tolist()

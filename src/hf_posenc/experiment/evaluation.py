@@ -3,6 +3,7 @@
 import hashlib
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,12 @@ def score_test_set(
     settings: ScoreSettings,
     statistics: Path,
     num_proc: int = 1,
+    progress: Callable[[int], Any] | None = None,
 ) -> dict[str, Any]:
     """The length_buckets result of one test set, with the number of truncated translations and the test set's hash.
 
     `statistics` is written: the sentence statistics, from which comparisons are made, and the pairs' `lengths`.
+    `progress` is told of pairs that have been read.
     """
     metric = load_length_buckets()
     with warnings.catch_warnings():
@@ -71,6 +74,7 @@ def score_test_set(
             bertscore_model=settings.bertscore_model,
             bertscore_layers=settings.bertscore_layers,
             num_proc=num_proc,
+            progress=progress,
         )
     arrays: dict[str, Any] = {"lengths": metric.lengths, **metric.statistics}
 

@@ -23,6 +23,7 @@ from ..data import (
     train_tokenizer,
 )
 from ..data.files import digests, named_folder
+from ..data.mapping import LARGE, progress_bars
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..publish.hub import refuse_shared_repositories
 from ..training.arguments import training_arguments
@@ -169,7 +170,7 @@ def encoded_pairs(experiment: Experiment, system: System, tokenizer: PosEncToken
     folder = experiment.folder / "data" / f"encoded-{corpus_hash(system, where, tokenizer)}"
     if not folder.exists():
         encoded = encode_pairs(read_pairs(system, where), tokenizer, **languages(system))
-        save_whole(folder, encoded.save_to_disk)
+        save_pairs(folder, encoded)
     return load_from_disk(str(folder))
 
 
@@ -185,7 +186,7 @@ def test_set(experiment: Experiment, system: System, name: str, tokenizer: PosEn
     if not folder.exists():
         pairs = join_consecutive(read_pairs(system, where), k)
         lengths = encode_pairs(pairs, tokenizer, **languages(system))["source_length"]
-        save_whole(folder, pairs.add_column("source_length", lengths).save_to_disk)
+        save_pairs(folder, pairs.add_column("source_length", lengths))
     pairs = load_from_disk(str(folder))
     return sample_by_length(pairs, system.score.edges, system.score.per_group) if system.score.per_group else pairs
 
@@ -196,3 +197,9 @@ def read_pairs(system: System, where: dict[str, Any]) -> Dataset:
 
 def languages(system: System) -> dict[str, str]:
     return {"source_language": system.data.source_language, "target_language": system.data.target_language}
+
+
+def save_pairs(folder: Path, pairs: Dataset) -> None:
+    """Save pairs, with a bar if they are many."""
+    with progress_bars(shown=len(pairs) > LARGE):
+        save_whole(folder, pairs.save_to_disk)

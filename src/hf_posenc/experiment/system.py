@@ -101,22 +101,9 @@ def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     }  # fmt: skip
     if not processes.is_main_process:
         return
-    # TER takes seconds for a bad translation of a hundred words.
-    scoring = tqdm(tests.items(), desc=f"{system.name}: scoring", unit="test set", position=bar, leave=False)
-    cores = max(1, (os.cpu_count() or 1) // experiment.jobs)
-    scores = {
-        name: score_test_set(
-            made[name],
-            test,
-            system.data.target_language,
-            system.score,
-            folder / "statistics" / f"{name}.npz",
-            num_proc=cores if len(test) >= WORTH_PROCESSES else 1,
-        )
-        for name, test in scoring
-    }
+    scores = score_test_sets(experiment, system, made, tests, bar)
     for name, test in tests.items():
-        diagnose_test_set(model, tokenizer, test, system, folder / "diagnostics" / f"{name}.json")
+        diagnose_test_set(model, tokenizer, test, system, folder / "diagnostics" / f"{name}.json", bar)
     facts = json.loads((folder / "model" / "training.json").read_text(encoding="utf-8"))
     vocabulary = short_hash(tokenizer.to_str())
     result = {"tokenizer": vocabulary, "max_length": system.data.max_length, "training": facts, "tests": scores}
@@ -124,7 +111,30 @@ def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     write_card(experiment.folder, system.name)
 
 
-def diagnose_test_set(model: Any, tokenizer: PosEncTokenizer, test: Dataset, system: System, path: Path) -> None:
+def score_test_sets(
+    experiment: Experiment, system: System, made: dict[str, Any], tests: dict[str, Dataset], bar: int
+) -> dict[str, Any]:
+    """The scores of the translations `made` of each test set."""
+    cores, pairs = max(1, (os.cpu_count() or 1) // experiment.jobs), sum(map(len, tests.values()))
+    # TER takes seconds for a bad translation of a hundred words.
+    with tqdm(total=pairs, desc=f"{system.name}: scoring", unit="pair", position=bar, leave=False) as scoring:
+        return {
+            name: score_test_set(
+                made[name],
+                test,
+                system.data.target_language,
+                system.score,
+                experiment.folder / system.name / "statistics" / f"{name}.npz",
+                num_proc=cores if len(test) >= WORTH_PROCESSES else 1,
+                progress=scoring.update,
+            )
+            for name, test in tests.items()
+        }
+
+
+def diagnose_test_set(
+    model: Any, tokenizer: PosEncTokenizer, test: Dataset, system: System, path: Path, bar: int
+) -> None:
     """Write the diagnosis of a system on one test set."""
     found = diagnose(
         model,
@@ -134,6 +144,9 @@ def diagnose_test_set(model: Any, tokenizer: PosEncTokenizer, test: Dataset, sys
         target_language=system.data.target_language,
         edges=system.score.edges,
         training_limit=system.data.max_length,
+        progress=True,
+        description=f"{system.name}: diagnosing {path.stem}",
+        bar=bar,
     )
     write_whole(path, json.dumps(found))
 
@@ -150,7 +163,7 @@ def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     validation = validation_pairs(experiment, system, tokenizer)
     trained, facts = train(model, tokenizer, pairs, validation, system.train, folder, name=system.name, bar=bar)
     facts |= {"parameters": trained.num_parameters(), "pairs": len(pairs)}
-    trained.generation_config.update(num_beams=system.score.num_beams, max_length=512)
+    trained.generation_config.update(num_beams=system.score.num_beams)  # its class says how long
 
     def save(unfinished: Path) -> None:
         trained.save_pretrained(unfinished)

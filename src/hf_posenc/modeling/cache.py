@@ -137,8 +137,8 @@ class Memory:
     are, so that two encodings, or two layers of one, never meet.
     """
 
-    layer: RememberingLayer | StaticRememberingLayer
-    length: int | Tensor
+    layer: Any  # of one of the two classes above
+    length: Any  # what that layer counts in: a number or a tensor
     scope: str = ""
 
     def of(self, encoding: str, layer: int | None) -> "Memory":

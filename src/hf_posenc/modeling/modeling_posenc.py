@@ -132,7 +132,7 @@ class PosEncPreTrainedModel(SharedPreTrainedModel):
 class PosEncStack(PosEncPreTrainedModel, Stack):
     """What encoder and decoder share: position encodings and layers."""
 
-    layer_class: type[PosEncLayer]
+    layer_class: type[PosEncEncoderLayer] | type[PosEncDecoderLayer]
 
     def __init__(self, config: PosEncConfig, side: Side) -> None:
         super().__init__(config, vocab_size=side.vocab_size)

@@ -34,7 +34,7 @@ from .cache import memory_of
 from .configuration_rnn_nmt import RnnNmtConfig
 from .masks import new_tokens
 from .modeling_shared import ConditionalGeneration, EncoderDecoder, SharedPreTrainedModel, Stack, outputs_of_both
-from .recurrence import read_in_order
+from .recurrence import read_in_order, run
 from .references import NEISHI, Reference
 
 LUONG = Reference(
@@ -146,7 +146,7 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
         """The state after one more token (B, 2N + D), and the attention weights (B, S)."""
         h_BN, c_BN, fed_BD = state_BM.split((self.layers_width, self.layers_width, x_BD.shape[-1]), dim=-1)
         by_layer = [s.unflatten(-1, (-1, x_BD.shape[-1])).transpose(0, 1).contiguous() for s in (h_BN, c_BN)]
-        _, last = self.lstm(torch.cat((x_BD, fed_BD), dim=-1)[:, None], tuple(by_layer))
+        _, last = run(self.lstm, torch.cat((x_BD, fed_BD), dim=-1)[:, None], tuple(by_layer))
         h_BN, c_BN = (s.transpose(0, 1).flatten(1) for s in last)
         scores_BS = (keys_BSN @ h_BN[..., None])[..., 0]
         if mask_BS is not None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .position import Knob, Place, PositionEncoding
-from .recurrence import read_in_order
+from .recurrence import read_in_order, run
 from .references import NEISHI, ROSENDAHL
 
 WIDTH = "a whole number of units for each direction, 1 or more, or None for d_model"
@@ -82,5 +82,5 @@ class Recurrent(PositionEncoding):
     def step(self, x_B1D: Tensor, state_BM: Tensor) -> Tensor:
         """The state after one more token (B, M)."""
         parts = [part[None].contiguous() for part in state_BM.chunk(self.num_states, dim=-1)]
-        _, last = self.rnn(x_B1D, tuple(parts) if self.num_states > 1 else parts[0])
+        _, last = run(self.rnn, x_B1D, tuple(parts) if self.num_states > 1 else parts[0])
         return torch.cat(last, dim=-1)[0] if self.num_states > 1 else last[0]

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading sentences in order: one call of a recurrent network over a batch whose sentences are padded anywhere."""
 
+from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -16,7 +18,7 @@ def read_in_order(rnn: nn.RNNBase, x_BTD: Tensor, mask_BT: Tensor | None) -> tup
     two directions are torch's packed sequences, which never read padding. Outputs in padded places are of no use.
     """
     if mask_BT is None:
-        return rnn(x_BTD)
+        return run(rnn, x_BTD)
     order_BT = (~mask_BT).long().argsort(dim=1, stable=True)  # the tokens of each sentence, then its padding
     tokens_BTD = x_BTD.gather(1, order_BT[..., None].expand_as(x_BTD))
     if rnn.bidirectional:
@@ -25,6 +27,38 @@ def read_in_order(rnn: nn.RNNBase, x_BTD: Tensor, mask_BT: Tensor | None) -> tup
         read, last = rnn(packed)
         read_BTN, _ = pad_packed_sequence(read, batch_first=True, total_length=mask_BT.shape[1])
     else:
-        read_BTN, last = rnn(tokens_BTD)
+        read_BTN, last = run(rnn, tokens_BTD)
     places_BTN = order_BT.argsort(dim=1)[..., None].expand_as(read_BTN)
     return read_BTN.gather(1, places_BTN), last
+
+
+def run(rnn: nn.RNNBase, x_BTD: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+    """What `rnn` gives for a dense batch, from `state` on; under autocast in the precision of its weights if the
+    processor has no LSTM in autocast's."""
+    if rnn.mode != "LSTM" or x_BTD.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
+        return rnn(x_BTD, state)
+    if has_lstm(torch.get_autocast_dtype("cpu"), torch.is_grad_enabled()):
+        return rnn(x_BTD, state)
+    wide = rnn.all_weights[0][0].dtype
+    with torch.autocast("cpu", enabled=False):
+        return rnn(x_BTD.to(wide), None if state is None else tuple(part.to(wide) for part in state))
+
+
+@torch.compiler.disable  # what torch traces it cannot try
+@cache
+def has_lstm(dtype: torch.dtype, trained: bool) -> bool:
+    """Whether this processor has an LSTM in `dtype` under autocast; `trained`, with its gradients.
+
+    Torch asks that of the processor for tensors of that type, but not for those that autocast turns into it on their
+    way to oneDNN. It is found by trying, with no random number drawn.
+    """
+    x = torch.ones(1, 1, 1, device="cpu")
+    weights = [torch.ones(4, 1, device="cpu", requires_grad=trained) for _ in range(2)]
+    try:
+        with torch.set_grad_enabled(trained), torch.autocast("cpu", dtype):
+            read, _, _ = torch.lstm(x, (x, x), weights, False, 1, 0.0, trained, False, True)
+            if trained:
+                read.sum().backward()
+    except RuntimeError:
+        return False
+    return True

@@ -22,14 +22,15 @@ class Translations:
 
 class SentenceLimit(LogitsProcessor):
     """Ends each sentence of a batch at a limit of its own, in target tokens; a limit for the whole batch would let the
-    length of a translation depend on its neighbours."""
+    length of a translation depend on its neighbours. Each sentence has equally many rows of scores, its beams."""
 
-    def __init__(self, limits: Sequence[int], *, num_beams: int, eos_token_id: int) -> None:
-        self.limits_N = torch.tensor(limits).repeat_interleave(num_beams)
+    def __init__(self, limits: Sequence[int], *, eos_token_id: int) -> None:
+        self.limits_B = torch.tensor(limits)
         self.eos_token_id = eos_token_id
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        over_N = (self.limits_N <= input_ids.shape[1] - 1).to(scores.device)
+        over_B = (self.limits_B <= input_ids.shape[1] - 1).to(scores.device)
+        over_N = over_B.repeat_interleave(len(scores) // len(over_B))
         only_eos = torch.full_like(scores, float("-inf"))
         only_eos[:, self.eos_token_id] = 0
         return torch.where(over_N[:, None], only_eos, scores)
@@ -57,8 +58,53 @@ def check_tokenizer(config: Any, tokenizer: Any) -> None:
             )
 
 
+LENGTHS = ("max_length", "max_new_tokens")
+
+
+def source_lengths(inputs: Tensor | None, given: dict[str, Any], pad_token_id: int) -> list[int] | None:
+    """The tokens of each source that `generate` is given, special ones included; None if it is given none."""
+    mask, ids = given.get("attention_mask"), given.get("input_ids") if inputs is None else inputs
+    if mask is not None and mask.ndim == 2:
+        return (mask != 0).sum(1).tolist()
+    if ids is not None:
+        return (ids != pad_token_id).sum(1).tolist()
+    if (x_BSD := given.get("inputs_embeds")) is None and (outputs := given.get("encoder_outputs")) is not None:
+        x_BSD = outputs[0]
+    return None if x_BSD is None else [x_BSD.shape[1]] * len(x_BSD)
+
+
 class Translation:
-    """`translate`, for any encoder-decoder of the family."""
+    """`translate`, for any encoder-decoder of the family, and a limit for `generate` where it is told none."""
+
+    def generate(
+        self: Any,
+        inputs: Tensor | None = None,
+        generation_config: Any = None,
+        logits_processor: Sequence[LogitsProcessor] | None = None,
+        **options: Any,
+    ) -> Any:
+        """As transformers', but where nothing says how long (neither `max_new_tokens` nor `max_length`, here or in a
+        generation config), a sentence has at most 2 x source + 50 tokens, as in `translations`, and not 20."""
+        configs = [vars(config) for config in (generation_config, self.generation_config) if config is not None]
+        if all(where.get(name) is None for where in (options, *configs) for name in LENGTHS):
+            lengths = source_lengths(inputs, options, self.config.pad_token_id)
+            if lengths is not None:
+                options |= self.at_most(self.limits(lengths), logits_processor)
+                logits_processor = options.pop("logits_processor")
+        return super().generate(  # type: ignore[misc]
+            inputs, generation_config=generation_config, logits_processor=logits_processor, **options
+        )
+
+    def limits(self: Any, lengths: Iterable[int]) -> list[int]:
+        """The most target tokens, without special ones, of sentences whose sources have so many tokens, with </s>."""
+        longest = (self.config.longest_target or sys.maxsize) - 1
+        return [min(2 * (length - 1) + 50, longest) for length in lengths]
+
+    def at_most(self: Any, limits: list[int], logits_processor: Sequence[LogitsProcessor] | None) -> dict[str, Any]:
+        """The options of `generate` that end each sentence at its limit."""
+        limit = SentenceLimit(limits, eos_token_id=self.config.eos_token_id)
+        together = LogitsProcessorList([*(logits_processor or []), limit])
+        return {"max_length": max(limits) + 2, "logits_processor": together}  # and the start token, and </s>
 
     @torch.no_grad()
     def translate(self: Any, texts: Iterable[str], tokenizer: Any, **options: Any) -> list[str]:
@@ -117,18 +163,11 @@ class Translation:
         **generate: Any,
     ) -> list[tuple[str, bool]]:
         """The translations of one batch of token ids, and whether each was truncated."""
-        longest = (self.config.longest_target or sys.maxsize) - 1
-        limits = [min(2 * (len(source) - 1) + 50, longest) for source in sources]
+        limits = self.limits(map(len, sources))
         inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(self.device)
-        limit = SentenceLimit(limits, num_beams=num_beams, eos_token_id=self.config.eos_token_id)
-        outputs = self.generate(
-            **inputs,
-            max_length=max(limits) + 2,  # and the start token, and </s>
-            num_beams=num_beams,
-            do_sample=do_sample,
-            logits_processor=LogitsProcessorList([limit]),
-            **generate,
-        )
+        if not generate.keys() & set(LENGTHS):
+            generate |= self.at_most(limits, generate.get("logits_processor"))
+        outputs = self.generate(**inputs, num_beams=num_beams, do_sample=do_sample, **generate)
         texts = tokenizer.batch_decode(outputs, skip_special_tokens=True)
         ended = [self.config.eos_token_id in ids[1 : most + 1] for ids, most in zip(outputs, limits, strict=True)]
         return [(text, not whole) for text, whole in zip(texts, ended, strict=True)]

@@ -52,6 +52,11 @@ class TrainingArguments(Seq2SeqTrainingArguments):
                 "leave one of them out."
             )
         super().__post_init__()
+        if self.dataloader_persistent_workers and not self.dataloader_num_workers:
+            raise ValueError(
+                "train.dataloader_persistent_workers needs workers, but train.dataloader_num_workers is 0; raise it, "
+                "or leave the other one out."
+            )
 
 
 def arguments_with_defaults(settings: dict[str, Any]) -> dict[str, Any]:
@@ -62,6 +67,39 @@ def arguments_with_defaults(settings: dict[str, Any]) -> dict[str, Any]:
 def repository_name(folder: Path) -> str:
     """The Hub's repository of the system in `folder`, run and system, in letters that a repository may have."""
     return re.sub(r"[^a-zA-Z0-9_.]+", "-", f"{folder.parent.name}-{folder.name}")
+
+
+def refuse_unheard(args: TrainingArguments) -> None:
+    """A ValueError for what transformers' own batches take notice of, and those by length cannot."""
+    budget, strategy = args.tokens_per_batch, args.train_sampling_strategy
+    if budget is not None and args.dataloader_drop_last:
+        raise ValueError(
+            f"Under train.tokens_per_batch={budget} every batch is as full as its pairs allow but the last by length, "
+            "the longest pairs, which train.dataloader_drop_last would never train on; leave one of them out."
+        )
+    if budget is not None and args.auto_find_batch_size:
+        raise ValueError(
+            f"Under train.tokens_per_batch={budget} a batch has no number of pairs for train.auto_find_batch_size to "
+            "halve; lower the budget by hand where memory is too little, and leave the other one out."
+        )
+    if budget is not None and strategy != "group_by_length":
+        raise ValueError(
+            f"Under train.tokens_per_batch={budget} pairs of like length share a batch, but "
+            f"train.train_sampling_strategy is {str(strategy)!r}; leave one of them out."
+        )
+    if strategy != "group_by_length":
+        return
+    for name in ("split_batches", "dispatch_batches"):
+        if getattr(args.accelerator_config, name):
+            raise ValueError(
+                f"Each process makes its own batches by length, but train.accelerator_config has {name}=True; leave it "
+                "out, or say train.train_sampling_strategy=random."
+            )
+    if args.length_column_name not in ("source_length", "target_length"):
+        raise ValueError(
+            "train.length_column_name must be source_length or target_length, by which pairs share batches, but it is "
+            f"{args.length_column_name!r}; leave it out for the source's."
+        )
 
 
 def training_arguments(settings: dict[str, Any], folder: Path) -> TrainingArguments:
@@ -77,6 +115,7 @@ def training_arguments(settings: dict[str, Any], folder: Path) -> TrainingArgume
     if kept := settings.get("average_checkpoints"):
         settings["save_total_limit"] = max(kept, settings["save_total_limit"])
     made = TrainingArguments(output_dir=str(folder / "checkpoints"), **settings)
+    refuse_unheard(made)
     if made.n_gpu > 1:
         raise ValueError(
             f"A process trains on one GPU, but this one sees {made.n_gpu}; start one for each by accelerate launch "

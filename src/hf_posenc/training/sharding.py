@@ -1,8 +1,9 @@
 """FSDP: which modules are sharded, and how a whole model comes of the shards.
 
-FSDP gathers the parameters of a sharded module before its `forward`. An encoding has none, the Transformer calls its
-hooks, so its parameters must be sharded with those of the whole model, whose `forward` is running then; and so must the
-tables of embeddings and output projection, of which two or three may be one. Only the layers are sharded by themselves.
+FSDP gathers the parameters of a sharded module before its `forward`. An encoding has one, which answers for its hooks,
+but every layer calls it, for each of them: by itself it would be gathered as often, for a table that a layer's weights
+dwarf. So its parameters are sharded with those of the whole model, which are gathered once. The tables of embeddings
+and output projection must be, since two or three of them may be one. Only the layers are sharded by themselves.
 """
 
 from collections.abc import Mapping

@@ -4,6 +4,7 @@ second and padding in the log, and a stop where the loss is no number."""
 import json
 import math
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from transformers import (
     Seq2SeqTrainer,
     TrainerCallback,
 )
+from transformers.trainer_utils import seed_worker
 
 from ..data import lengths
 from ..data.batches import EpochSampler, LengthGroupedSampler, TokenBudgetSampler
@@ -127,22 +129,29 @@ class LengthTrainer(Seq2SeqTrainer):
 
     def get_train_dataloader(self) -> DataLoader:
         args, pairs = self.args, self.train_dataset
-        share = {"seed": args.seed, "rank": args.process_index, "num_ranks": args.world_size}
+        seed = args.seed if args.data_seed is None else args.data_seed
+        share = {"seed": seed, "rank": args.process_index, "num_ranks": args.world_size}
         sampler: EpochSampler
         if args.tokens_per_batch is not None:
             special = self.processing_class.num_special_tokens_to_add()
             source, target = lengths(pairs, "source") + special, lengths(pairs, "target") + special
             sampler = TokenBudgetSampler(source, target, args.tokens_per_batch, **share)
         elif args.train_sampling_strategy == "group_by_length":
-            sampler = LengthGroupedSampler(lengths(pairs, "source"), args.train_batch_size, **share)
+            by = lengths(pairs, "target" if args.length_column_name == "target_length" else "source")
+            sampler = LengthGroupedSampler(by, self._train_batch_size, drop_last=args.dataloader_drop_last, **share)
         else:
             return super().get_train_dataloader()
         loader = DataLoader(
             self._remove_unused_columns(pairs, description="training"),
             batch_sampler=sampler,
             collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory,
+            persistent_workers=args.dataloader_persistent_workers,
+            prefetch_factor=args.dataloader_prefetch_factor,
+            multiprocessing_context=args.dataloader_multiprocessing_context,
+            in_order=args.dataloader_in_order,
+            worker_init_fn=partial(seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index),
         )
         loader.set_epoch = sampler.set_epoch  # by which the Trainer tells a loader the epoch
         return loader

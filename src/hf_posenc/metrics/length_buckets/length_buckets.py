@@ -11,7 +11,7 @@ Positional Encodings for Neural Machine Translation", IWSLT 2019 (https://aclant
 import os
 import warnings
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import datasets
@@ -50,6 +50,7 @@ Inputs of length_buckets:
     bootstrap: how many samples the 95 % confidence intervals are made from; 0 for none.
     bertscore_model, bertscore_layers: the model of BERTScore, by name or folder, and the layer to compare.
     num_proc: processes that read the pairs.
+    progress: is called with a number of pairs whenever so many more have been read; no bar is drawn then.
 
 Returns a dict: "all" (the scores of all pairs), "groups" (one dict per group, shortest first), "signatures"
 (sacrebleu's, bert_score's) and "by". The scores of a group without pairs are None. `statistics` of the metric then has
@@ -131,6 +132,7 @@ class LengthBuckets(evaluate.Metric):
         bertscore_model: str | None = None,
         bertscore_layers: int | None = None,
         num_proc: int = 1,
+        progress: Callable[[int], object] | None = None,
     ) -> dict[str, object] | None:
         """Scores these pairs and all that were added before; None on every process but the first."""
         side = checked_choice("by", by, SIDES)
@@ -142,6 +144,7 @@ class LengthBuckets(evaluate.Metric):
             "tokenizer": tokenizer,
             "bootstrap": checked_number("bootstrap", bootstrap, 0),
             "num_proc": checked_number("num_proc", num_proc, 1),
+            "progress": progress,
         }
         given = predictions is not None or references is not None
         if side == "source" and (self.without_length or (given and source_lengths is None and sources is None)):
@@ -172,11 +175,12 @@ class LengthBuckets(evaluate.Metric):
         tokenizer: Any,
         bootstrap: int,
         num_proc: int,
+        progress: Callable[[int], object] | None,
     ) -> dict[str, object]:
         first = [texts[0] for texts in references]
         self.lengths = list(source_lengths) if by == "source" else token_counts("references", first, tokenizer)
         # Each pair is read once although it counts twice (in its group and in "all"), and in every bootstrap sample.
-        self.statistics = sentence_statistics(scorers, predictions, references, num_proc)
+        self.statistics = sentence_statistics(scorers, predictions, references, num_proc, progress)
 
         def scored(label: str, rows: np.ndarray) -> dict[str, object]:
             fields: dict[str, object] = {"label": label, "n": len(rows)}

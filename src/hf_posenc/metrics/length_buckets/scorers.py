@@ -23,7 +23,7 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import _bootstrap_resample
 from tqdm.auto import tqdm
 
-ROWS = 64  # of a share of the work
+ROWS = 16  # of a share of the work, after each of which a bar moves
 LONG = 5_000  # pairs that take long enough to deserve a progress bar
 
 
@@ -97,9 +97,14 @@ COUNTED: dict[str, Callable[[], Any]] = {**SCORERS, "bertscore": SentenceMean}
 
 
 def sentence_statistics(
-    scorers: dict[str, Any], predictions: list[str], references: list[list[str]], num_proc: int = 1
+    scorers: dict[str, Any],
+    predictions: list[str],
+    references: list[list[str]],
+    num_proc: int = 1,
+    progress: Callable[[int], object] | None = None,
 ) -> dict[str, np.ndarray]:
-    """(N, what the scorer counts) for each scorer, of each prediction against all of its references."""
+    """(N, what the scorer counts) for each scorer, of each prediction against all of its references; `progress` is
+    told how many have been read, in place of a bar here."""
     made = {}
     shared = {name: scorer for name, scorer in scorers.items() if not isinstance(scorer, BertScore)}
     for name in scorers.keys() - shared.keys():  # it has batches of its own
@@ -109,13 +114,15 @@ def sentence_statistics(
         scorer.num_refs = max(numbers) if len(numbers) == 1 else -1
     starts = range(0, len(predictions), ROWS)
     shares = [(shared, predictions[start : start + ROWS], references[start : start + ROWS]) for start in starts]
-    bar = tqdm(total=len(predictions), desc="scoring", unit="pair", leave=False, disable=len(predictions) < LONG)
+    hidden = progress is not None or len(predictions) < LONG
+    bar = tqdm(total=len(predictions), desc="scoring", unit="pair", leave=False, disable=hidden)
+    read = progress or bar.update
     with bar, processes(min(num_proc, len(shares))) as each:
         rows: dict[str, list[list[float]]] = {name: [] for name in shared}
-        for statistics in each(statistics_of, shares):
+        for statistics, (_, texts, _) in zip(each(statistics_of, shares), shares, strict=True):
             for name, its_rows in statistics.items():
                 rows[name].extend(its_rows)
-            bar.update(min(ROWS, len(predictions) - bar.n))
+            read(len(texts))
     return made | {name: np.array(its_rows) for name, its_rows in rows.items()}
 
 
