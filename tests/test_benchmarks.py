@@ -1,5 +1,6 @@
 """The benchmarks run, measure what they are asked to and save it whole, on models too small to learn anything from."""
 
+import gzip
 import importlib
 import json
 import subprocess
@@ -196,6 +197,41 @@ def test_a_peak_is_seen_after_it_is_over_and_in_a_child_too(benchmark):
     del block
     assert peak.end()["anonymous_mib"] - before["anonymous_mib"] >= 127
     assert scale.held()["anonymous_mib"] - before["anonymous_mib"] < 64
+
+
+def test_ter_is_compared_with_sacrebleus(benchmark, tmp_path_factory, monkeypatch, capsys):
+    folder = tmp_path_factory.mktemp("text")
+    lines = [" ".join(f"w{row}.{word}" for word in range(7)) + "\n" for row in range(80)]
+    (folder / "reference").write_text("".join(lines), encoding="utf-8")
+    (folder / "hypothesis.gz").write_bytes(gzip.compress("".join(lines[1:] + lines[:1]).encode()))
+    text = ["--text", str(folder / "reference"), "--pairs", "1"]
+    ter = importlib.import_module("ter")
+    monkeypatch.setattr(ter, "WRONG", (0.02,))  # sacrebleu takes seconds for the others
+    report, readme = benchmark("ter", *text, "--short", "20", tiny=["--save", "tiny"])
+    assert [record["pairs"] for record in report["records"]] == [1] * 5 + [20]
+    long = [record["words"] for record in report["records"] if record["pairs"] == 1]
+    assert long.pop() == 0, "the empty reference"
+    assert all(100 <= words <= 500 for words in long)
+    assert not any(record["differ"] for record in report["records"])
+    assert str(folder) not in json.dumps(report), "a report is published, and nobody's folders are"
+    assert (
+        readme.startswith("before\n<!-- tiny: begin -->\n| pairs |")
+        and "| runaway, 5 times as long | 1 | 100.0 |" in readme
+    )
+    assert ter.main([*text, "--translations", str(folder / "hypothesis.gz")]) == 0
+    assert "| translations, joined | 1 |" in capsys.readouterr().out
+    (folder / "short").write_text("one line\n", encoding="utf-8")
+    with pytest.raises(SystemExit):
+        ter.main([*text, "--translations", str(folder / "short")])
+    assert "translations must be as many as lines of text; 1 and 80" in capsys.readouterr().err
+
+
+def test_a_statistic_that_differs_is_said(benchmark, monkeypatch, capsys):
+    ter = importlib.import_module("ter")
+    monkeypatch.setitem(ter.SIDES, "ours", ter.TER)  # not case-sensitive
+    monkeypatch.setattr(ter.Material, "kinds", lambda *_: iter([("case", [("A", "a"), ("a", "a")])]))
+    assert ter.main([]) == 1
+    assert capsys.readouterr().out.splitlines()[2].endswith("| 1 |")
 
 
 @pytest.mark.slow

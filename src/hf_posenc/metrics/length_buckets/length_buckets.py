@@ -32,6 +32,9 @@ from .checks import (
 )
 from .scorers import SCORERS, score_fields, sentence_statistics
 
+# Of the files here `evaluate` copies only those that this one imports.
+from .ter import TER as TER
+
 DESCRIPTION = """\
 Scores translations by the length of their source: sacrebleu's cased corpus BLEU, TER and chrF, and BERTScore, of each
 length group and of all pairs together, with bootstrap confidence intervals.

@@ -1,4 +1,4 @@
-"""Sentence statistics and what a corpus score is made of: sacrebleu's own for BLEU, TER and chrF, and BERTScore's.
+"""Sentence statistics and what a corpus score is made of: sacrebleu's for BLEU, TER and chrF, and BERTScore's.
 
 Statistics add up: a corpus score, a bootstrap sample and a paired test are all made from sums of the same rows, so that
 each pair is read once. Everything is cased; sacrebleu's TER is not by default, ours is.
@@ -19,9 +19,10 @@ from sacrebleu.metrics.base import Metric as Scorer
 from sacrebleu.metrics.base import Score, Signature
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import _bootstrap_resample
 from tqdm.auto import tqdm
+
+from .ter import TER
 
 ROWS = 16  # of a share of the work, after each of which a bar moves
 LONG = 5_000  # pairs that take long enough to deserve a progress bar
