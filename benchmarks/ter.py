@@ -20,7 +20,7 @@ from ratios import machine, save
 from sacrebleu.metrics import TER
 from tqdm import tqdm
 
-from hf_posenc.generator import LANGUAGES, generate_pairs
+from hf_posenc.data.generator import LANGUAGES, generate_pairs
 from hf_posenc.metrics.length_buckets.scorers import SCORERS
 
 WRONG = (0.02, 0.1, 0.3, 0.6, 0.9)  # share of the words of an edited copy
