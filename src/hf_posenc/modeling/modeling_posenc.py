@@ -129,6 +129,7 @@ class PosEncPreTrainedModel(SharedPreTrainedModel):
             raise
 
 
+# Its subclasses call post_init when they are whole. trf-ignore: TRF013
 class PosEncStack(PosEncPreTrainedModel, Stack):
     """What encoder and decoder share: position encodings and layers."""
 
