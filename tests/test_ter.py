@@ -86,6 +86,20 @@ def test_each_limit_binds_as_sacrebleus_does(limits: tuple[int, ...], monkeypatc
     assert not differing(1600, longest=3)
 
 
+@pytest.mark.parametrize(
+    ("hypothesis", "reference"),
+    [
+        ("b a b a a b b", "b b b b a a a"),
+        ("b i c j d j c c e a", "b i d c c j j c e a"),
+        ("d d a b c b a", "c b c a d d a b"),
+    ],
+)
+def test_a_target_inside_the_block_is_a_distance_to_go(hypothesis: str, reference: str) -> None:
+    """Such a move is seldom the best one; in these pairs it is."""
+    texts = hypothesis.split(), reference.split()
+    assert ter.count_edits(*texts) == lib_ter.translation_edit_rate(*texts)[0]
+
+
 @pytest.mark.slow
 def test_words_lost_or_added_at_the_beginning_leave_the_beam_where_sacrebleu_does() -> None:
     chance = random.Random(0)
