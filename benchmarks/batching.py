@@ -84,9 +84,7 @@ class Trainings:
         self.pairs = training_pairs(experiment, self.system, self.tokenizer)
         sides = [lengths(self.pairs, side) for side in ("source", "target")]
         self.lengths_N2 = np.stack(sides, axis=1) + self.tokenizer.num_special_tokens_to_add()
-        # The same for all: the stock trainer leaves tokens_per_batch alone, and ours then the number of pairs.
-        self.settings = self.system.train | NOTHING_ELSE
-        self.settings |= {"tokens_per_batch": options.tokens_per_batch, "max_steps": options.steps + 1}
+        self.settings = self.system.train | NOTHING_ELSE | {"max_steps": options.steps + 1, "tokens_per_batch": None}
         batches = len(self.epoch("budget")[0])
         if batches <= options.steps:
             raise SystemExit(
@@ -96,6 +94,7 @@ class Trainings:
 
     def trainer(self, way: str, seed: int) -> Seq2SeqTrainer:
         kind, changes = WAYS[way]
+        budget = {} if changes else {"tokens_per_batch": self.options.tokens_per_batch}
         set_seed(seed)
         tokenizer = self.tokenizer
         ids = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("pad", "bos", "eos")}
@@ -104,7 +103,7 @@ class Trainings:
         model = AutoModelForSeq2SeqLM.from_config(config)
         trainer = kind(
             model=model,
-            args=training_arguments(self.settings | changes | {"seed": seed}, self.folder),
+            args=training_arguments(self.settings | changes | budget | {"seed": seed}, self.folder),
             train_dataset=self.pairs,
             data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
             processing_class=tokenizer,

@@ -388,9 +388,12 @@ def saved(tmp_path):
 @pytest.fixture
 def warned(caplog) -> Iterator[pytest.LogCaptureFixture]:
     """What transformers has logged as a warning."""
+    before = logging.get_verbosity()  # which the command line lowers
+    logging.set_verbosity_warning()
     logging.enable_propagation()
     yield caplog
     logging.disable_propagation()
+    logging.set_verbosity(before)
 
 
 def test_two_lengths_are_warned_of(saved, warned):

@@ -181,9 +181,7 @@ def test_a_cache_that_another_model_filled_is_refused(filled_by, where, kind, so
         decode(model, source, target, [1], cache, start=6)
 
 
-@pytest.mark.parametrize(
-    ("where", "name"), [("gru", "states"), ("lstm", "states"), ("relative", "positions"), ("rnn_nmt", "states")]
-)
+@pytest.mark.parametrize(("where", "name"), [("gru", "positions"), ("relative", "positions"), ("rnn_nmt", "states")])
 def test_a_cache_whose_keys_were_cropped_alone_is_refused(where, name, source, target):
     """As by code that knows no more of a cache than its keys and values; `crop`, which it has, does it all."""
     model = tiny_model(where)

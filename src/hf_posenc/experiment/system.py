@@ -39,7 +39,7 @@ from .diagnostics import diagnose
 from .evaluation import score_test_set, translate_test_set
 from .preparation import settings_path, shared_tokenizer, test_set, training_pairs, validation_pairs
 
-WORTH_PROCESSES = 500  # pairs, whose TER takes longer than a process to start
+WORTH_PROCESSES = 100_000  # translated words, whose TER takes longer than a process to start
 
 
 def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
@@ -116,7 +116,6 @@ def score_test_sets(
 ) -> dict[str, Any]:
     """The scores of the translations `made` of each test set."""
     cores, pairs = max(1, (os.cpu_count() or 1) // experiment.jobs), sum(map(len, tests.values()))
-    # TER takes seconds for a bad translation of a hundred words.
     with tqdm(total=pairs, desc=f"{system.name}: scoring", unit="pair", position=bar, leave=False) as scoring:
         return {
             name: score_test_set(
@@ -125,7 +124,7 @@ def score_test_sets(
                 system.data.target_language,
                 system.score,
                 experiment.folder / system.name / "statistics" / f"{name}.npz",
-                num_proc=cores if len(test) >= WORTH_PROCESSES else 1,
+                num_proc=cores if sum(len(text.split()) for text in made[name]["text"]) >= WORTH_PROCESSES else 1,
                 progress=scoring.update,
             )
             for name, test in tests.items()

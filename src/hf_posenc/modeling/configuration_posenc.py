@@ -119,7 +119,8 @@ class PosEncConfig(SharedConfig):
 
         def own(field: str) -> Any:
             # A view of the decoder, as get_text_config makes it, has what is the decoder's under the plain name alone.
-            return getattr(self, f"{stack}_{field}", None) or getattr(self, field)
+            value = getattr(self, f"{stack}_{field}", None)
+            return getattr(self, field) if value is None else value
 
         encoding = own("position_encoding_type") if name == "decoder" else getattr(self, SIDES[name])
         heads, vocab_size = own("attention_heads"), self.vocab_size if name == "encoder" else own("vocab_size")
