@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
+TESTS ?= tests
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.hf-posenc-installed
 
@@ -22,8 +23,8 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 quickstart: $(READY)  ## train three encodings on generated sentences, test them up to four times as long: one table
 	$(RUN) train.py configs/quickstart.yaml
 
-test: $(READY)  ## the tests, a few minutes on two cores
-	$(RUN) -m pytest -q -m "not slow" -n auto
+test: $(READY)  ## the tests, a few minutes on two cores (TESTS="FILE ..." for some of them)
+	$(RUN) -m pytest -q -m "not slow" -n auto $(TESTS)
 
 test-slow: $(READY)  ## the longer proofs
 	$(RUN) -m pytest -q -m slow -n auto

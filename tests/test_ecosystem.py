@@ -73,6 +73,7 @@ def test_a_training_step_compiles_whole_and_twice_for_all_lengths(system, forget
     assert counter.frame_count == 2
 
 
+@pytest.mark.slow
 @pytest.mark.capability("compile", "in parts")
 @pytest.mark.parametrize("system", RECURRENT)
 def test_what_torch_does_not_compile_whole_it_compiles_in_parts(system, forgetful):
@@ -147,6 +148,7 @@ def test_half_precision_is_near_float32(system, dtype):
         assert nn.functional.cosine_similarity(off, whole, dim=0) > 1 - most
 
 
+@pytest.mark.slow
 def test_half_precision_needs_no_lstm_of_the_processor(tmp_path):
     """As oneDNN's on one without AVX-512, which lacks it for bf16 and fp16; told so before torch is loaded."""
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
@@ -168,6 +170,7 @@ print(has_lstm(torch.bfloat16, trained=True), torch.equal(torch.get_rng_state(),
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", ["lstm", "rnn_nmt"])
 def test_autocast_compiles_in_parts(system, forgetful):
     """Also where the processor is asked first whether it has such an LSTM."""
