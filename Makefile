@@ -24,10 +24,10 @@ quickstart: $(READY)  ## train three encodings on generated sentences, test them
 	$(RUN) train.py configs/quickstart.yaml
 
 test: $(READY)  ## the tests, a few minutes on two cores (TESTS="FILE ..." for some of them)
-	$(RUN) -m pytest -q -m "not slow" -n auto $(TESTS)
+	$(RUN) -m pytest -q -m "not slow" -n auto --dist worksteal $(TESTS)
 
 test-slow: $(READY)  ## the longer proofs
-	$(RUN) -m pytest -q -m slow -n auto
+	$(RUN) -m pytest -q -m slow -n auto --dist worksteal
 
 check: $(READY)  ## lint, types, and transformers' rules for models
 	$(RUN) -m ruff format --check .
