@@ -47,7 +47,8 @@ class Attention(nn.Module):
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The attended tokens (B, T, D) and, where they were computed, the attention weights (B, H, Q, S)."""
-        at = replace(at, layer=self.layer_idx)
+        if positions.act_in_attention:
+            at = replace(at, layer=self.layer_idx)
         plain_q_BHQK = self.heads(self.q_proj(x_BTD))
         k_BHSK, v_BHSK = self.keys_and_values(x_BTD, memory_BSD, positions, at, past_key_values)
         attend = self.back_end(kwargs)

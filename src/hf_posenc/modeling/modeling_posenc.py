@@ -294,7 +294,7 @@ class PosEncDecoder(PosEncStack):
 
         The positions of the source are remembered beside its keys, as they were at a cached decoding's first step.
         """
-        if not self.cross_positions.act:
+        if not self.cross_positions.act_in_attention:
             return Place(queries_BQ, queries_BQ, is_cross=True)
         keys_BS = position_ids
         if keys_BS is None:

@@ -167,24 +167,26 @@ class PositionEncodings(nn.ModuleList):
 
     def __init__(self, encodings: Iterable[PositionEncoding]) -> None:
         super().__init__(encodings)
-        self.scores = self.answered("score_bias")
-        self.values = self.answered("value_bias")
-        self.act = any(self.answered(hook) for hook in HOOKS)
+        # Who answers which hook is known once; where nobody does, asking costs next to nothing.
+        self.answering = {hook: self.those_with(hook) for hook in (*HOOKS, "training_positions")}
+        self.scores, self.values = (self.answered(hook) for hook in ("score_bias", "value_bias"))
+        self.act_in_attention = any(self.answered(hook) for hook in HOOKS if hook != "embed")
 
     def __iter__(self) -> Iterator[PositionEncoding]:
         return super().__iter__()  # type: ignore[return-value]
 
+    def those_with(self, hook: str) -> list[tuple[int, PositionEncoding]]:
+        return [(number, encoding) for number, encoding in enumerate(self) if getattr(encoding, hook) is not None]
+
     def answered(self, hook: str) -> bool:
-        return any(getattr(encoding, hook) is not None for encoding in self)
+        return bool(self.answering[hook])
 
     def ask(self, hook: str, at: Place) -> list[tuple[PositionEncoding, Place]]:
         """The encodings that answer a hook, each with the place as it is for that encoding alone."""
-        prepared = at.prepared or [None] * len(self)
         asked = []
-        for encoding, own in zip(self, prepared, strict=True):
-            if getattr(encoding, hook) is not None:
-                memory = at.memory.of(type(encoding).__name__, at.layer) if at.memory and encoding.has_state else None
-                asked.append((encoding, replace(at, prepared=own, memory=memory)))
+        for number, encoding in self.answering[hook]:
+            memory = at.memory.of(type(encoding).__name__, at.layer) if at.memory and encoding.has_state else None
+            asked.append((encoding, replace(at, prepared=at.prepared and at.prepared[number], memory=memory)))
         return asked
 
     def training_positions(self, pos_BT: Tensor, at: Place) -> Tensor:
