@@ -225,6 +225,7 @@ class PosEncDecoder(PosEncStack):
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config, config.side("decoder"))
         self.cross_positions = build_position_encodings(config, config.side("cross"))
+        self.remembers = config.decoder_remembers
         self.check_back_end()
         self.post_init()
 
@@ -251,7 +252,7 @@ class PosEncDecoder(PosEncStack):
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         cache = None if past_key_values is None else past_key_values.self_attention_cache
-        memory = memory_of(cache) if cache is not None and self.config.decoder_remembers else None
+        memory = memory_of(cache) if cache is not None and self.remembers else None
         start = cached_tokens(cache)
         if position_ids is None:
             position_ids = positions_of(attention_mask, x_BTD.shape[1], start, x_BTD.device)
