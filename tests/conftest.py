@@ -1,6 +1,10 @@
 """What the laws are tested on: tiny models for every registered encoding, for sums, and for two sides that differ."""
 
+import os
 from collections.abc import Iterator
+
+# As many workers as cores: neither they nor the programs they start need more than one. Before torch is loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
