@@ -200,7 +200,10 @@ def test_a_cache_whose_keys_were_cropped_alone_is_refused(where, name, source, t
 @pytest.mark.parametrize("side", ["left", "right"])
 @torch.no_grad()
 def test_padding_changes_nothing(family, side):
-    model = tiny_model(family)
+    assert_padding_changes_nothing(tiny_model(family), side)
+
+
+def assert_padding_changes_nothing(model: PosEncForConditionalGeneration, side: str) -> None:
     sources = [sentences(n, seed=n) for n in (7, 3, 5)]
     targets = [sentences(n, seed=10 + n) for n in (4, 8, 1)]
     source, source_mask = padded(sources, side)

@@ -3,8 +3,8 @@ a memory for each layer, cross-attention. Each passes the laws that the register
 
 import pytest
 import torch
-from conftest import padded, sentences, tiny_config, tiny_model
-from test_laws import EXACT, HOLES, cache_for, decode, gradients
+from conftest import sentences, tiny_config, tiny_model
+from test_laws import EXACT, HOLES, assert_padding_changes_nothing, cache_for, decode, gradients
 from torch import nn
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
@@ -88,10 +88,6 @@ def registered_here(unregistered_after):
         register_position_encoding(name, encoding)
 
 
-def model_with(name: str, **changes):
-    return tiny_model(name, **changes)
-
-
 def cross_model(cross: str, own: str = "sinusoidal", **changes):
     return tiny_model(own, cross_position_encoding_type=cross, **changes)
 
@@ -104,7 +100,7 @@ def cross_model(cross: str, own: str = "sinusoidal", **changes):
 @pytest.mark.parametrize("name", [*TRIED, "gated+near", "gated+keyed+counted"])
 @torch.no_grad()
 def test_cached_decoding_equals_the_full_forward(name, chunks, kind):
-    model, source, target = model_with(name), sentences(3, 6, seed=1), sentences(3, 9, seed=2)
+    model, source, target = tiny_model(name), sentences(3, 6, seed=1), sentences(3, 9, seed=2)
     full = model(input_ids=source, decoder_input_ids=target, decoder_attention_mask=HOLES).logits
     cached = decode(model, source, target, chunks, cache_for(model, kind), mask=HOLES)
     torch.testing.assert_close(cached[HOLES == 1], full[HOLES == 1], **EXACT)
@@ -113,7 +109,7 @@ def test_cached_decoding_equals_the_full_forward(name, chunks, kind):
 @pytest.mark.parametrize("name", TRIED)
 @torch.no_grad()
 def test_a_memory_of_each_layer_is_cropped_and_reordered_with_the_keys(name):
-    model, source, target = model_with(name), sentences(3, 6, seed=1), sentences(3, 9, seed=2)
+    model, source, target = tiny_model(name), sentences(3, 6, seed=1), sentences(3, 9, seed=2)
     cache, other, pick = cache_for(model, "dynamic"), target.roll(1, dims=1), torch.tensor([2, 0, 0])
     decode(model, source, torch.cat((target[:, :4], other[:, 4:7]), 1), [4, 1, 1, 1], cache, mask=HOLES)
     cache.crop(-3)
@@ -128,24 +124,12 @@ def test_a_memory_of_each_layer_is_cropped_and_reordered_with_the_keys(name):
 @pytest.mark.parametrize("name", TRIED)
 @torch.no_grad()
 def test_padding_changes_nothing(name, side):
-    model = model_with(name)
-    assert_padding_changes_nothing(model, side)
-
-
-def assert_padding_changes_nothing(model, side):
-    sources, targets = [sentences(n, seed=n) for n in (7, 3, 5)], [sentences(n, seed=10 + n) for n in (4, 8, 1)]
-    (source, source_mask), (target, target_mask) = padded(sources, side), padded(targets, side)
-    batch = model(
-        input_ids=source, attention_mask=source_mask, decoder_input_ids=target, decoder_attention_mask=target_mask
-    ).logits
-    for i, (one_source, one_target) in enumerate(zip(sources, targets, strict=True)):
-        alone = model(input_ids=one_source[None], decoder_input_ids=one_target[None]).logits[0]
-        torch.testing.assert_close(batch[i][target_mask[i] == 1], alone, **EXACT)
+    assert_padding_changes_nothing(tiny_model(name), side)
 
 
 @pytest.mark.parametrize("name", TRIED)
 def test_eager_equals_sdpa_and_checkpointing_changes_no_gradient(name):
-    model, source, target = model_with(name, dropout=0.0).train(), sentences(3, 6), sentences(3, 9, seed=2)
+    model, source, target = tiny_model(name, dropout=0.0).train(), sentences(3, 6), sentences(3, 9, seed=2)
     plain = gradients(model, input_ids=source, labels=target)
     assert all(gradient.any() for gradient in plain.values())
     model.set_attn_implementation("eager")
