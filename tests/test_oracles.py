@@ -162,6 +162,18 @@ def test_rotary_is_llamas_in_another_order_of_channels(scaling, causal):
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize(("kind", "factor"), [("default", 0.375), ("default", 0.01), ("linear", 0.0), ("yarn", 1.5)])
+def test_a_factor_that_leaves_no_pairs_to_turn_is_refused(kind, factor):
+    """Of heads of 8 channels; "proportional", which turns pairs of the whole head, takes any part of them."""
+    scaling = SCALINGS[kind] | {"partial_rotary_factor": factor}
+    with pytest.raises(
+        ValueError, match=rf"even number of channels.*partial_rotary_factor={factor}, which of 8 .*choose"
+    ):
+        tiny_config("rotary", rope_parameters=scaling, decoder_attention_heads=2)
+    whole = {"rope_type": "proportional", "rope_theta": 10000.0, "partial_rotary_factor": 0.375}
+    assert tiny_config("rotary", rope_parameters=whole).rope_parameters["partial_rotary_factor"] == 0.375
+
+
 def test_the_scalings_of_rotary_differ():
     q = torch.ones(1, 2, 40, 32)
     results = []
