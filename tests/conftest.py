@@ -37,7 +37,7 @@ MIXED = [
 ]
 
 # Small enough that a tiny input reaches past the clip and that a table's end can be met.
-SMALL_KNOBS = {"relative_clip": 3, "learned_max_positions": 64}
+SMALL_KNOBS = {"relative_clip": 3, "learned_max_positions": 64, "window_size": 2}
 
 # What the tokenizer of the tests has seen.
 TEXTS = ["Ein Hund.", "Zwei Kinder im Schnee"]

@@ -55,8 +55,9 @@ class Attention(nn.Module):
         biases: dict[str, Any] = {}
         if positions.scores:
             biases["position_bias"] = positions.score_bias(plain_q_BHQK, k_BHSK, at)
-        if positions.values:
+        if positions.values or at.watched:
             attend = attend_by_weights
+        if positions.values:
             biases["value_bias"] = lambda p_BHQS: positions.value_bias(p_BHQS, at)
         out_BQHK, p_BHQS = attend(
             self, positions.rotate_queries(plain_q_BHQK, at), k_BHSK, v_BHSK, attention_mask,

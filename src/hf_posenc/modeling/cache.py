@@ -142,7 +142,8 @@ class Memory:
     scope: str = ""
 
     def of(self, encoding: str, layer: int | None) -> "Memory":
-        return replace(self, scope=f" of {encoding}" if layer is None else f" of {encoding} in layer {layer}")
+        own = f" of {encoding}" if layer is None else f" of {encoding} in layer {layer}"
+        return replace(self, scope=self.scope + own)
 
     def last(self, name: str, width: int) -> Tensor | None:
         """What was remembered of the newest token (B, width), None before the first."""

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The knobs of the model family, their defaults (the papers') and their legality."""
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 from transformers.modeling_rope_utils import RopeParameters
 
+from .alignment import Alignment
+from .alignments import ALIGNMENTS, alignment_named
 from .carry import carry_registered_files
 from .configuration_shared import SharedConfig
+from .position import Knob
 from .positions import POSITION_ENCODINGS, PositionEncodingEntry, all_knobs, parts_of
 
 # The field that names each side's encoding.
@@ -45,15 +49,24 @@ class Side:
         return {name: POSITION_ENCODINGS[name] for name in parts_of(self.encoding, SIDES[self.name])}
 
 
+def knob_fields() -> dict[str, Knob]:
+    """Every field that the registered encodings and alignments bring, by name."""
+    fields = {knob.name: knob for knob in all_knobs()}
+    able = [entry for entry in POSITION_ENCODINGS.values() if entry.acts_in_attention]
+    fields |= {f"cross_{knob.name}": knob for entry in able for knob in entry.knobs}
+    return fields | {knob.name: knob for alignment in ALIGNMENTS.values() for knob in alignment.knobs}
+
+
 @strict
 class PosEncConfig(SharedConfig):
     """An encoder-decoder Transformer whose `position_encoding_type` says how it is told where its tokens are.
 
     `position_encoding_type` is a name of `hf_posenc.POSITION_ENCODINGS` or a sum such as "sinusoidal+relative";
     `decoder_position_encoding_type` is the decoder's, the same if it is None; `cross_position_encoding_type` is that of
-    the cross-attention, where a target position counts as the place in the source with the same number. An encoding's
-    own knobs are fields prefixed by its name (`relative_clip`, `learned_max_positions`). The remaining names are BART's
-    and Marian's.
+    the cross-attention, where `alignment_type`, a name of `hf_posenc.ALIGNMENTS`, says at which place in the source
+    each target position is. The knobs of encodings and alignments are fields prefixed by their names (`relative_clip`,
+    `length_ratio_step`); `cross_` before an encoding's knob is the same for the cross-attention, where None is as
+    elsewhere (`cross_relative_clip`). The remaining names are BART's and Marian's.
     `max_position_embeddings` is only what `rope_parameters` scale against: it bounds no length. Raises a ValueError for
     whatever could not work.
     """
@@ -84,16 +97,19 @@ class PosEncConfig(SharedConfig):
     position_encoding_type: str = "relative"
     decoder_position_encoding_type: str | None = None
     cross_position_encoding_type: str = "none"
+    alignment_type: str = "none"
 
     def __post_init__(self, **kwargs: Any) -> None:
-        for knob in all_knobs():
-            setattr(self, knob.name, kwargs.pop(knob.name, knob.default))
+        for name, knob in knob_fields().items():
+            setattr(self, name, kwargs.pop(name, knob.default if name == knob.name else None))
         if self.decoder_position_encoding_type is None:
             self.decoder_position_encoding_type = self.position_encoding_type
         super().__post_init__(**kwargs)
-        for knob in all_knobs():
-            knob.check(getattr(self, knob.name))
+        for name, knob in knob_fields().items():
+            if (value := getattr(self, name)) is not None or name == knob.name:
+                replace(knob, name=name).check(value)
         self._check_sides()
+        self._check_alignment()
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -111,7 +127,7 @@ class PosEncConfig(SharedConfig):
 
     @classmethod
     def known_keywords(cls) -> set[str]:
-        return super().known_keywords() | {knob.name for knob in all_knobs()}
+        return super().known_keywords() | set(knob_fields())
 
     def side(self, name: str) -> Side:
         """The encoder, the decoder or the cross-attention ("cross")."""
@@ -131,8 +147,7 @@ class PosEncConfig(SharedConfig):
     def sides(self) -> list[Side]:
         """Encoder and decoder, and the cross-attention where something acts in it."""
         encoder, decoder, cross = map(self.side, SIDES)
-        acts = any(entry.acts_in_attention for entry in cross.entries.values())
-        return [encoder, decoder, cross] if acts else [encoder, decoder]
+        return [encoder, decoder, cross] if self.acts_in_cross_attention else [encoder, decoder]
 
     def _check_sides(self) -> None:
         for side in map(self.side, SIDES):
@@ -148,21 +163,47 @@ class PosEncConfig(SharedConfig):
                         f"cross_position_encoding_type={side.encoding!r}: `{name}` changes embedded tokens alone, of "
                         f"which cross-attention has none; choose from none, {', '.join(able)}, or a sum of these."
                     )
-                entry.encoding.check(self, side)
+                entry.encoding.check(self.seen_by(side), side)
+
+    def _check_alignment(self) -> None:
+        if self.alignment is not Alignment and not self.acts_in_cross_attention:
+            raise ValueError(
+                f"An alignment gives places to the position encodings of the cross-attention, but alignment_type="
+                f"{self.alignment_type!r} with cross_position_encoding_type={self.cross_position_encoding_type!r} has "
+                "nobody to ask it; choose one of them, such as 'relative+window', or leave the alignment out."
+            )
+
+    def seen_by(self, side: Side) -> "PosEncConfig":
+        """This config with an encoding's knobs as they are on that side."""
+        view = copy.copy(self)
+        for name, knob in knob_fields().items() if side.name == "cross" else ():
+            if name != knob.name and (own := getattr(self, name)) is not None:
+                setattr(view, knob.name, own)
+        return view
+
+    @property
+    def alignment(self) -> type[Alignment]:
+        return alignment_named(self.alignment_type)
+
+    @property
+    def acts_in_cross_attention(self) -> bool:
+        return any(entry.acts_in_attention for entry in self.side("cross").entries.values())
 
     @property
     def decoder_remembers(self) -> bool:
-        """Whether the decoder's caches must keep more than keys and values: states, or positions on either side."""
-        own, cross = (self.side(name).entries.values() for name in ("decoder", "cross"))
-        return any(entry.remembers for entry in own) or any(entry.acts_in_attention for entry in cross)
+        """Whether the decoder's caches must keep more than keys and values: states, places, positions on either side."""
+        own = self.side("decoder").entries.values()
+        return self.acts_in_cross_attention or any(entry.remembers for entry in own)
 
     @property
     def in_words(self) -> str:
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in (*SIDES.values(), *self.knobs_in_use))
+        names = (*SIDES.values(), "alignment_type", *self.knobs_in_use)
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
     def longest(self, side: Side) -> int | None:
         """How many tokens a side can take, None if its encodings are defined at every length."""
-        return min((getattr(self, one.longest) for one in side.entries.values() if one.longest), default=None)
+        view = self.seen_by(side)
+        return min((getattr(view, one.longest) for one in side.entries.values() if one.longest), default=None)
 
     @property
     def longest_source(self) -> int | None:
@@ -179,9 +220,14 @@ class PosEncConfig(SharedConfig):
 
     @property
     def knobs_in_use(self) -> list[str]:
-        """The fields that the sides' encodings read, in order."""
-        entries = [entry for side in self.sides for entry in side.entries.values()]
-        return list(dict.fromkeys(knob.name for entry in entries for knob in entry.knobs))
+        """The fields that the sides' encodings and the alignment read, in order."""
+        read = [
+            knob.name if side.name != "cross" or getattr(self, f"cross_{knob.name}") is None else f"cross_{knob.name}"
+            for side in self.sides
+            for entry in side.entries.values()
+            for knob in entry.knobs
+        ]
+        return list(dict.fromkeys(read + [knob.name for knob in self.alignment.knobs]))
 
     def decoder_cache_layers(self, num_layers: int) -> list[str]:
         first = "remembering_attention" if self.decoder_remembers else "full_attention"
@@ -190,9 +236,9 @@ class PosEncConfig(SharedConfig):
     def to_dict(self) -> dict[str, Any]:
         """The fields; of the encodings' knobs those in use or changed: a config asks for no more than it needs."""
         output, used = super().to_dict(), self.knobs_in_use
-        for knob in all_knobs():
-            if knob.name not in used and output.get(knob.name) == knob.default:
-                output.pop(knob.name, None)
+        for name, knob in knob_fields().items():
+            if name not in used and output.get(name) == (knob.default if name == knob.name else None):
+                output.pop(name, None)
         return output
 
     def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs: Any) -> None:

@@ -29,11 +29,12 @@ class RnnNmtConfig(SharedConfig):
     dropout: float | int = 0.2
 
     def __post_init__(self, **kwargs: Any) -> None:
-        for name in ("position_encoding_type", "decoder_position_encoding_type"):
-            if name in kwargs:
+        for name in kwargs:
+            if name == "alignment_type" or name.endswith("position_encoding_type"):
                 raise ValueError(
-                    f"RNN-NMT has no position encoding, because its LSTMs read the tokens in order, but {name}="
-                    f"{kwargs[name]!r} was given; leave it out, or take PosEncConfig for a Transformer that has one."
+                    "RNN-NMT has no position encoding and no alignment, because its LSTMs read the tokens in order, "
+                    f"but {name}={kwargs[name]!r} was given; leave it out, or take PosEncConfig for a Transformer that "
+                    "has one."
                 )
         super().__post_init__(**kwargs)
         for name in ("d_model", "encoder_layers", "decoder_layers"):

@@ -49,3 +49,31 @@ def num_visible(
 def allowed(mask: Tensor) -> Tensor:
     """A Boolean mask as it is; of an additive one, where it adds nothing."""
     return mask if mask.dtype == torch.bool else mask == 0
+
+
+def tokens_of(input_ids: Tensor, pad_token_id: int | None) -> Tensor:
+    """Which target tokens are no padding (B, T), where no mask says it; the first one never is, whatever it is."""
+    tokens_BT = input_ids != pad_token_id
+    return tokens_BT | (torch.arange(input_ids.shape[1], device=input_ids.device) == 0)
+
+
+def mask_until(attention_mask: Any, token: int, num_new: int) -> Any:
+    """A decoder's mask as it is for one of its new tokens, when the later ones are not there yet."""
+    if not isinstance(attention_mask, Tensor):
+        return attention_mask
+    later = num_new - token - 1
+    if attention_mask.ndim == 2:
+        return attention_mask[:, : attention_mask.shape[1] - later]
+    return attention_mask[:, :, token : token + 1]
+
+
+def check_source(attention_mask: Any) -> None:
+    """A ValueError for a sentence of padding alone."""
+    if not isinstance(attention_mask, Tensor) or attention_mask.ndim != 2 or torch.compiler.is_compiling():
+        return
+    empty_B = (attention_mask == 0).all(1)
+    if bool(empty_B.any()):
+        raise ValueError(
+            "Places in a source need a source with at least one token, but the attention_mask of sentence "
+            f"{int(empty_B.long().argmax())} lets none through; leave the sentence out, or give it its </s>."
+        )

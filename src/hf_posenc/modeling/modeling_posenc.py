@@ -8,6 +8,7 @@ top to bottom: layers, stacks, the model, the model with an output projection.
 from dataclasses import replace
 from typing import Any, Unpack
 
+import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, GradientCheckpointingLayer
 from transformers.activations import ACT2FN
@@ -22,10 +23,12 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from .alignment import Alignment, check_places
+from .alignments import build_alignment
 from .attention import Attention
 from .cache import Memory, cached_tokens, memory_of
 from .configuration_posenc import PosEncConfig, Side
-from .masks import new_tokens, positions_of
+from .masks import check_source, mask_until, new_tokens, positions_of, tokens_of
 from .modeling_shared import ConditionalGeneration, EncoderDecoder, SharedPreTrainedModel, Stack, outputs_of_both
 from .position import Place, PositionEncoding, PositionEncodings
 from .positions import build_position_encodings
@@ -45,13 +48,14 @@ class PosEncLayer(GradientCheckpointingLayer):
         self.fc2 = nn.Linear(side.ffn_dim, config.d_model)
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
-    def residual(self, x_BTD: Tensor, sublayer: Any, norm: nn.LayerNorm) -> Tensor:
-        if self.norm_first:
-            return x_BTD + self.dropout(sublayer(norm(x_BTD)))
-        return norm(x_BTD + self.dropout(sublayer(x_BTD)))
+    def residual(self, x_BTD: Tensor, sublayer: Any, norm: nn.LayerNorm) -> tuple[Tensor, Tensor | None]:
+        """The tokens behind a sub-layer (B, T, D), and its attention weights, if there are any (B, H, T, S)."""
+        made_BTD, p_BHQS = sublayer(norm(x_BTD) if self.norm_first else x_BTD)
+        x_BTD = x_BTD + self.dropout(made_BTD)
+        return x_BTD if self.norm_first else norm(x_BTD), p_BHQS
 
-    def feed_forward(self, x_BTD: Tensor) -> Tensor:
-        return self.fc2(self.activation_dropout(self.activation(self.fc1(x_BTD))))
+    def feed_forward(self, x_BTD: Tensor) -> tuple[Tensor, None]:
+        return self.fc2(self.activation_dropout(self.activation(self.fc1(x_BTD)))), None
 
 
 class PosEncEncoderLayer(PosEncLayer):
@@ -61,10 +65,10 @@ class PosEncEncoderLayer(PosEncLayer):
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     def forward(self, x_BTD: Tensor, attention_mask: Any, **kwargs: Any) -> Tensor:
-        x_BTD = self.residual(
-            x_BTD, lambda x: self.self_attn(x, attention_mask, **kwargs)[0], self.self_attn_layer_norm
+        x_BTD, _ = self.residual(
+            x_BTD, lambda x: self.self_attn(x, attention_mask, **kwargs), self.self_attn_layer_norm
         )
-        return self.residual(x_BTD, self.feed_forward, self.final_layer_norm)
+        return self.residual(x_BTD, self.feed_forward, self.final_layer_norm)[0]
 
 
 class PosEncDecoderLayer(PosEncLayer):
@@ -88,17 +92,18 @@ class PosEncDecoderLayer(PosEncLayer):
         cross_at: Place,
         past_key_values: EncoderDecoderCache | None = None,
         **kwargs: Any,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor | None]:
+        """The tokens (B, T, D) and, where they were computed, the weights of the cross-attention (B, H, T, S)."""
         own = {"positions": positions, "at": at, "past_key_values": past_key_values}
-        x_BTD = self.residual(
-            x_BTD, lambda x: self.self_attn(x, attention_mask, **own, **kwargs)[0], self.self_attn_layer_norm
+        x_BTD, _ = self.residual(
+            x_BTD, lambda x: self.self_attn(x, attention_mask, **own, **kwargs), self.self_attn_layer_norm
         )
         cross = {"positions": cross_positions, "at": cross_at, "past_key_values": past_key_values}
         cross["memory_BSD"] = memory_BSD
-        x_BTD = self.residual(
-            x_BTD, lambda x: self.encoder_attn(x, memory_mask, **cross, **kwargs)[0], self.encoder_attn_layer_norm
+        x_BTD, p_BHTS = self.residual(
+            x_BTD, lambda x: self.encoder_attn(x, memory_mask, **cross, **kwargs), self.encoder_attn_layer_norm
         )
-        return self.residual(x_BTD, self.feed_forward, self.final_layer_norm)
+        return self.residual(x_BTD, self.feed_forward, self.final_layer_norm)[0], p_BHTS
 
 
 class PosEncPreTrainedModel(SharedPreTrainedModel):
@@ -115,7 +120,8 @@ class PosEncPreTrainedModel(SharedPreTrainedModel):
     _can_compile_fullgraph = True
 
     def _init_weights(self, module: nn.Module) -> None:
-        module.init_weights() if isinstance(module, PositionEncoding) else super()._init_weights(module)
+        own = isinstance(module, PositionEncoding | Alignment)
+        module.init_weights() if own else super()._init_weights(module)
 
     def set_attn_implementation(self, attn_implementation: str | dict, *args: Any, **kwargs: Any) -> None:
         before = self.config._attn_implementation
@@ -225,6 +231,7 @@ class PosEncDecoder(PosEncStack):
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config, config.side("decoder"))
         self.cross_positions = build_position_encodings(config, config.side("cross"))
+        self.alignment = build_alignment(config)
         self.remembers = config.decoder_remembers
         self.check_back_end()
         self.post_init()
@@ -243,6 +250,7 @@ class PosEncDecoder(PosEncStack):
         encoder_attention_mask: Tensor | None = None,
         encoder_position_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
+        cross_position_ids: Tensor | None = None,
         past_key_values: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
@@ -257,14 +265,22 @@ class PosEncDecoder(PosEncStack):
         if position_ids is None:
             position_ids = positions_of(attention_mask, x_BTD.shape[1], start, x_BTD.device)
         x_BTD, at = self.place(x_BTD, attention_mask, position_ids, memory, start)
-        source = {"mask": encoder_attention_mask, "position_ids": encoder_position_ids}
-        cross_at = self.cross_place(x_BTD, position_ids, encoder_hidden_states, past_key_values, **source)
+        cross_at = Place(position_ids, position_ids, is_cross=True)
+        if self.cross_positions.act_in_attention:
+            target_BT = at.tokens_BT
+            if target_BT is None and input_ids is not None:
+                target_BT = tokens_of(input_ids, self.config.pad_token_id)
+            cross_at = replace(cross_at, tokens_BT=target_BT, memory=memory and memory.of("cross", None))
+            source = {"mask": encoder_attention_mask, "position_ids": encoder_position_ids}
+            cross_at = self.see_source(cross_at, encoder_hidden_states, past_key_values, **source)
+            cross_at = self.align(x_BTD, encoder_hidden_states, cross_at, cross_position_ids)
         attention_mask = create_causal_mask(self.config, x_BTD, attention_mask, cache)
         encoder_attention_mask = create_bidirectional_mask(
             self.config, x_BTD, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
         )
+        weights = []
         for layer in self.layers:
-            x_BTD = layer(
+            x_BTD, p_BHTS = layer(
                 x_BTD,
                 attention_mask,
                 encoder_hidden_states,
@@ -276,36 +292,88 @@ class PosEncDecoder(PosEncStack):
                 past_key_values=past_key_values,
                 **kwargs,
             )
+            weights.append(p_BHTS)
+        if cross_at.watched:
+            self.alignment("follow", weights, cross_at)
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=x_BTD if self.layer_norm is None else self.layer_norm(x_BTD),
             past_key_values=past_key_values,
         )
 
-    def cross_place(
+    def see_source(
         self,
-        x_BTD: Tensor,
-        queries_BQ: Tensor,
+        at: Place,
         memory_BSD: Tensor,
         past_key_values: EncoderDecoderCache | None,
         *,
         mask: Any,
         position_ids: Tensor | None,
     ) -> Place:
-        """Where cross-attention happens: a target position is taken for the place in the source with its number.
-
-        The positions of the source are remembered beside its keys, as they were at a cached decoding's first step.
-        """
-        if not self.cross_positions.act_in_attention:
-            return Place(queries_BQ, queries_BQ, is_cross=True)
+        """The place with the positions of the source, which are remembered beside its keys as they were at a cached
+        decoding's first step."""
+        if past_key_values is not None:
+            source = memory_of(past_key_values.cross_attention_cache)
+            if past_key_values.is_updated.get(0):
+                return replace(at, keys_BS=source.recall("positions"), mask=mask)
+        check_source(mask)
         keys_BS = position_ids
         if keys_BS is None:
             keys_BS = positions_of(mask, memory_BSD.shape[1], device=memory_BSD.device)
         if past_key_values is not None:
-            memory = memory_of(past_key_values.cross_attention_cache)
-            first = not past_key_values.is_updated.get(0)
-            given_BS = keys_BS.expand(len(memory_BSD), -1)
-            keys_BS = memory.keep("positions", given_BS) if first else memory.recall("positions")
-        return self.cross_positions.prepare(x_BTD, Place(queries_BQ, keys_BS, mask=mask, is_cross=True))
+            keys_BS = source.keep("positions", keys_BS.expand(len(memory_BSD), -1))
+        return replace(at, keys_BS=keys_BS, mask=mask)
+
+    def align(self, x_BTD: Tensor, memory_BSD: Tensor, at: Place, given_BT: Tensor | None) -> Place:
+        """Where cross-attention happens: the queries at their places in the source."""
+        if given_BT is not None:
+            check_places(given_BT, x_BTD.shape[1], at)
+        else:
+            given_BT = self.alignment("places", x_BTD, memory_BSD, at)
+        follows = self.alignment.follow is not None and at.memory is not None
+        at = replace(at, queries_BQ=given_BT, watched=follows)
+        return self.cross_positions.prepare(x_BTD, at)
+
+    def follows(self, input_ids: Tensor | None, **inputs: Any) -> bool:
+        """Whether an alignment must have seen what one new token attends to before the next one has its place."""
+        tokens_BT = inputs["inputs_embeds"] if input_ids is None else input_ids
+        cached = inputs["past_key_values"] is not None or inputs["use_cache"]
+        wanted = self.alignment.follow is not None and inputs["cross_position_ids"] is None
+        return bool(cached and wanted and tokens_BT is not None and tokens_BT.shape[1] > 1)
+
+    def one_by_one(self, **inputs: Any) -> BaseModelOutputWithPastAndCrossAttentions:
+        """As `forward`, with the new tokens read one after another into the cache."""
+        per_token = ("input_ids", "inputs_embeds", "position_ids")
+        given = {name: inputs.pop(name) for name in per_token if inputs.get(name) is not None}
+        mask, num_new = inputs.pop("attention_mask"), max(tokens.shape[1] for tokens in given.values())
+        steps = []
+        for token in range(num_new):
+            new = {name: tokens[:, token : token + 1] for name, tokens in given.items()}
+            seen = mask_until(mask, token, num_new)
+            steps.append(self(**new, attention_mask=seen, **inputs))
+            inputs["past_key_values"] = steps[-1].past_key_values
+        return joined_steps(steps)
+
+
+def joined_steps(
+    steps: list[BaseModelOutputWithPastAndCrossAttentions],
+) -> BaseModelOutputWithPastAndCrossAttentions:
+    """The outputs of one token after another as those of all of them."""
+    widest = 0 if steps[-1].attentions is None else steps[-1].attentions[0].shape[-1]
+
+    def all_layers(name: str, axis: int, width: int = 0) -> tuple[Tensor, ...] | None:
+        if getattr(steps[0], name) is None:
+            return None
+        layers = zip(*(getattr(step, name) for step in steps), strict=True)
+        wide = ([nn.functional.pad(one, (0, max(0, width - one.shape[-1]))) for one in layer] for layer in layers)
+        return tuple(torch.cat(layer, axis) for layer in wide)
+
+    return BaseModelOutputWithPastAndCrossAttentions(
+        last_hidden_state=torch.cat([step.last_hidden_state for step in steps], 1),
+        past_key_values=steps[-1].past_key_values,
+        hidden_states=all_layers("hidden_states", 1),
+        attentions=all_layers("attentions", 2, widest),
+        cross_attentions=all_layers("cross_attentions", 2),
+    )
 
 
 class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
@@ -323,6 +391,7 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
         decoder_attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
+        cross_position_ids: Tensor | None = None,
         encoder_outputs: Any = None,
         past_key_values: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
@@ -333,7 +402,8 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
         """Source (B, S) and target (B, T) to hidden states (B, T, D).
 
         Given `position_ids` (B, S) and `decoder_position_ids` (B, T) win; else a token's position is the number of
-        unmasked tokens before it. A `decoder_attention_mask` covers the cached tokens as well as the new ones.
+        unmasked tokens before it. A `decoder_attention_mask` covers the cached tokens as well as the new ones. Given
+        `cross_position_ids` (B, T), the places in the source of the target's tokens, stand for those of the alignment.
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
@@ -345,18 +415,20 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs)
-        decoder_outputs = self.decoder(
-            input_ids=decoder_input_ids,
-            attention_mask=decoder_attention_mask,
-            encoder_hidden_states=encoder_outputs.last_hidden_state,
-            encoder_attention_mask=attention_mask,
-            encoder_position_ids=position_ids,
-            position_ids=decoder_position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
+        inputs = {
+            "input_ids": decoder_input_ids,
+            "attention_mask": decoder_attention_mask,
+            "encoder_hidden_states": encoder_outputs.last_hidden_state,
+            "encoder_attention_mask": attention_mask,
+            "encoder_position_ids": position_ids,
+            "position_ids": decoder_position_ids,
+            "cross_position_ids": cross_position_ids,
+            "past_key_values": past_key_values,
+            "inputs_embeds": decoder_inputs_embeds,
+            "use_cache": use_cache,
+        }
+        decode = self.decoder.one_by_one if self.decoder.follows(**inputs) else self.decoder
+        decoder_outputs = decode(**inputs, **kwargs)
         return outputs_of_both(encoder_outputs, decoder_outputs)
 
 
@@ -376,6 +448,7 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
         decoder_attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
+        cross_position_ids: Tensor | None = None,
         encoder_outputs: Any = None,
         past_key_values: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
@@ -396,6 +469,7 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
             decoder_attention_mask=decoder_attention_mask,
             position_ids=position_ids,
             decoder_position_ids=decoder_position_ids,
+            cross_position_ids=cross_position_ids,
             encoder_outputs=encoder_outputs,
             past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,

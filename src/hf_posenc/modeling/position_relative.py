@@ -60,25 +60,34 @@ class Relative(PositionEncoding):
         if not values:
             self.value_bias = None  # type: ignore[method-assign]
 
-    def prepare(self, x_BTD: Tensor, at: Place) -> tuple[Tensor, Tensor | None]:
-        """The row of the tables for every query and key (B, 1, Q, S), and the vectors, if they are fixed (R, K)."""
+    def prepare(self, x_BTD: Tensor, at: Place) -> tuple[list[tuple[Tensor, Any]], Tensor | None]:
+        """The rows of the tables for every query and key with their shares (B, 1, Q, S), and the vectors, if they are
+        fixed (R, K). Between tokens, two rows share by nearness; at a token there is one, with a share of 1."""
         rows_B1QS = (at.distance_BQS.clamp(-self.clip, self.clip) + self.clip)[:, None]
+        shares: list[tuple[Tensor, Any]] = [(rows_B1QS, 1)]
+        if rows_B1QS.is_floating_point():
+            lower = rows_B1QS.floor()
+            upper, share = (lower + 1).clamp(max=2 * self.clip), (rows_B1QS - lower).to(x_BTD.dtype)
+            shares = [(lower.long(), 1 - share), (upper.long(), share)]
         if self.keys is not None:
-            return rows_B1QS, None
+            return shares, None
         distances = torch.arange(-self.clip, self.clip + 1, device=x_BTD.device)
-        return rows_B1QS, sinusoids(distances, self.side.head_width, angle_dtype(x_BTD))
+        return shares, sinusoids(distances, self.side.head_width, angle_dtype(x_BTD))
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
-        rows_B1QS, fixed_RK = at.prepared
+        shares, fixed_RK = at.prepared
         vectors_RK = fixed_RK.to(q_BHQK.dtype) if self.keys is None else self.keys[at.layer]
         scores_BHQR = (q_BHQK * self.scaling) @ vectors_RK.T
-        return scores_BHQR.gather(-1, rows_B1QS.expand(*q_BHQK.shape[:3], -1))
+        heads = q_BHQK.shape[:3]
+        return sum(scores_BHQR.gather(-1, rows_B1QS.expand(*heads, -1)) * share for rows_B1QS, share in shares)
 
     def value_bias(self, p_BHQS: Tensor, at: Place) -> Tensor:
-        rows_B1QS, fixed_RK = at.prepared
+        shares, fixed_RK = at.prepared
         vectors_RK = fixed_RK.to(p_BHQS.dtype) if self.values is None else self.values[at.layer]
         weight_BHQR = p_BHQS.new_zeros(*p_BHQS.shape[:3], len(vectors_RK))
-        return weight_BHQR.scatter_add(-1, rows_B1QS.expand(p_BHQS.shape), p_BHQS) @ vectors_RK
+        for rows_B1QS, share in shares:
+            weight_BHQR = weight_BHQR.scatter_add(-1, rows_B1QS.expand(p_BHQS.shape), p_BHQS * share)
+        return weight_BHQR @ vectors_RK
 
     def init_weights(self) -> None:
         for table in (self.keys, self.values):

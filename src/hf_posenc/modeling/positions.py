@@ -18,6 +18,7 @@ from .position_recurrent import Recurrent
 from .position_relative import Relative
 from .position_rotary import Rotary
 from .position_sinusoidal import Sinusoidal
+from .position_window import Window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +77,7 @@ POSITION_ENCODINGS: dict[str, PositionEncodingEntry] = {
     "rotary": entry(Rotary),
     "lstm": entry(Recurrent, **Recurrent.lstm),
     "gru": entry(Recurrent, **Recurrent.gru),
+    "window": entry(Window),
 }
 
 # How a hook of hf_posenc 0.1 is written now: its first line, and what it begins with.
@@ -171,4 +173,5 @@ def all_knobs() -> Iterator[Knob]:
 
 def build_position_encodings(config: Any, side: Any) -> PositionEncodings:
     """The encodings of one side: encoder, decoder or cross-attention."""
-    return PositionEncodings(POSITION_ENCODINGS[name](config, side) for name in parts_of(side.encoding))
+    view = config.seen_by(side)
+    return PositionEncodings(entry(view, side) for entry in side.entries.values())

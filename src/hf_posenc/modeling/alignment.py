@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface that every alignment answers, and its identity, `none`.
+
+An alignment says where in the source the decoder is: it gives each target position a place in the source, possibly
+between two tokens, and cross-attention's position encodings take these places for the positions of its queries. Shape
+letters are those of position.py. Whatever is given, what an alignment sees is that of the tokens up to t, for place t.
+
+    places(x_BTD, memory_BSD, at) -> places_BT
+        The places of the new tokens, from their embeddings and the encoder's output. `at.queries_BQ` are the positions
+        of the new tokens in the target, `at.keys_BS` those of the source; `at.tokens_BT` says which of the new tokens
+        are no padding; `at.memory` remembers from step to step of a cached decoding, and is None where a whole target
+        is read at once.
+    follow(weights, at)
+        Asked behind the layers of a cached decoding, with `at.queries_BQ` the places and `weights` every layer's
+        cross-attention (B, H, Q, S): what it makes of them for the next token it keeps in `at.memory`. The decoder then
+        takes its tokens one by one.
+    init_weights()
+        Fills the alignment's own parameters, by transformers.initialization.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .position import Knob, Place
+
+
+class Alignment(nn.Module):
+    """The base of every alignment and, as it stands, `none`: target position t counts as place t of the source.
+
+    Its facts are class attributes. `summary`: one sentence. `remembers`: cached decoding keeps something for it in
+    `at.memory`. `reads_lengths`: a pass over a whole target uses its length, which decoding cannot know; so the losses
+    and perplexities of such a pass are those of a model that is told how long the translation is. `knobs`: its config
+    fields. `formula`: in the code's own symbols. `references`.
+    """
+
+    summary = "No alignment: a target position counts as the place in the source with the same number."
+    remembers = False
+    reads_lengths = False
+    knobs: tuple[Knob, ...] = ()
+    formula = "g_t = t"
+    references: tuple[Any, ...] = ()
+
+    follow: Callable[..., None] | None = None
+
+    def __init__(self, config: Any, side: Any) -> None:
+        """`side` is that of the cross-attention."""
+        super().__init__()
+        self.config, self.side = config, side
+
+    @classmethod
+    def measured(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, Any]:
+        """What a training corpus says of the knobs, by name; lengths are in tokens, special ones included."""
+        return {}
+
+    def init_weights(self) -> None:
+        """Nothing to fill: there are no parameters."""
+
+    def places(self, x_BTD: Tensor, memory_BSD: Tensor, at: Place) -> Tensor:
+        return at.queries_BQ
+
+    def forward(self, hook: str, *arguments: Any) -> Any:
+        """What a hook answers. Offloading brings a module's parameters for its `forward`, and for nothing else."""
+        return getattr(self, hook)(*arguments)
+
+
+def source_ends(at: Place) -> tuple[Tensor, Tensor]:
+    """The places of each source's first and last token (B or 1, 1)."""
+    keys_BS = at.keys_BS
+    if not isinstance(at.mask, Tensor) or at.mask.ndim != 2:
+        return keys_BS.amin(1, keepdim=True), keys_BS.amax(1, keepdim=True)
+    hidden_BS, last_B1 = at.mask == 0, keys_BS.amax(1, keepdim=True)
+    first_B1 = torch.where(hidden_BS, last_B1, keys_BS).amin(1, keepdim=True)
+    return first_B1, torch.where(hidden_BS, first_B1, keys_BS).amax(1, keepdim=True)
+
+
+def check_places(places_BT: Tensor, num_tokens: int, at: Place) -> None:
+    """A ValueError for given places that are not those of so many target tokens in that source."""
+    batch = at.keys_BS.shape[0]
+    if places_BT.ndim != 2 or places_BT.shape[0] not in (1, batch) or places_BT.shape[1] != num_tokens:
+        raise ValueError(
+            "cross_position_ids has a place in the source for each target token, but it is of shape "
+            f"{tuple(places_BT.shape)} where there are {num_tokens} tokens in {batch} sentences; give as many."
+        )
+    first_B1, last_B1 = source_ends(at)
+    if not torch.compiler.is_compiling() and bool(((places_BT < first_B1) | (places_BT > last_B1)).any()):
+        raise ValueError(
+            f"cross_position_ids are places in the source, but they go from {places_BT.min():g} to "
+            f"{places_BT.max():g} where the shortest source ends at {last_B1.min()}; keep them within their sources."
+        )

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Length ratio: in training the target runs through the source evenly; in decoding the place follows the attention.
+
+A whole target of T tokens, read at once, has its places spread over the source of S tokens. In training they are moved
+by noise, so that heads learn to find their word by what it says, near a place that is only about right:
+
+    g_t = t (S - 1) / (T - 1) + U(-offset, offset) for the sentence + N(0, jitter^2) for each token
+
+Decoding knows no T. The place goes on by the corpus's mean step r and is drawn to c_t, the centre of the attention that
+the step has paid, over all layers l and heads h, each trusted by how narrow it was:
+
+    g_0 = 0,    g_(t+1) = g_t + r + a (c_t - g_t)
+    c_t = sum_lh m_lh / (v_lh + 1/4) / sum_lh 1 / (v_lh + 1/4)
+
+with m_lh and v_lh the mean and variance of j under the attention weights. Places never leave the source.
+
+The even spread is that of You, Sun & Iyyer's hard-coded cross-attention; a centre moved by what was attended is known
+from location-based attention, which Ray Chowdhury & Caragea bring together with content. Noise in training and the
+weighing by variance are ours.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .alignment import Alignment, source_ends
+from .position import Knob, Place, angle_dtype
+from .references import Reference
+
+NARROWEST = 0.25  # tokens squared: no head is trusted more than one that looks at two neighbours
+
+
+class LengthRatio(Alignment):
+    """No parameters; defined at every length. Remembers the next token's place."""
+
+    summary = "Even steps through the source, with noise in training; in decoding it follows the attention's centre."
+    remembers = True
+    reads_lengths = True
+    knobs = (
+        Knob("length_ratio_step", 1.0, "source tokens for a target token, above 0", lambda value: value > 0),
+        Knob("length_ratio_gain", 0.15, "a share of the way, 0 to 1", lambda value: 0 <= value <= 1),
+        Knob("length_ratio_offset", 3.0, "a number of source tokens, 0 or more", lambda value: value >= 0),
+        Knob("length_ratio_jitter", 1.0, "a number of source tokens, 0 or more", lambda value: value >= 0),
+    )
+    formula = """
+        a whole target: g_t = t (S - 1) / (T - 1), in training + U(-offset, offset) + N(0, jitter^2)
+        decoding: g_(t+1) = g_t + step + gain (c_t - g_t), g_0 = 0, c_t the centre of the cross-attention
+    """
+    references = (
+        Reference(
+            "You, Sun & Iyyer",
+            "Hard-Coded Gaussian Attention for Neural Machine Translation",
+            "ACL",
+            2020,
+            "https://arxiv.org/abs/2005.00742",
+        ),
+        Reference(
+            "Ray Chowdhury & Caragea",
+            "Monotonic Location Attention for Length Generalization",
+            "ICML",
+            2023,
+            "https://arxiv.org/abs/2305.20019",
+        ),
+    )
+
+    @classmethod
+    def measured(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, Any]:
+        """The mean step: all sources' tokens over all targets', the first of each left out."""
+        source, target = (sum(lengths) - len(lengths) for lengths in (list(source_lengths), list(target_lengths)))
+        return {"length_ratio_step": round(source / target, 4)} if source > 0 and target > 0 else {}
+
+    def places(self, x_BTD: Tensor, memory_BSD: Tensor, at: Place) -> Tensor:
+        first_B1, last_B1 = (end.to(angle_dtype(x_BTD)) for end in source_ends(at))
+        if at.memory is not None:
+            place_B1 = at.memory.last("place", 1)
+            place_B1 = torch.zeros_like(x_BTD[:, 0, :1], dtype=first_B1.dtype) if place_B1 is None else place_B1
+            return torch.clamp(place_B1, first_B1, last_B1)
+        return torch.clamp(self.spread(x_BTD, at, first_B1, last_B1), first_B1, last_B1)
+
+    def spread(self, x_BTD: Tensor, at: Place, first_B1: Tensor, last_B1: Tensor) -> Tensor:
+        """The places of a whole target (B, T)."""
+        tokens_BT = torch.ones_like(x_BTD[..., 0], dtype=torch.bool) if at.tokens_BT is None else at.tokens_BT
+        steps_BT = (tokens_BT.long().cumsum(1) - 1).clamp(min=0).to(first_B1.dtype)
+        places_BT = first_B1 + steps_BT * (last_B1 - first_B1) / steps_BT.amax(1, keepdim=True).clamp(min=1)
+        if not self.training:
+            return places_BT
+        offset, jitter = self.config.length_ratio_offset, self.config.length_ratio_jitter
+        moved_B1 = (torch.rand_like(places_BT[:, :1]) * 2 - 1) * offset
+        return places_BT + moved_B1 + torch.randn_like(places_BT) * jitter
+
+    def follow(self, weights: list[Tensor], at: Place) -> None:  # type: ignore[override]
+        p_BNQS = torch.cat(weights, dim=1).to(at.queries_BQ.dtype)  # every head of every layer
+        keys_B11S = at.keys_BS[:, None, None].to(p_BNQS.dtype)
+        mean_BNQ = (p_BNQS * keys_B11S).sum(-1)
+        trust_BNQ = 1 / ((p_BNQS * (keys_B11S - mean_BNQ[..., None]) ** 2).sum(-1) + NARROWEST)
+        centre_BQ = (mean_BNQ * trust_BNQ).sum(1) / trust_BNQ.sum(1)
+        on_BQ = self.config.length_ratio_step + self.config.length_ratio_gain * (centre_BQ - at.queries_BQ)
+        on_BQ = on_BQ if at.tokens_BT is None else on_BQ * at.tokens_BT  # padding is no step
+        at.memory.keep("place", (at.queries_BQ + on_BQ)[..., None])

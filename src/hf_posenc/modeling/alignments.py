@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The registry of alignments: one import and one line for each. `alignment_type` holds a name of `ALIGNMENTS`."""
+
+from typing import Any
+
+from .alignment import Alignment
+from .alignment_length_ratio import LengthRatio
+from .nearest import nearest
+
+ALIGNMENTS: dict[str, type[Alignment]] = {
+    "none": Alignment,
+    "length_ratio": LengthRatio,
+}
+
+
+def register_alignment(name: str, alignment: type[Alignment]) -> None:
+    """Add an alignment at run time, under a name that `alignment_type` then takes.
+
+    Called at the foot of the file that defines the class, which then travels with every checkpoint that uses it, as an
+    encoding's does. Raises a ValueError for a name that is taken or not lower-case letters, digits and underscores, and
+    a TypeError for a class that does not inherit Alignment and nothing else.
+    """
+    if not (name.isidentifier() and name == name.lower()):
+        raise ValueError(f"An alignment's name is made of lower-case letters, digits and underscores, not {name!r}.")
+    if alignment.__bases__ != (Alignment,):
+        raise TypeError(
+            f"An alignment inherits Alignment and nothing else, but {alignment.__name__} inherits "
+            f"{', '.join(base.__name__ for base in alignment.__bases__)}; derive it from hf_posenc.Alignment."
+        )
+    taken = ALIGNMENTS.get(name, alignment)
+    if (taken.__module__, taken.__qualname__) != (alignment.__module__, alignment.__qualname__):
+        raise ValueError(f"`{name}` is already the name of {taken.__name__}; choose another name.")
+    ALIGNMENTS[name] = alignment
+
+
+def alignment_named(name: str) -> type[Alignment]:
+    """The alignment of that name; a ValueError with the nearest one if there is none."""
+    if name not in ALIGNMENTS:
+        raise ValueError(
+            f"alignment_type={name!r} is no registered alignment (the nearest is {nearest(name, ALIGNMENTS)!r}); choose "
+            f"from {', '.join(ALIGNMENTS)}."
+        )
+    return ALIGNMENTS[name]
+
+
+def build_alignment(config: Any) -> Alignment:
+    return alignment_named(config.alignment_type)(config, config.side("cross"))

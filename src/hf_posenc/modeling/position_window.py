@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Window: no query sees a key that is more than `window_size` tokens away.
+
+The idea is the local attention of Luong et al., without their Gaussian and the centre that they predict: here a window
+lies around the query's own position, in cross-attention around its place in the source. In a sum with another encoding
+it bounds what that one sees, and so how many keys share the attention, whatever the length of the input.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .position import Knob, Place, PositionEncoding
+from .references import Reference
+
+# Added to a score it leaves no weight in any precision, and a row of nothing else is still no row of infinities.
+HIDDEN = -1e4
+
+
+class Window(PositionEncoding):
+    """No parameters. Shift-invariant; defined at every length."""
+
+    summary = "Local attention: no token sees another that is more than `window_size` tokens away."
+    shift_invariant = True
+    reversal_blind = True
+    knobs = (Knob("window_size", 16, "a whole number of tokens on either side, 1 or more", lambda value: value >= 1),)
+    formula = "score(i, j) = q_i . k_j / sqrt(K) where |j - i| <= window_size, and none elsewhere"
+    references = (
+        Reference(
+            "Luong, Pham & Manning",
+            "Effective Approaches to Attention-based Neural Machine Translation",
+            "EMNLP",
+            2015,
+            "https://arxiv.org/abs/1508.04025",
+        ),
+    )
+
+    def __init__(self, config: Any, side: Any) -> None:
+        super().__init__(config, side)
+        self.size = config.window_size
+
+    def prepare(self, x_BTD: Tensor, at: Place) -> Tensor:
+        """Nothing inside the window, HIDDEN outside (B, 1, Q, S)."""
+        outside_BQS = at.distance_BQS.abs() > self.size
+        return torch.where(outside_BQS, HIDDEN, 0.0).to(x_BTD.dtype)[:, None]
+
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
+        return at.prepared
