@@ -76,6 +76,12 @@ def source_ends(at: Place) -> tuple[Tensor, Tensor]:
     return first_B1, torch.where(hidden_BS, first_B1, keys_BS).amax(1, keepdim=True)
 
 
+def mean_step(source_lengths: Iterable[int], target_lengths: Iterable[int]) -> float:
+    """Source tokens for a target token: all sources' over all targets', the first of each left out."""
+    source, target = (sum(lengths) - len(lengths) for lengths in (list(source_lengths), list(target_lengths)))
+    return round(source / target, 4) if source > 0 and target > 0 else 1.0
+
+
 def check_places(places_BT: Tensor, num_tokens: int, at: Place) -> None:
     """A ValueError for given places that are not those of so many target tokens in that source."""
     batch = at.keys_BS.shape[0]

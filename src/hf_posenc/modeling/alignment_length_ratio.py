@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .alignment import Alignment, source_ends
+from .alignment import Alignment, mean_step, source_ends
 from .position import Knob, Place, angle_dtype
 from .references import Reference
 
@@ -67,9 +67,7 @@ class LengthRatio(Alignment):
 
     @classmethod
     def measured(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, Any]:
-        """The mean step: all sources' tokens over all targets', the first of each left out."""
-        source, target = (sum(lengths) - len(lengths) for lengths in (list(source_lengths), list(target_lengths)))
-        return {"length_ratio_step": round(source / target, 4)} if source > 0 and target > 0 else {}
+        return {"length_ratio_step": mean_step(source_lengths, target_lengths)}
 
     def places(self, x_BTD: Tensor, memory_BSD: Tensor, at: Place) -> Tensor:
         first_B1, last_B1 = (end.to(angle_dtype(x_BTD)) for end in source_ends(at))
@@ -90,7 +88,7 @@ class LengthRatio(Alignment):
         moved_B1 = (torch.rand_like(places_BT[:, :1]) * 2 - 1) * offset
         return places_BT + moved_B1 + torch.randn_like(places_BT) * jitter
 
-    def follow(self, weights: list[Tensor], at: Place) -> None:  # type: ignore[override]
+    def follow(self, weights: list[Tensor], at: Place) -> None:
         p_BNQS = torch.cat(weights, dim=1).to(at.queries_BQ.dtype)  # every head of every layer
         keys_B11S = at.keys_BS[:, None, None].to(p_BNQS.dtype)
         mean_BNQ = (p_BNQS * keys_B11S).sum(-1)

@@ -5,11 +5,13 @@ from typing import Any
 
 from .alignment import Alignment
 from .alignment_length_ratio import LengthRatio
+from .alignment_recurrent import RecurrentAlignment
 from .nearest import nearest
 
 ALIGNMENTS: dict[str, type[Alignment]] = {
     "none": Alignment,
     "length_ratio": LengthRatio,
+    "recurrent": RecurrentAlignment,
 }
 
 
@@ -37,8 +39,8 @@ def alignment_named(name: str) -> type[Alignment]:
     """The alignment of that name; a ValueError with the nearest one if there is none."""
     if name not in ALIGNMENTS:
         raise ValueError(
-            f"alignment_type={name!r} is no registered alignment (the nearest is {nearest(name, ALIGNMENTS)!r}); choose "
-            f"from {', '.join(ALIGNMENTS)}."
+            f"alignment_type={name!r} is no registered alignment (the nearest is {nearest(name, ALIGNMENTS)!r}); "
+            f"choose from {', '.join(ALIGNMENTS)}."
         )
     return ALIGNMENTS[name]
 

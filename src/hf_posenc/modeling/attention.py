@@ -54,7 +54,10 @@ class Attention(nn.Module):
         attend = self.back_end(kwargs)
         biases: dict[str, Any] = {}
         if positions.scores:
-            biases["position_bias"] = positions.score_bias(plain_q_BHQK, k_BHSK, at)
+            bias = positions.score_bias(plain_q_BHQK, k_BHSK, at)
+            if self.config._attn_implementation == "flex_attention":  # it indexes where the others broadcast
+                bias = bias.expand(*plain_q_BHQK.shape[:3], k_BHSK.shape[2])
+            biases["position_bias"] = bias
         if positions.values or at.watched:
             attend = attend_by_weights
         if positions.values:

@@ -191,7 +191,7 @@ class PosEncConfig(SharedConfig):
 
     @property
     def decoder_remembers(self) -> bool:
-        """Whether the decoder's caches must keep more than keys and values: states, places, positions on either side."""
+        """Whether the decoder's caches must keep more than keys and values: states, places, positions."""
         own = self.side("decoder").entries.values()
         return self.acts_in_cross_attention or any(entry.remembers for entry in own)
 
