@@ -8,6 +8,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoToken
 
 from .marian import from_marian, to_marian
 from .metrics import load_length_buckets
+from .modeling.alignment import Alignment
+from .modeling.alignments import ALIGNMENTS, register_alignment
 from .modeling.configuration_posenc import PosEncConfig
 from .modeling.configuration_rnn_nmt import RnnNmtConfig
 from .modeling.configuration_shared import SharedConfig
@@ -37,7 +39,9 @@ AutoTokenizer.register(SharedConfig, tokenizer_class=PosEncTokenizer)
 PosEncTokenizer.register_for_auto_class("AutoTokenizer")
 
 __all__ = [
+    "ALIGNMENTS",
     "POSITION_ENCODINGS",
+    "Alignment",
     "Knob",
     "Place",
     "PosEncConfig",
@@ -55,6 +59,7 @@ __all__ = [
     "distance",
     "from_marian",
     "load_length_buckets",
+    "register_alignment",
     "register_position_encoding",
     "sinusoids",
     "to_marian",

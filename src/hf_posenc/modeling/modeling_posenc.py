@@ -120,8 +120,10 @@ class PosEncPreTrainedModel(SharedPreTrainedModel):
     _can_compile_fullgraph = True
 
     def _init_weights(self, module: nn.Module) -> None:
-        own = isinstance(module, PositionEncoding | Alignment)
-        module.init_weights() if own else super()._init_weights(module)
+        if isinstance(module, PositionEncoding | Alignment):
+            module.init_weights()
+        else:
+            super()._init_weights(module)
 
     def set_attn_implementation(self, attn_implementation: str | dict, *args: Any, **kwargs: Any) -> None:
         before = self.config._attn_implementation
