@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
 from upstream import pytest_ignore_collect, pytest_terminal_summary  # noqa: F401  (hooks of test_upstream.py)
 
-from hf_posenc import POSITION_ENCODINGS, PosEncConfig, PosEncTokenizer, PositionEncodingEntry, RnnNmtConfig
+from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig, PosEncTokenizer, PositionEncodingEntry, RnnNmtConfig
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 
 pytest_plugins = ["hub_server"]
@@ -36,8 +36,14 @@ MIXED = [
     "none to lstm",
 ]
 
-# Small enough that a tiny input reaches past the clip and that a table's end can be met.
+# What reads no lengths gives the same places however a target is read, and so is under every law; the others are under
+# those of generating, which knows no length.
+ALIGNED = {f"relative+window by {name}": alignment for name, alignment in ALIGNMENTS.items() if name != "none"}
+LAWFUL = [sides for sides, alignment in ALIGNED.items() if not alignment.reads_lengths]
+
+# Small enough that a tiny input reaches past the clip and the window and that a table's end can be met.
 SMALL_KNOBS = {"relative_clip": 3, "learned_max_positions": 64, "window_size": 2}
+SMALL_KNOBS |= {"cross_window_size": 3, "recurrent_hidden_size": 5, "recurrent_reach": 3}
 
 # What the tokenizer of the tests has seen.
 TEXTS = ["Ein Hund.", "Zwei Kinder im Schnee"]
@@ -47,10 +53,11 @@ TEXTS_VOCABULARY = 290
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes `sides` runs on all of the above, one that takes `family` on RNN-NMT as well, one that takes
     `registered` on every registered encoding."""
+    aligned = list(ALIGNED) if metafunc.module.__name__ == "test_generation" else LAWFUL
     if "family" in metafunc.fixturenames:
-        metafunc.parametrize("family", REGISTERED + SUMS + MIXED + ["rnn_nmt"])
+        metafunc.parametrize("family", REGISTERED + SUMS + MIXED + aligned + ["rnn_nmt"])
     if "sides" in metafunc.fixturenames:
-        metafunc.parametrize("sides", REGISTERED + SUMS + MIXED)
+        metafunc.parametrize("sides", REGISTERED + SUMS + MIXED + aligned)
     if "registered" in metafunc.fixturenames:
         metafunc.parametrize("registered", REGISTERED)
 
@@ -65,9 +72,10 @@ def unregistered_after() -> Iterator[None]:
 
 
 def tiny_config(sides: str, **changes) -> PosEncConfig | RnnNmtConfig:
-    """A config whose encoder and decoder differ in every size; `sides` is a sum, "sum to sum" if they differ, or
-    rnn_nmt."""
-    encoder, _, decoder = sides.partition(" to ")
+    """A config whose encoder and decoder differ in every size; `sides` is a sum, "sum to sum" if they differ, "sum by
+    alignment" for one with positions in cross-attention too, or rnn_nmt."""
+    own, _, alignment = sides.partition(" by ")
+    encoder, _, decoder = own.partition(" to ")
     fields = {
         "vocab_size": 29,
         "decoder_vocab_size": 29 if BEFORE_5_18 else 31,
@@ -77,7 +85,9 @@ def tiny_config(sides: str, **changes) -> PosEncConfig | RnnNmtConfig:
     }
     if sides == "rnn_nmt":
         return RnnNmtConfig(**(fields | changes))
-    used = {knob.name for entry in entries(sides) for knob in entry.knobs}
+    cross = {"cross_position_encoding_type": "rotary+window", "alignment_type": alignment} if alignment else {}
+    used = {knob.name for one in (*entries(own), *([ALIGNMENTS[alignment]] if alignment else [])) for knob in one.knobs}
+    used |= {"cross_window_size"} if alignment else set()
     fields |= {
         "encoder_attention_heads": 2,
         "decoder_attention_heads": 4,
@@ -85,7 +95,8 @@ def tiny_config(sides: str, **changes) -> PosEncConfig | RnnNmtConfig:
         "decoder_ffn_dim": 20,
         "position_encoding_type": encoder,
         "decoder_position_encoding_type": decoder or encoder,
-    } | {knob: value for knob, value in SMALL_KNOBS.items() if knob in used}
+    }
+    fields |= cross | {knob: value for knob, value in SMALL_KNOBS.items() if knob in used}
     return PosEncConfig(**(fields | changes))
 
 
@@ -111,7 +122,8 @@ def tokenizer() -> PosEncTokenizer:
 
 def entries(sides: str) -> list[PositionEncodingEntry]:
     """The registry's entries of both sides."""
-    return [POSITION_ENCODINGS[name] for name in sides.replace(" to ", "+").split("+")]
+    own, _, _ = sides.partition(" by ")
+    return [POSITION_ENCODINGS[name] for name in own.replace(" to ", "+").split("+")]
 
 
 class Remembered:

@@ -154,6 +154,7 @@ def one_forward(model: PosEncForConditionalGeneration, source: Tensor, mask: Ten
         decoder_input_ids=ids[:, :-1],
         output_attentions=True,
         output_hidden_states=True,
+        follow_alignment=True,
     )
 
 

@@ -66,14 +66,18 @@ class Alignment(nn.Module):
         return getattr(self, hook)(*arguments)
 
 
+def source_padding(at: Place) -> Tensor | None:
+    """Which of the source's keys are padding (B, S); None where no mask says it."""
+    return at.mask == 0 if isinstance(at.mask, Tensor) and at.mask.ndim == 2 else None
+
+
 def source_ends(at: Place) -> tuple[Tensor, Tensor]:
     """The places of each source's first and last token (B or 1, 1)."""
-    keys_BS = at.keys_BS
-    if not isinstance(at.mask, Tensor) or at.mask.ndim != 2:
+    keys_BS, padding_BS = at.keys_BS, source_padding(at)
+    if padding_BS is None:
         return keys_BS.amin(1, keepdim=True), keys_BS.amax(1, keepdim=True)
-    hidden_BS, last_B1 = at.mask == 0, keys_BS.amax(1, keepdim=True)
-    first_B1 = torch.where(hidden_BS, last_B1, keys_BS).amin(1, keepdim=True)
-    return first_B1, torch.where(hidden_BS, first_B1, keys_BS).amax(1, keepdim=True)
+    first_B1 = torch.where(padding_BS, keys_BS.amax(1, keepdim=True), keys_BS).amin(1, keepdim=True)
+    return first_B1, torch.where(padding_BS, first_B1, keys_BS).amax(1, keepdim=True)
 
 
 def mean_step(source_lengths: Iterable[int], target_lengths: Iterable[int]) -> float:

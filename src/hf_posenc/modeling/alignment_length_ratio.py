@@ -72,8 +72,8 @@ class LengthRatio(Alignment):
     def places(self, x_BTD: Tensor, memory_BSD: Tensor, at: Place) -> Tensor:
         first_B1, last_B1 = (end.to(angle_dtype(x_BTD)) for end in source_ends(at))
         if at.memory is not None:
-            place_B1 = at.memory.last("place", 1)
-            place_B1 = torch.zeros_like(x_BTD[:, 0, :1], dtype=first_B1.dtype) if place_B1 is None else place_B1
+            remembered = at.memory.last("place", 1)
+            place_B1 = torch.zeros_like(x_BTD[:, 0, :1], dtype=first_B1.dtype) if remembered is None else remembered
             return torch.clamp(place_B1, first_B1, last_B1)
         return torch.clamp(self.spread(x_BTD, at, first_B1, last_B1), first_B1, last_B1)
 

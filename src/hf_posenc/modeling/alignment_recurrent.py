@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .alignment import Alignment, mean_step, source_ends
+from .alignment import Alignment, mean_step, source_ends, source_padding
 from .position import Knob, Place, angle_dtype
 from .references import Reference
 
@@ -40,7 +40,6 @@ class RecurrentAlignment(Alignment):
         Knob("recurrent_hidden_size", 256, "a whole number of units, 1 or more", lambda value: value >= 1),
         Knob("recurrent_reach", 16, "a whole number of source tokens, 1 or more", lambda value: value >= 1),
         Knob("recurrent_step", 1.0, "source tokens for a target token, above 0", lambda value: value > 0),
-        Knob("recurrent_content", False, "True or False"),
     )
     formula = """
         g_t = g_(t-1) + softplus(u h_t + b), g_(-1) = 0
@@ -64,10 +63,6 @@ class RecurrentAlignment(Alignment):
         self.v_proj = nn.Linear(config.d_model, HEADS * HEAD_WIDTH)
         self.cell = nn.LSTMCell(config.d_model + HEADS * HEAD_WIDTH, width)
         self.step = nn.Linear(width, 1)
-        if config.recurrent_content:
-            self.k_proj = nn.Linear(config.d_model, HEADS * HEAD_WIDTH)
-            self.q_proj = nn.Linear(config.d_model + width, HEADS * HEAD_WIDTH)
-            self.gain = nn.Linear(width, 1)
 
     @classmethod
     def measured(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, Any]:
@@ -81,53 +76,46 @@ class RecurrentAlignment(Alignment):
             init.uniform_(parameter, -bound, bound)
         init.zeros_(self.step.weight)
         init.constant_(self.step.bias, math.log(math.expm1(self.config.recurrent_step)))
-        if self.config.recurrent_content:
-            init.zeros_(self.gain.weight)
-            init.constant_(self.gain.bias, -2.0)
 
     def places(self, x_BTD: Tensor, memory_BSD: Tensor, at: Place) -> Tensor:
-        wide = angle_dtype(x_BTD)
-        with torch.autocast(x_BTD.device.type, enabled=False):
-            return self.scan(x_BTD.to(self.beta.dtype), memory_BSD.to(self.beta.dtype), at, wide)
+        with torch.autocast(x_BTD.device.type, enabled=False):  # half precision counts places badly
+            dtype = self.beta.dtype
+            return self.scan(x_BTD.to(dtype), self.v_proj(memory_BSD.to(dtype)), at)
 
-    def scan(self, x_BTD, memory_BSD, at, wide):
-        batch, width = len(x_BTD), self.cell.hidden_size
-        v_BSHC = self.v_proj(memory_BSD).unflatten(-1, (HEADS, HEAD_WIDTH))
-        k_BSHC = self.k_proj(memory_BSD).unflatten(-1, (HEADS, HEAD_WIDTH)) if self.config.recurrent_content else None
-        first_B1, last_B1 = (end.to(wide) for end in source_ends(at))
-        hidden_BS = (at.mask == 0) * HIDDEN if isinstance(at.mask, Tensor) and at.mask.ndim == 2 else None
-        state_BM = None if at.memory is None else at.memory.last("state", 2 * width + 1)
+    def scan(self, x_BTD: Tensor, v_BSN: Tensor, at: Place) -> Tensor:
+        """The places after each of the tokens (B, T), from where the memory left off; N are all heads' channels."""
+        wide, width = angle_dtype(x_BTD), self.cell.hidden_size
+        first_B1, last_B1 = source_ends(at)
+        keys_BS, furthest_B1 = (at.keys_BS - first_B1).to(wide), (last_B1 - first_B1).to(wide)
+        padding_BS = source_padding(at)
+        hidden_BS = None if padding_BS is None else padding_BS * HIDDEN
+        state_BM = None if at.memory is None else at.memory.last("state", 1 + 2 * width)
         if state_BM is None:
-            state_BM = torch.zeros(batch, 2 * width + 1, dtype=wide, device=x_BTD.device)
-        place_B1, h, c = state_BM[:, :1], state_BM[:, 1 : width + 1].to(x_BTD.dtype), state_BM[:, width + 1 :].to(x_BTD.dtype)
+            state_BM = torch.zeros(len(x_BTD), 1 + 2 * width, dtype=wide, device=x_BTD.device)
         states = []
-        for t in range(x_BTD.shape[1]):
-            d_BS = at.keys_BS - place_B1
-            rows = d_BS.clamp(-self.reach, self.reach) + self.reach
-            low = rows.floor()
-            share = rows - low
-            low = low.long()
-            high = (low + 1).clamp(max=2 * self.reach)
-            score_HBS = self.beta[:, low] * (1 - share) + self.beta[:, high] * share - (d_BS.abs() - self.reach).clamp(min=0)
-            if hidden_BS is not None:
-                score_HBS = score_HBS + hidden_BS
-            if k_BSHC is not None:
-                q_BHC = self.q_proj(torch.cat((x_BTD[:, t], h), -1)).unflatten(-1, (HEADS, HEAD_WIDTH))
-                score_HBS = score_HBS + torch.einsum("bhc,bshc->hbs", q_BHC, k_BSHC) * HEAD_WIDTH**-0.5
-            w_HBS = score_HBS.softmax(-1)
-            ctx = torch.einsum("hbs,bshc->bhc", w_HBS.to(v_BSHC.dtype), v_BSHC).flatten(1)
-            h2, c2 = self.cell(torch.cat((x_BTD[:, t], ctx), -1), (h, c))
-            on = nn.functional.softplus(self.step(h2)).to(wide)
-            if k_BSHC is not None:
-                centre_B1 = (w_HBS * at.keys_BS).sum(-1).mean(0)[:, None]
-                on = on + torch.sigmoid(self.gain(h2)).to(wide) * (centre_B1 - place_B1)
-            p2 = torch.clamp(place_B1 + on, first_B1, last_B1)
-            if at.tokens_BT is not None:
-                is_token = at.tokens_BT[:, t, None]
-                h2, c2, p2 = torch.where(is_token, h2, h), torch.where(is_token, c2, c), torch.where(is_token, p2, place_B1)
-            h, c, place_B1 = h2, c2, p2
-            states.append(torch.cat((place_B1, h.to(wide), c.to(wide)), -1))
-        states = torch.stack(states, 1)
+        for token, x_BD in enumerate(x_BTD.unbind(1)):
+            place_B1, h_BN, c_BN = state_BM.split((1, width, width), dim=1)
+            read_BN = self.read(v_BSN, keys_BS - place_B1, hidden_BS)
+            h_BN, c_BN = self.cell(torch.cat((x_BD, read_BN), 1), (h_BN.to(x_BD.dtype), c_BN.to(x_BD.dtype)))
+            place_B1 = (place_B1 + nn.functional.softplus(self.step(h_BN))).clamp(max=furthest_B1)
+            new_BM = torch.cat((place_B1, h_BN.to(wide), c_BN.to(wide)), 1)
+            state_BM = new_BM if at.tokens_BT is None else torch.where(at.tokens_BT[:, token, None], new_BM, state_BM)
+            states.append(state_BM)
+        states_BTM = torch.stack(states, dim=1)
         if at.memory is not None:
-            at.memory.keep("state", states)
-        return states[..., 0]
+            at.memory.keep("state", states_BTM)
+        return states_BTM[..., 0] + first_B1
+
+    def read(self, v_BSN: Tensor, distance_BS: Tensor, hidden_BS: Tensor | None) -> Tensor:
+        """What stands around the place (B, N)."""
+        rows_BS = distance_BS.clamp(-self.reach, self.reach) + self.reach
+        lower_BS = rows_BS.floor()
+        share_BS, lower_BS = rows_BS - lower_BS, lower_BS.long()
+        upper_BS = (lower_BS + 1).clamp(max=2 * self.reach)
+        score_HBS = self.beta[:, lower_BS] * (1 - share_BS) + self.beta[:, upper_BS] * share_BS
+        score_HBS = score_HBS - (distance_BS.abs() - self.reach).clamp(min=0)
+        if hidden_BS is not None:
+            score_HBS = score_HBS + hidden_BS
+        weight_HBS = score_HBS.softmax(-1).to(v_BSN.dtype)
+        v_BSHC = v_BSN.unflatten(-1, (HEADS, HEAD_WIDTH))
+        return torch.einsum("hbs,bshc->bhc", weight_HBS, v_BSHC).flatten(1)

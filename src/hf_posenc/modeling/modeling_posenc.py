@@ -335,25 +335,20 @@ class PosEncDecoder(PosEncStack):
         at = replace(at, queries_BQ=given_BT, watched=follows)
         return self.cross_positions.prepare(x_BTD, at)
 
-    def follows(self, input_ids: Tensor | None, **inputs: Any) -> bool:
-        """Whether an alignment must have seen what one new token attends to before the next one has its place."""
-        tokens_BT = inputs["inputs_embeds"] if input_ids is None else input_ids
-        cached = inputs["past_key_values"] is not None or inputs["use_cache"]
-        wanted = self.alignment.follow is not None and inputs["cross_position_ids"] is None
-        return bool(cached and wanted and tokens_BT is not None and tokens_BT.shape[1] > 1)
-
     def one_by_one(self, **inputs: Any) -> BaseModelOutputWithPastAndCrossAttentions:
-        """As `forward`, with the new tokens read one after another into the cache."""
+        """As `forward`, with the new tokens read one after another into a cache, so that an alignment which follows the
+        attention has seen one before the next has its place."""
         per_token = ("input_ids", "inputs_embeds", "position_ids")
         given = {name: inputs.pop(name) for name in per_token if inputs.get(name) is not None}
         mask, num_new = inputs.pop("attention_mask"), max(tokens.shape[1] for tokens in given.values())
-        steps = []
+        steps, cached = [], inputs.pop("use_cache") or inputs["past_key_values"] is not None
         for token in range(num_new):
             new = {name: tokens[:, token : token + 1] for name, tokens in given.items()}
-            seen = mask_until(mask, token, num_new)
-            steps.append(self(**new, attention_mask=seen, **inputs))
+            steps.append(self(**new, attention_mask=mask_until(mask, token, num_new), use_cache=True, **inputs))
             inputs["past_key_values"] = steps[-1].past_key_values
-        return joined_steps(steps)
+        joined = joined_steps(steps)
+        joined.past_key_values = inputs["past_key_values"] if cached else None
+        return joined
 
 
 def joined_steps(
@@ -371,7 +366,6 @@ def joined_steps(
 
     return BaseModelOutputWithPastAndCrossAttentions(
         last_hidden_state=torch.cat([step.last_hidden_state for step in steps], 1),
-        past_key_values=steps[-1].past_key_values,
         hidden_states=all_layers("hidden_states", 1),
         attentions=all_layers("attentions", 2, widest),
         cross_attentions=all_layers("cross_attentions", 2),
@@ -399,6 +393,7 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        follow_alignment: bool = False,
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> Seq2SeqModelOutput:
         """Source (B, S) and target (B, T) to hidden states (B, T, D).
@@ -406,6 +401,8 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
         Given `position_ids` (B, S) and `decoder_position_ids` (B, T) win; else a token's position is the number of
         unmasked tokens before it. A `decoder_attention_mask` covers the cached tokens as well as the new ones. Given
         `cross_position_ids` (B, T), the places in the source of the target's tokens, stand for those of the alignment.
+        Where that follows the attention, it does so with a cache or with `follow_alignment`, and is told how long the
+        target is without them.
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
@@ -429,8 +426,11 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
             "inputs_embeds": decoder_inputs_embeds,
             "use_cache": use_cache,
         }
-        decode = self.decoder.one_by_one if self.decoder.follows(**inputs) else self.decoder
-        decoder_outputs = decode(**inputs, **kwargs)
+        follows = self.decoder.alignment.follow is not None and cross_position_ids is None
+        if follows and (follow_alignment or use_cache or past_key_values is not None):
+            decoder_outputs = self.decoder.one_by_one(**inputs, **kwargs)
+        else:
+            decoder_outputs = self.decoder(**inputs, **kwargs)
         return outputs_of_both(encoder_outputs, decoder_outputs)
 
 
@@ -480,6 +480,10 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
             **kwargs,
         )
         return self.predicted(outputs, labels, kwargs)
+
+    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
+        """transformers' inputs for a step, and that nobody knows how long the sentence will be."""
+        return super().prepare_inputs_for_generation(input_ids, **kwargs) | {"follow_alignment": True}
 
 
 __all__ = ["PosEncForConditionalGeneration", "PosEncModel", "PosEncPreTrainedModel"]
