@@ -276,6 +276,11 @@ class PosEncDecoder(PosEncStack):
             source = {"mask": encoder_attention_mask, "position_ids": encoder_position_ids}
             cross_at = self.see_source(cross_at, encoder_hidden_states, past_key_values, **source)
             cross_at = self.align(x_BTD, encoder_hidden_states, cross_at, cross_position_ids)
+        elif cross_position_ids is not None:
+            raise ValueError(
+                "cross_position_ids are for the encodings of the cross-attention, but this model has "
+                "cross_position_encoding_type='none', which asks for no places; leave them out."
+            )
         attention_mask = create_causal_mask(self.config, x_BTD, attention_mask, cache)
         encoder_attention_mask = create_bidirectional_mask(
             self.config, x_BTD, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
