@@ -100,3 +100,12 @@ def check_places(places_BT: Tensor, num_tokens: int, at: Place) -> None:
             f"cross_position_ids are places in the source, but they go from {places_BT.min():g} to "
             f"{places_BT.max():g} where the shortest source ends at {last_B1.min()}; keep them within their sources."
         )
+
+
+def refuse_places(places_BT: Tensor | None) -> None:
+    """A ValueError for places given to a model whose cross-attention has no use for them."""
+    if places_BT is not None:
+        raise ValueError(
+            "cross_position_ids are for the encodings of the cross-attention, but this model has "
+            "cross_position_encoding_type='none', which asks for no places; leave them out."
+        )

@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicCache, DynamicLayer, StaticLayer
+from transformers import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache, StaticLayer
+
+from .masks import check_source, positions_of
 
 
 class RememberingLayer(DynamicLayer):
@@ -141,7 +143,7 @@ class Memory:
     length: Any  # what that layer counts in: a number or a tensor
     scope: str = ""
 
-    def of(self, encoding: str, layer: int | None) -> "Memory":
+    def of(self, encoding: str, layer: int | None = None) -> "Memory":
         own = f" of {encoding}" if layer is None else f" of {encoding} in layer {layer}"
         return replace(self, scope=self.scope + own)
 
@@ -174,3 +176,22 @@ def memory_of(cache: Cache) -> Memory:
 def cached_tokens(cache: Cache | None) -> int | Tensor:
     """How many tokens stand in a cache now: of a static one a tensor, which goes on growing in place."""
     return 0 if cache is None else cache.get_seq_length() + 0
+
+
+def source_positions(
+    position_ids: Tensor | None, mask: Any, memory_BSD: Tensor, past_key_values: EncoderDecoderCache | None
+) -> Tensor:
+    """The positions of the source (B or 1, S): given or by its mask, remembered beside its keys as they were at a
+    cached decoding's first step."""
+    if past_key_values is None:
+        return checked_positions(position_ids, mask, memory_BSD)
+    memory = memory_of(past_key_values.cross_attention_cache)
+    if past_key_values.is_updated.get(0):
+        return memory.recall("positions")
+    keys_BS = checked_positions(position_ids, mask, memory_BSD)
+    return memory.keep("positions", keys_BS.expand(len(memory_BSD), -1))
+
+
+def checked_positions(position_ids: Tensor | None, mask: Any, memory_BSD: Tensor) -> Tensor:
+    check_source(mask)
+    return positions_of(mask, memory_BSD.shape[1], device=memory_BSD.device) if position_ids is None else position_ids

@@ -51,10 +51,13 @@ def allowed(mask: Tensor) -> Tensor:
     return mask if mask.dtype == torch.bool else mask == 0
 
 
-def tokens_of(input_ids: Tensor, pad_token_id: int | None) -> Tensor:
-    """Which target tokens are no padding (B, T), where no mask says it; the first one never is, whatever it is."""
-    tokens_BT = input_ids != pad_token_id
-    return tokens_BT | (torch.arange(input_ids.shape[1], device=input_ids.device) == 0)
+def tokens_of(tokens_BT: Tensor | None, input_ids: Tensor | None, config: Any) -> Tensor | None:
+    """Which target tokens are no padding (B, T): what a mask says, `tokens_BT`, or where there is none the tokens
+    themselves, of which the first is one whatever it is."""
+    if tokens_BT is not None or input_ids is None:
+        return tokens_BT
+    first_T = torch.arange(input_ids.shape[1], device=input_ids.device) == 0
+    return (input_ids != config.pad_token_id) | first_T
 
 
 def mask_until(attention_mask: Any, token: int, num_new: int) -> Any:

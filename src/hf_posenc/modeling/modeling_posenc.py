@@ -8,7 +8,6 @@ top to bottom: layers, stacks, the model, the model with an output projection.
 from dataclasses import replace
 from typing import Any, Unpack
 
-import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, GradientCheckpointingLayer
 from transformers.activations import ACT2FN
@@ -23,13 +22,14 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .alignment import Alignment, check_places
+from .alignment import Alignment, check_places, refuse_places
 from .alignments import build_alignment
 from .attention import Attention
-from .cache import Memory, cached_tokens, memory_of
+from .cache import Memory, cached_tokens, memory_of, source_positions
 from .configuration_posenc import PosEncConfig, Side
-from .masks import check_source, mask_until, new_tokens, positions_of, tokens_of
+from .masks import new_tokens, positions_of, tokens_of
 from .modeling_shared import ConditionalGeneration, EncoderDecoder, SharedPreTrainedModel, Stack, outputs_of_both
+from .one_by_one import read_one_by_one
 from .position import Place, PositionEncoding, PositionEncodings
 from .positions import build_position_encodings
 from .references import VASWANI
@@ -267,20 +267,9 @@ class PosEncDecoder(PosEncStack):
         if position_ids is None:
             position_ids = positions_of(attention_mask, x_BTD.shape[1], start, x_BTD.device)
         x_BTD, at = self.place(x_BTD, attention_mask, position_ids, memory, start)
-        cross_at = Place(position_ids, position_ids, is_cross=True)
-        if self.cross_positions.act_in_attention:
-            target_BT = at.tokens_BT
-            if target_BT is None and input_ids is not None:
-                target_BT = tokens_of(input_ids, self.config.pad_token_id)
-            cross_at = replace(cross_at, tokens_BT=target_BT, memory=memory and memory.of("cross", None))
-            source = {"mask": encoder_attention_mask, "position_ids": encoder_position_ids}
-            cross_at = self.see_source(cross_at, encoder_hidden_states, past_key_values, **source)
-            cross_at = self.align(x_BTD, encoder_hidden_states, cross_at, cross_position_ids)
-        elif cross_position_ids is not None:
-            raise ValueError(
-                "cross_position_ids are for the encodings of the cross-attention, but this model has "
-                "cross_position_encoding_type='none', which asks for no places; leave them out."
-            )
+        given = {"mask": encoder_attention_mask, "source_ids": encoder_position_ids, "places_BT": cross_position_ids}
+        cross_at = replace(at, queries_BQ=position_ids, tokens_BT=tokens_of(at.tokens_BT, input_ids, self.config))
+        cross_at = self.cross_place(x_BTD, cross_at, encoder_hidden_states, past_key_values, **given)
         attention_mask = create_causal_mask(self.config, x_BTD, attention_mask, cache)
         encoder_attention_mask = create_bidirectional_mask(
             self.config, x_BTD, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
@@ -299,7 +288,7 @@ class PosEncDecoder(PosEncStack):
                 past_key_values=past_key_values,
                 **kwargs,
             )
-            weights.append(p_BHTS)
+            weights += [p_BHTS] if cross_at.watched else []
         if cross_at.watched:
             self.alignment("follow", weights, cross_at)
         return BaseModelOutputWithPastAndCrossAttentions(
@@ -307,74 +296,32 @@ class PosEncDecoder(PosEncStack):
             past_key_values=past_key_values,
         )
 
-    def see_source(
+    def cross_place(
         self,
+        x_BTD: Tensor,
         at: Place,
         memory_BSD: Tensor,
         past_key_values: EncoderDecoderCache | None,
         *,
         mask: Any,
-        position_ids: Tensor | None,
+        source_ids: Tensor | None,
+        places_BT: Tensor | None,
     ) -> Place:
-        """The place with the positions of the source, which are remembered beside its keys as they were at a cached
-        decoding's first step."""
-        if past_key_values is not None:
-            source = memory_of(past_key_values.cross_attention_cache)
-            if past_key_values.is_updated.get(0):
-                return replace(at, keys_BS=source.recall("positions"), mask=mask)
-        check_source(mask)
-        keys_BS = position_ids
-        if keys_BS is None:
-            keys_BS = positions_of(mask, memory_BSD.shape[1], device=memory_BSD.device)
-        if past_key_values is not None:
-            keys_BS = source.keep("positions", keys_BS.expand(len(memory_BSD), -1))
-        return replace(at, keys_BS=keys_BS, mask=mask)
+        """Where cross-attention happens: at the positions of the source, the queries at their places among them.
 
-    def align(self, x_BTD: Tensor, memory_BSD: Tensor, at: Place, given_BT: Tensor | None) -> Place:
-        """Where cross-attention happens: the queries at their places in the source."""
-        if given_BT is not None:
-            check_places(given_BT, x_BTD.shape[1], at)
+        `at` is the decoder's own place; given places, `places_BT`, stand for the alignment's.
+        """
+        at = replace(at, is_cross=True, is_causal=False, prepared=None, memory=at.memory and at.memory.of("cross"))
+        if not self.cross_positions.act_in_attention:
+            refuse_places(places_BT)
+            return at
+        at = replace(at, keys_BS=source_positions(source_ids, mask, memory_BSD, past_key_values), mask=mask)
+        if places_BT is None:
+            places_BT = self.alignment("places", x_BTD, memory_BSD, at)
         else:
-            given_BT = self.alignment("places", x_BTD, memory_BSD, at)
-        follows = self.alignment.follow is not None and at.memory is not None
-        at = replace(at, queries_BQ=given_BT, watched=follows)
-        return self.cross_positions.prepare(x_BTD, at)
-
-    def one_by_one(self, **inputs: Any) -> BaseModelOutputWithPastAndCrossAttentions:
-        """As `forward`, with the new tokens read one after another into a cache, so that an alignment which follows the
-        attention has seen one before the next has its place."""
-        per_token = ("input_ids", "inputs_embeds", "position_ids")
-        given = {name: inputs.pop(name) for name in per_token if inputs.get(name) is not None}
-        mask, num_new = inputs.pop("attention_mask"), max(tokens.shape[1] for tokens in given.values())
-        steps, cached = [], inputs.pop("use_cache") or inputs["past_key_values"] is not None
-        for token in range(num_new):
-            new = {name: tokens[:, token : token + 1] for name, tokens in given.items()}
-            steps.append(self(**new, attention_mask=mask_until(mask, token, num_new), use_cache=True, **inputs))
-            inputs["past_key_values"] = steps[-1].past_key_values
-        joined = joined_steps(steps)
-        joined.past_key_values = inputs["past_key_values"] if cached else None
-        return joined
-
-
-def joined_steps(
-    steps: list[BaseModelOutputWithPastAndCrossAttentions],
-) -> BaseModelOutputWithPastAndCrossAttentions:
-    """The outputs of one token after another as those of all of them."""
-    widest = 0 if steps[-1].attentions is None else steps[-1].attentions[0].shape[-1]
-
-    def all_layers(name: str, axis: int, width: int = 0) -> tuple[Tensor, ...] | None:
-        if getattr(steps[0], name) is None:
-            return None
-        layers = zip(*(getattr(step, name) for step in steps), strict=True)
-        wide = ([nn.functional.pad(one, (0, max(0, width - one.shape[-1]))) for one in layer] for layer in layers)
-        return tuple(torch.cat(layer, axis) for layer in wide)
-
-    return BaseModelOutputWithPastAndCrossAttentions(
-        last_hidden_state=torch.cat([step.last_hidden_state for step in steps], 1),
-        hidden_states=all_layers("hidden_states", 1),
-        attentions=all_layers("attentions", 2, widest),
-        cross_attentions=all_layers("cross_attentions", 2),
-    )
+            check_places(places_BT, x_BTD.shape[1], at)
+        watched = self.alignment.follow is not None and at.memory is not None
+        return self.cross_positions.prepare(x_BTD, replace(at, queries_BQ=places_BT, watched=watched))
 
 
 class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
@@ -433,7 +380,7 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
         }
         follows = self.decoder.alignment.follow is not None and cross_position_ids is None
         if follows and (follow_alignment or use_cache or past_key_values is not None):
-            decoder_outputs = self.decoder.one_by_one(**inputs, **kwargs)
+            decoder_outputs = read_one_by_one(self.decoder, **inputs, **kwargs)
         else:
             decoder_outputs = self.decoder(**inputs, **kwargs)
         return outputs_of_both(encoder_outputs, decoder_outputs)

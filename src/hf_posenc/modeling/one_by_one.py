@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several new tokens, read one after another into a decoder's cache: for an alignment that follows the attention, and
+so must have seen one token before the next has its place."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
+
+from .masks import mask_until
+
+PER_TOKEN = ("input_ids", "inputs_embeds", "position_ids")
+
+
+def read_one_by_one(
+    decoder: Any, *, attention_mask: Any, use_cache: bool | None, past_key_values: Any, **inputs: Any
+) -> BaseModelOutputWithPastAndCrossAttentions:
+    """What the decoder makes of its `inputs`, as from one forward; with a cache if one is given or wanted."""
+    given = {name: inputs.pop(name) for name in PER_TOKEN if inputs.get(name) is not None}
+    num_new, cached = max(tokens.shape[1] for tokens in given.values()), use_cache or past_key_values is not None
+    steps = []
+    for token in range(num_new):
+        new = {name: tokens[:, token : token + 1] for name, tokens in given.items()}
+        new["attention_mask"] = mask_until(attention_mask, token, num_new)
+        steps.append(decoder(**new, use_cache=True, past_key_values=past_key_values, **inputs))
+        past_key_values = steps[-1].past_key_values
+    return joined(steps, past_key_values if cached else None)
+
+
+def joined(steps: list[Any], past_key_values: Any) -> BaseModelOutputWithPastAndCrossAttentions:
+    """The outputs of one token after another as those of all of them."""
+    widest = 0 if steps[-1].attentions is None else steps[-1].attentions[0].shape[-1]
+
+    def all_layers(name: str, axis: int, width: int = 0) -> tuple[Tensor, ...] | None:
+        if getattr(steps[0], name) is None:
+            return None
+        layers = zip(*(getattr(step, name) for step in steps), strict=True)
+        wide = ([nn.functional.pad(one, (0, max(0, width - one.shape[-1]))) for one in layer] for layer in layers)
+        return tuple(torch.cat(layer, axis) for layer in wide)
+
+    return BaseModelOutputWithPastAndCrossAttentions(
+        last_hidden_state=torch.cat([step.last_hidden_state for step in steps], 1),
+        past_key_values=past_key_values,
+        hidden_states=all_layers("hidden_states", 1),
+        attentions=all_layers("attentions", 2, widest),
+        cross_attentions=all_layers("cross_attentions", 2),
+    )
