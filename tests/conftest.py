@@ -65,10 +65,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def unregistered_after() -> Iterator[None]:
     """Whatever a test registers is gone after it."""
-    before = dict(POSITION_ENCODINGS)
+    before = [(registry, dict(registry)) for registry in (POSITION_ENCODINGS, ALIGNMENTS)]
     yield
-    POSITION_ENCODINGS.clear()
-    POSITION_ENCODINGS.update(before)
+    for registry, entries_before in before:
+        registry.clear()
+        registry.update(entries_before)
 
 
 def tiny_config(sides: str, **changes) -> PosEncConfig | RnnNmtConfig:

@@ -339,16 +339,8 @@ class Halfway(Alignment):
         return ((first_B1 + last_B1) / 2).expand(len(x_BTD), x_BTD.shape[1]).to(x_BTD.dtype)
 
 
-@pytest.fixture
-def unregistered_alignments():
-    before = dict(ALIGNMENTS)
-    yield
-    ALIGNMENTS.clear()
-    ALIGNMENTS.update(before)
-
-
 @torch.no_grad()
-def test_an_alignment_of_ones_own_is_named_in_the_config(unregistered_alignments, source, target):
+def test_an_alignment_of_ones_own_is_named_in_the_config(unregistered_after, source, target):
     register_alignment("halfway", Halfway)
     register_alignment("halfway", Halfway)  # as a notebook's cell does that is run again
     model = tiny_model("relative by halfway")
@@ -356,7 +348,7 @@ def test_an_alignment_of_ones_own_is_named_in_the_config(unregistered_alignments
     torch.testing.assert_close(model(input_ids=source, decoder_input_ids=target).logits, given.logits, **EXACT)
 
 
-def test_what_cannot_be_registered_is_refused(unregistered_alignments):
+def test_what_cannot_be_registered_is_refused(unregistered_after):
     with pytest.raises(ValueError, match="lower-case letters, digits and underscores, not 'Half Way'"):
         register_alignment("Half Way", Halfway)
     with pytest.raises(ValueError, match="`recurrent` is already the name of RecurrentAlignment"):

@@ -288,6 +288,36 @@ def linear_bias(tmp_path, monkeypatch, unregistered_after):
     del sys.modules["my_linear_bias"]
 
 
+MIDDLE = """
+import torch
+from hf_posenc import Alignment, register_alignment
+
+
+class Middle(Alignment):
+    summary = "Always the middle of the source."
+
+    def places(self, x_BTD, memory_BSD, at):
+        return at.keys_BS.amax(1, keepdim=True).expand(len(x_BTD), x_BTD.shape[1]).to(x_BTD.dtype) / 2
+
+
+register_alignment("middle", Middle)
+"""
+
+
+def test_a_users_own_alignment_travels_with_its_checkpoint(tokenizer, tmp_path, monkeypatch, unregistered_after):
+    (tmp_path / "my_middle.py").write_text(MIDDLE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import my_middle  # noqa: F401
+
+    model, folder = translator("relative by middle"), tmp_path / "saved"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    assert "hf_posenc" not in (folder / "registered_my_middle.py").read_text()
+    assert not (folder / "positions.py").read_text().count("registered_")
+    found = stranger(tmp_path, {"middle": folder})
+    assert_found(found["middle"], model, tokenizer)
+
+
 def test_a_users_own_encoding_trains_and_travels_with_its_checkpoint(linear_bias, tokenizer, tmp_path):
     models, places = {}, {}
     for where in ("linear_bias", "sinusoidal+linear_bias", "rotary to linear_bias"):

@@ -1,52 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a user's own encoding travels with a checkpoint.
+"""How a user's own encoding or alignment travels with a checkpoint.
 
-transformers copies this folder's files next to the weights. A file from which an encoding was registered at run time is
-copied too, its imports from hf_posenc turned into imports from its new neighbours, and the copied registry imports it,
-so that the checkpoint loads where neither hf_posenc nor the user's file is installed.
+transformers copies this folder's files next to the weights. A file from which one was registered at run time is copied
+too, its imports from hf_posenc turned into imports from its new neighbours, and the copied registry imports it, so that
+the checkpoint loads where neither hf_posenc nor the user's file is installed.
 """
 
 import ast
 import inspect
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
-from .positions import POSITION_ENCODINGS
-
+REGISTERED_BY = {"positions": "register_position_encoding", "alignments": "register_alignment"}
 HOME = __name__.rpartition(".")[0]
 
 
-def carry_registered_files(folder: Path, names: Iterable[str]) -> None:
-    """Complete a saved `folder` with the files of those encodings among `names` that are not of this package."""
-    for name in dict.fromkeys(names):
-        encoding = POSITION_ENCODINGS[name].encoding
-        if encoding.__module__.rpartition(".")[0] == HOME:
+def carry_registered_files(folder: Path, registry: str, used: Mapping[str, type]) -> None:
+    """Complete a saved `folder` with the files of those `used` classes, by name, that are not of this package.
+
+    `registry` is the module whose dictionary they are in.
+    """
+    for name, registered in used.items():
+        if registered.__module__.rpartition(".")[0] == HOME:
             continue
         try:
-            carried = carried_source(encoding)
+            carried = carried_source(registered, REGISTERED_BY[registry])
         except ValueError as reason:
             warnings.warn(f"The checkpoint in {folder} does not carry the code of `{name}`: {reason}", stacklevel=4)
             continue
-        module = f"registered_{encoding.__module__.rpartition('.')[2]}"
+        module = f"registered_{registered.__module__.rpartition('.')[2]}"
         (folder / f"{module}.py").write_text(carried, encoding="utf-8")
-        registry = folder / "positions.py"
-        line = f"\nfrom .{module} import {encoding.__name__}  # noqa: E402, F401\n"
-        if line not in (text := registry.read_text(encoding="utf-8")):
-            registry.write_text(text + line, encoding="utf-8")
+        file = folder / f"{registry}.py"
+        line = f"\nfrom .{module} import {registered.__name__}  # noqa: E402, F401\n"
+        if line not in (text := file.read_text(encoding="utf-8")):
+            file.write_text(text + line, encoding="utf-8")
 
 
-def carried_source(encoding: type) -> str:
-    """The text of the file that defines `encoding`, importing from its neighbours; a ValueError if it cannot travel."""
-    module = sys.modules.get(encoding.__module__)
+def carried_source(registered: type, by: str) -> str:
+    """The text of the file that defines a class and registers it by the function of that name, importing from its
+    neighbours; a ValueError if it cannot travel."""
+    module = sys.modules.get(registered.__module__)
     if module is None or getattr(module, "__file__", None) is None:
         raise ValueError("its class was not defined in a file; move it to a file of its own and import it from there.")
     text = inspect.getsource(module)
     tree = ast.parse(text)
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    if not any(isinstance(call, ast.Name) and call.id == "register_position_encoding" for call in calls):
-        raise ValueError(f"{module.__file__} does not call register_position_encoding itself; call it at its foot.")
+    if not any(isinstance(call, ast.Name) and call.id == by for call in calls):
+        raise ValueError(f"{module.__file__} does not call {by} itself; call it at its foot.")
     lines = text.splitlines()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import) and any(alias.name.partition(".")[0] == "hf_posenc" for alias in node.names):

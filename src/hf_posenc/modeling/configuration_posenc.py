@@ -123,6 +123,8 @@ class PosEncConfig(SharedConfig):
         named = "+".join(config_dict.get(field) or "none" for field in SIDES.values()).split("+")
         if (hint := super().hint(config_dict)) is None and not set(named) <= set(POSITION_ENCODINGS):
             hint = "If it is an encoding of your own, import the file that registers it first."
+        if hint is None and config_dict.get("alignment_type", "none") not in ALIGNMENTS:
+            hint = "If it is an alignment of your own, import the file that registers it first."
         return hint
 
     @classmethod
@@ -243,7 +245,9 @@ class PosEncConfig(SharedConfig):
 
     def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs: Any) -> None:
         super().save_pretrained(save_directory)
-        carry_registered_files(Path(save_directory), self.position_encodings_in_use)
+        encodings = {name: POSITION_ENCODINGS[name].encoding for name in self.position_encodings_in_use}
+        carry_registered_files(Path(save_directory), "positions", encodings)
+        carry_registered_files(Path(save_directory), "alignments", {self.alignment_type: self.alignment})
         if push_to_hub:  # by transformers' save_pretrained it would be too early
             self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
 
