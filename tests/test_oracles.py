@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -268,6 +269,67 @@ def test_relative_is_the_double_loop_in_values_and_gradients(name, back_end, cau
     torch.testing.assert_close(mine, theirs, **EXACT)
     assert all(gradient[layer].abs().min() > 0 or causal for gradient in mine[3:])
     assert not any(gradient[0].any() for gradient in mine[3:]), "a layer's table is its own"
+
+
+@pytest.mark.parametrize("name", RELATIVE)
+def test_relative_between_two_tokens_is_the_mean_of_both_weighted_by_nearness(name):
+    """Of scores and values: a place of 2.3 is seven tenths of what position 2 is, and three of what 3 is."""
+    torch.manual_seed(0)
+    config = tiny_config(name, cross_position_encoding_type=name)
+    positions = build_position_encodings(config, config.side("cross")).double()
+    for parameter in positions.parameters():
+        nn.init.normal_(parameter)
+    q, p = torch.randn(2, 4, 3, 4, dtype=torch.float64), torch.rand(2, 4, 3, 8, dtype=torch.float64)
+    places, keys = torch.tensor([[2.3, 0.0, 6.75]], dtype=torch.float64), torch.arange(8)[None]
+
+    def at(where):
+        return replace(positions.prepare(q, Place(where, keys, is_cross=True)), layer=1)
+
+    share, below, above = places.frac()[..., None], at(places.floor().long()), at(places.floor().long() + 1)
+    answers = [(positions.score_bias, (q, q))] + ([(positions.value_bias, (p,))] if positions.values else [])
+    for hook, inputs in answers:
+        ours = hook(*inputs, at(places))
+        expected = hook(*inputs, below) * (1 - share) + hook(*inputs, above) * share
+        torch.testing.assert_close(ours, expected, **EXACT)
+        if parameters := list(positions.parameters()):
+            weight = torch.randn_like(ours)
+            mine, theirs = (
+                torch.autograd.grad((out * weight).sum(), parameters, allow_unused=True, materialize_grads=True)
+                for out in (ours, expected)
+            )
+            torch.testing.assert_close(mine, theirs, **EXACT)
+
+
+# Window
+
+
+@pytest.mark.oracle("window")
+@pytest.mark.parametrize("back_end", ["sdpa", "eager"])
+@pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
+def test_window_attends_to_what_is_near_and_to_nothing_else_in_values_and_gradients(causal, back_end):
+    """Against a softmax over those keys alone; no gradient reaches what is further away."""
+    torch.manual_seed(0)
+    config = tiny_config("window", window_size=2, decoder_attention_heads=2)
+    config._attn_implementation = back_end
+    attention = Attention(config, num_heads=2, is_causal=causal, layer=0).double().eval()
+    positions = build_position_encodings(config, config.side("decoder" if causal else "encoder"))
+    x, at = torch.randn(2, 7, 16, dtype=torch.float64, requires_grad=True), torch.arange(7)[None] + 3
+    mask = torch.ones(1, 1, 7, 7, dtype=torch.bool)
+    place = positions.prepare(x, Place(at, at))
+    ours, _ = attention(x, mask.tril() if causal else mask, positions=positions, at=place)
+    q, k, v = (attention.heads(project(x)) for project in (attention.q_proj, attention.k_proj, attention.v_proj))
+    rows = []
+    for i in range(7):
+        near = slice(max(0, i - 2), i + 1 if causal else i + 3)
+        weights = (q[:, :, i, None] @ k[:, :, near].transpose(2, 3) / math.sqrt(8)).softmax(-1)
+        rows.append((weights @ v[:, :, near]).flatten(1))
+    expected = attention.out_proj(torch.stack(rows, 1))
+    torch.testing.assert_close(ours, expected, **EXACT)
+    mine, theirs = (torch.autograd.grad(out[:, 3].sum(), x, retain_graph=True)[0] for out in (ours, expected))
+    torch.testing.assert_close(mine, theirs, **EXACT)
+    assert mine[:, 1:4].abs().min() > 0
+    assert not mine[:, 0].any() and not mine[:, 6].any()
+    assert causal != bool(mine[:, 4:6].any())
 
 
 # Recurrent: torch's own cells, stepped token by token
