@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,8 @@ def test_what_is_of_another_kind_starts_afresh(config: Path) -> None:
         ("systems.relative.score.edges=[5]", "share score.edges"),
         ("systems.relative.data.vocab_size=500", "share data.vocab_size"),
         ("data.min_length=50", "no pair can be at least min_length=50"),
+        ("data.flat_lengths=0", "absolute: data.flat_lengths` must be a whole number, at least 1, but it is 0: change"),
+        ("systems.relative.data.flat_lengths=2.5", "relative: data.flat_lengths` must be a whole number.* it is 2.5"),
         ("jobs=0", "must be 1 or more"),
         ("max_steps", "written dotted.key=value"),
         ("systems.data.model.d_model=16", "not 'data'"),
@@ -417,6 +420,19 @@ def test_configs_of_one_name_share_their_systems_and_have_tables_of_their_own(co
     assert (first.folder / "second" / "table-generated.md").is_file()
     assert not (first.folder / "results.json").exists()
     assert second.baseline == "relative"
+
+
+def test_a_system_with_flat_lengths_is_trained_on_as_many_joined_pairs(config: Path) -> None:
+    joined = ("data.concatenate=[1, 2]", "data.max_length=30", "systems.relative.data.flat_lengths=3")
+    experiment = load(config, *joined)
+    prepare(experiment)
+    tokenizer = shared_tokenizer(experiment)
+    plain, flat = (training_pairs(experiment, experiment.systems[name], tokenizer) for name in ("absolute", "relative"))
+    assert len(flat) == len(plain) and max(flat["source_length"]) <= 30
+    assert flat["source_length"] != plain["source_length"]
+    assert {tuple(ids) for ids in flat["input_ids"]} <= {tuple(ids) for ids in plain["input_ids"]}
+    few, many = (min(Counter(pairs["source_length"]).values()) for pairs in (plain, flat))
+    assert many > few
 
 
 def test_a_group_is_drawn_from_once_and_for_all(config: Path) -> None:

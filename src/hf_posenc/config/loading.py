@@ -15,6 +15,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ..data.joining import positive
 from ..metrics.length_buckets.checks import checked_edges, checked_metrics, checked_number
 from ..metrics.length_buckets.scorers import BertScore
 from ..modeling.nearest import refuse_unknown
@@ -122,6 +123,8 @@ def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
             f"systems.{name}: data.concatenate={data.concatenate} joins training pairs, but data.train joins "
             f"{data.train['join']} already; leave one of them out."
         )
+    if data.flat_lengths is not None:
+        positive(f"systems.{name}: data.flat_lengths", data.flat_lengths)
     if data.subwords not in SUBWORDS:
         raise ValueError(
             f"systems.{name}: data.subwords must be one of {', '.join(SUBWORDS)}, but it is {data.subwords!r}."

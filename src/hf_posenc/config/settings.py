@@ -21,6 +21,8 @@ class DataSettings:
     `joint_vocabulary`: one vocabulary of `vocab_size` for both sides, or one for each. `subwords`: "bpe" or "unigram".
     `tokenizer`: an existing one in place of these three, by its name on the Hub or its folder.
     `concatenate`: each k adds the training pairs joined by k consecutive ones; [1] is the pairs as they are.
+    `flat_lengths`: training pairs are drawn so that sources of every length are as frequent as is possible when no pair
+    is taken more often than so; it is their number that stays, after joining and the length filter.
     `licence`: that of the training data, for the model card; the Hub's name of it (cc-by-4.0) or free text.
     """
 
@@ -37,6 +39,7 @@ class DataSettings:
     max_length: int | None = None
     min_length: int | None = None
     concatenate: list[int] = field(default_factory=lambda: [1])
+    flat_lengths: int | None = None
     licence: str | None = None
 
 

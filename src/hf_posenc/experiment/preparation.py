@@ -23,6 +23,7 @@ from ..data import (
     train_tokenizer,
 )
 from ..data.files import digests, named_folder
+from ..data.flattening import flatten_lengths
 from ..data.mapping import LARGE, progress_bars
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..publish.hub import refuse_shared_repositories
@@ -153,10 +154,11 @@ def new_tokenizer(system: System) -> PosEncTokenizer:
 
 
 def training_pairs(experiment: Experiment, system: System, tokenizer: PosEncTokenizer) -> Dataset:
-    """The encoded training pairs within the system's length filter."""
+    """The encoded training pairs within the system's length filter, drawn anew where lengths are to be flat."""
     joined = [system.data.train if k == 1 else system.data.train | {"join": k} for k in system.data.concatenate]
     encoded = concatenate_datasets([encoded_pairs(experiment, system, tokenizer, where) for where in joined])
-    return filter_lengths(encoded, min_length=system.data.min_length, max_length=system.data.max_length)
+    kept = filter_lengths(encoded, min_length=system.data.min_length, max_length=system.data.max_length)
+    return kept if system.data.flat_lengths is None else flatten_lengths(kept, system.data.flat_lengths)
 
 
 def validation_pairs(experiment: Experiment, system: System, tokenizer: PosEncTokenizer) -> Dataset | None:
