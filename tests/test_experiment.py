@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from datasets import Dataset
 from safetensors.torch import load_file
 from test_tokenizer import bert
 from tqdm import tqdm
@@ -772,8 +771,7 @@ def test_a_translation_may_hold_what_unicode_calls_a_line_end(tmp_path: Path) ->
             return Translations(texts, [False] * len(texts))
 
     texts = ["one\u2028line", "an\x85other", "a\nthird", ""]
-    test = Dataset.from_dict({"translation": [{"de": text, "en": text} for text in texts]})
     system = load_experiment(ROOT / "configs" / "quickstart.yaml").systems["relative"]
     for _ in range(2):  # made, then read back
-        rows = translate_test_set(Echo(), None, test, system, tmp_path / "translations.jsonl")
-        assert rows == {"text": texts, "truncated": [False] * 4}
+        rows = translate_test_set(Echo(), None, [[text] for text in texts], system, tmp_path / "translations.jsonl")
+        assert (rows["text"], rows["truncated"]) == (texts, [False] * 4)

@@ -71,8 +71,22 @@ def test_sets(data: DataSettings, score: ScoreSettings) -> dict[str, tuple[dict[
 
 
 @dataclass(frozen=True)
+class Split:
+    """How a system translates that trains nothing: with the model of the `system` named here, piece by piece.
+
+    `boundaries`: those of the pieces, "known" where pairs were joined or "found" as a user of sentences finds them.
+    """
+
+    system: str
+    boundaries: str = "known"
+
+
+@dataclass(frozen=True)
 class System:
-    """One training: a name and everything that makes it, as plain values. Trainings of one `row` differ in the seed."""
+    """One training: a name and everything that makes it, as plain values. Trainings of one `row` differ in the seed.
+
+    With `split` it is no training but another use of one, whose settings it has.
+    """
 
     name: str
     row: str
@@ -80,12 +94,18 @@ class System:
     score: ScoreSettings
     model: dict[str, Any]
     train: dict[str, Any]
+    split: Split | None = None
 
     def settings(self) -> dict[str, Any]:
         """What a run directory remembers of the system; where the files lie does not change what they are."""
         settings = {"data": asdict(self.data), "model": self.model, "train": self.train, "score": asdict(self.score)}
         del settings["data"]["folder"]
-        return settings
+        return settings | ({"split": asdict(self.split)} if self.split else {})
+
+    @property
+    def trained_as(self) -> str:
+        """The name of the training whose model translates."""
+        return self.split.system if self.split else self.name
 
     @property
     def test_sets(self) -> dict[str, tuple[dict[str, Any], int]]:
@@ -118,7 +138,8 @@ class Paper:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A config file, resolved: its systems, where its run goes, and how many systems train side by side.
+    """A config file, resolved: its systems, those that split behind all others, where its run goes, and how many
+    systems train side by side.
 
     `baseline` is the row that the others are compared with.
     """
