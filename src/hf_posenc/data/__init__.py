@@ -62,6 +62,7 @@ def load_pairs(
             f"source_language and target_language must differ, but both are {source_language!r}: name one of each"
         )
     languages, corpora = (source_language, target_language), partial(_load_corpora, between=between)
+    loaders: dict[str, Callable[..., Dataset]]
     loaders = {"dataset": _load_dataset, "files": _load_files, "generator": _load_generated, "corpora": corpora}
     pairs = _in_form(loaders[kind](where, languages, folder), languages)
     if "documents" in where or "min_words" in where:
