@@ -289,6 +289,12 @@ def test_the_recipe_and_the_limits_are_the_runs(tmp_path: Path) -> None:
             "pairs: the files `a.tsv`, consecutive pairs of a document joined to 50 source words or more; of these "
             "also 2 consecutive ones joined",
         ),
+        (
+            "data",
+            {"flat_lengths": 5},
+            "length filter: at most 40 subwords on either side, which left 2,060 pairs; of these as many were drawn, so "
+            "that source lengths are as equally frequent as at most 5 copies of a pair allow",
+        ),
         ("data", {"validation": {"files": ["v.de", "v.en"]}}, "validation: the files `v.de`, `v.en`"),
     ],
 )

@@ -25,6 +25,7 @@ from hf_posenc.publish.report import publish
 from hf_posenc.results.collecting import read_results, scores_beyond
 from hf_posenc.results.comparison import T_95, mean_of, p_values, rows_of
 from hf_posenc.results.tables import csv_text, latex, length_table, overview_table, paper_table
+from hf_posenc.results.time_table import time_table
 
 EDGES = (10, 20)
 LABELS = ["all", "[0,10]", "[11,20]", ">20"]
@@ -162,6 +163,22 @@ def results() -> dict[str, Any]:
 def rows(results: dict[str, Any]) -> dict[str, Any]:
     row_of = {name: run["row"] for name, run in results["runs"].items()}
     return rows_of({name: run["tests"] for name, run in results["runs"].items()}, row_of)
+
+
+def test_the_table_of_time_has_seconds_of_a_source(results: dict[str, Any]) -> None:
+    """The mean of the seeds; a row of which a seed was not measured has none."""
+    runs = json.loads(json.dumps(results["runs"]))
+    assert time_table(runs) is None, "of an older version"
+    spent = {"plain": (20.0, 35.0), "good-seed1": (1.0, 2.0), "good-seed2": (2.0, 4.0)}  # for 50 sources
+    for name, (seconds, busy) in spent.items():
+        runs[name]["tests"]["news"]["time"] = {"seconds": seconds, "processor_seconds": busy, "processes": 1}
+    runs["bad"]["tests"]["news"]["time"] = None
+    table = time_table(runs)
+    assert table is not None and table.headers == ["system", "news n=50"]
+    assert table.rows == [["plain", "0.4 / 0.7"], ["good", "0.03 / 0.06"], ["bad", "-"]]
+    assert "not those of jobs side by side" in table.legend
+    runs["good-seed2"]["tests"]["news"]["time"] = None
+    assert time_table(runs).rows[1] == ["good", "-"]  # type: ignore[union-attr]
 
 
 LIMITS = {"plain": 20, "good": 20, "bad": 10}

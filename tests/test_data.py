@@ -4,6 +4,7 @@ import gzip
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from hf_posenc.data import (
     train_tokenizer,
 )
 from hf_posenc.data.files import digests
+from hf_posenc.data.flattening import flatten_lengths
 from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
 
 GERMAN_ENGLISH = {"source_language": "de", "target_language": "en"}
@@ -565,6 +567,27 @@ def test_the_lengths_of_a_selection_are_its_rows() -> None:
                   datasets.concatenate_datasets([some, whole, whole.shuffle(seed=2).select(range(7))])):  # fmt: skip
         for side in ("source", "target"):
             assert lengths(pairs, side).tolist() == list(pairs[f"{side}_length"])
+
+
+@pytest.mark.parametrize("most_copies", [1, 2, 5, 1000])
+@pytest.mark.parametrize("sizes", [{9: 1, 3: 40, 4: 17, 30: 2}, {5: 3}, {2: 7, 8: 7}, {1: 100, 2: 1, 3: 1, 4: 30}])
+def test_flat_lengths_are_as_equally_frequent_as_copies_allow(sizes: dict[int, int], most_copies: int) -> None:
+    """No pair can be moved to a rarer length that has copies left, and nothing but the number of copies has changed."""
+    pairs = lengths_of([(length, number) for length, size in sizes.items() for number in range(size)])
+    flat = flatten_lengths(pairs, most_copies)
+    copies = Counter(zip(flat["source_length"], flat["target_length"], strict=True))
+    taken, total = Counter(flat["source_length"]), sum(sizes.values())
+    assert len(flat) == total and max(copies.values()) <= most_copies
+    for length, size in sizes.items():
+        full = taken[length] == most_copies * size
+        assert full or max(taken.values()) <= taken[length] + 1
+        of_length = [copies[length, number] for number in range(size)]
+        assert max(of_length) <= min(of_length) + 1
+    rows = [(pairs["source_length"].index(length), number) for length, number in copies.elements()]
+    assert rows == sorted(rows), "in their order"
+    assert flat.to_dict() == flatten_lengths(pairs, most_copies).to_dict()
+    if most_copies == 1:
+        assert flat.to_dict() == pairs.to_dict()
 
 
 def test_the_tokenizer_learns_from_both_sides() -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from datasets import Dataset
 from safetensors.torch import load_file
 from test_tokenizer import bert
 from tqdm import tqdm
@@ -224,6 +224,8 @@ def test_what_is_of_another_kind_starts_afresh(config: Path) -> None:
         ("systems.relative.score.edges=[5]", "share score.edges"),
         ("systems.relative.data.vocab_size=500", "share data.vocab_size"),
         ("data.min_length=50", "no pair can be at least min_length=50"),
+        ("data.flat_lengths=0", "absolute: data.flat_lengths` must be a whole number, at least 1, but it is 0: change"),
+        ("systems.relative.data.flat_lengths=2.5", "relative: data.flat_lengths` must be a whole number.* it is 2.5"),
         ("jobs=0", "must be 1 or more"),
         ("max_steps", "written dotted.key=value"),
         ("systems.data.model.d_model=16", "not 'data'"),
@@ -234,6 +236,29 @@ def test_a_wrong_setting_is_refused_before_anything_is_written(config: Path, ove
     with pytest.raises(ValueError, match=message.replace("[", r"\[").replace("'", "['\"]")):
         load(config, override)
     assert not (config.parent / "runs").exists()
+
+
+def test_knobs_that_nobody_gives_are_measured_on_the_systems_own_pairs(config: Path) -> None:
+    """Source tokens for a target token, the first of each sentence left out, over the pairs that are trained on."""
+    aligned = {"cross_position_encoding_type": "window", "alignment_type": "length_ratio"}
+    settings = (f"systems.relative.model={json.dumps(aligned)}", "systems.relative.data.max_length=14")
+    found = {}
+    for given in ("", "length_ratio_step=0.5", "length_ratio_gain=0.5"):
+        more = [f"systems.relative.model.{given}"] if given else []
+        experiment = load(config, f"name=given-{given.partition('=')[0]}", *settings, *more)
+        prepare(experiment)
+        run_system(experiment, "relative")
+        saved = json.loads((experiment.folder / "relative" / "model" / "config.json").read_text())
+        found[given] = (saved["length_ratio_step"], saved["length_ratio_gain"])
+    system, tokenizer = experiment.systems["relative"], shared_tokenizer(experiment)
+    pairs = training_pairs(experiment, system, tokenizer)
+    everything = load(config).systems["relative"]
+    assert 0 < len(pairs) < len(training_pairs(experiment, everything, tokenizer))
+    step = sum(len(ids) - 1 for ids in pairs["input_ids"]) / sum(len(ids) - 1 for ids in pairs["labels"])
+    assert step != pytest.approx(1.0, abs=1e-3), "the default"
+    assert found[""] == (pytest.approx(step, abs=1e-4), 0.15)
+    assert found["length_ratio_step=0.5"] == (0.5, 0.15)
+    assert found["length_ratio_gain=0.5"] == (pytest.approx(step, abs=1e-4), 0.5)
 
 
 def test_a_config_can_bring_an_encoding_of_ones_own(config: Path) -> None:
@@ -394,6 +419,19 @@ def test_configs_of_one_name_share_their_systems_and_have_tables_of_their_own(co
     assert (first.folder / "second" / "table-generated.md").is_file()
     assert not (first.folder / "results.json").exists()
     assert second.baseline == "relative"
+
+
+def test_a_system_with_flat_lengths_is_trained_on_as_many_joined_pairs(config: Path) -> None:
+    joined = ("data.concatenate=[1, 2]", "data.max_length=30", "systems.relative.data.flat_lengths=3")
+    experiment = load(config, *joined)
+    prepare(experiment)
+    tokenizer = shared_tokenizer(experiment)
+    plain, flat = (training_pairs(experiment, experiment.systems[name], tokenizer) for name in ("absolute", "relative"))
+    assert len(flat) == len(plain) and max(flat["source_length"]) <= 30
+    assert flat["source_length"] != plain["source_length"]
+    assert {tuple(ids) for ids in flat["input_ids"]} <= {tuple(ids) for ids in plain["input_ids"]}
+    few, many = (min(Counter(pairs["source_length"]).values()) for pairs in (plain, flat))
+    assert many > few
 
 
 def test_a_group_is_drawn_from_once_and_for_all(config: Path) -> None:
@@ -733,8 +771,7 @@ def test_a_translation_may_hold_what_unicode_calls_a_line_end(tmp_path: Path) ->
             return Translations(texts, [False] * len(texts))
 
     texts = ["one\u2028line", "an\x85other", "a\nthird", ""]
-    test = Dataset.from_dict({"translation": [{"de": text, "en": text} for text in texts]})
     system = load_experiment(ROOT / "configs" / "quickstart.yaml").systems["relative"]
     for _ in range(2):  # made, then read back
-        rows = translate_test_set(Echo(), None, test, system, tmp_path / "translations.jsonl")
-        assert rows == {"text": texts, "truncated": [False] * 4}
+        rows = translate_test_set(Echo(), None, [[text] for text in texts], system, tmp_path / "translations.jsonl")
+        assert (rows["text"], rows["truncated"]) == (texts, [False] * 4)

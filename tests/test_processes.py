@@ -157,6 +157,8 @@ def test_two_processes_do_what_one_does_that_accumulates_two_batches(tmp_path):
                 assert ours[key] == pytest.approx(theirs[key], rel=1e-5), (ours["step"], key)
                 compared += 1
     assert compared > 3 * 12
+    spent = [result["tests"][test].pop("time")["processes"] for result in (one, two) for test in one["tests"]]
+    assert spent == [1, 1, 2, 2]
     assert one["tests"] == two["tests"]
     assert one_texts == two_texts
     assert len(one_texts.splitlines()) == 6

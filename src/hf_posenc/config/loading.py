@@ -2,29 +2,33 @@
 
 A file holds `data`, `model`, `train`, `score` and `systems`; each system is the whole file with what its own entry
 changes, and one whose `model` names another `model_type` starts from that type's defaults. `seeds` trains a system once
-for each of them. `encodings` names Python files, relative to the config file, that register encodings of one's own.
-Files of one `name` share a run folder, and with it the systems of the same name and settings; `table` is the folder in
-it for what is made of this file's systems. Nothing here reads data or builds a model.
+for each of them; `{split: NAME}` trains none and gives that of NAME its inputs in pieces. `encodings` names Python
+files, relative to the config file, that register encodings of one's own. Files of one `name` share a run folder, and
+with it the systems of the same name and settings; `table` is the folder in it for what is made of this file's systems.
+Nothing here reads data or builds a model.
 """
 
 import importlib.util
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from ..data.joining import positive
+from ..data.pieces import BOUNDARIES
 from ..metrics.length_buckets.checks import checked_edges, checked_metrics, checked_number
 from ..metrics.length_buckets.scorers import BertScore
 from ..modeling.nearest import refuse_unknown
 from ..modeling.tokenization_posenc import SUBWORDS
 from ..training.arguments import TrainingArguments
 from .files import merge, parse_override, read_config_file
-from .settings import VOCABULARY, DataSettings, Experiment, Paper, ScoreSettings, System
+from .settings import VOCABULARY, DataSettings, Experiment, Paper, ScoreSettings, Split, System
 
 SECTIONS = ("data", "model", "train", "score")
 SYSTEM_KEYS = (*SECTIONS, "seeds")
+SPLIT_KEYS = ("split", "boundaries")
 FILE_KEYS = ("extends", "name", "output", "jobs", "encodings", *SYSTEM_KEYS, "systems", "baseline", "table", "paper")
 
 
@@ -42,10 +46,7 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     for file in merged.get("encodings") or []:
         register_encodings(path.parent / file)
     shared = {section: merged.get(section) or {} for section in SECTIONS} | {"seeds": merged.get("seeds")}
-    systems: dict[str, System] = {}
-    for name, changes in merged["systems"].items():
-        refuse_unknown(changes or {}, SYSTEM_KEYS, f"systems.{name}")
-        systems |= {system.name: system for system in seeded_systems(str(name), merge(shared, changes or {}))}
+    systems = resolved_systems({str(name): changes or {} for name, changes in merged["systems"].items()}, shared)
     refuse_unlike_systems(systems)
     rows = list(dict.fromkeys(system.row for system in systems.values()))
     if (baseline := merged.get("baseline", rows[0])) not in rows:
@@ -55,6 +56,43 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     paper = checked_paper(merged["paper"], next(iter(systems.values())), rows) if merged.get("paper") else None
     output = Path(merged.get("output", "runs"))
     return Experiment(merged.get("name", path.stem), output, jobs, systems, baseline, table, paper)
+
+
+def resolved_systems(entries: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any]) -> dict[str, System]:
+    """The systems that are trained and then, since they use these, those that split."""
+    trained: list[System] = []
+    for name, changes in entries.items():
+        if "split" not in changes:
+            refuse_unknown(changes, (*SYSTEM_KEYS, "split"), f"systems.{name}")
+            trained += seeded_systems(name, merge(shared, changes))
+    split = [system for name, entry in entries.items() if "split" in entry for system in splits(name, entry, trained)]
+    return {system.name: system for system in (*trained, *split)}
+
+
+def splits(name: str, entry: Mapping[str, Any], trained: list[System]) -> list[System]:
+    """A row that trains nothing, once for each seed of the row that it names."""
+    refuse_unknown(entry, SPLIT_KEYS, f"systems.{name}, which has all else from the system that it splits,")
+    check_name(name)
+    if not (members := [system for system in trained if system.row == entry["split"]]):
+        rows = ", ".join(dict.fromkeys(system.row for system in trained))
+        raise ValueError(
+            f"systems.{name}: split names a system that is trained, whose model translates the pieces, but it is "
+            f"{entry['split']!r}; choose from {rows or 'those that you add'}."
+        )
+    if (boundaries := entry.get("boundaries", Split.boundaries)) not in BOUNDARIES:
+        raise ValueError(
+            f"systems.{name}: boundaries must be one of {', '.join(BOUNDARIES)}, but it is {boundaries!r}."
+        )
+    return [
+        replace(
+            system,
+            name=name + system.name.removeprefix(system.row),
+            row=name,
+            train=system.train | {"push_to_hub": False},
+            split=Split(system.name, boundaries),
+        )
+        for system in members
+    ]
 
 
 def seeded_systems(name: str, sections: dict[str, Any]) -> list[System]:
@@ -99,13 +137,17 @@ def register_encodings(file: Path) -> None:
     spec.loader.exec_module(module)  # type: ignore[union-attr]
 
 
-def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
-    """A system whose sections have only known keys, and whose model can be built."""
+def check_name(name: str) -> None:
     if not re.fullmatch(r"[\w.+-]+", name) or name == "data":
         raise ValueError(
             "A system's name is a folder's: letters, digits, '.', '+', '-', '_', and not 'data', which holds the "
             f"corpora; it is {name!r}."
         )
+
+
+def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
+    """A system whose sections have only known keys, and whose model can be built."""
+    check_name(name)
     for section, kind in (("data", DataSettings), ("score", ScoreSettings), ("train", TrainingArguments)):
         refuse_unknown(sections[section], [f.name for f in fields(kind)], f"systems.{name}: {section}")
     missing = [key for key in ("source_language", "target_language", "train", "test") if not sections["data"].get(key)]
@@ -122,6 +164,8 @@ def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
             f"systems.{name}: data.concatenate={data.concatenate} joins training pairs, but data.train joins "
             f"{data.train['join']} already; leave one of them out."
         )
+    if data.flat_lengths is not None:
+        positive(f"systems.{name}: data.flat_lengths", data.flat_lengths)
     if data.subwords not in SUBWORDS:
         raise ValueError(
             f"systems.{name}: data.subwords must be one of {', '.join(SUBWORDS)}, but it is {data.subwords!r}."

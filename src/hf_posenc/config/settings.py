@@ -21,6 +21,8 @@ class DataSettings:
     `joint_vocabulary`: one vocabulary of `vocab_size` for both sides, or one for each. `subwords`: "bpe" or "unigram".
     `tokenizer`: an existing one in place of these three, by its name on the Hub or its folder.
     `concatenate`: each k adds the training pairs joined by k consecutive ones; [1] is the pairs as they are.
+    `flat_lengths`: training pairs are drawn so that sources of every length are as frequent as is possible when no pair
+    is taken more often than so; it is their number that stays, after joining and the length filter.
     `licence`: that of the training data, for the model card; the Hub's name of it (cc-by-4.0) or free text.
     """
 
@@ -37,6 +39,7 @@ class DataSettings:
     max_length: int | None = None
     min_length: int | None = None
     concatenate: list[int] = field(default_factory=lambda: [1])
+    flat_lengths: int | None = None
     licence: str | None = None
 
 
@@ -68,8 +71,22 @@ def test_sets(data: DataSettings, score: ScoreSettings) -> dict[str, tuple[dict[
 
 
 @dataclass(frozen=True)
+class Split:
+    """How a system translates that trains nothing: with the model of the `system` named here, piece by piece.
+
+    `boundaries`: those of the pieces, "known" where pairs were joined or "found" as a user of sentences finds them.
+    """
+
+    system: str
+    boundaries: str = "known"
+
+
+@dataclass(frozen=True)
 class System:
-    """One training: a name and everything that makes it, as plain values. Trainings of one `row` differ in the seed."""
+    """One training: a name and everything that makes it, as plain values. Trainings of one `row` differ in the seed.
+
+    With `split` it is no training but another use of one, whose settings it has.
+    """
 
     name: str
     row: str
@@ -77,12 +94,18 @@ class System:
     score: ScoreSettings
     model: dict[str, Any]
     train: dict[str, Any]
+    split: Split | None = None
 
     def settings(self) -> dict[str, Any]:
         """What a run directory remembers of the system; where the files lie does not change what they are."""
         settings = {"data": asdict(self.data), "model": self.model, "train": self.train, "score": asdict(self.score)}
         del settings["data"]["folder"]
-        return settings
+        return settings | ({"split": asdict(self.split)} if self.split else {})
+
+    @property
+    def trained_as(self) -> str:
+        """The name of the training whose model translates."""
+        return self.split.system if self.split else self.name
 
     @property
     def test_sets(self) -> dict[str, tuple[dict[str, Any], int]]:
@@ -115,7 +138,8 @@ class Paper:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A config file, resolved: its systems, where its run goes, and how many systems train side by side.
+    """A config file, resolved: its systems, those that split behind all others, where its run goes, and how many
+    systems train side by side.
 
     `baseline` is the row that the others are compared with.
     """

@@ -12,6 +12,7 @@ import glob
 import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import datasets
@@ -33,7 +34,12 @@ GENERATOR_KEYS = ("seed", "pairs", "min_words", "max_words")
 
 
 def load_pairs(
-    where: Mapping[str, Any], *, source_language: str, target_language: str, folder: str | None = None
+    where: Mapping[str, Any],
+    *,
+    source_language: str,
+    target_language: str,
+    folder: str | None = None,
+    between: str = " ",
 ) -> Dataset:
     """The pairs that `where` describes, in their order. `where` holds exactly one of
 
@@ -45,31 +51,25 @@ def load_pairs(
 
     and, if wanted, `first: n`, which keeps the first n pairs, and then `join: k` (see `join_consecutive`). `files` may
     have `documents: FILE`, a line of which names the document of each pair, and `min_words: n` (see `join_documents`).
-    A key whose value is None counts as absent. A pair with an empty side is kept. What cannot be read is a ValueError
-    that names the file and the line, a missing file a FileNotFoundError.
+    `between` is what stands between texts that are joined. A key whose value is None counts as absent. A pair with an
+    empty side is kept. What cannot be read is a ValueError that names the file and the line, a missing file a
+    FileNotFoundError.
     """
     where = {key: value for key, value in where.items() if value is not None}
-    kinds = [kind for kind in KINDS if kind in where]
-    known = [key for kind in kinds or KINDS for key in (kind, *KINDS[kind])]
-    known += ["first", "join"]
-    refuse_unknown(where, known, f"a description of data ({', '.join(known)})")
-    if len(kinds) != 1:
-        raise ValueError(
-            f"a description of data holds exactly one of {', '.join(KINDS)}, but it holds "
-            f"{' and '.join(kinds) or 'none'}: write for example {{files: [train.de, train.en]}}"
-        )
+    kind = _kind_of(where)
     if source_language == target_language:
         raise ValueError(
             f"source_language and target_language must differ, but both are {source_language!r}: name one of each"
         )
-    loaders = {"dataset": _load_dataset, "files": _load_files, "generator": _load_generated, "corpora": _load_corpora}
-    pairs = loaders[kinds[0]](where, (source_language, target_language), folder)
-    pairs = _in_form(pairs, (source_language, target_language))
+    languages, corpora = (source_language, target_language), partial(_load_corpora, between=between)
+    loaders: dict[str, Callable[..., Dataset]]
+    loaders = {"dataset": _load_dataset, "files": _load_files, "generator": _load_generated, "corpora": corpora}
+    pairs = _in_form(loaders[kind](where, languages, folder), languages)
     if "documents" in where or "min_words" in where:
-        pairs = join_documents(pairs, where, folder, source_language)
+        pairs = join_documents(pairs, where, folder, source_language, between)
     if "first" in where:
         pairs = pairs.select(range(min(positive("first", where["first"]), len(pairs))))
-    return join_consecutive(pairs, where["join"]) if "join" in where else pairs
+    return join_consecutive(pairs, where["join"], between) if "join" in where else pairs
 
 
 def encode_pairs(
@@ -154,6 +154,19 @@ def train_tokenizer(
     return PosEncTokenizer.train(first, vocab_size, target_texts=second, subwords=subwords)
 
 
+def _kind_of(where: Mapping[str, Any]) -> str:
+    kinds = [kind for kind in KINDS if kind in where]
+    known = [key for kind in kinds or KINDS for key in (kind, *KINDS[kind])]
+    known += ["first", "join"]
+    refuse_unknown(where, known, f"a description of data ({', '.join(known)})")
+    if len(kinds) != 1:
+        raise ValueError(
+            f"a description of data holds exactly one of {', '.join(KINDS)}, but it holds "
+            f"{' and '.join(kinds) or 'none'}: write for example {{files: [train.de, train.en]}}"
+        )
+    return kinds[0]
+
+
 def _load_dataset(where: Mapping[str, Any], languages: tuple[str, str], folder: str | None) -> Dataset:
     name = named_folder(where["dataset"], folder)
     loaded = datasets.load_dataset(name, **{key: where.get(key) for key in KINDS["dataset"]})
@@ -180,15 +193,15 @@ def _load_files(where: Mapping[str, Any], languages: tuple[str, str], folder: st
     return _stream(read_parts, languages, paths, large, parts=parts, languages=languages)
 
 
-def _load_corpora(where: Mapping[str, Any], languages: tuple[str, str], folder: str | None) -> Dataset:
+def _load_corpora(where: Mapping[str, Any], languages: tuple[str, str], folder: str | None, between: str) -> Dataset:
     if not isinstance(where["corpora"], list) or not where["corpora"]:
         raise ValueError(
             f"`corpora` is a list of descriptions of data, but it is {where['corpora']!r}: write for example "
             "[{files: [a.de, a.en]}, {dataset: wmt/wmt19, name: de-en, split: train}]"
         )
     source, target = languages
-    parts = [load_pairs(w, source_language=source, target_language=target, folder=folder) for w in where["corpora"]]
-    return datasets.concatenate_datasets(parts)
+    how: dict[str, Any] = {"source_language": source, "target_language": target, "folder": folder, "between": between}
+    return datasets.concatenate_datasets([load_pairs(part, **how) for part in where["corpora"]])
 
 
 def _load_generated(where: Mapping[str, Any], languages: tuple[str, str], folder: str | None) -> Dataset:

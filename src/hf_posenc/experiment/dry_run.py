@@ -5,7 +5,7 @@ from math import ceil, prod
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-from ..config.settings import Experiment, System
+from ..config.settings import Experiment, Split, System
 from ..results.tables import Table
 from ..training.arguments import arguments_with_defaults
 
@@ -15,10 +15,12 @@ ADAM = 2  # numbers it keeps for each parameter
 
 def dry_run(experiment: Experiment, processes: int = 1) -> Table:
     """A row for each system."""
-    rows = [[name, *costs(system, processes)] for name, system in experiment.systems.items()]
+    systems = experiment.systems.values()
+    rows = [[one.name, *(no_costs(one.split) if one.split else costs(one, processes))] for one in systems]
     headers = ["system", "encoding", "parameters", "in the body", "steps", "tokens at most", "model", "checkpoints"]
+    trainings = sum(not one.split for one in systems)
     legend = (
-        f"{experiment.folder}: {len(rows)} trainings; the body is all but embeddings and output projection; tokens of "
+        f"{experiment.folder}: {trainings} trainings; the body is all but embeddings and output projection; tokens of "
         f"both sides, padding included, in {processes} process{'es' if processes > 1 else ''}; the model in float32, "
         "checkpoints with the optimiser's state; a tokenizer that is adopted is taken to have data.vocab_size subwords"
     )
@@ -57,6 +59,11 @@ def costs(system: System, processes: int) -> list[str]:
         megabytes(4 * total),
         f"{kept} of {megabytes(4 * total * (1 + ADAM))}",
     ]
+
+
+def no_costs(split: Split) -> list[str]:
+    """The cells of a system that trains nothing."""
+    return [f"{split.system}'s, by {split.boundaries} pieces", *["-"] * 6]
 
 
 def megabytes(number: int) -> str:

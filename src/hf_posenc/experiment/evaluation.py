@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,30 +23,44 @@ from ..whole_files import save_whole, write_whole
 def translate_test_set(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    test: Dataset,
+    sources: Sequence[Sequence[str]],
     system: System,
     path: Path,
     **bar: Any,
 ) -> dict[str, Any]:
-    """Translate by beam search into `path`, JSON lines in the test set's order, unless it is there; returns its rows.
+    """Translate by beam search into `path`, JSON lines in the sources' order, unless it is there; returns its rows.
 
-    A row has the translation, `text`, and whether it ran into its length limit, `truncated`. Each process translates
-    its share; all of them must call this.
+    A source is one text or the pieces of one, whose translations are joined by spaces. A row has the translation,
+    `text`, and whether it, or a piece of it, ran into its length limit, `truncated`. Each process translates its share;
+    all of them must call this. `time` is what that took: the seconds of the slowest process, those of all processors,
+    and how many processes there were; None if an older version has translated.
     """
-    processes = PartialState()
+    processes, time_path = PartialState(), path.with_suffix(".time.json")
     if not path.exists():
-        mine = range(processes.process_index, len(test), processes.num_processes)
-        sources = [test[i]["translation"][system.data.source_language] for i in mine]
+        mine = range(processes.process_index, len(sources), processes.num_processes)
+        pieces = [text for i in mine for text in sources[i]]
+        began, busy = time.perf_counter(), time.process_time()
         made = model.translations(
-            sources, tokenizer, batch_size=system.score.batch_size, num_beams=system.score.num_beams, **bar
+            pieces, tokenizer, batch_size=system.score.batch_size, num_beams=system.score.num_beams, **bar
         )
-        rows = gather_object(list(zip(mine, made.texts, made.truncated, strict=True)))
+        spent = gather_object([(time.perf_counter() - began, time.process_time() - busy)])
+        found = zip(made.texts, made.truncated, strict=True)
+        rows = gather_object([(i, list(islice(found, len(sources[i])))) for i in mine])
         if processes.is_main_process:
-            lines = [json.dumps({"text": text, "truncated": cut}, ensure_ascii=False) for _, text, cut in sorted(rows)]
-            write_whole(path, "".join(line + "\n" for line in lines))
+            seconds, processor_seconds = zip(*spent, strict=True)
+            all_of_it = {"seconds": max(seconds), "processor_seconds": sum(processor_seconds), "processes": len(spent)}
+            write_whole(time_path, json.dumps(all_of_it))
+            write_whole(path, "".join(f"{row_of(parts)}\n" for _, parts in sorted(rows)))
         processes.wait_for_everyone()
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
-    return {"text": [row["text"] for row in rows], "truncated": [row["truncated"] for row in rows]}
+    took = json.loads(time_path.read_text(encoding="utf-8")) if time_path.exists() else None
+    return {"text": [row["text"] for row in rows], "truncated": [row["truncated"] for row in rows], "time": took}
+
+
+def row_of(pieces: Sequence[tuple[str, bool]]) -> str:
+    """The saved line of one source, of the translations of its pieces."""
+    joined = " ".join(filter(None, (text for text, _ in pieces)))
+    return json.dumps({"text": joined, "truncated": any(cut for _, cut in pieces)}, ensure_ascii=False)
 
 
 def score_test_set(
@@ -56,7 +72,8 @@ def score_test_set(
     num_proc: int = 1,
     progress: Callable[[int], Any] | None = None,
 ) -> dict[str, Any]:
-    """The length_buckets result of one test set, with the number of truncated translations and the test set's hash.
+    """The length_buckets result of one test set, with the number of truncated translations, the time of translating and
+    the test set's hash.
 
     `statistics` is written: the sentence statistics, from which comparisons are made, and the pairs' `lengths`.
     `progress` is told of pairs that have been read.
@@ -83,7 +100,8 @@ def score_test_set(
             np.savez_compressed(file, **arrays)
 
     save_whole(statistics, save)
-    return {**result, "truncated": sum(translations["truncated"]), "test_set_sha256": test_set_hash(test)}
+    told = {"truncated": sum(translations["truncated"]), "time": translations["time"]}
+    return {**result, **told, "test_set_sha256": test_set_hash(test)}
 
 
 def test_set_hash(test: Dataset) -> str:

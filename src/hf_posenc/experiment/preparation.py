@@ -12,7 +12,7 @@ import yaml
 from datasets import Dataset, concatenate_datasets, load_from_disk
 from transformers import AutoTokenizer
 
-from ..config.settings import VOCABULARY, DataSettings, Experiment, ScoreSettings, System
+from ..config.settings import VOCABULARY, DataSettings, Experiment, ScoreSettings, Split, System
 from ..data import (
     encode_pairs,
     filter_lengths,
@@ -23,7 +23,9 @@ from ..data import (
     train_tokenizer,
 )
 from ..data.files import digests, named_folder
+from ..data.flattening import flatten_lengths
 from ..data.mapping import LARGE, progress_bars
+from ..data.pieces import BETWEEN, found_pieces, known_pieces
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..publish.hub import refuse_shared_repositories
 from ..training.arguments import training_arguments
@@ -38,9 +40,12 @@ def prepare(experiment: Experiment) -> None:
     refuse_shared_repositories(experiment)
     tokenizer = prepared_tokenizer(experiment)
     for system in experiment.systems.values():
+        tests = [test_set(experiment, system, name, tokenizer) for name in system.test_sets]
+        if system.split:
+            check_pieces(system, [sources(experiment, system, name, tokenizer) for name in system.test_sets])
+            continue
         training = training_pairs(experiment, system, tokenizer)
         validation = validation_pairs(experiment, system, tokenizer)
-        tests = [test_set(experiment, system, name, tokenizer) for name in system.test_sets]
         check_lengths(system, [training] if validation is None else [training, validation], tests)
     for system in experiment.systems.values():  # from here on a change of them is refused
         if not (path := settings_path(experiment, system)).exists():
@@ -64,6 +69,16 @@ def check_lengths(system: System, encoded: list[Dataset], tests: list[Dataset]) 
             )
 
 
+def check_pieces(system: System, tests: list[list[list[str]]]) -> None:
+    """Refuse a row that could only repeat another one's translations."""
+    if system.split and all(len(pieces) <= 1 for test in tests for pieces in test):
+        raise ValueError(
+            f"systems.{system.name}: to split is for long inputs, but with boundaries: {system.split.boundaries} "
+            f"no source of {', '.join(system.test_sets)} has two pieces; join some, such as by score.concatenate="
+            "[1, 2], use boundaries: found, or leave the system out."
+        )
+
+
 def settings_path(experiment: Experiment, system: System) -> Path:
     return experiment.folder / system.name / "settings.yaml"
 
@@ -76,7 +91,8 @@ def check_same_settings(experiment: Experiment, system: System) -> None:
     saved = yaml.safe_load(path.read_text(encoding="utf-8"))
     data, score = DataSettings(**saved["data"]), ScoreSettings(**saved["score"])
     # What is newer than the run is at its default.
-    of_the_run = System(system.name, system.row, data, score, saved["model"], saved["train"])
+    split = Split(**saved["split"]) if "split" in saved else None
+    of_the_run = System(system.name, system.row, data, score, saved["model"], saved["train"], split)
     given = file_digests(system)
     files = {name: digest for name, digest in saved.get("files", {}).items() if name in given}
     if difference := differing_key(of_the_run.settings() | {"files": given | files}, remembered(system)):
@@ -153,10 +169,11 @@ def new_tokenizer(system: System) -> PosEncTokenizer:
 
 
 def training_pairs(experiment: Experiment, system: System, tokenizer: PosEncTokenizer) -> Dataset:
-    """The encoded training pairs within the system's length filter."""
+    """The encoded training pairs within the system's length filter, drawn anew where lengths are to be flat."""
     joined = [system.data.train if k == 1 else system.data.train | {"join": k} for k in system.data.concatenate]
     encoded = concatenate_datasets([encoded_pairs(experiment, system, tokenizer, where) for where in joined])
-    return filter_lengths(encoded, min_length=system.data.min_length, max_length=system.data.max_length)
+    kept = filter_lengths(encoded, min_length=system.data.min_length, max_length=system.data.max_length)
+    return kept if system.data.flat_lengths is None else flatten_lengths(kept, system.data.flat_lengths)
 
 
 def validation_pairs(experiment: Experiment, system: System, tokenizer: PosEncTokenizer) -> Dataset | None:
@@ -181,18 +198,46 @@ def corpus_hash(system: System, where: dict[str, Any], tokenizer: PosEncTokenize
 
 def test_set(experiment: Experiment, system: System, name: str, tokenizer: PosEncTokenizer) -> Dataset:
     """A test set's pairs and their `source_length` in subwords, kept in the run."""
+    return drawn(system, whole_test_set(experiment, system, name, tokenizer))
+
+
+def whole_test_set(experiment: Experiment, system: System, name: str, tokenizer: PosEncTokenizer) -> Dataset:
+    """As `test_set`, but all pairs, whatever `per_group` says."""
     where, k = system.test_sets[name]
     folder = experiment.folder / "data" / f"test-{name}-{corpus_hash(system, where, tokenizer)}"
     if not folder.exists():
         pairs = join_consecutive(read_pairs(system, where), k)
         lengths = encode_pairs(pairs, tokenizer, **languages(system))["source_length"]
         save_pairs(folder, pairs.add_column("source_length", lengths))
-    pairs = load_from_disk(str(folder))
+    return load_from_disk(str(folder))
+
+
+def drawn(system: System, pairs: Dataset) -> Dataset:
+    """Those of the pairs that are scored."""
     return sample_by_length(pairs, system.score.edges, system.score.per_group) if system.score.per_group else pairs
 
 
-def read_pairs(system: System, where: dict[str, Any]) -> Dataset:
-    return load_pairs(where, folder=system.data.folder, **languages(system))
+def sources(experiment: Experiment, system: System, name: str, tokenizer: PosEncTokenizer) -> list[list[str]]:
+    """The pieces of each source of a test set, as `system` is given them; a whole one is its only piece."""
+    language = system.data.source_language
+    if system.split is None:
+        return [[row[language]] for row in test_set(experiment, system, name, tokenizer)["translation"]]
+    where, k = system.test_sets[name]
+    kind = f"{system.split.boundaries}-{name}"
+    folder = experiment.folder / "data" / f"pieces-{kind}-{corpus_hash(system, where, tokenizer)}"
+    whole = whole_test_set(experiment, system, name, tokenizer)
+    if not folder.exists():
+        if system.split.boundaries == "found":
+            pieces = found_pieces(whole, language)
+        else:
+            pieces = known_pieces(join_consecutive(read_pairs(system, where, BETWEEN), k, BETWEEN), whole, language)
+        save_pairs(folder, Dataset.from_dict({"pieces": pieces}))
+    beside = concatenate_datasets([whole, load_from_disk(str(folder))], axis=1)
+    return list(drawn(system, beside)["pieces"])
+
+
+def read_pairs(system: System, where: dict[str, Any], between: str = " ") -> Dataset:
+    return load_pairs(where, folder=system.data.folder, between=between, **languages(system))
 
 
 def languages(system: System) -> dict[str, str]:

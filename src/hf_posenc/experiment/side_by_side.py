@@ -18,8 +18,8 @@ def run_side_by_side(experiment: Experiment, command: list[str]) -> None:
     `command` runs this config; the name of a system and the line of its progress bar are appended to it. If a system
     fails, the others still finish. SIGTERM is passed on to those that run, and no other is begun.
     """
-    waiting = unfinished_systems(experiment)
-    threads = max(1, (os.cpu_count() or 1) // max(1, min(experiment.jobs, len(waiting))))
+    turns = unfinished_turns(experiment)
+    threads = max(1, (os.cpu_count() or 1) // max(1, min(experiment.jobs, max(map(len, turns)))))
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     lines: SimpleQueue[int] = SimpleQueue()
     for line in range(experiment.jobs):
@@ -46,9 +46,16 @@ def run_side_by_side(experiment: Experiment, command: list[str]) -> None:
     before = signal.signal(signal.SIGTERM, pass_on)
     try:
         with ThreadPoolExecutor(experiment.jobs) as pool:
-            failed = [name for name, code in zip(waiting, pool.map(run, waiting), strict=True) if code != 0]
+            failed = [name for turn in turns for name, code in zip(turn, pool.map(run, turn), strict=True) if code]
     finally:
         signal.signal(signal.SIGTERM, before)
     if failed:
         reason = "SIGTERM" if told.is_set() else "An error, printed above,"
         raise SystemExit(f"{reason} stopped {', '.join(failed)}; the same command goes on from there.")
+
+
+def unfinished_turns(experiment: Experiment) -> tuple[list[str], list[str]]:
+    """The unfinished systems that are trained, and those that split, which use their models."""
+    waiting = unfinished_systems(experiment)
+    split = [name for name in waiting if experiment.systems[name].split]
+    return [name for name in waiting if name not in split], split

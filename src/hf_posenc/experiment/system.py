@@ -6,12 +6,13 @@
                          checkpoints/       the Trainer's
                          training.jsonl     loss by step and by seconds
                          model/             weights, config, code and tokenizer: load it with from_pretrained
-                         translations/      one file for each test set
+                         translations/      one file for each test set, and one with the time that it took
                          statistics/        sentence by sentence, what scores and comparisons are made of
                          diagnostics/       loss by position, distance of attention (diagnostics.py)
                          scores.json        the result; a system that has it is finished
                          model/README.md    the model card, made of all this
                          pushed.json        with train.push_to_hub: the repository, and the commit that has the card
+    runs/<name>/<split system>/             settings, translations, statistics and scores; the model is another system's
     runs/<name>/results.json, tables, figures: results/collecting.py and publish/report.py
 
 Whatever is there already and belongs to the same settings is used as it is, so an interrupted run goes on where it was.
@@ -19,6 +20,7 @@ Whatever is there already and belongs to the same settings is used as it is, so 
 
 import json
 import os
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,9 @@ from tqdm.auto import tqdm
 from transformers import AutoModelForSeq2SeqLM, set_seed
 
 from ..config.settings import Experiment, System
+from ..data import lengths
+from ..modeling.configuration_posenc import PosEncConfig
+from ..modeling.configuration_shared import SharedConfig
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..publish.card import write_card
 from ..publish.hub import is_pushed, push_system
@@ -37,7 +42,7 @@ from ..training.trainer import train
 from ..whole_files import save_whole, short_hash, write_whole
 from .diagnostics import diagnose
 from .evaluation import score_test_set, translate_test_set
-from .preparation import settings_path, shared_tokenizer, test_set, training_pairs, validation_pairs
+from .preparation import settings_path, shared_tokenizer, sources, test_set, training_pairs, validation_pairs
 
 WORTH_PROCESSES = 100_000  # translated words, whose TER takes longer than a process to start
 
@@ -59,12 +64,23 @@ def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
         )
     if not is_scored(folder, system):
         tokenizer = shared_tokenizer(experiment)
-        if not (folder / "model").exists():
+        if system.split:
+            refuse_untrained(experiment, system)
+        elif not (folder / "model").exists():
             train_system(experiment, system, tokenizer, bar)
         score_system(experiment, system, tokenizer, bar)
     if PartialState().is_main_process and not is_pushed(experiment, system):
         push_system(experiment, system)
     PartialState().wait_for_everyone()
+
+
+def refuse_untrained(experiment: Experiment, system: System) -> None:
+    """A ValueError if there is no model yet for a system that trains none."""
+    if not (experiment.folder / system.trained_as / "model").exists():
+        raise ValueError(
+            f"systems.{system.name} translates with the model of {system.trained_as}, but that is not trained; give "
+            "the command again, which goes on from where that stopped."
+        )
 
 
 def unfinished_systems(experiment: Experiment) -> list[str]:
@@ -78,36 +94,40 @@ def unfinished_systems(experiment: Experiment) -> list[str]:
 
 def is_scored(folder: Path, system: System) -> bool:
     """Whether there is nothing left to translate, score or look into; where an older version has scored, there is."""
-    parts = [
-        folder / part for test in system.test_sets for part in (f"statistics/{test}.npz", f"diagnostics/{test}.json")
-    ]
-    return all(path.exists() for path in [folder / "scores.json", folder / "model" / "README.md", *parts])
+    parts = ["scores.json", *(f"statistics/{test}.npz" for test in system.test_sets)]
+    if not system.split:
+        parts += ["model/README.md", *(f"diagnostics/{test}.json" for test in system.test_sets)]
+    return all((folder / part).exists() for part in parts)
 
 
 def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, bar: int) -> None:
     """Translate and score the test sets with the saved model of a system."""
-    folder = experiment.folder / system.name
-    check_weights(folder / "model")
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder / "model")
+    folder, trained = experiment.folder / system.name, experiment.folder / system.trained_as / "model"
+    check_weights(trained)
+    model = AutoModelForSeq2SeqLM.from_pretrained(trained)
     processes = PartialState()
     model.to(processes.device)
     tests = {name: test_set(experiment, system, name, tokenizer) for name in system.test_sets}
     made = {
         name: translate_test_set(
-            model, tokenizer, test, system, folder / "translations" / f"{name}.jsonl",
+            model, tokenizer, sources(experiment, system, name, tokenizer), system,
+            folder / "translations" / f"{name}.jsonl",
             progress=processes.is_main_process, description=f"{system.name}: {name}", bar=bar,
         )
-        for name, test in tests.items()
+        for name in tests
     }  # fmt: skip
     if not processes.is_main_process:
         return
     scores = score_test_sets(experiment, system, made, tests, bar)
+    vocabulary = short_hash(tokenizer.to_str())
+    result = {"tokenizer": vocabulary, "max_length": system.data.max_length, "tests": scores}
+    if system.split:
+        write_whole(folder / "scores.json", json.dumps(result | {"split": asdict(system.split)}, indent=1))
+        return
     for name, test in tests.items():
         diagnose_test_set(model, tokenizer, test, system, folder / "diagnostics" / f"{name}.json", bar)
     facts = json.loads((folder / "model" / "training.json").read_text(encoding="utf-8"))
-    vocabulary = short_hash(tokenizer.to_str())
-    result = {"tokenizer": vocabulary, "max_length": system.data.max_length, "training": facts, "tests": scores}
-    write_whole(folder / "scores.json", json.dumps(result, indent=1))
+    write_whole(folder / "scores.json", json.dumps(result | {"training": facts}, indent=1))
     write_card(experiment.folder, system.name)
 
 
@@ -153,13 +173,10 @@ def diagnose_test_set(
 def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, bar: int) -> None:
     """Train one system and save it, ready to be loaded and to translate."""
     folder = experiment.folder / system.name
-    set_seed(system.train.get("seed", 42))
-    ids = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("pad", "bos", "eos")}
-    sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": tokenizer.target_vocab_size}
-    config = system.model_config(**sizes, decoder_start_token_id=tokenizer.bos_token_id, **ids)
-    model = AutoModelForSeq2SeqLM.from_config(config)
     pairs = training_pairs(experiment, system, tokenizer)
     validation = validation_pairs(experiment, system, tokenizer)
+    set_seed(system.train.get("seed", 42))
+    model = AutoModelForSeq2SeqLM.from_config(trained_config(system, tokenizer, pairs))
     trained, facts = train(model, tokenizer, pairs, validation, system.train, folder, name=system.name, bar=bar)
     facts |= {"parameters": trained.num_parameters(), "pairs": len(pairs)}
     trained.generation_config.update(num_beams=system.score.num_beams)  # its class says how long
@@ -172,6 +189,19 @@ def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     if PartialState().is_main_process:
         save_whole(folder / "model", save)
     PartialState().wait_for_everyone()
+
+
+def trained_config(system: System, tokenizer: PosEncTokenizer, pairs: Dataset) -> SharedConfig:
+    """The config of the model for that vocabulary; knobs that the config file does not give are measured on `pairs`."""
+    ids = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("pad", "bos", "eos")}
+    sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": tokenizer.target_vocab_size}
+    facts = sizes | ids | {"decoder_start_token_id": tokenizer.bos_token_id}
+    config = system.model_config(**facts)
+    if not isinstance(config, PosEncConfig):
+        return config
+    special = tokenizer.num_special_tokens_to_add()
+    measured = config.alignment.measured(*((lengths(pairs, side) + special).tolist() for side in ("source", "target")))
+    return replace(system, model=measured | system.model).model_config(**facts)
 
 
 def when_written(path: Path) -> str:

@@ -87,6 +87,11 @@ def acting(names: list[str]) -> bool:
 def read_system(folder: Path) -> ScoredSystem:
     """The files of a scored system, each whole and all of one run."""
     settings = read_whole(folder / "settings.yaml", "data", "model", "train", "score")
+    if split := settings.get("split"):
+        raise ValueError(
+            f"A card is of a trained model, but {folder.name} translates with that of {split['system']}; ask for "
+            f"the card of {split['system']}."
+        )
     scores = read_whole(folder / "scores.json", "training", "tests")
     config = read_whole(folder / "model" / "config.json", "model_type", *SIZES)
     facts = read_whole(folder / "model" / "training.json", "steps", "seconds", "parameters", "pairs")

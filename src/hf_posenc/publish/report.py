@@ -18,6 +18,7 @@ from ..pictures.style import save_figure
 from ..results.collecting import compared_by, refuse_unlike_runs
 from ..results.comparison import rows_of
 from ..results.tables import Results, csv_text, latex, length_table, markdown, overview_table, paper_table, text
+from ..results.time_table import time_table
 from ..whole_files import write_whole
 
 
@@ -48,25 +49,37 @@ def publish(results: Mapping[str, Any], folder: Path) -> str:
         made[test] = length_table(rows, test, **compared_by(results, test))
     if paper := results["paper"]:
         made["paper"] = paper_table(rows, paper, **compared_by(results, paper["test"]))
+    if table := time_table(runs):
+        made["time"] = table
     for name, table in made.items():
         write_whole(folder / f"table-{name}.md", markdown(table))
         write_whole(folder / f"table-{name}.tex", latex(table))
     write_whole(folder / "scores.csv", csv_text(rows, comparisons))
     for figure in figures(results, rows, row_of):
         save_figure(figure.draw(), folder / f"{figure.name}.png")
+    return "\n".join([*(text(table) for table in made.values()), notes(runs)])
+
+
+def notes(runs: Mapping[str, Any]) -> str:
+    """What is to be known below the tables: which translations were cut, and which rows were given pieces."""
     cut = [
         f"{name} {result['truncated']} of {result['all']['n']} on {test}"
         for name, run in runs.items()
         for test, result in run["tests"].items()
         if result["truncated"]
     ]
-    limits_met = f"Translations cut at their length limit: {', '.join(cut) or 'none'}.\n"
-    return "\n".join([*(text(table) for table in made.values()), limits_met])
+    lines = [f"Translations cut at their length limit: {', '.join(cut) or 'none'}."]
+    for name, run in runs.items():
+        if split := run.get("split"):
+            lines.append(
+                f"{name} is {split['system']}, given its inputs in pieces with {split['boundaries']} boundaries."
+            )
+    return "".join(f"{line}\n" for line in lines)
 
 
 def figures(results: Mapping[str, Any], rows: Results, row_of: Mapping[str, str]) -> Iterator[ReportFigure]:
     """Every figure that a report has."""
-    losses = {name: run["loss"] for name, run in results["runs"].items()}
+    losses = {name: run["loss"] for name, run in results["runs"].items() if "loss" in run}
     look_for = (
         "Look at how fast each system learns, by step and by minute; systems trained side by side share a machine."
     )
@@ -90,15 +103,15 @@ def figures_of(
         look_for = "Look at filled markers alone: there the difference from the baseline is hardly chance."
         yield ReportFigure("gain-by-length", test, look_for, partial(gain_by_length, rows, test, **compared))
     outside = rows_of({name: {test: {"all": run["beyond"][test], "groups": []}} for name, run in runs.items()}, row_of)
-    longer = {row: tests[test]["all"] for row, tests in outside.items()}
+    sizes = {run["row"]: run["training"]["parameters"] for run in runs.values() if "training" in run}
+    longer = {row: outside[row][test]["all"] for row in sizes}
     if all(group["n"] for group in longer.values()):
-        sizes = {run["row"]: run["training"]["parameters"] for run in runs.values()}
         look_for = "Look at whether the better system on longer inputs is merely the larger one."
         draw = partial(parameters_and_score, longer, parameters=sizes, test_set=test)
         yield ReportFigure("parameters", test, look_for, draw)
     # Of several seeds the first is shown.
-    first = {run["row"]: run["diagnostics"][test] for run in reversed(runs.values())}
-    diagnoses = {row: first[row] for row in rows}
+    first = {run["row"]: run["diagnostics"][test] for run in reversed(runs.values()) if "diagnostics" in run}
+    diagnoses = {row: first[row] for row in rows if row in first}
     look_for = "Look at where a line leaves the others: up to there the right words so far tell the next one."
     yield ReportFigure("loss-by-position", test, look_for, partial(loss_by_position, diagnoses, **limits))
     if any(one["attention_distance"]["encoder"] for one in diagnoses.values()):

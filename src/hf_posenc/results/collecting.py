@@ -20,15 +20,16 @@ PARTS = ("baseline", "runs", "comparisons", "paper")
 
 
 def collect(experiment: Experiment) -> dict[str, Any]:
-    """Everything that tables and figures are made of, as plain values."""
+    """Everything that tables and figures are made of, as plain values. Systems that split have no training."""
     runs = {}
     for name, system in experiment.systems.items():
         folder = experiment.folder / name
         saved = read_json(folder / "scores.json")
+        runs[name] = {"row": system.row} | saved
+        if system.split:
+            continue
         diagnoses = {test: read_json(folder / "diagnostics" / f"{test}.json") for test in saved["tests"]}
-        runs[name] = (
-            {"row": system.row} | saved | {"loss": read_losses(folder / "training.jsonl"), "diagnostics": diagnoses}
-        )
+        runs[name] |= {"loss": read_losses(folder / "training.jsonl"), "diagnostics": diagnoses}
     refuse_unlike_runs(runs)
     limits = [run["max_length"] for run in runs.values()]
     limit = None if None in limits else max(limits)
