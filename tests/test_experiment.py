@@ -236,6 +236,29 @@ def test_a_wrong_setting_is_refused_before_anything_is_written(config: Path, ove
     assert not (config.parent / "runs").exists()
 
 
+def test_knobs_that_nobody_gives_are_measured_on_the_systems_own_pairs(config: Path) -> None:
+    """Source tokens for a target token, the first of each sentence left out, over the pairs that are trained on."""
+    aligned = {"cross_position_encoding_type": "window", "alignment_type": "length_ratio"}
+    settings = (f"systems.relative.model={json.dumps(aligned)}", "systems.relative.data.max_length=14")
+    found = {}
+    for given in ("", "length_ratio_step=0.5", "length_ratio_gain=0.5"):
+        more = [f"systems.relative.model.{given}"] if given else []
+        experiment = load(config, f"name=given-{given.partition('=')[0]}", *settings, *more)
+        prepare(experiment)
+        run_system(experiment, "relative")
+        saved = json.loads((experiment.folder / "relative" / "model" / "config.json").read_text())
+        found[given] = (saved["length_ratio_step"], saved["length_ratio_gain"])
+    system, tokenizer = experiment.systems["relative"], shared_tokenizer(experiment)
+    pairs = training_pairs(experiment, system, tokenizer)
+    everything = load(config).systems["relative"]
+    assert 0 < len(pairs) < len(training_pairs(experiment, everything, tokenizer))
+    step = sum(len(ids) - 1 for ids in pairs["input_ids"]) / sum(len(ids) - 1 for ids in pairs["labels"])
+    assert step != pytest.approx(1.0, abs=1e-3), "the default"
+    assert found[""] == (pytest.approx(step, abs=1e-4), 0.15)
+    assert found["length_ratio_step=0.5"] == (0.5, 0.15)
+    assert found["length_ratio_gain=0.5"] == (pytest.approx(step, abs=1e-4), 0.5)
+
+
 def test_a_config_can_bring_an_encoding_of_ones_own(config: Path) -> None:
     (config.parent / "nearness_of_mine.py").write_text(
         "from hf_posenc import PositionEncoding, register_position_encoding\n\n\n"

@@ -19,6 +19,7 @@ Whatever is there already and belongs to the same settings is used as it is, so 
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ from tqdm.auto import tqdm
 from transformers import AutoModelForSeq2SeqLM, set_seed
 
 from ..config.settings import Experiment, System
+from ..data import lengths
+from ..modeling.configuration_posenc import PosEncConfig
+from ..modeling.configuration_shared import SharedConfig
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..publish.card import write_card
 from ..publish.hub import is_pushed, push_system
@@ -153,13 +157,10 @@ def diagnose_test_set(
 def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, bar: int) -> None:
     """Train one system and save it, ready to be loaded and to translate."""
     folder = experiment.folder / system.name
-    set_seed(system.train.get("seed", 42))
-    ids = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("pad", "bos", "eos")}
-    sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": tokenizer.target_vocab_size}
-    config = system.model_config(**sizes, decoder_start_token_id=tokenizer.bos_token_id, **ids)
-    model = AutoModelForSeq2SeqLM.from_config(config)
     pairs = training_pairs(experiment, system, tokenizer)
     validation = validation_pairs(experiment, system, tokenizer)
+    set_seed(system.train.get("seed", 42))
+    model = AutoModelForSeq2SeqLM.from_config(trained_config(system, tokenizer, pairs))
     trained, facts = train(model, tokenizer, pairs, validation, system.train, folder, name=system.name, bar=bar)
     facts |= {"parameters": trained.num_parameters(), "pairs": len(pairs)}
     trained.generation_config.update(num_beams=system.score.num_beams)  # its class says how long
@@ -172,6 +173,19 @@ def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     if PartialState().is_main_process:
         save_whole(folder / "model", save)
     PartialState().wait_for_everyone()
+
+
+def trained_config(system: System, tokenizer: PosEncTokenizer, pairs: Dataset) -> SharedConfig:
+    """The config of the model, for that vocabulary; knobs that the config file does not give are measured on `pairs`."""
+    ids = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("pad", "bos", "eos")}
+    sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": tokenizer.target_vocab_size}
+    facts = sizes | ids | {"decoder_start_token_id": tokenizer.bos_token_id}
+    config = system.model_config(**facts)
+    if not isinstance(config, PosEncConfig):
+        return config
+    special = tokenizer.num_special_tokens_to_add()
+    measured = config.alignment.measured(*((lengths(pairs, side) + special).tolist() for side in ("source", "target")))
+    return replace(system, model=measured | system.model).model_config(**facts)
 
 
 def when_written(path: Path) -> str:
