@@ -68,7 +68,14 @@ def test_an_encoding_keeps_its_parameters_wherever_in_the_sum_it_stands():
     assert torch.equal(logits(back), logits(before))
 
 
-def test_with_other_knobs_an_encoding_begins_anew():
+def test_an_alignments_weights_stay_where_a_knob_changes_no_size():
+    before = tiny_model("none", **ALIGNED | {"alignment_type": "recurrent"})
+    after = converted(before, recurrent_step=1.7)
+    assert after.config.recurrent_step == 1.7
+    torch.testing.assert_close(after.state_dict(), before.state_dict(), rtol=0, atol=0)
+
+
+def test_in_another_size_an_encoding_begins_anew():
     before = tiny_model("sinusoidal+relative")
     after = converted(before, relative_clip=5)
     for stack in (after.model.encoder, after.model.decoder):

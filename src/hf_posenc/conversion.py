@@ -1,7 +1,7 @@
 """A model that translates already, with other position encodings or another alignment, to be fine-tuned.
 
 All weights that fit are kept: those outside the encodings, and those of an encoding (or the alignment) that both have
-on the same side with the same knobs, wherever in a sum it stands. The rest starts so that the new model computes as
+on the same side in the same sizes, wherever in a sum it stands. The rest starts so that the new model computes as
 nearly as possible what the old one did: encodings that are `silent_at_zero` start at zero. What has no such start (a
 recurrent network, an alignment with parameters of its own) starts as in a new model. What is left out is missed, and
 what acts without parameters (a window, a rotation) acts at once: there the function changes, and training mends it.
@@ -61,7 +61,8 @@ def converted(
     config = changed_config(posenc_config_of(origin), given | knobs)
     if not isinstance(origin, PosEncForConditionalGeneration):
         return converted(PosEncForConditionalGeneration.from_pretrained(origin), **given, **knobs)
-    return filled(silent_model(config), kept_weights(origin, config), origin, made_new=MADE_NEW)
+    model = silent_model(config)
+    return filled(model, kept_weights(origin, model), origin, made_new=MADE_NEW)
 
 
 def posenc_config_of(origin: Any) -> PosEncConfig:
@@ -114,29 +115,26 @@ def changed_config(config: PosEncConfig, changes: Mapping[str, Any]) -> PosEncCo
     return type(config).from_dict(fields)
 
 
-def kept_weights(origin: PosEncForConditionalGeneration, config: PosEncConfig) -> dict[str, Tensor]:
-    """The weights that a model of that `config` takes over, by their names there."""
-    old, new = parts(origin.config), parts(config)
-    moved = {place: new[part] for part, place in old.items() if part in new}
-    kept = {}
-    for name, weight in origin.state_dict().items():
-        if not name.startswith(MADE_NEW):
-            kept[name] = weight
-        elif here := next((place for place in moved if name.startswith(place)), None):
-            kept[moved[here] + name.removeprefix(here)] = weight
+def kept_weights(origin: PosEncForConditionalGeneration, model: PosEncForConditionalGeneration) -> dict[str, Tensor]:
+    """The weights of `origin` that `model` takes over, by their names there."""
+    kept = {name: weight for name, weight in origin.state_dict().items() if not name.startswith(MADE_NEW)}
+    there = parts(model.config)
+    for part, place in parts(origin.config).items():
+        if part in there:
+            old, new = (one.get_submodule(at).state_dict() for one, at in ((origin, place), (model, there[part])))
+            if {name: weight.shape for name, weight in old.items()} == {name: new[name].shape for name in new}:
+                kept |= {f"{there[part]}.{name}": weight for name, weight in old.items()}
     return kept
 
 
-def parts(config: PosEncConfig) -> dict[tuple, str]:
-    """Where the parameters of each encoding and of the alignment are, by all that must agree for them to be kept."""
-    found: dict[tuple, str] = {}
-    for side, place in PLACES.items():
-        view = config.seen_by(config.side(side))
-        for number, (name, entry) in enumerate(config.side(side).entries.items()):
-            values = tuple(getattr(view, knob.name) for knob in entry.knobs)
-            found[side, name, *values] = f"{place}.{number}."
-    values = tuple(getattr(config, knob.name) for knob in config.alignment.knobs)
-    return found | {("alignment", config.alignment_type, *values): f"{ALIGNMENT}."}
+def parts(config: PosEncConfig) -> dict[tuple[str, str], str]:
+    """Where in a model each side's encodings are, and the alignment, by their names."""
+    found = {
+        (side, name): f"{place}.{number}"
+        for side, place in PLACES.items()
+        for number, name in enumerate(config.side(side).entries)
+    }
+    return found | {("alignment", config.alignment_type): ALIGNMENT}
 
 
 def silent_model(config: PosEncConfig) -> PosEncForConditionalGeneration:

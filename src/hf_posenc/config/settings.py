@@ -1,5 +1,6 @@
 """What a config file comes to: plain values, checked by loading.py."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,10 @@ def test_sets(data: DataSettings, score: ScoreSettings) -> dict[str, tuple[dict[
 
 @dataclass(frozen=True)
 class System:
-    """One training: a name and everything that makes it, as plain values. Trainings of one `row` differ in the seed."""
+    """One training: a name and everything that makes it, as plain values. Trainings of one `row` differ in the seed.
+
+    `start_from`: what is trained already, another system's name or a checkpoint's; None for new weights (starting.py).
+    """
 
     name: str
     row: str
@@ -77,12 +81,18 @@ class System:
     score: ScoreSettings
     model: dict[str, Any]
     train: dict[str, Any]
+    start_from: str | None = None
 
     def settings(self) -> dict[str, Any]:
         """What a run directory remembers of the system; where the files lie does not change what they are."""
         settings = {"data": asdict(self.data), "model": self.model, "train": self.train, "score": asdict(self.score)}
         del settings["data"]["folder"]
-        return settings
+        return settings | ({"start_from": self.start_from} if self.start_from is not None else {})
+
+    def origin_in(self, systems: Mapping[str, "System"]) -> "System | None":
+        """That of the systems from which it starts; of one with several seeds, that with its own."""
+        names = (f"{self.start_from}-seed{self.train.get('seed')}", str(self.start_from))
+        return next((systems[name] for name in names if name in systems), None)
 
     @property
     def test_sets(self) -> dict[str, tuple[dict[str, Any], int]]:
@@ -131,6 +141,10 @@ class Experiment:
     @property
     def folder(self) -> Path:
         return self.output / self.name
+
+    def origin(self, system: System) -> System | None:
+        """The system of this file from which that one starts, if it starts from one."""
+        return system.origin_in(self.systems)
 
     @property
     def tables_folder(self) -> Path:

@@ -28,6 +28,7 @@ from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..publish.hub import refuse_shared_repositories
 from ..training.arguments import training_arguments
 from ..whole_files import differing_key, save_whole, short_hash, write_whole
+from .starting import check_start, start_digests
 
 
 def prepare(experiment: Experiment) -> None:
@@ -41,10 +42,11 @@ def prepare(experiment: Experiment) -> None:
         training = training_pairs(experiment, system, tokenizer)
         validation = validation_pairs(experiment, system, tokenizer)
         tests = [test_set(experiment, system, name, tokenizer) for name in system.test_sets]
+        check_start(experiment, system, tokenizer)
         check_lengths(system, [training] if validation is None else [training, validation], tests)
     for system in experiment.systems.values():  # from here on a change of them is refused
         if not (path := settings_path(experiment, system)).exists():
-            write_whole(path, yaml.safe_dump(remembered(system), sort_keys=False, allow_unicode=True))
+            write_whole(path, yaml.safe_dump(remembered(experiment, system), sort_keys=False, allow_unicode=True))
 
 
 def check_lengths(system: System, encoded: list[Dataset], tests: list[Dataset]) -> None:
@@ -76,25 +78,27 @@ def check_same_settings(experiment: Experiment, system: System) -> None:
     saved = yaml.safe_load(path.read_text(encoding="utf-8"))
     data, score = DataSettings(**saved["data"]), ScoreSettings(**saved["score"])
     # What is newer than the run is at its default.
-    of_the_run = System(system.name, system.row, data, score, saved["model"], saved["train"])
-    given = file_digests(system)
+    start = saved.get("start_from")
+    of_the_run = System(system.name, system.row, data, score, saved["model"], saved["train"], start_from=start)
+    given = file_digests(experiment, system)
     files = {name: digest for name, digest in saved.get("files", {}).items() if name in given}
-    if difference := differing_key(of_the_run.settings() | {"files": given | files}, remembered(system)):
+    if difference := differing_key(of_the_run.settings() | {"files": given | files}, remembered(experiment, system)):
         raise ValueError(
             f"A run directory belongs to the settings and files that made it, but in {path.parent} {difference}; undo "
             f"the change, give the run another name (name=...), or delete the directory."
         )
 
 
-def remembered(system: System) -> dict[str, Any]:
+def remembered(experiment: Experiment, system: System) -> dict[str, Any]:
     """What a run directory remembers of a system."""
-    return system.settings() | {"files": file_digests(system)}
+    return system.settings() | {"files": file_digests(experiment, system)}
 
 
-def file_digests(system: System) -> dict[str, str]:
+def file_digests(experiment: Experiment, system: System) -> dict[str, str]:
     """A hash of each local file that the system reads."""
     corpora = [system.data.train, system.data.validation or {}, *system.data.test.values()]
-    return {name: digest for where in corpora for name, digest in digests(where, system.data.folder).items()}
+    found = {name: digest for where in corpora for name, digest in digests(where, system.data.folder).items()}
+    return found | start_digests(experiment, system)
 
 
 def prepared_tokenizer(experiment: Experiment) -> PosEncTokenizer:

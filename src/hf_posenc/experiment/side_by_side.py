@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
@@ -25,6 +26,7 @@ def run_side_by_side(experiment: Experiment, command: list[str]) -> None:
     for line in range(experiment.jobs):
         lines.put(line)
     running: list[subprocess.Popen] = []
+    failed: list[str] = []
     told = threading.Event()
 
     def run(name: str) -> int:
@@ -46,9 +48,20 @@ def run_side_by_side(experiment: Experiment, command: list[str]) -> None:
     before = signal.signal(signal.SIGTERM, pass_on)
     try:
         with ThreadPoolExecutor(experiment.jobs) as pool:
-            failed = [name for name, code in zip(waiting, pool.map(run, waiting), strict=True) if code != 0]
+            for wave in waves(experiment, waiting):
+                failed += [name for name, code in zip(wave, pool.map(run, wave), strict=True) if code != 0]
     finally:
         signal.signal(signal.SIGTERM, before)
     if failed:
         reason = "SIGTERM" if told.is_set() else "An error, printed above,"
         raise SystemExit(f"{reason} stopped {', '.join(failed)}; the same command goes on from there.")
+
+
+def waves(experiment: Experiment, names: list[str]) -> Iterator[list[str]]:
+    """The systems, those that start from another one's model behind it."""
+    rest = names
+    while rest:
+        origins = {name: experiment.origin(experiment.systems[name]) for name in rest}
+        wave = [name for name, origin in origins.items() if origin is None or origin.name not in rest]
+        yield wave
+        rest = [name for name in rest if name not in wave]
