@@ -10,7 +10,6 @@ from typing import Any
 
 import yaml
 from datasets import Dataset, concatenate_datasets, load_from_disk
-from transformers import AutoTokenizer
 
 from ..config.settings import VOCABULARY, DataSettings, Experiment, ScoreSettings, System
 from ..data import (
@@ -28,7 +27,7 @@ from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..publish.hub import refuse_shared_repositories
 from ..training.arguments import training_arguments
 from ..whole_files import differing_key, save_whole, short_hash, write_whole
-from .starting import check_start, start_digests
+from .starting import check_start, existing_tokenizer, start_digests
 
 
 def prepare(experiment: Experiment) -> None:
@@ -141,7 +140,7 @@ def new_tokenizer(system: System) -> PosEncTokenizer:
     if data.tokenizer is not None:
         name = named_folder(data.tokenizer, data.folder)
         try:
-            return PosEncTokenizer.adopt(AutoTokenizer.from_pretrained(name))
+            return PosEncTokenizer.adopt(existing_tokenizer(name))
         except OSError as error:
             raise ValueError(
                 f"data.tokenizer must be a folder or the name of a tokenizer on the Hub, but {name} is not, or cannot "

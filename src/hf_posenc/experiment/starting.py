@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForSeq2SeqLM, MarianConfig
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig
 
 from ..config.settings import Experiment, System
 from ..config.starting import RULE, checkpoint_model
@@ -46,6 +46,18 @@ def start_digests(experiment: Experiment, system: System) -> dict[str, str]:
     place = Path(named_folder(system.start_from, system.data.folder))
     weights = sorted(str(path) for kind in ("*.safetensors", "*.bin") for path in place.glob(kind))
     return path_digests(weights, system.data.folder)
+
+
+def existing_tokenizer(name: str) -> Any:
+    """A saved tokenizer. A MarianMT model starts from <pad>, has no <s>, and no row for one that would be added."""
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    try:
+        family = saved_config(name, RULE, "a model on the Hub")["model_type"]
+    except ValueError:  # a tokenizer by itself
+        return tokenizer
+    if family == MarianConfig.model_type and tokenizer.bos_token is None:
+        tokenizer.bos_token = tokenizer.pad_token
+    return tokenizer
 
 
 def check_start(experiment: Experiment, system: System, tokenizer: PosEncTokenizer) -> None:

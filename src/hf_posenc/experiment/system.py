@@ -177,7 +177,7 @@ def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
 
 
 def trained_config(system: System, tokenizer: PosEncTokenizer, pairs: Dataset) -> SharedConfig:
-    """The config of the model, for that vocabulary; knobs that the config file does not give are measured on `pairs`."""
+    """The config of the model for that vocabulary; knobs that the config file does not give are measured on `pairs`."""
     ids = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("pad", "bos", "eos")}
     sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": tokenizer.target_vocab_size}
     facts = sizes | ids | {"decoder_start_token_id": tokenizer.bos_token_id}
