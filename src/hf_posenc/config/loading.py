@@ -3,8 +3,8 @@
 A file holds `data`, `model`, `train`, `score` and `systems`; each system is the whole file with what its own entry
 changes, and one whose `model` names another `model_type` starts from that type's defaults. `seeds` trains a system once
 for each of them; `start_from` lets it go on from a trained model (starting.py). `encodings` names Python files, by
-their place beside the config file, that register encodings of one's own. Files of one `name` share a run folder, and with
-it the systems of the same name and settings; `table` is the folder in it for what is made of this file's systems.
+their place beside the config file, that register encodings of one's own. Files of one `name` share a run folder, and
+with it the systems of the same name and settings; `table` is the folder in it for what is made of this file's systems.
 Nothing here reads data or builds a model.
 """
 
