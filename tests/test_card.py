@@ -67,6 +67,13 @@ def flat(text: str) -> str:
     return " ".join(text.split())
 
 
+def test_a_card_says_from_which_weights_the_training_went_on(tmp_path: Path) -> None:
+    assert "from the trained weights" not in str(model_card(run_folder(tmp_path), "tiny"))
+    path = tmp_path / "tiny" / "settings.yaml"
+    path.write_text(path.read_text(encoding="utf-8") + "start_from: models/absolute\n", encoding="utf-8")
+    assert "- steps: 6, from the trained weights of `models/absolute`\n" in str(model_card(tmp_path, "tiny"))
+
+
 def test_a_card_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     path = write_card(run_folder(tmp_path), "tiny")
     assert path == tmp_path / "tiny" / "model" / "README.md"
@@ -292,8 +299,8 @@ def test_the_recipe_and_the_limits_are_the_runs(tmp_path: Path) -> None:
         (
             "data",
             {"flat_lengths": 5},
-            "length filter: at most 40 subwords on either side, which left 2,060 pairs; of these as many were drawn, so "
-            "that source lengths are as equally frequent as at most 5 copies of a pair allow",
+            "length filter: at most 40 subwords on either side, which left 2,060 pairs; of these as many were drawn, "
+            "so that source lengths are as equally frequent as at most 5 copies of a pair allow",
         ),
         ("data", {"validation": {"files": ["v.de", "v.en"]}}, "validation: the files `v.de`, `v.en`"),
     ],

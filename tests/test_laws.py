@@ -292,6 +292,24 @@ def test_the_encoder_ignores_the_order_exactly_where_the_registry_says_so(sides,
         assert (shuffled - memory[:, order]).abs().max() > 1e-3
 
 
+def test_at_zero_an_encoding_is_silent_exactly_where_the_registry_says_so_and_learns_from_there(
+    registered, source, target
+):
+    model, none = tiny_model(registered), tiny_model("none")
+    none.load_state_dict(model.state_dict(), strict=False)
+    own = [p for stack in (model.model.encoder, model.model.decoder) for p in stack.positions.parameters()]
+    for parameter in own:
+        parameter.data.zero_()
+    out = model(input_ids=source, labels=target)
+    off = (out.logits - none(input_ids=source, labels=target).logits).abs().max()
+    if POSITION_ENCODINGS[registered].silent_at_zero:
+        assert off < 1e-9
+        out.loss.backward()
+        assert all(parameter.grad.abs().sum() > 0 for parameter in own)
+    else:
+        assert off > 1e-3
+
+
 @torch.no_grad()
 def test_an_encoding_has_a_state_exactly_where_the_registry_says_so(sides):
     """Where there is one, padding leaves it as it was."""

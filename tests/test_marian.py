@@ -256,10 +256,43 @@ def test_another_encoding_replaces_the_positions_and_nothing_else(encodings):
     kept = from_marian(marian).state_dict()
     for name, weight in model.state_dict().items():
         expected = fresh[name] if ".positions." in name else kept[name]
+        if name.endswith((".table", ".keys", ".values")):
+            expected = torch.zeros_like(weight)  # as if it were not there, until it has learned something
         assert torch.equal(weight, expected), name
     model.train()(**ragged_batch()).loss.backward()
     assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
     assert [n for n, weight in model.named_parameters() if ".positions." in n and weight.grad.abs().sum() == 0] == []
+
+
+def test_encodings_that_join_marians_own_leave_what_it_computes_until_they_have_learned():
+    """On all sides, with an alignment: tables begin at zero."""
+    marian = with_exact_tables(tiny_marian())
+    joined = {"cross_position_encoding_type": "relative", "alignment_type": "length_ratio", "cross_relative_clip": 2}
+    model = from_marian(marian, "sinusoidal+relative", relative_clip=3, **joined)
+    assert {name: getattr(model.config, name) for name in joined} == joined
+    batch = ragged_batch()
+    out = model(**batch)
+    torch.testing.assert_close(out.logits, marian(**batch).logits, **EXACT)
+    out.loss.backward()
+    tables = {name: weight.grad for name, weight in model.named_parameters() if "positions." in name}
+    assert len(tables) == 6
+    assert all(gradient.abs().sum() > 0 for gradient in tables.values())
+
+
+def test_a_window_around_an_alignments_place_is_set_by_its_knobs(tmp_path):
+    marian = tiny_marian(dtype=torch.float32)
+    marian.save_pretrained(tmp_path)
+    cross = {"cross_position_encoding_type": "rotary+window", "alignment_type": "length_ratio", "cross_window_size": 1}
+    model = from_marian(tmp_path, "relative+window", window_size=2, **cross)
+    assert (model.config.window_size, model.config.cross_window_size) == (2, 1)
+    attentions = model(**ragged_batch(), output_attentions=True).cross_attentions
+    assert all(((weights > 0).sum(-1) <= 3).all() for weights in attentions)
+    assert model.generate(**{k: v for k, v in ragged_batch().items() if k != "labels"}, max_new_tokens=5).shape[0] == 3
+
+
+def test_an_alignment_that_nothing_asks_is_refused():
+    with pytest.raises(ValueError, match="alignment_type='length_ratio' with cross_position_encoding_type='none'"):
+        from_marian(tiny_marian(), alignment_type="length_ratio")
 
 
 def test_the_knobs_of_an_encoding_and_what_matters_in_training_only_can_be_set():
@@ -523,6 +556,7 @@ def test_an_unknown_knob_is_refused_with_the_nearest():
         ("relative", {}, "position_encoding_type='relative'"),
         ("sinusoidal to learned", {}, "decoder_position_encoding_type='learned'"),
         ("sinusoidal+relative", {}, r"position_encoding_type='sinusoidal\+relative'"),
+        ("sinusoidal", {"cross_position_encoding_type": "rotary"}, "cross_position_encoding_type='rotary'"),
         ("sinusoidal", {"norm_first": True}, "norm_first=True"),
         ("sinusoidal", {"layer_norm_eps": 1e-6}, "layer_norm_eps=1e-06"),
         (

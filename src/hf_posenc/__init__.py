@@ -6,6 +6,7 @@ AutoModelForSeq2SeqLM and AutoTokenizer.
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
+from .conversion import converted
 from .marian import from_marian, to_marian
 from .metrics import load_length_buckets
 from .modeling.alignment import Alignment
@@ -56,6 +57,7 @@ __all__ = [
     "RnnNmtForConditionalGeneration",
     "RnnNmtModel",
     "__version__",
+    "converted",
     "distance",
     "from_marian",
     "load_length_buckets",

@@ -18,27 +18,18 @@ equality is with transformers' MarianMTModel. Departures from it, whatever the d
     - infinite activations of the encoder in float16 stay, there they are clamped.
 """
 
-import copy
 import os
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import MarianConfig, MarianMTModel, PreTrainedConfig
+from transformers import MarianConfig, MarianMTModel
 
+from .conversion import FIXED, FREE, KEPT, MADE_NEW, check_weights_fit, filled, saved_config, silent_model
 from .modeling.configuration_posenc import PosEncConfig
 from .modeling.modeling_posenc import PosEncForConditionalGeneration
 from .modeling.position_sinusoidal import sinusoids
 
-# Config fields of one name and meaning: those that the weights depend on, and those that they do not.
-FIXED = (
-    "vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads",
-    "decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "activation_function", "scale_embedding",
-    "share_encoder_decoder_embeddings", "tie_word_embeddings", "pad_token_id", "bos_token_id", "eos_token_id",
-    "decoder_start_token_id",
-)  # fmt: skip
-FREE = ("dropout", "attention_dropout", "activation_dropout", "max_position_embeddings", "use_cache")
 # Fields of ours that have one value in every Marian.
 IN_MARIAN = {"norm_first": False, "layer_norm_eps": 1e-5}
 # Fields of a Marian that have one value here. The last four are old ones, which transformers no longer looks at.
@@ -46,6 +37,8 @@ HERE = {
     "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "normalize_before": False, "normalize_embedding": False,
     "add_final_layer_norm": False, "static_position_embeddings": True,
 }  # fmt: skip
+# Marian's tables of positions, which are a formula's.
+TABLES = ("model.encoder.embed_positions.", "model.decoder.embed_positions.")
 READERS = tuple(f"{name}.weight" for name in ("embed_tokens", "shared", "lm_head", "q_proj", "k_proj", "v_proj", "fc1"))
 WRITERS = tuple(f"{name}.{kind}" for name in ("out_proj", "fc2", "layer_norm") for kind in ("weight", "bias"))
 
@@ -54,20 +47,24 @@ def from_marian(
     marian: str | os.PathLike | MarianMTModel,
     position_encoding_type: str = "sinusoidal",
     decoder_position_encoding_type: str | None = None,
+    cross_position_encoding_type: str = "none",
+    alignment_type: str = "none",
     **knobs: Any,
 ) -> PosEncForConditionalGeneration:
     """A MarianMT checkpoint (a folder, a name on the Hub, or a loaded model) with a position encoding of choice.
 
-    `sinusoidal` is Marian's own, and the logits are equal. Any other takes its place among the same weights, with
-    parameters as in a new model, to be fine-tuned. `knobs` are the encodings' (`relative_clip`) and those that matter
-    in training only (`dropout`). How Marian generates goes along, and so does its tokenizer: load it from Marian's
-    folder. A bias of zeros is left out. Raises a ValueError if there is no such checkpoint, or if it has what this
-    family lacks.
+    `sinusoidal` and no other is Marian's own, and the logits are equal. Any other takes its place among the same
+    weights and starts as `converted` says, to be fine-tuned. `knobs` are those of encodings and alignment
+    (`relative_clip`) and those that matter in training only (`dropout`). How Marian generates goes along, and so does
+    its tokenizer: load it from Marian's folder. A bias of zeros is left out. Raises a ValueError if there is no such
+    checkpoint, or if it has what this family lacks.
     """
     config = posenc_config(
         marian_config(marian),
         position_encoding_type=position_encoding_type,
         decoder_position_encoding_type=decoder_position_encoding_type,
+        cross_position_encoding_type=cross_position_encoding_type,
+        alignment_type=alignment_type,
         **knobs,
     )
     origin = loaded(marian)
@@ -75,13 +72,12 @@ def from_marian(
     config.output_bias = bool(origin.final_logits_bias.any())
     weights = reordered(origin, channel_order(config.d_model))
     left_out = {
-        "model.encoder.embed_positions.weight",
-        "model.decoder.embed_positions.weight",
+        *(f"{table}weight" for table in TABLES),
         "final_logits_bias" if not config.output_bias else None,
         "model.shared.weight" if not config.share_encoder_decoder_embeddings else None,  # read by nothing
     }
     kept = {name: weight for name, weight in weights.items() if name not in left_out}
-    return filled(PosEncForConditionalGeneration(config), kept, origin, made_new=".positions.")
+    return filled(silent_model(config), kept, origin, made_new=MADE_NEW)
 
 
 def to_marian(model: PosEncForConditionalGeneration) -> MarianMTModel:
@@ -99,7 +95,7 @@ def to_marian(model: PosEncForConditionalGeneration) -> MarianMTModel:
     marian = MarianMTModel(MarianConfig(**fields, forced_eos_token_id=model.generation_config.forced_eos_token_id))
     weights = reordered(model, channel_order(model.config.d_model).argsort())
     weights.setdefault("final_logits_bias", marian.final_logits_bias)
-    return filled(marian, weights, model, made_new=".embed_positions.")
+    return filled(marian, weights, model, made_new=TABLES)
 
 
 def channel_order(width: int) -> Tensor:
@@ -119,24 +115,6 @@ def reordered(model: Any, order: Tensor) -> dict[str, Tensor]:
     return weights
 
 
-def filled(model: Any, weights: dict[str, Tensor], origin: Any, *, made_new: str) -> Any:
-    """`model` with those `weights`, and in the rest like the model that they are from."""
-    model = model.to(dtype=origin.dtype, device=origin.device)
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    check_weights_fit(type(origin).__name__, unexpected, [name for name in missing if made_new not in name])
-    model.generation_config = copy.deepcopy(origin.generation_config)
-    return model.train(origin.training)
-
-
-def check_weights_fit(origin: str, surplus: Iterable[str], missing: Iterable[str]) -> None:
-    for kind, names in (("too many", sorted(surplus)), ("too few", sorted(missing))):
-        if names:
-            raise ValueError(
-                f"A model has the weights that its config asks for, but {origin} has {len(names)} {kind}, such as "
-                f"{names[0]}; convert it without adapters, or download it again."
-            )
-
-
 def marian_config(marian: Any) -> MarianConfig:
     """The config, before any weight is read; a ValueError if it is no Marian's."""
     if isinstance(marian, MarianMTModel):
@@ -146,15 +124,10 @@ def marian_config(marian: Any) -> MarianConfig:
             "from_marian takes a folder, a name on the Hub or a MarianMTModel, but it was given a "
             f"{type(marian).__name__}; load a Marian with MarianMTModel.from_pretrained."
         )
-    try:
-        fields = PreTrainedConfig.get_config_dict(marian)[0]
-        family = fields["model_type"]
-    except (OSError, KeyError) as error:
-        raise ValueError(
-            f"from_marian needs a MarianMT checkpoint, but none can be read from {marian}; name a folder with a "
-            "config.json, or a model on the Hub such as Helsinki-NLP/opus-mt-de-en."
-        ) from error
-    if family != MarianConfig.model_type:
+    fields = saved_config(
+        marian, "from_marian needs a MarianMT checkpoint", "a model on the Hub such as Helsinki-NLP/opus-mt-de-en"
+    )
+    if (family := fields["model_type"]) != MarianConfig.model_type:
         raise ValueError(
             f"from_marian needs a MarianMT checkpoint, but {marian} holds a `{family}` model; load that with "
             "AutoModelForSeq2SeqLM.from_pretrained."
@@ -172,7 +145,7 @@ def loaded(marian: Any) -> MarianMTModel:
 
 def posenc_config(marian: MarianConfig, **knobs: Any) -> PosEncConfig:
     """Our config for that Marian; a ValueError if there is none."""
-    for name in (*FIXED, *IN_MARIAN, "output_bias"):
+    for name in KEPT:
         if name in knobs:
             raise ValueError(f"`{name}` is as the Marian has it, but {name}={knobs[name]!r} was given; leave it out.")
     for name, only in HERE.items():
@@ -201,8 +174,9 @@ def check_positions(marian: MarianMTModel) -> None:
 
 
 def check_marian_can_say(config: PosEncConfig) -> None:
-    encodings = ("position_encoding_type", "decoder_position_encoding_type")
-    for name, only in (dict.fromkeys(encodings, "sinusoidal") | IN_MARIAN).items():
+    encodings = dict.fromkeys(("position_encoding_type", "decoder_position_encoding_type"), "sinusoidal")
+    crossing = dict.fromkeys(("cross_position_encoding_type", "alignment_type"), "none")
+    for name, only in (encodings | crossing | IN_MARIAN).items():
         if (value := getattr(config, name)) != only:
             raise ValueError(
                 f"Marian has {name}={only!r}, but this model has {name}={value!r}; save it with its own "

@@ -2,8 +2,9 @@
 
 A file holds `data`, `model`, `train`, `score` and `systems`; each system is the whole file with what its own entry
 changes, and one whose `model` names another `model_type` starts from that type's defaults. `seeds` trains a system once
-for each of them; `{split: NAME}` trains none and gives that of NAME its inputs in pieces. `encodings` names Python
-files, relative to the config file, that register encodings of one's own. Files of one `name` share a run folder, and
+for each of them; `start_from` lets it go on from a trained model (starting.py); `{split: NAME}` trains none and gives
+that of NAME its inputs in pieces. `encodings` names Python files, by their place beside the config file, that register
+encodings of one's own. Files of one `name` share a run folder, and
 with it the systems of the same name and settings; `table` is the folder in it for what is made of this file's systems.
 Nothing here reads data or builds a model.
 """
@@ -25,9 +26,10 @@ from ..modeling.tokenization_posenc import SUBWORDS
 from ..training.arguments import TrainingArguments
 from .files import merge, parse_override, read_config_file
 from .settings import VOCABULARY, DataSettings, Experiment, Paper, ScoreSettings, Split, System
+from .starting import refuse_lost_starts, started
 
 SECTIONS = ("data", "model", "train", "score")
-SYSTEM_KEYS = (*SECTIONS, "seeds")
+SYSTEM_KEYS = (*SECTIONS, "seeds", "start_from")
 SPLIT_KEYS = ("split", "boundaries")
 FILE_KEYS = ("extends", "name", "output", "jobs", "encodings", *SYSTEM_KEYS, "systems", "baseline", "table", "paper")
 
@@ -45,8 +47,10 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
         raise ValueError(f"jobs is how many systems train side by side and must be 1 or more, but it is {jobs}.")
     for file in merged.get("encodings") or []:
         register_encodings(path.parent / file)
-    shared = {section: merged.get(section) or {} for section in SECTIONS} | {"seeds": merged.get("seeds")}
+    shared = {section: merged.get(section) or {} for section in SECTIONS}
+    shared |= {key: merged.get(key) for key in ("seeds", "start_from")}
     systems = resolved_systems({str(name): changes or {} for name, changes in merged["systems"].items()}, shared)
+    refuse_lost_starts(systems)
     refuse_unlike_systems(systems)
     rows = list(dict.fromkeys(system.row for system in systems.values()))
     if (baseline := merged.get("baseline", rows[0])) not in rows:
@@ -64,7 +68,7 @@ def resolved_systems(entries: Mapping[str, Mapping[str, Any]], shared: Mapping[s
     for name, changes in entries.items():
         if "split" not in changes:
             refuse_unknown(changes, (*SYSTEM_KEYS, "split"), f"systems.{name}")
-            trained += seeded_systems(name, merge(shared, changes))
+            trained += seeded_systems(name, started(name, merge(shared, changes), changes.get("model"), trained))
     split = [system for name, entry in entries.items() if "split" in entry for system in splits(name, entry, trained)]
     return {system.name: system for system in (*trained, *split)}
 
@@ -177,7 +181,8 @@ def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
         )
     score = ScoreSettings(**sections["score"])
     check_score(name, score)
-    system = System(name, row, data, score, dict(sections["model"]), dict(sections["train"]))
+    start = sections["start_from"]
+    system = System(name, row, data, score, dict(sections["model"]), dict(sections["train"]), start_from=start)
     system.model_config(vocab_size=data.vocab_size)
     return system
 

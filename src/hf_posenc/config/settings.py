@@ -1,5 +1,6 @@
 """What a config file comes to: plain values, checked by loading.py."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,7 @@ class System:
     """One training: a name and everything that makes it, as plain values. Trainings of one `row` differ in the seed.
 
     With `split` it is no training but another use of one, whose settings it has.
+    `start_from`: what is trained already, another system's name or a checkpoint's; None for new weights (starting.py).
     """
 
     name: str
@@ -94,18 +96,26 @@ class System:
     score: ScoreSettings
     model: dict[str, Any]
     train: dict[str, Any]
+    start_from: str | None = None
     split: Split | None = None
 
     def settings(self) -> dict[str, Any]:
         """What a run directory remembers of the system; where the files lie does not change what they are."""
-        settings = {"data": asdict(self.data), "model": self.model, "train": self.train, "score": asdict(self.score)}
-        del settings["data"]["folder"]
-        return settings | ({"split": asdict(self.split)} if self.split else {})
+        data = {key: value for key, value in asdict(self.data).items() if key != "folder"}
+        rest = {"start_from": self.start_from, "split": self.split and asdict(self.split)}
+        settings = {"data": data, "model": self.model, "train": self.train, "score": asdict(self.score)}
+        return settings | {key: value for key, value in rest.items() if value is not None}
 
     @property
     def trained_as(self) -> str:
         """The name of the training whose model translates."""
         return self.split.system if self.split else self.name
+
+    def origin_in(self, systems: Mapping[str, "System"]) -> "System | None":
+        """That of the systems whose model it needs: to translate with, or to start from, and then of one with several
+        seeds that with its own."""
+        names = (f"{self.start_from}-seed{self.train.get('seed')}", str(self.start_from))
+        return next((systems[name] for name in ((self.trained_as,) if self.split else names) if name in systems), None)
 
     @property
     def test_sets(self) -> dict[str, tuple[dict[str, Any], int]]:
@@ -155,6 +165,10 @@ class Experiment:
     @property
     def folder(self) -> Path:
         return self.output / self.name
+
+    def origin(self, system: System) -> System | None:
+        """The system of this file from which that one starts, if it starts from one."""
+        return system.origin_in(self.systems)
 
     @property
     def tables_folder(self) -> Path:

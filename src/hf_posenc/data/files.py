@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from itertools import zip_longest
 from typing import Any
@@ -58,6 +58,11 @@ def digests(where: Mapping[str, Any], folder: str | None) -> dict[str, str]:
     if where.get("dataset"):
         inside = glob.glob(os.path.join(named_folder(where["dataset"], folder), "**"), recursive=True)
         paths += filter(os.path.isfile, inside)
+    return path_digests(paths, folder)
+
+
+def path_digests(paths: Iterable[str], folder: str | None) -> dict[str, str]:
+    """The SHA-256 of each file, by its name in `folder`."""
     return {
         os.path.relpath(path, absolute_path("", folder)): _digest(path, os.stat(path).st_mtime_ns) for path in paths
     }

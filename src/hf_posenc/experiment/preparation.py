@@ -10,7 +10,6 @@ from typing import Any
 
 import yaml
 from datasets import Dataset, concatenate_datasets, load_from_disk
-from transformers import AutoTokenizer
 
 from ..config.settings import VOCABULARY, DataSettings, Experiment, ScoreSettings, Split, System
 from ..data import (
@@ -30,6 +29,7 @@ from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..publish.hub import refuse_shared_repositories
 from ..training.arguments import training_arguments
 from ..whole_files import differing_key, save_whole, short_hash, write_whole
+from .starting import check_start, existing_tokenizer, start_digests
 
 
 def prepare(experiment: Experiment) -> None:
@@ -46,10 +46,11 @@ def prepare(experiment: Experiment) -> None:
             continue
         training = training_pairs(experiment, system, tokenizer)
         validation = validation_pairs(experiment, system, tokenizer)
+        check_start(experiment, system, tokenizer)
         check_lengths(system, [training] if validation is None else [training, validation], tests)
     for system in experiment.systems.values():  # from here on a change of them is refused
         if not (path := settings_path(experiment, system)).exists():
-            write_whole(path, yaml.safe_dump(remembered(system), sort_keys=False, allow_unicode=True))
+            write_whole(path, yaml.safe_dump(remembered(experiment, system), sort_keys=False, allow_unicode=True))
 
 
 def check_lengths(system: System, encoded: list[Dataset], tests: list[Dataset]) -> None:
@@ -92,25 +93,27 @@ def check_same_settings(experiment: Experiment, system: System) -> None:
     data, score = DataSettings(**saved["data"]), ScoreSettings(**saved["score"])
     # What is newer than the run is at its default.
     split = Split(**saved["split"]) if "split" in saved else None
-    of_the_run = System(system.name, system.row, data, score, saved["model"], saved["train"], split)
-    given = file_digests(system)
+    made = (saved["model"], saved["train"], saved.get("start_from"), split)
+    of_the_run = System(system.name, system.row, data, score, *made)
+    given = file_digests(experiment, system)
     files = {name: digest for name, digest in saved.get("files", {}).items() if name in given}
-    if difference := differing_key(of_the_run.settings() | {"files": given | files}, remembered(system)):
+    if difference := differing_key(of_the_run.settings() | {"files": given | files}, remembered(experiment, system)):
         raise ValueError(
             f"A run directory belongs to the settings and files that made it, but in {path.parent} {difference}; undo "
             f"the change, give the run another name (name=...), or delete the directory."
         )
 
 
-def remembered(system: System) -> dict[str, Any]:
+def remembered(experiment: Experiment, system: System) -> dict[str, Any]:
     """What a run directory remembers of a system."""
-    return system.settings() | {"files": file_digests(system)}
+    return system.settings() | {"files": file_digests(experiment, system)}
 
 
-def file_digests(system: System) -> dict[str, str]:
+def file_digests(experiment: Experiment, system: System) -> dict[str, str]:
     """A hash of each local file that the system reads."""
     corpora = [system.data.train, system.data.validation or {}, *system.data.test.values()]
-    return {name: digest for where in corpora for name, digest in digests(where, system.data.folder).items()}
+    found = {name: digest for where in corpora for name, digest in digests(where, system.data.folder).items()}
+    return found | start_digests(experiment, system)
 
 
 def prepared_tokenizer(experiment: Experiment) -> PosEncTokenizer:
@@ -153,7 +156,7 @@ def new_tokenizer(system: System) -> PosEncTokenizer:
     if data.tokenizer is not None:
         name = named_folder(data.tokenizer, data.folder)
         try:
-            return PosEncTokenizer.adopt(AutoTokenizer.from_pretrained(name))
+            return PosEncTokenizer.adopt(existing_tokenizer(name))
         except OSError as error:
             raise ValueError(
                 f"data.tokenizer must be a folder or the name of a tokenizer on the Hub, but {name} is not, or cannot "

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
@@ -18,13 +19,15 @@ def run_side_by_side(experiment: Experiment, command: list[str]) -> None:
     `command` runs this config; the name of a system and the line of its progress bar are appended to it. If a system
     fails, the others still finish. SIGTERM is passed on to those that run, and no other is begun.
     """
-    turns = unfinished_turns(experiment)
-    threads = max(1, (os.cpu_count() or 1) // max(1, min(experiment.jobs, max(map(len, turns)))))
+    turns = list(waves(experiment, unfinished_systems(experiment)))
+    widest = max(map(len, turns), default=1)
+    threads = max(1, (os.cpu_count() or 1) // min(experiment.jobs, widest))
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     lines: SimpleQueue[int] = SimpleQueue()
     for line in range(experiment.jobs):
         lines.put(line)
     running: list[subprocess.Popen] = []
+    failed: list[str] = []
     told = threading.Event()
 
     def run(name: str) -> int:
@@ -46,7 +49,8 @@ def run_side_by_side(experiment: Experiment, command: list[str]) -> None:
     before = signal.signal(signal.SIGTERM, pass_on)
     try:
         with ThreadPoolExecutor(experiment.jobs) as pool:
-            failed = [name for turn in turns for name, code in zip(turn, pool.map(run, turn), strict=True) if code]
+            for turn in turns:
+                failed += [name for name, code in zip(turn, pool.map(run, turn), strict=True) if code != 0]
     finally:
         signal.signal(signal.SIGTERM, before)
     if failed:
@@ -54,8 +58,11 @@ def run_side_by_side(experiment: Experiment, command: list[str]) -> None:
         raise SystemExit(f"{reason} stopped {', '.join(failed)}; the same command goes on from there.")
 
 
-def unfinished_turns(experiment: Experiment) -> tuple[list[str], list[str]]:
-    """The unfinished systems that are trained, and those that split, which use their models."""
-    waiting = unfinished_systems(experiment)
-    split = [name for name in waiting if experiment.systems[name].split]
-    return [name for name in waiting if name not in split], split
+def waves(experiment: Experiment, names: list[str]) -> Iterator[list[str]]:
+    """The systems, those that need another one's model behind it."""
+    rest = names
+    while rest:
+        origins = {name: experiment.origin(experiment.systems[name]) for name in rest}
+        wave = [name for name, origin in origins.items() if origin is None or origin.name not in rest]
+        yield wave
+        rest = [name for name in rest if name not in wave]

@@ -43,6 +43,7 @@ from ..whole_files import save_whole, short_hash, write_whole
 from .diagnostics import diagnose
 from .evaluation import score_test_set, translate_test_set
 from .preparation import settings_path, shared_tokenizer, sources, test_set, training_pairs, validation_pairs
+from .starting import first_model
 
 WORTH_PROCESSES = 100_000  # translated words, whose TER takes longer than a process to start
 
@@ -176,7 +177,7 @@ def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     pairs = training_pairs(experiment, system, tokenizer)
     validation = validation_pairs(experiment, system, tokenizer)
     set_seed(system.train.get("seed", 42))
-    model = AutoModelForSeq2SeqLM.from_config(trained_config(system, tokenizer, pairs))
+    model = first_model(experiment, system, trained_config(system, tokenizer, pairs))
     trained, facts = train(model, tokenizer, pairs, validation, system.train, folder, name=system.name, bar=bar)
     facts |= {"parameters": trained.num_parameters(), "pairs": len(pairs)}
     trained.generation_config.update(num_beams=system.score.num_beams)  # its class says how long

@@ -19,6 +19,7 @@ class Learned(PositionEncoding):
 
     summary = "A trained vector for each position, added to the embeddings."
     shift_invariant = False
+    silent_at_zero = True
     longest = "learned_max_positions"
     knobs = (Knob("learned_max_positions", 1024, "a whole number of tokens, 1 or more", lambda value: value >= 1),)
     formula = "x[p] <- x[p] + w[p]"

@@ -32,8 +32,13 @@ class Relative(PositionEncoding):
 
     summary = "A trained vector for each clipped distance, added to keys and values."
     keys_alone = {"values": False, "summary": "A trained vector for each clipped distance, added to keys alone."}
-    fixed = {"trained": False, "summary": "The sinusoid of each clipped distance, added to keys and values."}
+    fixed = {
+        "trained": False,
+        "silent_at_zero": False,
+        "summary": "The sinusoid of each clipped distance, added to keys and values.",
+    }
     shift_invariant = True
+    silent_at_zero = True
     knobs = (Knob("relative_clip", 16, "a whole number of tokens, 1 or more", lambda value: value >= 1),)
     formula = """
         score(i, j) = q_i . (k_j + aK[d]) / sqrt(K)

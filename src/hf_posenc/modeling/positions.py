@@ -32,6 +32,7 @@ class PositionEncodingEntry:
     order_blind: bool
     reversal_blind: bool
     has_state: bool
+    silent_at_zero: bool
     longest: str | None
     knobs: tuple[Knob, ...]
     formula: str

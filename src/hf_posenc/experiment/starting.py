@@ -1,0 +1,70 @@
+"""The model that a training begins with: a new one, or one that is trained already, with the system's encodings."""
+
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig
+
+from ..config.settings import Experiment, System
+from ..config.starting import RULE, checkpoint_model
+from ..conversion import FREE, converted, saved_config
+from ..data.files import named_folder, path_digests
+from ..marian import from_marian
+from ..modeling.configuration_posenc import SIDES, PosEncConfig
+from ..modeling.configuration_shared import SharedConfig
+from ..modeling.tokenization_posenc import PosEncTokenizer
+from ..modeling.translation import check_tokenizer
+
+
+def first_model(experiment: Experiment, system: System, config: SharedConfig) -> Any:
+    """The model of that `config` before its training, in float32, as a new one is."""
+    if not isinstance(config, PosEncConfig) or system.start_from is None:
+        return AutoModelForSeq2SeqLM.from_config(config)
+    place = start_place(experiment, system)
+    fields = (*SIDES.values(), "alignment_type", *config.knobs_in_use, *FREE, "initializer", "rope_parameters")
+    wanted = {field: getattr(config, field) for field in fields}
+    is_marian = saved_config(place, RULE, "a model on the Hub")["model_type"] == MarianConfig.model_type
+    return (from_marian if is_marian else converted)(place, **wanted).float()
+
+
+def start_place(experiment: Experiment, system: System) -> str | Path:
+    """The folder or the Hub's name of the model from which it starts."""
+    if (origin := experiment.origin(system)) is None:
+        return named_folder(str(system.start_from), system.data.folder)
+    if not (place := experiment.folder / origin.name / "model").exists():
+        raise ValueError(
+            f"systems.{system.name}: it starts from {origin.name}, but {place} is not there yet; give the command "
+            "without --system, which trains that first, or goes on where that had stopped."
+        )
+    return place
+
+
+def start_digests(experiment: Experiment, system: System) -> dict[str, str]:
+    """A hash of each local file of weights from which it starts, but for those of a system of the same run."""
+    if system.start_from is None or experiment.origin(system):
+        return {}
+    place = Path(named_folder(system.start_from, system.data.folder))
+    weights = sorted(str(path) for kind in ("*.safetensors", "*.bin") for path in place.glob(kind))
+    return path_digests(weights, system.data.folder)
+
+
+def existing_tokenizer(name: str) -> Any:
+    """A saved tokenizer. A MarianMT model starts from <pad>, has no <s>, and no row for one that would be added."""
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    try:
+        family = saved_config(name, RULE, "a model on the Hub")["model_type"]
+    except ValueError:  # a tokenizer by itself
+        return tokenizer
+    if family == MarianConfig.model_type and tokenizer.bos_token is None:
+        tokenizer.bos_token = tokenizer.pad_token
+    return tokenizer
+
+
+def check_start(experiment: Experiment, system: System, tokenizer: PosEncTokenizer) -> None:
+    """Refuse, before training, a checkpoint and a tokenizer that do not go together."""
+    if system.start_from is None or experiment.origin(system):
+        return
+    try:
+        check_tokenizer(checkpoint_model(system.start_from, system.data.folder)[1], tokenizer)
+    except ValueError as error:
+        raise ValueError(f"systems.{system.name}: start_from={system.start_from!r}, data.tokenizer: {error}") from None
