@@ -38,8 +38,9 @@ def place_by_position(results: Diagnoses) -> Figure:
 
     A panel shows the first pair that was drawn of its group, the same for all systems: the centre of the
     cross-attention in colour and, where its encodings are given a place, that place in black dashes. The dotted line
-    leads from the first tokens to the last ones of source and reference. Behind a group's label stands the share of all
-    its steps in which the centre jumps too far. Of more than five groups with pairs the five that divide them most
+    leads from the first tokens to the last ones of source and reference; who writes half as much again as the reference
+    leaves the panel on the right. Behind a group's label stands the share of all its steps in which the centre jumps.
+    Of more than five groups with pairs the five that divide them most
     evenly are shown.
     """
     shown, without = those_with(results, has_centre)
@@ -55,7 +56,7 @@ def place_by_position(results: Diagnoses) -> Figure:
             draw_places(axes, group["examples"][0], looks[system][0])
             axes.set_title(f"{group['label']}, {100 * group['centre']['jumps']:.0f} %", fontsize=FONT_SIZE)
         row[0].set_ylabel(system if len(system) < 20 else f"{system[:18]}\u2026", fontsize=FONT_SIZE)
-    figure.supxlabel("token written", fontsize=FONT_SIZE + 1)
+    grid[-1, len(chosen) // 2].set_xlabel("token written", fontsize=FONT_SIZE + 1)
     figure.supylabel("place in the source, in tokens", fontsize=FONT_SIZE + 1)
     handles = [
         Line2D([], [], color=LIMIT_COLOUR, linewidth=1.2, label="centre of the cross-attention"),
@@ -69,12 +70,15 @@ def place_by_position(results: Diagnoses) -> Figure:
 
 
 def draw_places(axes: Axes, example: Mapping[str, Any], colour: str) -> None:
-    """One sentence: diagonal, centre and place, and a cross where it had to be cut."""
+    """One sentence: diagonal, centre with a mark where it ends, and place."""
     source, target = example["source"], example["target"]
     axes.plot([0, target - 1], [0, source - 1], color=LIMIT_COLOUR, linewidth=1, linestyle=":")
-    axes.plot(example["centre"], color=colour, linewidth=1.2)
+    last = len(example["centre"]) - 1
+    axes.plot(example["centre"], color=colour, linewidth=1.2, marker="o", markersize=3, markevery=[last])
     if example["place"]:
         axes.plot(example["place"], color="black", linewidth=1, linestyle="--")
+    axes.set_xlim(-0.05 * target, 1.5 * target)
+    axes.set_ylim(-0.05 * source, 1.05 * source)
     plain(axes)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, nbins=3))
@@ -104,7 +108,7 @@ def entropy_by_length(results: Diagnoses) -> Figure:
     grid[0, 0].set_ylabel("entropy in nats", fontsize=FONT_SIZE + 1)
     grid[1, 0].set_ylabel("share of ln(visible keys)", fontsize=FONT_SIZE + 1)
     grid[0, 0].set_ylim(bottom=0)
-    grid[1, 0].set_ylim(0, 1)
+    grid[1, 0].set_ylim(0, 1.05)
     legend(figure, grid[0, 1].get_lines(), titled_by("", without))
     return figure
 
@@ -141,7 +145,11 @@ def end_forbidden(results: Diagnoses) -> Figure:
     group_axis(axes, groups)
     plain(axes)
     handles = [Line2D([], [], color=looks[one][0], marker=looks[one][1], linestyle="none", label=one) for one in shown]
-    legend(figure, handles, titled_by("open: as it ends by itself; full: end forbidden up to the reference's", without))
+    legend(
+        figure,
+        handles,
+        titled_by("open: ended by the system; full: no end before the reference's length, and then at once", without),
+    )
     return figure
 
 
