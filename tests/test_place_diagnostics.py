@@ -121,18 +121,18 @@ def test_the_centre_of_known_weights():
 
 
 def test_what_is_said_of_curves_that_are_known():
-    curve = np.array([0.0, 1, 7, 8, 2, 3, 4])  # one jump of 6 on, one of 6 back
+    curve = np.array([0.0, 1, 7, 13, 2, 3, 4])  # two jumps on, one back
     far = np.array([0.0, FAR])  # no more than far
     made = [Written([5] * 6, True, curve, curve + 0.123), Written([5], False, far, far)]
     found = described(made, [(9, 8), (6, 3)])
-    assert found["centre"] == {"steps": 7, "jumps": 2 / 7, "backwards": 1 / 7, "final": (4 / 8 + 5 / 5) / 2}
+    assert found["centre"] == {"steps": 7, "jumps": 3 / 7, "backwards": 1 / 7, "final": (4 / 8 + 5 / 5) / 2}
     assert found["ended"] == 0.5
     assert found["examples"][0] == {
         "source": 9,
         "target": 8,
         "ended": True,
         "centre": curve.tolist(),
-        "place": [0.12, 1.12, 7.12, 8.12, 2.12, 3.12, 4.12],
+        "place": [0.12, 1.12, 7.12, 13.12, 2.12, 3.12, 4.12],
     }
     nothing = described([Written([5], True, None, None)] * 9, [(2, 2)] * 9)
     assert nothing["centre"] is None
