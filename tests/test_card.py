@@ -312,6 +312,15 @@ def test_other_recipes_are_told_as_well(tmp_path: Path, section: str, changes: d
     assert f"- {line}\n" in model_card(tmp_path, "tiny").text
 
 
+def test_a_card_says_that_training_knew_the_targets_length(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    said = "In training and validation it was told how long each target is"
+    assert said not in flat(model_card(folder, "tiny").text)
+    aligned = {"cross_position_encoding_type": "rotary", "alignment_type": "length_ratio"}
+    change(folder / "tiny" / "model" / "config.json", **aligned)
+    assert said in flat(model_card(folder, "tiny").text)
+
+
 def test_what_the_files_do_not_hold_is_left_out(tmp_path: Path) -> None:
     """No None of Python or YAML, no gap where a value would stand; the files are as older versions wrote them."""
     empty = RESULT["groups"][1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
 import json
@@ -17,6 +18,7 @@ from matplotlib.figure import Figure
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 from test_diagnostics import saved as diagnosis
+from test_place_diagnostics import measured
 
 from hf_posenc.__main__ import main as command_line
 from hf_posenc.metrics import load_length_buckets
@@ -316,6 +318,16 @@ def test_a_report_is_made_of_results_json_alone(results: dict[str, Any], tmp_pat
     assert publish(read_results(tmp_path / "a"), tmp_path / "b") == printed
     for name in files:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+
+
+def test_a_report_has_a_figure_of_all_that_was_measured(results: dict[str, Any], tmp_path: Path) -> None:
+    newer = copy.deepcopy(results)
+    for place, run in enumerate(newer["runs"].values()):
+        run["diagnostics"]["news"] |= measured(place)
+    kinds = ("attention-entropy", "place", "end-forbidden")
+    for name, made in (("old", results), ("new", newer)):
+        publish(made, tmp_path / name)
+        assert [(tmp_path / name / f"{kind}-news.png").exists() for kind in kinds] == [name == "new"] * 3
 
 
 def test_the_command_line_makes_a_report_and_says_what_is_wrong(

@@ -55,7 +55,10 @@ def model_of(sides: str, **changes: Any) -> ConditionalGeneration:
 def diagnosed(model: ConditionalGeneration, test: Dataset | None = None, **changes: Any) -> dict[str, Any]:
     how = {"source_language": "de", "target_language": "en", "edges": EDGES, "training_limit": LIMIT}
     result = diagnose(
-        model, tokenizer(), the_pairs() if test is None else test, **(how | {"pairs_per_group": None} | changes)
+        model,
+        tokenizer(),
+        the_pairs() if test is None else test,
+        **(how | {"pairs_per_group": None, "decoded_per_group": 0} | changes),
     )
     assert json.loads(json.dumps(result, allow_nan=False)) == result
     return result
@@ -151,9 +154,9 @@ def test_groups_add_up_to_the_whole_and_parts_of_a_test_set_to_it():
 def test_the_size_of_a_batch_changes_nothing_and_is_bounded_by_length(kind, monkeypatch):
     sizes: list[tuple[int, int]] = []
 
-    def spy(model: Any, sources: list[list[int]], targets: list[list[int]]) -> Any:
+    def spy(model: Any, sources: list[list[int]], targets: list[list[int]], **how: Any) -> Any:
         sizes.append((len(sources), max(map(len, sources + targets))))
-        return measure_batch(model, sources, targets)
+        return measure_batch(model, sources, targets, **how)
 
     measure_batch = diagnostics.measure_batch
     monkeypatch.setattr(diagnostics, "measure_batch", spy)

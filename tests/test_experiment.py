@@ -132,17 +132,20 @@ def test_every_step_has_a_bar_that_moves_on_the_systems_line(config: Path, monke
             self.moves += 1
             return super().update(n)
 
-    shown_by = ("training.callbacks", "experiment.diagnostics", "experiment.system")
+    shown_by = ("training.callbacks", "experiment.diagnostics", "experiment.place_diagnostics", "experiment.system")
     shown_by += ("metrics.length_buckets.scorers", "modeling.translation")
     for module in shown_by:
         monkeypatch.setattr(f"hf_posenc.{module}.tqdm", Recorded)
     monkeypatch.setattr("hf_posenc.experiment.diagnostics.MOST_WEIGHTS", 1)
+    monkeypatch.setattr("hf_posenc.experiment.place_diagnostics.MOST_TOKENS", 1)
     monkeypatch.setattr("hf_posenc.metrics.length_buckets.scorers.ROWS", 2)
     experiment = load(config, "score.batch_size=2")
     prepare(experiment)
     run_system(experiment, "relative", bar=2)
     found = {bar.desc.removesuffix(": "): bar for bar in bars}
-    steps = ["generated", "generated-x2", "scoring", "diagnosing generated", "diagnosing generated-x2"]
+    steps = ["generated", "generated-x2", "scoring"]
+    for test in steps[:2]:
+        steps += [f"diagnosing {test}", f"diagnosing {test}, decoding"]
     assert list(found) == ["relative", *(f"relative: {step}" for step in steps)]
     for name, bar in found.items():
         assert (bar.line, bar.leave, bar.n) == (2, False, bar.total), name

@@ -22,6 +22,7 @@ from hf_posenc.config.settings import Experiment
 from hf_posenc.data.batches import BANDS, EpochSampler, LengthGroupedSampler, TokenBudgetSampler
 from hf_posenc.experiment.preparation import prepare, shared_tokenizer, training_pairs, validation_pairs
 from hf_posenc.experiment.system import run_system
+from hf_posenc.results.collecting import read_losses
 from hf_posenc.training.arguments import TrainingArguments, training_arguments
 from hf_posenc.training.callbacks import ProgressBar
 from hf_posenc.training.checkpoints import mean_weights
@@ -261,6 +262,18 @@ def test_the_perplexity_is_of_all_tokens_and_unsmoothed(tmp_path):
         nats += nn.functional.cross_entropy(logits[0], labels[0], reduction="sum").item()
         tokens += labels.numel()
     assert last["eval_perplexity"] == pytest.approx(math.exp(nats / tokens), rel=1e-4)
+
+
+def test_the_log_says_who_was_told_the_targets_length(tmp_path):
+    windows = "model.position_encoding_type=relative+window"
+    across = ("model.cross_position_encoding_type=rotary+window", "model.alignment_type=length_ratio")
+    for name, settings, told in (("plain", (), False), ("aligned", (windows, *across), True)):
+        (tmp_path / name).mkdir()
+        experiment = tiny(tmp_path / name, "train.eval_strategy=epoch", *settings)
+        lines = [line for line in trained(experiment) if {"loss", "eval_loss", "eval_perplexity"} & line.keys()]
+        assert lines and all(line.get("lengths_known", False) == told for line in lines)
+        losses = read_losses(experiment.folder / "relative" / "training.jsonl")
+        assert losses["lengths_known"] == told and losses["eval_loss"]
 
 
 def test_the_rate_falls_after_six_evaluations_without_a_better_perplexity(tmp_path):

@@ -1,9 +1,10 @@
-"""What a trained system does token by token: where its loss lies and how far its attention reaches.
+"""What a trained system does token by token: where its loss lies, how far its attention reaches, and how widely.
 
 `diagnose` returns what JSON can hold (P target positions, L layers, H heads):
 
     test_set_sha256, n, pairs_per_group, training_limit
     targets_cut             targets that reach past what the decoder's encoding can tell apart, measured up to there
+    lengths_known           whether the loss is that of a model which was told how long each target is; see `diagnose`
     loss_by_position
         nats, tokens        sums over the sentences (P); </s> is a token, at the position behind the last subword
         groups              by source length; each has low, high, label, n, n_in_test_set, the sums nats and tokens,
@@ -14,7 +15,13 @@
             inside, beyond  sentences of at most training_limit subwords, and longer ones; None if there are none
                 queries, mean   how many, and the mean of their |query - key| in tokens, weighted by attention (L, H)
                 uniform         the same if all keys that a query may see had the same weight
+    attention_entropy
+        encoder, cross      None for a model without; else by source length; each group has low, high, label, n
+            queries, mean   how many, and the mean entropy of their attention in nats (L, H); None without queries
+            uniform         the mean of ln n, of n keys that a query may see (attention_entropy.py)
+    decoding                what it writes by itself, and where it is meanwhile (place_diagnostics.py), or None
 
+Diagnoses of version 0.1 lack `lengths_known`, `attention_entropy` and `decoding`.
 At most `pairs_per_group` pairs of a group are drawn, so sums over groups stand for those pairs, not for the test set.
 Lengths are in subwords without special tokens, positions count from 0. A pair's group is by its source; inside or
 beyond is by the sentence that attends, in the decoder the target. Loss is teacher-forced and never smoothed.
@@ -35,18 +42,25 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data import sample_by_length
 from ..metrics.length_buckets.checks import group_bounds
 from ..modeling.translation import check_tokenizer
+from ..pictures.attention_maps import looked_at
+from ..training.trainer import reads_lengths
+from .attention_entropy import entropy_by_group, summed_entropies
 from .evaluation import test_set_hash
+from .place_diagnostics import decode_by_length, lengths_of, token_ids
 
 # Query-key pairs of one head in a batch; 6 + 6 layers of 8 heads then hold 150 MB of weights in float32.
 MOST_WEIGHTS = 2**18
 
 
 class Sentence(NamedTuple):
-    """Of one pair, the nats of each target token (P) and the sum of either stack's distances (L, H), or None."""
+    """Of one pair, the nats of each target token (P), and sums over queries or None: of the distances of either stack's
+    attention (L, H), of the entropies of the encoder's and of cross-attention with what bounds them (2, L, H)."""
 
     nats: np.ndarray
     encoder: np.ndarray | None
     decoder: np.ndarray | None
+    encoder_entropy: np.ndarray | None
+    cross_entropy: np.ndarray | None
 
 
 def diagnose(
@@ -59,6 +73,8 @@ def diagnose(
     edges: Sequence[int],
     training_limit: int | None,
     pairs_per_group: int | None = 200,
+    decoded_per_group: int = 20,
+    told_lengths: bool = False,
     batch_size: int = 32,
     progress: bool = False,
     description: str = "diagnosing",
@@ -66,20 +82,27 @@ def diagnose(
 ) -> dict[str, Any]:
     """The diagnosis of one system on one test set, by one process; the module's docstring says what it holds.
 
-    `edges` are the metric's: upper bounds of the groups, inclusive. Long sentences share a batch with fewer than
-    `batch_size`. With `progress`, a bar with this `description` is drawn on line `bar`. A ValueError if there are no
-    pairs, or if another tokenizer has measured them.
+    `edges` are the metric's: upper bounds of the groups, inclusive. `decoded_per_group` of each group's pairs are also
+    decoded. A model whose alignment reads the target's length reads targets token by token, as it does in decoding;
+    with `told_lengths` at once, as in training. Long sentences share a batch with fewer than `batch_size`. With
+    `progress`, a bar with this `description` is drawn on line `bar`. A ValueError if there are no pairs, or if another
+    tokenizer has measured them.
     """
     check_tokenizer(model.config, tokenizer)
     if not len(test):
         raise ValueError("A diagnosis needs at least one pair, but this test set has 0; give it another one.")
     pairs = test if pairs_per_group is None else sample_by_length(test, edges, pairs_per_group)
-    sources, targets = token_ids(pairs, tokenizer, source_language, target_language)
+    languages = (source_language, target_language)
+    sources, targets = token_ids(pairs, tokenizer, *languages)
     longest = model.config.longest_target
     seen = [ids[:longest] for ids in targets]
     shown = {"desc": description, "position": bar, "disable": not progress}
-    sentences = measure_pairs(model, sources, seen, batch_size, shown)
+    aware = reads_lengths(model.config)
+    sentences = measure_pairs(model, sources, seen, batch_size, shown, use_cache=aware and not told_lengths)
     groups = by_length_group(sentences, pairs["source_length"], test["source_length"], edges)
+    few = sample_by_length(pairs, edges, decoded_per_group)
+    shown |= {"desc": f"{description}, decoding"}
+    by_source = (pairs["source_length"], edges)
     limit = math.inf if training_limit is None else training_limit + tokenizer.num_special_tokens_to_add()
     inside, target_inside = lengths_of(sources) <= limit, lengths_of(targets) <= limit
     return {
@@ -88,29 +111,20 @@ def diagnose(
         "pairs_per_group": pairs_per_group,
         "training_limit": training_limit,
         "targets_cut": int((lengths_of(targets) > lengths_of(seen)).sum()),
+        "lengths_known": aware and told_lengths,
         "loss_by_position": by_position([sentence.nats for sentence in sentences]) | {"groups": groups},
         "attention_distance": {
             "encoder": mean_distances([s.encoder for s in sentences], lengths_of(sources), inside, causal=False),
             "decoder": mean_distances([s.decoder for s in sentences], lengths_of(seen), target_inside, causal=True),
         },
+        "attention_entropy": {
+            "encoder": entropy_by_group([s.encoder_entropy for s in sentences], lengths_of(sources), *by_source),
+            "cross": entropy_by_group([s.cross_entropy for s in sentences], lengths_of(seen), *by_source),
+        },
+        "decoding": decode_by_length(
+            model, tokenizer, few, *languages, edges=edges, pairs_per_group=decoded_per_group, shown=shown
+        ),
     }
-
-
-def token_ids(
-    pairs: Dataset, tokenizer: PreTrainedTokenizerBase, source_language: str, target_language: str
-) -> tuple[list[list[int]], list[list[int]]]:
-    """Sources and targets; a ValueError if the pairs' `source_length` is of another tokenizer."""
-    translations = list(pairs["translation"])
-    sources = tokenizer([row[source_language] for row in translations], truncation=False)["input_ids"]
-    targets = tokenizer(text_target=[row[target_language] for row in translations], truncation=False)["input_ids"]
-    special = tokenizer.num_special_tokens_to_add()
-    source_lengths = np.asarray(pairs["source_length"])
-    for row in np.flatnonzero(source_lengths != lengths_of(sources) - special)[:1]:
-        raise ValueError(
-            f"A test set's source_length is in subwords of the system's tokenizer, but pair {row} has "
-            f"{source_lengths[row]} and this tokenizer makes {len(sources[row]) - special}; measure it with this one."
-        )
-    return sources, targets
 
 
 def by_length_group(
@@ -126,28 +140,31 @@ def by_length_group(
 
 
 def measure_pairs(
-    model: PreTrainedModel, sources: list[list[int]], targets: list[list[int]], batch_size: int, shown: dict[str, Any]
+    model: PreTrainedModel,
+    sources: list[list[int]],
+    targets: list[list[int]],
+    batch_size: int,
+    shown: dict[str, Any],
+    *,
+    use_cache: bool,
 ) -> list[Sentence]:
     """Every pair of token ids measured, in their order; the longest first, so that what is too long fails at once.
     `shown` are the options of the bar."""
     longest = np.maximum(lengths_of(sources), lengths_of(targets))
     order, found = np.argsort(-longest, kind="stable"), dict[int, Sentence]()
-    training, back_end = model.training, model.config._attn_implementation
-    model.eval().set_attn_implementation("eager")  # others do not return the weights of every encoding
-    try:
-        with torch.no_grad(), tqdm(total=len(order), unit="pair", leave=False, **shown) as done:
-            while (first := len(found)) < len(order):
-                most = max(1, min(batch_size, MOST_WEIGHTS // int(longest[order[first]]) ** 2))
-                rows = order[first : first + most].tolist()
-                batch = measure_batch(model, [sources[row] for row in rows], [targets[row] for row in rows])
-                found |= zip(rows, batch, strict=True)
-                done.update(len(rows))
-    finally:
-        model.train(training).set_attn_implementation(back_end)
+    with looked_at(model), torch.no_grad(), tqdm(total=len(order), unit="pair", leave=False, **shown) as done:
+        while (first := len(found)) < len(order):
+            most = max(1, min(batch_size, MOST_WEIGHTS // int(longest[order[first]]) ** 2))
+            rows = order[first : first + most].tolist()
+            both = ([side[row] for row in rows] for side in (sources, targets))
+            found |= zip(rows, measure_batch(model, *both, use_cache=use_cache), strict=True)
+            done.update(len(rows))
     return [found[row] for row in range(len(order))]
 
 
-def measure_batch(model: PreTrainedModel, sources: list[list[int]], targets: list[list[int]]) -> list[Sentence]:
+def measure_batch(
+    model: PreTrainedModel, sources: list[list[int]], targets: list[list[int]], *, use_cache: bool
+) -> list[Sentence]:
     """The pairs of one batch, padded on the right."""
 
     def padded(rows: list[list[int]], padding: int) -> Tensor:
@@ -155,13 +172,17 @@ def measure_batch(model: PreTrainedModel, sources: list[list[int]], targets: lis
 
     labels, mask = padded(targets, -100), padded([[1] * len(ids) for ids in sources], 0)
     ids, decoder_ids = padded(sources, model.config.pad_token_id), model.prepare_decoder_input_ids_from_labels(labels)
-    outputs = model(ids, mask, decoder_ids, use_cache=False, output_attentions=True)
+    outputs = model(ids, mask, decoder_ids, use_cache=use_cache, output_attentions=True)
     wide = torch.promote_types(outputs.logits.dtype, torch.float32)
     nats_BP = nn.functional.cross_entropy(outputs.logits.transpose(1, 2).to(wide), labels, reduction="none")
-    encoder = summed_distances(outputs.encoder_attentions, mask != 0)
-    decoder = summed_distances(outputs.decoder_attentions, labels != -100)
-    rows = zip(nats_BP.cpu().double().numpy(), targets, encoder, decoder, strict=True)
-    return [Sentence(nats_P[: len(target)], *both) for nats_P, target, *both in rows]
+    sums = (
+        summed_distances(outputs.encoder_attentions, mask != 0),
+        summed_distances(outputs.decoder_attentions, labels != -100),
+        summed_entropies(outputs.encoder_attentions, mask != 0),
+        summed_entropies(outputs.cross_attentions, labels != -100),
+    )
+    rows = zip(nats_BP.cpu().double().numpy(), targets, *sums, strict=True)
+    return [Sentence(nats_P[: len(target)], *of_pair) for nats_P, target, *of_pair in rows]
 
 
 def summed_distances(attentions: Sequence[Tensor] | None, mask_BQ: Tensor) -> Sequence[np.ndarray | None]:
@@ -213,7 +234,3 @@ def by_position(nats: list[np.ndarray]) -> dict[str, list]:
         sums[: len(one)] += one
         tokens[: len(one)] += 1
     return {"nats": sums.tolist(), "tokens": tokens.astype(int).tolist()}
-
-
-def lengths_of(rows: Sequence[Any]) -> np.ndarray:
-    return np.array([len(row) for row in rows], dtype=int)

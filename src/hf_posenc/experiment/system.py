@@ -8,7 +8,7 @@
                          model/             weights, config, code and tokenizer: load it with from_pretrained
                          translations/      one file for each test set, and one with the time that it took
                          statistics/        sentence by sentence, what scores and comparisons are made of
-                         diagnostics/       loss by position, distance of attention (diagnostics.py)
+                         diagnostics/       loss by position, attention, places (diagnostics.py)
                          scores.json        the result; a system that has it is finished
                          model/README.md    the model card, made of all this
                          pushed.json        with train.push_to_hub: the repository, and the commit that has the card

@@ -18,7 +18,7 @@ letters are those of position.py. Whatever is given, what an alignment sees is t
         Fills the alignment's own parameters, by transformers.initialization.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -78,6 +78,22 @@ def source_ends(at: Place) -> tuple[Tensor, Tensor]:
         return keys_BS.amin(1, keepdim=True), keys_BS.amax(1, keepdim=True)
     first_B1 = torch.where(padding_BS, keys_BS.amax(1, keepdim=True), keys_BS).amin(1, keepdim=True)
     return first_B1, torch.where(padding_BS, first_B1, keys_BS).amax(1, keepdim=True)
+
+
+def attention_centre(weights: Sequence[Tensor], keys_BS: Tensor) -> Tensor:
+    """Where all heads of all layers look, by their `weights`, (B, H, Q, S) of each layer (B, Q):
+
+        c = sum_lh m_lh / (v_lh + 1/4) / sum_lh 1 / (v_lh + 1/4)
+
+    m_lh and v_lh are mean and variance of the keys' positions under a head's weights: the narrower it looks, the more
+    it counts, but none for more than one that looks at two neighbours alike.
+    """
+    p_BNQS = torch.cat(list(weights), dim=1)
+    p_BNQS = p_BNQS.to(torch.promote_types(p_BNQS.dtype, torch.float32))
+    keys_B11S = keys_BS[:, None, None].to(p_BNQS.dtype)
+    mean_BNQ = (p_BNQS * keys_B11S).sum(-1)
+    trust_BNQ = 1 / ((p_BNQS * (keys_B11S - mean_BNQ[..., None]) ** 2).sum(-1) + 0.25)
+    return (mean_BNQ * trust_BNQ).sum(1) / trust_BNQ.sum(1)
 
 
 def mean_step(source_lengths: Iterable[int], target_lengths: Iterable[int]) -> float:

@@ -7,12 +7,11 @@ by noise, so that heads learn to find their word by what it says, near a place t
     g_t = t (S - 1) / (T - 1) + U(-offset, offset) for the sentence + N(0, jitter^2) for each token
 
 Decoding knows no T. The place goes on by the corpus's mean step r and is drawn to c_t, the centre of the attention that
-the step has paid, over all layers l and heads h, each trusted by how narrow it was:
+the step has paid, over all layers and heads (attention_centre in alignment.py):
 
     g_0 = 0,    g_(t+1) = g_t + r + a (c_t - g_t)
-    c_t = sum_lh m_lh / (v_lh + 1/4) / sum_lh 1 / (v_lh + 1/4)
 
-with m_lh and v_lh the mean and variance of j under the attention weights. Places never leave the source.
+Places never leave the source.
 
 The even spread is that of You, Sun & Iyyer's hard-coded cross-attention; a centre moved by what was attended is known
 from location-based attention, which Ray Chowdhury & Caragea bring together with content. Noise in training and the
@@ -25,11 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .alignment import Alignment, mean_step, source_ends
+from .alignment import Alignment, attention_centre, mean_step, source_ends
 from .position import Knob, Place, angle_dtype
 from .references import Reference
-
-NARROWEST = 0.25  # tokens squared: no head is trusted more than one that looks at two neighbours
 
 
 class LengthRatio(Alignment):
@@ -89,11 +86,7 @@ class LengthRatio(Alignment):
         return places_BT + moved_B1 + torch.randn_like(places_BT) * jitter
 
     def follow(self, weights: list[Tensor], at: Place) -> None:
-        p_BNQS = torch.cat(weights, dim=1).to(at.queries_BQ.dtype)  # every head of every layer
-        keys_B11S = at.keys_BS[:, None, None].to(p_BNQS.dtype)
-        mean_BNQ = (p_BNQS * keys_B11S).sum(-1)
-        trust_BNQ = 1 / ((p_BNQS * (keys_B11S - mean_BNQ[..., None]) ** 2).sum(-1) + NARROWEST)
-        centre_BQ = (mean_BNQ * trust_BNQ).sum(1) / trust_BNQ.sum(1)
+        centre_BQ = attention_centre(weights, at.keys_BS).to(at.queries_BQ.dtype)
         on_BQ = self.config.length_ratio_step + self.config.length_ratio_gain * (centre_BQ - at.queries_BQ)
         on_BQ = on_BQ if at.tokens_BT is None else on_BQ * at.tokens_BT  # padding is no step
         at.memory.keep("place", (at.queries_BQ + on_BQ)[..., None])

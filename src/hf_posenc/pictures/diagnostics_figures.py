@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ..results.tables import TrainingLimits, checked_limits
-from .style import FONT_SIZE, LIMIT_COLOUR, WIDTH_INCHES, legend, legend_label, looks_of, plain
+from .style import FONT_SIZE, LIMIT_COLOUR, TOLD, WIDTH_INCHES, legend, legend_label, looks_of, plain
 
 Diagnoses = Mapping[str, Mapping[str, Any]]
 TICKS = (0, 1, 3, 10, 30, 100, 300, 1000)
@@ -24,7 +24,8 @@ def loss_by_position(
     """Mean loss by target position, a line per system, of all pairs or of the source-length group with that label.
 
     A point stands in the middle of `width` positions and is the mean over all their tokens; one of fewer than `least`
-    is left out, a gap. A vertical line is where the positions seen in training end, if that is in sight.
+    is left out, a gap. A vertical line is where the positions seen in training end, if that is in sight. A system that
+    was told how long each target is has a label that says so.
     """
     limits = checked_limits(checked_alike(results), training_limits)
     figure = Figure(figsize=(WIDTH_INCHES, 3.4 + 0.06 * len(results)), layout="constrained")
@@ -40,7 +41,8 @@ def loss_by_position(
         look: dict[str, Any] = {"color": colour, "linestyle": line_style, "linewidth": 1.4, "marker": marker}
         look |= {"markersize": 5, "markerfacecolor": "white", "markevery": (turn * every // len(results), every)}
         means = np.where(tokens < least, np.nan, nats / tokens)
-        axes.plot(starts + (width - 1) / 2, means, label=legend_label(system, limits), **look)
+        label = legend_label(system, limits) + (TOLD if one.get("lengths_known") else "")
+        axes.plot(starts + (width - 1) / 2, means, label=label, **look)
     left_out = f"; {few} with fewer than {least} tokens left out" if few else ""
     axes.set_xlabel(f"target position, in bins of {width}{left_out}", fontsize=FONT_SIZE + 1)
     axes.set_ylabel("loss in nats per token", fontsize=FONT_SIZE + 1)

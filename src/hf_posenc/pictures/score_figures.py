@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..results.tables import SIGNIFICANT, Group, PValues, Results, TrainingLimits, checked_limits, p_of, shared_columns
-from .style import FONT_SIZE, LIMIT_COLOUR, WIDTH_INCHES, columns_for, legend, legend_label, looks_of, plain
+from .style import FONT_SIZE, LIMIT_COLOUR, TOLD, WIDTH_INCHES, columns_for, legend, legend_label, looks_of, plain
 
 
 def bleu_by_length(
@@ -108,18 +108,21 @@ def loss_curves(losses: Mapping[str, Mapping[str, Any]], row_of: Mapping[str, st
     """Loss by step and by wall-clock minute, a line for each training, a colour for each row.
 
     `losses[training]` has "loss" and "eval_loss", lists of [step, seconds, nats per token]; that of evaluation is
-    shown if all trainings have it. Seconds of trainings that shared a machine compare no better than it let them.
+    shown if all trainings have it. Seconds of trainings that shared a machine compare no better than it let them. Rows
+    with "lengths_known", losses of a model that was told how long each target is, have a label that says so.
     """
     looks = looks_of(dict.fromkeys(row_of.values()))
     evaluated = all(one["eval_loss"] for one in losses.values())
-    figure = Figure(figsize=(WIDTH_INCHES, 3.2), layout="constrained")
+    label_of = {row_of[name]: row_of[name] + (TOLD if one.get("lengths_known") else "") for name, one in losses.items()}
+    lines_of_legend = math.ceil(len(label_of) / columns_for(label_of.values()))
+    figure = Figure(figsize=(WIDTH_INCHES, 3.2 + 0.17 * max(0, lines_of_legend - 2)), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     for name, one in losses.items():
         colour, _, line_style = looks[row_of[name]]
         points = one["eval_loss" if evaluated else "loss"]
         for axes, column, unit in ((panels[0], 0, 1), (panels[1], 1, 60)):
             xs, ys = [point[column] / unit for point in points], [point[2] for point in points]
-            axes.plot(xs, ys, color=colour, linestyle=line_style, linewidth=1.2, label=row_of[name])
+            axes.plot(xs, ys, color=colour, linestyle=line_style, linewidth=1.2, label=label_of[row_of[name]])
     # The first losses are those of guessing and would squeeze what differs into a corner.
     later = [point[2] for one in losses.values() for point in one["eval_loss" if evaluated else "loss"][1:]]
     if later:

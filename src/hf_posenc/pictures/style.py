@@ -28,6 +28,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 LINE_STYLES = ("-", "--", "-.", ":")
 LIMIT_COLOUR = "#444444"
+TOLD = " (told the target's length)"  # behind the name of a system whose loss compares with no other's
 VALUES, AMOUNTS = "cividis", "Blues"
 
 

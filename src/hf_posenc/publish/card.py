@@ -18,7 +18,8 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 from ..config.settings import DataSettings, ScoreSettings, test_sets
 from ..metrics.length_buckets.scorers import SCORERS
-from ..modeling.configuration_posenc import SIDES
+from ..modeling.alignments import alignment_named
+from ..modeling.configuration_posenc import SIDES, PosEncConfig
 from ..modeling.positions import POSITION_ENCODINGS, parts_of
 from ..modeling.references import Reference
 from ..results.tables import SCORES, length_table, markdown
@@ -69,6 +70,7 @@ def model_card(run_folder: Path, system: str, repository: str | None = None) -> 
         architecture=model.summary.rstrip("."),
         sides={side: "+".join(names) for side, names in sides.items()},
         encodings=used,
+        reads_lengths=alignment_named(run.config.get("alignment_type", PosEncConfig.alignment_type)).reads_lengths,
         own_modules=[module for module in modules if module.partition(".")[0] != __package__.partition(".")[0]],
         train=arguments_with_defaults(run.settings["train"]),
         chosen=yaml.safe_dump({part: run.settings[part] for part in ("model", "train")}, sort_keys=False).strip(),

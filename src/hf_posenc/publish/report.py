@@ -13,6 +13,14 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ..pictures.diagnostics_figures import attention_distance_figure, loss_by_position
+from ..pictures.place_figures import (
+    end_forbidden,
+    entropy_by_length,
+    has_centre,
+    has_decoding,
+    has_entropy,
+    place_by_position,
+)
 from ..pictures.score_figures import bleu_by_length, gain_by_length, loss_curves, parameters_and_score
 from ..pictures.style import save_figure
 from ..results.collecting import compared_by, refuse_unlike_runs
@@ -109,7 +117,13 @@ def figures_of(
         look_for = "Look at whether the better system on longer inputs is merely the larger one."
         draw = partial(parameters_and_score, longer, parameters=sizes, test_set=test)
         yield ReportFigure("parameters", test, look_for, draw)
-    # Of several seeds the first is shown.
+    yield from figures_of_diagnoses(test, runs, rows, limits)
+
+
+def figures_of_diagnoses(
+    test: str, runs: dict[str, Any], rows: Results, limits: Mapping[str, Any]
+) -> Iterator[ReportFigure]:
+    """What one test set has shown of losses, attention and decodings. Of several seeds the first is shown."""
     first = {run["row"]: run["diagnostics"][test] for run in reversed(runs.values()) if "diagnostics" in run}
     diagnoses = {row: first[row] for row in rows if row in first}
     look_for = "Look at where a line leaves the others: up to there the right words so far tell the next one."
@@ -117,3 +131,20 @@ def figures_of(
     if any(one["attention_distance"]["encoder"] for one in diagnoses.values()):
         look_for = "Look at open marks that leave full ones: heads that look elsewhere once inputs are longer."
         yield ReportFigure("attention-distance", test, look_for, partial(attention_distance_figure, diagnoses))
+    if any(map(has_entropy, diagnoses.values())):
+        look_for = (
+            "Look at lines that rise with the length: there attention spreads over more than it has to tell apart."
+        )
+        yield ReportFigure("attention-entropy", test, look_for, partial(entropy_by_length, diagnoses))
+    if any(map(has_centre, diagnoses.values())):
+        look_for = (
+            "Look at where the coloured line leaves the dotted one: a jump, a step back or a level is a place that is "
+            "lost; a line that stops below the top is an end that came too early."
+        )
+        yield ReportFigure("place", test, look_for, partial(place_by_position, diagnoses))
+    if any(map(has_decoding, diagnoses.values())):
+        look_for = (
+            "Look at full marks above open ones: there the end came too early, and the place was still known. Where "
+            "both are low, it is the place that is lost."
+        )
+        yield ReportFigure("end-forbidden", test, look_for, partial(end_forbidden, diagnoses))

@@ -46,13 +46,15 @@ def collect(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def read_losses(path: Path) -> dict[str, list[list[float]]]:
-    """[step, seconds, nats per token] of training, as label smoothing has it, and of evaluation."""
+def read_losses(path: Path) -> dict[str, Any]:
+    """[step, seconds, nats per token] of training, as label smoothing has it, and of evaluation; and whether they are
+    those of a model that was told how long each target is."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return {
+    losses = {
         key: [[line["step"], line["seconds"], line[key]] for line in lines if key in line]
         for key in ("loss", "eval_loss")
     }
+    return losses | {"lengths_known": any(line.get("lengths_known") for line in lines)}
 
 
 def scores_beyond(statistics: Mapping[str, np.ndarray], limit: int | None, samples: int) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from transformers.trainer_utils import seed_worker
 
 from ..data import lengths
 from ..data.batches import EpochSampler, LengthGroupedSampler, TokenBudgetSampler
+from ..modeling.alignment import Alignment
 from ..modeling.translation import check_tokenizer
 from ..whole_files import short_hash
 from .arguments import TrainingArguments, training_arguments
@@ -110,12 +111,18 @@ def perplexity(evaluated: EvalPrediction) -> dict[str, float]:
     return {"perplexity": math.exp(min(nats / tokens, 700.0))}
 
 
+def reads_lengths(config: Any) -> bool:
+    """Whether a model that is given a whole target knows by it how long the translation is, as decoding cannot."""
+    return bool(getattr(config, "alignment", Alignment).reads_lengths)
+
+
 class LengthTrainer(Seq2SeqTrainer):
     """Seq2SeqTrainer with the four arguments of `TrainingArguments`, and a fuller log.
 
     An evaluation adds `eval_perplexity`, whose schedule may be reduce_lr_on_plateau's metric. A training log adds
     `tokens_per_second`, source and target tokens of all processes without padding, and `padding`, its share of all
-    places in their batches.
+    places in their batches. `lengths_known` stands beside losses and perplexities of a model that was told how long
+    each target is: they compare with no other model's, nor with what it does in decoding.
     """
 
     args: TrainingArguments
@@ -213,6 +220,8 @@ class LengthTrainer(Seq2SeqTrainer):
         self.model = model
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if reads_lengths(self.model.config):
+            logs["lengths_known"] = True
         if "loss" in logs:
             tokens, places = self.accelerator.reduce(self.seen, "sum").tolist()
             logs["tokens_per_second"] = round(tokens / (time.monotonic() - self.seen_since), 1)
