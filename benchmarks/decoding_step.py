@@ -58,7 +58,7 @@ class DecodingStep(ratios.Step):
     def assert_cache_changes_nothing(self) -> None:
         """In float32, as the model is made, for one sentence: or the time would be that of something else."""
         self.fill(1)
-        whole = self.model(input_ids=self.source, decoder_input_ids=self.target, use_cache=False)
+        whole = self.model(input_ids=self.source, decoder_input_ids=self.target, use_cache=False, follow_alignment=True)
         torch.testing.assert_close(self.logits(), whole.logits[:, -1], rtol=0, atol=1e-3)
 
 
@@ -72,7 +72,7 @@ def measure(size: ratios.Size, options: argparse.Namespace, progress: tqdm) -> r
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = ratios.parser(__doc__, encodings=[*POSITION_ENCODINGS, "rnn_nmt"], sizes=SIZES, rounds=21)
+    parser = ratios.parser(__doc__, encodings=[*POSITION_ENCODINGS, *ratios.ALIGNED, "rnn_nmt"], sizes=SIZES, rounds=21)
     ratios.run(ratios.parse(parser, arguments), measure)
 
 

@@ -21,6 +21,7 @@ import transformers
 from tqdm import tqdm
 
 from hf_posenc import (
+    ALIGNMENTS,
     PosEncConfig,
     PosEncForConditionalGeneration,
     RnnNmtConfig,
@@ -29,6 +30,7 @@ from hf_posenc import (
 from hf_posenc.whole_files import write_whole
 
 HERE = Path(__file__).parent
+ALIGNED = [f"relative+window by {name}" for name in ALIGNMENTS if name != "none"]
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 VOCAB_SIZE = 8000
 
@@ -37,7 +39,8 @@ Records = list[dict[str, Any]]
 
 
 class Step:
-    """What is timed, for a subclass to say: one step of the Transformer with the encoding `name`, or of RNN-NMT."""
+    """What is timed, for a subclass to say: one step of the Transformer with the encoding `name`, or of RNN-NMT. With
+    "by" and an alignment behind it, the cross-attention has `rotary+window` at that one's places."""
 
     def __init__(self, name: str, options: argparse.Namespace) -> None:
         sizes = {"vocab_size": VOCAB_SIZE, "d_model": options.width}
@@ -47,7 +50,10 @@ class Step:
         if name == "rnn_nmt":
             model = RnnNmtForConditionalGeneration(RnnNmtConfig(**sizes))
         else:
-            model = PosEncForConditionalGeneration(PosEncConfig(position_encoding_type=name, **sizes))
+            own, _, alignment = name.partition(" by ")
+            aligned = {"cross_position_encoding_type": "rotary+window", "alignment_type": alignment}
+            config = PosEncConfig(position_encoding_type=own, **sizes, **(aligned if alignment else {}))
+            model = PosEncForConditionalGeneration(config)
         self.device = options.device
         self.model = model.to(self.device)
         torch.manual_seed(0)  # The same batch for all, however many numbers their weights took.
@@ -193,7 +199,10 @@ def parser(
     """The options of what compares the steps of encodings, and the defaults that each benchmark has of its own."""
     parser = parser_of_all(description, rounds=rounds, what="steps of each encoding")
     parser.add_argument(
-        "--encodings", nargs="+", default=list(encodings), help="and none; rnn_nmt is RNN-NMT (%(default)s)"
+        "--encodings",
+        nargs="+",
+        default=list(encodings),
+        help="and none; rnn_nmt is RNN-NMT, 'relative+window by length_ratio' has an alignment (%(default)s)",
     )
     parser.add_argument("--sizes", nargs="+", type=batch_by_length, default=sizes, metavar="BxL")
     parser.add_argument("--width", type=int, default=512, help="of the models (%(default)s)")
