@@ -428,6 +428,15 @@ def test_a_source_of_padding_alone_is_refused(source, target):
         aligned_model()(input_ids=source, attention_mask=mask, decoder_input_ids=target)
 
 
+def test_a_mask_that_does_not_say_where_a_source_ends_is_refused(aligned, source, target):
+    mask = torch.ones(3, 1, 9, 6, dtype=torch.bool)
+    model, memory = aligned_model(aligned).model, torch.zeros(3, 6, 16).double()
+    given = {"encoder_hidden_states": memory, "encoder_attention_mask": mask}
+    with pytest.raises(ValueError, match=r"where each source ends, but the mask .* is of shape \(3, 1, 9, 6\)"):
+        model.decoder(target, **given)
+    model.decoder(target, **given, cross_position_ids=torch.ones(1, 9))
+
+
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 @pytest.mark.parametrize("other", ["relative+window", "gru"])
 def test_going_on_from_a_cache_that_another_model_filled_is_refused(aligned, other, kind, source, target):

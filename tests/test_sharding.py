@@ -14,7 +14,7 @@ from accelerate import Accelerator, DistributedType, PartialState
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.state import AcceleratorState
 from accelerate.utils import FullyShardedDataParallelPlugin
-from conftest import MIXED, REGISTERED, SUMS, sentences, tiny_model
+from conftest import ALIGNED, MIXED, REGISTERED, SUMS, sentences, tiny_model
 from test_processes import ACCELERATE, PROCESSES, Ranks, become_rank, free_port, same, write_config
 
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
@@ -112,7 +112,7 @@ def differences(number: int, port: int, cases: list[tuple[str, dict]], path: Pat
 
 @pytest.mark.slow
 def test_a_shared_out_model_learns_what_a_whole_one_does_under_every_encoding(tmp_path):
-    cases = [(sides, {}) for sides in [*REGISTERED, *SUMS, *MIXED, "rnn_nmt"]]
+    cases = [(sides, {}) for sides in [*REGISTERED, *SUMS, *MIXED, *ALIGNED, "rnn_nmt"]]
     cases += [(sides, ties) for sides in ("relative", "gru", "rnn_nmt") for ties in TIES]
     port, path = free_port(), tmp_path / "found.json"
     ranks = [PROCESSES.Process(target=differences, args=(number, port, cases, path)) for number in range(2)]

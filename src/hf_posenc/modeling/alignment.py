@@ -67,8 +67,16 @@ class Alignment(nn.Module):
 
 
 def source_padding(at: Place) -> Tensor | None:
-    """Which of the source's keys are padding (B, S); None where no mask says it."""
-    return at.mask == 0 if isinstance(at.mask, Tensor) and at.mask.ndim == 2 else None
+    """Which of the source's keys are padding (B, S); None where no mask says it. A ValueError for a mask of another
+    form, as for sentences packed into a row, which does not say where a source ends."""
+    if not isinstance(at.mask, Tensor):
+        return None
+    if at.mask.ndim != 2:
+        raise ValueError(
+            f"An alignment must see where each source ends, but the mask of the source is of shape "
+            f"{tuple(at.mask.shape)}; give one of (sentences, tokens), or give cross_position_ids."
+        )
+    return at.mask == 0
 
 
 def source_ends(at: Place) -> tuple[Tensor, Tensor]:
@@ -110,8 +118,10 @@ def check_places(places_BT: Tensor, num_tokens: int, at: Place) -> None:
             "cross_position_ids has a place in the source for each target token, but it is of shape "
             f"{tuple(places_BT.shape)} where there are {num_tokens} tokens in {batch} sentences; give as many."
         )
+    if torch.compiler.is_compiling() or getattr(at.mask, "ndim", 2) != 2:
+        return
     first_B1, last_B1 = source_ends(at)
-    if not torch.compiler.is_compiling() and bool(((places_BT < first_B1) | (places_BT > last_B1)).any()):
+    if bool(((places_BT < first_B1) | (places_BT > last_B1)).any()):
         raise ValueError(
             f"cross_position_ids are places in the source, but they go from {places_BT.min():g} to "
             f"{places_BT.max():g} where the shortest source ends at {last_B1.min()}; keep them within their sources."
