@@ -16,6 +16,7 @@ from huggingface_hub import EvalResult, ModelCard
 from test_style import words_of_the_code
 
 from hf_posenc import POSITION_ENCODINGS, PosEncTokenizer, PositionEncoding, Reference, register_position_encoding
+from hf_posenc.modeling.alignment_length_ratio import LengthRatio
 from hf_posenc.publish import card
 from hf_posenc.publish.card import model_card, write_card
 
@@ -316,9 +317,13 @@ def test_a_card_says_that_training_knew_the_targets_length(tmp_path: Path) -> No
     folder = run_folder(tmp_path)
     said = "In training and validation it was told how long each target is"
     assert said not in flat(model_card(folder, "tiny").text)
-    aligned = {"cross_position_encoding_type": "rotary", "alignment_type": "length_ratio"}
+    aligned = {"cross_position_encoding_type": "rotary", "alignment_type": "length_ratio", "length_ratio_step": 0.93}
     change(folder / "tiny" / "model" / "config.json", **aligned)
-    assert said in flat(model_card(folder, "tiny").text)
+    card = flat(model_card(folder, "tiny").text)
+    assert said in card
+    assert f"alignment of the target with the source, `length_ratio`: {LengthRatio.summary}" in card
+    assert "- `length_ratio_step`: 0.93" in card
+    assert "Monotonic Location Attention" in card
 
 
 def test_what_the_files_do_not_hold_is_left_out(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from hf_posenc import POSITION_ENCODINGS, PosEncConfig
+from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
 from hf_posenc.pictures.score_figures import bleu_by_length
 from hf_posenc.pictures.style import save_figure
-from hf_posenc.results.tables import encodings_table, length_table, markdown, overview_table, text
+from hf_posenc.results.registries import alignments_table, encodings_table
+from hf_posenc.results.tables import length_table, markdown, overview_table, text
 
 EDGES = [(0, 25), (26, 50), (51, 75), (76, 100), (101, None)]
 SIZES = [14125, 11169, 2413, 318, 50]
@@ -258,3 +259,9 @@ def test_the_table_of_encodings_is_the_registrys() -> None:
     page = (Path(__file__).parent.parent / "docs" / "encodings.md").read_text(encoding="utf-8")
     printed = page.partition("<!-- python -m hf_posenc encodings -->\n")[2].partition("<!-- end -->")[0]
     assert printed == encodings_table(POSITION_ENCODINGS, PosEncConfig())
+
+
+def test_the_table_of_alignments_is_the_registrys() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "length.md").read_text(encoding="utf-8")
+    printed = page.partition("<!-- python -m hf_posenc alignments -->\n")[2].partition("<!-- end -->")[0]
+    assert printed == alignments_table(ALIGNMENTS)

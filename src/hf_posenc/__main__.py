@@ -1,10 +1,11 @@
 """The command line: translate sentences, make tables, figures and cards again, draw encodings and attention, or print
-the table of encodings.
+the tables of encodings and alignments.
 
     python -m hf_posenc translate FOLDER < sentences > translations
     python -m hf_posenc report RUN [--to OTHER]
     python -m hf_posenc card RUN SYSTEM > CARD.md
     python -m hf_posenc encodings
+    python -m hf_posenc alignments
     python -m hf_posenc figures ENCODING [ENCODING ...] --to OTHER [knob=value ...]
     python -m hf_posenc figures --checkpoint FOLDER --to OTHER
     python -m hf_posenc attention FOLDER "sentence" --to OTHER
@@ -24,10 +25,10 @@ import torch
 import transformers
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_posenc import POSITION_ENCODINGS, PosEncConfig
+from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
 from hf_posenc.config.loading import register_encodings
 from hf_posenc.publish.card import model_card
-from hf_posenc.results.tables import encodings_table
+from hf_posenc.results.registries import alignments_table, encodings_table
 from hf_posenc.training.checkpoints import check_weights
 
 
@@ -45,6 +46,7 @@ def main() -> None:
     command.add_argument("system", help="the system's name")
     command.add_argument("--repository", help="the repository that the card's examples load")
     commands.add_parser("encodings", help="print the registered encodings as a Markdown table")
+    commands.add_parser("alignments", help="print the registered alignments as a Markdown table")
     add_drawing(commands)
     command = commands.add_parser("explorer", help="a page in the browser: see encodings, translate, compare")
     command.add_argument("run", type=Path, nargs="?", help="a run's folder (default: none, and untrained models)")
@@ -54,6 +56,7 @@ def main() -> None:
         parser.error(f"unrecognized arguments: {' '.join(strange)}")
     options.words = words
     run = {
+        "alignments": alignments,
         "attention": attention,
         "card": card,
         "encodings": encodings,
@@ -122,6 +125,10 @@ def attention(options: argparse.Namespace) -> None:
         model, tokenizer, options.sentence, options.to, layer=options.layer, formats=options.formats
     ):
         print(line, flush=True)
+
+
+def alignments(options: argparse.Namespace) -> None:
+    print(alignments_table(ALIGNMENTS), end="")
 
 
 def encodings(options: argparse.Namespace) -> None:

@@ -19,7 +19,7 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 from ..config.settings import DataSettings, ScoreSettings, test_sets
 from ..metrics.length_buckets.scorers import SCORERS
 from ..modeling.alignments import alignment_named
-from ..modeling.configuration_posenc import SIDES, PosEncConfig
+from ..modeling.configuration_posenc import SIDES, PosEncConfig, knob_fields
 from ..modeling.positions import POSITION_ENCODINGS, parts_of
 from ..modeling.references import Reference
 from ..results.tables import SCORES, length_table, markdown
@@ -59,9 +59,11 @@ def model_card(run_folder: Path, system: str, repository: str | None = None) -> 
     named = {side: parts_of(run.config[field]) for side, field in SIDES.items() if field in run.config}
     sides = {side: names for side, names in named.items() if side != "cross" or acting(names)}
     used = {name: POSITION_ENCODINGS[name] for names in sides.values() for name in names}
+    alignment = alignment_named(run.config.get("alignment_type", PosEncConfig.alignment_type))
     model = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[CONFIG_MAPPING[run.config["model_type"]]]
-    modules = dict.fromkeys([model.__module__, *(entry.encoding.__module__ for entry in used.values())])
-    references = dict.fromkeys([*model.references, *(one for entry in used.values() for one in entry.references)])
+    code = [model, *(entry.encoding for entry in used.values()), alignment]
+    modules = dict.fromkeys(one.__module__ for one in code)
+    references = dict.fromkeys(one for part in (model, *used.values(), alignment) for one in part.references)
     return ModelCard.from_template(
         metadata(run, list(used), repository),
         template_path=str(TEMPLATE),
@@ -70,7 +72,8 @@ def model_card(run_folder: Path, system: str, repository: str | None = None) -> 
         architecture=model.summary.rstrip("."),
         sides={side: "+".join(names) for side, names in sides.items()},
         encodings=used,
-        reads_lengths=alignment_named(run.config.get("alignment_type", PosEncConfig.alignment_type)).reads_lengths,
+        alignment=alignment,
+        knobs={name: run.config[name] for name in knob_fields() if run.config.get(name) is not None},
         own_modules=[module for module in modules if module.partition(".")[0] != __package__.partition(".")[0]],
         train=arguments_with_defaults(run.settings["train"]),
         chosen=yaml.safe_dump({part: run.settings[part] for part in ("model", "train")}, sort_keys=False).strip(),

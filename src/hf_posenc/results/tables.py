@@ -12,10 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.position import HOOKS
-from ..modeling.positions import PositionEncodingEntry
-
 Group = Mapping[str, Any]
 Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
 TrainingLimits = Mapping[str, int | None]
@@ -278,17 +274,3 @@ def checked_limits(results: Results, training_limits: TrainingLimits) -> dict[st
         if limit is not None and limit <= 0:
             raise ValueError(f"a training limit must be positive; {system!r} has {limit}; write None for no limit")
     return {system: training_limits[system] for system in results}
-
-
-def encodings_table(entries: Mapping[str, PositionEncodingEntry], config: PosEncConfig) -> str:
-    """The registry as a Markdown table: what each encoding is, the hooks it answers, the laws it obeys, its knobs."""
-    rows = []
-    for name, entry in entries.items():
-        made = entry(config, config.side("encoder"))
-        hooks = [f"`{hook}`" for hook in HOOKS if getattr(made, hook) is not None]
-        knobs = [f"`{knob.name}` {knob.default}" for knob in entry.knobs]
-        longest = f"`{entry.longest}`" if entry.longest else "any"
-        invariant = "yes" if entry.shift_invariant else "no"
-        rows.append([f"`{name}`", entry.summary, ", ".join(hooks) or "-", invariant, longest, ", ".join(knobs) or "-"])
-    headers = ["encoding", "what it is", "hooks", "shift-invariant", "longest", "knobs"]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [headers, ["---"] * len(headers), *rows]) + "\n"
