@@ -14,6 +14,7 @@ import datasets
 import pytest
 import torch
 import yaml
+from conftest import ALIGNED
 from test_experiment import TINY as SETTINGS
 
 from hf_posenc import POSITION_ENCODINGS
@@ -72,14 +73,14 @@ def test_a_training_step_is_compared(benchmark, padding):
 
 def test_a_decoding_step_is_compared_for_all_by_default(benchmark):
     report, readme = benchmark("decoding_step", "--sizes", "2x3")
-    check(report, readme, [*POSITION_ENCODINGS, "rnn_nmt"], [(2, 3)])
+    check(report, readme, [*POSITION_ENCODINGS, *ALIGNED, "rnn_nmt"], [(2, 3)])
 
 
 def test_a_decoding_step_leaves_the_cache_as_it_was(benchmark):
     """Or the steps of later rounds would follow a longer prefix than the table says."""
     ratios, decoding_step = importlib.import_module("ratios"), importlib.import_module("decoding_step")
     options = ratios.parse(ratios.parser(None, encodings=[], sizes=[], rounds=1), TINY)
-    for name in ("relative", "lstm", "rnn_nmt"):
+    for name in ("relative", "lstm", *ALIGNED, "rnn_nmt"):
         step = decoding_step.DecodingStep(name, (2, 3), options)
         expected = step.logits()
         step.undo()
