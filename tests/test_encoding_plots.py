@@ -25,8 +25,10 @@ from hf_posenc import (
     register_position_encoding,
 )
 from hf_posenc.__main__ import main
+from hf_posenc.modeling.position import HIDDEN
 from hf_posenc.pictures.attention_figures import attention_figures
 from hf_posenc.pictures.attention_maps import attention_maps
+from hf_posenc.pictures.distance_figures import score_figure
 from hf_posenc.pictures.drawn_files import draw
 from hf_posenc.pictures.encoding_figures import figures
 from hf_posenc.pictures.encoding_values import wavelengths
@@ -520,3 +522,18 @@ def test_untrained_figures_leave_chance_as_it_was() -> None:
     dict(figures(new_subjects("gru", {"d_model": 8}, "encoder", EXTENT)))
     assert torch.rand(1) == expected
     assert tiny_model("gru") is not None
+
+
+def test_what_a_score_hides_is_shaded_and_leaves_the_axis_to_what_is_seen() -> None:
+    distances, scores = np.arange(-4, 5), np.full((1, 3, 2, 9), HIDDEN)
+    scores[..., 2:7] = np.linspace(-1, 1, 5)
+    (axes,) = score_figure(scores, distances, title="near").axes
+    low, high = axes.get_ylim()
+    assert -1.5 < low < -1 and 1 < high < 1.5
+    (line,) = [line for line in axes.lines if line.get_label() == "every head"]
+    assert np.isnan(line.get_ydata()).tolist() == [True] * 2 + [False] * 5 + [True] * 2
+    (shade,) = [one for one in axes.collections if one.get_label() == "not seen"]
+    covered = sorted({x for path in shade.get_paths() for x in path.vertices[:, 0]})
+    assert covered[0] == -4 and covered[-1] == 4 and not [x for x in covered if -3 < x < 3]
+    (plain,) = score_figure(np.zeros((1, 3, 2, 9)), distances, title="all").axes
+    assert not [one for one in plain.collections if one.get_label() == "not seen"]

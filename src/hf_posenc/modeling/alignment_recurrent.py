@@ -24,11 +24,10 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .alignment import Alignment, mean_step, source_ends, source_padding
-from .position import Knob, Place, angle_dtype
+from .position import HIDDEN, Knob, Place, angle_dtype
 from .references import Reference
 
 HEADS, HEAD_WIDTH = 4, 32
-HIDDEN = -1e4  # added to the scores of padding
 
 
 class RecurrentAlignment(Alignment):

@@ -42,6 +42,9 @@ from torch.utils._pytree import tree_map_only
 from .cache import Memory
 from .masks import num_visible
 
+# Added to a score it leaves no weight in any precision; and a row of nothing else is still no row of infinities.
+HIDDEN = -1e4
+
 # The hooks that act on what a model computes; `training_positions` and `prepare` only say from what.
 HOOKS = ("embed", "rotate_queries", "rotate_keys", "score_bias", "value_bias")
 

@@ -11,11 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .position import Knob, Place, PositionEncoding
+from .position import HIDDEN, Knob, Place, PositionEncoding
 from .references import Reference
-
-# Added to a score it leaves no weight in any precision, and a row of nothing else is still no row of infinities.
-HIDDEN = -1e4
 
 
 class Window(PositionEncoding):

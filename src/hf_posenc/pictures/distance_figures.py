@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
+from ..modeling.position import HIDDEN
 from .style import (
     AMOUNTS,
     COLOURS,
@@ -56,8 +57,14 @@ def score_figure(scores_LNHS: np.ndarray, distances: np.ndarray, *, title: str) 
 
 def draw_scores(axes: Axes, scores_NHS: np.ndarray, distances: np.ndarray) -> None:
     """One panel. A score that no query changes is a line for each head; one that heads share is the mean over the
-    queries, their spread, and a few of them; else a line for each head, of the first query."""
+    queries, their spread, and a few of them; else a line for each head, of the first query. What a score hides is
+    shaded, for no axis could show both."""
     same_queries, same_heads = alike(scores_NHS), alike(scores_NHS.swapaxes(0, 1))
+    hidden_NHS = scores_NHS < HIDDEN / 2
+    if hidden_NHS.any():
+        scores_NHS, nowhere = np.where(hidden_NHS, np.nan, scores_NHS), hidden_NHS.all((0, 1))
+        shade: dict[str, Any] = {"color": "#e4e4e4", "linewidth": 0, "transform": axes.get_xaxis_transform()}
+        axes.fill_between(distances, 0, 1, where=nowhere, label="not seen", **shade)
     if same_heads and not same_queries:
         mean_S, spread_S = scores_NHS[:, 0].mean(0), scores_NHS[:, 0].std(0)
         band = f"mean and deviation of {len(scores_NHS)}"
