@@ -160,7 +160,8 @@ def test_the_size_of_a_batch_changes_nothing_and_is_bounded_by_length(kind, monk
 
     measure_batch = diagnostics.measure_batch
     monkeypatch.setattr(diagnostics, "measure_batch", spy)
-    monkeypatch.setattr(diagnostics, "MOST_WEIGHTS", 150)
+    heads = 1 if kind == "rnn_nmt" else 2 * 2 + 2 * 3 * 4  # of tiny_config
+    monkeypatch.setattr(diagnostics, "MOST_WEIGHTS", 150 * heads)
     found = [diagnosed(model_of(kind), batch_size=size) for size in (4, 1)]
     assert sum(pairs for pairs, _ in sizes) == 2 * len(LENGTHS)
     assert max(pairs for pairs, _ in sizes) == 4

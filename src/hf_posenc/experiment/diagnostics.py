@@ -48,8 +48,8 @@ from .attention_entropy import entropy_by_group, summed_entropies
 from .evaluation import test_set_hash
 from .place_diagnostics import decode_by_length, lengths_of, token_ids
 
-# Query-key pairs of one head in a batch; 6 + 6 layers of 8 heads then hold 150 MB of weights in float32.
-MOST_WEIGHTS = 2**18
+# Weights of all heads in a batch: 150 MB in float32.
+MOST_WEIGHTS = 150_000_000 // 4
 
 
 class Sentence(NamedTuple):
@@ -150,16 +150,25 @@ def measure_pairs(
 ) -> list[Sentence]:
     """Every pair of token ids measured, in their order; the longest first, so that what is too long fails at once.
     `shown` are the options of the bar."""
-    longest = np.maximum(lengths_of(sources), lengths_of(targets))
+    longest, heads = np.maximum(lengths_of(sources), lengths_of(targets)), number_of_heads(model.config)
     order, found = np.argsort(-longest, kind="stable"), dict[int, Sentence]()
     with looked_at(model), torch.no_grad(), tqdm(total=len(order), unit="pair", leave=False, **shown) as done:
         while (first := len(found)) < len(order):
-            most = max(1, min(batch_size, MOST_WEIGHTS // int(longest[order[first]]) ** 2))
+            most = max(1, min(batch_size, MOST_WEIGHTS // (heads * int(longest[order[first]]) ** 2)))
             rows = order[first : first + most].tolist()
             both = ([side[row] for row in rows] for side in (sources, targets))
             found |= zip(rows, measure_batch(model, *both, use_cache=use_cache), strict=True)
             done.update(len(rows))
     return [found[row] for row in range(len(order))]
+
+
+def number_of_heads(config: Any) -> int:
+    """Of all attentions of all layers; RNN-NMT has one attention of one head."""
+    encoder, decoder = (
+        getattr(config, f"{side}_layers") * getattr(config, f"{side}_attention_heads", 0)
+        for side in ("encoder", "decoder")
+    )
+    return max(1, encoder + 2 * decoder)
 
 
 def measure_batch(
