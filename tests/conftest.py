@@ -160,3 +160,13 @@ def padded(rows: list[Tensor], side: str) -> tuple[Tensor, Tensor]:
         place = slice(longest - len(row), None) if side == "left" else slice(None, len(row))
         ids[i, place], mask[i, place] = row, 1
     return ids, mask
+
+
+@pytest.fixture
+def source() -> Tensor:
+    return sentences(3, 6, seed=1)
+
+
+@pytest.fixture
+def target() -> Tensor:
+    return sentences(3, 9, seed=2)

@@ -48,16 +48,6 @@ def aligned(request) -> str:
     return request.param
 
 
-@pytest.fixture
-def source() -> Tensor:
-    return sentences(3, 6, seed=1)
-
-
-@pytest.fixture
-def target() -> Tensor:
-    return sentences(3, 9, seed=2)
-
-
 # Laws
 
 

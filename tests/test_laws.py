@@ -58,16 +58,6 @@ def decode(
     return torch.cat(logits, dim=1)
 
 
-@pytest.fixture
-def source() -> Tensor:
-    return sentences(3, 6, seed=1)
-
-
-@pytest.fixture
-def target() -> Tensor:
-    return sentences(3, 9, seed=2)
-
-
 # Caching
 
 

@@ -7,6 +7,7 @@ from .alignment import Alignment
 from .alignment_length_ratio import LengthRatio
 from .alignment_recurrent import RecurrentAlignment
 from .nearest import nearest
+from .registration import check_registration
 
 ALIGNMENTS: dict[str, type[Alignment]] = {
     "none": Alignment,
@@ -22,16 +23,7 @@ def register_alignment(name: str, alignment: type[Alignment]) -> None:
     encoding's does. Raises a ValueError for a name that is taken or not lower-case letters, digits and underscores, and
     a TypeError for a class that does not inherit Alignment and nothing else.
     """
-    if not (name.isidentifier() and name == name.lower()):
-        raise ValueError(f"An alignment's name is made of lower-case letters, digits and underscores, not {name!r}.")
-    if alignment.__bases__ != (Alignment,):
-        raise TypeError(
-            f"An alignment inherits Alignment and nothing else, but {alignment.__name__} inherits "
-            f"{', '.join(base.__name__ for base in alignment.__bases__)}; derive it from hf_posenc.Alignment."
-        )
-    taken = ALIGNMENTS.get(name, alignment)
-    if (taken.__module__, taken.__qualname__) != (alignment.__module__, alignment.__qualname__):
-        raise ValueError(f"`{name}` is already the name of {taken.__name__}; choose another name.")
+    check_registration("alignment", name, alignment, Alignment, ALIGNMENTS.get(name))
     ALIGNMENTS[name] = alignment
 
 

@@ -19,6 +19,7 @@ from .position_relative import Relative
 from .position_rotary import Rotary
 from .position_sinusoidal import Sinusoidal
 from .position_window import Window
+from .registration import check_registration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,21 +107,9 @@ def register_position_encoding(name: str, encoding: type[PositionEncoding], **pr
     taken or not lower-case letters, digits and underscores, and a TypeError for a class that does not inherit
     PositionEncoding and nothing else, lacks a fact, or has the hooks of hf_posenc 0.1.
     """
-    if not (name.isidentifier() and name == name.lower()):
-        raise ValueError(f"An encoding's name is made of lower-case letters, digits and underscores, not {name!r}.")
-    if encoding.__bases__ != (PositionEncoding,):
-        raise TypeError(
-            f"An encoding inherits PositionEncoding and nothing else, but {encoding.__name__} inherits "
-            f"{', '.join(base.__name__ for base in encoding.__bases__)}; derive it from hf_posenc.PositionEncoding."
-        )
-    refuse_old_hooks(encoding)
     taken = POSITION_ENCODINGS.get(name)
-    same = taken is not None and (taken.encoding.__module__, taken.encoding.__qualname__) == (
-        encoding.__module__,
-        encoding.__qualname__,
-    )
-    if taken is not None and not same:
-        raise ValueError(f"`{name}` is already the name of {taken.encoding.__name__}; choose another name.")
+    check_registration("encoding", name, encoding, PositionEncoding, None if taken is None else taken.encoding)
+    refuse_old_hooks(encoding)
     POSITION_ENCODINGS[name] = entry(encoding, **preset)
 
 
