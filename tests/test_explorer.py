@@ -398,10 +398,11 @@ def test_a_figure_is_of_the_test_set_that_is_chosen(tmp_path: Path):
     run = Run(tmp_path)
     assert scored_on(run) == list(names)
     kinds = ["loss", "bleu-by-length", "gain-by-length", "parameters", "loss-by-position", "attention-distance"]
+    kinds += ["attention-entropy", "place", "end-forbidden"]
     for name in names:
         made = run_figures(run, name)
         assert list(made) == kinds
-        assert [one.test_set for one in made.values()] == [None, *[name] * 5]
+        assert [one.test_set for one in made.values()] == [None, *[name] * (len(kinds) - 1)]
 
 
 def test_a_folder_without_results_or_models(tmp_path: Path):
