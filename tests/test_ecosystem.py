@@ -22,7 +22,7 @@ from hf_posenc.modeling.recurrence import has_lstm
 SYSTEMS = [*REGISTERED, "sinusoidal+relative", "gru+relative", "relative to none", *ALIGNED, "rnn_nmt"]
 RECURRENT = [name for name in SYSTEMS if name == "rnn_nmt" or any(entry.has_state for entry in entries(name))]
 # Their alignment reads a target token by token, so that each length is a graph of its own.
-SCANNED = [name for name, alignment in ALIGNED.items() if alignment.remembers and alignment.follow is None]
+SCANNED = [name for name, alignment in ALIGNED.items() if alignment.follow is None]
 A_GRAPH_EACH = "every length is a graph of its own, since its alignment reads token by token"
 PARALLEL = [name for name in SYSTEMS if name not in RECURRENT]
 EXACT = {"rtol": 1e-9, "atol": 1e-9}

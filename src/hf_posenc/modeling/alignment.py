@@ -30,14 +30,12 @@ from .position import Knob, Place
 class Alignment(nn.Module):
     """The base of every alignment and, as it stands, `none`: target position t counts as place t of the source.
 
-    Its facts are class attributes. `summary`: one sentence. `remembers`: cached decoding keeps something for it in
-    `at.memory`. `reads_lengths`: a pass over a whole target uses its length, which decoding cannot know; so the losses
-    and perplexities of such a pass are those of a model that is told how long the translation is. `knobs`: its config
-    fields. `formula`: in the code's own symbols. `references`.
+    Its facts are class attributes. `summary`: one sentence. `reads_lengths`: a pass over a whole target uses its
+    length, which decoding cannot know; so the losses and perplexities of such a pass are those of a model that is told
+    how long the translation is. `knobs`: its config fields. `formula`: in the code's own symbols. `references`.
     """
 
     summary = "No alignment: a target position counts as the place in the source with the same number."
-    remembers = False
     reads_lengths = False
     knobs: tuple[Knob, ...] = ()
     formula = "g_t = t"
@@ -108,6 +106,20 @@ def mean_step(source_lengths: Iterable[int], target_lengths: Iterable[int]) -> f
     """Source tokens for a target token: all sources' over all targets', the first of each left out."""
     source, target = (sum(lengths) - len(lengths) for lengths in (list(source_lengths), list(target_lengths)))
     return round(source / target, 4) if source > 0 and target > 0 else 1.0
+
+
+def places_of(alignment: Alignment, x_BTD: Tensor, memory_BSD: Tensor, at: Place, *, given_BT: Tensor | None) -> Tensor:
+    """The places of the new tokens (B or 1, T): the given ones, if they fit, or else the alignment's."""
+    num_new = x_BTD.shape[1]
+    if given_BT is not None:
+        check_places(given_BT, num_new, at)
+        return given_BT
+    if alignment.follow is not None and at.memory is not None and num_new > 1:
+        raise ValueError(
+            "With an alignment that follows the attention a decoder reads one token at a time into a cache, but it "
+            f"was given {num_new}; call the whole model, which sees to that, or give cross_position_ids."
+        )
+    return alignment("places", x_BTD, memory_BSD, at)
 
 
 def check_places(places_BT: Tensor, num_tokens: int, at: Place) -> None:

@@ -33,7 +33,6 @@ class LengthRatio(Alignment):
     """No parameters; defined at every length. Remembers the next token's place."""
 
     summary = "Even steps through the source, with noise in training; in decoding it follows the attention's centre."
-    remembers = True
     reads_lengths = True
     knobs = (
         Knob("length_ratio_step", 1.0, "source tokens for a target token, above 0", lambda value: value > 0),

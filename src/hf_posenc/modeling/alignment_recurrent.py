@@ -34,7 +34,6 @@ class RecurrentAlignment(Alignment):
     """An LSTM of `recurrent_hidden_size`, and what it reads the source with. Remembers its state and the place."""
 
     summary = "A small LSTM reads target and source token by token and learns how far to go on."
-    remembers = True
     knobs = (
         Knob("recurrent_hidden_size", 256, "a whole number of units, 1 or more", lambda value: value >= 1),
         Knob("recurrent_reach", 16, "a whole number of source tokens, 1 or more", lambda value: value >= 1),
@@ -61,7 +60,8 @@ class RecurrentAlignment(Alignment):
         self.beta = nn.Parameter(torch.empty(HEADS, 2 * self.reach + 1))
         self.v_proj = nn.Linear(config.d_model, HEADS * HEAD_WIDTH)
         self.cell = nn.LSTMCell(config.d_model + HEADS * HEAD_WIDTH, width)
-        self.step = nn.Linear(width, 1)
+        # No Linear, which quantisation would round, and bitsandbytes cannot pack with a single row.
+        self.step_weight, self.step_bias = nn.Parameter(torch.empty(1, width)), nn.Parameter(torch.empty(1))
 
     @classmethod
     def measured(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, Any]:
@@ -73,8 +73,8 @@ class RecurrentAlignment(Alignment):
         bound = self.cell.hidden_size**-0.5
         for parameter in self.cell.parameters():
             init.uniform_(parameter, -bound, bound)
-        init.zeros_(self.step.weight)
-        init.constant_(self.step.bias, math.log(math.expm1(self.config.recurrent_step)))
+        init.zeros_(self.step_weight)
+        init.constant_(self.step_bias, math.log(math.expm1(self.config.recurrent_step)))
 
     def places(self, x_BTD: Tensor, memory_BSD: Tensor, at: Place) -> Tensor:
         with torch.autocast(x_BTD.device.type, enabled=False):  # half precision counts places badly
@@ -96,7 +96,8 @@ class RecurrentAlignment(Alignment):
             place_B1, h_BN, c_BN = state_BM.split((1, width, width), dim=1)
             read_BN = self.read(v_BSN, keys_BS - place_B1, hidden_BS)
             h_BN, c_BN = self.cell(torch.cat((x_BD, read_BN), 1), (h_BN.to(x_BD.dtype), c_BN.to(x_BD.dtype)))
-            place_B1 = (place_B1 + nn.functional.softplus(self.step(h_BN))).clamp(max=furthest_B1)
+            step_B1 = nn.functional.softplus(nn.functional.linear(h_BN, self.step_weight, self.step_bias))
+            place_B1 = (place_B1 + step_B1).clamp(max=furthest_B1)
             new_BM = torch.cat((place_B1, h_BN.to(wide), c_BN.to(wide)), 1)
             state_BM = new_BM if at.tokens_BT is None else torch.where(at.tokens_BT[:, token, None], new_BM, state_BM)
             states.append(state_BM)

@@ -172,7 +172,7 @@ class PosEncConfig(SharedConfig):
             raise ValueError(
                 f"An alignment gives places to the position encodings of the cross-attention, but alignment_type="
                 f"{self.alignment_type!r} with cross_position_encoding_type={self.cross_position_encoding_type!r} has "
-                "nobody to ask it; choose one of them, such as 'relative+window', or leave the alignment out."
+                "nobody to ask it; choose an encoding there, such as 'rotary+window', or leave the alignment out."
             )
 
     def seen_by(self, side: Side) -> "PosEncConfig":

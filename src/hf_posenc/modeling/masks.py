@@ -60,14 +60,16 @@ def tokens_of(tokens_BT: Tensor | None, input_ids: Tensor | None, config: Any) -
     return (input_ids != config.pad_token_id) | first_T
 
 
-def mask_until(attention_mask: Any, token: int, num_new: int) -> Any:
-    """A decoder's mask as it is for one of its new tokens, when the later ones are not there yet."""
+def mask_until(attention_mask: Any, token: int, num_new: int, keeps_size: bool) -> Any:
+    """A decoder's mask as it is for one of its new tokens, when the later ones are not there yet. A 4-D mask has a
+    column for each key: all of them from the beginning where the cache keeps its size."""
     if not isinstance(attention_mask, Tensor):
         return attention_mask
     later = num_new - token - 1
+    until = attention_mask.shape[-1] - later
     if attention_mask.ndim == 2:
-        return attention_mask[:, : attention_mask.shape[1] - later]
-    return attention_mask[:, :, token : token + 1]
+        return attention_mask[:, :until]
+    return attention_mask[:, :, token : token + 1, : None if keeps_size else until]
 
 
 def check_source(attention_mask: Any) -> None:

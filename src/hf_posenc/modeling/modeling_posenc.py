@@ -22,7 +22,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .alignment import Alignment, check_places, refuse_places
+from .alignment import Alignment, places_of, refuse_places
 from .alignments import build_alignment
 from .attention import Attention
 from .cache import Memory, cached_tokens, memory_of, source_positions
@@ -288,7 +288,8 @@ class PosEncDecoder(PosEncStack):
                 past_key_values=past_key_values,
                 **kwargs,
             )
-            weights += [p_BHTS] if cross_at.watched else []
+            if cross_at.watched:
+                weights.append(p_BHTS)
         if cross_at.watched:
             self.alignment("follow", weights, cross_at)
         return BaseModelOutputWithPastAndCrossAttentions(
@@ -316,10 +317,7 @@ class PosEncDecoder(PosEncStack):
             refuse_places(places_BT)
             return at
         at = replace(at, keys_BS=source_positions(source_ids, mask, memory_BSD, past_key_values), mask=mask)
-        if places_BT is None:
-            places_BT = self.alignment("places", x_BTD, memory_BSD, at)
-        else:
-            check_places(places_BT, x_BTD.shape[1], at)
+        places_BT = places_of(self.alignment, x_BTD, memory_BSD, at, given_BT=places_BT)
         watched = self.alignment.follow is not None and at.memory is not None
         return self.cross_positions.prepare(x_BTD, replace(at, queries_BQ=places_BT, watched=watched))
 
@@ -354,8 +352,10 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
         unmasked tokens before it. A `decoder_attention_mask` covers the cached tokens as well as the new ones. Given
         `cross_position_ids` (B, T), the places in the source of the target's tokens, stand for those of the alignment.
         Where that follows the attention, it does so with a cache or with `follow_alignment`, and is told how long the
-        target is without them.
+        target is without them. No cache is made in training unless `use_cache` asks for one.
         """
+        if use_cache is None:
+            use_cache = self.config.use_cache and not self.training
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids,

@@ -55,6 +55,14 @@ class SharedPreTrainedModel(PreTrainedModel):
         return dict(self._tied_weights_keys or {})
 
 
+def the_given(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+    """Whichever of a stack's two inputs is there; a ValueError unless it is one."""
+    given = input_ids if inputs_embeds is None else inputs_embeds
+    if given is None or (input_ids is not None and inputs_embeds is not None):
+        raise ValueError("Exactly one of input_ids and inputs_embeds must be given to each stack; give one of them.")
+    return given
+
+
 # Its subclasses call post_init when they are whole, and differ in their vocabulary. trf-ignore: TRF013
 class Stack(SharedPreTrainedModel):
     """One side, encoder or decoder: its embedded tokens, to begin with."""
@@ -67,10 +75,7 @@ class Stack(SharedPreTrainedModel):
 
     def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         """Dropout of the scaled token embeddings (B, T, D)."""
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError(
-                "Exactly one of input_ids and inputs_embeds must be given to each stack; give one of them."
-            )
+        the_given(input_ids, inputs_embeds)
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
         return self.dropout(inputs_embeds * self.embed_scale)

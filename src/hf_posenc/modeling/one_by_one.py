@@ -8,24 +8,37 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
-from .masks import mask_until
-
-PER_TOKEN = ("input_ids", "inputs_embeds", "position_ids")
+from .cache import cached_tokens
+from .masks import mask_until, positions_of
+from .modeling_shared import the_given
 
 
 def read_one_by_one(
-    decoder: Any, *, attention_mask: Any, use_cache: bool | None, past_key_values: Any, **inputs: Any
+    decoder: Any,
+    *,
+    input_ids: Tensor | None,
+    inputs_embeds: Tensor | None,
+    attention_mask: Any,
+    position_ids: Tensor | None,
+    use_cache: bool | None,
+    past_key_values: Any,
+    **inputs: Any,
 ) -> BaseModelOutputWithPastAndCrossAttentions:
-    """What the decoder makes of its `inputs`, as from one forward; with a cache if one is given or wanted."""
-    given = {name: inputs.pop(name) for name in PER_TOKEN if inputs.get(name) is not None}
-    num_new, cached = max(tokens.shape[1] for tokens in given.values()), use_cache or past_key_values is not None
+    """What the decoder makes of its inputs, as from one forward; with a cache if one is given or wanted."""
+    tokens = the_given(input_ids, inputs_embeds)
+    num_new, wants_cache = tokens.shape[1], use_cache or past_key_values is not None
+    if position_ids is None:  # of all the tokens, since a 4-D mask says nothing of those in the cache
+        start = cached_tokens(None if past_key_values is None else past_key_values.self_attention_cache)
+        position_ids = positions_of(attention_mask, num_new, start, tokens.device)
+    keeps_size = past_key_values is not None and past_key_values.is_compileable
+    per_token = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "position_ids": position_ids}
     steps = []
     for token in range(num_new):
-        new = {name: tokens[:, token : token + 1] for name, tokens in given.items()}
-        new["attention_mask"] = mask_until(attention_mask, token, num_new)
+        new = {name: given if given is None else given[:, token : token + 1] for name, given in per_token.items()}
+        new["attention_mask"] = mask_until(attention_mask, token, num_new, keeps_size)
         steps.append(decoder(**new, use_cache=True, past_key_values=past_key_values, **inputs))
         past_key_values = steps[-1].past_key_values
-    return joined(steps, past_key_values if cached else None)
+    return joined(steps, past_key_values if wants_cache else None)
 
 
 def joined(steps: list[Any], past_key_values: Any) -> BaseModelOutputWithPastAndCrossAttentions:
