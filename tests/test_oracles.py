@@ -9,10 +9,12 @@ import torch
 from conftest import Remembered, sentences, tiny_config, tiny_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoModelForSeq2SeqLM, LlamaConfig, MarianConfig, MarianModel
+from transformers import AutoModelForSeq2SeqLM, LlamaConfig, MarianConfig, MarianModel, T5Config
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 from transformers.models.phi.modeling_phi import PhiRotaryEmbedding
+from transformers.models.t5.modeling_t5 import T5Attention
 
 from hf_posenc import Place, PosEncConfig, PosEncModel, sinusoids
 from hf_posenc.modeling.attention import Attention
@@ -200,6 +202,7 @@ def test_rotary_turns_neighbouring_channels_by_the_formulas_angle(at):
 
 # Relative: the paper's equations as a double loop
 
+INTERPOLATED = ["relative", "relative_key", "relative_sinusoidal", "t5"]
 RELATIVE = {"relative": (True, True), "relative_key": (True, False), "relative_sinusoidal": (False, True)}
 
 
@@ -271,8 +274,8 @@ def test_relative_is_the_double_loop_in_values_and_gradients(name, back_end, cau
     assert not any(gradient[0].any() for gradient in mine[3:]), "a layer's table is its own"
 
 
-@pytest.mark.parametrize("name", RELATIVE)
-def test_relative_between_two_tokens_is_the_mean_of_both_weighted_by_nearness(name):
+@pytest.mark.parametrize("name", INTERPOLATED)
+def test_what_is_looked_up_between_two_tokens_is_the_mean_of_both_weighted_by_nearness(name):
     """Of scores and values: a place of 2.3 is seven tenths of what position 2 is, and three of what 3 is."""
     torch.manual_seed(0)
     config = tiny_config(name, cross_position_encoding_type=name)
@@ -648,3 +651,97 @@ def test_what_is_loaded_is_not_drawn_again(where, initializer, missing, tmp_path
         name for name in saved if name not in kept
     ]
     assert all(p.isfinite().all() and p.abs().max() < 5 for p in loaded.values())
+
+
+# T5
+
+
+@pytest.mark.oracle("t5")
+@pytest.mark.parametrize("causal", [False, True], ids=["encoder", "decoder"])
+@pytest.mark.parametrize(("buckets", "furthest"), [(32, 128), (32, 256), (64, 128), (4, 3), (12, 40)])
+def test_t5_is_transformers_t5_at_every_distance(buckets, furthest, causal):
+    """600 tokens: beyond the last bucket's edge, from its first token to its last and back."""
+    config = tiny_config("t5", t5_buckets=buckets, t5_max_distance=furthest)
+    positions = build_position_encodings(config, config.side("decoder" if causal else "encoder")).double()
+    fields = {"relative_attention_num_buckets": buckets, "relative_attention_max_distance": furthest, "num_heads": 2}
+    theirs = T5Attention(T5Config(**fields, is_decoder=causal), has_relative_attention_bias=True)
+    oracle = theirs.relative_attention_bias = nn.Embedding(buckets, 4 if causal else 2).double()
+    with torch.no_grad():
+        positions[0].table.copy_(oracle.weight)
+    x, at = torch.zeros(1, 600, 16, dtype=torch.float64), torch.arange(600)[None] + 5
+    ours, expected = positions.score_bias(x, x, positions.prepare(x, Place(at, at))), theirs.compute_bias(600, 600)
+    weight = torch.randn(600, 600, dtype=torch.float64)
+    if causal:
+        weight = weight.tril()
+    torch.testing.assert_close(ours * weight, expected * weight, **EXACT)
+    (ours * weight).sum().backward()
+    (expected * weight).sum().backward()
+    torch.testing.assert_close(positions[0].table.grad, oracle.weight.grad, **EXACT)
+
+
+def test_a_t5_whose_wide_buckets_begin_behind_their_end_is_refused():
+    with pytest.raises(ValueError, match=r"t5_max_distance must be above t5_buckets / 2.* 16 and 32; raise"):
+        PosEncConfig(position_encoding_type="t5", t5_max_distance=16)
+
+
+# What adds numbers to scores: against its formula, pair by pair
+
+
+BIASED = torch.tensor([[0, 1, 2, 3, 4, 5, 9], [3, 4, 5, 6, 7, 8, 40]])
+
+
+def assert_bias(name: str, side: str, formula, **changes) -> None:
+    """What is added to the score of each pair that the side may see is `formula(encoding)(h, i, j)`, head and positions
+    counted from 0; and so are the gradients of the encoding's parameters."""
+    torch.manual_seed(0)
+    config = tiny_config(name, **changes)
+    positions = build_position_encodings(config, config.side(side)).double()
+    for parameter in positions.parameters():
+        nn.init.normal_(parameter)
+    heads = config.side(side).heads
+    q, k = (torch.randn(2, heads, 7, 16 // heads, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    x, causal = torch.zeros(2, 7, 16, dtype=torch.float64), side == "decoder"
+    ours = positions.score_bias(q, k, positions.prepare(x, Place(BIASED, BIASED, is_causal=causal)))
+    pair = formula(positions[0])
+    seen = torch.ones(7, 7).tril().bool() if causal else torch.ones(7, 7).bool()
+    rows = [
+        torch.as_tensor(pair(h, BIASED[b, i].item(), BIASED[b, j].item()), dtype=torch.float64)
+        if seen[i, j] else torch.zeros((), dtype=torch.float64)
+        for b in range(2) for h in range(heads) for i in range(7) for j in range(7)
+    ]  # fmt: skip
+    expected = torch.stack(rows).view(2, heads, 7, 7)
+    ours = ours.expand(2, heads, 7, 7) * seen
+    torch.testing.assert_close(ours, expected, **EXACT)
+    if parameters := list(positions.parameters()):
+        weight = torch.randn_like(ours)
+        mine, theirs = (torch.autograd.grad((one * weight).sum(), parameters) for one in (ours, expected))
+        torch.testing.assert_close(mine, theirs, **EXACT)
+        assert all(gradient.any() for gradient in mine)
+
+
+# ALiBi
+
+
+@pytest.mark.oracle("alibi", "alibi_symmetric")
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+@pytest.mark.parametrize("name", ["alibi", "alibi_symmetric"])
+def test_alibi_is_its_formula(name, side):
+    def formula(_):
+        heads = 2 if side == "encoder" else 4
+        past = [2 ** (-8 * h / heads) for h in range(1, heads + 1)]
+        future = past[::-1] if name == "alibi" else past
+        return lambda h, i, j: -(past[h] if j < i else future[h]) * abs(j - i)
+
+    assert_bias(name, side, formula)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 4, 6, 8, 12, 16])
+def test_a_decoders_alibi_is_blooms_for_any_number_of_heads(heads):
+    """Theirs is the price times the key's position: what that lacks is the same for a whole row of scores."""
+    config = tiny_config("alibi", d_model=48, decoder_attention_heads=heads)
+    positions, at = build_position_encodings(config, config.side("decoder")), torch.arange(9)[None]
+    x = torch.zeros(1, 9, 48, dtype=torch.float64)
+    ours = positions.score_bias(x, x, positions.prepare(x, Place(at, at, is_causal=True)))[0]
+    theirs = build_alibi_tensor(torch.ones(1, 9), heads, torch.float64).view(heads, 1, 9)
+    theirs = (theirs - theirs.transpose(1, 2)).tril()
+    torch.testing.assert_close(ours.tril(), theirs, rtol=1e-6, atol=1e-6)  # they have float32

@@ -235,6 +235,16 @@ def distance(pos_BQ: Tensor, pos_BS: Tensor) -> Tensor:
     return pos_BS[:, None, :] - pos_BQ[:, :, None]
 
 
+def between(distance: Tensor, dtype: torch.dtype) -> list[tuple[Tensor, Any]]:
+    """Distances in whole tokens with their shares, for whoever looks a distance up: where a place is between two
+    tokens, both share by nearness; else there is one, with a share of 1."""
+    if not distance.is_floating_point():
+        return [(distance, 1)]
+    lower = distance.floor()
+    share = (distance - lower).to(dtype)
+    return [(lower.long(), 1 - share), (lower.long() + 1, share)]
+
+
 def angle_dtype(x: Tensor) -> torch.dtype:
     """Angles grow with the position, so they are computed in float32 even for half precision, and in float64 for it."""
     return torch.promote_types(x.dtype, torch.float32)

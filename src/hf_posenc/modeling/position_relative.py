@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position import Knob, Place, PositionEncoding, angle_dtype
+from .position import Knob, Place, PositionEncoding, angle_dtype, between
 from .position_sinusoidal import sinusoids
 from .references import ROSENDAHL, Reference
 
@@ -68,12 +68,10 @@ class Relative(PositionEncoding):
     def prepare(self, x_BTD: Tensor, at: Place) -> tuple[list[tuple[Tensor, Any]], Tensor | None]:
         """The rows of the tables for every query and key with their shares (B, 1, Q, S), and the vectors, if they are
         fixed (R, K). Between tokens, two rows share by nearness; at a token there is one, with a share of 1."""
-        rows_B1QS = (at.distance_BQS.clamp(-self.clip, self.clip) + self.clip)[:, None]
-        shares: list[tuple[Tensor, Any]] = [(rows_B1QS, 1)]
-        if rows_B1QS.is_floating_point():
-            lower = rows_B1QS.floor()
-            upper, share = (lower + 1).clamp(max=2 * self.clip), (rows_B1QS - lower).to(x_BTD.dtype)
-            shares = [(lower.long(), 1 - share), (upper.long(), share)]
+        shares = [
+            (distance_B1QS.clamp(-self.clip, self.clip) + self.clip, share)
+            for distance_B1QS, share in between(at.distance_BQS[:, None], x_BTD.dtype)
+        ]
         if self.keys is not None:
             return shares, None
         distances = torch.arange(-self.clip, self.clip + 1, device=x_BTD.device)

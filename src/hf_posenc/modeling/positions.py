@@ -13,11 +13,13 @@ from typing import Any
 
 from .nearest import nearest
 from .position import HOOKS, Knob, PositionEncoding, PositionEncodings
+from .position_alibi import Alibi
 from .position_learned import Learned
 from .position_recurrent import Recurrent
 from .position_relative import Relative
 from .position_rotary import Rotary
 from .position_sinusoidal import Sinusoidal
+from .position_t5 import T5
 from .position_window import Window
 from .registration import check_registration
 
@@ -80,6 +82,9 @@ POSITION_ENCODINGS: dict[str, PositionEncodingEntry] = {
     "lstm": entry(Recurrent, **Recurrent.lstm),
     "gru": entry(Recurrent, **Recurrent.gru),
     "window": entry(Window),
+    "t5": entry(T5),
+    "alibi": entry(Alibi),
+    "alibi_symmetric": entry(Alibi, **Alibi.symmetric),
 }
 
 # How a hook of hf_posenc 0.1 is written now: its first line, and what it begins with.

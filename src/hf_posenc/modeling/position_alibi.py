@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ALiBi: every head pays for distance at a price of its own, and so each sees about as far, whatever the length.
+
+The prices are the paper's: 2^(-8h/H) for head h of H = 2^n; for other numbers of heads those of the next lower power
+of two, then every second one of the next higher.
+
+The paper's decoders see no future. Where attention goes both ways, `alibi` has a price for each direction, so that
+order can be told: the prices for the future are those for the past, given to the heads from the last to the first.
+Heads that see far to the left see little to the right, and the other way round; a single head sees both alike. The
+preset `alibi_symmetric` has one price for both in every head, as the author proposes for encoders: an encoder then
+cannot tell a sentence from its reversal.
+
+Departure from Press et al.: distances are multiplied by the prices, not positions, and in float32 at least.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .position import Place, PositionEncoding, angle_dtype
+from .references import Reference
+
+
+class Alibi(PositionEncoding):
+    """No parameters. Shift-invariant; defined at every length."""
+
+    summary = "Every head lowers scores in proportion to the distance, at prices of its own for past and future."
+    symmetric = {
+        "one_price": True,
+        "reversal_blind": True,
+        "summary": "Every head lowers scores in proportion to the distance, past and future alike.",
+        "formula": "score(i, j) = q_i . k_j / sqrt(K) - m_h |j - i|",
+    }
+    shift_invariant = True
+    formula = """
+        score(i, j) = q_i . k_j / sqrt(K) - m_h |j - i|, with m_(H+1-h) for j > i
+        m_h = 2^(-8h/H), h = 1..H
+    """
+    references = (
+        Reference(
+            "Press, Smith & Lewis",
+            "Train Short, Test Long: Attention with Linear Biases Enables Input Length Extrapolation",
+            "ICLR",
+            2022,
+            "https://arxiv.org/abs/2108.12409",
+        ),
+    )
+
+    def __init__(self, config: Any, side: Any, *, one_price: bool = False) -> None:
+        super().__init__(config, side)
+        self.past = prices(side.heads)
+        self.future = self.past if one_price else self.past[::-1]
+
+    def prepare(self, x_BTD: Tensor, at: Place) -> Tensor:
+        """What each head pays for every query and key (B, H, Q, S)."""
+        distance_B1QS = at.distance_BQS[:, None].to(angle_dtype(x_BTD))
+        past_H11, future_H11 = (distance_B1QS.new_tensor(m)[:, None, None] for m in (self.past, self.future))
+        cost_BHQS = torch.where(distance_B1QS < 0, past_H11, -future_H11) * distance_B1QS
+        return cost_BHQS.to(x_BTD.dtype)
+
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
+        return at.prepared
+
+
+def prices(heads: int) -> list[float]:
+    """m_h for each head."""
+    whole = 2 ** int(math.log2(heads))
+    if whole == heads:
+        return [2.0 ** (-8 * h / heads) for h in range(1, heads + 1)]
+    return prices(whole) + prices(2 * whole)[::2][: heads - whole]

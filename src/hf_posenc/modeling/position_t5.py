@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""T5: one trained number for each head and each bucket of distances; buckets are single near by and wide far away.
+
+Of the buckets that are for one direction the first half hold a distance each, and the others grow with its logarithm
+up to `t5_max_distance`, beyond which all share the last. Where attention goes both ways each direction has half of
+them, in the decoder the past has all. The table belongs to a stack, and all its layers read it.
+
+Departures from Raffel et al.: scores are divided by sqrt(K) here as in every encoding, where they leave that to the
+first weights of the queries; between two tokens, as in a cross-attention with an alignment, the buckets of both share
+by nearness. One row is never read: with 32 buckets both ways 31 are alive, for distance 0 has no future.
+"""
+
+import math
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from .position import Knob, Place, PositionEncoding, between
+from .references import Reference
+
+
+class T5(PositionEncoding):
+    """`t5_buckets` x heads parameters. Shift-invariant; defined at every length, and beyond `t5_max_distance` tokens it
+    tells only before from after."""
+
+    summary = "A trained number for each head and bucket of distances, wider the further away, added to scores."
+    shift_invariant = True
+    silent_at_zero = True
+    knobs = (
+        Knob("t5_buckets", 32, "a multiple of 4, 4 or more", lambda value: value >= 4 and value % 4 == 0),
+        Knob("t5_max_distance", 128, "a whole number of tokens, above t5_buckets / 2", lambda value: value >= 1),
+    )
+    formula = """
+        score(i, j) = q_i . k_j / sqrt(K) + B[h, bucket(j - i)]
+        bucket(d) = |d| if |d| < E else min(E + floor(E log(|d| / E) / log(max / E)), 2 E - 1), for d > 0 that + 2 E
+        E = buckets / 4; in the decoder E = buckets / 2, and bucket(d) = 0 for d > 0
+    """
+    references = (
+        Reference(
+            "Raffel et al.",
+            "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
+            "JMLR",
+            2020,
+            "https://arxiv.org/abs/1910.10683",
+        ),
+    )
+
+    def __init__(self, config: Any, side: Any) -> None:
+        super().__init__(config, side)
+        self.table = nn.Parameter(torch.empty(config.t5_buckets, side.heads))
+
+    @classmethod
+    def check(cls, config: Any, side: Any) -> None:
+        if config.t5_max_distance <= config.t5_buckets // 2:
+            raise ValueError(
+                f"t5_max_distance must be above t5_buckets / 2, where buckets begin to be wide, but they are "
+                f"{config.t5_max_distance} and {config.t5_buckets}; raise the one or lower the other."
+            )
+
+    def prepare(self, x_BTD: Tensor, at: Place) -> list[tuple[Tensor, Any]]:
+        """The bucket of every query and key with its share (B, Q, S)."""
+        return [(self.bucket(whole), share) for whole, share in between(at.distance_BQS, x_BTD.dtype)]
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        one_way = len(self.table) if self.side.is_causal else len(self.table) // 2
+        apart = (-distance).clamp(min=0) if self.side.is_causal else distance.abs()
+        exact = one_way // 2
+        growth = (apart.float() / exact).clamp(min=1).log() / math.log(self.config.t5_max_distance / exact)
+        wide = exact + (growth * (one_way - exact)).long()
+        bucket = torch.where(apart < exact, apart, wide.clamp(max=one_way - 1))
+        return bucket if self.side.is_causal else bucket + one_way * (distance > 0)
+
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
+        # Looked up by every layer: checkpointing may replay a layer, and not what stands before it.
+        looked_up = [self.table.T[:, bucket_BQS] * share for bucket_BQS, share in at.prepared]
+        return reduce(torch.add, looked_up).transpose(0, 1)
+
+    def init_weights(self) -> None:
+        init.normal_(self.table, std=1.0 if self.config.initializer == "torch" else self.config.d_model**-0.5)
