@@ -43,7 +43,13 @@ LAWFUL = [sides for sides, alignment in ALIGNED.items() if not alignment.reads_l
 
 # Small enough that a tiny input reaches past the clip and the window and that a table's end can be met.
 SMALL_KNOBS = {"relative_clip": 3, "learned_max_positions": 64, "window_size": 2}
-SMALL_KNOBS |= {"t5_buckets": 8, "t5_max_distance": 7}
+SMALL_KNOBS |= {
+    "t5_buckets": 8,
+    "t5_max_distance": 7,
+    "fire_hidden_size": 5,
+    "fire_threshold": 4.5,
+    "sandwich_width": 12,
+}
 SMALL_KNOBS |= {"cross_window_size": 3, "recurrent_hidden_size": 5, "recurrent_reach": 3}
 # And no chance in training.
 SMALL_KNOBS |= {"length_ratio_offset": 0.0, "length_ratio_jitter": 0.0}

@@ -3,6 +3,8 @@
 import copy
 import math
 from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -690,47 +692,52 @@ def test_a_t5_whose_wide_buckets_begin_behind_their_end_is_refused():
 BIASED = torch.tensor([[0, 1, 2, 3, 4, 5, 9], [3, 4, 5, 6, 7, 8, 40]])
 
 
-def assert_bias(name: str, side: str, formula, **changes) -> None:
-    """What is added to the score of each pair that the side may see is `formula(encoding)(h, i, j)`, head and positions
-    counted from 0; and so are the gradients of the encoding's parameters."""
+def assert_bias(name: str, side: str, formula, *, layer: int = 1, **changes) -> None:
+    """What a layer adds to the score of each pair that its side may see is `formula(encoding)(pair)`, and so are the
+    gradients of query, key and parameters. A pair has a head h and positions i and j, counted from 0, a query q and a
+    key k; sentences are of 7 tokens, with gaps."""
     torch.manual_seed(0)
     config = tiny_config(name, **changes)
     positions = build_position_encodings(config, config.side(side)).double()
     for parameter in positions.parameters():
         nn.init.normal_(parameter)
-    heads = config.side(side).heads
+    bias_of, heads, causal = formula(positions[0]), config.side(side).heads, side == "decoder"
+    x = torch.zeros(2, 7, 16, dtype=torch.float64)
     q, k = (torch.randn(2, heads, 7, 16 // heads, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    x, causal = torch.zeros(2, 7, 16, dtype=torch.float64), side == "decoder"
-    ours = positions.score_bias(q, k, positions.prepare(x, Place(BIASED, BIASED, is_causal=causal)))
-    pair = formula(positions[0])
-    seen = torch.ones(7, 7).tril().bool() if causal else torch.ones(7, 7).bool()
-    rows = [
-        torch.as_tensor(pair(h, BIASED[b, i].item(), BIASED[b, j].item()), dtype=torch.float64)
-        if seen[i, j] else torch.zeros((), dtype=torch.float64)
-        for b in range(2) for h in range(heads) for i in range(7) for j in range(7)
-    ]  # fmt: skip
-    expected = torch.stack(rows).view(2, heads, 7, 7)
-    ours = ours.expand(2, heads, 7, 7) * seen
-    torch.testing.assert_close(ours, expected, **EXACT)
+    place = positions.prepare(x, Place(BIASED, BIASED, is_causal=causal))
+    ours = positions.score_bias(q, k, replace(place, layer=layer)).expand(2, heads, 7, 7)
+    expected = torch.zeros_like(ours)
+    for b, h, i, j in product(range(2), range(heads), range(7), range(7)):
+        if not causal or j <= i:
+            at = BIASED[b].tolist()
+            pair = SimpleNamespace(h=h, i=at[i], j=at[j], q=q[b, h, i], k=k[b, h, j])
+            expected[b, h, i, j] = bias_of(pair)
+    seen = torch.ones(7, 7).tril() if causal else torch.ones(7, 7)
+    torch.testing.assert_close(ours * seen, expected, **EXACT)
     if parameters := list(positions.parameters()):
-        weight = torch.randn_like(ours)
-        mine, theirs = (torch.autograd.grad((one * weight).sum(), parameters) for one in (ours, expected))
-        torch.testing.assert_close(mine, theirs, **EXACT)
-        assert all(gradient.any() for gradient in mine)
+        weight, found = torch.randn_like(expected), []
+        for bias in (ours * seen, expected):
+            found.append(torch.autograd.grad((bias * weight).sum(), [q, k, *parameters], materialize_grads=True))
+        torch.testing.assert_close(*found, **EXACT)
+        assert all(gradient.any() for gradient in found[0][2:])
+
+
+# Both ways, or the past alone
+BOTH_SIDES = pytest.mark.parametrize("side", ["encoder", "decoder"])
 
 
 # ALiBi
 
 
 @pytest.mark.oracle("alibi", "alibi_symmetric")
-@pytest.mark.parametrize("side", ["encoder", "decoder"])
+@BOTH_SIDES
 @pytest.mark.parametrize("name", ["alibi", "alibi_symmetric"])
 def test_alibi_is_its_formula(name, side):
     def formula(_):
         heads = 2 if side == "encoder" else 4
         past = [2 ** (-8 * h / heads) for h in range(1, heads + 1)]
         future = past[::-1] if name == "alibi" else past
-        return lambda h, i, j: -(past[h] if j < i else future[h]) * abs(j - i)
+        return lambda pair: -(past if pair.j < pair.i else future)[pair.h] * abs(pair.j - pair.i)
 
     assert_bias(name, side, formula)
 
@@ -745,3 +752,87 @@ def test_a_decoders_alibi_is_blooms_for_any_number_of_heads(heads):
     theirs = build_alibi_tensor(torch.ones(1, 9), heads, torch.float64).view(heads, 1, 9)
     theirs = (theirs - theirs.transpose(1, 2)).tril()
     torch.testing.assert_close(ours.tril(), theirs, rtol=1e-6, atol=1e-6)  # they have float32
+
+
+# KERPLE
+
+
+@pytest.mark.oracle("kerple", "kerple_power")
+@BOTH_SIDES
+@pytest.mark.parametrize("name", ["kerple", "kerple_power"])
+def test_kerple_is_its_formula(name, side):
+    def formula(encoding):
+        def bias(pair):
+            way, distance = 1 if pair.j > pair.i else 0, abs(pair.j - pair.i)
+            a, raw = nn.functional.softplus(encoding.a[way, pair.h]), encoding.p[way, pair.h]
+            if name == "kerple":
+                return -nn.functional.softplus(raw) * torch.log(1 + a * distance)
+            return -a * distance ** (2 * torch.sigmoid(raw)) if distance else 0 * a
+
+        return bias
+
+    assert_bias(name, side, formula)
+
+
+@pytest.mark.parametrize("name", ["kerple", "kerple_power"])
+def test_kerple_begins_with_the_authors_ranges_of_a_and_p(name):
+    config = tiny_config(name, d_model=512, encoder_attention_heads=256)
+    kerple = build_position_encodings(config, config.side("encoder"))[0]
+    kerple.init_weights()
+    a, p = nn.functional.softplus(kerple.a), nn.functional.softplus(kerple.p)
+    if name == "kerple_power":
+        p = 2 * kerple.p.sigmoid()
+    assert 0 < a.min() < 0.1 and 0.9 < a.max() <= 1.001
+    assert 0 < p.min() < 0.2 and 1.8 < p.max() <= 2.001
+
+
+# FIRE
+
+
+@pytest.mark.oracle("fire")
+@BOTH_SIDES
+@pytest.mark.parametrize("threshold", [30.0, 512.0])
+@pytest.mark.parametrize("layer", [0, 1])
+def test_fire_is_its_formula_and_so_a_network_of_rectified_units(layer, threshold, side):
+    """The network is torch's, two Linears. One of its units is on everywhere, another nowhere."""
+
+    def formula(fire):
+        c, multiple = fire.c[layer], fire.multiple[layer]
+        with torch.no_grad():
+            fire.weight_in[layer, :2], multiple[()] = 0, 0.7
+            fire.bias_in[layer, :2] = torch.tensor([0.3, -0.3])
+
+        def f(x):
+            unit = nn.functional.linear(x[None], fire.weight_in[layer][:, None], fire.bias_in[layer])
+            return nn.functional.linear(unit.relu(), fire.weight_out[layer])
+
+        def psi(x):
+            return torch.log(torch.abs(c * x) + 1)
+
+        def bias(pair):
+            goes = pair.i if side == "decoder" else max(pair.i, 6 - pair.i)
+            furthest = torch.clamp(torch.abs(multiple * threshold), min=goes)
+            sign = -1 if pair.j > pair.i else 1
+            return f(sign * psi(pair.i - pair.j) / (psi(furthest) + 1e-6))[pair.h]
+
+        return bias
+
+    assert_bias("fire", side, formula, layer=layer, fire_threshold=threshold, fire_hidden_size=12)
+
+
+# Sandwich
+
+
+@pytest.mark.oracle("sandwich")
+@BOTH_SIDES
+def test_sandwich_is_its_formula(side):
+    def formula(_):
+        heads = 2 if side == "encoder" else 4
+
+        def bias(pair):
+            waves = sum(math.cos((pair.j - pair.i) * 10000 ** (-2 * c / 12)) for c in range(6))
+            return (waves - 6) * heads / (8 * (pair.h + 1))
+
+        return bias
+
+    assert_bias("sandwich", side, formula)

@@ -14,10 +14,13 @@ from typing import Any
 from .nearest import nearest
 from .position import HOOKS, Knob, PositionEncoding, PositionEncodings
 from .position_alibi import Alibi
+from .position_fire import Fire
+from .position_kerple import Kerple
 from .position_learned import Learned
 from .position_recurrent import Recurrent
 from .position_relative import Relative
 from .position_rotary import Rotary
+from .position_sandwich import Sandwich
 from .position_sinusoidal import Sinusoidal
 from .position_t5 import T5
 from .position_window import Window
@@ -85,6 +88,10 @@ POSITION_ENCODINGS: dict[str, PositionEncodingEntry] = {
     "t5": entry(T5),
     "alibi": entry(Alibi),
     "alibi_symmetric": entry(Alibi, **Alibi.symmetric),
+    "kerple": entry(Kerple),
+    "kerple_power": entry(Kerple, **Kerple.by_power),
+    "fire": entry(Fire),
+    "sandwich": entry(Sandwich),
 }
 
 # How a hook of hf_posenc 0.1 is written now: its first line, and what it begins with.

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FIRE: a small network learns what a distance costs, seen as a share of how far the sentence goes at that query.
+
+A network of one hidden layer of rectified units is a line broken at each unit's corner. So it is computed as such:
+for every query and key the segment is looked up, and its slope and intercept are applied for each head. That is exact,
+in gradients too, and nothing of L x L x `fire_hidden_size` numbers is ever built.
+
+Departures from Li et al.: where attention goes both ways, the network is given the sign of the distance, and distances
+are divided by what goes furthest, to the query's left or to its right, where the paper's max(i, L) would make shares
+above 1; the network's last bias is left out, for a softmax does not see it. The 1e-6 and the first value of c are those
+of their listing.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from .position import Knob, Place, PositionEncoding, angle_dtype
+from .references import Reference
+
+
+class Fire(PositionEncoding):
+    """layers x (`fire_hidden_size` x (2 + heads) + 2) parameters. Not shift-invariant: beyond `fire_threshold` tokens
+    distances are shares of the position. Defined at every length."""
+
+    summary = "A small network of the distance, as a share of the length so far, added to scores."
+    shift_invariant = False
+    knobs = (
+        Knob("fire_hidden_size", 32, "a whole number of units, 1 or more", lambda value: value >= 1),
+        Knob("fire_threshold", 512.0, "a number of tokens, above 0", lambda value: value > 0),
+    )
+    formula = """
+        score(i, j) = q_i . k_j / sqrt(K) + f_h(psi(i - j) / (psi(max(i, L)) + 1e-6))
+        psi(x) = log(|c x| + 1), f = W2 relu(W1 x + b1), L = |m `fire_threshold`|
+        where attention goes both ways: f_h(sign(i - j) psi(i - j) / (psi(max(i, n - 1 - i, L)) + 1e-6)), n keys
+    """
+    references = (
+        Reference(
+            "Li et al.",
+            "Functional Interpolation for Relative Positions Improves Long Context Transformers",
+            "ICLR",
+            2024,
+            "https://arxiv.org/abs/2310.04418",
+        ),
+    )
+
+    def __init__(self, config: Any, side: Any) -> None:
+        super().__init__(config, side)
+        shape = (side.layers, config.fire_hidden_size)
+        self.weight_in, self.bias_in = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
+        self.weight_out = nn.Parameter(torch.empty(side.layers, side.heads, config.fire_hidden_size))
+        self.c, self.multiple = nn.Parameter(torch.empty(side.layers)), nn.Parameter(torch.empty(side.layers))
+
+    def prepare(self, x_BTD: Tensor, at: Place) -> tuple[Tensor, Tensor]:
+        """Query minus key (B, Q, S), and how far the sentence goes from each query (B, Q, 1)."""
+        wide = angle_dtype(x_BTD)
+        queries_BQ1 = goes_BQ1 = at.queries_BQ[:, :, None].to(wide)
+        if not self.side.is_causal:
+            goes_BQ1 = goes_BQ1.maximum(at.num_visible_BQ[:, :, None] - 1 - queries_BQ1)
+        return -at.distance_BQS.to(wide), goes_BQ1
+
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
+        (distance_BQS, goes_BQ1), layer = at.prepared, at.layer
+        wide = distance_BQS.dtype
+        c, multiple = self.c[layer].to(wide), self.multiple[layer].to(wide)
+        furthest_BQ1 = goes_BQ1.maximum((multiple * self.config.fire_threshold).abs())
+        share_BQS = (c * distance_BQS).abs().log1p() / ((c * furthest_BQ1).abs().log1p() + 1e-6)
+        if not self.side.is_causal:
+            share_BQS = share_BQS * distance_BQS.sign()
+        return self.network(share_BQS, layer).to(q_BHQK.dtype)
+
+    def network(self, share_BQS: Tensor, layer: int) -> Tensor:
+        """W2 relu(W1 x + b1) (B, H, Q, S), as slope and intercept of the segment in which each x is."""
+        weight_U, bias_U, out_HU = (
+            parameter[layer].to(share_BQS.dtype) for parameter in (self.weight_in, self.bias_in, self.weight_out)
+        )
+        # Its corner is where a unit is 0; one of weight 0 is on or off everywhere.
+        always_U = torch.where(bias_U > 0, -torch.inf, torch.inf)
+        corners_U, order_U = torch.where(weight_U == 0, always_U, -bias_U / weight_U).detach().sort()
+        weight_U, bias_U, out_HU = weight_U[order_U], bias_U[order_U], out_HU[:, order_U]
+        # To the right of a corner the units that rise there are on, to its left those that fall.
+        unit_U, segment_S = (torch.arange(len(corners_U) + more, device=share_BQS.device) for more in (0, 1))
+        on_SU = ((unit_U < segment_S[:, None]) == (weight_U >= 0)).to(share_BQS.dtype)
+        slopes_HS, intercepts_HS = ((out_HU * numbers_U) @ on_SU.T for numbers_U in (weight_U, bias_U))
+        segment_BQS = torch.searchsorted(corners_U, share_BQS.detach())
+        bias_HBQS = slopes_HS[:, segment_BQS] * share_BQS + intercepts_HS[:, segment_BQS]
+        return bias_HBQS.transpose(0, 1)
+
+    def init_weights(self) -> None:
+        for parameter, inputs in ((self.weight_in, 1), (self.bias_in, 1), (self.weight_out, self.weight_in.shape[1])):
+            init.uniform_(parameter, -(inputs**-0.5), inputs**-0.5)
+        init.constant_(self.c, 0.1)
+        init.ones_(self.multiple)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KERPLE: every head learns how dear distance is, and how the price of one more token falls with the distance.
+
+Prices grow with the logarithm of the distance, or in the preset `kerple_power` with a power of it up to the second.
+
+Departures from Chi et al.: where attention goes both ways there is an a and a p for each direction, where the kernel
+of the paper sees |i - j| alone and their code has the past alone; a and p are functions of parameters without bounds,
+where their code clips them (at 0.01, and powers at 2).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from .position import Place, PositionEncoding, angle_dtype
+from .references import Reference
+
+
+class Kerple(PositionEncoding):
+    """2 x heads x directions parameters, read by all layers. Shift-invariant; defined at every length."""
+
+    summary = "Every head lowers scores with the logarithm of the distance, at trained prices."
+    by_power = {
+        "logarithm": False,
+        "summary": "Every head lowers scores with a power of the distance, trained like its price.",
+        "formula": """
+            score(i, j) = q_i . k_j / sqrt(K) - a |j - i|^p
+            a = softplus(a'_h), p = 2 sigmoid(p'_h), with a' and p' of their own for j > i
+        """,
+    }
+    shift_invariant = True
+    formula = """
+        score(i, j) = q_i . k_j / sqrt(K) - p log(1 + a |j - i|)
+        a = softplus(a'_h), p = softplus(p'_h), with a' and p' of their own for j > i
+    """
+    references = (
+        Reference(
+            "Chi et al.",
+            "KERPLE: Kernelized Relative Positional Embedding for Length Extrapolation",
+            "NeurIPS",
+            2022,
+            "https://arxiv.org/abs/2205.09921",
+        ),
+    )
+
+    def __init__(self, config: Any, side: Any, *, logarithm: bool = True) -> None:
+        super().__init__(config, side)
+        self.logarithm = logarithm
+        shape = (1 if side.is_causal else 2, side.heads)  # the past, the future
+        self.a, self.p = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
+
+    def prepare(self, x_BTD: Tensor, at: Place) -> tuple[Tensor, Tensor]:
+        """How far each key stands from each query, and whether behind it (B, 1, Q, S)."""
+        distance_B1QS = at.distance_BQS[:, None].to(angle_dtype(x_BTD))
+        return distance_B1QS.abs(), distance_B1QS > 0
+
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
+        distance_B1QS, is_future_B1QS = at.prepared
+
+        def of_direction(numbers_RH: Tensor) -> Tensor:
+            past_H11, future_H11 = numbers_RH.to(distance_B1QS.dtype)[[0, -1], :, None, None]
+            return torch.where(is_future_B1QS, future_H11, past_H11)
+
+        a_BHQS = of_direction(nn.functional.softplus(self.a))
+        if self.logarithm:
+            cost_BHQS = of_direction(nn.functional.softplus(self.p)) * (a_BHQS * distance_B1QS).log1p()
+        else:  # 0^p is 0, but its gradients would be those of log 0
+            apart_B1QS = distance_B1QS > 0
+            power_BHQS = distance_B1QS.where(apart_B1QS, 1.0).pow(of_direction(2 * self.p.sigmoid()))
+            cost_BHQS = a_BHQS * power_BHQS * apart_B1QS
+        return -cost_BHQS.to(q_BHQK.dtype)
+
+    def init_weights(self) -> None:
+        """a from U(0.01, 1); p from U(0.01, 2) or, as a power, from the middle nine tenths of 0 to 2."""
+        for parameter, greatest in ((self.a, 1.0), (self.p, 2.0)):
+            init.uniform_(parameter, 0.01, greatest)
+            if self.logarithm or parameter is self.a:
+                init.copy_(parameter, parameter.expm1().log())
+            else:
+                init.copy_(parameter, (0.05 + 0.45 * parameter).logit())

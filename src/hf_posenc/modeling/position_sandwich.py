@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sandwich: the product of two positions' sinusoids falls with their distance, and each head adds it to its scores at
+a rate of its own.
+
+Departures from Chi et al.: the product is less `sandwich_width` / 2, which it is for a token and itself, so that this
+costs nothing; a softmax sees no difference. Channels are counted from 0, as in `sinusoidal`; from which they count
+could not be verified.
+"""
+
+from torch import Tensor
+
+from .position import Knob, Place, PositionEncoding, angle_dtype
+from .position_sinusoidal import sinusoids
+from .references import Reference
+
+
+class Sandwich(PositionEncoding):
+    """No parameters. Shift-invariant; defined at every length."""
+
+    summary = "The product of the sinusoids of both positions, added to scores at a rate of each head's own."
+    shift_invariant = True
+    reversal_blind = True
+    knobs = (Knob("sandwich_width", 128, "an even number of channels, 2 or more", lambda w: w >= 2 and w % 2 == 0),)
+    formula = """
+        score(i, j) = q_i . k_j / sqrt(K) + (PE[i] . PE[j] - W/2) H / (8h), h = 1..H
+        PE as in `sinusoidal`, of width W
+    """
+    references = (
+        Reference(
+            "Chi et al.",
+            "Dissecting Transformer Length Extrapolation via the Lens of Receptive Field Analysis",
+            "ACL",
+            2023,
+            "https://arxiv.org/abs/2212.10356",
+        ),
+    )
+
+    def prepare(self, x_BTD: Tensor, at: Place) -> Tensor:
+        """What is added for every head, query and key (B, H, Q, S)."""
+        width, dtype, heads = self.config.sandwich_width, angle_dtype(x_BTD), self.side.heads
+        queries_BQW, keys_BSW = (sinusoids(pos, width, dtype) for pos in (at.queries_BQ, at.keys_BS))
+        product_B1QS = (queries_BQW @ keys_BSW.transpose(1, 2) - width / 2)[:, None]
+        rates_H11 = product_B1QS.new_tensor([heads / (8 * h) for h in range(1, heads + 1)])[:, None, None]
+        return (product_B1QS * rates_H11).to(x_BTD.dtype)
+
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
+        return at.prepared
