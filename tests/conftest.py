@@ -136,6 +136,30 @@ def entries(sides: str) -> list[PositionEncodingEntry]:
     return [POSITION_ENCODINGS[name] for name in own.replace(" to ", "+").split("+")]
 
 
+def silent_parameters(model: ConditionalGeneration) -> set[str]:
+    """The names of the parameters of all encodings that are silent at zero."""
+    stacks = {"encoder": "encoder.positions", "decoder": "decoder.positions", "cross": "decoder.cross_positions"}
+    return {
+        f"model.{stack}.{number}.{name}"
+        for side, stack in stacks.items()
+        for number, entry in enumerate(model.config.side(side).entries.values())
+        if entry.silent_at_zero
+        for name, _ in model.get_submodule(f"model.{stack}")[number].named_parameters()
+    }
+
+
+def gradients_after_a_step(model: ConditionalGeneration, **batch) -> dict[str, Tensor]:
+    """By name: a factor whose other factor begins at zero has a gradient only when that has moved."""
+    for _ in range(2):
+        model.zero_grad()
+        model(**batch).loss.backward()
+        found = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
+    return found
+
+
 class Remembered:
     """A memory that holds one state for each sentence, and what is kept after it."""
 

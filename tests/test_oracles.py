@@ -11,10 +11,14 @@ import torch
 from conftest import Remembered, sentences, tiny_config, tiny_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoModelForSeq2SeqLM, LlamaConfig, MarianConfig, MarianModel, T5Config
+from transformers import AutoModelForSeq2SeqLM, LlamaConfig, MarianConfig, MarianModel, ParakeetEncoderConfig, T5Config
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
+from transformers.models.parakeet.modeling_parakeet import (
+    ParakeetEncoderAttention,
+    ParakeetEncoderRelPositionalEncoding,
+)
 from transformers.models.phi.modeling_phi import PhiRotaryEmbedding
 from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -836,3 +840,58 @@ def test_sandwich_is_its_formula(side):
         return bias
 
     assert_bias("sandwich", side, formula)
+
+
+# Transformer-XL
+
+
+@BOTH_SIDES
+def test_transformer_xl_is_its_formula(side):
+    def formula(xl):
+        def bias(pair):
+            width, d = len(pair.q), pair.i - pair.j
+            waves = [f(d / 10000 ** (2 * c / 16)) for c in range(8) for f in (math.sin, math.cos)]
+            r = xl.weight[1, pair.h] @ torch.tensor(waves, dtype=torch.float64)
+            return (xl.u[1, pair.h] @ pair.k + (pair.q + xl.v[1, pair.h]) @ r) / math.sqrt(width)
+
+        return bias
+
+    assert_bias("transformer_xl", side, formula)
+
+
+@pytest.mark.oracle("transformer_xl")
+def test_transformer_xl_is_the_attention_of_parakeets_encoder():
+    torch.manual_seed(0)
+    config = tiny_config("transformer_xl", encoder_layers=1)
+    config._attn_implementation = "eager"
+    attention = Attention(config, num_heads=2, is_causal=False, layer=0).double().eval()
+    positions = build_position_encodings(config, config.side("encoder")).double()
+    for parameter in positions.parameters():
+        nn.init.normal_(parameter)
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2, "attention_bias": True}
+    theirs_config = ParakeetEncoderConfig(**sizes, attn_implementation="eager")
+    theirs = ParakeetEncoderAttention(theirs_config, layer_idx=0).double().eval()
+    xl, x = positions[0], torch.randn(2, 9, 16, dtype=torch.float64, requires_grad=True)
+    theirs.load_state_dict(
+        {name.replace("out_proj", "o_proj"): tensor for name, tensor in attention.state_dict().items()}
+        | {"relative_k_proj.weight": xl.weight[0].flatten(0, 1), "bias_u": xl.u[0], "bias_v": xl.v[0]}
+    )
+    at = torch.arange(9)[None]
+    ours, _ = attention(x, positions=positions, at=positions.prepare(x, Place(at, at)))
+    expected, _ = theirs(x, ParakeetEncoderRelPositionalEncoding(theirs_config)(x))
+    torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)  # their sinusoids are in float32
+    weight = torch.randn_like(ours)
+    mine = torch.autograd.grad((ours * weight).sum(), [x, xl.u, xl.v, xl.weight])
+    of_theirs = [x, theirs.bias_u, theirs.bias_v, theirs.relative_k_proj.weight]
+    others = torch.autograd.grad((expected * weight).sum(), of_theirs)
+    for one, other in zip(mine, others, strict=True):
+        torch.testing.assert_close(one.flatten(), other.flatten(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_transformer_xl_with_turned_keys_is_refused():
+    with pytest.raises(ValueError, match=r"'rotary\+transformer_xl': `transformer_xl` asks .* but `rotary` turns them"):
+        PosEncConfig(position_encoding_type="rotary+transformer_xl")
+    with pytest.raises(ValueError, match="d_model must be even, but it is 15; choose"):
+        PosEncConfig(
+            position_encoding_type="transformer_xl", d_model=15, encoder_attention_heads=3, decoder_attention_heads=3
+        )

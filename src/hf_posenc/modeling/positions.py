@@ -23,6 +23,7 @@ from .position_rotary import Rotary
 from .position_sandwich import Sandwich
 from .position_sinusoidal import Sinusoidal
 from .position_t5 import T5
+from .position_transformer_xl import TransformerXL
 from .position_window import Window
 from .registration import check_registration
 
@@ -92,6 +93,7 @@ POSITION_ENCODINGS: dict[str, PositionEncodingEntry] = {
     "kerple_power": entry(Kerple, **Kerple.by_power),
     "fire": entry(Fire),
     "sandwich": entry(Sandwich),
+    "transformer_xl": entry(TransformerXL),
 }
 
 # How a hook of hf_posenc 0.1 is written now: its first line, and what it begins with.

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transformer-XL: each query asks for content and for distance apart, the distance by a trained map of its sinusoid;
+two trained vectors ask for either whatever the query is.
+
+By the addition theorem the sinusoid of i - j is that of -j, turned by i; so queries are turned and multiplied by one
+sinusoid for each key, at any positions, and no table of distances is made.
+
+Departures from Dai et al.: u and v belong to a layer, as in XLNet, where they share them among all; u, v and W begin as
+the biases and matrices of the model do; sines and cosines are interleaved, which permutes the columns of W; there is no
+dropout on the sinusoids.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from .position import Place, PositionEncoding, angle_dtype
+from .position_rotary import turn
+from .position_sinusoidal import sinusoids
+from .references import Reference
+
+
+class TransformerXL(PositionEncoding):
+    """layers x D x (D + 2) parameters. Shift-invariant; defined at every length."""
+
+    summary = "Queries ask for the sinusoid of the distance by a trained map, and two trained vectors help them ask."
+    shift_invariant = True
+    silent_at_zero = True
+    formula = """
+        score(i, j) = ((q_i + u) . k_j + (q_i + v) . W r[i - j]) / sqrt(K)
+        r[d] = PE[d] of `sinusoidal`, of width D
+    """
+    references = (
+        Reference(
+            "Dai et al.",
+            "Transformer-XL: Attentive Language Models beyond a Fixed-Length Context",
+            "ACL",
+            2019,
+            "https://arxiv.org/abs/1901.02860",
+        ),
+    )
+
+    def __init__(self, config: Any, side: Any) -> None:
+        super().__init__(config, side)
+        self.u, self.v = (nn.Parameter(torch.empty(side.layers, side.heads, side.head_width)) for _ in "uv")
+        self.weight = nn.Parameter(torch.empty(side.layers, side.heads, side.head_width, config.d_model))
+
+    @classmethod
+    def check(cls, config: Any, side: Any) -> None:
+        if config.d_model % 2:
+            raise ValueError(
+                "`transformer_xl` maps sines and cosines in pairs, so d_model must be even, but it is "
+                f"{config.d_model}; choose an even one."
+            )
+        if turning := [name for name, entry in side.entries.items() if entry.encoding.rotate_keys is not None]:
+            raise ValueError(
+                f"{side.encoding!r}: `transformer_xl` asks for the keys' content, but `{turning[0]}` turns them by "
+                "their position; leave one of them out."
+            )
+
+    def prepare(self, x_BTD: Tensor, at: Place) -> tuple[Tensor, ...]:
+        """Cosines and sines of queries (B, 1, Q, D/2), and the sinusoids of keys counted backwards (B, 1, S, D)."""
+        width, dtype = x_BTD.shape[-1], angle_dtype(x_BTD)
+        queries_B1QD = sinusoids(at.queries_BQ, width, dtype)[:, None].to(x_BTD.dtype)
+        keys_B1SD = sinusoids(-at.keys_BS, width, dtype)[:, None].to(x_BTD.dtype)
+        return queries_B1QD[..., 1::2], queries_B1QD[..., ::2], keys_B1SD
+
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
+        cos_B1QC, sin_B1QC, keys_B1SD = at.prepared
+        u_H1K, v_H1K = self.u[at.layer, :, None], self.v[at.layer, :, None]
+        asked_BHQD = turn((q_BHQK + v_H1K) @ self.weight[at.layer], cos_B1QC, sin_B1QC)
+        content_BH1S = u_H1K @ k_BHSK.transpose(2, 3)
+        return (content_BH1S + asked_BHQD @ keys_B1SD.transpose(2, 3)) * self.scaling
+
+    def init_weights(self) -> None:
+        width = self.config.d_model
+        bound = (width if self.config.initializer == "torch" else width / 3) ** -0.5  # Xavier's, of one layer's map
+        init.uniform_(self.weight, -bound, bound)
+        init.zeros_(self.u)
+        init.zeros_(self.v)
