@@ -50,6 +50,7 @@ SMALL_KNOBS |= {
     "fire_threshold": 4.5,
     "sandwich_width": 12,
 }
+SMALL_KNOBS |= {"deberta_clip": 3, "xpos_scale_base": 200.0, "pope_theta": 100.0}
 SMALL_KNOBS |= {"cross_window_size": 3, "recurrent_hidden_size": 5, "recurrent_reach": 3}
 # And no chance in training.
 SMALL_KNOBS |= {"length_ratio_offset": 0.0, "length_ratio_jitter": 0.0}

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
@@ -11,8 +12,17 @@ import torch
 from conftest import Remembered, sentences, tiny_config, tiny_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoModelForSeq2SeqLM, LlamaConfig, MarianConfig, MarianModel, ParakeetEncoderConfig, T5Config
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    DebertaConfig,
+    LlamaConfig,
+    MarianConfig,
+    MarianModel,
+    ParakeetEncoderConfig,
+    T5Config,
+)
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 from transformers.models.parakeet.modeling_parakeet import (
@@ -888,10 +898,152 @@ def test_transformer_xl_is_the_attention_of_parakeets_encoder():
         torch.testing.assert_close(one.flatten(), other.flatten(), rtol=1e-5, atol=1e-5)
 
 
-def test_a_transformer_xl_with_turned_keys_is_refused():
-    with pytest.raises(ValueError, match=r"'rotary\+transformer_xl': `transformer_xl` asks .* but `rotary` turns them"):
-        PosEncConfig(position_encoding_type="rotary+transformer_xl")
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        ("rotary+transformer_xl", "TransformerXL asks for the keys' content, but `rotary` turns keys"),
+        ("deberta+xpos", "Deberta asks for the keys' content, but `xpos` turns keys"),
+        ("pope+rotary", "Pope gives each channel an angle of its own, but `rotary` turns keys"),
+    ],
+)
+def test_what_needs_keys_as_they_are_is_refused_beside_what_turns_them(named, why):
+    with pytest.raises(ValueError, match=rf"'{re.escape(named)}': {why} by their position; leave one"):
+        PosEncConfig(position_encoding_type=named)
+
+
+def test_an_odd_width_has_no_pairs_for_transformer_xl():
     with pytest.raises(ValueError, match="d_model must be even, but it is 15; choose"):
         PosEncConfig(
             position_encoding_type="transformer_xl", d_model=15, encoder_attention_heads=3, decoder_attention_heads=3
         )
+
+
+# DeBERTa
+
+
+@BOTH_SIDES
+def test_deberta_is_its_formula(side):
+    def formula(deberta):
+        def bias(pair):
+            width = len(pair.q)
+            own = slice(pair.h * width, (pair.h + 1) * width)
+            vector = deberta.vectors[max(-3, min(2, pair.i - pair.j)) + 3]
+            key = deberta.key_weight[1, own] @ vector
+            query = deberta.query_weight[1, own] @ vector + deberta.query_bias[1, own]
+            return (pair.q @ key + pair.k @ query) / math.sqrt(3 * width)
+
+        return bias
+
+    assert_bias("deberta", side, formula)
+
+
+@pytest.mark.oracle("deberta")
+def test_deberta_is_the_attention_of_transformers_deberta():
+    """Of an encoder, content and its scale included; theirs has no biases where ours are 0."""
+    torch.manual_seed(0)
+    config = tiny_config("deberta", encoder_layers=1)
+    config._attn_implementation = "eager"
+    attention = Attention(config, num_heads=2, is_causal=False, layer=0).double().eval()
+    positions = build_position_encodings(config, config.side("encoder")).double()
+    for parameter in positions.parameters():
+        nn.init.normal_(parameter)
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "relative_attention": True, "max_relative_positions": 3}
+    theirs = DisentangledSelfAttention(DebertaConfig(**sizes, pos_att_type=["c2p", "p2c"])).double().eval()
+    ours, x = positions[0], torch.randn(2, 9, 16, dtype=torch.float64, requires_grad=True)
+    projections = [attention.q_proj, attention.k_proj, attention.v_proj]
+    with torch.no_grad():
+        for linear in (*projections, attention.out_proj):
+            linear.bias.zero_()
+        attention.out_proj.weight.copy_(torch.eye(16))
+        in_heads = [linear.weight.view(2, 8, 16) for linear in projections]  # theirs: head by head, q, k, v in each
+        theirs.in_proj.weight.copy_(torch.stack(in_heads, 1).flatten(0, 2))
+        theirs.pos_proj.weight.copy_(ours.key_weight[0])
+        theirs.pos_q_proj.weight.copy_(ours.query_weight[0])
+        theirs.pos_q_proj.bias.copy_(ours.query_bias[0])
+    vectors, at = ours.vectors.detach().clone().requires_grad_(), torch.arange(9)[None]
+    found, _ = attention(x, positions=positions, at=positions.prepare(x, Place(at, at)))
+    query_minus_key = at.T - at
+    mask = torch.ones(2, 1, 9, 9)
+    expected, _ = theirs(x, mask, relative_pos=query_minus_key[None], rel_embeddings=vectors)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)  # they divide by float32 numbers
+    weight = torch.randn_like(found)
+    of_ours = [x, ours.vectors, ours.key_weight, ours.query_weight, ours.query_bias]
+    of_theirs = [x, vectors, theirs.pos_proj.weight, theirs.pos_q_proj.weight, theirs.pos_q_proj.bias]
+    mine = torch.autograd.grad((found * weight).sum(), of_ours)
+    for one, other in zip(mine, torch.autograd.grad((expected * weight).sum(), of_theirs), strict=True):
+        torch.testing.assert_close(one.flatten(), other.flatten(), rtol=1e-5, atol=1e-5)
+
+
+# What queries and keys become: their products against the formula, pair by pair
+
+
+def assert_products(name: str, side: str, formula) -> None:
+    """The product of each query with each key that its side may see is `formula(encoding)(pair)`, and so are the
+    gradients of query, key and parameters; the pairs are those of `assert_bias`."""
+    torch.manual_seed(0)
+    config = tiny_config(name)
+    positions = build_position_encodings(config, config.side(side)).double()
+    for parameter in positions.parameters():
+        nn.init.uniform_(parameter, -3, -0.1)
+    heads, causal, product_of = config.side(side).heads, side == "decoder", formula(positions[0])
+    q, k = (torch.randn(2, heads, 7, 16 // heads, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    place = positions.prepare(torch.zeros(2, 7, 16).double(), Place(BIASED, BIASED, is_causal=causal))
+    place = replace(place, layer=1)
+    ours = positions.rotate_queries(q, place) @ positions.rotate_keys(k, place).transpose(2, 3)
+    expected = torch.zeros_like(ours)
+    for b, h, i, j in product(range(2), range(heads), range(7), range(7)):
+        if not causal or j <= i:
+            at = BIASED[b].tolist()
+            expected[b, h, i, j] = product_of(SimpleNamespace(h=h, i=at[i], j=at[j], q=q[b, h, i], k=k[b, h, j]))
+    ours = ours.tril() if causal else ours
+    torch.testing.assert_close(ours, expected, **EXACT)
+    weight, parameters = torch.randn_like(ours), list(positions.parameters())
+    mine, theirs = (torch.autograd.grad((one * weight).sum(), [q, k, *parameters]) for one in (ours, expected))
+    torch.testing.assert_close(mine, theirs, **EXACT)
+    assert all(gradient.any() for gradient in mine)
+
+
+@pytest.mark.oracle("xpos")
+@BOTH_SIDES
+def test_xpos_is_rotary_that_falls_with_the_distance_in_the_decoder(side):
+    def formula(_):
+        def score(pair):
+            width, total = len(pair.q), 0
+            for c in range(width // 2):
+                q, k = (torch.view_as_complex(x[2 * c : 2 * c + 2]) for x in (pair.q, pair.k))
+                z = (2 * c + 0.4 * width) / (1.4 * width) if side == "decoder" else 1.0
+                angle = (pair.i - pair.j) * 10000 ** (-2 * c / width)
+                turned = q * k.conj() * complex(math.cos(angle), math.sin(angle))
+                total = total + turned.real * z ** ((pair.i - pair.j) / 200)
+            return total
+
+        return score
+
+    assert_products("xpos", side, formula)
+
+
+@pytest.mark.oracle("pope")
+@BOTH_SIDES
+def test_pope_is_its_formula(side):
+    def formula(pope):
+        def score(pair):
+            lengths = nn.functional.softplus(pair.q) * nn.functional.softplus(pair.k)
+            speeds = torch.tensor([100 ** (-c / len(pair.q)) for c in range(len(pair.q))], dtype=torch.float64)
+            return (lengths * torch.cos((pair.j - pair.i) * speeds + pope.delta[1, pair.h, 0])).sum()
+
+        return score
+
+    assert_products("pope", side, formula)
+
+
+@torch.no_grad()
+def test_popes_offsets_stay_within_a_turn_behind():
+    config = tiny_config("pope")
+    positions, at = build_position_encodings(config, config.side("encoder")).double(), torch.arange(5)[None]
+    k, found = torch.randn(1, 2, 5, 8, dtype=torch.float64), []
+    place = replace(positions.prepare(torch.zeros(1, 5, 16).double(), Place(at, at)), layer=0)
+    for offset in (0.5, 0.0, -2 * math.pi, -7.0, -1.0):
+        nn.init.constant_(positions[0].delta, offset)
+        found.append(positions.rotate_keys(k, place))
+    torch.testing.assert_close(found[:4], [found[1]] * 4, **EXACT)
+    assert (found[4] - found[1]).abs().max() > 0.1

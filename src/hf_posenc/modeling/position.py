@@ -162,6 +162,16 @@ class PositionEncoding(nn.Module):
     def check(cls, config: Any, side: Any) -> None:
         """Raise a ValueError (rule, value, remedy) if this encoding cannot work under `config` on that side."""
 
+    @classmethod
+    def refuse_turned_keys(cls, side: Any, why: str) -> None:
+        """For `check`: a ValueError where another encoding of the sum changes keys by their position."""
+        for name, entry in side.entries.items():
+            if entry.encoding is not cls and entry.encoding.rotate_keys is not None:
+                raise ValueError(
+                    f"{side.encoding!r}: {cls.__name__} {why}, but `{name}` turns keys by their position; leave one "
+                    "of them out."
+                )
+
     def init_weights(self) -> None:
         """Nothing to fill: there are no parameters."""
 

@@ -5,6 +5,10 @@ Pairs are neighbouring channels, as in the paper (Llama's code pairs channel c w
 projections' rows). `rope_parameters` takes the frequency scalings of transformers ("linear", "yarn", "llama3",
 "proportional") by their own code. Its `partial_rotary_factor` f turns the first f K channels of a head alone, as if
 they were the whole of a narrower one; "proportional" keeps the K/2 frequencies of the whole head and turns the fastest.
+
+The preset `xpos` is that of Sun et al. for decoders: a pair's product falls with the distance, the faster the faster it
+turns. Where attention goes both ways it would grow for keys behind the query, so there it is `rotary`. Keys leave the
+range of float16 beyond some 4,500 tokens, that of float32 beyond 36,000.
 """
 
 from typing import Any
@@ -13,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import ROPE_INIT_FUNCTIONS
 
-from .position import Place, PositionEncoding, angle_dtype
+from .position import Knob, Place, PositionEncoding, angle_dtype
 from .references import Reference
 
 
@@ -36,8 +40,24 @@ class Rotary(PositionEncoding):
         ),
     )
 
-    def __init__(self, config: Any, side: Any) -> None:
+    extrapolating = {
+        "falling": True,
+        "summary": "As rotary; in the decoder the products fall with the distance, fast turning channels first.",
+        "knobs": (Knob("xpos_scale_base", 512.0, "a number of tokens, above 0", lambda value: value > 0),),
+        "formula": """
+            (q[2c] + i q[2c+1]) <- (q[2c] + i q[2c+1]) exp(i p w_c) z_c^(p/P), and for k with z_c^(-p/P)
+            w_c = theta^(-2c/K), z_c = (2c + 0.4 K) / (1.4 K), P = `xpos_scale_base`; outside the decoder z_c = 1
+        """,
+        "references": (
+            Reference(
+                "Sun et al.", "A Length-Extrapolatable Transformer", "ACL", 2023, "https://arxiv.org/abs/2212.10554"
+            ),
+        ),
+    }
+
+    def __init__(self, config: Any, side: Any, *, falling: bool = False) -> None:
         super().__init__(config, side)
+        self.falling = falling and side.is_causal
         # transformers' functions read a decoder-only config, in which the number of heads is that of this very side.
         self.view = config.get_text_config(decoder=side.name != "encoder", encoder=side.name == "encoder")
         self.kind = config.rope_parameters["rope_type"]
@@ -68,8 +88,20 @@ class Rotary(PositionEncoding):
     def prepare(self, x_BTD: Tensor, at: Place) -> tuple[Tensor, ...]:
         """The cosines and sines of queries, then of new keys (B, 1, T, C), for C pairs of channels."""
         frequencies, scale = self.frequencies(x_BTD)
-        queries = turns(at.queries_BQ, frequencies, scale)
-        return (*queries, *(turns(at.new_keys_BT, frequencies, scale) if at.is_cross else queries))
+        queries = keys = turns(at.queries_BQ, frequencies, scale)
+        if at.is_cross:
+            keys = turns(at.new_keys_BT, frequencies, scale)
+        if self.falling:
+            growth_B1TC = self.growth(at.queries_BQ, frequencies)
+            return *(part * growth_B1TC for part in queries), *(part / growth_B1TC for part in keys)
+        return *queries, *keys
+
+    def growth(self, pos_BT: Tensor, frequencies_C: Tensor) -> Tensor:
+        """By what `xpos` multiplies queries and divides keys (B, 1, T, C)."""
+        channels_C = torch.arange(len(frequencies_C), device=pos_BT.device, dtype=frequencies_C.dtype) * 2
+        width = 2 * len(frequencies_C)
+        powers_B1T1 = pos_BT[:, None, :, None].to(frequencies_C.dtype) / self.config.xpos_scale_base
+        return ((channels_C + 0.4 * width) / (1.4 * width)) ** powers_B1T1
 
     def rotate_queries(self, q_BHQK: Tensor, at: Place) -> Tensor:
         return turn(q_BHQK, *at.prepared[:2])

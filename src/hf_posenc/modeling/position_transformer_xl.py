@@ -54,11 +54,7 @@ class TransformerXL(PositionEncoding):
                 "`transformer_xl` maps sines and cosines in pairs, so d_model must be even, but it is "
                 f"{config.d_model}; choose an even one."
             )
-        if turning := [name for name, entry in side.entries.items() if entry.encoding.rotate_keys is not None]:
-            raise ValueError(
-                f"{side.encoding!r}: `transformer_xl` asks for the keys' content, but `{turning[0]}` turns them by "
-                "their position; leave one of them out."
-            )
+        cls.refuse_turned_keys(side, "asks for the keys' content")
 
     def prepare(self, x_BTD: Tensor, at: Place) -> tuple[Tensor, ...]:
         """Cosines and sines of queries (B, 1, Q, D/2), and the sinusoids of keys counted backwards (B, 1, S, D)."""

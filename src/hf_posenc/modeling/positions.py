@@ -14,9 +14,11 @@ from typing import Any
 from .nearest import nearest
 from .position import HOOKS, Knob, PositionEncoding, PositionEncodings
 from .position_alibi import Alibi
+from .position_deberta import Deberta
 from .position_fire import Fire
 from .position_kerple import Kerple
 from .position_learned import Learned
+from .position_pope import Pope
 from .position_recurrent import Recurrent
 from .position_relative import Relative
 from .position_rotary import Rotary
@@ -94,6 +96,9 @@ POSITION_ENCODINGS: dict[str, PositionEncodingEntry] = {
     "fire": entry(Fire),
     "sandwich": entry(Sandwich),
     "transformer_xl": entry(TransformerXL),
+    "deberta": entry(Deberta),
+    "xpos": entry(Rotary, **Rotary.extrapolating),
+    "pope": entry(Pope),
 }
 
 # How a hook of hf_posenc 0.1 is written now: its first line, and what it begins with.

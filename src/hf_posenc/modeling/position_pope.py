@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PoPE (polar): a channel's content is a length and its position an angle, and neither changes the other.
+
+Departures from Gopalakrishnan et al.: the offsets delta belong to a layer (what their code does could not be verified)
+and begin at 0.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from .position import Knob, Place, PositionEncoding, angle_dtype
+from .position_rotary import turns
+from .references import Reference
+
+
+class Pope(PositionEncoding):
+    """layers x D parameters. Queries and keys are twice as wide, and so is what is cached of keys. Shift-invariant;
+    defined at every length."""
+
+    summary = "Each channel of queries and keys is a length at an angle that grows with the position."
+    shift_invariant = True
+    knobs = (Knob("pope_theta", 10000.0, "a number above 1", lambda value: value > 1),)
+    formula = """
+        score(i, j) = sum_c softplus(q_ic) softplus(k_jc) cos((j - i) w_c + delta_hc) / sqrt(K)
+        w_c = theta^(-c/K), delta_hc = min(max(delta'_hc, -2 pi), 0)
+    """
+    references = (
+        Reference(
+            "Gopalakrishnan et al.",
+            "Decoupling the 'What' and 'Where' With Polar Coordinate Positional Embeddings",
+            "",
+            2025,
+            "https://arxiv.org/abs/2509.10534",
+        ),
+    )
+
+    def __init__(self, config: Any, side: Any) -> None:
+        super().__init__(config, side)
+        self.delta = nn.Parameter(torch.empty(side.layers, side.heads, 1, side.head_width))
+
+    @classmethod
+    def check(cls, config: Any, side: Any) -> None:
+        cls.refuse_turned_keys(side, "gives each channel an angle of its own")
+
+    def prepare(self, x_BTD: Tensor, at: Place) -> tuple[Tensor, ...]:
+        """The cosines and sines of queries, then of new keys (B, 1, T, K)."""
+        width = self.side.head_width
+        channels_K = torch.arange(width, device=x_BTD.device, dtype=angle_dtype(x_BTD))
+        frequencies_K = self.config.pope_theta ** -(channels_K / width)
+        queries = turns(at.queries_BQ, frequencies_K, 1.0)
+        return (*queries, *(turns(at.new_keys_BT, frequencies_K, 1.0) if at.is_cross else queries))
+
+    def rotate_queries(self, q_BHQK: Tensor, at: Place) -> Tensor:
+        return polar(q_BHQK, *at.prepared[:2])
+
+    def rotate_keys(self, k_BHTK: Tensor, at: Place) -> Tensor:
+        cos_B1TK, sin_B1TK = at.prepared[2:]
+        delta_H1K = self.delta[at.layer].clamp(-2 * torch.pi, 0).to(cos_B1TK.dtype)
+        cos_H1K, sin_H1K = delta_H1K.cos(), delta_H1K.sin()
+        return polar(k_BHTK, cos_B1TK * cos_H1K - sin_B1TK * sin_H1K, sin_B1TK * cos_H1K + cos_B1TK * sin_H1K)
+
+    def init_weights(self) -> None:
+        init.zeros_(self.delta)
+
+
+def polar(x_BHTK: Tensor, cos_BHTK: Tensor, sin_BHTK: Tensor) -> Tensor:
+    """Lengths at angles, as pairs: all first numbers, then all second ones (B, H, T, 2K)."""
+    length_BHTK = nn.functional.softplus(x_BHTK)
+    return torch.cat((length_BHTK * cos_BHTK.to(x_BHTK.dtype), length_BHTK * sin_BHTK.to(x_BHTK.dtype)), dim=-1)
