@@ -3,6 +3,7 @@
 python tests/capabilities.py        writes docs/capabilities.md; the tests are those marked `capability`
 """
 
+import os
 import sys
 from collections.abc import Iterable
 from importlib.metadata import version
@@ -57,6 +58,7 @@ class Outcomes:
 
 def main() -> int:
     sys.path.insert(0, str(ROOT / "tests"))
+    os.environ["EVERY_ENCODING"] = "yes"
     outcomes = Outcomes()
     status = pytest.main(["-q", "-m", "capability", str(ROOT / "tests"), *sys.argv[1:]], plugins=[outcomes])
     from test_ecosystem import SYSTEMS

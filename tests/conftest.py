@@ -16,6 +16,8 @@ from upstream import pytest_ignore_collect, pytest_terminal_summary  # noqa: F40
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig, PosEncTokenizer, PositionEncodingEntry, RnnNmtConfig
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
+from hf_posenc.modeling.position import HOOKS
+from hf_posenc.modeling.positions import build_position_encodings
 
 pytest_plugins = ["hub_server"]
 
@@ -63,11 +65,12 @@ TEXTS_VOCABULARY = 290
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes `sides` runs on all of the above, one that takes `family` on RNN-NMT as well, one that takes
     `registered` on every registered encoding."""
-    aligned = list(ALIGNED) if metafunc.module.__name__ == "test_generation" else LAWFUL
+    generating = metafunc.module.__name__ == "test_generation"
+    single, aligned = (KINDS, list(ALIGNED)) if generating else (REGISTERED, LAWFUL)
     if "family" in metafunc.fixturenames:
-        metafunc.parametrize("family", REGISTERED + SUMS + MIXED + aligned + ["rnn_nmt"])
+        metafunc.parametrize("family", single + SUMS + MIXED + aligned + ["rnn_nmt"])
     if "sides" in metafunc.fixturenames:
-        metafunc.parametrize("sides", REGISTERED + SUMS + MIXED + aligned)
+        metafunc.parametrize("sides", single + SUMS + MIXED + aligned)
     if "registered" in metafunc.fixturenames:
         metafunc.parametrize("registered", REGISTERED)
 
@@ -135,6 +138,22 @@ def entries(sides: str) -> list[PositionEncodingEntry]:
     """The registry's entries of both sides."""
     own, _, _ = sides.partition(" by ")
     return [POSITION_ENCODINGS[name] for name in own.replace(" to ", "+").split("+")]
+
+
+def kind(name: str) -> tuple:
+    """What a model sees of an encoding: the hooks it answers on either side, whether it learns, remembers, ends."""
+    config, found = tiny_config(name), []
+    for side in map(config.side, ("encoder", "decoder")):
+        [encoding] = build_position_encodings(config, side)
+        answered = [hook for hook in (*HOOKS, "prepare", "training_positions") if getattr(encoding, hook) is not None]
+        found.append((tuple(answered), any(True for _ in encoding.parameters()), encoding.has_state))
+    return *found, POSITION_ENCODINGS[name].longest
+
+
+# One encoding of each kind, for the tests that take long and ask what torch and transformers do with such a model; all
+# of them if the environment has EVERY_ENCODING.
+FIRST = {kind(name): name for name in reversed(REGISTERED)}.values()
+KINDS = [name for name in REGISTERED if os.environ.get("EVERY_ENCODING") or name in FIRST]
 
 
 def silent_parameters(model: ConditionalGeneration) -> set[str]:

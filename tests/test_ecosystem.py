@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import accelerate
 import pytest
 import torch
-from conftest import ALIGNED, REGISTERED, entries, sentences, tiny_model
+from conftest import ALIGNED, KINDS, entries, sentences, tiny_model
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from torch import Tensor, nn
 from torch._dynamo.exc import Unsupported
@@ -19,7 +19,7 @@ from transformers import AutoModelForSeq2SeqLM, BitsAndBytesConfig, CompileConfi
 
 from hf_posenc.modeling.recurrence import has_lstm
 
-SYSTEMS = [*REGISTERED, "sinusoidal+relative", "gru+relative", "relative to none", *ALIGNED, "rnn_nmt"]
+SYSTEMS = [*KINDS, "sinusoidal+relative", "gru+relative", "relative to none", *ALIGNED, "rnn_nmt"]
 RECURRENT = [name for name in SYSTEMS if name == "rnn_nmt" or any(entry.has_state for entry in entries(name))]
 # Their alignment reads a target token by token, so that each length is a graph of its own.
 SCANNED = [name for name, alignment in ALIGNED.items() if alignment.follow is None]

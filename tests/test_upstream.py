@@ -5,7 +5,7 @@ import unittest
 
 import pytest
 import torch
-from conftest import REGISTERED, tiny_config
+from conftest import KINDS, tiny_config
 from upstream import upstream_tests
 
 from hf_posenc import PosEncForConditionalGeneration, PosEncModel, RnnNmtForConditionalGeneration, RnnNmtModel
@@ -18,7 +18,7 @@ except (RuntimeError, ImportError) as missing:
 # Upstream's tests warn of what they do themselves, each version of something else.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-SIDES = [*REGISTERED, "sinusoidal+relative", "gru+relative", "relative to none", "rnn_nmt"]
+SIDES = [*KINDS, "sinusoidal+relative", "gru+relative", "relative to none", "rnn_nmt"]
 
 MODELS = {
     "posenc": (PosEncModel, PosEncForConditionalGeneration),
