@@ -27,8 +27,19 @@ torch.set_num_threads(1)
 # left its length; both hold for any model, so there the tests have one vocabulary and do not reset that cache.
 BEFORE_5_18 = Version(transformers.__version__) < Version("5.18")
 
-REGISTERED = list(POSITION_ENCODINGS)
-SUMS = ["sinusoidal+relative", "rotary+relative_key", "learned+rotary", "gru+relative", "lstm+rotary", "sinusoidal+gru"]
+# Those that can be by themselves; the others are in sums.
+REGISTERED = [name for name, entry in POSITION_ENCODINGS.items() if not entry.needs_another]
+SUMS = [
+    "relative+log_n",
+    "rotary+log_n_learned",
+    "sinusoidal+randomized",
+    "sinusoidal+relative",
+    "rotary+relative_key",
+    "learned+rotary",
+    "gru+relative",
+    "lstm+rotary",
+    "sinusoidal+gru",
+]
 MIXED = [
     "none to relative",
     "relative to none",
@@ -52,10 +63,17 @@ SMALL_KNOBS |= {
     "fire_threshold": 4.5,
     "sandwich_width": 12,
 }
-SMALL_KNOBS |= {"deberta_clip": 3, "xpos_scale_base": 200.0, "pope_theta": 100.0}
+SMALL_KNOBS |= {"deberta_clip": 3, "xpos_scale_base": 200.0, "pope_theta": 100.0, "log_n_length": 4}
 SMALL_KNOBS |= {"cross_window_size": 3, "recurrent_hidden_size": 5, "recurrent_reach": 3}
 # And no chance in training.
 SMALL_KNOBS |= {"length_ratio_offset": 0.0, "length_ratio_jitter": 0.0}
+SMALL_KNOBS |= {
+    "shape_shifts": 1,
+    "cape_shift": 0.0,
+    "cape_jitter": 0.0,
+    "cape_stretch": 1.0,
+    "randomized_positions": 1,
+}
 
 # What the tokenizer of the tests has seen.
 TEXTS = ["Ein Hund.", "Zwei Kinder im Schnee"]
@@ -64,7 +82,7 @@ TEXTS_VOCABULARY = 290
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes `sides` runs on all of the above, one that takes `family` on RNN-NMT as well, one that takes
-    `registered` on every registered encoding."""
+    `registered` on every encoding that can be by itself, one that takes `entry_name` on every registered name."""
     generating = metafunc.module.__name__ == "test_generation"
     single, aligned = (KINDS, list(ALIGNED)) if generating else (REGISTERED, LAWFUL)
     if "family" in metafunc.fixturenames:
@@ -73,6 +91,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("sides", single + SUMS + MIXED + aligned)
     if "registered" in metafunc.fixturenames:
         metafunc.parametrize("registered", REGISTERED)
+    if "entry_name" in metafunc.fixturenames:
+        metafunc.parametrize("entry_name", list(POSITION_ENCODINGS))
 
 
 @pytest.fixture

@@ -157,15 +157,15 @@ def test_a_config_writes_the_knobs_that_are_used_or_changed_and_no_others(sides)
             assert tiny_config(sides, **{knob.name: other}).to_dict()[knob.name] == other
 
 
-def test_a_knob_has_its_encodings_name_a_legal_default_and_a_rule_in_words(registered):
-    for knob in POSITION_ENCODINGS[registered].knobs:
-        assert registered.startswith(knob.name.split("_")[0])
+def test_a_knob_has_its_encodings_name_a_legal_default_and_a_rule_in_words(entry_name):
+    for knob in POSITION_ENCODINGS[entry_name].knobs:
+        assert entry_name.startswith(knob.name.split("_")[0])
         knob.check(knob.default)
         assert knob.rule
         with pytest.raises(ValueError, match=re.escape(f"`{knob.name}` must be {knob.rule}")):
             PosEncConfig(**{knob.name: object()})
-    longest = POSITION_ENCODINGS[registered].longest
-    assert longest is None or longest in {knob.name for knob in POSITION_ENCODINGS[registered].knobs}
+    longest = POSITION_ENCODINGS[entry_name].longest
+    assert longest is None or longest in {knob.name for knob in POSITION_ENCODINGS[entry_name].knobs}
 
 
 def test_a_copied_config_is_equal_and_its_own(sides):

@@ -217,7 +217,8 @@ def test_a_wave_is_written_with_the_numbers_of_the_formula(width):
 def test_the_number_of_a_step_is_the_hooks_own(registered):
     one = of(registered)["attention"]
     found = step(one, 5, 3)
-    if registered in ("sinusoidal", "learned"):
+    assert one.adds_by_position == (registered in ("sinusoidal", "learned", "shape", "cape"))
+    if one.adds_by_position:
         assert found.value == added_vectors(one.positions, 24, 6)[5, 3]
     else:
         assert found.value is None

@@ -41,10 +41,10 @@ from hf_posenc.modeling.recurrence import read_in_order
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
 
-def test_every_registered_encoding_has_an_oracle(registered):
+def test_every_registered_encoding_has_an_oracle(entry_name):
     """`none` answers no hook, so there is nothing to compare."""
     marks = [mark for test in globals().values() for mark in getattr(test, "pytestmark", []) if mark.name == "oracle"]
-    assert registered == "none" or registered in {name for mark in marks for name in mark.args}
+    assert entry_name == "none" or entry_name in {name for mark in marks for name in mark.args}
 
 
 def halves(width: int) -> Tensor:
@@ -1047,3 +1047,166 @@ def test_popes_offsets_stay_within_a_turn_behind():
         found.append(positions.rotate_keys(k, place))
     torch.testing.assert_close(found[:4], [found[1]] * 4, **EXACT)
     assert (found[4] - found[1]).abs().max() > 0.1
+
+
+# Log n
+
+
+@pytest.mark.oracle("log_n", "log_n_learned")
+@BOTH_SIDES
+@pytest.mark.parametrize("name", ["log_n", "log_n_learned"])
+def test_log_n_scales_queries_by_the_logarithm_of_what_they_see(name, side):
+    """Of 7 tokens in one sentence, 5 in the other, with padding before them."""
+    torch.manual_seed(0)
+    config = tiny_config(f"relative+{name}")
+    log_n = build_position_encodings(config, config.side(side))[1].double()
+    for parameter in log_n.parameters():
+        nn.init.normal_(parameter)
+    heads, causal = config.side(side).heads, side == "decoder"
+    mask, at = torch.tensor([[1] * 7, [0, 0] + [1] * 5]), torch.tensor([[0, 1, 2, 3, 4, 5, 6], [0, 0, 0, 1, 2, 3, 4]])
+    place = Place(at, at, mask == 1, mask, is_causal=causal, layer=1)
+    place = replace(place, prepared=log_n.prepare(torch.zeros(2, 7, 16).double(), place))
+    q = torch.randn(2, heads, 7, 16 // heads, dtype=torch.float64, requires_grad=True)
+    ours, expected = log_n.rotate_queries(q, place), torch.zeros_like(q)
+    for b, h, i in product(range(2), range(heads), range(7)):
+        n = (int(mask[b, : i + 1].sum()) if causal else int(mask[b].sum())) or 1
+        rate = log_n.rate[1, h] if name == "log_n_learned" else 1 / math.log(4)
+        expected[b, h, i] = q[b, h, i] * math.log(n) * rate
+    torch.testing.assert_close(ours, expected, **EXACT)
+    weight, inputs = torch.randn_like(ours), [q, *log_n.parameters()]
+    mine, theirs = (torch.autograd.grad((one * weight).sum(), inputs) for one in (ours, expected))
+    torch.testing.assert_close(mine, theirs, **EXACT)
+
+
+def test_the_trained_log_n_begins_as_the_fixed_one():
+    config = tiny_config("relative+log_n_learned", log_n_length=50)
+    rate = build_position_encodings(config, config.side("decoder"))[1]
+    rate.init_weights()
+    torch.testing.assert_close(rate.rate, torch.full((3, 4), 1 / math.log(50)))
+
+
+# Positions of training
+
+
+def positions_of_training(name: str, pos: Tensor, **changes) -> Tensor:
+    config = tiny_config(name, **changes)
+    return build_position_encodings(config, config.side("encoder")).training_positions(pos, Place(pos, pos))
+
+
+SENTENCES = torch.arange(12).expand(4000, -1)
+
+
+@pytest.mark.oracle("shape")
+def test_shape_shifts_each_sentence_by_a_number_drawn_evenly():
+    torch.manual_seed(0)
+    found = positions_of_training("shape", SENTENCES, shape_shifts=10) - SENTENCES
+    assert found.dtype == torch.int64
+    assert torch.equal(found, found[:, :1].expand(-1, 12))
+    counts = found[:, 0].bincount(minlength=10)
+    assert len(counts) == 10 and counts.min() > 300 and counts.max() < 500  # 400 each, by chance 19 more or less
+
+
+@pytest.mark.oracle("cape")
+def test_cape_shifts_jitters_and_stretches_evenly_within_its_bounds():
+    torch.manual_seed(0)
+    still = {"cape_shift": 0.0, "cape_jitter": 0.0, "cape_stretch": 1.0}
+
+    def assert_even(drawn: Tensor, bound: float):
+        """Uniform between -bound and bound: by its ends, its mean and its variance."""
+        assert drawn.abs().max() <= bound + 1e-5 and drawn.max() > 0.99 * bound and drawn.min() < -0.99 * bound
+        assert drawn.mean().abs() < 0.05 * bound and (drawn.var() / (bound**2 / 3) - 1).abs() < 0.1
+
+    shifted = positions_of_training("cape", SENTENCES, **still | {"cape_shift": 5.0}) - SENTENCES
+    torch.testing.assert_close(shifted, shifted[:, :1].expand(-1, 12))
+    assert_even(shifted[:, 0], 5.0)
+    stretched = positions_of_training("cape", SENTENCES, **still | {"cape_stretch": 1.5})[:, 1:] / SENTENCES[:, 1:]
+    torch.testing.assert_close(stretched, stretched[:, :1].expand(-1, 11))
+    assert_even(stretched[:, 0].log(), math.log(1.5))
+    jittered = positions_of_training("cape", SENTENCES, **still | {"cape_jitter": 0.5}) - SENTENCES
+    assert_even(jittered, 0.5)
+    assert (jittered[:, 1:] - jittered[:, :-1]).abs().mean() > 0.3  # each token by itself
+    everything = positions_of_training("cape", SENTENCES, cape_shift=5.0, cape_jitter=0.5, cape_stretch=1.03)
+    assert (everything.diff() >= 0).all()
+    assert everything.max() <= (11 + 5.5) * 1.03 and everything.max() > 16
+
+
+@pytest.mark.parametrize("name", ["shape", "cape"])
+def test_shape_and_cape_add_the_sinusoids_of_their_positions_and_pass_the_gradient_on(name):
+    config = tiny_config(name)
+    positions = build_position_encodings(config, config.side("encoder"))
+    x, at = torch.randn(1, 3, 16, dtype=torch.float64, requires_grad=True), torch.tensor([[0.5, 1.75, 400.0]])
+    out = positions.embed(x, Place(at, at))
+    expected = [[f(p / 10000 ** (2 * c / 16)) for c in range(8) for f in (math.sin, math.cos)] for p in at[0].tolist()]
+    torch.testing.assert_close(out, x + torch.tensor(expected, dtype=torch.float64), **EXACT)
+    out.sum().backward()
+    assert torch.equal(x.grad, torch.ones_like(x))
+
+
+@pytest.mark.oracle("randomized")
+def test_randomized_draws_an_ordered_sample_of_many_positions_by_which_each_token_is_as_likely():
+    """Of the i-th of T draws from N without replacement the mean is (i + 1) (N + 1) / (T + 1) - 1."""
+    torch.manual_seed(0)
+    pos = torch.tensor([[0, 1, 2, 3], [0, 0, 0, 1], [0, 2, 3, 9]])
+    drawn = torch.stack(
+        [positions_of_training("sinusoidal+randomized", pos, randomized_positions=20) for _ in range(2000)]
+    )
+    assert (drawn[:, 0].diff() > 0).all() and drawn[:, 0].min() == 0 and drawn[:, 0].max() == 19
+    mean = torch.tensor([(i + 1) * 21 / 5 - 1 for i in range(4)])
+    torch.testing.assert_close(drawn[:, 0].double().mean(0).float(), mean, rtol=0.0, atol=0.35)
+    assert torch.equal(drawn[:, 1], drawn[:, 0][:, [0, 0, 0, 1]])  # padding first: a token's position says which draw
+    assert torch.equal(drawn[:, 2, :3], drawn[:, 0][:, [0, 2, 3]])
+    assert torch.equal(drawn[:, 2, 3], drawn[:, 0, 3] + 6)  # given positions beyond the tokens follow the last one
+    assert torch.equal(
+        positions_of_training("sinusoidal+randomized", SENTENCES[:3], randomized_positions=5), SENTENCES[:3]
+    )
+
+
+RANDOM = {
+    "shape": {"shape_shifts": 500},
+    "cape": {"cape_shift": 5.0, "cape_jitter": 0.5, "cape_stretch": 1.03},
+    "relative+randomized": {"randomized_positions": 50},
+    "t5+randomized": {"randomized_positions": 50},
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_what_is_drawn_is_drawn_once_a_forward_and_in_training_alone(name):
+    """Checkpointing replays the layers with it; two sides and two forwards differ."""
+    model = tiny_model(name, dropout=0.0, **RANDOM[name])
+    batch = {"input_ids": sentences(3, 6), "labels": sentences(3, 9, seed=2)}
+
+    def gradients() -> list[Tensor]:
+        model.zero_grad()
+        torch.manual_seed(5)
+        model(**batch).loss.backward()
+        return [parameter.grad for parameter in model.parameters()]
+
+    assert torch.equal(model(**batch).logits, model(**batch).logits)
+    model.train()
+    assert (model(**batch).logits - model(**batch).logits).abs().max() > 1e-3
+    plain = gradients()
+    (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
+    torch.testing.assert_close(gradients(), plain, **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("named_sum", "reason"),
+    [
+        ("log_n", "says nothing of where a token is .* write a sum, such as 'relative[+]log_n'"),
+        ("randomized+log_n", "says nothing of where a token is"),
+        ("shape+cape", "`shape` and `cape` both change the positions of training"),
+        ("shape+randomized", "`shape` and `randomized` both change the positions of training"),
+        ("learned+randomized", "`randomized` changes the positions of training, for which the table of `learned`"),
+        ("cape+learned", "`cape` changes the positions of training, for which the table of `learned`"),
+        ("relative+log_n+log_n_learned", "presets of one encoding, LogN"),
+    ],
+)
+def test_sums_that_make_no_sense_are_refused(named_sum, reason):
+    with pytest.raises(ValueError, match=reason):
+        PosEncConfig(position_encoding_type=named_sum)
+    with pytest.raises(ValueError, match=reason):
+        PosEncConfig(decoder_position_encoding_type=named_sum)
+
+
+def test_log_n_by_itself_makes_sense_between_decoder_and_encoder():
+    assert PosEncConfig(cross_position_encoding_type="log_n").acts_in_cross_attention

@@ -47,10 +47,10 @@ def words_of_the_code(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("file", ["modeling_posenc.py", "attention.py"])
-def test_the_transformer_names_no_encoding(file, registered):
+def test_the_transformer_names_no_encoding(file, entry_name):
     """Not in its code; in its prose neither, but for names that are English words first."""
-    path, entry = MODELING / file, POSITION_ENCODINGS[registered]
-    names = {registered, entry.encoding.__name__.lower()} - {"positionencoding"}
+    path, entry = MODELING / file, POSITION_ENCODINGS[entry_name]
+    names = {entry_name, entry.encoding.__name__.lower()} - {"positionencoding", "shape"}  # every tensor has a shape
     assert not names & words_of_the_code(path)
     assert not (names - ENGLISH) & set(re.findall(r"\w+", path.read_text(encoding="utf-8").lower()))
 
@@ -104,8 +104,8 @@ def test_nothing_that_travels_holds_a_buffer():
     assert [call for path in FILES for call in calls(path, "register_buffer", "Buffer")] == []
 
 
-def test_an_encoding_inherits_the_interface_and_nothing_else(registered):
-    encoding = POSITION_ENCODINGS[registered].encoding
+def test_an_encoding_inherits_the_interface_and_nothing_else(entry_name):
+    encoding = POSITION_ENCODINGS[entry_name].encoding
     assert encoding is PositionEncoding or encoding.__bases__ == (PositionEncoding,)
     assert encoding.__subclasses__() == [] or encoding is PositionEncoding
 
@@ -117,9 +117,9 @@ def test_no_encoding_asks_what_something_is():
     assert asked == []
 
 
-def test_an_encoding_says_which_idea_it_is_and_whose(registered):
+def test_an_encoding_says_which_idea_it_is_and_whose(entry_name):
     """One sentence, the formula, where it was published, and what its parameters are."""
-    entry = POSITION_ENCODINGS[registered]
+    entry = POSITION_ENCODINGS[entry_name]
     assert entry.summary.endswith(".")
     assert entry.encoding.__doc__
     if entry.encoding is not PositionEncoding:

@@ -158,12 +158,18 @@ class PosEncConfig(SharedConfig):
                     f"d_model must be a multiple of the number of heads, but d_model={self.d_model} and "
                     f"{side.name}_attention_heads={side.heads}; change one of them."
                 )
+            if side.name != "cross" and all(entry.needs_another for entry in side.entries.values()):
+                raise ValueError(
+                    f"{SIDES[side.name]}={side.encoding!r}: it says nothing of where a token is and only changes what "
+                    "another encoding does; write a sum, such as 'relative+log_n'."
+                )
             for name, entry in side.entries.items():
                 if side.name == "cross" and name != "none" and not entry.acts_in_attention:
                     able = [name for name, other in POSITION_ENCODINGS.items() if other.acts_in_attention]
                     raise ValueError(
-                        f"cross_position_encoding_type={side.encoding!r}: `{name}` changes embedded tokens alone, of "
-                        f"which cross-attention has none; choose from none, {', '.join(able)}, or a sum of these."
+                        f"cross_position_encoding_type={side.encoding!r}: `{name}` acts on embedded tokens or on "
+                        "positions in training, which cross-attention has not; choose from none, "
+                        f"{', '.join(able)}, or a sum of these."
                     )
                 entry.encoding.check(self.seen_by(side), side)
 

@@ -165,8 +165,8 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
         at = Place(
             position_ids, position_ids, new_tokens(mask, x_BTD.shape[1], start), mask, start, self.side.is_causal
         )
-        if self.training:
-            pos_BT = self.positions.training_positions(position_ids, at)
+        if self.training and self.positions.answered("training_positions"):
+            pos_BT = self.positions.training_positions(position_ids.expand(len(x_BTD), -1), at)
             at = replace(at, queries_BQ=pos_BT, keys_BS=pos_BT)
         if memory is not None:
             keys_BS = memory.keep("positions", at.queries_BQ.expand(len(x_BTD), -1))

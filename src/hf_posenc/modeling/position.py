@@ -118,10 +118,10 @@ class PositionEncoding(nn.Module):
     No parameters; defined at every length. Its facts are class attributes, which the laws test both ways:
     `summary`: one sentence. `shift_invariant`: adding a number to all positions changes nothing. `order_blind`: with
     attention in both directions, permuting the tokens permutes the outputs. `reversal_blind`: so does reversing them.
-    `has_state`: cached decoding must keep more than keys, values and positions (`at.memory`). `silent_at_zero`: with
-    all its parameters at zero it changes nothing, and learns from there; so it can join a trained model. `longest`: the
-    knob that bounds the length, if one does. `knobs`: its config fields. `formula`: in the code's own symbols.
-    `references`.
+    `has_state`: cached decoding must keep more than keys, values and positions (`at.memory`). `needs_another`: it only
+    changes what another encoding of the sum does. `silent_at_zero`: with all its parameters at zero it changes nothing,
+    and learns from there; so it can join a trained model. `longest`: the knob that bounds the length, if one does.
+    `knobs`: its config fields. `formula`: in the code's own symbols. `references`.
     """
 
     summary: str
@@ -129,6 +129,7 @@ class PositionEncoding(nn.Module):
     order_blind = False
     reversal_blind = False
     has_state = False
+    needs_another = False
     silent_at_zero = False
     longest: str | None = None
     knobs: tuple[Knob, ...] = ()

@@ -25,7 +25,12 @@ class Sinusoidal(PositionEncoding):
     references = (VASWANI,)
 
     def embed(self, x_BTD: Tensor, at: Place) -> Tensor:
-        return x_BTD + sinusoids(at.queries_BQ, x_BTD.shape[-1], angle_dtype(x_BTD)).to(x_BTD.dtype)
+        return plus_sinusoids(x_BTD, at.queries_BQ)
+
+
+def plus_sinusoids(x_BTD: Tensor, pos_BT: Tensor) -> Tensor:
+    """x + PE of the positions, in whatever precision x is."""
+    return x_BTD + sinusoids(pos_BT, x_BTD.shape[-1], angle_dtype(x_BTD)).to(x_BTD.dtype)
 
 
 def sinusoids(pos: Tensor, width: int, dtype: torch.dtype) -> Tensor:

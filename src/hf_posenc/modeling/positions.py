@@ -14,15 +14,19 @@ from typing import Any
 from .nearest import nearest
 from .position import HOOKS, Knob, PositionEncoding, PositionEncodings
 from .position_alibi import Alibi
+from .position_cape import Cape
 from .position_deberta import Deberta
 from .position_fire import Fire
 from .position_kerple import Kerple
 from .position_learned import Learned
+from .position_log_n import LogN
 from .position_pope import Pope
+from .position_randomized import Randomized
 from .position_recurrent import Recurrent
 from .position_relative import Relative
 from .position_rotary import Rotary
 from .position_sandwich import Sandwich
+from .position_shape import Shape
 from .position_sinusoidal import Sinusoidal
 from .position_t5 import T5
 from .position_transformer_xl import TransformerXL
@@ -41,6 +45,7 @@ class PositionEncodingEntry:
     order_blind: bool
     reversal_blind: bool
     has_state: bool
+    needs_another: bool
     silent_at_zero: bool
     longest: str | None
     knobs: tuple[Knob, ...]
@@ -99,6 +104,11 @@ POSITION_ENCODINGS: dict[str, PositionEncodingEntry] = {
     "deberta": entry(Deberta),
     "xpos": entry(Rotary, **Rotary.extrapolating),
     "pope": entry(Pope),
+    "shape": entry(Shape),
+    "cape": entry(Cape),
+    "randomized": entry(Randomized),
+    "log_n": entry(LogN),
+    "log_n_learned": entry(LogN, **LogN.learned),
 }
 
 # How a hook of hf_posenc 0.1 is written now: its first line, and what it begins with.
@@ -160,6 +170,14 @@ def parts_of(position_encoding_type: str, field: str = "position_encoding_type")
     return names
 
 
+def moves(entry: PositionEncodingEntry) -> bool:
+    return entry.encoding.training_positions is not None
+
+
+def ends(entry: PositionEncodingEntry) -> bool:
+    return entry.longest is not None
+
+
 def objection(first: str, second: str) -> str | None:
     """Why two encodings cannot be in one sum, if they cannot."""
     if first == second:
@@ -169,6 +187,13 @@ def objection(first: str, second: str) -> str | None:
     one, other = POSITION_ENCODINGS[first], POSITION_ENCODINGS[second]
     if one.has_state and other.has_state:
         return f"`{first}` and `{second}` both carry a state, and which of them reads the other would be a guess"
+    schemes, tables = (
+        [name for name, entry in ((first, one), (second, other)) if fact(entry)] for fact in (moves, ends)
+    )
+    if len(schemes) == 2:
+        return f"`{first}` and `{second}` both change the positions of training, and nobody compared what comes of both"
+    if schemes and tables:
+        return f"`{schemes[0]}` changes the positions of training, for which the table of `{tables[0]}` has no rows"
     if one.encoding is other.encoding:
         return f"`{first}` and `{second}` are presets of one encoding, {one.encoding.__name__}"
     return None

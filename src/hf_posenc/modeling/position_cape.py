@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CAPE: sinusoids at positions that are shifted, jittered and stretched in training, so that neither where a sentence
+begins nor how long it is can be relied on.
+
+Departures from Likhomanenko et al.: shift and stretch of source and target are drawn each by itself, where they tie
+them for translation; positions are not centred, for a decoder cannot know the middle of what it is writing.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from .position import Knob, Place, PositionEncoding
+from .position_sinusoidal import plus_sinusoids
+from .references import Reference
+
+
+class Cape(PositionEncoding):
+    """No parameters. Not shift-invariant; defined at every length. Its positions of training are between tokens."""
+
+    summary = "The wave pattern of each position, shifted, jittered and stretched at random in training."
+    shift_invariant = False
+    knobs = (
+        Knob("cape_shift", 5.0, "a number of tokens, 0 or more", lambda value: value >= 0),
+        Knob("cape_jitter", 0.5, "a part of a token, 0 to 0.5, which keeps their order", lambda part: 0 <= part <= 0.5),
+        Knob("cape_stretch", 1.03, "a factor, 1 (which is none) or more", lambda value: value >= 1),
+    )
+    formula = """
+        x[p] <- x[p] + PE[(p + D + e_p) s], PE of `sinusoidal`; D = e_p = 0 and s = 1 but in training
+        D from U(-shift, shift), log s from U(-log stretch, log stretch), e_p from U(-jitter, jitter)
+    """
+    references = (
+        Reference(
+            "Likhomanenko et al.",
+            "CAPE: Encoding Relative Positions with Continuous Augmented Positional Embeddings",
+            "NeurIPS",
+            2021,
+            "https://arxiv.org/abs/2106.03143",
+        ),
+    )
+
+    def training_positions(self, pos_BT: Tensor, at: Place) -> Tensor:
+        """Of sentences D and s, of tokens e."""
+        batch, num_new = pos_BT.shape
+        shift_B1, log_B1 = torch.empty(2, batch, 1, device=pos_BT.device).uniform_(-1, 1)
+        jitter_BT = torch.empty(batch, num_new, device=pos_BT.device).uniform_(-1, 1)
+        stretch_B1 = (log_B1 * math.log(self.config.cape_stretch)).exp()
+        return (pos_BT + shift_B1 * self.config.cape_shift + jitter_BT * self.config.cape_jitter) * stretch_B1
+
+    def embed(self, x_BTD: Tensor, at: Place) -> Tensor:
+        return plus_sinusoids(x_BTD, at.queries_BQ)

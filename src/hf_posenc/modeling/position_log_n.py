@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Log n: the more keys a query sees, the sharper its attention, so that many far keys do not outweigh a few near ones.
+
+A softmax over n keys spreads as n grows; queries that grow with log n hold it together. It says nothing of order, so it
+is added to another encoding, as the last of a sum: `relative+log_n`.
+
+Departures: Chiang & Cholak scale by log n itself, which changes how sharp attention is in training; here the factor is
+1 for `log_n_length` keys, which should be the mean length of the training data, as Zhang et al. have it. In
+`log_n_learned`, Nakanishi's scalable softmax, each head and layer trains its rate, which begins as that of `log_n`.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from .position import Knob, Place, PositionEncoding, angle_dtype
+from .references import Reference
+
+CHIANG = Reference(
+    "Chiang & Cholak",
+    "Overcoming a Theoretical Limitation of Self-Attention",
+    "ACL",
+    2022,
+    "https://arxiv.org/abs/2202.12172",
+)
+NAKANISHI = Reference(
+    "Nakanishi", "Scalable-Softmax Is Superior for Attention", "", 2025, "https://arxiv.org/abs/2501.19399"
+)
+
+
+class LogN(PositionEncoding):
+    """No parameters, or layers x heads of them. Shift-invariant; defined at every length."""
+
+    summary = "Queries grow with the logarithm of the number of keys that they see."
+    learned = {
+        "trained": True,
+        "summary": "Queries grow with the logarithm of the number of keys that they see, at a trained rate.",
+        "formula": "score(i, j) = s_h log(n_i) q_i . k_j / sqrt(K), for n_i keys that query i sees",
+        "references": (CHIANG, NAKANISHI),
+    }
+    shift_invariant = True
+    order_blind = True
+    reversal_blind = True
+    needs_another = True
+    knobs = (Knob("log_n_length", 64, "a whole number of tokens, 2 or more", lambda value: value >= 2),)
+    formula = "score(i, j) = log(n_i) / log(`log_n_length`) q_i . k_j / sqrt(K), for n_i keys that query i sees"
+    references = (CHIANG,)
+
+    def __init__(self, config: Any, side: Any, *, trained: bool = False) -> None:
+        super().__init__(config, side)
+        self.rate = nn.Parameter(torch.empty(side.layers, side.heads)) if trained else None
+
+    def prepare(self, x_BTD: Tensor, at: Place) -> Tensor:
+        """log n for each query (B or 1, 1, Q or 1, 1)."""
+        return at.num_visible_BQ.clamp(min=1).to(angle_dtype(x_BTD)).log()[:, None, :, None].to(x_BTD.dtype)
+
+    def rotate_queries(self, q_BHQK: Tensor, at: Place) -> Tensor:
+        if self.rate is None:
+            return q_BHQK * (at.prepared / math.log(self.config.log_n_length))
+        return q_BHQK * (at.prepared * self.rate[at.layer, :, None, None])
+
+    def init_weights(self) -> None:
+        if self.rate is not None:
+            init.constant_(self.rate, 1 / math.log(self.config.log_n_length))

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Randomized: in training the tokens stand at positions drawn from many more than there are tokens, in order; so what
+another encoding makes of far positions is trained on short sentences.
+
+Departures from Ruoss et al.: positions are as they are when the model is evaluated, for a cached decoding could not
+draw those of tokens that are still to come; there is one draw for a batch and a side, which all layers share, where
+their relative encodings draw anew in every layer.
+"""
+
+import torch
+from torch import Tensor
+
+from .position import Knob, Place, PositionEncoding
+from .references import Reference
+
+
+class Randomized(PositionEncoding):
+    """No parameters. Longer sentences than `randomized_positions` keep the positions they have."""
+
+    summary = "In training positions are drawn, in order, from many more, for whatever other encoding there is."
+    shift_invariant = True
+    order_blind = True
+    reversal_blind = True
+    needs_another = True
+    silent_at_zero = True
+    knobs = (Knob("randomized_positions", 2048, "a whole number of positions, 1 or more", lambda value: value >= 1),)
+    formula = "p_0 < p_1 < .. < p_(T-1) in training, drawn without replacement from 0..N-1, N = `randomized_positions`"
+    references = (
+        Reference(
+            "Ruoss et al.",
+            "Randomized Positional Encodings Boost Length Generalization of Transformers",
+            "ACL",
+            2023,
+            "https://arxiv.org/abs/2305.16843",
+        ),
+    )
+
+    def training_positions(self, pos_BT: Tensor, at: Place) -> Tensor:
+        num_new = pos_BT.shape[1]
+        many = max(self.config.randomized_positions, num_new)
+        drawn_T = torch.rand(many, device=pos_BT.device).argsort()[:num_new].sort().values
+        inside_BT = pos_BT.clamp(max=num_new - 1)
+        return drawn_T[inside_BT] + (pos_BT - inside_BT)
