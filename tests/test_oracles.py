@@ -805,7 +805,7 @@ def test_kerple_begins_with_the_authors_ranges_of_a_and_p(name):
 
 @pytest.mark.oracle("fire")
 @BOTH_SIDES
-@pytest.mark.parametrize("threshold", [30.0, 512.0])
+@pytest.mark.parametrize("threshold", [5.0, 30.0, 512.0])
 @pytest.mark.parametrize("layer", [0, 1])
 def test_fire_is_its_formula_and_so_a_network_of_rectified_units(layer, threshold, side):
     """The network is torch's, two Linears. One of its units is on everywhere, another nowhere."""
