@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from hf_posenc import POSITION_ENCODINGS
-
 SIZES = [(32, 32), (32, 128), (32, 512)]
 SOURCE_LENGTH = 64
 
@@ -72,7 +70,7 @@ def measure(size: ratios.Size, options: argparse.Namespace, progress: tqdm) -> r
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = ratios.parser(__doc__, encodings=[*POSITION_ENCODINGS, *ratios.ALIGNED, "rnn_nmt"], sizes=SIZES, rounds=21)
+    parser = ratios.parser(__doc__, encodings=[*ratios.ENCODINGS, *ratios.ALIGNED, "rnn_nmt"], sizes=SIZES, rounds=21)
     ratios.run(ratios.parse(parser, arguments), measure)
 
 

@@ -50,7 +50,9 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--positions", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("encodings", nargs="*", default=list(POSITION_ENCODINGS))
+    parser.add_argument(
+        "encodings", nargs="*", default=[name for name, entry in POSITION_ENCODINGS.items() if not entry.needs_another]
+    )
     options = parser.parse_args()
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:

@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from hf_posenc import (
     ALIGNMENTS,
+    POSITION_ENCODINGS,
     PosEncConfig,
     PosEncForConditionalGeneration,
     RnnNmtConfig,
@@ -30,6 +31,8 @@ from hf_posenc import (
 from hf_posenc.whole_files import write_whole
 
 HERE = Path(__file__).parent
+# What only changes what another encoding does, stands in a sum.
+ENCODINGS = [f"relative+{name}" if entry.needs_another else name for name, entry in POSITION_ENCODINGS.items()]
 ALIGNED = [f"relative+window by {name}" for name in ALIGNMENTS if name != "none"]
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 VOCAB_SIZE = 8000

@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         shift_invariant=True,
         knobs=POSITION_ENCODINGS["relative"].knobs,
     )
-    parser = ratios.parser(__doc__, encodings=[*POSITION_ENCODINGS, *ratios.ALIGNED], sizes=SIZES, rounds=9)
+    parser = ratios.parser(__doc__, encodings=[*ratios.ENCODINGS, *ratios.ALIGNED], sizes=SIZES, rounds=9)
     parser.add_argument("--padding", type=float, default=0.0, help="the share of a batch that is padding, on the right")
     options = ratios.parse(parser, arguments)
     if not 0 <= options.padding < 0.5:

@@ -103,7 +103,8 @@ def step_tab(run: Run, viewport: gr.Number) -> dict[str, Any]:
     with gr.Row():
         with gr.Column(scale=2, min_width=280):
             of = of_control(run)
-            encoding = gr.Dropdown(list(POSITION_ENCODINGS), value=first, label="Encoding")
+            alone = [name for name, entry in POSITION_ENCODINGS.items() if not entry.needs_another]
+            encoding = gr.Dropdown(alone, value=first, label="Encoding")
             side = side_control()
             layer = slider(1, 2, 1, label="Layer", visible=False)
             position = slider(0, MOST_POSITIONS - 1, 5, label="Position p, or distance in tokens")

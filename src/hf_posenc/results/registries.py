@@ -13,11 +13,14 @@ def encodings_table(entries: Mapping[str, PositionEncodingEntry], config: PosEnc
     rows = []
     for name, entry in entries.items():
         made = entry(config, config.side("encoder"))
-        hooks = [f"`{hook}`" for hook in HOOKS if getattr(made, hook) is not None]
+        hooks = [f"`{hook}`" for hook in (*HOOKS, "training_positions") if getattr(made, hook) is not None]
         knobs = [f"`{knob.name}` {knob.default}" for knob in entry.knobs]
         longest = f"`{entry.longest}`" if entry.longest else "any"
         invariant = "yes" if entry.shift_invariant else "no"
-        rows.append([f"`{name}`", entry.summary, ", ".join(hooks) or "-", invariant, longest, ", ".join(knobs) or "-"])
+        # Whoever is blind to all order is blind to its reversal; what that is, is in the summary.
+        blind = " An encoder cannot tell a text from its reversal." * (entry.reversal_blind and not entry.order_blind)
+        cells = [entry.summary + blind, ", ".join(hooks) or "-", invariant, longest, ", ".join(knobs) or "-"]
+        rows.append([f"`{name}`", *cells])
     return lines(["encoding", "what it is", "hooks", "shift-invariant", "longest", "knobs"], rows)
 
 
