@@ -257,8 +257,8 @@ NEWER = {"hf_posenc_version": "9.9.0"}
 VERSIONS = rf"written by hf_posenc 9\.9\.0 and is read by {re.escape(hf_posenc.__version__)}: take the version that "
 BROKEN = {
     "an encoding of a newer version": (
-        lambda folder: edited(folder, "none", **both("alibi"), **NEWER),
-        rf"'alibi' is no registered position encoding .*choose from none, .*{VERSIONS}",
+        lambda folder: edited(folder, "none", **both("tomorrow"), **NEWER),
+        rf"'tomorrow' is no registered position encoding .*choose from none, .*{VERSIONS}",
     ),
     "an encoding of one's own": (
         lambda folder: edited(folder, "none", **both("nearness+rotary")),
