@@ -96,7 +96,8 @@ def test_hooks_decide_what_is_drawn(name: str) -> None:
     answers = subject(name).answers
     names = set(drawn(name))
     assert ("positions" in names) != ("influence" in names) or "embed" not in answers
-    assert ("influence" in names) == any(POSITION_ENCODINGS[part].has_state for part in name.split("+"))
+    entries = [POSITION_ENCODINGS[part] for part in name.split("+")]
+    assert ("influence" in names) == any(entry.has_state and entry.encoding.embed is not None for entry in entries)
     assert ("turning" in names) == ("rotate_queries" in answers)
     assert ("scores" in names) == ("score_bias" in answers)
     assert ("vectors" in names) >= ("value_bias" in answers)
@@ -195,6 +196,22 @@ def test_scores_drawn_are_the_hooks(name: str) -> None:
                 place = asked.positions.prepare(q_1H1K, Place(here, there, layer=layer))
                 bias = asked.positions.score_bias(q_1H1K, q_1H1K, place)
                 assert curves[f"random query {query + 1}"][at] == pytest.approx(bias[0, 1, 0, 0].item(), abs=1e-12)
+
+
+@torch.no_grad()
+def test_scores_that_tokens_decide_are_drawn_for_random_ones() -> None:
+    """A line for each head, of the gates between the query in the middle and a key."""
+    asked, at = subject("forgetting"), torch.arange(13)[None]
+    x_1SD, q_1HSK = normal(1, 13, WIDTH, seed=0), normal(1, 2, 13, WIDTH // 2)
+    panels = [axes for axes in drawn("forgetting")["scores"].axes if axes.lines]
+    assert len(panels) == LAYERS
+    for layer in range(LAYERS):
+        place = Place(at, at, layer=layer, inputs_BTD=x_1SD)
+        expected = asked.positions.score_bias(q_1HSK, q_1HSK, place)[0, :, 6]
+        curves = lines(drawn("forgetting")["scores"], layer)
+        for head, curve in enumerate((curves["head 1"], curves["head 2"])):
+            np.testing.assert_allclose(curve, expected[head], atol=1e-12)
+            assert np.diff(curve[:7]).min() > 0 > np.diff(curve[6:]).max()
 
 
 @pytest.mark.parametrize("name", SCORING)

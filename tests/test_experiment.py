@@ -197,6 +197,10 @@ def test_a_file_overrides_what_it_extends_and_the_command_line_overrides_both(tm
     assert (relative["max_steps"], relative["save_steps"], relative["learning_rate"]) == (7, 5, 3e-4)
     assert absolute["max_steps"] == 9
     assert experiment.jobs == 2
+    (tmp_path / "second.yaml").write_text("jobs: 3\ntrain: {save_steps: 8}", encoding="utf-8")
+    (tmp_path / "child.yaml").write_text("extends: [base.yaml, second.yaml]\ntrain: {max_steps: 7}", encoding="utf-8")
+    both = load_experiment(tmp_path / "child.yaml", [])
+    assert (both.jobs, *map(both.systems["relative"].train.get, ("max_steps", "save_steps"))) == (3, 7, 8)
 
 
 def test_what_is_of_another_kind_starts_afresh(config: Path) -> None:

@@ -314,8 +314,11 @@ def test_an_encoding_has_a_state_exactly_where_the_registry_says_so(sides):
     decoder, x, at = tiny_model(sides).model.decoder, torch.randn(3, 9, 16).double(), torch.arange(9)[None]
     for entry, encoding in zip(entries(sides.rpartition(" to ")[2]), decoder.positions, strict=True):
         memory = Remembered(torch.randn(3, 64).double().tanh())
+        place = Place(at, at, HOLES == 1, HOLES, is_causal=True, layer=0, inputs_BTD=x, memory=memory)
         if encoding.embed is not None:
-            encoding.embed(x, Place(at, at, HOLES == 1, memory=memory))
+            encoding.embed(x, place)
+        elif encoding.has_state:
+            encoding.score_bias(x, x, place)
         assert entry.has_state == encoding.has_state == (memory.kept is not None)
         if entry.has_state:
             before = memory.before[:, None, : memory.kept.shape[-1]]

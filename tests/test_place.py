@@ -214,7 +214,12 @@ def test_in_cross_attention_the_gradient_reaches_every_parameter(cross):
 
 def test_what_cannot_act_in_cross_attention_is_refused_when_the_config_is_made():
     for name, entry in POSITION_ENCODINGS.items():
-        if entry.acts_in_attention or name == "none":
+        if name == "forgetting":  # it acts, but between the tokens of one text
+            with pytest.raises(
+                ValueError, match="`forgetting` counts the tokens between a query and a key of one text"
+            ):
+                PosEncConfig(cross_position_encoding_type=name)
+        elif entry.acts_in_attention or name == "none":
             PosEncConfig(cross_position_encoding_type=name)
         else:
             with pytest.raises(ValueError, match=rf"cross_position_encoding_type='{name}': `{name}` acts on embedded"):

@@ -33,7 +33,7 @@ Loader.add_implicit_resolver(
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
-    """A YAML file over the file that it `extends`."""
+    """A YAML file over the file that it `extends`, or over several, each over those before it."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader) or {}
     except FileNotFoundError:
@@ -42,8 +42,11 @@ def read_config_file(path: Path) -> dict[str, Any]:
         raise ValueError(f"A config file must be YAML in UTF-8, but {path} is not: {error}") from None
     if not isinstance(content, Mapping):
         raise ValueError(f"A config file must hold keys and values, but {path} holds {type(content).__name__}.")
-    parent = content.get("extends")
-    return merge(read_config_file(path.parent / parent), content) if parent else dict(content)
+    parents = content.get("extends") or []
+    below: dict[str, Any] = {}
+    for parent in [parents] if isinstance(parents, str) else parents:
+        below = merge(below, read_config_file(path.parent / parent))
+    return merge(below, content)
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

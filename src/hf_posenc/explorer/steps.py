@@ -13,7 +13,7 @@ import torch
 
 from ..modeling.position import PositionEncodings
 from ..pictures.encoding_figures import LISTENED
-from ..pictures.encoding_values import added_vectors, asked_at, embedded, score_biases, wavelengths
+from ..pictures.encoding_values import added_vectors, asked_at, embedded, reads_tokens, score_biases, wavelengths
 from ..pictures.subjects import Subject
 from .choice import MOST_POSITIONS, checked_number
 
@@ -128,12 +128,17 @@ def answers(subject: Subject, position: int, channel: int, layer: int) -> list[s
         own_11 = torch.tensor([[position]])
         turned_K = positions.rotate_queries(unit_1H1K, asked_at(positions, own_11, own_11, layer))[0, head, 0]
         lines.append(f"{query} becomes at position {position}: {nonzero(turned_K)}.")
+    if read := reads_tokens(positions):
+        lines.append(
+            "What a key gains depends on the tokens between it and the query, so no distance has a number of its own: "
+            "the tab See shows it for random tokens."
+        )
     ends = {f"{position} tokens back": (position, 0)}
     if subject.side == "encoder":  # a decoder's query sees nothing ahead
         ends = {f"{position} tokens ahead": (0, position)} | ends
     for where, (own, other) in ends.items() if position else [("at its own position", (0, 0))]:
         asked, seen = torch.tensor([[own]]), torch.tensor([[other]])
-        if "score_bias" in subject.answers:
+        if "score_bias" in subject.answers and not read:
             scores = score_biases(positions, unit_1H1K[:, :, 0], asked, seen, layer)
             score = scores.expand(1, heads, 1, 1)[0, head, 0, 0]
             lines.append(f"{query} gives a key {where} {float(score):+.6f} in score.")

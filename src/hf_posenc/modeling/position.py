@@ -54,11 +54,11 @@ class Place:
     """Where one attention happens; each stack makes one a forward, and hooks never change it.
 
     `queries_BQ`, `keys_BS`: positions; in cross-attention both are places in the source, and a query's may be between
-    two tokens. `tokens_BT`: which of the new
-    tokens are no padding, None if all are. `mask`: the attention mask as it was given. `start`: how many tokens stand
-    in the cache before the new ones. `layer`: the number of the attention that asks, None before the first. `memory`:
-    what cached decoding remembers for this encoding, None where nothing is cached. `prepared`: what its `prepare`
-    returned. `watched`: whether the attention weights are asked for.
+    two tokens. `tokens_BT`: which of the new tokens are no padding, None if all are. `mask`: the attention mask as it
+    was given. `start`: how many tokens stand in the cache before the new ones. `layer`: the number of the attention
+    that asks, None before the first, and `inputs_BTD` what its queries are made of. `memory`: what cached decoding
+    remembers for this encoding, None where nothing is cached. `prepared`: what its `prepare` returned. `watched`:
+    whether the attention weights are asked for.
     """
 
     queries_BQ: Tensor
@@ -69,6 +69,7 @@ class Place:
     is_causal: bool = False
     is_cross: bool = False
     layer: int | None = None
+    inputs_BTD: Tensor | None = None
     memory: Memory | None = None
     prepared: Any = None
     watched: bool = False

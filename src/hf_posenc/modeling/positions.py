@@ -17,6 +17,7 @@ from .position_alibi import Alibi
 from .position_cape import Cape
 from .position_deberta import Deberta
 from .position_fire import Fire
+from .position_forgetting import Forgetting
 from .position_kerple import Kerple
 from .position_learned import Learned
 from .position_log_n import LogN
@@ -104,6 +105,7 @@ POSITION_ENCODINGS: dict[str, PositionEncodingEntry] = {
     "deberta": entry(Deberta),
     "xpos": entry(Rotary, **Rotary.extrapolating),
     "pope": entry(Pope),
+    "forgetting": entry(Forgetting),
     "shape": entry(Shape),
     "cape": entry(Cape),
     "randomized": entry(Randomized),
@@ -185,7 +187,7 @@ def objection(first: str, second: str) -> str | None:
     if "none" in (first, second):
         return f"`none` means that there is no encoding, but `{second if first == 'none' else first}` is there too"
     one, other = POSITION_ENCODINGS[first], POSITION_ENCODINGS[second]
-    if one.has_state and other.has_state:
+    if all(entry.has_state and entry.encoding.embed is not None for entry in (one, other)):
         return f"`{first}` and `{second}` both carry a state, and which of them reads the other would be a guess"
     schemes, tables = (
         [name for name, entry in ((first, one), (second, other)) if fact(entry)] for fact in (moves, ends)

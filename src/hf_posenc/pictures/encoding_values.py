@@ -27,10 +27,11 @@ def embedded(positions: PositionEncodings, x_BTD: Tensor, pos_BT: Tensor) -> Ten
 
 
 def asked_at(positions: PositionEncodings, pos_BQ: Tensor, pos_BS: Tensor, layer: int) -> Place:
-    """Where a layer's hooks are asked, with what the encodings prepare for all layers."""
+    """Where a layer's hooks are asked of random tokens, with what the encodings prepare for all layers."""
     (first, *_) = positions
-    x_1QD = torch.zeros(1, pos_BQ.shape[1], first.config.d_model, dtype=torch.float64)
-    return positions.prepare(x_1QD, Place(pos_BQ, pos_BS, layer=layer, is_causal=first.side.is_causal))
+    x_1QD = normal(1, pos_BQ.shape[1], first.config.d_model)
+    at = Place(pos_BQ, pos_BS, layer=layer, inputs_BTD=x_1QD, is_causal=first.side.is_causal)
+    return positions.prepare(x_1QD, at)
 
 
 @torch.no_grad()
@@ -63,9 +64,19 @@ def biases(positions: PositionEncodings, q_NHK: Tensor, distances: np.ndarray, l
 
 
 def score_biases(positions: PositionEncodings, q_NHK: Tensor, pos_1Q: Tensor, pos_1S: Tensor, layer: int) -> Tensor:
-    """What `score_bias` answers to queries at one position, and to keys of zeros (broadcasts to N, H, 1, S)."""
+    """What `score_bias` answers to queries at one position, and to keys of zeros (broadcasts to N, H, 1, S). Where the
+    tokens between them count, all are asked, and the answer to the one at that position is taken."""
     zeros_NHSK = q_NHK.new_zeros(*q_NHK.shape[:2], pos_1S.shape[1], q_NHK.shape[2])
-    return positions.score_bias(q_NHK[:, :, None], zeros_NHSK, asked_at(positions, pos_1Q, pos_1S, layer))
+    if not reads_tokens(positions):
+        return positions.score_bias(q_NHK[:, :, None], zeros_NHSK, asked_at(positions, pos_1Q, pos_1S, layer))
+    q_NHSK = q_NHK[:, :, None].expand_as(zeros_NHSK)
+    answer = positions.score_bias(q_NHSK, zeros_NHSK, asked_at(positions, pos_1S, pos_1S, layer))
+    return answer[:, :, (pos_1S == pos_1Q)[0]]
+
+
+def reads_tokens(positions: PositionEncodings) -> bool:
+    """Whether what is added to a score depends on the tokens between query and key."""
+    return any(encoding.has_state and encoding.score_bias is not None for encoding in positions)
 
 
 @torch.no_grad()

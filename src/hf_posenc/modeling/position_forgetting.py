@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forgetting: in each head every token says how much of what stands before it shall be forgotten; a key is seen through
+the gates of all tokens between it and the query.
+
+Departures from Lin et al., whose attention is causal: where it goes both ways there is a second set of gates, for what
+stands behind the query; sums of gates are kept beside cached keys. There is no form for cross-attention, whose queries
+are no tokens of the source.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from .position import Place, PositionEncoding, angle_dtype
+from .references import Reference
+
+
+class Forgetting(PositionEncoding):
+    """layers x directions x heads x (D + 1) parameters. Sees the order of the tokens and never their positions; defined
+    at every length. The state of the decoder is the sum of each head's logarithms, one for every layer."""
+
+    summary = "Every token closes a gate a little on all that stands beyond it, in each head by what it is."
+    shift_invariant = True
+    has_state = True
+    formula = """
+        score(i, j) = q_i . k_j / sqrt(K) + sum_l log f_l, l = j+1..i
+        f_l = sigmoid(w_h . x_l + b_h), x what the layer's attention reads; for j > i l = i+1..j, with w' and b'
+    """
+    references = (
+        Reference(
+            "Lin et al.",
+            "Forgetting Transformer: Softmax Attention with a Forget Gate",
+            "ICLR",
+            2025,
+            "https://arxiv.org/abs/2503.02130",
+        ),
+    )
+
+    def __init__(self, config: Any, side: Any) -> None:
+        super().__init__(config, side)
+        shape = (side.layers, 1 if side.is_causal else 2, side.heads)  # what is before a token, what is behind it
+        self.weight = nn.Parameter(torch.empty(*shape, config.d_model))
+        self.bias = nn.Parameter(torch.empty(shape))
+
+    @classmethod
+    def check(cls, config: Any, side: Any) -> None:
+        if side.name == "cross":
+            raise ValueError(
+                f"cross_position_encoding_type={side.encoding!r}: `forgetting` counts the tokens between a query and a "
+                "key of one text, and cross-attention has two; leave it out there."
+            )
+
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
+        x_BTD, wide = at.inputs_BTD, angle_dtype(at.inputs_BTD)
+        gates_BTRH = torch.einsum("btd,rhd->btrh", x_BTD, self.weight[at.layer]) + self.bias[at.layer]
+        logs_BTN = nn.functional.logsigmoid(gates_BTRH.to(wide)).flatten(2)
+        if at.tokens_BT is not None:
+            logs_BTN = logs_BTN * at.tokens_BT[..., None]
+        queries_BTN = keys_BSN = logs_BTN.cumsum(1)
+        if at.memory is not None:
+            if (before_BN := at.memory.last("sums", logs_BTN.shape[-1])) is not None:
+                queries_BTN = queries_BTN + before_BN[:, None]
+            keys_BSN = at.memory.keep("sums", queries_BTN)
+        between_BNQS = queries_BTN.transpose(1, 2)[..., None] - keys_BSN.transpose(1, 2)[:, :, None]
+        if self.side.is_causal:
+            return between_BNQS.to(q_BHQK.dtype)
+        past_BHQS, future_BHQS = between_BNQS.chunk(2, dim=1)
+        is_past_QS = torch.ones(past_BHQS.shape[2:], dtype=torch.bool, device=x_BTD.device).tril()
+        return torch.where(is_past_QS, past_BHQS, -future_BHQS).to(q_BHQK.dtype)
+
+    def init_weights(self) -> None:
+        init.normal_(self.weight, std=0.02)
+        init.zeros_(self.bias)
