@@ -40,7 +40,7 @@ ROOT = Path(__file__).parent.parent
 CONFIGS = sorted(
     path
     for path in (ROOT / "configs").rglob("*.yaml")
-    if path.name not in ("base.yaml", "deen.yaml", "small.yaml")
+    if path.name not in ("base.yaml", "deen.yaml", "small.yaml", "systems.yaml")
     and path.parent.name != "accelerate"  # which others extend
 )
 
