@@ -24,9 +24,9 @@ from hf_posenc.__main__ import main as command_line
 from hf_posenc.metrics import load_length_buckets
 from hf_posenc.pictures.score_figures import gain_by_length, loss_curves, parameters_and_score
 from hf_posenc.publish.report import publish
-from hf_posenc.results.collecting import read_results, scores_beyond
+from hf_posenc.results.collecting import read_results, scores_beyond, scores_by_length
 from hf_posenc.results.comparison import T_95, mean_of, p_values, rows_of
-from hf_posenc.results.tables import csv_text, latex, length_table, overview_table, paper_table
+from hf_posenc.results.tables import csv_text, latex, length_table, overview_table, paper_table, prediction_table
 from hf_posenc.results.time_table import time_table
 
 EDGES = (10, 20)
@@ -143,6 +143,7 @@ def results() -> dict[str, Any]:
             "tests": {"news": result | {"truncated": 0, "test_set_sha256": "x"}},
             "loss": {"loss": [[10, 5.0, 3.0], [20, 9.0, 2.0 + place]], "eval_loss": [[20, 9.5, 2.5]]},
             "beyond": {"news": scores_beyond(statistics, 20, 100)},
+            "by_prediction": {"news": scores_by_length(statistics, [3 + place] * len(lengths), EDGES, 100)},
             "diagnostics": {"news": diagnosis(place)},
         }
         for place, (name, (result, statistics)) in enumerate(made.items())
@@ -299,6 +300,28 @@ def test_beyond_the_limit_is_the_corpus_score_of_what_is_longer(results: dict[st
     assert "from 21 subwords on" in figure.axes[0].get_ylabel()
 
 
+def test_groups_by_the_translations_length_are_corpus_scores_with_their_own_number_of_pairs() -> None:
+    references, lengths = corpus(50)
+    predictions = noisy(references, 0.4, 0)
+    own = [row % 3 * EDGES[0] for row in range(len(lengths))]
+    made = scores_by_length(scored(predictions, references, lengths)[1], own, EDGES, 100)
+    for group in made:
+        high = math.inf if group["high"] is None else group["high"]
+        rows = [row for row, length in enumerate(own) if group["low"] <= length <= high]
+        assert group["n"] == len(rows)
+        if rows:
+            texts = [predictions[row] for row in rows], [[references[row] for row in rows]]
+            assert group["bleu"] == pytest.approx(BLEU().corpus_score(*texts).score)
+    assert sum(group["n"] > 0 for group in made) > 1
+    other = scores_by_length(scored(references, references, lengths)[1], [0] * len(lengths), EDGES, 0)
+    (row,) = rows_of({name: {"news": {"all": groups[0], "groups": groups}} for name, groups in (("a", made), ("b", other))},
+                     {"a": "both", "b": "both"}).values()  # fmt: skip
+    assert row["news"]["groups"][0]["bleu"] == pytest.approx((made[0]["bleu"] + 100) / 2)
+    assert row["news"]["groups"][0]["n"] == (made[0]["n"] + len(lengths)) / 2
+    cells = prediction_table({"both": row}, "news").rows[0]
+    assert cells[0] == "both (2 seeds)" and cells[1].endswith(f" ({row['news']['groups'][0]['n']:.0f})")
+
+
 def test_a_report_is_made_of_results_json_alone(results: dict[str, Any], tmp_path: Path) -> None:
     printed = publish(results, tmp_path / "a")
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
@@ -313,7 +336,11 @@ def test_a_report_is_made_of_results_json_alone(results: dict[str, Any], tmp_pat
             "loss-by-position-news.png",
             "attention-distance-news.png",
         ]
-        + [f"table-{table}.{kind}" for table in ("overview", "news", "paper") for kind in ("md", "tex")]
+        + [
+            f"table-{table}.{kind}"
+            for table in ("overview", "news", "news-by-prediction", "paper")
+            for kind in ("md", "tex")
+        ]
     )
     assert publish(read_results(tmp_path / "a"), tmp_path / "b") == printed
     for name in files:

@@ -220,6 +220,9 @@ def test_lengths_may_be_counted_by_a_tokenizer(tmp_path: Path) -> None:
     by_reference: Any = metric.compute(**given, tokenizer=Words(), by="reference", edges=(1, 4))
     assert metric.lengths == [3, 2, 4, 3]  # of the first reference
     assert by_reference["by"] == "reference"
+    by_prediction: Any = metric.compute(**given, tokenizer=Words(), by="prediction", edges=(1, 4))
+    assert metric.lengths == [3] * 4
+    assert [group["n"] for group in by_prediction["groups"]] == [0, 4, 0]
     real = PosEncTokenizer.train(["the cat sat on the mat"] * 3, 275)
     real.save_pretrained(tmp_path)
     metric.compute(predictions=["x"], references=["x"], sources=["the cat"], tokenizer=str(tmp_path))

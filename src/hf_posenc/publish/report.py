@@ -25,7 +25,17 @@ from ..pictures.score_figures import bleu_by_length, gain_by_length, loss_curves
 from ..pictures.style import save_figure
 from ..results.collecting import compared_by, refuse_unlike_runs
 from ..results.comparison import rows_of
-from ..results.tables import Results, csv_text, latex, length_table, markdown, overview_table, paper_table, text
+from ..results.tables import (
+    Results,
+    csv_text,
+    latex,
+    length_table,
+    markdown,
+    overview_table,
+    paper_table,
+    prediction_table,
+    text,
+)
 from ..results.time_table import time_table
 from ..whole_files import write_whole
 
@@ -53,19 +63,32 @@ def publish(results: Mapping[str, Any], folder: Path) -> str:
     row_of = {name: run["row"] for name, run in runs.items()}
     rows = rows_of({name: run["tests"] for name, run in runs.items()}, row_of)
     made = {"overview": overview_table(rows, baseline=results["baseline"], comparisons=comparisons)}
-    for test in next(iter(rows.values())):
+    tests = list(next(iter(rows.values())))
+    for test in tests:
         made[test] = length_table(rows, test, **compared_by(results, test))
     if paper := results["paper"]:
         made["paper"] = paper_table(rows, paper, **compared_by(results, paper["test"]))
     if table := time_table(runs):
         made["time"] = table
+    shown = list(made.values())
+    if all("by_prediction" in run for run in runs.values()):  # not in those of an older version
+        made |= {f"{test}-by-prediction": prediction_table(of_predictions(runs, row_of, test), test) for test in tests}
     for name, table in made.items():
         write_whole(folder / f"table-{name}.md", markdown(table))
         write_whole(folder / f"table-{name}.tex", latex(table))
     write_whole(folder / "scores.csv", csv_text(rows, comparisons))
     for figure in figures(results, rows, row_of):
         save_figure(figure.draw(), folder / f"{figure.name}.png")
-    return "\n".join([*(text(table) for table in made.values()), notes(runs)])
+    return "\n".join([*map(text, shown), notes(runs)])
+
+
+def of_predictions(runs: Mapping[str, Any], row_of: Mapping[str, str], test: str) -> Results:
+    """The rows of one test set with groups by the length of each system's translations."""
+    tests = {
+        name: {test: {"all": run["tests"][test]["all"], "groups": run["by_prediction"][test]}}
+        for name, run in runs.items()
+    }
+    return rows_of(tests, row_of)
 
 
 def notes(runs: Mapping[str, Any]) -> str:

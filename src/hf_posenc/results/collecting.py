@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,9 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from ..config.settings import Experiment
+from ..metrics.length_buckets.checks import group_bounds, token_counts
 from ..metrics.length_buckets.scorers import COUNTED, score_fields
+from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..whole_files import differing_key
 from .comparison import p_values
 
@@ -31,12 +33,21 @@ def collect(experiment: Experiment) -> dict[str, Any]:
         diagnoses = {test: read_json(folder / "diagnostics" / f"{test}.json") for test in saved["tests"]}
         runs[name] |= {"loss": read_losses(folder / "training.jsonl"), "diagnostics": diagnoses}
     refuse_unlike_runs(runs)
+    tokenizer = PosEncTokenizer.from_pretrained(experiment.folder / "tokenizer")
     limits = [run["max_length"] for run in runs.values()]
     limit = None if None in limits else max(limits)
     for name, run in runs.items():
-        samples = experiment.systems[name].score.bootstrap
-        run["beyond"] = {
-            test: scores_beyond(read_statistics(experiment, name, test), limit, samples) for test in run["tests"]
+        score = experiment.systems[name].score
+        statistics = {test: read_statistics(experiment, name, test) for test in run["tests"]}
+        run["beyond"] = {test: scores_beyond(one, limit, score.bootstrap) for test, one in statistics.items()}
+        run["by_prediction"] = {
+            test: scores_by_length(
+                one,
+                token_counts("predictions", read_translations(experiment, name, test), tokenizer),
+                score.edges,
+                score.bootstrap,
+            )
+            for test, one in statistics.items()
         }
     return {
         "baseline": experiment.baseline,
@@ -59,11 +70,32 @@ def read_losses(path: Path) -> dict[str, Any]:
 
 def scores_beyond(statistics: Mapping[str, np.ndarray], limit: int | None, samples: int) -> dict[str, Any]:
     """Corpus scores of all pairs with a source longer than `limit`, like those of a length group."""
-    rows = np.flatnonzero(statistics["lengths"] > (math.inf if limit is None else limit))
-    made: dict[str, Any] = {"label": "beyond", "low": (limit or 0) + 1, "high": None, "n": len(rows)}
+    is_beyond = statistics["lengths"] > (math.inf if limit is None else limit)
+    return scored({"label": "beyond", "low": (limit or 0) + 1, "high": None}, statistics, is_beyond, samples)
+
+
+def scores_by_length(
+    statistics: Mapping[str, np.ndarray], lengths: Sequence[int], edges: Sequence[int], samples: int
+) -> list[dict[str, Any]]:
+    """As the metric's "groups", by lengths that may be other ones than those of the sources."""
+    group_of = np.searchsorted(edges, lengths)
+    return [scored(bounds, statistics, group_of == group, samples) for group, bounds in enumerate(group_bounds(edges))]
+
+
+def scored(
+    bounds: Mapping[str, Any], statistics: Mapping[str, np.ndarray], is_in: np.ndarray, samples: int
+) -> dict[str, Any]:
+    """The corpus scores of some pairs, as those of a length group."""
+    rows = np.flatnonzero(is_in)
+    made: dict[str, Any] = {**bounds, "n": len(rows)}
     for metric in (name for name in statistics if name != "lengths"):
         made |= score_fields(metric, COUNTED[metric](), statistics[metric][rows], samples)
     return made
+
+
+def read_translations(experiment: Experiment, name: str, test: str) -> list[str]:
+    path = experiment.folder / name / "translations" / f"{test}.jsonl"
+    return [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
 def read_statistics(experiment: Experiment, name: str, test: str) -> dict[str, np.ndarray]:

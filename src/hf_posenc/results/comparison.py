@@ -49,11 +49,14 @@ def rows_of(runs: Mapping[str, Mapping[str, Any]], row_of: Mapping[str, str]) ->
 
 
 def mean_of(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The group itself, or the mean of several seeds' and, in place of the bootstrap's, their `_ci`."""
+    """The group itself, or the mean of several seeds' and, in place of the bootstrap's, their `_ci`. Seeds that have no
+    pairs there count in the number of pairs alone."""
+    number = statistics.mean(group["n"] for group in groups)
+    groups = [group for group in groups if group["n"]] or groups[:1]
     first = groups[0]
-    if len(groups) == 1 or not first["n"]:
-        return dict(first)
-    made = {key: first[key] for key in LABELS} | {"seeds": len(groups)}
+    if len(groups) == 1:
+        return {**first, "n": number}
+    made = {key: first[key] for key in LABELS} | {"n": number, "seeds": len(groups)}
     for key in first:
         if key in LABELS or key.endswith(("_mean", "_ci")):
             continue

@@ -67,6 +67,19 @@ def length_table(
     return Table(headers, rows, f"{what}{legend_of(entries.values(), baseline, p_values)}")
 
 
+def prediction_table(results: Results, test_set: str) -> Table:
+    """One row per system, by the length of its translations: each has other pairs in a group, and says how many."""
+    entries = {system: tests[test_set]["groups"] for system, tests in results.items()}
+    shown = shown_scores(group for groups in entries.values() for group in groups)
+    rows = [
+        [system_in_words(system, groups[0]), *(f"{cell(group, shown, {})} ({group['n']:.0f})" for group in groups)]
+        for system, groups in entries.items()
+    ]
+    headers = ["system", *(group["label"] for group in next(iter(entries.values())))]
+    what = f"{test_set}, by the translation's length in subwords: {' / '.join(name for _, name, _ in shown)} (pairs)"
+    return Table(headers, rows, f"{what}{legend_of(entries.values(), None, None)}")
+
+
 def overview_table(results: Results, *, baseline: str | None = None, comparisons: Comparisons | None = None) -> Table:
     """One row per system, one column per test set, over all its pairs."""
     first, *_ = results.values()

@@ -10,7 +10,7 @@ from .scorers import SCORERS
 
 EDGES = (25, 50, 75, 100)
 METRICS = ("bleu", "ter")
-SIDES = ("source", "reference")
+SIDES = ("source", "reference", "prediction")
 NO_LENGTH = -1  # in the column source_lengths, where none was given
 
 
@@ -88,14 +88,14 @@ def checked_pairs(
 
 
 def token_counts(column: str, texts: list[str], tokenizer: Any) -> list[int]:
-    """The tokens of each text, without special tokens; references are of the tokenizer's target language."""
+    """The tokens of each text, without special tokens; all but sources are of the tokenizer's target language."""
     if tokenizer is None:
         raise ValueError(f"the length of {column} is counted by a tokenizer, but none is given; pass tokenizer=...")
     if isinstance(tokenizer, str):
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(tokenizer)
-    side = "text_target" if column == "references" else "text"
+    side = "text" if column == "sources" else "text_target"
     return [len(ids) for ids in tokenizer(**{side: texts}, add_special_tokens=False)["input_ids"]] if texts else []
 
 

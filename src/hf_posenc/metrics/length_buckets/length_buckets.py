@@ -47,7 +47,8 @@ Inputs of length_buckets:
     source_lengths: list of int, the source tokens of each pair (subwords without special tokens);
     or sources: list of str, whose tokens `tokenizer` counts.
     edges: the upper edges of the groups, inclusive; (25, 50, 75, 100) gives [0,25] [26,50] [51,75] [76,100] >100.
-    by: "source", or "reference" to group by the tokens of the first reference, which `tokenizer` counts.
+    by: "source", or "reference" or "prediction" to group by the tokens of the first reference or of the translation
+        itself, which `tokenizer` counts.
     tokenizer: a tokenizer of transformers, or its name or folder.
     metrics: any of "bleu", "ter", "chrf", "bertscore".
     bootstrap: how many samples the 95 % confidence intervals are made from; 0 for none.
@@ -180,8 +181,8 @@ class LengthBuckets(evaluate.Metric):
         num_proc: int,
         progress: Callable[[int], object] | None,
     ) -> dict[str, object]:
-        first = [texts[0] for texts in references]
-        self.lengths = list(source_lengths) if by == "source" else token_counts("references", first, tokenizer)
+        texts = {"reference": [texts[0] for texts in references], "prediction": predictions}
+        self.lengths = list(source_lengths) if by == "source" else token_counts(f"{by}s", texts[by], tokenizer)
         # Each pair is read once although it counts twice (in its group and in "all"), and in every bootstrap sample.
         self.statistics = sentence_statistics(scorers, predictions, references, num_proc, progress)
 
