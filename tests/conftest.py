@@ -82,9 +82,11 @@ TEXTS_VOCABULARY = 290
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes `sides` runs on all of the above, one that takes `family` on RNN-NMT as well, one that takes
-    `registered` on every encoding that can be by itself, one that takes `entry_name` on every registered name."""
-    generating = metafunc.module.__name__ == "test_generation"
-    single, aligned = (KINDS, list(ALIGNED)) if generating else (REGISTERED, LAWFUL)
+    `registered` on every encoding that can be by itself, one that takes `entry_name` on every registered name. Laws are
+    proved of every encoding, what is not asked of encodings of one of each kind."""
+    where = metafunc.module.__name__
+    single = REGISTERED if where in ("test_laws", "test_place", "test_alignment") else KINDS
+    aligned = list(ALIGNED) if where == "test_generation" else LAWFUL
     if "family" in metafunc.fixturenames:
         metafunc.parametrize("family", single + SUMS + MIXED + aligned + ["rnn_nmt"])
     if "sides" in metafunc.fixturenames:

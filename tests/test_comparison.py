@@ -314,8 +314,8 @@ def test_groups_by_the_translations_length_are_corpus_scores_with_their_own_numb
             assert group["bleu"] == pytest.approx(BLEU().corpus_score(*texts).score)
     assert sum(group["n"] > 0 for group in made) > 1
     other = scores_by_length(scored(references, references, lengths)[1], [0] * len(lengths), EDGES, 0)
-    (row,) = rows_of({name: {"news": {"all": groups[0], "groups": groups}} for name, groups in (("a", made), ("b", other))},
-                     {"a": "both", "b": "both"}).values()  # fmt: skip
+    runs = {name: {"news": {"all": groups[0], "groups": groups}} for name, groups in (("a", made), ("b", other))}
+    (row,) = rows_of(runs, {"a": "both", "b": "both"}).values()
     assert row["news"]["groups"][0]["bleu"] == pytest.approx((made[0]["bleu"] + 100) / 2)
     assert row["news"]["groups"][0]["n"] == (made[0]["n"] + len(lengths)) / 2
     cells = prediction_table({"both": row}, "news").rows[0]

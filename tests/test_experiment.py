@@ -166,6 +166,7 @@ train.main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("large", [10, 10**6])
 def test_the_command_line_shows_the_preparation_of_large_corpora(config: Path, large: int) -> None:
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
@@ -246,6 +247,7 @@ def test_a_wrong_setting_is_refused_before_anything_is_written(config: Path, ove
     assert not (config.parent / "runs").exists()
 
 
+@pytest.mark.slow
 def test_knobs_that_nobody_gives_are_measured_on_the_systems_own_pairs(config: Path) -> None:
     """Source tokens for a target token, the first of each sentence left out, over the pairs that are trained on."""
     aligned = {"cross_position_encoding_type": "window", "alignment_type": "length_ratio"}
@@ -390,6 +392,7 @@ def test_results_cut_short_are_refused_and_made_again(config: Path) -> None:
         assert path.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_seeds_train_a_system_once_for_each(config: Path) -> None:
     experiment = load(config, "systems.relative.seeds=[3, 4]")
     assert {name: (system.row, system.train.get("seed")) for name, system in experiment.systems.items()} == {
@@ -491,6 +494,7 @@ def test_what_a_table_cannot_be_is_refused_before_training(config: Path, overrid
         prepare(load(config, *overrides))
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_resumes_to_the_same_parameters(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     straight = load(config, "name=straight")
     prepare(straight)
@@ -532,6 +536,7 @@ def test_a_run_directory_that_is_older_than_a_setting_has_its_default(config: Pa
         prepare(load(config, "data.concatenate=[1, 2]"))
 
 
+@pytest.mark.slow
 def test_systems_scored_with_different_vocabularies_are_not_put_in_one_table(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)
@@ -558,6 +563,7 @@ def translated_by_a_stranger(model: Path, text: str) -> str:
 SMALL = ("data.vocab_size=400", "data.max_length=null")
 
 
+@pytest.mark.slow
 def test_two_vocabularies_from_config_to_translation(config: Path) -> None:
     experiment = load(config, "data.joint_vocabulary=false", "data.subwords=unigram", *SMALL)
     prepare(experiment)

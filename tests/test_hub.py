@@ -147,6 +147,7 @@ def imported_by(*entry: str) -> set[str]:
     return {f"{name}.py" for name in needed}
 
 
+@pytest.mark.slow
 def test_a_process_without_the_package_computes_and_generates_the_same(tokenizer, tmp_path):
     models, places = {}, {}
     for where in SHARED:
@@ -304,6 +305,7 @@ register_alignment("middle", Middle)
 """
 
 
+@pytest.mark.slow
 def test_a_users_own_alignment_travels_with_its_checkpoint(tokenizer, tmp_path, monkeypatch, unregistered_after):
     (tmp_path / "my_middle.py").write_text(MIDDLE)
     monkeypatch.syspath_prepend(str(tmp_path))

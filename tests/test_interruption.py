@@ -91,6 +91,7 @@ def test_a_run_killed_at_twenty_random_moments_ends_with_the_parameters_of_one_l
     assert steps_of(log(path, "killed")) == steps_of(log(path, "straight")) == 150
 
 
+@pytest.mark.slow
 def test_a_run_told_to_stop_saves_its_step_and_goes_on_from_there(tmp_path):
     path = write_config(tmp_path, steps=200, save_steps=1000)  # nothing but the signal saves
     straight, told = started(path, "straight"), started(path, "told")
@@ -110,6 +111,7 @@ def test_a_run_told_to_stop_saves_its_step_and_goes_on_from_there(tmp_path):
     assert_same_parameters(path, "straight", "told")
 
 
+@pytest.mark.slow
 def test_a_run_out_of_disk_goes_on_once_there_is_room(tmp_path):
     """No file may grow beyond a limit between that of the weights and that of the optimiser, twice as large."""
     path = write_config(tmp_path, steps=6)

@@ -192,6 +192,7 @@ def lose_two_pairs() -> None:
     experiment.training_pairs = lambda *args: whole(*args).select(range(58))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("others", "before", "message"),
     [

@@ -73,6 +73,7 @@ def test_the_model_that_is_named_translates_the_pieces_and_nothing_is_trained(co
     assert before == {path: path.stat().st_mtime_ns for path in experiment.folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_the_tables_have_its_scores_and_no_training_of_its_own(config: Path) -> None:
     experiment = run(config, "data.max_length=30", "jobs=2")
     table = {row[0]: row[1:] for row in dry_run(experiment).rows}

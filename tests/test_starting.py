@@ -100,6 +100,7 @@ def checkpoint(experiment: Any) -> Path:
     return experiment.folder / "absolute" / "model"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_the_family_gives_its_sizes(config: Path) -> None:
     place = checkpoint(load(config))
     other = config.with_name("other.yaml")
@@ -152,7 +153,10 @@ def test_a_marian_is_translated_into_the_family_and_trained(config: Path) -> Non
         (["systems.next.start_from=missing", "data.tokenizer=x"], "none can be read from missing; name a folder"),
     ],
 )
-def test_what_cannot_start_is_refused_when_the_file_is_read(config: Path, overrides: list[str], said: str) -> None:
+def test_what_cannot_start_is_refused_when_the_file_is_read(
+    config: Path, overrides: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # or it would try again and again
     with pytest.raises(ValueError, match=said):
         load(config, *overrides)
 

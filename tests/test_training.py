@@ -207,6 +207,7 @@ def weights_of(experiment: Experiment) -> dict[str, torch.Tensor]:
     return load_file(experiment.folder / "relative" / "model" / "model.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", ["train.tokens_per_batch=120", "train.tokens_per_batch=null"])
 def test_a_run_interrupted_in_its_second_epoch_resumes_to_the_same_parameters(tmp_path, monkeypatch, batches):
     straight, interrupted = (tiny(tmp_path, f"name={name}", batches) for name in ("straight", "interrupted"))
@@ -236,6 +237,7 @@ def test_a_log_line_has_the_rate_the_speed_and_the_padding(tmp_path):
         assert {"learning_rate", "grad_norm", "step", "seconds"} <= line.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 3, 8])
 def test_an_epoch_has_exactly_the_evaluations_that_were_asked_for(tmp_path, number):
     lines = trained(tiny(tmp_path, f"train.evaluations_per_epoch={number}"))
@@ -264,6 +266,7 @@ def test_the_perplexity_is_of_all_tokens_and_unsmoothed(tmp_path):
     assert last["eval_perplexity"] == pytest.approx(math.exp(nats / tokens), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_log_says_who_was_told_the_targets_length(tmp_path):
     windows = "model.position_encoding_type=relative+window"
     across = ("model.cross_position_encoding_type=rotary+window", "model.alignment_type=length_ratio")
@@ -422,6 +425,7 @@ def losses(tmp_path: Path, name: str, *overrides: str) -> list[float]:
     return [line["loss"] for line in trained(experiment) if "loss" in line]
 
 
+@pytest.mark.slow
 def test_bf16_has_the_losses_of_full_precision_but_for_its_digits(tmp_path):
     full, half = losses(tmp_path, "full"), losses(tmp_path, "half", "train.bf16=true")
     assert half == pytest.approx(full, rel=2e-3)
