@@ -85,12 +85,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     `registered` on every encoding that can be by itself, one that takes `entry_name` on every registered name. Laws are
     proved of every encoding, what is not asked of encodings of one of each kind."""
     where = metafunc.module.__name__
-    single = REGISTERED if where in ("test_laws", "test_place", "test_alignment") else KINDS
-    aligned = list(ALIGNED) if where == "test_generation" else LAWFUL
+    laws = where in ("test_laws", "test_place", "test_alignment")
+    sides = REGISTERED + SUMS + MIXED if laws else KINDS
+    sides = sides + (list(ALIGNED) if where == "test_generation" else LAWFUL)
     if "family" in metafunc.fixturenames:
-        metafunc.parametrize("family", single + SUMS + MIXED + aligned + ["rnn_nmt"])
+        metafunc.parametrize("family", [*sides, "rnn_nmt"])
     if "sides" in metafunc.fixturenames:
-        metafunc.parametrize("sides", single + SUMS + MIXED + aligned)
+        metafunc.parametrize("sides", sides)
     if "registered" in metafunc.fixturenames:
         metafunc.parametrize("registered", REGISTERED)
     if "entry_name" in metafunc.fixturenames:
@@ -172,10 +173,11 @@ def kind(name: str) -> tuple:
     return *found, POSITION_ENCODINGS[name].longest
 
 
-# One encoding of each kind, for the tests that take long and ask what torch and transformers do with such a model; all
-# of them if the environment has EVERY_ENCODING.
+# One encoding of each kind and some sums, for the tests that take long and ask what torch and transformers do with such
+# a model; all encodings if the environment has EVERY_ENCODING.
 FIRST = {kind(name): name for name in reversed(REGISTERED)}.values()
-KINDS = [name for name in REGISTERED if os.environ.get("EVERY_ENCODING") or name in FIRST]
+SINGLE = [name for name in REGISTERED if os.environ.get("EVERY_ENCODING") or name in FIRST]
+KINDS = [*SINGLE, "sinusoidal+relative", "gru+relative", "relative+log_n", "relative to none"]
 
 
 def silent_parameters(model: ConditionalGeneration) -> set[str]:

@@ -19,7 +19,7 @@ from transformers import AutoModelForSeq2SeqLM, BitsAndBytesConfig, CompileConfi
 
 from hf_posenc.modeling.recurrence import has_lstm
 
-SYSTEMS = [*KINDS, "sinusoidal+relative", "gru+relative", "relative to none", *ALIGNED, "rnn_nmt"]
+SYSTEMS = [*KINDS, *ALIGNED, "rnn_nmt"]
 RECURRENT = [name for name in SYSTEMS if name == "rnn_nmt" or any(entry.has_state for entry in entries(name))]
 # Their alignment reads a target token by token, so that each length is a graph of its own.
 SCANNED = [name for name, alignment in ALIGNED.items() if alignment.follow is None]
@@ -189,6 +189,7 @@ def test_autocast_compiles_in_parts(system, forgetful):
     torch.testing.assert_close(parts, whole, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.capability("offloaded")
 @pytest.mark.filterwarnings("ignore:You are calling .generate.. with the `input_ids` being on a device type")  # 5.17
 @pytest.mark.parametrize("system", SYSTEMS)

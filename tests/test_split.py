@@ -52,6 +52,7 @@ def translated(experiment: Any, system: str, test: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+@pytest.mark.slow
 def test_the_model_that_is_named_translates_the_pieces_and_nothing_is_trained(config: Path) -> None:
     experiment = run(config)
     assert list(experiment.systems) == ["relative-seed3", "relative-seed4", "absolute", *SPLIT]

@@ -18,7 +18,7 @@ except (RuntimeError, ImportError) as missing:
 # Upstream's tests warn of what they do themselves, each version of something else.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-SIDES = [*KINDS, "sinusoidal+relative", "gru+relative", "relative to none", "rnn_nmt"]
+SIDES = [*KINDS, "rnn_nmt"]
 
 MODELS = {
     "posenc": (PosEncModel, PosEncForConditionalGeneration),
