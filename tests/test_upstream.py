@@ -1,6 +1,7 @@
 """transformers' own tests of models, configs and training, on every encoding, on sums, on two sides that differ, and on
 RNN-NMT: whatever transformers asks of a model of its own."""
 
+import os
 import unittest
 
 import pytest
@@ -18,7 +19,9 @@ except (RuntimeError, ImportError) as missing:
 # Upstream's tests warn of what they do themselves, each version of something else.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-SIDES = [*KINDS, "rnn_nmt"]
+# Hundreds of tests each, so not of every kind unless the environment has EVERY_ENCODING.
+SOME = ["none", "learned", "relative", "rotary", "lstm", "alibi", "sinusoidal+relative"]
+SIDES = [*(KINDS if os.environ.get("EVERY_ENCODING") else SOME), "rnn_nmt"]
 
 MODELS = {
     "posenc": (PosEncModel, PosEncForConditionalGeneration),

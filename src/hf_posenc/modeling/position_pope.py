@@ -68,5 +68,5 @@ class Pope(PositionEncoding):
 
 def polar(x_BHTK: Tensor, cos_BHTK: Tensor, sin_BHTK: Tensor) -> Tensor:
     """Lengths at angles, as pairs: all first numbers, then all second ones (B, H, T, 2K)."""
-    length_BHTK = nn.functional.softplus(x_BHTK)
+    length_BHTK = -nn.functional.logsigmoid(-x_BHTK)  # softplus, whose gradient torch compiles with wrong strides
     return torch.cat((length_BHTK * cos_BHTK.to(x_BHTK.dtype), length_BHTK * sin_BHTK.to(x_BHTK.dtype)), dim=-1)
