@@ -225,9 +225,10 @@ def scale_panels(bleu: Axes, ratio: Axes, groups: list[Group]) -> None:
     for axes in (bleu, ratio):
         plain(axes)
     bleu.tick_params(axis="x", length=0)
-    # From zero where scores fall far, a closer look where they do not; never so close that noise looks like a fall.
+    # From zero where scores fall far, a closer look where they do not; never so close that noise looks like a fall. An
+    # interval of seeds may end above 100, where no score is.
     low, high = bleu.get_ylim()
-    middle = (low + high) / 2
-    bleu.set_ylim(0 if low < high / 2 else min(low, middle - 2.5), max(high, middle + 2.5))
+    middle, top = (low + high) / 2, min(high, 105.0)
+    bleu.set_ylim(0 if low < high / 2 else min(low, middle - 2.5), max(top, middle + 2.5))
     low, high = ratio.get_ylim()
     ratio.set_ylim(min(low, 0.9), max(high, 1.1))
