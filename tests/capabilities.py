@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROWS = ("sides", "family", "registered", "system")  # what a test may call its encoding
+ROWS = ("sides", "family", "registered", "single", "system")  # what a test may call its encoding
 EVERY = "*"  # for a test that goes through all of them
 
 

@@ -82,8 +82,8 @@ TEXTS_VOCABULARY = 290
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes `sides` runs on all of the above, one that takes `family` on RNN-NMT as well, one that takes
-    `registered` on every encoding that can be by itself, one that takes `entry_name` on every registered name. Laws are
-    proved of every encoding, what is not asked of encodings of one of each kind."""
+    `registered` on every encoding that can be by itself, `single` on one of each kind, `entry_name` on every name. Laws
+    are proved of every encoding, what is not asked of encodings of one of each kind."""
     where = metafunc.module.__name__
     laws = where in ("test_laws", "test_place", "test_alignment")
     sides = REGISTERED + SUMS + MIXED if laws else KINDS
@@ -94,6 +94,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("sides", sides)
     if "registered" in metafunc.fixturenames:
         metafunc.parametrize("registered", REGISTERED)
+    if "single" in metafunc.fixturenames:
+        metafunc.parametrize("single", SINGLE)
     if "entry_name" in metafunc.fixturenames:
         metafunc.parametrize("entry_name", list(POSITION_ENCODINGS))
 
@@ -175,8 +177,9 @@ def kind(name: str) -> tuple:
 
 # One encoding of each kind and some sums, for the tests that take long and ask what torch and transformers do with such
 # a model; all encodings if the environment has EVERY_ENCODING.
+EVERY_ENCODING = "EVERY_ENCODING" in os.environ
 FIRST = {kind(name): name for name in reversed(REGISTERED)}.values()
-SINGLE = [name for name in REGISTERED if os.environ.get("EVERY_ENCODING") or name in FIRST]
+SINGLE = [name for name in REGISTERED if EVERY_ENCODING or name in FIRST]
 KINDS = [*SINGLE, "sinusoidal+relative", "gru+relative", "relative+log_n", "relative to none"]
 
 

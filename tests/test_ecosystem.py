@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import accelerate
 import pytest
 import torch
-from conftest import ALIGNED, KINDS, entries, sentences, tiny_model
+from conftest import ALIGNED, EVERY_ENCODING, KINDS, entries, sentences, tiny_model
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from torch import Tensor, nn
 from torch._dynamo.exc import Unsupported
@@ -29,6 +29,8 @@ RECURRENT = [
 SCANNED = [name for name, alignment in ALIGNED.items() if alignment.follow is None]
 A_GRAPH_EACH = "every length is a graph of its own, since its alignment reads token by token"
 PARALLEL = [name for name in SYSTEMS if name not in RECURRENT]
+# A compilation takes long.
+COMPILED = [name for name in PARALLEL if EVERY_ENCODING or name in ("none", "relative", "rotary", "pope", *ALIGNED)]
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 GENERATE = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False, "no_repeat_ngram_size": 1}
 # Of source and target; the first is compiled as it is, the second with lengths left open, the others not at all.
@@ -70,7 +72,7 @@ def trained(run: nn.Module, model: nn.Module, source: int, target: int) -> dict[
 
 @pytest.mark.capability("compile", "whole")
 @pytest.mark.slow
-@pytest.mark.parametrize("system", PARALLEL)
+@pytest.mark.parametrize("system", COMPILED)
 def test_a_training_step_compiles_whole_and_twice_for_all_lengths(system, forgetful):
     if system in SCANNED:
         pytest.skip(A_GRAPH_EACH)
@@ -111,7 +113,7 @@ def test_a_static_cache_is_decoded_from_one_graph(system, forgetful):
 
 @pytest.mark.capability("export")
 @pytest.mark.slow
-@pytest.mark.parametrize("system", PARALLEL)
+@pytest.mark.parametrize("system", COMPILED)
 @torch.no_grad()
 def test_an_exported_model_is_right_at_other_sizes(system):
     if system in SCANNED:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import REGISTERED, SUMS, TEXTS, tiny_model, translator
+from conftest import KINDS, TEXTS, tiny_model, translator
 from hub_server import TOKEN, Hub
 from test_experiment import TINY
 from test_hub import (
@@ -452,14 +452,14 @@ def test_an_environment_that_never_had_the_package_translates_the_same(
 ):
     python = separate_environment()
     models, places = {}, {}
-    for number, where in enumerate([*REGISTERED, *SUMS, "relative to none", "rnn_nmt"]):
+    for number, where in enumerate([*KINDS, "rnn_nmt"]):
         model, folder = translator(where), tmp_path / "saved" / where
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         model.push_to_hub(f"someone/tiny-{number}")
         tokenizer.push_to_hub(f"someone/tiny-{number}")
-        for kind, place in (("folder", folder), ("hub", f"someone/tiny-{number}")):
-            models[f"{where} {kind}"], places[f"{where} {kind}"] = model, place
+        models[where], places[where] = model, f"someone/tiny-{number}"
+    models["from a folder"], places["from a folder"] = model, folder
     environment = hub.environment(tmp_path / "home")
     del environment["HF_TOKEN"]  # what is public is anybody's
     found = stranger(tmp_path, places, translate=1, python=python, hide=ALONE, **environment)

@@ -436,8 +436,8 @@ def test_eager_equals_sdpa_in_values_and_gradients(sides, norm_first, source, ta
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch about itself, while it compiles
 @torch.no_grad()
-def test_flex_attention_equals_eager_where_it_is_allowed(registered, source, target):
-    model = tiny_model(registered, dtype=torch.float32, d_model=64)
+def test_flex_attention_equals_eager_where_it_is_allowed(single, source, target):
+    model = tiny_model(single, dtype=torch.float32, d_model=64)
     if model.model.encoder.positions.values:
         pytest.skip("refused: it gives no weights, which the value term needs")
     inputs = {
@@ -456,8 +456,8 @@ def test_flex_attention_equals_eager_where_it_is_allowed(registered, source, tar
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="flex attention has no backward on a CPU")
-def test_flex_attentions_gradients_equal_eagers_where_it_is_allowed(registered, source, target):
-    model = tiny_model(registered, dtype=torch.float32, d_model=64, dropout=0.0).cuda()
+def test_flex_attentions_gradients_equal_eagers_where_it_is_allowed(single, source, target):
+    model = tiny_model(single, dtype=torch.float32, d_model=64, dropout=0.0).cuda()
     if model.model.encoder.positions.values:
         pytest.skip("refused: it gives no weights, which the value term needs")
     inputs = {"input_ids": source.cuda(), "labels": target.cuda()}

@@ -1,12 +1,11 @@
 """transformers' own tests of models, configs and training, on every encoding, on sums, on two sides that differ, and on
 RNN-NMT: whatever transformers asks of a model of its own."""
 
-import os
 import unittest
 
 import pytest
 import torch
-from conftest import KINDS, tiny_config
+from conftest import EVERY_ENCODING, KINDS, tiny_config
 from upstream import upstream_tests
 
 from hf_posenc import PosEncForConditionalGeneration, PosEncModel, RnnNmtForConditionalGeneration, RnnNmtModel
@@ -21,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 # Hundreds of tests each, so not of every kind unless the environment has EVERY_ENCODING.
 SOME = ["none", "learned", "relative", "rotary", "lstm", "alibi", "sinusoidal+relative"]
-SIDES = [*(KINDS if os.environ.get("EVERY_ENCODING") else SOME), "rnn_nmt"]
+SIDES = [*(KINDS if EVERY_ENCODING else SOME), "rnn_nmt"]
 
 MODELS = {
     "posenc": (PosEncModel, PosEncForConditionalGeneration),
