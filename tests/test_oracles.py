@@ -3,6 +3,7 @@
 import copy
 import math
 import re
+import warnings
 from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
@@ -22,7 +23,6 @@ from transformers import (
     T5Config,
 )
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
-from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 from transformers.models.parakeet.modeling_parakeet import (
@@ -31,6 +31,10 @@ from transformers.models.parakeet.modeling_parakeet import (
 )
 from transformers.models.phi.modeling_phi import PhiRotaryEmbedding
 from transformers.models.t5.modeling_t5 import T5Attention
+
+with warnings.catch_warnings():  # 5.17 compiles it in a way that torch deprecates
+    warnings.simplefilter("ignore")
+    from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention
 
 from hf_posenc import Place, PosEncConfig, PosEncModel, sinusoids
 from hf_posenc.modeling.attention import Attention
