@@ -55,19 +55,27 @@ ALIGNED = {f"relative+window by {name}": alignment for name, alignment in ALIGNM
 LAWFUL = [sides for sides, alignment in ALIGNED.items() if not alignment.reads_lengths]
 
 # Small enough that a tiny input reaches past the clip and the window and that a table's end can be met.
-SMALL_KNOBS = {"relative_clip": 3, "learned_max_positions": 64, "window_size": 2}
-SMALL_KNOBS |= {
+SMALL_KNOBS = {
+    "relative_clip": 3,
+    "learned_max_positions": 64,
+    "window_size": 2,
     "t5_buckets": 8,
     "t5_max_distance": 7,
     "fire_hidden_size": 5,
     "fire_threshold": 4.5,
     "sandwich_width": 12,
+    "deberta_clip": 3,
+    "xpos_scale_base": 200.0,
+    "pope_theta": 100.0,
+    "log_n_length": 4,
+    "cross_window_size": 3,
+    "recurrent_hidden_size": 5,
+    "recurrent_reach": 3,
 }
-SMALL_KNOBS |= {"deberta_clip": 3, "xpos_scale_base": 200.0, "pope_theta": 100.0, "log_n_length": 4}
-SMALL_KNOBS |= {"cross_window_size": 3, "recurrent_hidden_size": 5, "recurrent_reach": 3}
 # And no chance in training.
-SMALL_KNOBS |= {"length_ratio_offset": 0.0, "length_ratio_jitter": 0.0}
 SMALL_KNOBS |= {
+    "length_ratio_offset": 0.0,
+    "length_ratio_jitter": 0.0,
     "shape_shifts": 1,
     "cape_shift": 0.0,
     "cape_jitter": 0.0,

@@ -318,6 +318,7 @@ def test_groups_by_the_translations_length_are_corpus_scores_with_their_own_numb
     (row,) = rows_of(runs, {"a": "both", "b": "both"}).values()
     assert row["news"]["groups"][0]["bleu"] == pytest.approx((made[0]["bleu"] + 100) / 2)
     assert row["news"]["groups"][0]["n"] == (made[0]["n"] + len(lengths)) / 2
+    assert row["news"]["groups"][1] == {**made[1], "n": made[1]["n"] / 2}, "of the seed that has pairs there"
     cells = prediction_table({"both": row}, "news").rows[0]
     assert cells[0] == "both (2 seeds)" and cells[1].endswith(f" ({row['news']['groups'][0]['n']:.0f})")
 

@@ -20,11 +20,7 @@ from transformers import AutoModelForSeq2SeqLM, BitsAndBytesConfig, CompileConfi
 from hf_posenc.modeling.recurrence import has_lstm
 
 SYSTEMS = [*KINDS, *ALIGNED, "rnn_nmt"]
-RECURRENT = [
-    name
-    for name in SYSTEMS
-    if name == "rnn_nmt" or any(entry.has_state and entry.encoding.embed is not None for entry in entries(name))
-]
+RECURRENT = [name for name in SYSTEMS if name == "rnn_nmt" or any(entry.reads_in_order for entry in entries(name))]
 # Their alignment reads a target token by token, so that each length is a graph of its own.
 SCANNED = [name for name, alignment in ALIGNED.items() if alignment.follow is None]
 A_GRAPH_EACH = "every length is a graph of its own, since its alignment reads token by token"

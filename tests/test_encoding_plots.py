@@ -96,8 +96,7 @@ def test_hooks_decide_what_is_drawn(name: str) -> None:
     answers = subject(name).answers
     names = set(drawn(name))
     assert ("positions" in names) != ("influence" in names) or "embed" not in answers
-    entries = [POSITION_ENCODINGS[part] for part in name.split("+")]
-    assert ("influence" in names) == any(entry.has_state and entry.encoding.embed is not None for entry in entries)
+    assert ("influence" in names) == any(POSITION_ENCODINGS[part].reads_in_order for part in name.split("+"))
     assert ("turning" in names) == ("rotate_queries" in answers)
     assert ("scores" in names) == ("score_bias" in answers)
     assert ("vectors" in names) >= ("value_bias" in answers)

@@ -202,6 +202,12 @@ def test_a_file_overrides_what_it_extends_and_the_command_line_overrides_both(tm
     (tmp_path / "child.yaml").write_text("extends: [base.yaml, second.yaml]\ntrain: {max_steps: 7}", encoding="utf-8")
     both = load_experiment(tmp_path / "child.yaml", [])
     assert (both.jobs, *map(both.systems["relative"].train.get, ("max_steps", "save_steps"))) == (3, 7, 8)
+    for given in ("5", "[base.yaml, 5]", "{file: base.yaml}"):
+        (tmp_path / "child.yaml").write_text(f"extends: {given}", encoding="utf-8")
+        with pytest.raises(
+            ValueError, match=r"`extends` must be a file's name or a list of such, but in .*child\.yaml"
+        ):
+            load_experiment(tmp_path / "child.yaml", [])
 
 
 def test_what_is_of_another_kind_starts_afresh(config: Path) -> None:
@@ -381,7 +387,8 @@ def test_results_cut_short_are_refused_and_made_again(config: Path) -> None:
     prepare(experiment)
     for name in experiment.systems:
         run_system(experiment, name)
-    for part in ("scores.json", "diagnostics/generated.json", "statistics/generated-x2.npz"):
+    parts = ("scores.json", "diagnostics/generated.json", "statistics/generated-x2.npz", "translations/generated.jsonl")
+    for part in parts:
         path = experiment.folder / "relative" / part
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2])

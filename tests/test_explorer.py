@@ -26,7 +26,7 @@ from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from PIL import Image
 from transformers import BartConfig
 
-from hf_posenc import PositionEncoding, explorer, register_position_encoding, sinusoids
+from hf_posenc import POSITION_ENCODINGS, PositionEncoding, explorer, register_position_encoding, sinusoids
 from hf_posenc.explorer import drawing
 from hf_posenc.explorer.choice import Choice, Subjects, has_sides, in_words, needs_heads, subjects_of
 from hf_posenc.explorer.drawing import png
@@ -223,6 +223,9 @@ def test_the_number_of_a_step_is_the_hooks_own(registered):
     else:
         assert found.value is None
     assert found.lines
+    reads = POSITION_ENCODINGS[registered].has_state and "score_bias" in one.answers
+    assert any("depends on the tokens between it and the query" in line for line in found.lines) == reads
+    assert any("in score" in line for line in found.lines) == ("score_bias" in one.answers and not reads)
 
 
 def test_a_turned_unit_is_cosine_and_sine():

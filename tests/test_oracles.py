@@ -873,15 +873,21 @@ def test_transformer_xl_is_its_formula(side):
     assert_bias("transformer_xl", side, formula)
 
 
-@pytest.mark.oracle("transformer_xl")
-def test_transformer_xl_is_the_attention_of_parakeets_encoder():
+def encoder_attention(name: str) -> tuple[Attention, PositionEncodings]:
+    """One layer of a tiny encoder and its encoding, drawn at random."""
     torch.manual_seed(0)
-    config = tiny_config("transformer_xl", encoder_layers=1)
+    config = tiny_config(name, encoder_layers=1)
     config._attn_implementation = "eager"
     attention = Attention(config, num_heads=2, is_causal=False, layer=0).double().eval()
     positions = build_position_encodings(config, config.side("encoder")).double()
     for parameter in positions.parameters():
         nn.init.normal_(parameter)
+    return attention, positions
+
+
+@pytest.mark.oracle("transformer_xl")
+def test_transformer_xl_is_the_attention_of_parakeets_encoder():
+    attention, positions = encoder_attention("transformer_xl")
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2, "attention_bias": True}
     theirs_config = ParakeetEncoderConfig(**sizes, attn_implementation="eager")
     theirs = ParakeetEncoderAttention(theirs_config, layer_idx=0).double().eval()
@@ -944,13 +950,7 @@ def test_deberta_is_its_formula(side):
 @pytest.mark.oracle("deberta")
 def test_deberta_is_the_attention_of_transformers_deberta():
     """Of an encoder, content and its scale included; theirs has no biases where ours are 0."""
-    torch.manual_seed(0)
-    config = tiny_config("deberta", encoder_layers=1)
-    config._attn_implementation = "eager"
-    attention = Attention(config, num_heads=2, is_causal=False, layer=0).double().eval()
-    positions = build_position_encodings(config, config.side("encoder")).double()
-    for parameter in positions.parameters():
-        nn.init.normal_(parameter)
+    attention, positions = encoder_attention("deberta")
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "relative_attention": True, "max_relative_positions": 3}
     theirs = DisentangledSelfAttention(DebertaConfig(**sizes, pos_att_type=["c2p", "p2c"])).double().eval()
     ours, x = positions[0], torch.randn(2, 9, 16, dtype=torch.float64, requires_grad=True)

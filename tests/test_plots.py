@@ -119,6 +119,13 @@ def test_a_group_that_ends_at_the_limit_ends_at_the_line() -> None:
     assert [place for place, _ in uprights(figure)] == [0.5]
 
 
+def test_no_axis_of_bleu_goes_far_above_100_with_an_interval_of_seeds() -> None:
+    result = saved([99, 98, 79, 48, 21], [1] * 5)
+    result["groups"] = [group | {"bleu_ci": 60.0} for group in result["groups"]]
+    bleu, *_ = bleu_by_length({"relative": {"toy": result}}, "toy", training_limits=same_limit(None)).axes
+    assert bleu.get_ylim()[1] == 105
+
+
 def test_different_limits_have_their_systems_colours() -> None:
     limits = {"relative": 75, "rotary": 100, "sinusoidal": None}
     figure = bleu_by_length(RESULTS, "newstest", training_limits=limits)

@@ -1,5 +1,5 @@
-"""transformers' own tests of models, configs and training, on every encoding, on sums, on two sides that differ, and on
-RNN-NMT: whatever transformers asks of a model of its own."""
+"""transformers' own tests of models, configs and training, on some encodings, a sum and RNN-NMT, or on all encodings:
+whatever transformers asks of a model of its own."""
 
 import unittest
 

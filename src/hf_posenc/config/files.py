@@ -42,9 +42,12 @@ def read_config_file(path: Path) -> dict[str, Any]:
         raise ValueError(f"A config file must be YAML in UTF-8, but {path} is not: {error}") from None
     if not isinstance(content, Mapping):
         raise ValueError(f"A config file must hold keys and values, but {path} holds {type(content).__name__}.")
-    parents = content.get("extends") or []
+    given = content.get("extends") or []
+    parents = [given] if isinstance(given, str) else given
+    if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
+        raise ValueError(f"`extends` must be a file's name or a list of such, but in {path} it is {given!r}.")
     below: dict[str, Any] = {}
-    for parent in [parents] if isinstance(parents, str) else parents:
+    for parent in parents:
         below = merge(below, read_config_file(path.parent / parent))
     return merge(below, content)
 

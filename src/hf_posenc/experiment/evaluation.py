@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..config.settings import ScoreSettings, System
 from ..metrics import load_length_buckets
+from ..results.collecting import read_translations
 from ..whole_files import save_whole, write_whole
 
 
@@ -52,7 +53,7 @@ def translate_test_set(
             write_whole(time_path, json.dumps(all_of_it))
             write_whole(path, "".join(f"{row_of(parts)}\n" for _, parts in sorted(rows)))
         processes.wait_for_everyone()
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+    rows = read_translations(path)
     took = json.loads(time_path.read_text(encoding="utf-8")) if time_path.exists() else None
     return {"text": [row["text"] for row in rows], "truncated": [row["truncated"] for row in rows], "time": took}
 

@@ -95,7 +95,8 @@ def unfinished_systems(experiment: Experiment) -> list[str]:
 
 def is_scored(folder: Path, system: System) -> bool:
     """Whether there is nothing left to translate, score or look into; where an older version has scored, there is."""
-    parts = ["scores.json", *(f"statistics/{test}.npz" for test in system.test_sets)]
+    each = ("statistics/{}.npz", "translations/{}.jsonl")
+    parts = ["scores.json", *(part.format(test) for part in each for test in system.test_sets)]
     if not system.split:
         parts += ["model/README.md", *(f"diagnostics/{test}.json" for test in system.test_sets)]
     return all((folder / part).exists() for part in parts)

@@ -63,6 +63,11 @@ class PositionEncodingEntry:
         return self.has_state or self.encoding.score_bias is not None or self.encoding.value_bias is not None
 
     @property
+    def reads_in_order(self) -> bool:
+        """Whether it reads the embedded tokens one after the other, as recurrent layers do."""
+        return self.has_state and self.encoding.embed is not None
+
+    @property
     def acts_in_attention(self) -> bool:
         """Whether it changes queries, keys, scores or values, as it must to be of use in cross-attention."""
         return any(getattr(self.encoding, hook) is not None for hook in HOOKS if hook != "embed")
@@ -172,14 +177,6 @@ def parts_of(position_encoding_type: str, field: str = "position_encoding_type")
     return names
 
 
-def moves(entry: PositionEncodingEntry) -> bool:
-    return entry.encoding.training_positions is not None
-
-
-def ends(entry: PositionEncodingEntry) -> bool:
-    return entry.longest is not None
-
-
 def objection(first: str, second: str) -> str | None:
     """Why two encodings cannot be in one sum, if they cannot."""
     if first == second:
@@ -187,11 +184,11 @@ def objection(first: str, second: str) -> str | None:
     if "none" in (first, second):
         return f"`none` means that there is no encoding, but `{second if first == 'none' else first}` is there too"
     one, other = POSITION_ENCODINGS[first], POSITION_ENCODINGS[second]
-    if all(entry.has_state and entry.encoding.embed is not None for entry in (one, other)):
+    if one.reads_in_order and other.reads_in_order:
         return f"`{first}` and `{second}` both carry a state, and which of them reads the other would be a guess"
-    schemes, tables = (
-        [name for name, entry in ((first, one), (second, other)) if fact(entry)] for fact in (moves, ends)
-    )
+    both = {first: one, second: other}
+    schemes = [name for name, entry in both.items() if entry.encoding.training_positions is not None]
+    tables = [name for name, entry in both.items() if entry.longest is not None]
     if len(schemes) == 2:
         return f"`{first}` and `{second}` both change the positions of training, and nobody compared what comes of both"
     if schemes and tables:

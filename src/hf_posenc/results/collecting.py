@@ -40,15 +40,11 @@ def collect(experiment: Experiment) -> dict[str, Any]:
         score = experiment.systems[name].score
         statistics = {test: read_statistics(experiment, name, test) for test in run["tests"]}
         run["beyond"] = {test: scores_beyond(one, limit, score.bootstrap) for test, one in statistics.items()}
-        run["by_prediction"] = {
-            test: scores_by_length(
-                one,
-                token_counts("predictions", read_translations(experiment, name, test), tokenizer),
-                score.edges,
-                score.bootstrap,
-            )
-            for test, one in statistics.items()
-        }
+        run["by_prediction"] = {}
+        for test, one in statistics.items():
+            rows = read_translations(experiment.folder / name / "translations" / f"{test}.jsonl")
+            lengths = token_counts("predictions", [row["text"] for row in rows], tokenizer)
+            run["by_prediction"][test] = scores_by_length(one, lengths, score.edges, score.bootstrap)
     return {
         "baseline": experiment.baseline,
         "runs": runs,
@@ -93,9 +89,12 @@ def scored(
     return made
 
 
-def read_translations(experiment: Experiment, name: str, test: str) -> list[str]:
-    path = experiment.folder / name / "translations" / f"{test}.jsonl"
-    return [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+def read_translations(path: Path) -> list[dict[str, Any]]:
+    """The saved rows of a test set: `text`, and whether it was `truncated`."""
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+    except ValueError as error:
+        raise cut_short(path, error) from None
 
 
 def read_statistics(experiment: Experiment, name: str, test: str) -> dict[str, np.ndarray]:
