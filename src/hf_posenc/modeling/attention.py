@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from .attention_by_distance import attend_by_distance
 from .position import Place, PositionEncodings
 
 
@@ -51,6 +52,10 @@ class Attention(nn.Module):
             at = replace(at, layer=self.layer_idx, inputs_BTD=x_BTD)
         plain_q_BHQK = self.heads(self.q_proj(x_BTD))
         k_BHSK, v_BHSK = self.keys_and_values(x_BTD, memory_BSD, positions, at, past_key_values)
+        q_BHQK = positions.rotate_queries(plain_q_BHQK, at)
+        if at.by_distance:
+            out_BQHK = attend_by_distance(q_BHQK, k_BHSK, v_BHSK, plain_q_BHQK, positions, at)
+            return self.out_proj(out_BQHK.flatten(2)), None
         attend = self.back_end(kwargs)
         biases: dict[str, Any] = {}
         if positions.scores:
@@ -63,7 +68,7 @@ class Attention(nn.Module):
         if positions.values:
             biases["value_bias"] = lambda p_BHQS: positions.value_bias(p_BHQS, at)
         out_BQHK, p_BHQS = attend(
-            self, positions.rotate_queries(plain_q_BHQK, at), k_BHSK, v_BHSK, attention_mask,
+            self, q_BHQK, k_BHSK, v_BHSK, attention_mask,
             dropout=self.dropout if self.training else 0.0, scaling=self.scaling, **biases, **kwargs,
         )  # fmt: skip
         return self.out_proj(out_BQHK.flatten(2)), p_BHQS

@@ -25,6 +25,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .alignment import Alignment, places_of, refuse_places
 from .alignments import build_alignment
 from .attention import Attention
+from .attention_by_distance import goes_by_distance
 from .cache import Memory, cached_tokens, memory_of, source_positions
 from .configuration_posenc import PosEncConfig, Side
 from .masks import new_tokens, positions_of, tokens_of
@@ -156,11 +157,19 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
         check_back_end(self.config, self.side, self.positions)
 
     def place(
-        self, x_BTD: Tensor, mask: Any, position_ids: Tensor, memory: Memory | None = None, start: int | Tensor = 0
+        self,
+        x_BTD: Tensor,
+        mask: Any,
+        position_ids: Tensor,
+        memory: Memory | None = None,
+        start: int | Tensor = 0,
+        *,
+        watched: bool | None = False,
     ) -> tuple[Tensor, Place]:
         """The tokens as the encodings change them (B, T, D), and where this stack attends.
 
-        What a later step needs of this one, positions and states, goes into the `memory`.
+        What a later step needs of this one, positions and states, goes into the `memory`. `watched`: whether the
+        attention weights are asked for.
         """
         at = Place(
             position_ids, position_ids, new_tokens(mask, x_BTD.shape[1], start), mask, start, self.side.is_causal
@@ -171,6 +180,9 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
         if memory is not None:
             keys_BS = memory.keep("positions", at.queries_BQ.expand(len(x_BTD), -1))
             at = replace(at, keys_BS=keys_BS, memory=memory)
+        drops = self.training and self.config.attention_dropout
+        if memory is None and self.config._attn_implementation == "sdpa" and not (watched or drops):
+            at = replace(at, by_distance=goes_by_distance(self.positions, at))
         x_BTD = self.positions.embed(x_BTD, at)
         return x_BTD, self.positions.prepare(x_BTD, at)
 
@@ -213,8 +225,8 @@ class PosEncEncoder(PosEncStack):
         x_BTD = self.embed(input_ids, inputs_embeds)
         if position_ids is None:
             position_ids = positions_of(attention_mask, x_BTD.shape[1], device=x_BTD.device)
-        x_BTD, at = self.place(x_BTD, attention_mask, position_ids)
-        attention_mask = create_bidirectional_mask(self.config, x_BTD, attention_mask)
+        x_BTD, at = self.place(x_BTD, attention_mask, position_ids, watched=kwargs.get("output_attentions"))
+        attention_mask = None if at.by_distance else create_bidirectional_mask(self.config, x_BTD, attention_mask)
         for layer in self.layers:
             x_BTD = layer(x_BTD, attention_mask, positions=self.positions, at=at, **kwargs)
         return BaseModelOutput(last_hidden_state=x_BTD if self.layer_norm is None else self.layer_norm(x_BTD))
@@ -266,11 +278,13 @@ class PosEncDecoder(PosEncStack):
         start = cached_tokens(cache)
         if position_ids is None:
             position_ids = positions_of(attention_mask, x_BTD.shape[1], start, x_BTD.device)
-        x_BTD, at = self.place(x_BTD, attention_mask, position_ids, memory, start)
+        x_BTD, at = self.place(
+            x_BTD, attention_mask, position_ids, memory, start, watched=kwargs.get("output_attentions")
+        )
         given = {"mask": encoder_attention_mask, "source_ids": encoder_position_ids, "places_BT": cross_position_ids}
         cross_at = replace(at, queries_BQ=position_ids, tokens_BT=tokens_of(at.tokens_BT, input_ids, self.config))
         cross_at = self.cross_place(x_BTD, cross_at, encoder_hidden_states, past_key_values, **given)
-        attention_mask = create_causal_mask(self.config, x_BTD, attention_mask, cache)
+        attention_mask = None if at.by_distance else create_causal_mask(self.config, x_BTD, attention_mask, cache)
         encoder_attention_mask = create_bidirectional_mask(
             self.config, x_BTD, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
         )
@@ -312,7 +326,8 @@ class PosEncDecoder(PosEncStack):
 
         `at` is the decoder's own place; given places, `places_BT`, stand for the alignment's.
         """
-        at = replace(at, is_cross=True, is_causal=False, prepared=None, memory=at.memory and at.memory.of("cross"))
+        memory = at.memory and at.memory.of("cross")
+        at = replace(at, is_cross=True, is_causal=False, by_distance=False, prepared=None, memory=memory)
         if not self.cross_positions.act_in_attention:
             refuse_places(places_BT)
             return at

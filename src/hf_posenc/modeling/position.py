@@ -26,10 +26,15 @@ it is. Every hook is given `at`, a Place, which says where the tokens are.
     init_weights()
         Fills the encoding's own parameters, by transformers.initialization.
 
+An encoding whose biases are read off the distance alone may say so, for attention in linear memory
+(attention_by_distance.py): from `clip_distance` tokens on, to either side, it says the same of all keys, whatever they
+are; math.inf if each distance has a bias of its own. Where `sees_far` is False, keys from there on are hidden.
+
 Positions are counted from 0, of shape (B, T) or (1, T). Hooks take positions and never lengths, which is why caching,
 left padding and holes in a mask need no case of their own; whoever needs a count, counts what is visible.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -57,8 +62,9 @@ class Place:
     two tokens. `tokens_BT`: which of the new tokens are no padding, None if all are. `mask`: the attention mask as it
     was given. `start`: how many tokens stand in the cache before the new ones. `layer`: the number of the attention
     that asks, None before the first, and `inputs_BTD` what its queries are made of. `memory`: what cached decoding
-    remembers for this encoding, None where nothing is cached. `prepared`: what its `prepare` returned. `watched`:
-    whether the attention weights are asked for.
+    remembers for this encoding, None where nothing is cached. `by_distance`: whether attention goes by
+    distance (attention_by_distance.py). `prepared`: what its `prepare` returned. `watched`: whether the attention
+    weights are asked for.
     """
 
     queries_BQ: Tensor
@@ -71,6 +77,7 @@ class Place:
     layer: int | None = None
     inputs_BTD: Tensor | None = None
     memory: Memory | None = None
+    by_distance: bool = False
     prepared: Any = None
     watched: bool = False
 
@@ -146,6 +153,9 @@ class PositionEncoding(nn.Module):
         "silent_at_zero": True,
     }
 
+    clip_distance: float | None = None
+    sees_far = True
+
     training_positions: Callable[..., Tensor] | None = None
     embed: Callable[..., Tensor] | None = None
     prepare: Callable[..., Any] | None = None
@@ -210,14 +220,34 @@ class PositionEncodings(nn.ModuleList):
             asked.append((encoding, replace(at, prepared=at.prepared and at.prepared[number], memory=memory)))
         return asked
 
+    @property
+    def sees_far(self) -> bool:
+        return all(encoding.sees_far for encoding in self)
+
+    @property
+    def clip_distance(self) -> int | None:
+        """From where on all of them say the same of every key, or no key is seen; None if there is no such distance."""
+        biases = {encoding for hook in ("score_bias", "value_bias") for _, encoding in self.answering[hook]}
+        distances = {encoding: encoding.clip_distance for encoding in biases}
+        if not biases or None in distances.values():
+            return None
+        windows = [distance for encoding, distance in distances.items() if not encoding.sees_far]
+        clip = min(windows) if windows else max(distances.values())
+        return None if clip == math.inf else int(clip)
+
     def training_positions(self, pos_BT: Tensor, at: Place) -> Tensor:
         for encoding, place in self.ask("training_positions", at):
             pos_BT = encoding("training_positions", pos_BT, place)
         return pos_BT
 
     def prepare(self, x_BTD: Tensor, at: Place) -> Place:
-        """The place with what each encoding has prepared for all layers."""
-        made = [None if e.prepare is None else e("prepare", x_BTD, at) for e in self]
+        """The place with what each encoding has prepared for all layers. Where attention goes by distance, those that
+        do prepare for each of its parts."""
+
+        def later(encoding: PositionEncoding) -> bool:
+            return at.by_distance and encoding.clip_distance is not None
+
+        made = [None if e.prepare is None or later(e) else e("prepare", x_BTD, at) for e in self]
         return replace(at, prepared=made)
 
     def embed(self, x_BTD: Tensor, at: Place) -> Tensor:

@@ -34,6 +34,7 @@ class Alibi(PositionEncoding):
         "formula": "score(i, j) = q_i . k_j / sqrt(K) - m_h |j - i|",
     }
     shift_invariant = True
+    clip_distance = math.inf
     formula = """
         score(i, j) = q_i . k_j / sqrt(K) - m_h |j - i|, with m_(H+1-h) for j > i
         m_h = 2^(-8h/H), h = 1..H

@@ -8,6 +8,7 @@ of the paper sees |i - j| alone and their code has the past alone; a and p are f
 where their code clips them (at 0.01, and powers at 2).
 """
 
+import math
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ class Kerple(PositionEncoding):
         """,
     }
     shift_invariant = True
+    clip_distance = math.inf
     formula = """
         score(i, j) = q_i . k_j / sqrt(K) - p log(1 + a |j - i|)
         a = softplus(a'_h), p = softplus(p'_h), with a' and p' of their own for j > i

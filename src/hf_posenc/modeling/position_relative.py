@@ -58,7 +58,7 @@ class Relative(PositionEncoding):
 
     def __init__(self, config: Any, side: Any, *, values: bool = True, trained: bool = True) -> None:
         super().__init__(config, side)
-        self.clip = config.relative_clip
+        self.clip = self.clip_distance = config.relative_clip
         shape = (side.layers, 2 * self.clip + 1, side.head_width)
         self.keys = nn.Parameter(torch.empty(shape)) if trained else None
         self.values = nn.Parameter(torch.empty(shape)) if trained and values else None

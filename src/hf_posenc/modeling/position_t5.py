@@ -50,6 +50,7 @@ class T5(PositionEncoding):
 
     def __init__(self, config: Any, side: Any) -> None:
         super().__init__(config, side)
+        self.clip_distance = config.t5_max_distance
         self.table = nn.Parameter(torch.empty(config.t5_buckets, side.heads))
 
     @classmethod

@@ -21,6 +21,7 @@ class Window(PositionEncoding):
     summary = "Local attention: no token sees another that is more than `window_size` tokens away."
     shift_invariant = True
     reversal_blind = True
+    sees_far = False
     knobs = (Knob("window_size", 16, "a whole number of tokens on either side, 1 or more", lambda value: value >= 1),)
     formula = "score(i, j) = q_i . k_j / sqrt(K) where |j - i| <= window_size, and none elsewhere"
     references = (
@@ -36,6 +37,7 @@ class Window(PositionEncoding):
     def __init__(self, config: Any, side: Any) -> None:
         super().__init__(config, side)
         self.size = config.window_size
+        self.clip_distance = self.size + 1
 
     def prepare(self, x_BTD: Tensor, at: Place) -> Tensor:
         """Nothing inside the window, HIDDEN outside (B, 1, Q, S)."""

@@ -1,0 +1,280 @@
+"""Attention in parts is attention: its outputs and gradients are those of all scores at once, whatever the length, the
+padding, the encoding; and it is used exactly where nothing needs those scores."""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from conftest import gradients_after_a_step, padded, sentences, tiny_config, tiny_model
+from test_laws import LargestTensor
+from torch import Tensor, nn
+
+from hf_posenc import POSITION_ENCODINGS, Place
+from hf_posenc.modeling import attention_by_distance, modeling_posenc
+from hf_posenc.modeling.attention import Attention, attend_by_weights
+from hf_posenc.modeling.attention_by_distance import attend_by_distance, stands_in_a_row
+from hf_posenc.modeling.position import PositionEncodings
+from hf_posenc.modeling.positions import build_position_encodings
+
+EXACT = {"rtol": 1e-10, "atol": 1e-10}
+BY_DISTANCE = [
+    "relative",
+    "relative_key",
+    "relative_sinusoidal",
+    "t5",
+    "window",
+    "relative+window",
+    "alibi+window",
+    "kerple+window",
+    "rotary+window",
+    "t5+relative",
+    "sinusoidal+relative",
+    "gru+relative",
+    "relative+log_n",
+]
+SIDES = pytest.mark.parametrize("side", ["encoder", "decoder"])
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every length is long, and even a tiny sentence has several blocks."""
+    monkeypatch.setattr(attention_by_distance, "SHORT", 0)
+    monkeypatch.setattr(attention_by_distance, "BLOCK", 4)
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """On which sides a forward attends by distance."""
+    found: list[str] = []
+
+    def watched(positions: PositionEncodings, at: Place) -> bool:
+        goes = attention_by_distance.goes_by_distance(positions, at)
+        found.extend(["decoder" if at.is_causal else "encoder"] * goes)
+        return goes
+
+    monkeypatch.setattr(modeling_posenc, "goes_by_distance", watched)
+    return found
+
+
+def encodings_of(name: str, side: str) -> PositionEncodings:
+    torch.manual_seed(0)
+    config = tiny_config(name)
+    made = build_position_encodings(config, config.side(side)).double()
+    for parameter in made.parameters():
+        nn.init.normal_(parameter)
+    return made
+
+
+def tokens_of(padding: str | None, length: int) -> Tensor | None:
+    """Three sentences in a batch: of all tokens, of one less, of half as many."""
+    if padding is None:
+        return None
+    sizes = [length, max(1, length - 1), max(1, length // 2)]
+    return padded([torch.ones(size, dtype=torch.long) for size in sizes], padding)[1].bool()
+
+
+def whole_and_parts(
+    name: str, side: str, length: int, padding: str | None = None
+) -> tuple[PositionEncodings, Place, list[Tensor], Tensor, Tensor]:
+    """The encodings, where they are, q, k and v, and what is attended by all scores at once and in parts."""
+    positions, is_causal = encodings_of(name, side), side == "decoder"
+    heads, width = positions[0].side.heads, positions[0].side.head_width
+    qkv = [torch.randn(3, heads, length, width, dtype=torch.float64, requires_grad=True) for _ in "qkv"]
+    tokens_BT, pos_BT = tokens_of(padding, length), torch.arange(length)[None]
+    at = Place(pos_BT, pos_BT, tokens_BT, tokens_BT, is_causal=is_causal, layer=0)
+    at = positions.prepare(torch.randn(3, length, heads * width, dtype=torch.float64), at)
+    q, k, v = positions.rotate_queries(qkv[0], at), positions.rotate_keys(qkv[1], at), qkv[2]
+    biases = {}
+    if positions.scores:
+        biases["position_bias"] = positions.score_bias(qkv[0], k, at)
+    if positions.values:
+        biases["value_bias"] = lambda p: positions.value_bias(p, at)
+    mask = None if tokens_BT is None else tokens_BT[:, None, None]
+    if mask is not None and is_causal:
+        mask = mask & torch.ones(length, length, dtype=torch.bool).tril()
+    module = Attention(tiny_config(name), num_heads=heads, is_causal=is_causal, layer=0)
+    whole, _ = attend_by_weights(module, q, k, v, mask, scaling=width**-0.5, **biases)
+    return positions, at, qkv, whole, attend_by_distance(q, k, v, qkv[0], positions, at)
+
+
+@SIDES
+@pytest.mark.parametrize("padding", [None, "left", "right"])
+@pytest.mark.parametrize("name", BY_DISTANCE)
+def test_parts_are_the_whole_in_values_and_gradients(name, padding, side):
+    for length in (1, 2, 3, 4, 5, 9, 16, 23):
+        positions, at, qkv, whole, parts = whole_and_parts(name, side, length, padding)
+        tokens = torch.ones(3, length, dtype=torch.bool) if at.tokens_BT is None else at.tokens_BT
+        torch.testing.assert_close(parts[tokens], whole[tokens], **EXACT)
+        d_out = torch.randn_like(whole) * tokens[..., None, None]
+        options = {"allow_unused": True, "materialize_grads": True, "retain_graph": True}
+        arguments = [*qkv, *positions.parameters()]
+        expected = torch.autograd.grad(whole, arguments, d_out, **options)
+        torch.testing.assert_close(torch.autograd.grad(parts, arguments, d_out, **options), expected, **EXACT)
+
+
+@SIDES
+def test_gradients_are_those_of_finite_differences(side):
+    positions, at, qkv, _, _ = whole_and_parts("relative", side, 9)
+
+    def attended(*given: Tensor) -> Tensor:
+        return attend_by_distance(*given[:3], given[0], positions, at)
+
+    assert torch.autograd.gradcheck(attended, (*qkv, *positions.parameters()))
+
+
+@SIDES
+def test_from_its_clip_distance_on_an_encoding_says_the_same_of_every_key(entry_name, side):
+    """And before it what depends on nothing but the distance."""
+    if POSITION_ENCODINGS[entry_name].needs_another:
+        assert POSITION_ENCODINGS[entry_name].encoding.clip_distance is None
+        return
+    [encoding] = positions = encodings_of(entry_name, side)
+    if encoding.clip_distance is None:
+        assert positions.clip_distance is None
+        return
+    clip = 9 if encoding.clip_distance == math.inf else encoding.clip_distance
+    q, k = torch.randn(2, 3, encoding.side.heads, 1, encoding.side.head_width, dtype=torch.float64)
+    signs = [-1] if side == "decoder" else [-1, 1]
+
+    def said(distance: int, k: Tensor, start: int = 100) -> tuple[Tensor, ...]:
+        at = Place(torch.tensor([[start]]), torch.tensor([[start + distance]]), is_causal=side == "decoder", layer=0)
+        at = positions.prepare(q[:, 0], at)
+        score = positions.score_bias(q, k, at).expand(3, encoding.side.heads, 1, 1)
+        ones = torch.ones(3, encoding.side.heads, 1, 1, dtype=torch.float64)
+        return score, positions.value_bias(ones, at) if positions.values else score
+
+    for sign in signs:
+        for distance in range(clip + 3):
+            torch.testing.assert_close(said(sign * distance, k), said(sign * distance, k + 1, start=200), **EXACT)
+        if encoding.clip_distance != math.inf:
+            for distance in (clip + 1, clip + 7, 10 * clip):
+                torch.testing.assert_close(said(sign * distance, k), said(sign * clip, k), **EXACT)
+            hidden = said(sign * clip, k)[0] < -1000
+            assert bool(hidden.all()) != encoding.sees_far
+
+
+def test_a_sum_goes_by_distance_where_all_its_biases_do():
+    clips = {"relative": 3, "t5": 7, "t5+relative": 7, "t5+window": 3, "sinusoidal+relative": 3, "alibi+window": 3}
+    clips |= {
+        "alibi": None,
+        "none": None,
+        "rotary": None,
+        "deberta": None,
+        "deberta+window": None,
+        "fire+relative": None,
+    }
+    assert {name: encodings_of(name, "encoder").clip_distance for name in clips} == clips
+
+
+@pytest.mark.parametrize(
+    "name", [*BY_DISTANCE, "relative to none", "none to t5", "alibi", "relative+window by recurrent"]
+)
+def test_a_model_that_attends_in_parts_is_the_same_model(name, taken, monkeypatch):
+    model = tiny_model(name)
+    ids, mask = padded([sentences(1, 31)[0], sentences(1, 21, seed=2)[0]], "right")
+    inputs = {"input_ids": ids, "attention_mask": mask, "decoder_attention_mask": mask}
+    inputs |= {"decoder_input_ids": ids, "labels": ids.masked_fill(mask == 0, -100)}
+    start, parts = {name: tensor.clone() for name, tensor in model.state_dict().items()}, model(**inputs).logits
+    both = {"encoder": model.model.encoder.positions, "decoder": model.model.decoder.positions}
+    assert set(taken) == {side for side, positions in both.items() if positions.clip_distance is not None}
+    gradients = gradients_after_a_step(model, **inputs)
+    model.load_state_dict(start)
+    monkeypatch.setattr(attention_by_distance, "SHORT", 1000)
+    torch.testing.assert_close(parts[mask == 1], model(**inputs).logits[mask == 1], **EXACT)
+    torch.testing.assert_close(gradients, gradients_after_a_step(model, **inputs), rtol=1e-8, atol=1e-9)
+
+
+HOLE = torch.tensor([[1] * 3 + [0] + [1] * 8])
+NOT_SO = {
+    "weights that are asked for": {"output_attentions": True},
+    "a hole in the mask": {"attention_mask": HOLE, "decoder_attention_mask": HOLE},
+    "a gap in the positions": {
+        "position_ids": 2 * torch.arange(12)[None],
+        "decoder_position_ids": 2 * torch.arange(12)[None],
+    },
+    "a mask of its own for each query": {
+        "attention_mask": torch.ones(1, 1, 12, 12, dtype=torch.bool).triu(),
+        "decoder_attention_mask": torch.ones(1, 1, 12, 12, dtype=torch.bool).tril(),
+    },
+}
+
+
+@pytest.mark.parametrize("inputs", NOT_SO.values(), ids=NOT_SO)
+def test_all_scores_are_made_where_they_are_needed(inputs, taken):
+    model, ids = tiny_model("relative"), sentences(1, 12)
+    model(ids, decoder_input_ids=ids, use_cache=False)
+    assert taken == ["encoder", "decoder"]
+    model(ids, decoder_input_ids=ids, use_cache=False, **inputs)
+    assert taken == ["encoder", "decoder"]
+
+
+def test_all_scores_are_made_for_dropout_on_weights_for_a_cache_and_by_another_back_end(taken):
+    model, ids = tiny_model("relative", attention_dropout=0.5), sentences(1, 12)
+    model.train()(ids, labels=ids)
+    assert taken == []
+    model.eval()(ids, decoder_input_ids=ids)
+    assert taken == ["encoder"]
+    model.set_attn_implementation("eager")
+    model(ids, decoder_input_ids=ids, use_cache=False)
+    assert taken == ["encoder"]
+
+
+def test_a_short_input_has_all_its_scores_at_once(taken, monkeypatch):
+    monkeypatch.undo()
+    assert not attention_by_distance.goes_by_distance(
+        encodings_of("relative", "encoder"), Place(torch.arange(500)[None], torch.arange(500)[None])
+    )
+    long = torch.arange(1000)[None]
+    assert attention_by_distance.goes_by_distance(encodings_of("relative", "encoder"), Place(long, long))
+    far = build_position_encodings(config := tiny_config("relative", relative_clip=300), config.side("encoder"))
+    assert not attention_by_distance.goes_by_distance(far, Place(long, long)), "most of it would be the band"
+
+
+@pytest.mark.parametrize(
+    ("positions", "tokens", "row"),
+    [
+        ([[0, 1, 2]], None, True),
+        ([[5, 6, 7]], None, True),
+        ([[0, 2, 3]], None, False),
+        ([[0, 0, 1]], [[0, 1, 1]], True),
+        ([[0, 1, 0]], [[1, 1, 0]], True),
+        ([[0, 0, 1]], [[1, 0, 1]], False),
+        ([[0, 1, 2], [0, 0, 2]], [[1, 1, 1], [0, 1, 1]], False),
+        ([[0, 0, 0]], [[0, 0, 0]], True),
+    ],
+)
+def test_a_hole_in_the_mask_or_in_the_positions_is_noticed(positions, tokens, row):
+    tokens_BT = None if tokens is None else torch.tensor(tokens).bool()
+    assert stands_in_a_row(torch.tensor(positions), tokens_BT) is row
+
+
+def test_in_half_precision_it_is_as_near_as_all_scores_at_once(taken, monkeypatch):
+    model, ids = tiny_model("relative", dtype=torch.float32), sentences(2, 40)
+
+    def computed(dtype: torch.dtype | None = None) -> list[Tensor]:
+        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+            outputs = model(ids, labels=ids)
+        model.zero_grad()
+        outputs.loss.backward()
+        return [outputs.logits, *(parameter.grad.clone() for parameter in model.parameters())]
+
+    exact, parts = computed(), computed(torch.bfloat16)
+    assert taken == ["encoder", "decoder"] * 2
+    monkeypatch.setattr(attention_by_distance, "SHORT", 1000)
+    for one, half, right in zip(parts, computed(torch.bfloat16), exact, strict=True):
+        assert (one - right).norm() <= 1.5 * (half - right).norm() + 1e-3  # that of a bias of keys is nothing
+
+
+@pytest.mark.parametrize("name", ["relative", "t5", "relative+window"])
+def test_no_tensor_grows_with_the_square_of_the_length(name):
+    """Those of the cross-attention apart, whose source is short."""
+    largest = []
+    for length in (256, 512):
+        model = tiny_model(name, encoder_layers=1, decoder_layers=1, dtype=torch.float32)
+        ids = sentences(1, length)
+        with LargestTensor() as found:
+            model.model.encoder(ids).last_hidden_state.sum().backward()
+            model(ids[:, :4], labels=ids).loss.backward()
+        largest.append(found.numel)
+    assert largest[1] <= 2 * largest[0]
