@@ -11,7 +11,7 @@ from test_laws import LargestTensor
 from torch import Tensor, nn
 
 from hf_posenc import POSITION_ENCODINGS, Place
-from hf_posenc.modeling import attention_by_distance, modeling_posenc
+from hf_posenc.modeling import attention, attention_by_distance, modeling_posenc
 from hf_posenc.modeling.attention import Attention, attend_by_weights
 from hf_posenc.modeling.attention_by_distance import attend_by_distance, stands_in_a_row
 from hf_posenc.modeling.position import PositionEncodings
@@ -278,3 +278,24 @@ def test_no_tensor_grows_with_the_square_of_the_length(name):
             model(ids[:, :4], labels=ids).loss.backward()
         largest.append(found.numel)
     assert largest[1] <= 2 * largest[0]
+
+
+@torch.no_grad()
+def test_a_step_of_decoding_attends_to_no_more_keys_than_the_windows_show(monkeypatch):
+    """However long the text is; whoever asks for the weights has those of all keys."""
+    model, ids = tiny_model("relative+window by recurrent"), sentences(2, 40)
+    steps = model(ids, decoder_input_ids=ids[:, :30])
+    seen: set[int] = set()
+
+    def watched(module: nn.Module, q: Tensor, k: Tensor, *arguments: Tensor, **options) -> tuple[Tensor, Tensor]:
+        seen.add(k.shape[2])
+        return attend_by_weights(module, q, k, *arguments, **options)
+
+    monkeypatch.setattr(attention, "attend_by_weights", watched)
+    step = {"encoder_outputs": (steps.encoder_last_hidden_state,), "past_key_values": steps.past_key_values}
+    model.set_attn_implementation("eager")
+    model(**step, decoder_input_ids=ids[:, :1])
+    window, cross = model.config.window_size, model.config.cross_window_size
+    assert seen <= set(range(window + 1, 2 * cross + 4)) and min(seen) == window + 1
+    asked = model(**step, decoder_input_ids=ids[:, :1], output_attentions=True)
+    assert (asked.decoder_attentions[0].shape[-1], asked.cross_attentions[0].shape[-1]) == (32, 40)

@@ -52,6 +52,9 @@ class Attention(nn.Module):
             at = replace(at, layer=self.layer_idx, inputs_BTD=x_BTD)
         plain_q_BHQK = self.heads(self.q_proj(x_BTD))
         k_BHSK, v_BHSK = self.keys_and_values(x_BTD, memory_BSD, positions, at, past_key_values)
+        if at.slots_BN is not None:
+            k_BHSK, v_BHSK = at.near(k_BHSK), at.near(v_BHSK)
+            attention_mask = None if attention_mask is None else at.near(attention_mask, axis=3)
         q_BHQK = positions.rotate_queries(plain_q_BHQK, at)
         if at.by_distance:
             out_BQHK = attend_by_distance(q_BHQK, k_BHSK, v_BHSK, plain_q_BHQK, positions, at)

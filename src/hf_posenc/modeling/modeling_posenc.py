@@ -164,16 +164,16 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
         memory: Memory | None = None,
         start: int | Tensor = 0,
         *,
-        watched: bool | None = False,
+        output_attentions: bool | None = False,
+        **kwargs: Any,
     ) -> tuple[Tensor, Place]:
         """The tokens as the encodings change them (B, T, D), and where this stack attends.
 
-        What a later step needs of this one, positions and states, goes into the `memory`. `watched`: whether the
-        attention weights are asked for.
+        What a later step needs of this one, positions and states, goes into the `memory`.
         """
-        at = Place(
-            position_ids, position_ids, new_tokens(mask, x_BTD.shape[1], start), mask, start, self.side.is_causal
-        )
+        tokens_BT, back_end = new_tokens(mask, x_BTD.shape[1], start), self.config._attn_implementation
+        at = Place(position_ids, position_ids, tokens_BT, mask, start, self.side.is_causal)
+        at = replace(at, all_keys=bool(output_attentions) or back_end == "flex_attention")
         if self.training and self.positions.answered("training_positions"):
             pos_BT = self.positions.training_positions(position_ids.expand(len(x_BTD), -1), at)
             at = replace(at, queries_BQ=pos_BT, keys_BS=pos_BT)
@@ -181,7 +181,7 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
             keys_BS = memory.keep("positions", at.queries_BQ.expand(len(x_BTD), -1))
             at = replace(at, keys_BS=keys_BS, memory=memory)
         drops = self.training and self.config.attention_dropout
-        if memory is None and self.config._attn_implementation == "sdpa" and not (watched or drops):
+        if memory is None and back_end == "sdpa" and not (at.all_keys or drops):
             at = replace(at, by_distance=goes_by_distance(self.positions, at))
         x_BTD = self.positions.embed(x_BTD, at)
         return x_BTD, self.positions.prepare(x_BTD, at)
@@ -225,7 +225,7 @@ class PosEncEncoder(PosEncStack):
         x_BTD = self.embed(input_ids, inputs_embeds)
         if position_ids is None:
             position_ids = positions_of(attention_mask, x_BTD.shape[1], device=x_BTD.device)
-        x_BTD, at = self.place(x_BTD, attention_mask, position_ids, watched=kwargs.get("output_attentions"))
+        x_BTD, at = self.place(x_BTD, attention_mask, position_ids, **kwargs)
         attention_mask = None if at.by_distance else create_bidirectional_mask(self.config, x_BTD, attention_mask)
         for layer in self.layers:
             x_BTD = layer(x_BTD, attention_mask, positions=self.positions, at=at, **kwargs)
@@ -278,9 +278,7 @@ class PosEncDecoder(PosEncStack):
         start = cached_tokens(cache)
         if position_ids is None:
             position_ids = positions_of(attention_mask, x_BTD.shape[1], start, x_BTD.device)
-        x_BTD, at = self.place(
-            x_BTD, attention_mask, position_ids, memory, start, watched=kwargs.get("output_attentions")
-        )
+        x_BTD, at = self.place(x_BTD, attention_mask, position_ids, memory, start, **kwargs)
         given = {"mask": encoder_attention_mask, "source_ids": encoder_position_ids, "places_BT": cross_position_ids}
         cross_at = replace(at, queries_BQ=position_ids, tokens_BT=tokens_of(at.tokens_BT, input_ids, self.config))
         cross_at = self.cross_place(x_BTD, cross_at, encoder_hidden_states, past_key_values, **given)
@@ -327,7 +325,7 @@ class PosEncDecoder(PosEncStack):
         `at` is the decoder's own place; given places, `places_BT`, stand for the alignment's.
         """
         memory = at.memory and at.memory.of("cross")
-        at = replace(at, is_cross=True, is_causal=False, by_distance=False, prepared=None, memory=memory)
+        at = replace(at, is_cross=True, is_causal=False, by_distance=False, slots_BN=None, prepared=None, memory=memory)
         if not self.cross_positions.act_in_attention:
             refuse_places(places_BT)
             return at

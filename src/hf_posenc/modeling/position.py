@@ -50,6 +50,9 @@ from .masks import num_visible
 # Added to a score it leaves no weight in any precision; and a row of nothing else is still no row of infinities.
 HIDDEN = -1e4
 
+# Of fewer cached keys than these, all are attended to as fast as some.
+FEW = 256
+
 # The hooks that act on what a model computes; `training_positions` and `prepare` only say from what.
 HOOKS = ("embed", "rotate_queries", "rotate_keys", "score_bias", "value_bias")
 
@@ -62,9 +65,10 @@ class Place:
     two tokens. `tokens_BT`: which of the new tokens are no padding, None if all are. `mask`: the attention mask as it
     was given. `start`: how many tokens stand in the cache before the new ones. `layer`: the number of the attention
     that asks, None before the first, and `inputs_BTD` what its queries are made of. `memory`: what cached decoding
-    remembers for this encoding, None where nothing is cached. `by_distance`: whether attention goes by
-    distance (attention_by_distance.py). `prepared`: what its `prepare` returned. `watched`: whether the attention
-    weights are asked for.
+    remembers for this encoding, None where nothing is cached. `all_keys`: whether every key's weight is asked for,
+    hidden or not. `by_distance`: whether attention goes by distance (attention_by_distance.py). `slots_BN`: which of
+    the cached keys are attended to, None for all. `prepared`: what its `prepare` returned. `watched`: whether the
+    attention weights are asked for by the alignment.
     """
 
     queries_BQ: Tensor
@@ -77,7 +81,9 @@ class Place:
     layer: int | None = None
     inputs_BTD: Tensor | None = None
     memory: Memory | None = None
+    all_keys: bool = False
     by_distance: bool = False
+    slots_BN: Tensor | None = None
     prepared: Any = None
     watched: bool = False
 
@@ -95,6 +101,14 @@ class Place:
         """How many keys each query may see, by what the mask says (B or 1, Q or 1)."""
         shape = self.queries_BQ.shape[-1], self.keys_BS.shape[-1]
         return num_visible(self.mask, *shape, self.start, self.is_causal, self.queries_BQ.device)
+
+    def near(self, x: Tensor, axis: int = 2) -> Tensor:
+        """Of keys, values or a mask (B, H, S, ...), with the keys along an axis, what is attended to."""
+        slots_BN = self.slots_BN
+        assert slots_BN is not None
+        shape = [len(slots_BN), *x.shape[1:]]
+        shape[axis] = slots_BN.shape[1]
+        return x.expand(len(slots_BN), -1, -1, -1).gather(axis, slots_BN[:, None, None].movedim(-1, axis).expand(shape))
 
     def to(self, device: Any, **options: Any) -> "Place":
         """The same on another device, where accelerate spreads a model over several."""
@@ -241,14 +255,16 @@ class PositionEncodings(nn.ModuleList):
         return pos_BT
 
     def prepare(self, x_BTD: Tensor, at: Place) -> Place:
-        """The place with what each encoding has prepared for all layers. Where attention goes by distance, those that
-        do prepare for each of its parts."""
+        """The place, with the keys that are near enough, and with what each encoding has prepared for all layers."""
+        near = near_keys(at, self.clip_distance if not self.sees_far else None)
 
-        def later(encoding: PositionEncoding) -> bool:
-            return at.by_distance and encoding.clip_distance is not None
+        def prepared(encoding: PositionEncoding) -> Any:
+            goes_by_distance = encoding.clip_distance is not None
+            if encoding.prepare is None or (at.by_distance and goes_by_distance):  # which then prepares for each part
+                return None
+            return encoding("prepare", x_BTD, near if goes_by_distance else at)
 
-        made = [None if e.prepare is None or later(e) else e("prepare", x_BTD, at) for e in self]
-        return replace(at, prepared=made)
+        return replace(near, prepared=[prepared(encoding) for encoding in self])
 
     def embed(self, x_BTD: Tensor, at: Place) -> Tensor:
         for encoding, place in self.ask("embed", at):
@@ -270,6 +286,25 @@ class PositionEncodings(nn.ModuleList):
 
     def value_bias(self, p_BHQS: Tensor, at: Place) -> Tensor:
         return reduce(torch.add, [e("value_bias", p_BHQS, place) for e, place in self.ask("value_bias", at)])
+
+
+def near_keys(at: Place, clip: int | None) -> Place:
+    """Where in cached decoding all keys that are `clip` tokens away or more are hidden: the place with the others and
+    what stands between them, so that a step costs the same however long the text is."""
+    num_keys = at.keys_BS.shape[1]
+    if clip is None or at.memory is None or at.all_keys or num_keys < FEW or torch.compiler.is_compiling():
+        return at
+    if not isinstance(at.memory.length, int):  # a cache that keeps its size
+        return at
+    is_near_BS = (at.distance_BQS.abs() < clip).any(1)
+    if isinstance(at.mask, Tensor) and at.mask.ndim == 2:
+        is_near_BS = is_near_BS & (at.mask != 0)
+    first_B, behind_B = is_near_BS.long().argmax(1), num_keys - is_near_BS.flip(1).long().argmax(1)
+    width = int((behind_B - first_B).max())
+    if 2 * width > num_keys:
+        return at
+    slots_BN = first_B.clamp(max=num_keys - width)[:, None] + torch.arange(width, device=first_B.device)
+    return replace(at, keys_BS=at.keys_BS.expand(len(slots_BN), -1).gather(1, slots_BN), slots_BN=slots_BN)
 
 
 def distance(pos_BQ: Tensor, pos_BS: Tensor) -> Tensor:
