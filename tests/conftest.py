@@ -15,7 +15,7 @@ from transformers import AutoModelForSeq2SeqLM
 from upstream import pytest_ignore_collect, pytest_terminal_summary  # noqa: F401  (hooks of test_upstream.py)
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig, PosEncTokenizer, PositionEncodingEntry, RnnNmtConfig
-from hf_posenc.modeling import position
+from hf_posenc.modeling import near_keys
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 from hf_posenc.modeling.position import HOOKS
 from hf_posenc.modeling.positions import build_position_encodings
@@ -25,7 +25,7 @@ pytest_plugins = ["hub_server"]
 torch.set_num_threads(1)
 
 # However few cached keys there are, a window leaves those out that it hides.
-position.FEW = 0
+near_keys.FEW = 0
 
 # Before 5.18 transformers' beam search took the encoder's vocabulary for the decoder's, and a dynamic cache's `reset`
 # left its length; both hold for any model, so there the tests have one vocabulary and do not reset that cache.

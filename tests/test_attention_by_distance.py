@@ -9,9 +9,11 @@ import torch
 from conftest import gradients_after_a_step, padded, sentences, tiny_config, tiny_model
 from test_laws import LargestTensor
 from torch import Tensor, nn
+from transformers import EncoderDecoderCache
+from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from hf_posenc import POSITION_ENCODINGS, Place
-from hf_posenc.modeling import attention, attention_by_distance, modeling_posenc
+from hf_posenc.modeling import attention, attention_by_distance, cache, modeling_posenc
 from hf_posenc.modeling.attention import Attention, attend_by_weights
 from hf_posenc.modeling.attention_by_distance import attend_by_distance, stands_in_a_row
 from hf_posenc.modeling.position import PositionEncodings
@@ -299,3 +301,64 @@ def test_a_step_of_decoding_attends_to_no_more_keys_than_the_windows_show(monkey
     assert seen <= set(range(window + 1, 2 * cross + 4)) and min(seen) == window + 1
     asked = model(**step, decoder_input_ids=ids[:, :1], output_attentions=True)
     assert (asked.decoder_attentions[0].shape[-1], asked.cross_attentions[0].shape[-1]) == (32, 40)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("chunks", [[1] * 60, [30, 1, 1, 7, 1, 20]], ids=["token by token", "in chunks"])
+@pytest.mark.parametrize(
+    "name", ["window", "relative+window", "rotary+window", "gru+window", "relative+window by recurrent"]
+)
+def test_a_cache_that_drops_what_a_window_hides_is_a_cache(name, chunks, monkeypatch):
+    monkeypatch.setattr(cache, "SPARE", 3)
+    model, source, target = tiny_model(name), sentences(2, 8), sentences(2, 60, seed=2)
+    mask = torch.ones(2, 60, dtype=torch.long)
+    mask[1, :4] = 0
+    kept, start = None, 0
+    memory, logits = model.model.encoder(source), []
+    for chunk in chunks:
+        step = model(
+            encoder_outputs=memory,
+            decoder_input_ids=target[:, start : start + chunk],
+            decoder_attention_mask=mask[:, : start + chunk],
+            past_key_values=kept,
+            use_cache=True,
+        )
+        kept, start = step.past_key_values, start + chunk
+        logits.append(step.logits)
+    whole = model(source, decoder_input_ids=target, decoder_attention_mask=mask, use_cache=False)
+    torch.testing.assert_close(torch.cat(logits, 1)[mask == 1], whole.logits[mask == 1], **EXACT)
+    own = kept.self_attention_cache
+    assert own.get_seq_length() == 60
+    held = {layer.keys.shape[2] for layer in own.layers}
+    assert len(held) == 1 and max(held) < 60 and (len(chunks) < 60 or max(held) <= 2 * (model.config.window_size + 4))
+
+
+@torch.no_grad()
+def test_a_cache_that_has_dropped_tokens_is_cropped_by_so_many_as_it_spared(monkeypatch):
+    monkeypatch.setattr(cache, "SPARE", 3)
+    model, source, target = tiny_model("relative+window"), sentences(2, 8), sentences(2, 60, seed=2)
+    memory = model.model.encoder(source)
+
+    def read(tokens: Tensor, kept: EncoderDecoderCache | None) -> Seq2SeqLMOutput:
+        return model(encoder_outputs=memory, decoder_input_ids=tokens, past_key_values=kept, use_cache=True)
+
+    kept = None
+    for token in range(50):
+        kept = read(target[:, token : token + 1], kept).past_key_values
+    kept = read(target[:, 57:], kept).past_key_values
+    kept.crop(-3)
+    found = read(target[:, 50:], kept).logits
+    expected = model(source, decoder_input_ids=target, use_cache=False).logits[:, 50:]
+    torch.testing.assert_close(found, expected, **EXACT)
+    with pytest.raises(ValueError, match=r"it has dropped .* begin with a new cache"):
+        kept.crop(-50)
+
+
+def test_search_with_a_cache_that_drops_what_a_window_hides_finds_the_same(monkeypatch):
+    model, source = tiny_model("relative+window by length_ratio"), sentences(2, 30)
+    options = {"max_new_tokens": 60, "min_new_tokens": 60, "num_beams": 3}
+    expected = model.generate(source, **options)
+    monkeypatch.setattr(cache, "SPARE", 3)
+    torch.testing.assert_close(model.generate(source, **options), expected)
+    found = model.generate(source, **options, return_dict_in_generate=True).past_key_values
+    assert found.self_attention_cache.layers[1].keys.shape[2] < 30

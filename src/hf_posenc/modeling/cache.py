@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What cached decoding must remember beyond keys and values: the positions of the keys, and an encoding's states.
 
-The first cache layer is one of the two classes below, chosen by the config for encodings that need it. They keep named
-tensors with a time axis beside the keys, so that everything transformers does to a cache (reorder the beams, crop
-rejected candidates, repeat or select sentences, reset) is done to them as well. A forward reads and writes them through
-a Memory, which knows how many tokens there were before it: the layer's own count grows as soon as the first attention
-adds its keys, while later ones have yet to remember.
+The first cache layer is one of the two remembering ones below, chosen by the config for encodings that need it. They
+keep named tensors with a time axis beside the keys, so that everything transformers does to a cache (reorder the beams,
+crop rejected candidates, repeat or select sentences, reset) is done to them as well. A forward reads and writes them
+through a Memory, which knows how many tokens there were before it: the layer's own count grows as soon as the first
+attention adds its keys, while later ones have yet to remember. Under a window all layers drop what no query will see.
 """
 
 from dataclasses import dataclass, replace
@@ -17,8 +17,57 @@ from transformers import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache,
 
 from .masks import check_source, positions_of
 
+# So many cached tokens may be rejected after others were dropped.
+SPARE = 64
 
-class RememberingLayer(DynamicLayer):
+
+class ShorteningLayer(DynamicLayer):
+    """Keys and values whose oldest can be dropped, when no query will see them again; they still count."""
+
+    _layer_type = "shortening_attention"
+    keys: Any
+    values: Any
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dropped, self.needed = 0, 0
+
+    def length(self) -> int:
+        """How many tokens are kept."""
+        return super().get_seq_length()
+
+    def get_seq_length(self) -> int:
+        return self.length() + self.dropped
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.length() + query_length, self.dropped
+
+    def drop(self, oldest: int, needed: int) -> None:
+        """Drop the oldest tokens; `needed` of the others must stay for the next one."""
+        self.keys, self.values = self.keys[:, :, oldest:], self.values[:, :, oldest:]
+        self.dropped, self.needed = self.dropped + oldest, needed
+
+    def reset(self) -> None:
+        super().reset()
+        self.dropped = 0
+
+    def crop(self, tokens_to_remove: int) -> None:
+        super().crop(tokens_to_remove)
+        if self.dropped and self.length() < self.needed:
+            raise ValueError(
+                f"A cache was shortened by crop({tokens_to_remove}), but it has dropped {self.dropped} tokens that a "
+                f"window hid until then, and keeps {self.length()} of the {self.needed} that the next one may see; "
+                "begin with a new cache, or crop less at once."
+            )
+
+
+class StaticShorteningLayer(StaticLayer):
+    """One with room for all tokens, which drops none."""
+
+    _layer_type = "shortening_attention"
+
+
+class RememberingLayer(ShorteningLayer):
     """Keys, values and, by name, tensors of shape (B, S, ...) that grow with them."""
 
     _layer_type = "remembering_attention"
@@ -26,9 +75,6 @@ class RememberingLayer(DynamicLayer):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.remembered: dict[str, Tensor] = {}
-
-    def length(self) -> int:
-        return self.get_seq_length()
 
     def remember(self, name: str, new: Tensor, length: int) -> Tensor:
         """Add the new tokens' (B, T, ...) behind those of `length` tokens and return all tokens' (B, S, ...)."""
@@ -56,10 +102,13 @@ class RememberingLayer(DynamicLayer):
         super().reorder_cache(beam_idx)
         self.batch_select_remembered(beam_idx)
 
+    def drop(self, oldest: int, needed: int) -> None:
+        super().drop(oldest, needed)
+        self.remembered = {name: old[:, oldest:] for name, old in self.remembered.items()}
+
     def crop(self, tokens_to_remove: int) -> None:
         super().crop(tokens_to_remove)
-        if tokens_to_remove:
-            self.remembered = {name: old[:, :tokens_to_remove] for name, old in self.remembered.items()}
+        self.remembered = {name: old[:, : self.length()] for name, old in self.remembered.items()}
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         super().batch_repeat_interleave(repeats)
@@ -171,6 +220,25 @@ def memory_of(cache: Cache) -> Memory:
             f"{type(layer).__name__}; make the cache from the model's config, as in DynamicCache(config=model.config)."
         )
     return Memory(layer, layer.length())
+
+
+def drop_hidden(cache: Cache, clip: int | None) -> None:
+    """Drop the cached tokens that no new one will see, since all keys that are `clip` tokens away or more are hidden.
+    Some more are kept, so that a few new ones can be rejected again, and it is not done at every step."""
+    if (
+        clip is None
+        or torch.compiler.is_compiling()
+        or not all(isinstance(one, ShorteningLayer) for one in cache.layers)
+    ):
+        return
+    layers, keep = cache.layers, clip + SPARE
+    if not layers or layers[0].length() < 2 * keep:
+        return
+    pos_BS = layers[0].remembered["positions"]
+    is_near_BS = pos_BS > pos_BS.amax(1, keepdim=True) - keep
+    if oldest := int(is_near_BS.long().argmax(1).min()):
+        for layer in layers:
+            layer.drop(oldest, clip)
 
 
 def cached_tokens(cache: Cache | None) -> int | Tensor:

@@ -239,7 +239,8 @@ class PosEncConfig(SharedConfig):
 
     def decoder_cache_layers(self, num_layers: int) -> list[str]:
         first = "remembering_attention" if self.decoder_remembers else "full_attention"
-        return [first] + ["full_attention"] * (num_layers - 1)
+        sees_far = all(entry.encoding.sees_far for entry in self.side("decoder").entries.values())
+        return [first] + ["full_attention" if sees_far else "shortening_attention"] * (num_layers - 1)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields; of the encodings' knobs those in use or changed: a config asks for no more than it needs."""

@@ -26,10 +26,11 @@ from .alignment import Alignment, places_of, refuse_places
 from .alignments import build_alignment
 from .attention import Attention
 from .attention_by_distance import goes_by_distance
-from .cache import Memory, cached_tokens, memory_of, source_positions
+from .cache import Memory, cached_tokens, drop_hidden, memory_of, source_positions
 from .configuration_posenc import PosEncConfig, Side
 from .masks import new_tokens, positions_of, tokens_of
 from .modeling_shared import ConditionalGeneration, EncoderDecoder, SharedPreTrainedModel, Stack, outputs_of_both
+from .near_keys import near_keys
 from .one_by_one import read_one_by_one
 from .position import Place, PositionEncoding, PositionEncodings
 from .positions import build_position_encodings
@@ -184,7 +185,7 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
         if memory is None and back_end == "sdpa" and not (at.all_keys or drops):
             at = replace(at, by_distance=goes_by_distance(self.positions, at))
         x_BTD = self.positions.embed(x_BTD, at)
-        return x_BTD, self.positions.prepare(x_BTD, at)
+        return x_BTD, self.positions.prepare(x_BTD, at, near_keys(at, self.positions.hidden_from))
 
 
 def check_back_end(config: PosEncConfig, side: Side, positions: PositionEncodings) -> None:
@@ -274,7 +275,10 @@ class PosEncDecoder(PosEncStack):
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         cache = None if past_key_values is None else past_key_values.self_attention_cache
-        memory = memory_of(cache) if cache is not None and self.remembers else None
+        memory = None
+        if cache is not None and self.remembers:
+            drop_hidden(cache, None if kwargs.get("output_attentions") else self.positions.hidden_from)
+            memory = memory_of(cache)
         start = cached_tokens(cache)
         if position_ids is None:
             position_ids = positions_of(attention_mask, x_BTD.shape[1], start, x_BTD.device)
@@ -332,7 +336,8 @@ class PosEncDecoder(PosEncStack):
         at = replace(at, keys_BS=source_positions(source_ids, mask, memory_BSD, past_key_values), mask=mask)
         places_BT = places_of(self.alignment, x_BTD, memory_BSD, at, given_BT=places_BT)
         watched = self.alignment.follow is not None and at.memory is not None
-        return self.cross_positions.prepare(x_BTD, replace(at, queries_BQ=places_BT, watched=watched))
+        at = replace(at, queries_BQ=places_BT, watched=watched)
+        return self.cross_positions.prepare(x_BTD, at, near_keys(at, self.cross_positions.hidden_from))
 
 
 class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):

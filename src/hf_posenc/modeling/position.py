@@ -50,9 +50,6 @@ from .masks import num_visible
 # Added to a score it leaves no weight in any precision; and a row of nothing else is still no row of infinities.
 HIDDEN = -1e4
 
-# Of fewer cached keys than these, all are attended to as fast as some.
-FEW = 256
-
 # The hooks that act on what a model computes; `training_positions` and `prepare` only say from what.
 HOOKS = ("embed", "rotate_queries", "rotate_keys", "score_bias", "value_bias")
 
@@ -249,14 +246,20 @@ class PositionEncodings(nn.ModuleList):
         clip = min(windows) if windows else max(distances.values())
         return None if clip == math.inf else int(clip)
 
+    @property
+    def hidden_from(self) -> int | None:
+        """From how many tokens on keys are hidden, None if they are not."""
+        return None if self.sees_far else self.clip_distance
+
     def training_positions(self, pos_BT: Tensor, at: Place) -> Tensor:
         for encoding, place in self.ask("training_positions", at):
             pos_BT = encoding("training_positions", pos_BT, place)
         return pos_BT
 
-    def prepare(self, x_BTD: Tensor, at: Place) -> Place:
-        """The place, with the keys that are near enough, and with what each encoding has prepared for all layers."""
-        near = near_keys(at, self.clip_distance if not self.sees_far else None)
+    def prepare(self, x_BTD: Tensor, at: Place, near: Place | None = None) -> Place:
+        """The place with what each encoding has prepared for all layers. `near` is the same place with those keys alone
+        that are not hidden (near_keys.py), and stands in for it where biases go by distance."""
+        near = at if near is None else near
 
         def prepared(encoding: PositionEncoding) -> Any:
             goes_by_distance = encoding.clip_distance is not None
@@ -286,25 +289,6 @@ class PositionEncodings(nn.ModuleList):
 
     def value_bias(self, p_BHQS: Tensor, at: Place) -> Tensor:
         return reduce(torch.add, [e("value_bias", p_BHQS, place) for e, place in self.ask("value_bias", at)])
-
-
-def near_keys(at: Place, clip: int | None) -> Place:
-    """Where in cached decoding all keys that are `clip` tokens away or more are hidden: the place with the others and
-    what stands between them, so that a step costs the same however long the text is."""
-    num_keys = at.keys_BS.shape[1]
-    if clip is None or at.memory is None or at.all_keys or num_keys < FEW or torch.compiler.is_compiling():
-        return at
-    if not isinstance(at.memory.length, int):  # a cache that keeps its size
-        return at
-    is_near_BS = (at.distance_BQS.abs() < clip).any(1)
-    if isinstance(at.mask, Tensor) and at.mask.ndim == 2:
-        is_near_BS = is_near_BS & (at.mask != 0)
-    first_B, behind_B = is_near_BS.long().argmax(1), num_keys - is_near_BS.flip(1).long().argmax(1)
-    width = int((behind_B - first_B).max())
-    if 2 * width > num_keys:
-        return at
-    slots_BN = first_B.clamp(max=num_keys - width)[:, None] + torch.arange(width, device=first_B.device)
-    return replace(at, keys_BS=at.keys_BS.expand(len(slots_BN), -1).gather(1, slots_BN), slots_BN=slots_BN)
 
 
 def distance(pos_BQ: Tensor, pos_BS: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 """Text to text: what transformers 5 has no pipeline for any more."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,39 @@ def source_lengths(inputs: Tensor | None, given: dict[str, Any], pad_token_id: i
     return None if x_BSD is None else [x_BSD.shape[1]] * len(x_BSD)
 
 
+def most_tokens(lengths: Iterable[int], longest_target: int | None) -> list[int]:
+    """The limits of Translation, for a decoder that can take so many tokens, None for any number."""
+    return [min(2 * (length - 1) + 50, (longest_target or sys.maxsize) - 1) for length in lengths]
+
+
+def in_batches(
+    sources: Sequence[list[int]],
+    translate_batch: Callable[[list[list[int]]], Iterable[tuple[str, bool]]],
+    *,
+    batch_size: int,
+    progress: bool = False,
+    description: str = "translating",
+    bar: int = 0,
+) -> Translations:
+    """All translations, in order, of sources as token ids; those of like length are translated together."""
+    order = sorted(range(len(sources)), key=lambda i: len(sources[i]), reverse=True)
+    found: dict[int, tuple[str, bool]] = {}
+    with tqdm(
+        total=len(sources), unit="sentence", desc=description, position=bar, leave=False, disable=not progress
+    ) as done:
+        for start in range(0, len(order), batch_size):
+            batch = order[start : start + batch_size]
+            found |= zip(batch, translate_batch([sources[i] for i in batch]), strict=True)
+            done.update(len(batch))
+    return Translations([found[i][0] for i in range(len(sources))], [found[i][1] for i in range(len(sources))])
+
+
+def checked_texts(texts: Iterable[str]) -> list[str]:
+    if isinstance(texts, str):
+        raise TypeError("translate takes a list of sentences, but was given one string; write translate([text], ...).")
+    return list(texts)
+
+
 class Translation:
     """`translate`, for any encoder-decoder of the family, and a limit for `generate` where it is told none."""
 
@@ -97,8 +130,7 @@ class Translation:
 
     def limits(self: Any, lengths: Iterable[int]) -> list[int]:
         """The most target tokens, without special ones, of sentences whose sources have so many tokens, with </s>."""
-        longest = (self.config.longest_target or sys.maxsize) - 1
-        return [min(2 * (length - 1) + 50, longest) for length in lengths]
+        return most_tokens(lengths, self.config.longest_target)
 
     def at_most(self: Any, limits: list[int], logits_processor: Sequence[LogitsProcessor] | None) -> dict[str, Any]:
         """The options of `generate` that end each sentence at its limit."""
@@ -130,28 +162,20 @@ class Translation:
         is drawn on line `bar`. `generate` is passed on to `model.generate`. Raises a TypeError for a bare string, a
         ValueError for a tokenizer that is not the model's.
         """
-        if isinstance(texts, str):
-            raise TypeError(
-                "translate takes a list of sentences, but was given one string; write translate([text], ...)."
-            )
+        texts = checked_texts(texts)
         check_tokenizer(self.config, tokenizer)
-        texts = list(texts)
-        sources = tokenizer(texts)["input_ids"] if texts else []
-        order = sorted(range(len(sources)), key=lambda i: len(sources[i]), reverse=True)
-        found: dict[int, tuple[str, bool]] = {}
         was_training = self.training
         self.eval()
-        with tqdm(
-            total=len(sources), unit="sentence", desc=description, position=bar, leave=False, disable=not progress
-        ) as done:
-            for start in range(0, len(order), batch_size):
-                batch = order[start : start + batch_size]
-                found |= zip(
-                    batch, self.translate_batch([sources[i] for i in batch], tokenizer, **generate), strict=True
-                )
-                done.update(len(batch))
+        made = in_batches(
+            tokenizer(texts)["input_ids"] if texts else [],
+            lambda sources: self.translate_batch(sources, tokenizer, **generate),
+            batch_size=batch_size,
+            progress=progress,
+            description=description,
+            bar=bar,
+        )
         self.train(was_training)
-        return Translations([found[i][0] for i in range(len(sources))], [found[i][1] for i in range(len(sources))])
+        return made
 
     def translate_batch(
         self: Any,
