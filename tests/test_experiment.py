@@ -765,6 +765,7 @@ def test_the_command_line_trains_side_by_side_prints_the_table_and_translates(co
     assert trained.returncode == 0, trained.stderr
     assert "generated-x2, by source length" in trained.stdout
     assert "Warning" not in trained.stderr
+    how: dict[str, Any] = {"env": environment, "capture_output": True, "text": True, "check": True}
     translate = [sys.executable, "-m", "hf_posenc", "translate", str(config.parent / "runs/tiny/relative")]
     sentences = "Die Frau fragt eine Schwester.\n\nDer Koch schrieb am Samstag.\n"
     translated = subprocess.run(
@@ -772,6 +773,15 @@ def test_the_command_line_trains_side_by_side_prints_the_table_and_translates(co
     )
     assert translated.returncode == 0, translated.stderr
     assert len(translated.stdout.splitlines()) == 3
+    exported, start = config.parent / "exported", translate[:3]
+    writes = [*start, "export", translate[-1], "--to", "ctranslate2", str(exported)]
+    written = subprocess.run(writes, env=environment, capture_output=True, text=True, check=False)
+    assert (written.returncode, written.stdout) == (0, f"{exported}\n"), written.stderr
+    greedy = [
+        subprocess.run([*start, "translate", folder, "--beams", "1"], input=sentences, **how)
+        for folder in (translate[-1], str(exported))
+    ]
+    assert greedy[0].stdout == greedy[1].stdout and not greedy[1].stderr
     refused = subprocess.run(
         [*translate[:-1], str(config.parent / "runs/tiny")], capture_output=True, text=True, check=False
     )

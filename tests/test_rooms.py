@@ -15,7 +15,7 @@ PACKAGE = Path(hf_posenc.__file__).parent
 FLOORS = (
     {"whole_files"},
     {"modeling", "metrics"},
-    {"conversion"},
+    {"conversion", "export"},
     {"data", "marian"},
     {"training"},
     {"config"},

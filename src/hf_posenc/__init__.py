@@ -7,6 +7,7 @@ AutoModelForSeq2SeqLM and AutoTokenizer.
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from .conversion import converted
+from .export.ctranslate2 import CTranslate2Translator, to_ctranslate2
 from .marian import from_marian, to_marian
 from .metrics import load_length_buckets
 from .modeling.alignment import Alignment
@@ -43,6 +44,7 @@ __all__ = [
     "ALIGNMENTS",
     "POSITION_ENCODINGS",
     "Alignment",
+    "CTranslate2Translator",
     "Knob",
     "Place",
     "PosEncConfig",
@@ -64,5 +66,6 @@ __all__ = [
     "register_alignment",
     "register_position_encoding",
     "sinusoids",
+    "to_ctranslate2",
     "to_marian",
 ]

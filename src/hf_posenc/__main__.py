@@ -1,7 +1,8 @@
-"""The command line: translate sentences, make tables, figures and cards again, draw encodings and attention, or print
-the tables of encodings and alignments.
+"""The command line: translate sentences, write a model for another engine, make tables, figures and cards again, draw
+encodings and attention, or print the tables of encodings and alignments.
 
     python -m hf_posenc translate FOLDER < sentences > translations
+    python -m hf_posenc export FOLDER --to ctranslate2 OTHER [--quantization int8]
     python -m hf_posenc report RUN [--to OTHER]
     python -m hf_posenc card RUN SYSTEM > CARD.md
     python -m hf_posenc encodings
@@ -12,12 +13,14 @@ the tables of encodings and alignments.
     python -m hf_posenc explorer [RUN] [--port N]
 
 One sentence a line. FOLDER is a saved model: a system of a run (runs/quickstart/relative), its model folder, or any
-checkpoint of the family. RUN is a run of train.py (runs/quickstart) or, for `report`, any folder with a results.json.
+checkpoint of the family; to translate with, also one that `export` has written. RUN is a run of train.py
+(runs/quickstart) or, for `report`, any folder with a results.json.
 ENCODING is a registered encoding or a sum such as sinusoidal+relative; --register FILE.py adds one's own.
 """
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +30,12 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
 from hf_posenc.config.loading import register_encodings
+from hf_posenc.export.ctranslate2 import CTranslate2Translator, is_ctranslate2, to_ctranslate2
 from hf_posenc.publish.card import model_card
 from hf_posenc.results.registries import alignments_table, encodings_table
 from hf_posenc.training.checkpoints import check_weights
+
+ENGINES = {"ctranslate2": to_ctranslate2}
 
 
 def main() -> None:
@@ -38,6 +44,12 @@ def main() -> None:
     command = commands.add_parser("translate", help="translate standard input, one sentence a line")
     command.add_argument("folder", type=Path, help="a system of a run, or a saved model")
     command.add_argument("--beams", type=int, default=5, help="width of the beam (default 5)")
+    command = commands.add_parser("export", help="write a trained model for another engine")
+    command.add_argument("folder", type=Path, help="a system of a run, or a saved model")
+    command.add_argument(
+        "--to", nargs=2, required=True, metavar=("ENGINE", "OTHER"), help="ctranslate2, and the folder to write"
+    )
+    command.add_argument("--quantization", help="of the weights, as the engine calls it: int8, float16, ...")
     command = commands.add_parser("report", help="make the tables and figures of a results.json again")
     command.add_argument("run", type=Path, help="a folder with results.json")
     command.add_argument("--to", type=Path, help="the folder to write to (default: the same)")
@@ -61,6 +73,7 @@ def main() -> None:
         "card": card,
         "encodings": encodings,
         "explorer": explorer,
+        "export": export,
         "figures": figures,
         "report": report,
         "translate": translate,
@@ -117,10 +130,7 @@ def attention(options: argparse.Namespace) -> None:
     from hf_posenc.pictures.attention_figures import draw_attention
 
     quiet()
-    folder = model_folder(options.folder)
-    check_weights(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    model, tokenizer = loaded(options.folder)
     for line in draw_attention(
         model, tokenizer, options.sentence, options.to, layer=options.layer, formats=options.formats
     ):
@@ -162,13 +172,35 @@ def card(options: argparse.Namespace) -> None:
 
 def translate(options: argparse.Namespace) -> None:
     quiet()
-    folder = model_folder(options.folder)
-    check_weights(folder)
-    sentences = [line.rstrip("\r\n") for line in sys.stdin]
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder).to("cuda" if torch.cuda.is_available() else "cpu")
-    for translation in model.translate(sentences, tokenizer, num_beams=options.beams, progress=sys.stderr.isatty()):
+    how = {"num_beams": options.beams, "progress": sys.stderr.isatty()}
+    if is_ctranslate2(options.folder):
+        translations = CTranslate2Translator(options.folder).translate(lines_of(sys.stdin), **how)
+    else:
+        model, tokenizer = loaded(options.folder)
+        model.to("cuda" if torch.cuda.is_available() else "cpu")
+        translations = model.translate(lines_of(sys.stdin), tokenizer, **how)
+    for translation in translations:
         print(translation.replace("\n", " "))
+
+
+def export(options: argparse.Namespace) -> None:
+    quiet()
+    engine, folder = options.to
+    if engine not in ENGINES:
+        raise ValueError(f"A model is written for one of {', '.join(ENGINES)}, but not for {engine!r}.")
+    model, tokenizer = loaded(options.folder)
+    print(ENGINES[engine](model, tokenizer, folder, quantization=options.quantization))
+
+
+def loaded(folder: Path) -> tuple[Any, Any]:
+    """The model and the tokenizer of a folder."""
+    folder = model_folder(folder)
+    check_weights(folder)
+    return AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+
+
+def lines_of(file: Iterable[str]) -> list[str]:
+    return [line.rstrip("\r\n") for line in file]
 
 
 def quiet() -> None:

@@ -1,0 +1,154 @@
+"""A model that CTranslate2 runs is the same model; what it cannot run is refused before anything is written."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import REGISTERED, TEXTS_VOCABULARY, tiny_model, translator
+
+from hf_posenc import (
+    CTranslate2Translator,
+    PosEncTokenizer,
+    PositionEncoding,
+    register_position_encoding,
+    to_ctranslate2,
+)
+from hf_posenc.export import ctranslate2
+from hf_posenc.modeling.modeling_shared import ConditionalGeneration
+
+SENTENCES = ["Ein Hund im Schnee.", "Zwei Kinder", "Zwei Kinder im Schnee. Ein Hund im Schnee.", "x"]
+RUN = ["none", "sinusoidal", "learned", "relative", "relative_key", "relative_sinusoidal", "rotary", "shape", "cape"]
+SUMS = ["relative+randomized", "sinusoidal+randomized"]
+SIDES = ["none to relative", "rotary to sinusoidal", "relative_key to none"]
+FIELDS = [
+    {"norm_first": True},
+    {"tie_word_embeddings": False, "share_encoder_decoder_embeddings": False},
+    {"output_bias": True},
+    {"scale_embedding": False},
+    *({"activation_function": name} for name in ctranslate2.ACTIVATIONS if name != "relu"),
+]
+
+
+def single(sides: str, **changes) -> ConditionalGeneration:
+    """A tiny model in the precision of that engine."""
+    sizes = {"vocab_size": TEXTS_VOCABULARY + 3, "decoder_vocab_size": TEXTS_VOCABULARY + 3}
+    return tiny_model(sides, dtype=torch.float32, **(sizes | changes))
+
+
+def assert_same(model: ConditionalGeneration, tokenizer: PosEncTokenizer, folder: Path) -> None:
+    """Greedy translations, and which of them ran into their limits; untrained models make long ones."""
+    made = CTranslate2Translator(to_ctranslate2(model, tokenizer, folder))
+    expected = model.translations(SENTENCES, tokenizer, num_beams=1)
+    assert len(set(expected.texts)) > 1
+    assert made.translations(SENTENCES, num_beams=1, batch_size=2) == expected
+    assert made.translate(SENTENCES[:2]) == made.translations(SENTENCES[:2], num_beams=5).texts
+
+
+@pytest.mark.parametrize("name", [*RUN, *SUMS, *SIDES])
+def test_it_translates_alike(name, tokenizer, tmp_path):
+    assert_same(single(name), tokenizer, tmp_path / "engine")
+
+
+@pytest.mark.parametrize("fields", FIELDS, ids=str)
+def test_it_translates_alike_whatever_the_config_says(fields, tokenizer, tmp_path):
+    assert_same(single("relative", **fields), tokenizer, tmp_path / "engine")
+
+
+def test_a_rotary_encoding_of_some_channels_and_of_another_base(tokenizer, tmp_path):
+    rope = {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}
+    assert_same(single("rotary", d_model=32, rope_parameters=rope), tokenizer, tmp_path / "engine")
+
+
+def test_the_model_is_left_alone(tokenizer, tmp_path):
+    """Its quantisation overwrites what it is given."""
+    model = single("relative")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    to_ctranslate2(model, tokenizer, tmp_path / "engine", quantization="int8")
+    torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
+    assert (tmp_path / "engine/model.bin").stat().st_size < 0.7 * sum(4 * one.numel() for one in model.parameters())
+
+
+@pytest.mark.parametrize("name", sorted({*REGISTERED, "rnn_nmt", "sinusoidal+relative", "relative+log_n"} - {*RUN}))
+def test_what_it_cannot_run_is_refused(name, tokenizer, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"^CTranslate2 (cannot run|runs Transformers).*translate with `model.translate`"
+    ):
+        to_ctranslate2(translator(name), tokenizer, tmp_path / "engine")
+    assert not list(tmp_path.iterdir())
+
+
+REFUSED = [
+    ("relative+window by length_ratio", {}, "has no positions in cross-attention"),
+    ("rotary", {"rope_parameters": {"rope_type": "linear", "rope_theta": 10.0, "factor": 2.0}}, "rope_type='default'"),
+    ("relative", {"activation_function": "mish"}, "has the activations .* but activation_function='mish'"),
+]
+
+
+@pytest.mark.parametrize(("name", "fields", "why"), REFUSED)
+def test_so_is_what_a_config_asks_for(name, fields, why, tokenizer, tmp_path):
+    with pytest.raises(ValueError, match=why):
+        to_ctranslate2(single(name, **fields), tokenizer, tmp_path / "engine")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("unregistered_after")
+def test_an_encoding_of_ones_own_is_refused_even_if_it_inherits(tokenizer, tmp_path):
+    class Own(PositionEncoding):
+        summary = "Nothing much."
+        shift_invariant = True
+
+        def embed(self, x_BTD, at):
+            return 2 * x_BTD
+
+    register_position_encoding("own", Own)
+    with pytest.raises(ValueError, match="cannot run 'own' in the encoder: it has no such encoding"):
+        to_ctranslate2(single("own"), tokenizer, tmp_path / "engine")
+
+
+def test_bad_calls_are_refused(tokenizer, tmp_path, monkeypatch):
+    model = single("relative")
+    with pytest.raises(ValueError, match=r"`quantization` must be one of int8, .* but it is 'int3'"):
+        to_ctranslate2(model, tokenizer, tmp_path / "engine", quantization="int3")
+    with pytest.raises(ValueError, match=r"must be a new one, but .* exists"):
+        to_ctranslate2(model, tokenizer, tmp_path)
+    with pytest.raises(ValueError, match="goes with the tokenizer it was trained with"):
+        to_ctranslate2(single("relative", vocab_size=50, decoder_vocab_size=50), tokenizer, tmp_path / "engine")
+    with pytest.raises(ValueError, match=r"has hf_posenc\.json, but .* has none"):
+        CTranslate2Translator(tmp_path)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setitem(__import__("sys").modules, "ctranslate2.specs", None)
+    with pytest.raises(
+        ValueError, match=r"is an extra, and not installed; run `pip install 'hf-posenc\[ctranslate2\]'`"
+    ):
+        to_ctranslate2(model, tokenizer, tmp_path / "engine")
+
+
+def test_a_source_longer_than_the_table_is_refused_and_one_as_long_is_not_cut(tokenizer, tmp_path):
+    """CTranslate2 by itself cuts sources after 1024 tokens, and translations after 256, and says nothing."""
+    text, long = "Ein Hund. " * 4, "Ein Hund im Schnee. " * 400
+    few = CTranslate2Translator(to_ctranslate2(single("sinusoidal"), tokenizer, tmp_path / "few", positions=8))
+    assert len(tokenizer(text)["input_ids"]) > 8
+    with pytest.raises(ValueError, match=r"has 8 rows, but a source has .* export with more `positions`"):
+        few.translate([text])
+    model = single("relative", encoder_layers=1, decoder_layers=1)
+    assert len(tokenizer(long)["input_ids"]) > 1100
+    any_length = CTranslate2Translator(to_ctranslate2(model, tokenizer, tmp_path / "any"))
+    assert any_length.translations([long], num_beams=1) == model.translations([long], tokenizer, num_beams=1)
+
+
+def test_nothing_is_there_of_an_export_that_failed(tokenizer, tmp_path, monkeypatch):
+    def fails(self, folder):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(PosEncTokenizer, "save_pretrained", fails)
+    with pytest.raises(OSError, match="no space"):
+        to_ctranslate2(single("relative"), tokenizer, tmp_path / "engine")
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_sentences_are_none_and_an_empty_one_is_an_empty_one(tokenizer, tmp_path):
+    made = CTranslate2Translator(to_ctranslate2(single("relative"), tokenizer, tmp_path / "engine"))
+    assert made.translate([]) == []
+    assert made.translations(["", "x"]).texts[0] == ""
+    with pytest.raises(TypeError, match="takes a list of sentences"):
+        made.translate("Ein Hund.")
