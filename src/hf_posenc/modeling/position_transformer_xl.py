@@ -57,18 +57,20 @@ class TransformerXL(PositionEncoding):
         cls.refuse_turned_keys(side, "asks for the keys' content")
 
     def prepare(self, x_BTD: Tensor, at: Place) -> tuple[Tensor, ...]:
-        """Cosines and sines of queries (B, 1, Q, D/2), and the sinusoids of keys counted backwards (B, 1, S, D)."""
+        """Cosines and sines of queries (B, 1, Q, D/2), and the sinusoids of keys counted backwards (B, S, D)."""
         width, dtype = x_BTD.shape[-1], angle_dtype(x_BTD)
         queries_B1QD = sinusoids(at.queries_BQ, width, dtype)[:, None].to(x_BTD.dtype)
-        keys_B1SD = sinusoids(-at.keys_BS, width, dtype)[:, None].to(x_BTD.dtype)
-        return queries_B1QD[..., 1::2], queries_B1QD[..., ::2], keys_B1SD
+        keys_BSD = sinusoids(-at.keys_BS, width, dtype).to(x_BTD.dtype)
+        return queries_B1QD[..., 1::2], queries_B1QD[..., ::2], keys_BSD
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
-        cos_B1QC, sin_B1QC, keys_B1SD = at.prepared
+        cos_B1QC, sin_B1QC, keys_BSD = at.prepared
         u_H1K, v_H1K = self.u[at.layer, :, None], self.v[at.layer, :, None]
         asked_BHQD = turn((q_BHQK + v_H1K) @ self.weight[at.layer], cos_B1QC, sin_B1QC)
         content_BH1S = u_H1K @ k_BHSK.transpose(2, 3)
-        return (content_BH1S + asked_BHQD @ keys_B1SD.transpose(2, 3)) * self.scaling
+        # One matrix of all heads' queries, or the keys' would be copied for each head.
+        position_BNS = asked_BHQD.flatten(1, 2) @ keys_BSD.transpose(1, 2)
+        return (content_BH1S + position_BNS.unflatten(1, asked_BHQD.shape[1:3])) * self.scaling
 
     def init_weights(self) -> None:
         width = self.config.d_model
