@@ -1,0 +1,123 @@
+"""How fast a trained model translates by each engine, and how near its translations come to those of `generate`.
+
+Engines take turns on the same lines, one line at a time and in batches of 16, greedily and with a beam of 5:
+
+- generate: the model's own, in float32, and with linear layers quantised to int8 by torch as it runs;
+- CTranslate2: the exported model, in float32 and in int8.
+
+    python benchmarks/engines.py runs/multi30k/relative/model LINES.de --save engines
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import ratios
+import sacrebleu
+import torch
+from torch import nn
+from tqdm import tqdm
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+import hf_posenc
+
+BATCHES = (1, 16)
+BEAMS = (1, 5)
+Engine = Callable[..., list[str]]
+
+
+def engines(folder: Path, scratch: Path, threads: int) -> dict[str, Engine]:
+    """How each engine translates lines, by its name; `generate` is first."""
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    made: dict[str, Engine] = {
+        "generate": partial(model.translate, tokenizer=tokenizer),
+        "generate, int8": partial(small.translate, tokenizer=tokenizer),
+    }
+    for name, quantization in (("CTranslate2", None), ("CTranslate2, int8", "int8")):
+        exported = hf_posenc.to_ctranslate2(model, tokenizer, scratch / name, quantization=quantization)
+        made[name] = hf_posenc.CTranslate2Translator(exported, threads=threads).translate
+    return made
+
+
+def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """A record for each engine, batch and beam."""
+    lines = options.lines.read_text(encoding="utf-8").splitlines()[: options.first]
+    tokenizer, clock = AutoTokenizer.from_pretrained(options.folder), ratios.CLOCKS[options.clock]
+    records = []
+    total = len(BATCHES) * len(BEAMS) * 4 * options.rounds
+    with TemporaryDirectory() as scratch, tqdm(total=total, unit="run") as progress:
+        every = engines(options.folder, Path(scratch), torch.get_num_threads())
+        for batch_size in BATCHES:
+            for num_beams in BEAMS:
+                made: dict[str, list[str]] = {}
+
+                def timed(name: str, number: int, *, how: dict[str, int], made: dict[str, list[str]]) -> float:
+                    start = clock()
+                    made[name] = every[name](lines, **how)
+                    return clock() - start
+
+                how = {"batch_size": batch_size, "num_beams": num_beams}
+                measures = {name: partial(timed, name, how=how, made=made) for name in every}
+                seconds = ratios.take_turns(measures, options.rounds, progress)
+                for name, texts in made.items():
+                    num_tokens = sum(map(len, tokenizer(texts)["input_ids"]))
+                    records.append({
+                        "engine": name,
+                        **how,
+                        **ratios.spread("time_ratio", seconds[name], seconds["generate"]),
+                        "tokens_per_second": round(num_tokens / median(seconds[name])),
+                        "same": sum(one == other for one, other in zip(texts, made["generate"], strict=True)),
+                        "bleu": round(sacrebleu.corpus_bleu(texts, [made["generate"]]).score, 1),
+                    })  # fmt: skip
+    return records
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """Tokens a second by engine, batch and beam; and of the batches' translations those that are generate's."""
+    cells = {(one["engine"], one["batch_size"], one["num_beams"]): one for one in report["records"]}
+    ways = [(batch, beams) for batch in BATCHES for beams in BEAMS]
+    titles = [f"batch of {batch}, {'greedy' if beams == 1 else f'beam of {beams}'}" for batch, beams in ways]
+    titles += [f"the same, {'greedy' if beams == 1 else f'beam of {beams}'}" for beams in BEAMS]
+    rows = ["| engine | " + " | ".join(titles) + " |", "|---" * (len(titles) + 1) + "|"]
+    for name in dict.fromkeys(one["engine"] for one in report["records"]):
+        speeds = [
+            f"{cells[name, *way]['tokens_per_second']} ({1 / cells[name, *way]['time_ratio']:.1f})" for way in ways
+        ]
+        same = [f"{cells[name, BATCHES[-1], beams]['same']}" for beams in BEAMS]
+        rows.append("| " + " | ".join([name, *speeds, *same]) + " |")
+    return "\n".join(
+        [
+            *rows,
+            "",
+            f"Target tokens a second (times as many as `generate`), {report['first']} lines, median of "
+            f"{report['rounds']} rounds, {report['clock']} time, {ratios.where(report['machine'])}.",
+        ]
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = ratios.parser_of_all(__doc__, rounds=3, what="translations of all lines")
+    parser.add_argument("folder", type=Path, help="a trained model that CTranslate2 can run")
+    parser.add_argument("lines", type=Path, help="sentences, one a line")
+    parser.add_argument("--first", type=int, default=128, help="so many of them (%(default)s)")
+    options = ratios.parse(parser, arguments)
+    report = {
+        "rounds": options.rounds,
+        "clock": options.clock,
+        "first": options.first,
+        "machine": ratios.machine("cpu"),
+        "records": measure(options),
+    }
+    table = markdown(report)
+    if options.save:
+        ratios.save(report, table, options.save)
+    print(table)
+
+
+if __name__ == "__main__":
+    main()
