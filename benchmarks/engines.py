@@ -19,11 +19,11 @@ from typing import Any
 import ratios
 import sacrebleu
 import torch
-from torch import nn
 from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_posenc
+from hf_posenc.many_lines import in_int8
 
 BATCHES = (1, 16)
 BEAMS = (1, 5)
@@ -33,10 +33,9 @@ Engine = Callable[..., list[str]]
 def engines(folder: Path, scratch: Path, threads: int) -> dict[str, Engine]:
     """How each engine translates lines, by its name; `generate` is first."""
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
-    small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
     made: dict[str, Engine] = {
         "generate": partial(model.translate, tokenizer=tokenizer),
-        "generate, int8": partial(small.translate, tokenizer=tokenizer),
+        "generate, int8": partial(in_int8(model).translate, tokenizer=tokenizer),
     }
     for name, quantization in (("CTranslate2", None), ("CTranslate2, int8", "int8")):
         exported = hf_posenc.to_ctranslate2(model, tokenizer, scratch / name, quantization=quantization)

@@ -18,7 +18,7 @@ FLOORS = (
     {"conversion", "export"},
     {"data", "marian"},
     {"training"},
-    {"config"},
+    {"config", "many_lines"},
     {"results"},
     {"pictures"},
     {"publish"},

@@ -1,7 +1,7 @@
 """The command line: translate sentences, write a model for another engine, make tables, figures and cards again, draw
 encodings and attention, or print the tables of encodings and alignments.
 
-    python -m hf_posenc translate FOLDER < sentences > translations
+    python -m hf_posenc translate FOLDER [--to FILE] [--processes N] < sentences > translations
     python -m hf_posenc export FOLDER --to ctranslate2 OTHER [--quantization int8]
     python -m hf_posenc report RUN [--to OTHER]
     python -m hf_posenc card RUN SYSTEM > CARD.md
@@ -20,20 +20,15 @@ ENCODING is a registered encoding or a sum such as sinusoidal+relative; --regist
 
 import argparse
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
 from hf_posenc.config.loading import register_encodings
-from hf_posenc.export.ctranslate2 import CTranslate2Translator, is_ctranslate2, to_ctranslate2
+from hf_posenc.export.ctranslate2 import to_ctranslate2
+from hf_posenc.many_lines import Task, loaded, model_folder, quiet, translate_lines, translate_to_file
 from hf_posenc.publish.card import model_card
 from hf_posenc.results.registries import alignments_table, encodings_table
-from hf_posenc.training.checkpoints import check_weights
 
 ENGINES = {"ctranslate2": to_ctranslate2}
 
@@ -44,6 +39,9 @@ def main() -> None:
     command = commands.add_parser("translate", help="translate standard input, one sentence a line")
     command.add_argument("folder", type=Path, help="a system of a run, or a saved model")
     command.add_argument("--beams", type=int, default=5, help="width of the beam (default 5)")
+    command.add_argument("--to", type=Path, help="a file; the same call goes on with what a killed one left")
+    command.add_argument("--processes", type=int, default=1, help="that translate side by side (default 1)")
+    command.add_argument("--quantize", action="store_true", help="linear layers in int8, on a CPU")
     command = commands.add_parser("export", help="write a trained model for another engine")
     command.add_argument("folder", type=Path, help="a system of a run, or a saved model")
     command.add_argument(
@@ -172,15 +170,13 @@ def card(options: argparse.Namespace) -> None:
 
 def translate(options: argparse.Namespace) -> None:
     quiet()
-    how = {"num_beams": options.beams, "progress": sys.stderr.isatty()}
-    if is_ctranslate2(options.folder):
-        translations = CTranslate2Translator(options.folder).translate(lines_of(sys.stdin), **how)
-    else:
-        model, tokenizer = loaded(options.folder)
-        model.to("cuda" if torch.cuda.is_available() else "cpu")
-        translations = model.translate(lines_of(sys.stdin), tokenizer, **how)
-    for translation in translations:
-        print(translation.replace("\n", " "))
+    task = Task(options.folder, options.beams, options.quantize)
+    lines, how = [line.rstrip("\r\n") for line in sys.stdin], {"processes": options.processes}
+    if options.to:
+        translate_to_file(lines, options.to, task, progress=sys.stderr.isatty(), **how)
+        return
+    for translation in translate_lines(lines, task, progress=sys.stderr.isatty(), **how):
+        print(translation, flush=True)
 
 
 def export(options: argparse.Namespace) -> None:
@@ -190,34 +186,6 @@ def export(options: argparse.Namespace) -> None:
         raise ValueError(f"A model is written for one of {', '.join(ENGINES)}, but not for {engine!r}.")
     model, tokenizer = loaded(options.folder)
     print(ENGINES[engine](model, tokenizer, folder, quantization=options.quantization))
-
-
-def loaded(folder: Path) -> tuple[Any, Any]:
-    """The model and the tokenizer of a folder."""
-    folder = model_folder(folder)
-    check_weights(folder)
-    return AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-
-
-def lines_of(file: Iterable[str]) -> list[str]:
-    return [line.rstrip("\r\n") for line in file]
-
-
-def quiet() -> None:
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-
-
-def model_folder(folder: Path) -> Path:
-    """The folder with config.json: `folder` or its `model`."""
-    for candidate in (folder, folder / "model"):
-        if (candidate / "config.json").is_file():
-            return candidate
-    systems = sorted(path.parent.parent.name for path in folder.glob("*/model/config.json"))
-    hint = (
-        f"it holds the systems {', '.join(systems)}, so name one" if systems else "name a run's system or a saved model"
-    )
-    raise ValueError(f"There must be a saved model in FOLDER, but {folder} has no config.json; {hint}.")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,14 @@ from ..modeling.position_relative import Relative
 from ..modeling.position_rotary import Rotary, turned_channels
 from ..modeling.position_shape import Shape
 from ..modeling.position_sinusoidal import Sinusoidal, sinusoids
-from ..modeling.translation import Translations, check_tokenizer, checked_texts, in_batches, most_tokens
+from ..modeling.translation import (
+    TOKENS_PER_BATCH,
+    Translations,
+    check_tokenizer,
+    checked_texts,
+    in_batches,
+    most_tokens,
+)
 from ..modeling.version import __version__
 from ..whole_files import save_whole
 
@@ -315,7 +322,13 @@ class CTranslate2Translator:
         return self.translations(texts, **options).texts
 
     def translations(
-        self, texts: Iterable[str], *, batch_size: int = 32, num_beams: int = 5, progress: bool = False
+        self,
+        texts: Iterable[str],
+        *,
+        batch_size: int = 32,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
+        num_beams: int = 5,
+        progress: bool = False,
     ) -> Translations:
         """As a model's `translations`, with the same limits of length; of an empty text CTranslate2 makes an empty one.
 
@@ -334,6 +347,7 @@ class CTranslate2Translator:
             sources,
             lambda batch: self.translate_batch(batch, num_beams),
             batch_size=batch_size,
+            tokens_per_batch=tokens_per_batch,
             progress=progress,
         )
 

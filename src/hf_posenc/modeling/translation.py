@@ -59,6 +59,8 @@ def check_tokenizer(config: Any, tokenizer: Any) -> None:
 
 
 LENGTHS = ("max_length", "max_new_tokens")
+# Of a batch's sources: 32 sentences of 256 tokens, or 4 documents of 2048.
+TOKENS_PER_BATCH = 8192
 
 
 def source_lengths(inputs: Tensor | None, given: dict[str, Any], pad_token_id: int) -> list[int] | None:
@@ -83,18 +85,21 @@ def in_batches(
     translate_batch: Callable[[list[list[int]]], Iterable[tuple[str, bool]]],
     *,
     batch_size: int,
+    tokens_per_batch: int = TOKENS_PER_BATCH,
     progress: bool = False,
     description: str = "translating",
     bar: int = 0,
 ) -> Translations:
-    """All translations, in order, of sources as token ids; those of like length are translated together."""
+    """All translations, in order, of sources as token ids; those of like length are translated together, `batch_size`
+    of them, or fewer if they would have more than `tokens_per_batch` tokens, padding included."""
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]), reverse=True)
     found: dict[int, tuple[str, bool]] = {}
     with tqdm(
         total=len(sources), unit="sentence", desc=description, position=bar, leave=False, disable=not progress
     ) as done:
-        for start in range(0, len(order), batch_size):
-            batch = order[start : start + batch_size]
+        while order:
+            most = max(1, min(batch_size, tokens_per_batch // len(sources[order[0]])))
+            batch, order = order[:most], order[most:]
             found |= zip(batch, translate_batch([sources[i] for i in batch]), strict=True)
             done.update(len(batch))
     return Translations([found[i][0] for i in range(len(sources))], [found[i][1] for i in range(len(sources))])
@@ -150,6 +155,7 @@ class Translation:
         tokenizer: Any,
         *,
         batch_size: int = 32,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
         progress: bool = False,
         description: str = "translating",
         bar: int = 0,
@@ -158,8 +164,9 @@ class Translation:
         """The translations of `texts`, by beam search with 5 beams unless `generate` says otherwise.
 
         A translation has at most 2 x source + 50 tokens, or as many as the decoder's encoding can tell apart. Sentences
-        of like length, in source tokens, share a batch of `batch_size`. With `progress`, a bar with this `description`
-        is drawn on line `bar`. `generate` is passed on to `model.generate`. Raises a TypeError for a bare string, a
+        of like length, in source tokens, share a batch: `batch_size` of them, or fewer if they would have more than
+        `tokens_per_batch` tokens, padding included. With `progress`, a bar with this `description` is drawn on line
+        `bar`. `generate` is passed on to `model.generate`. Raises a TypeError for a bare string, a
         ValueError for a tokenizer that is not the model's.
         """
         texts = checked_texts(texts)
@@ -170,6 +177,7 @@ class Translation:
             tokenizer(texts)["input_ids"] if texts else [],
             lambda sources: self.translate_batch(sources, tokenizer, **generate),
             batch_size=batch_size,
+            tokens_per_batch=tokens_per_batch,
             progress=progress,
             description=description,
             bar=bar,

@@ -1,0 +1,139 @@
+"""Many lines: in order, by however many processes, whole or not at all, and the same after a kill."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import TEXTS_VOCABULARY, tiny_model
+
+from hf_posenc import PosEncTokenizer, __main__, many_lines, to_ctranslate2
+from hf_posenc.many_lines import Task, translate_lines, translate_to_file
+from hf_posenc.modeling.translation import in_batches
+
+LINES = ["Ein Hund.", "Zwei Kinder im Schnee", "", "Ein Hund im Schnee. Zwei Kinder.", "x", "Kinder", "Hund Hund"]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(many_lines, "PIECE", 3)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tokenizer: PosEncTokenizer) -> Path:
+    sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY}
+    model = tiny_model("relative", dtype=torch.float32, **sizes)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def expected(folder: Path) -> list[str]:
+    made = Task(folder, num_beams=1).translator()(LINES)
+    assert len(set(made)) > 3
+    return [translation.replace("\n", " ") for translation in made]
+
+
+def test_translations_come_in_order_a_piece_at_a_time(folder, expected):
+    lines = translate_lines(LINES, Task(folder, num_beams=1))
+    assert [next(lines), *lines] == expected
+
+
+@pytest.mark.slow
+def test_several_processes_translate_what_one_does(folder, expected):
+    assert list(translate_lines(LINES * 4, Task(folder, num_beams=1), processes=2)) == expected * 4
+
+
+def test_a_file_is_there_when_it_is_whole(folder, expected, tmp_path):
+    translate_to_file(LINES, tmp_path / "out", Task(folder, num_beams=1))
+    assert (tmp_path / "out").read_text(encoding="utf-8") == "".join(f"{line}\n" for line in expected)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]
+    with pytest.raises(ValueError, match=r"must be a new one, but .* exists"):
+        translate_to_file(LINES, tmp_path / "out", Task(folder, num_beams=1))
+
+
+@pytest.mark.parametrize("after", [0, 1, 3, 5, 7])
+def test_a_killed_call_goes_on_with_the_pieces_that_were_whole(after, folder, expected, tmp_path, monkeypatch):
+    class Killed(Exception):
+        pass
+
+    def until(lines, task, **how):
+        for number, line in enumerate(translate_lines(lines, task, **how)):
+            if number == after:
+                raise Killed
+            yield line
+
+    task = Task(folder, num_beams=1)
+    with monkeypatch.context() as context:
+        context.setattr(many_lines, "translate_lines", until)
+        if after < len(LINES):
+            with pytest.raises(Killed):
+                translate_to_file(LINES, tmp_path / "out", task)
+            assert not (tmp_path / "out").exists()
+            with (tmp_path / ".out.unfinished").open("a", encoding="utf-8") as file:
+                file.write("half a li")
+    seen: list[str] = []
+
+    def watched(lines, task, **how):
+        seen.extend(lines)
+        return translate_lines(lines, task, **how)
+
+    monkeypatch.setattr(many_lines, "translate_lines", watched)
+    translate_to_file(LINES, tmp_path / "out", task)
+    assert (tmp_path / "out").read_text(encoding="utf-8").splitlines() == expected
+    assert seen == LINES[3 * (after // 3) if after < len(LINES) else 0 :]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]
+
+
+def test_what_another_task_left_is_not_gone_on_with(folder, tmp_path):
+    task = Task(folder, num_beams=1)
+    translate_to_file([], tmp_path / "other", task)
+    about = tmp_path / ".out.task.json"
+    about.write_text(json.dumps({"lines": "0", "folder": str(folder), "num_beams": 1, "quantize": False}))
+    (tmp_path / ".out.unfinished").write_text("kept\n")
+    with pytest.raises(ValueError, match=r"another call left, for lines was '0' .* delete .*\.out\.task\.json"):
+        translate_to_file(LINES, tmp_path / "out", task)
+    assert (tmp_path / ".out.unfinished").read_text() == "kept\n"
+
+
+def test_in_int8_it_translates_too_but_not_what_was_exported(folder, tokenizer, tmp_path):
+    model, _ = many_lines.loaded(folder)
+    assert len(list(translate_lines(LINES, Task(folder, num_beams=1, quantize=True)))) == len(LINES)
+    exported = to_ctranslate2(model, tokenizer, tmp_path / "engine")
+    with pytest.raises(ValueError, match="leave `quantize` out"):
+        Task(exported, quantize=True)
+    assert list(translate_lines(["x"], Task(exported, num_beams=1))) == list(
+        translate_lines(["x"], Task(folder, num_beams=1))
+    )
+
+
+def test_bad_calls_are_refused_before_anything_is_read(folder, tmp_path):
+    with pytest.raises(ValueError, match=r"has no config\.json"):
+        Task(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="by 1 process or more, but `processes` is 0"):
+        list(translate_lines(LINES, Task(folder), processes=0))
+
+
+def test_the_command_line_writes_a_file_or_prints(folder, expected, tmp_path, monkeypatch, capsys):
+    for more in ([], ["--to", str(tmp_path / "out")]):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(LINES)))
+        monkeypatch.setattr(sys, "argv", ["hf_posenc", "translate", str(folder), "--beams", "1", *more])
+        __main__.main()
+    printed = capsys.readouterr().out
+    assert printed == (tmp_path / "out").read_text(encoding="utf-8") == "".join(f"{line}\n" for line in expected)
+
+
+def test_a_batch_has_so_many_sentences_and_no_more_tokens_than_that():
+    batches: list[list[int]] = []
+
+    def translated(sources: list[list[int]]) -> list[tuple[str, bool]]:
+        batches.append([len(source) for source in sources])
+        return [(str(len(source)), False) for source in sources]
+
+    sizes = [3, 1, 100, 4, 9, 1, 5]
+    made = in_batches([[0] * size for size in sizes], translated, batch_size=3, tokens_per_batch=10)
+    assert made.texts == [str(size) for size in sizes]
+    assert batches == [[100], [9], [5, 4], [3, 1, 1]]
