@@ -296,14 +296,18 @@ def distance(pos_BQ: Tensor, pos_BS: Tensor) -> Tensor:
     return pos_BS[:, None, :] - pos_BQ[:, :, None]
 
 
-def between(distance: Tensor, dtype: torch.dtype) -> list[tuple[Tensor, Any]]:
+def between(distance: Tensor, dtype: torch.dtype) -> list[tuple[Tensor, Tensor | None]]:
     """Distances in whole tokens with their shares, for whoever looks a distance up: where a place is between two
-    tokens, both share by nearness; else there is one, with a share of 1."""
+    tokens, both share by nearness; else there is one, which has all of it, None."""
     if not distance.is_floating_point():
-        return [(distance, 1)]
+        return [(distance, None)]
     lower = distance.floor()
     share = (distance - lower).to(dtype)
     return [(lower.long(), 1 - share), (lower.long() + 1, share)]
+
+
+def times(x: Tensor, share: Tensor | None) -> Tensor:
+    return x if share is None else x * share
 
 
 def angle_dtype(x: Tensor) -> torch.dtype:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position import Knob, Place, PositionEncoding, between
+from .position import Knob, Place, PositionEncoding, between, times
 from .references import Reference
 
 
@@ -53,7 +53,7 @@ class Deberta(PositionEncoding):
     def check(cls, config: Any, side: Any) -> None:
         cls.refuse_turned_keys(side, "asks for the keys' content")
 
-    def prepare(self, x_BTD: Tensor, at: Place) -> list[tuple[Tensor, Any]]:
+    def prepare(self, x_BTD: Tensor, at: Place) -> list[tuple[Tensor, Tensor | None]]:
         """The row of the vectors for every query and key, and its share (B, 1, Q, S)."""
         shares = between(at.distance_BQS[:, None], x_BTD.dtype)
         return [((self.clip - distance).clamp(0, 2 * self.clip - 1), share) for distance, share in shares]
@@ -74,7 +74,7 @@ class Deberta(PositionEncoding):
             p2c_BHSQ = p2c_BHSR.gather(-1, rows_B1QS.transpose(2, 3).expand(*p2c_BHSR.shape[:3], -1))
             return c2p_BHQS + p2c_BHSQ.transpose(2, 3)
 
-        both_BHQS = reduce(torch.add, [looked_up(rows_B1QS) * share for rows_B1QS, share in at.prepared])
+        both_BHQS = reduce(torch.add, [times(looked_up(rows_B1QS), share) for rows_B1QS, share in at.prepared])
         return both_BHQS * (self.scaling * 3**-0.5)
 
     def init_weights(self) -> None:

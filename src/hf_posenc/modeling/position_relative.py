@@ -13,13 +13,14 @@ No (L, L, K) tensor is ever built: the key term is q against the 2 tau + 1 vecto
 is the weights summed by distance, against the 2 tau + 1 vectors.
 """
 
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position import Knob, Place, PositionEncoding, angle_dtype, between
+from .position import Knob, Place, PositionEncoding, angle_dtype, between, times
 from .position_sinusoidal import sinusoids
 from .references import ROSENDAHL, Reference
 
@@ -65,9 +66,9 @@ class Relative(PositionEncoding):
         if not values:
             self.value_bias = None  # type: ignore[method-assign]
 
-    def prepare(self, x_BTD: Tensor, at: Place) -> tuple[list[tuple[Tensor, Any]], Tensor | None]:
+    def prepare(self, x_BTD: Tensor, at: Place) -> tuple[list[tuple[Tensor, Tensor | None]], Tensor | None]:
         """The rows of the tables for every query and key with their shares (B, 1, Q, S), and the vectors, if they are
-        fixed (R, K). Between tokens, two rows share by nearness; at a token there is one, with a share of 1."""
+        fixed (R, K). Between tokens, two rows share by nearness; at a token there is one, which has all."""
         shares = [
             (distance_B1QS.clamp(-self.clip, self.clip) + self.clip, share)
             for distance_B1QS, share in between(at.distance_BQS[:, None], x_BTD.dtype)
@@ -82,14 +83,15 @@ class Relative(PositionEncoding):
         vectors_RK = fixed_RK.to(q_BHQK.dtype) if self.keys is None else self.keys[at.layer]
         scores_BHQR = (q_BHQK * self.scaling) @ vectors_RK.T
         heads = q_BHQK.shape[:3]
-        return sum(scores_BHQR.gather(-1, rows_B1QS.expand(*heads, -1)) * share for rows_B1QS, share in shares)
+        looked_up = [times(scores_BHQR.gather(-1, rows.expand(*heads, -1)), share) for rows, share in shares]
+        return reduce(torch.add, looked_up)
 
     def value_bias(self, p_BHQS: Tensor, at: Place) -> Tensor:
         shares, fixed_RK = at.prepared
         vectors_RK = fixed_RK.to(p_BHQS.dtype) if self.values is None else self.values[at.layer]
         weight_BHQR = p_BHQS.new_zeros(*p_BHQS.shape[:3], len(vectors_RK))
         for rows_B1QS, share in shares:
-            weight_BHQR = weight_BHQR.scatter_add(-1, rows_B1QS.expand(p_BHQS.shape), p_BHQS * share)
+            weight_BHQR = weight_BHQR.scatter_add(-1, rows_B1QS.expand(p_BHQS.shape), times(p_BHQS, share))
         return weight_BHQR @ vectors_RK
 
     def init_weights(self) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position import Knob, Place, PositionEncoding, between
+from .position import Knob, Place, PositionEncoding, between, times
 from .references import Reference
 
 
@@ -61,7 +61,7 @@ class T5(PositionEncoding):
                 f"{config.t5_max_distance} and {config.t5_buckets}; raise the one or lower the other."
             )
 
-    def prepare(self, x_BTD: Tensor, at: Place) -> list[tuple[Tensor, Any]]:
+    def prepare(self, x_BTD: Tensor, at: Place) -> list[tuple[Tensor, Tensor | None]]:
         """The bucket of every query and key with its share (B, Q, S)."""
         return [(self.bucket(whole), share) for whole, share in between(at.distance_BQS, x_BTD.dtype)]
 
@@ -76,7 +76,7 @@ class T5(PositionEncoding):
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
         # Looked up by every layer: checkpointing may replay a layer, and not what stands before it.
-        looked_up = [self.table.T[:, bucket_BQS] * share for bucket_BQS, share in at.prepared]
+        looked_up = [times(self.table.T[:, bucket_BQS], share) for bucket_BQS, share in at.prepared]
         return reduce(torch.add, looked_up).transpose(0, 1)
 
     def init_weights(self) -> None:
