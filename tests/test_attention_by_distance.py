@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import EncoderDecoderCache
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
-from hf_posenc import POSITION_ENCODINGS, Place
+from hf_posenc import POSITION_ENCODINGS, Place, PositionEncoding, register_position_encoding
 from hf_posenc.modeling import attention, attention_by_distance, cache, modeling_posenc
 from hf_posenc.modeling.attention import Attention, attend_by_weights
 from hf_posenc.modeling.attention_by_distance import attend_by_distance, stands_in_a_row
@@ -185,6 +185,30 @@ def test_a_model_that_attends_in_parts_is_the_same_model(name, taken, monkeypatc
     monkeypatch.setattr(attention_by_distance, "SHORT", 1000)
     torch.testing.assert_close(parts[mask == 1], model(**inputs).logits[mask == 1], **EXACT)
     torch.testing.assert_close(gradients, gradients_after_a_step(model, **inputs), rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.usefixtures("unregistered_after")
+def test_what_does_not_act_by_distance_is_prepared_for_the_whole_sentence_alone(taken):
+    class Own(PositionEncoding):
+        summary = "Every token knows how many there are."
+        shift_invariant = True
+
+        def prepare(self, x_BTD, at):
+            assert x_BTD.shape[1:] == (12, 16)
+            return x_BTD.shape[1]
+
+        def embed(self, x_BTD, at):
+            return x_BTD + 12
+
+        def rotate_queries(self, q_BHQK, at):
+            return q_BHQK * at.prepared / 12
+
+    register_position_encoding("own", Own)
+    ids, found = sentences(1, 12), []
+    for name in ("relative", "own+relative"):
+        found.append(tiny_model(name)(ids, decoder_input_ids=ids, use_cache=False).logits)
+    assert taken == ["encoder", "decoder"] * 2
+    assert not torch.allclose(*found)
 
 
 HOLE = torch.tensor([[1] * 3 + [0] + [1] * 8])

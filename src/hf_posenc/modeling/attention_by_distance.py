@@ -175,8 +175,13 @@ class Parts:
         # Distances are the same in every block, and so are positions that count from its first query.
         at = replace(at, tokens_BT=None, mask=None, inputs_BTD=None, by_distance=False)
 
+        like_B1D = like_BHLK[:, :, :1].transpose(1, 2).flatten(2)
+
         def place(queries_Q: Tensor, keys_S: Tensor) -> Place:
-            return positions.prepare(like_BHLK, replace(at, queries_BQ=queries_Q[None], keys_BS=keys_S[None]))
+            here = replace(at, queries_BQ=queries_Q[None], keys_BS=keys_S[None])
+            asked = [e.prepare is not None and e.clip_distance is not None for e in positions]
+            made = [e("prepare", like_B1D, here) if ask else None for e, ask in zip(positions, asked, strict=True)]
+            return replace(here, prepared=made)
 
         self.at_near = place(queries_C.repeat(self.num_blocks), keys_W)
         self.at_far = {tail: place(queries_C[:1], queries_C[:1] + tail.distance) for tail in self.tails}
