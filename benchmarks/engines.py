@@ -3,9 +3,10 @@
 Engines take turns on the same lines, one line at a time and in batches of 16, greedily and with a beam of 5:
 
 - generate: the model's own, in float32, and with linear layers quantised to int8 by torch as it runs;
+- Marian: transformers' own, with the same weights, if the encoding is `sinusoidal`;
 - CTranslate2: the exported model, in float32 and in int8.
 
-    python benchmarks/engines.py runs/multi30k/relative/model LINES.de --save engines
+    python benchmarks/engines.py runs/multi30k/sinusoidal/model LINES.de --save engines
 """
 
 import argparse
@@ -24,6 +25,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_posenc
 from hf_posenc.many_lines import in_int8
+from hf_posenc.modeling.translation import in_batches
 
 BATCHES = (1, 16)
 BEAMS = (1, 5)
@@ -37,10 +39,28 @@ def engines(folder: Path, scratch: Path, threads: int) -> dict[str, Engine]:
         "generate": partial(model.translate, tokenizer=tokenizer),
         "generate, int8": partial(in_int8(model).translate, tokenizer=tokenizer),
     }
+    if model.config.position_encoding_type == "sinusoidal":
+        made["Marian"] = by_marian(model, tokenizer)
     for name, quantization in (("CTranslate2", None), ("CTranslate2, int8", "int8")):
         exported = hf_posenc.to_ctranslate2(model, tokenizer, scratch / name, quantization=quantization)
         made[name] = hf_posenc.CTranslate2Translator(exported, threads=threads).translate
     return made
+
+
+def by_marian(model: Any, tokenizer: Any) -> Engine:
+    """What transformers' Marian makes of the same batches, with the same limits of length."""
+    marian = hf_posenc.to_marian(model).eval()
+
+    def translate(texts: Sequence[str], *, batch_size: int, num_beams: int) -> list[str]:
+        def translate_batch(sources: list[list[int]]) -> list[tuple[str, bool]]:
+            limits = model.at_most(model.limits(map(len, sources)), None)
+            inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt")
+            outputs = marian.generate(**inputs, num_beams=num_beams, do_sample=False, **limits)
+            return [(text, False) for text in tokenizer.batch_decode(outputs, skip_special_tokens=True)]
+
+        return in_batches(tokenizer(texts)["input_ids"], translate_batch, batch_size=batch_size).texts
+
+    return translate
 
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -48,9 +68,9 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     lines = options.lines.read_text(encoding="utf-8").splitlines()[: options.first]
     tokenizer, clock = AutoTokenizer.from_pretrained(options.folder), ratios.CLOCKS[options.clock]
     records = []
-    total = len(BATCHES) * len(BEAMS) * 4 * options.rounds
-    with TemporaryDirectory() as scratch, tqdm(total=total, unit="run") as progress:
+    with TemporaryDirectory() as scratch, tqdm(unit="run") as progress:
         every = engines(options.folder, Path(scratch), torch.get_num_threads())
+        progress.reset(total=len(BATCHES) * len(BEAMS) * len(every) * options.rounds)
         for batch_size in BATCHES:
             for num_beams in BEAMS:
                 made: dict[str, list[str]] = {}
@@ -81,13 +101,13 @@ def markdown(report: dict[str, Any]) -> str:
     cells = {(one["engine"], one["batch_size"], one["num_beams"]): one for one in report["records"]}
     ways = [(batch, beams) for batch in BATCHES for beams in BEAMS]
     titles = [f"batch of {batch}, {'greedy' if beams == 1 else f'beam of {beams}'}" for batch, beams in ways]
-    titles += [f"the same, {'greedy' if beams == 1 else f'beam of {beams}'}" for beams in BEAMS]
+    titles += [f"the same, {'greedy' if beams == 1 else f'beam of {beams}'} (BLEU)" for beams in BEAMS]
     rows = ["| engine | " + " | ".join(titles) + " |", "|---" * (len(titles) + 1) + "|"]
     for name in dict.fromkeys(one["engine"] for one in report["records"]):
         speeds = [
             f"{cells[name, *way]['tokens_per_second']} ({1 / cells[name, *way]['time_ratio']:.1f})" for way in ways
         ]
-        same = [f"{cells[name, BATCHES[-1], beams]['same']}" for beams in BEAMS]
+        same = ["{same} ({bleu})".format(**cells[name, BATCHES[-1], beams]) for beams in BEAMS]
         rows.append("| " + " | ".join([name, *speeds, *same]) + " |")
     return "\n".join(
         [

@@ -1,7 +1,7 @@
 """What the benchmarks share: models take turns, their times are ratios within a round, and a report may be saved.
 
-Every round takes one step of each model, in rotating order, and divides its time by that of `none` in the same round:
-what else the machine does hits all alike, and the median over rounds is reported.
+Every round takes one step of each model, in rotating order, and divides its time by that of one of them, mostly `none`,
+in the same round: what else the machine does hits all alike, and the median over rounds is reported.
 """
 
 import argparse
@@ -105,7 +105,7 @@ def spread(name: str, mine: Sequence[float], base: Sequence[float]) -> dict[str,
 
 
 def compare(steps: Mapping[str, Step], size: Size, options: argparse.Namespace, progress: tqdm) -> Records:
-    """A record for each of the steps: its time over that of `none` in each round."""
+    """A record for each of the steps: its time over that of `options.base` in each round."""
     clock = CLOCKS[options.clock]
 
     def timed(step: Step) -> Callable[[int], float]:
@@ -116,8 +116,8 @@ def compare(steps: Mapping[str, Step], size: Size, options: argparse.Namespace, 
         {
             "encoding": name,
             "batch": size[0],
-            "length": size[1],
-            **spread("time_ratio", seconds[name], seconds["none"]),
+            options.axis: size[1],
+            **spread("time_ratio", seconds[name], seconds[options.base]),
             "milliseconds": round(1000 * median(seconds[name]), 1),
         }
         for name in steps
@@ -144,23 +144,23 @@ def machine(device: str) -> dict[str, Any]:
 
 def markdown(report: dict[str, Any]) -> str:
     """The report as one table: a row for each encoding; for each size the time and, if it was measured, the memory."""
-    records = report["records"]
-    sizes = list(dict.fromkeys((record["batch"], record["length"]) for record in records))
-    cells = {(record["encoding"], record["batch"], record["length"]): record for record in records}
+    records, axis, base = report["records"], report["axis"], report["base"]
+    sizes = list(dict.fromkeys((record["batch"], record[axis]) for record in records))
+    cells = {(record["encoding"], record["batch"], record[axis]): record for record in records}
     columns = {"time": "{time_ratio:.2f} ({time_ratio_min:.2f}-{time_ratio_max:.2f})"}
-    template = "{batch} x {length}: {milliseconds:.0f} ms"
+    template = f"{{batch}} x {{{axis}}}: {{milliseconds:.0f}} ms"
     if "memory_ratio" in records[0]:
         columns["memory"] = "{memory_ratio:.2f}"
         template += ", {peak_mib:.0f} MiB"
-    titles = [f"{what}, {batch} x {length}" for batch, length in sizes for what in columns]
+    titles = [f"{what}, {batch} x {other}" for batch, other in sizes for what in columns]
     lines = ["| encoding | " + " | ".join(titles) + " |", "|---" * (len(titles) + 1) + "|"]
     for name in dict.fromkeys(record["encoding"] for record in records):
         row = [cell.format(**cells[name, *size]) for size in sizes for cell in columns.values()]
         lines.append("| " + " | ".join([f"`{name}`", *row]) + " |")
-    absolute = "; ".join(template.format(**cells["none", *size]) for size in sizes)
+    absolute = "; ".join(template.format(**cells[base, *size]) for size in sizes)
     padding = f"{100 * report['padding']:.0f} % padding, " if report.get("padding") else ""
     how = f"Median (min-max) of {report['rounds']} rounds, {padding}{report['dtype']}, {report['clock']} time"
-    lines += ["", f"`none` itself: {absolute}. {how}, {where(report['machine'])}."]
+    lines += ["", f"`{base}` itself: {absolute}. {how}, {where(report['machine'])}."]
     return "\n".join(lines)
 
 
@@ -181,9 +181,9 @@ def save(report: dict[str, Any], table: str, name: str) -> None:
     write_whole(readme, text if found else f"{text}\n{section}\n")
 
 
-def batch_by_length(text: str) -> Size:
-    batch, length = text.split("x")
-    return int(batch), int(length)
+def two_numbers(text: str) -> Size:
+    batch, other = text.split("x")
+    return int(batch), int(other)
 
 
 def parser_of_all(description: str | None, *, rounds: int, what: str) -> argparse.ArgumentParser:
@@ -197,17 +197,25 @@ def parser_of_all(description: str | None, *, rounds: int, what: str) -> argpars
 
 
 def parser(
-    description: str | None, *, encodings: Iterable[str], sizes: list[Size], rounds: int
+    description: str | None,
+    *,
+    encodings: Iterable[str],
+    sizes: list[Size],
+    rounds: int,
+    base: str = "none",
+    axis: str = "length",
 ) -> argparse.ArgumentParser:
-    """The options of what compares the steps of encodings, and the defaults that each benchmark has of its own."""
+    """The options of what compares the steps of encodings, and the defaults that each benchmark has of its own; `axis`
+    is what a size has beside the batch, and `base` what all are compared with."""
     parser = parser_of_all(description, rounds=rounds, what="steps of each encoding")
+    parser.set_defaults(base=base, axis=axis)
     parser.add_argument(
         "--encodings",
         nargs="+",
         default=list(encodings),
-        help="and none; rnn_nmt is RNN-NMT, 'relative+window by length_ratio' has an alignment (%(default)s)",
+        help=f"and {base}; rnn_nmt is RNN-NMT, 'relative+window by length_ratio' has an alignment (%(default)s)",
     )
-    parser.add_argument("--sizes", nargs="+", type=batch_by_length, default=sizes, metavar="BxL")
+    parser.add_argument("--sizes", nargs="+", type=two_numbers, default=sizes, metavar=f"BATCHx{axis.upper()}")
     parser.add_argument("--width", type=int, default=512, help="of the models (%(default)s)")
     parser.add_argument("--layers", type=int, help="of either side; by default the papers': 6 + 6, and rnn_nmt's 4 + 3")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -216,12 +224,12 @@ def parser(
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options as given, but among encodings `none` always and first."""
+    """The options as given, but among encodings the base always and first."""
     options = parser.parse_args(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
     if "encodings" in options:
-        options.encodings = list(dict.fromkeys(["none", *options.encodings]))
+        options.encodings = list(dict.fromkeys([options.base, *options.encodings]))
     return options
 
 

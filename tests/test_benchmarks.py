@@ -15,7 +15,7 @@ import datasets
 import pytest
 import torch
 import yaml
-from conftest import ALIGNED
+from conftest import ALIGNED, tiny_model
 from test_experiment import TINY as SETTINGS
 
 from hf_posenc import POSITION_ENCODINGS
@@ -48,12 +48,13 @@ def benchmark(
 
 
 def check(report: dict[str, Any], readme: str, names: list[str], sizes: list[tuple[int, int]]) -> None:
-    """A record for each name and size, a ratio of 1 for `none`, and the table where the older one was."""
-    rows = [(record["batch"], record["length"], record["encoding"]) for record in report["records"]]
+    """A record for each name and size, a ratio of 1 for what all are compared with, and the table where the older one
+    was."""
+    rows = [(record["batch"], record[report["axis"]], record["encoding"]) for record in report["records"]]
     assert rows == [(*size, name) for size in sizes for name in names]
     for record in report["records"]:
         assert 0 < record["time_ratio_min"] <= record["time_ratio"] <= record["time_ratio_max"]
-        if record["encoding"] == "none":
+        if record["encoding"] == report["base"]:
             assert record["time_ratio_min"] == record["time_ratio_max"] == record.get("memory_ratio", 1) == 1
     assert report["machine"]["torch"] == torch.__version__
     assert readme.startswith("before\n<!-- tiny: begin -->\n| encoding |")
@@ -78,6 +79,32 @@ def test_a_decoding_step_is_compared_for_all_by_default(benchmark):
     check(report, readme, names, [(2, 3)])
     assert {part for name in names for part in re.split(r"\+| by ", name)} >= {*POSITION_ENCODINGS, "rnn_nmt"}
     assert names[-1 - len(ALIGNED) :] == [*ALIGNED, "rnn_nmt"]
+
+
+def test_generate_is_compared_with_marians_for_all_by_default(benchmark):
+    report, readme = benchmark("generation", "--sizes", "2x1", "1x2", "--tokens", "3")
+    names = list(dict.fromkeys(record["encoding"] for record in report["records"]))
+    check(report, readme, names, [(2, 1), (1, 2)])
+    assert names[0] == "marian" and names[-len(ALIGNED) :] == [*ALIGNED]
+    assert {part for name in names for part in re.split(r"\+| by ", name)} >= {*POSITION_ENCODINGS}
+
+
+def test_engines_are_compared_on_a_models_own_lines(benchmark, tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": len(tokenizer)}
+    for part in (tiny_model("sinusoidal", **sizes, dtype=torch.float32), tokenizer):
+        part.save_pretrained(folder)
+    (folder / "lines.de").write_text("Ein Hund.\nZwei Kinder im Schnee.\nEin Kind.\n", encoding="utf-8")
+    tiny = ["--rounds", "1", "--first", "2", "--save", "tiny"]
+    report, readme = benchmark("engines", str(folder), str(folder / "lines.de"), tiny=tiny)
+    names = ["generate", "generate, int8", "Marian", "CTranslate2", "CTranslate2, int8"]
+    records = {(one["engine"], one["batch_size"], one["num_beams"]): one for one in report["records"]}
+    assert [*records] == [(name, batch, beams) for batch in (1, 16) for beams in (1, 5) for name in names]
+    for (name, _, beams), record in records.items():
+        assert record["tokens_per_second"] > 0 and 0 < record["time_ratio_min"] <= record["time_ratio"]
+        if name in ("generate", "Marian") or (name, beams) == ("CTranslate2", 1):
+            assert record["same"] == report["first"] == 2
+    assert [line.split(" | ")[0] for line in readme.splitlines() if " (1.0) |" in line] == ["| generate"]
 
 
 def test_a_decoding_step_leaves_the_cache_as_it_was(benchmark):

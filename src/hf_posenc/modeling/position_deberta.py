@@ -64,18 +64,29 @@ class Deberta(PositionEncoding):
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
         keys_RD = self.vectors @ self.key_weight[at.layer].T
         queries_RD = self.vectors @ self.query_weight[at.layer].T + self.query_bias[at.layer]
-        keys_HKR, queries_HKR = (
-            rows.unflatten(1, (self.side.heads, -1)).permute(1, 2, 0) for rows in (keys_RD, queries_RD)
-        )
-        c2p_BHQR, p2c_BHSR = q_BHQK @ keys_HKR, k_BHSK @ queries_HKR
+        c2p_BHQR = q_BHQK @ self.by_head(keys_RD).transpose(1, 2)
+        p2c = self.p2c_of_one if q_BHQK.shape[2] == 1 else self.p2c
 
         def looked_up(rows_B1QS: Tensor) -> Tensor:
             c2p_BHQS = c2p_BHQR.gather(-1, rows_B1QS.expand(*c2p_BHQR.shape[:3], -1))
-            p2c_BHSQ = p2c_BHSR.gather(-1, rows_B1QS.transpose(2, 3).expand(*p2c_BHSR.shape[:3], -1))
-            return c2p_BHQS + p2c_BHSQ.transpose(2, 3)
+            return c2p_BHQS + p2c(k_BHSK, queries_RD, rows_B1QS)
 
         both_BHQS = reduce(torch.add, [times(looked_up(rows_B1QS), share) for rows_B1QS, share in at.prepared])
         return both_BHQS * (self.scaling * 3**-0.5)
+
+    def by_head(self, rows_RD: Tensor) -> Tensor:
+        """(..., H, R, K)"""
+        return rows_RD.unflatten(-1, (self.side.heads, -1)).transpose(-3, -2)
+
+    def p2c(self, k_BHSK: Tensor, queries_RD: Tensor, rows_B1QS: Tensor) -> Tensor:
+        """Every key's product with every row, looked up by distance (B, H, Q, S)."""
+        p2c_BHSR = k_BHSK @ self.by_head(queries_RD).transpose(1, 2)
+        return p2c_BHSR.gather(-1, rows_B1QS.transpose(2, 3).expand(*p2c_BHSR.shape[:3], -1)).transpose(2, 3)
+
+    def p2c_of_one(self, k_BHSK: Tensor, queries_RD: Tensor, rows_B11S: Tensor) -> Tensor:
+        """The same of a single query, to which each key has one distance, and its product with that row alone."""
+        queries_BHSK = self.by_head(nn.functional.embedding(rows_B11S[:, 0, 0], queries_RD))
+        return (k_BHSK * queries_BHSK).sum(-1)[:, :, None]
 
     def init_weights(self) -> None:
         init.normal_(self.vectors, std=1.0 if self.config.initializer == "torch" else self.config.d_model**-0.5)

@@ -86,15 +86,15 @@ class Rotary(PositionEncoding):
             )
 
     def prepare(self, x_BTD: Tensor, at: Place) -> tuple[Tensor, ...]:
-        """The cosines and sines of queries, then of new keys (B, 1, T, C), for C pairs of channels."""
+        """The cosines and sines of queries, then of new keys (B, 1, T, 2C), for C pairs of channels: see `turn`."""
         frequencies, scale = self.frequencies(x_BTD)
         queries = keys = turns(at.queries_BQ, frequencies, scale)
         if at.is_cross:
             keys = turns(at.new_keys_BT, frequencies, scale)
         if self.falling:
             growth_B1TC = self.growth(at.queries_BQ, frequencies)
-            return *(part * growth_B1TC for part in queries), *(part / growth_B1TC for part in keys)
-        return *queries, *keys
+            queries, keys = tuple(part * growth_B1TC for part in queries), tuple(part / growth_B1TC for part in keys)
+        return *by_channel(*queries), *by_channel(*keys)
 
     def growth(self, pos_BT: Tensor, frequencies_C: Tensor) -> Tensor:
         """By what `xpos` multiplies queries and divides keys (B, 1, T, C)."""
@@ -128,10 +128,15 @@ def turns(pos_BT: Tensor, frequencies_C: Tensor, scale: float) -> tuple[Tensor, 
     return angles_B1TC.cos() * scale, angles_B1TC.sin() * scale
 
 
+def by_channel(cos_B1TC: Tensor, sin_B1TC: Tensor) -> tuple[Tensor, Tensor]:
+    """Those of both channels of each pair (B, 1, T, 2C); of the first the sine is subtracted."""
+    return cos_B1TC.repeat_interleave(2, dim=-1), torch.stack((-sin_B1TC, sin_B1TC), dim=-1).flatten(-2)
+
+
 def turn(x_BHTK: Tensor, cos_B1TC: Tensor, sin_B1TC: Tensor) -> Tensor:
-    """The first 2 C channels turned pair by pair, the rest as they are."""
-    cos_B1TC, sin_B1TC, turned = cos_B1TC.to(x_BHTK.dtype), sin_B1TC.to(x_BHTK.dtype), 2 * cos_B1TC.shape[-1]
-    even, odd = x_BHTK[..., :turned:2], x_BHTK[..., 1:turned:2]
-    pairs = (even * cos_B1TC - odd * sin_B1TC, even * sin_B1TC + odd * cos_B1TC)
-    whole = torch.stack(pairs, dim=-1).flatten(-2)
+    """The first channels turned pair by pair, as many as there are cosines; the rest as they are."""
+    cos_B1TC, sin_B1TC, turned = cos_B1TC.to(x_BHTK.dtype), sin_B1TC.to(x_BHTK.dtype), cos_B1TC.shape[-1]
+    x_BHTC = x_BHTK if turned == x_BHTK.shape[-1] else x_BHTK[..., :turned]
+    others_BHTC = x_BHTC.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)  # the other channel of each pair
+    whole = torch.addcmul(x_BHTC * cos_B1TC, others_BHTC, sin_B1TC)
     return whole if turned == x_BHTK.shape[-1] else torch.cat((whole, x_BHTK[..., turned:]), dim=-1)
