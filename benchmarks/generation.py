@@ -1,7 +1,8 @@
 """What generate() costs under each position encoding: its time against that of transformers' own Marian.
 
-Models have random weights and make as many tokens as their sources have, neither fewer nor more: what is compared is what
-steps cost with all that generate() does around them. A size is a batch and a number of beams, 1 for a greedy search.
+Models have random weights and make as many tokens as their sources have, neither fewer nor more: what is compared is
+what steps cost with all that generate() does around them. A size is a batch and a number of beams, 1 for a greedy
+search.
 """
 
 import argparse

@@ -93,7 +93,8 @@ class Rotary(PositionEncoding):
             keys = turns(at.new_keys_BT, frequencies, scale)
         if self.falling:
             growth_B1TC = self.growth(at.queries_BQ, frequencies)
-            queries, keys = tuple(part * growth_B1TC for part in queries), tuple(part / growth_B1TC for part in keys)
+            queries = queries[0] * growth_B1TC, queries[1] * growth_B1TC
+            keys = keys[0] / growth_B1TC, keys[1] / growth_B1TC
         return *by_channel(*queries), *by_channel(*keys)
 
     def growth(self, pos_BT: Tensor, frequencies_C: Tensor) -> Tensor:
