@@ -8,6 +8,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoToken
 
 from .conversion import converted
 from .export.ctranslate2 import CTranslate2Translator, to_ctranslate2
+from .export.onnx import to_onnx
 from .marian import from_marian, to_marian
 from .metrics import load_length_buckets
 from .modeling.alignment import Alignment
@@ -68,4 +69,5 @@ __all__ = [
     "sinusoids",
     "to_ctranslate2",
     "to_marian",
+    "to_onnx",
 ]

@@ -3,6 +3,7 @@ encodings and attention, or print the tables of encodings and alignments.
 
     python -m hf_posenc translate FOLDER [--to FILE] [--processes N] < sentences > translations
     python -m hf_posenc export FOLDER --to ctranslate2 OTHER [--quantization int8]
+    python -m hf_posenc export FOLDER --to onnx OTHER
     python -m hf_posenc report RUN [--to OTHER]
     python -m hf_posenc card RUN SYSTEM > CARD.md
     python -m hf_posenc encodings
@@ -13,24 +14,26 @@ encodings and attention, or print the tables of encodings and alignments.
     python -m hf_posenc explorer [RUN] [--port N]
 
 One sentence a line. FOLDER is a saved model: a system of a run (runs/quickstart/relative), its model folder, or any
-checkpoint of the family; to translate with, also one that `export` has written. RUN is a run of train.py
-(runs/quickstart) or, for `report`, any folder with a results.json.
+checkpoint of the family; to translate with, also one that `export` has written for CTranslate2. RUN is a run of
+train.py (runs/quickstart) or, for `report`, any folder with a results.json.
 ENCODING is a registered encoding or a sum such as sinusoidal+relative; --register FILE.py adds one's own.
 """
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
 from hf_posenc.config.loading import register_encodings
 from hf_posenc.export.ctranslate2 import to_ctranslate2
+from hf_posenc.export.onnx import to_onnx
 from hf_posenc.many_lines import Task, loaded, model_folder, quiet, translate_lines, translate_to_file
 from hf_posenc.publish.card import model_card
 from hf_posenc.results.registries import alignments_table, encodings_table
 
-ENGINES = {"ctranslate2": to_ctranslate2}
+ENGINES: dict[str, Callable[..., Path]] = {"ctranslate2": to_ctranslate2, "onnx": to_onnx}
 
 
 def main() -> None:
@@ -45,9 +48,13 @@ def main() -> None:
     command = commands.add_parser("export", help="write a trained model for another engine")
     command.add_argument("folder", type=Path, help="a system of a run, or a saved model")
     command.add_argument(
-        "--to", nargs=2, required=True, metavar=("ENGINE", "OTHER"), help="ctranslate2, and the folder to write"
+        "--to",
+        nargs=2,
+        required=True,
+        metavar=("ENGINE", "OTHER"),
+        help=f"{' or '.join(ENGINES)}, and the folder to write",
     )
-    command.add_argument("--quantization", help="of the weights, as the engine calls it: int8, float16, ...")
+    command.add_argument("--quantization", help="of the weights, as CTranslate2 calls it: int8, float16, ...")
     command = commands.add_parser("report", help="make the tables and figures of a results.json again")
     command.add_argument("run", type=Path, help="a folder with results.json")
     command.add_argument("--to", type=Path, help="the folder to write to (default: the same)")
@@ -185,7 +192,10 @@ def export(options: argparse.Namespace) -> None:
     if engine not in ENGINES:
         raise ValueError(f"A model is written for one of {', '.join(ENGINES)}, but not for {engine!r}.")
     model, tokenizer = loaded(options.folder)
-    print(ENGINES[engine](model, tokenizer, folder, quantization=options.quantization))
+    how = {"quantization": options.quantization} if options.quantization else {}
+    if how and engine != "ctranslate2":
+        raise ValueError(f"--quantization is CTranslate2's, but the model is written for {engine}; leave it out.")
+    print(ENGINES[engine](model, tokenizer, folder, **how))
 
 
 if __name__ == "__main__":

@@ -27,13 +27,13 @@ from ..modeling.position_sinusoidal import Sinusoidal, sinusoids
 from ..modeling.translation import (
     TOKENS_PER_BATCH,
     Translations,
-    check_tokenizer,
     checked_texts,
     in_batches,
     most_tokens,
 )
 from ..modeling.version import __version__
 from ..whole_files import save_whole
+from .calls import check_call, missing_extra
 
 # What a folder made here says of itself, beside CTranslate2's own files.
 ABOUT = "hf_posenc.json"
@@ -67,10 +67,7 @@ def engine() -> Any:
         import ctranslate2.converters.utils
         import ctranslate2.specs
     except ModuleNotFoundError:
-        raise ValueError(
-            "CTranslate2 is an extra, and not installed; run `pip install 'hf-posenc[ctranslate2]'`, in a clone "
-            "`pip install '.[ctranslate2]'`."
-        ) from None
+        raise missing_extra("ctranslate2", "CTranslate2") from None
     return ctranslate2
 
 
@@ -139,7 +136,7 @@ def to_ctranslate2(
     does not know, and for a folder that is there already.
     """
     folder = Path(folder)
-    check_call(model, tokenizer, folder, quantization)
+    check_runs(model, tokenizer, folder, quantization)
     runs = {side: run_of(model, side, positions) for side in ("encoder", "decoder")}
     spec = specification(model, runs)
     source, target = vocabularies(model.config, tokenizer)
@@ -172,17 +169,11 @@ def to_ctranslate2(
     return folder
 
 
-def check_call(model: Any, tokenizer: Any, folder: Path, quantization: str | None) -> None:
+def check_runs(model: Any, tokenizer: Any, folder: Path, quantization: str | None) -> None:
     known = engine().specs.model_spec.ACCEPTED_MODEL_TYPES
-    if not isinstance(model, PosEncForConditionalGeneration):
-        raise ValueError(
-            f"CTranslate2 runs Transformers, but {type(model).__name__} is none; translate with `model.translate`."
-        )
+    check_call(model, tokenizer, folder, "CTranslate2")
     if quantization is not None and quantization not in known:
         raise ValueError(f"`quantization` must be one of {', '.join(known)} or None, but it is {quantization!r}.")
-    if folder.exists():
-        raise ValueError(f"The folder to write must be a new one, but {folder} exists; choose another or delete it.")
-    check_tokenizer(model.config, tokenizer)
     if model.config.activation_function not in ACTIVATIONS:
         raise ValueError(
             f"CTranslate2 has the activations {', '.join(ACTIVATIONS)}, but activation_function="

@@ -90,7 +90,7 @@ class RecurrentAlignment(Alignment):
         hidden_BS = None if padding_BS is None else padding_BS * HIDDEN
         state_BM = None if at.memory is None else at.memory.last("state", 1 + 2 * width)
         if state_BM is None:
-            state_BM = torch.zeros(len(x_BTD), 1 + 2 * width, dtype=wide, device=x_BTD.device)
+            state_BM = torch.zeros(x_BTD.shape[0], 1 + 2 * width, dtype=wide, device=x_BTD.device)
         states = []
         for token, x_BD in enumerate(x_BTD.unbind(1)):
             place_B1, h_BN, c_BN = state_BM.split((1, width, width), dim=1)

@@ -257,7 +257,7 @@ def source_positions(
     if past_key_values.is_updated.get(0):
         return memory.recall("positions")
     keys_BS = checked_positions(position_ids, mask, memory_BSD)
-    return memory.keep("positions", keys_BS.expand(len(memory_BSD), -1))
+    return memory.keep("positions", keys_BS.expand(memory_BSD.shape[0], -1))
 
 
 def checked_positions(position_ids: Tensor | None, mask: Any, memory_BSD: Tensor) -> Tensor:

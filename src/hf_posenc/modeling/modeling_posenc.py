@@ -176,10 +176,10 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
         at = Place(position_ids, position_ids, tokens_BT, mask, start, self.side.is_causal)
         at = replace(at, all_keys=bool(output_attentions) or back_end == "flex_attention")
         if self.training and self.positions.answered("training_positions"):
-            pos_BT = self.positions.training_positions(position_ids.expand(len(x_BTD), -1), at)
+            pos_BT = self.positions.training_positions(position_ids.expand(x_BTD.shape[0], -1), at)
             at = replace(at, queries_BQ=pos_BT, keys_BS=pos_BT)
         if memory is not None:
-            keys_BS = memory.keep("positions", at.queries_BQ.expand(len(x_BTD), -1))
+            keys_BS = memory.keep("positions", at.queries_BQ.expand(x_BTD.shape[0], -1))
             at = replace(at, keys_BS=keys_BS, memory=memory)
         drops = self.training and self.config.attention_dropout
         if memory is None and back_end == "sdpa" and not (at.all_keys or drops):

@@ -28,4 +28,4 @@ def near_keys(at: Place, clip: int | None) -> Place:
     if 2 * width > num_keys:
         return at
     slots_BN = first_B.clamp(max=num_keys - width)[:, None] + torch.arange(width, device=first_B.device)
-    return replace(at, keys_BS=at.keys_BS.expand(len(slots_BN), -1).gather(1, slots_BN), slots_BN=slots_BN)
+    return replace(at, keys_BS=at.keys_BS.expand(slots_BN.shape[0], -1).gather(1, slots_BN), slots_BN=slots_BN)

@@ -103,9 +103,10 @@ class Place:
         """Of keys, values or a mask (B, H, S, ...), with the keys along an axis, what is attended to."""
         slots_BN = self.slots_BN
         assert slots_BN is not None
-        shape = [len(slots_BN), *x.shape[1:]]
+        shape = [slots_BN.shape[0], *x.shape[1:]]
         shape[axis] = slots_BN.shape[1]
-        return x.expand(len(slots_BN), -1, -1, -1).gather(axis, slots_BN[:, None, None].movedim(-1, axis).expand(shape))
+        spread = x.expand(slots_BN.shape[0], -1, -1, -1)
+        return spread.gather(axis, slots_BN[:, None, None].movedim(-1, axis).expand(shape))
 
     def to(self, device: Any, **options: Any) -> "Place":
         """The same on another device, where accelerate spreads a model over several."""

@@ -68,7 +68,7 @@ class Recurrent(PositionEncoding):
             return self.projection(read_in_order(self.rnn, x_BTD, at.tokens_BT)[0])
         width = self.num_states * self.hidden_size
         if (state_BM := at.memory.last("states", width)) is None:
-            state_BM = x_BTD.new_zeros(len(x_BTD), width)
+            state_BM = x_BTD.new_zeros(x_BTD.shape[0], width)
         states = []
         for token in range(x_BTD.shape[1]):
             new_BM = self.step(x_BTD[:, token : token + 1], state_BM)

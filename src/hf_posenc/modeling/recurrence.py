@@ -19,17 +19,19 @@ def read_in_order(rnn: nn.RNNBase, x_BTD: Tensor, mask_BT: Tensor | None) -> tup
     """
     if mask_BT is None:
         return run(rnn, x_BTD)
-    order_BT = (~mask_BT).long().argsort(dim=1, stable=True)  # the tokens of each sentence, then its padding
-    tokens_BTD = x_BTD.gather(1, order_BT[..., None].expand_as(x_BTD))
+    tokens_before_BT, num_tokens_B1 = mask_BT.cumsum(1) - 1, mask_BT.sum(1, keepdim=True)
+    padding_before_BT = (~mask_BT).cumsum(1) - 1
+    # Each sentence's tokens come first, then its padding.
+    places_BT1 = torch.where(mask_BT, tokens_before_BT, num_tokens_B1 + padding_before_BT)[..., None]
+    tokens_BTD = torch.zeros_like(x_BTD).scatter(1, places_BT1.expand_as(x_BTD), x_BTD)
     if rnn.bidirectional:
-        lengths_B = mask_BT.sum(1).clamp(min=1).cpu()
+        lengths_B = num_tokens_B1[:, 0].clamp(min=1).cpu()
         packed = pack_padded_sequence(tokens_BTD, lengths_B, batch_first=True, enforce_sorted=False)
         read, last = rnn(packed)
         read_BTN, _ = pad_packed_sequence(read, batch_first=True, total_length=mask_BT.shape[1])
     else:
         read_BTN, last = run(rnn, tokens_BTD)
-    places_BTN = order_BT.argsort(dim=1)[..., None].expand_as(read_BTN)
-    return read_BTN.gather(1, places_BTN), last
+    return read_BTN.gather(1, places_BT1.expand_as(read_BTN)), last
 
 
 def run(rnn: nn.RNNBase, x_BTD: Tensor, state: Any = None) -> tuple[Tensor, Any]:

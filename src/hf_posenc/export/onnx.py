@@ -1,0 +1,134 @@
+"""Trained models as ONNX graphs, by transformers' own exporter: batch and lengths are free.
+
+The graphs are `encoder`; `prefill`, a decoder's first step, of the start token, which makes the cache; and `decode`, of
+one more token.
+"""
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..modeling.modeling_posenc import PosEncForConditionalGeneration
+from ..whole_files import save_whole
+from .calls import check_call, missing_extra
+
+# What graphs are traced with; a trace would take a size of 1 for fixed. So many tokens are in the cache of `decode`.
+BATCH, SOURCE, CACHED = 3, 9, 4
+
+
+def to_onnx(model: PosEncForConditionalGeneration, tokenizer: Any, folder: str | Path) -> Path:
+    """A trained model as a folder of ONNX graphs, with its config and tokenizer; returns the folder.
+
+    `transformers.exporters.base.ExportedModel.from_pretrained(folder).runners` has them loaded in onnxruntime, by name,
+    to call as the model's own encoder and forward are called. Raises a ValueError, before anything is written, for what
+    torch cannot export (recurrent layers, of which it makes graphs of one fixed length), and for a folder that is there
+    already.
+    """
+    folder = Path(folder)
+    exporter, exported_model, decomposed = exporters()
+    check_call(model, tokenizer, folder, "ONNX")
+    model = deepcopy(model).eval().to("cpu", torch.float32)
+    components = {}
+    for name, (part, inputs) in parts_of(model, decomposed).items():
+        try:
+            with silence():
+                made = exporter.export(part, inputs, exporter.config_class(dynamic=True))
+        except Exception as error:
+            raise refusal(model, f"it fails to make the graph {name!r}", error) from error
+        components[name] = made.components["model"]
+    whole = exported_model(components, exporter.export_format, model.config, model.generation_config)
+    check_same(model, whole)
+
+    def save(unfinished: Path) -> None:
+        whole.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
+
+    save_whole(folder, save)
+    return folder
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Without what torch prints and logs of its progress, and warns of its own code."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def exporters() -> tuple[Any, Any, Any]:
+    """transformers' exporter, the class of what it makes, and what takes a model apart; a ValueError that says how to
+    have them."""
+    try:
+        import onnxscript  # noqa: F401
+        from transformers.exporters import OnnxExporter
+        from transformers.exporters.base import ExportedModel
+        from transformers.exporters.utils import decompose_for_generation
+    except ImportError:
+        raise missing_extra("onnx", "ONNX, with transformers 5.23 or newer,") from None
+    return OnnxExporter(), ExportedModel, decompose_for_generation
+
+
+def parts_of(model: PosEncForConditionalGeneration, decomposed: Any) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """The modules to export and what to trace them with, by name."""
+    config: Any = model.config
+    inputs = example(config, BATCH, SOURCE)
+    target = torch.full((BATCH, CACHED), config.decoder_start_token_id)
+    greedy = deepcopy(model.generation_config)
+    greedy.num_beams, greedy.do_sample = 1, False
+    first, later = (
+        decomposed(model, inputs | {"decoder_input_ids": given}, generation_config=greedy)
+        for given in (target[:, :1], target)
+    )
+    return {"encoder": (model.get_encoder(), inputs), "prefill": first["prefill"], "decode": later["decode"]}
+
+
+def example(config: Any, batch: int, length: int) -> dict[str, Any]:
+    """Sources of so many tokens, the first, and of one less each."""
+    lengths_B1 = length - torch.arange(batch)[:, None]
+    ids_BS = torch.arange(batch * length).view(batch, length) % config.vocab_size
+    return {"input_ids": ids_BS, "attention_mask": (torch.arange(length) < lengths_B1).long()}
+
+
+def check_same(model: PosEncForConditionalGeneration, whole: Any) -> None:
+    """A ValueError if the graphs' logits are not the model's for sources and targets of other sizes than those traced
+    with: what a trace took for fixed shows there."""
+    inputs = example(model.config, BATCH - 1, SOURCE // 2)
+    greedy: dict[str, Any] = {"num_beams": 1, "do_sample": False, "min_new_tokens": 3, "max_new_tokens": 3}
+    made = model.generate(**inputs, **greedy, output_logits=True, return_dict_in_generate=True)
+    known = {"attention_mask": inputs["attention_mask"]}
+    try:
+        known["encoder_outputs"] = whole.runners["encoder"](**inputs)
+        for number, expected_BV in enumerate(made.logits):
+            step = whole.runners["decode" if number else "prefill"]
+            known["decoder_input_ids"] = made.sequences[:, number : number + 1]
+            out = step(**{name: value for name, value in known.items() if name in step.metadata.kwargs})
+            torch.testing.assert_close(out.logits[:, -1], expected_BV, rtol=1e-3, atol=1e-3)
+            known["past_key_values"] = out.past_key_values
+    except (RuntimeError, AssertionError) as error:
+        raise refusal(model, "its graphs hold for inputs of one size only", error) from error
+
+
+def refusal(model: PosEncForConditionalGeneration, why: str, error: Exception) -> ValueError:
+    return ValueError(
+        f"torch cannot export position_encoding_type={model.config.position_encoding_type!r}: {why} "
+        f"({root_of(error)}); translate with `model.translate`."
+    )
+
+
+def root_of(error: BaseException) -> str:
+    """The first line of what an error comes from."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}".rstrip(": ")
