@@ -58,7 +58,7 @@ class Pope(PositionEncoding):
 
     def rotate_keys(self, k_BHTK: Tensor, at: Place) -> Tensor:
         cos_B1TK, sin_B1TK = at.prepared[2:]
-        delta_H1K = self.delta[at.layer].clamp(-2 * torch.pi, 0).to(cos_B1TK.dtype)
+        delta_H1K = self.delta[at.layer].clamp(-2 * torch.pi, 0.0).to(cos_B1TK.dtype)
         cos_H1K, sin_H1K = delta_H1K.cos(), delta_H1K.sin()
         return polar(k_BHTK, cos_B1TK * cos_H1K - sin_B1TK * sin_H1K, sin_B1TK * cos_H1K + cos_B1TK * sin_H1K)
 

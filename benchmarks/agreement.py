@@ -1,0 +1,112 @@
+"""Whether CTranslate2 writes what `generate` writes: every trained system of a run that it can run, on a test set.
+
+Greedily; with a beam of 5; and with a beam of 5 that ends as CTranslate2's does, as soon as five translations are
+finished (`early_stopping=True`), where `generate` by itself goes on while a better one may come. Of those that then
+still differ, it counts the ones that never end and were cut at the limit of length. BLEU of either engine, in float32
+and in int8.
+
+    python benchmarks/agreement.py CONFIG [dotted.key=value ...]      as train.py was called
+"""
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import ratios
+import sacrebleu
+from tqdm import tqdm
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_posenc import CTranslate2Translator, to_ctranslate2
+from hf_posenc.config.loading import load_experiment
+from hf_posenc.experiment.preparation import shared_tokenizer, test_set
+
+COLUMNS = {
+    "greedy": "the same, greedy",
+    "beam": "beam",
+    "beam, ending early": "beam, ending early",
+    "cut": "others, cut at the limit",
+    "BLEU": "BLEU, greedy: `generate`",
+    "BLEU, CTranslate2": "CTranslate2",
+    "BLEU, int8": "int8",
+}
+
+
+def compare(folder: Path, texts: list[str], references: list[str]) -> dict[str, Any] | None:
+    """How many translations are the same and what they score; None if CTranslate2 cannot run the model."""
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    with TemporaryDirectory() as scratch:
+        try:
+            engines = {
+                name: CTranslate2Translator(
+                    to_ctranslate2(model, tokenizer, Path(scratch) / name, quantization=quantization)
+                )
+                for name, quantization in (("whole", None), ("int8", "int8"))
+            }
+        except ValueError:
+            return None
+        ours = partial(model.translations, texts, tokenizer)
+        greedy, theirs = ours(num_beams=1).texts, engines["whole"].translate(texts, num_beams=1)
+        beam = engines["whole"].translate(texts, num_beams=5)
+        quantised = engines["int8"].translate(texts, num_beams=1)
+    early = ours(num_beams=5, early_stopping=True)
+    cut = [text for text, other, cut in zip(early.texts, beam, early.truncated, strict=True) if cut and text != other]
+
+    def bleu(made: list[str]) -> float:
+        return round(sacrebleu.corpus_bleu(made, [references]).score, 1)
+
+    return {
+        "greedy": same(greedy, theirs),
+        "beam": same(ours(num_beams=5).texts, beam),
+        "beam, ending early": same(early.texts, beam),
+        "cut": len(cut),
+        "BLEU": bleu(greedy),
+        "BLEU, CTranslate2": bleu(theirs),
+        "BLEU, int8": bleu(quantised),
+    }
+
+
+def same(ours: list[str], theirs: list[str]) -> int:
+    return sum(one == other for one, other in zip(ours, theirs, strict=True))
+
+
+def markdown(report: dict[str, Any]) -> str:
+    rows = ["| system | " + " | ".join(COLUMNS.values()) + " |", "|---" * (1 + len(COLUMNS)) + "|"]
+    for record in report["records"]:
+        rows.append("| " + " | ".join([f"`{record['system']}`", *map(str, map(record.get, COLUMNS))]) + " |")
+    return "\n".join([*rows, "", f"Of {report['lines']} lines; {ratios.where(report['machine'])}."])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", type=Path)
+    parser.add_argument("overrides", nargs="*", metavar="dotted.key=value")
+    parser.add_argument("--first", type=int, default=128, help="lines of the first test set (%(default)s)")
+    parser.add_argument("--save", metavar="NAME", help="as results/NAME.json, and the table in benchmarks/README.md")
+    options = parser.parse_args(arguments)
+    experiment = load_experiment(options.config, options.overrides)
+    tokenizer = shared_tokenizer(experiment)
+    records = []
+    for name, system in tqdm(experiment.systems.items(), unit="system"):
+        folder = experiment.folder / name / "model"
+        if system.split is not None or not folder.exists():
+            continue
+        test = next(iter(system.data.test))
+        pairs = test_set(experiment, system, test, tokenizer)["translation"][: options.first]
+        texts, references = (
+            [pair[language] for pair in pairs]
+            for language in (system.data.source_language, system.data.target_language)
+        )
+        if record := compare(folder, texts, references):
+            records.append({"system": name, **record})
+    report = {"config": options.config.name, "lines": len(texts), "machine": ratios.machine("cpu"), "records": records}
+    if options.save:
+        ratios.save(report, markdown(report), options.save)
+    print(markdown(report))
+
+
+if __name__ == "__main__":
+    main()
