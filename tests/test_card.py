@@ -262,7 +262,7 @@ def test_the_recipe_and_the_limits_are_the_runs(tmp_path: Path) -> None:
     ):
         assert line in text.splitlines(), line
     assert "1,234.5 seconds" in text
-    assert "were searched with 4 beams" in flat(text)
+    assert "by the model's own `generate`, with beam size 4" in flat(text)
 
 
 @pytest.mark.parametrize(
