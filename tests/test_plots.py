@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
-from hf_posenc.pictures.score_figures import bleu_by_length
+from hf_posenc.pictures.score_figures import bleu_by_length, ranking
 from hf_posenc.pictures.style import save_figure
 from hf_posenc.results.registries import alignments_table, encodings_table
 from hf_posenc.results.tables import length_table, markdown, overview_table, text
@@ -142,6 +142,18 @@ def test_close_limits_share_a_label() -> None:
     limits = {"relative": 74, "rotary": 75, "sinusoidal": 20}
     figure = bleu_by_length(RESULTS, "newstest", training_limits=limits)
     assert [label.get_text() for label in figure.axes[0].texts] == ["training\nlimit 20", "training\nlimits 74, 75"]
+
+
+def test_a_ranking_has_the_best_beyond_the_training_length_at_the_top() -> None:
+    beyond = {"relative": {"bleu": 20.0}, "rotary": {"bleu": 5.0}, "sinusoidal": {"bleu": 30.0}}
+    axes = ranking(RESULTS, beyond, test_set="newstest").axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["rotary", "relative", "sinusoidal"]
+    assert [round(float(tick)) for tick in axes.get_yticks()] == [0, 1, 2]
+    drawn = {str(marks.get_label()): list(numpy.asarray(marks.lines[0].get_xdata())) for marks in axes.containers}
+    assert drawn["[0,25] n=14125"] == [99, 99, 99] and drawn[">100 n=50"] == [5, 21, 36]
+    gaps = {system: {"bleu": 1.0} for system in WITH_GAP}
+    empty = ranking(WITH_GAP, gaps, test_set="newstest").axes[0].containers[3]
+    assert all(math.isnan(x) for x in numpy.asarray(empty.lines[0].get_xdata()))
 
 
 def test_systems_differ_without_colour() -> None:

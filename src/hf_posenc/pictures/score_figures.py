@@ -6,13 +6,30 @@ Pure functions from the results of the length_buckets metric, read back from res
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
+import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..results.tables import SIGNIFICANT, Group, PValues, Results, TrainingLimits, checked_limits, p_of, shared_columns
-from .style import FONT_SIZE, LIMIT_COLOUR, TOLD, WIDTH_INCHES, columns_for, legend, legend_label, looks_of, plain
+from .style import (
+    AMOUNTS,
+    FONT_SIZE,
+    LIMIT_COLOUR,
+    MARKERS,
+    TOLD,
+    WIDTH_INCHES,
+    columns_for,
+    label,
+    legend,
+    legend_label,
+    looks_of,
+    plain,
+    with_legend,
+)
 
 
 def bleu_by_length(
@@ -75,7 +92,7 @@ def gain_by_length(
     groups = shared_columns(results, test_set)[1:]
     looks = looks_of(results)
     limits = checked_limits(results, training_limits)
-    figure = Figure(figsize=(WIDTH_INCHES, 3.2), layout="constrained")
+    figure = Figure(figsize=(WIDTH_INCHES, with_legend(3.2, results)), layout="constrained")
     axes = figure.subplots()
     theirs = [group["bleu"] for group in results[baseline][test_set]["groups"]]
     others = [system for system in results if system != baseline]
@@ -104,6 +121,28 @@ def gain_by_length(
     return figure
 
 
+def ranking(results: Results, beyond: Mapping[str, Group], *, test_set: str) -> Figure:
+    """A line for each system, for more of them than lines can cross: BLEU of its source-length groups, with their 95 %
+    intervals, ordered by `beyond[system]`, the scores on all pairs longer than any trained on, the best at the top."""
+    groups = shared_columns(results, test_set)[1:]
+    order = sorted(results, key=lambda system: beyond[system]["bleu"])
+    figure = Figure(figsize=(WIDTH_INCHES, 1.3 + 0.2 * len(order)), layout="constrained")
+    axes = figure.subplots()
+    shades = colormaps[AMOUNTS](np.linspace(0.35, 1, len(groups)))
+    for number, (group, colour, marker) in enumerate(zip(groups, shades, cycle(MARKERS), strict=False)):
+        found = [results[system][test_set]["groups"][number] for system in order]
+        scores = [math.nan if one["bleu"] is None else one["bleu"] for one in found]
+        intervals = [one.get("bleu_ci") or 0.0 for one in found]
+        axes.errorbar(scores, range(len(order)), xerr=intervals, fmt=marker, color=colour, markersize=5, elinewidth=0.8,
+                      label=f"{group['label']} n={group['n']}")  # fmt: skip
+    axes.set_yticks(range(len(order)), order)
+    axes.set_ylim(-0.6, len(order) - 0.4)
+    label(axes, f"BLEU on {test_set}, by source length in subwords", "")
+    plain(axes)
+    legend(figure, axes.containers)
+    return figure
+
+
 def loss_curves(losses: Mapping[str, Mapping[str, Any]], row_of: Mapping[str, str]) -> Figure:
     """Loss by step and by wall-clock minute, a line for each training, a colour for each row.
 
@@ -114,8 +153,7 @@ def loss_curves(losses: Mapping[str, Mapping[str, Any]], row_of: Mapping[str, st
     looks = looks_of(dict.fromkeys(row_of.values()))
     evaluated = all(one["eval_loss"] for one in losses.values())
     label_of = {row_of[name]: row_of[name] + (TOLD if one.get("lengths_known") else "") for name, one in losses.items()}
-    lines_of_legend = math.ceil(len(label_of) / columns_for(label_of.values()))
-    figure = Figure(figsize=(WIDTH_INCHES, 3.2 + 0.17 * max(0, lines_of_legend - 2)), layout="constrained")
+    figure = Figure(figsize=(WIDTH_INCHES, with_legend(3.2, label_of.values())), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     for name, one in losses.items():
         colour, _, line_style = looks[row_of[name]]
@@ -128,8 +166,8 @@ def loss_curves(losses: Mapping[str, Mapping[str, Any]], row_of: Mapping[str, st
     if later:
         panels[0].set_ylim(min(later) - 0.1, max(later) + 0.1)
     panels[0].set_ylabel(f"{'validation' if evaluated else 'training'} loss in nats per token", fontsize=FONT_SIZE + 1)
-    for axes, label in zip(panels, ("step", "minutes of training"), strict=True):
-        axes.set_xlabel(label, fontsize=FONT_SIZE + 1)
+    for axes, unit_of_time in zip(panels, ("step", "minutes of training"), strict=True):
+        axes.set_xlabel(unit_of_time, fontsize=FONT_SIZE + 1)
         plain(axes)
     legend(figure, panels[0].get_lines())
     return figure
@@ -140,7 +178,7 @@ def parameters_and_score(
 ) -> Figure:
     """BLEU on all pairs with a source longer than any trained on, `beyond[system]`, against the parameters."""
     looks = looks_of(beyond)
-    figure = Figure(figsize=(WIDTH_INCHES, 3.2), layout="constrained")
+    figure = Figure(figsize=(WIDTH_INCHES, with_legend(3.2, beyond)), layout="constrained")
     axes = figure.subplots()
     for system, group in beyond.items():
         colour, marker, _ = looks[system]

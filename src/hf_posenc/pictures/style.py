@@ -5,6 +5,7 @@ for colour-blind readers; markers and line styles differ too, so a figure reads 
 cividis and amounts in blues, whose lightness only grows, so that they can be told apart without colours.
 """
 
+import math
 import textwrap
 from collections.abc import Iterable
 from itertools import cycle
@@ -78,6 +79,12 @@ def legend(figure: Figure, handles: Iterable[Any], title: str | None = None) -> 
 def columns_for(labels: Iterable[str]) -> int:
     """How many labels stand side by side in a legend."""
     return max(1, min(3, 90 // (max(map(len, labels)) + 8)))
+
+
+def with_legend(height: float, labels: Iterable[str]) -> float:
+    """The inches of a figure that has room for two lines of legend, with room for as many as these labels take."""
+    labels = list(labels)
+    return height + 0.17 * max(0, math.ceil(len(labels) / columns_for(labels)) - 2)
 
 
 def plain(axes: Axes) -> None:

@@ -21,7 +21,7 @@ from ..pictures.place_figures import (
     has_entropy,
     place_by_position,
 )
-from ..pictures.score_figures import bleu_by_length, gain_by_length, loss_curves, parameters_and_score
+from ..pictures.score_figures import bleu_by_length, gain_by_length, loss_curves, parameters_and_score, ranking
 from ..pictures.style import save_figure
 from ..results.collecting import compared_by, refuse_unlike_runs
 from ..results.comparison import rows_of
@@ -38,6 +38,9 @@ from ..results.tables import (
 )
 from ..results.time_table import time_table
 from ..whole_files import write_whole
+
+# More rows than lines of a figure can be told apart where they cross.
+MANY = 12
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,10 @@ def figures_of(
         look_for = "Look at whether the better system on longer inputs is merely the larger one."
         draw = partial(parameters_and_score, longer, parameters=sizes, test_set=test)
         yield ReportFigure("parameters", test, look_for, draw)
+    beyond = {row: outside[row][test]["all"] for row in rows}
+    if len(rows) > MANY and all(group["n"] for group in beyond.values()):
+        look_for = "Look at how far the marks of a line lie apart: the longer the input, the darker the mark."
+        yield ReportFigure("ranking", test, look_for, partial(ranking, rows, beyond, test_set=test))
     yield from figures_of_diagnoses(test, runs, rows, limits)
 
 
