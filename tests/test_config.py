@@ -2,12 +2,13 @@
 
 import json
 import re
+from copy import deepcopy
 
 import pytest
 import torch
 from conftest import SMALL_KNOBS, entries, tiny_config, tiny_model
 from huggingface_hub.errors import StrictDataclassFieldValidationError
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 from hf_posenc import POSITION_ENCODINGS, PosEncConfig, PosEncForConditionalGeneration, PosEncModel
 from hf_posenc.modeling.positions import all_knobs
@@ -179,6 +180,16 @@ def test_the_decoders_view_has_the_decoders_sizes(sides):
     view = tiny_config(sides, decoder_vocab_size=31).get_text_config(decoder=True)
     assert (view.num_hidden_layers, view.num_attention_heads, view.vocab_size) == (3, 4, 31)
     assert len(view.layer_types) == 3
+
+
+def test_a_view_is_transformers_own_and_leaves_the_config_alone(sides):
+    config = tiny_config(sides)
+    before = deepcopy(vars(config))
+    for asked in ({}, {"decoder": True}, {"encoder": True}, {"decoder": True, "encoder": True}):
+        view, theirs = config.get_text_config(**asked), PreTrainedConfig.get_text_config(config, **asked)
+        own = {"layer_types": config.decoder_cache_layers(3)} if asked == {"decoder": True} else {}
+        assert vars(view) == vars(theirs) | own
+    assert vars(config) == before
 
 
 VALUE_TERM = (

@@ -2,6 +2,7 @@
 """What the configs of both model families share: vocabularies, sizes, tied tables, special tokens, first weights."""
 
 import warnings
+from copy import copy
 from dataclasses import fields
 from typing import Any, ClassVar
 
@@ -155,9 +156,18 @@ class SharedConfig(PreTrainedConfig):
         raise NotImplementedError
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
-        """One side's view, as transformers' caches ask for it."""
-        view = super().get_text_config(decoder=decoder, encoder=encoder)
-        if decoder and not encoder:
+        """One side's view, as transformers' caches ask for it, three times a sentence: so it is shallow, where
+        transformers' own copies all there is."""
+        if bool(decoder) == bool(encoder):
+            return self
+        view, side = copy(self), "decoder_" if decoder else "encoder_"
+        for name in [name for name in vars(self) if name.startswith(side)]:
+            plain = name.removeprefix(side)
+            plain = {"layers": "num_hidden_layers", "attention_heads": "num_attention_heads"}.get(plain, plain)
+            value = getattr(view, name)
+            delattr(view, name)
+            setattr(view, self.attribute_map.get(plain, plain), value)
+        if decoder:
             view.layer_types = self.decoder_cache_layers(view.num_hidden_layers)
         return view
 

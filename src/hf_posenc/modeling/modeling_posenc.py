@@ -173,8 +173,8 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
         What a later step needs of this one, positions and states, goes into the `memory`.
         """
         tokens_BT, back_end = new_tokens(mask, x_BTD.shape[1], start), self.config._attn_implementation
-        at = Place(position_ids, position_ids, tokens_BT, mask, start, self.side.is_causal)
-        at = replace(at, all_keys=bool(output_attentions) or back_end == "flex_attention")
+        all_keys = bool(output_attentions) or back_end == "flex_attention"
+        at = Place(position_ids, position_ids, tokens_BT, mask, start, self.side.is_causal, all_keys=all_keys)
         if self.training and self.positions.answered("training_positions"):
             pos_BT = self.positions.training_positions(position_ids.expand(x_BTD.shape[0], -1), at)
             at = replace(at, queries_BQ=pos_BT, keys_BS=pos_BT)
