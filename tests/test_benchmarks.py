@@ -104,7 +104,7 @@ def test_engines_are_compared_on_a_models_own_lines(benchmark, tokenizer, tmp_pa
         assert record["tokens_per_second"] > 0 and 0 < record["time_ratio_min"] <= record["time_ratio"]
         if name in ("generate", "Marian") or (name, beams) == ("CTranslate2", 1):
             assert record["same"] == report["first"] == 2
-    assert [line.split(" | ")[0] for line in readme.splitlines() if " (1.0) |" in line] == ["| generate"]
+    assert re.search(r"^\| generate( \| \d+ \(1\.0\)){4} \|", readme, re.MULTILINE)
 
 
 def test_a_decoding_step_leaves_the_cache_as_it_was(benchmark):

@@ -130,7 +130,7 @@ def test_a_source_longer_than_the_table_is_refused_and_one_as_long_is_not_cut(to
     assert len(tokenizer(text)["input_ids"]) > 8
     with pytest.raises(ValueError, match=r"has 8 rows, but a source has .* export with more `positions`"):
         few.translate([text])
-    model = single("relative", encoder_layers=1, decoder_layers=1)
+    model = single("relative to learned", encoder_layers=1, decoder_layers=1, learned_max_positions=64)
     assert len(tokenizer(long)["input_ids"]) > 1100
     any_length = CTranslate2Translator(to_ctranslate2(model, tokenizer, tmp_path / "any"))
     assert any_length.translations([long], num_beams=1) == model.translations([long], tokenizer, num_beams=1)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .position import Place, PositionEncoding, angle_dtype
-from .position_rotary import turn
+from .position_rotary import by_channel, turn
 from .position_sinusoidal import sinusoids
 from .references import Reference
 
@@ -57,16 +57,17 @@ class TransformerXL(PositionEncoding):
         cls.refuse_turned_keys(side, "asks for the keys' content")
 
     def prepare(self, x_BTD: Tensor, at: Place) -> tuple[Tensor, ...]:
-        """Cosines and sines of queries (B, 1, Q, D/2), and the sinusoids of keys counted backwards (B, S, D)."""
+        """Cosines and sines of queries (B, 1, Q, D), as `turn` takes them, and the sinusoids of keys counted backwards
+        (B, S, D)."""
         width, dtype = x_BTD.shape[-1], angle_dtype(x_BTD)
         queries_B1QD = sinusoids(at.queries_BQ, width, dtype)[:, None].to(x_BTD.dtype)
         keys_BSD = sinusoids(-at.keys_BS, width, dtype).to(x_BTD.dtype)
-        return queries_B1QD[..., 1::2], queries_B1QD[..., ::2], keys_BSD
+        return *by_channel(queries_B1QD[..., 1::2], queries_B1QD[..., ::2]), keys_BSD
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
-        cos_B1QC, sin_B1QC, keys_BSD = at.prepared
+        cos_B1QD, sin_B1QD, keys_BSD = at.prepared
         u_H1K, v_H1K = self.u[at.layer, :, None], self.v[at.layer, :, None]
-        asked_BHQD = turn((q_BHQK + v_H1K) @ self.weight[at.layer], cos_B1QC, sin_B1QC)
+        asked_BHQD = turn((q_BHQK + v_H1K) @ self.weight[at.layer], cos_B1QD, sin_B1QD)
         content_BH1S = u_H1K @ k_BHSK.transpose(2, 3)
         # One matrix of all heads' queries, or the keys' would be copied for each head.
         position_BNS = asked_BHQD.flatten(1, 2) @ keys_BSD.transpose(1, 2)
