@@ -45,6 +45,7 @@ class Deberta(PositionEncoding):
     def __init__(self, config: Any, side: Any) -> None:
         super().__init__(config, side)
         self.clip, width = config.deberta_clip, config.d_model
+        self.first = self.clip if side.is_causal else 0  # Of what is behind a query nobody there asks.
         self.vectors = nn.Parameter(torch.empty(2 * self.clip, width))
         self.key_weight, self.query_weight = (nn.Parameter(torch.empty(side.layers, width, width)) for _ in "kq")
         self.query_bias = nn.Parameter(torch.empty(side.layers, width))
@@ -56,14 +57,16 @@ class Deberta(PositionEncoding):
     def prepare(self, x_BTD: Tensor, at: Place) -> list[tuple[Tensor, Tensor | None]]:
         """The row of the vectors for every query and key, and its share (B, 1, Q, S)."""
         shares = between(at.distance_BQS[:, None], x_BTD.dtype)
-        return [((self.clip - distance).clamp(0, 2 * self.clip - 1), share) for distance, share in shares]
+        last = 2 * self.clip - 1 - self.first
+        return [((self.clip - self.first - distance).clamp(0, last), share) for distance, share in shares]
 
     def rotate_queries(self, q_BHQK: Tensor, at: Place) -> Tensor:
         return q_BHQK * 3**-0.5
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
-        keys_RD = self.vectors @ self.key_weight[at.layer].T
-        queries_RD = self.vectors @ self.query_weight[at.layer].T + self.query_bias[at.layer]
+        vectors_RD = self.vectors[self.first :]
+        keys_RD = vectors_RD @ self.key_weight[at.layer].T
+        queries_RD = vectors_RD @ self.query_weight[at.layer].T + self.query_bias[at.layer]
         c2p_BHQR = q_BHQK @ self.by_head(keys_RD).transpose(1, 2)
         p2c = self.p2c_of_one if q_BHQK.shape[2] == 1 else self.p2c
 

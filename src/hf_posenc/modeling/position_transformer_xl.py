@@ -61,7 +61,10 @@ class TransformerXL(PositionEncoding):
         (B, S, D)."""
         width, dtype = x_BTD.shape[-1], angle_dtype(x_BTD)
         queries_B1QD = sinusoids(at.queries_BQ, width, dtype)[:, None].to(x_BTD.dtype)
-        keys_BSD = sinusoids(-at.keys_BS, width, dtype).to(x_BTD.dtype)
+        keys_BTD = sinusoids(-at.new_keys_BT, width, dtype).to(x_BTD.dtype)
+        # Those of the source are made at each step, since no step but the first reads the source.
+        in_cache = at.memory is not None and not at.is_cross
+        keys_BSD = at.memory.keep("sinusoids", keys_BTD.expand(x_BTD.shape[0], -1, -1)) if in_cache else keys_BTD
         return *by_channel(queries_B1QD[..., 1::2], queries_B1QD[..., ::2]), keys_BSD
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
