@@ -24,6 +24,7 @@ from hf_posenc.data import (
 )
 from hf_posenc.data.files import digests
 from hf_posenc.data.flattening import flatten_lengths
+from hf_posenc.data.shared import shared_pairs, unjoined
 from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
 
 GERMAN_ENGLISH = {"source_language": "de", "target_language": "en"}
@@ -597,3 +598,24 @@ def test_the_tokenizer_learns_from_both_sides() -> None:
     both_sides = [text for pair in texts(pairs) for text in pair]
     again = PosEncTokenizer.train(both_sides, 285)
     assert tokenizer.backend_tokenizer.to_str() == again.backend_tokenizer.to_str()
+
+
+@pytest.mark.parametrize("batch", [1, 2, 100])
+def test_shared_pairs_are_those_of_two_equal_texts(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their case, the white space around them and how often they stand there; one text alone is no pair."""
+    monkeypatch.setattr("hf_posenc.data.shared.ROWS", batch)
+    held_out = dataset_of([("Ja.", "Yes."), ("Das Haus.", "A house."), ("ÖL! ", "Oil!"), ("", ""), ("Nein", "No")])
+    corpus = dataset_of([*PAIRS, ("öl!", "\toil!"), ("Ja.", "YES."), ("Ja.", "Yes."), ("No", "Nein")])
+    assert shared_pairs(corpus, held_out) == [{"de": "Ja.", "en": "Yes."}, {"de": "ÖL! ", "en": "Oil!"}]
+    backwards = corpus.select(range(len(corpus) - 1, 3, -1))
+    assert shared_pairs(backwards, held_out) == [{"de": "Ja.", "en": "Yes."}]
+    assert shared_pairs(dataset_of(PAIRS[:1]), held_out) == []
+
+
+def test_pairs_are_found_unjoined(tmp_path: Path) -> None:
+    files = {"files": write_aligned(tmp_path, PAIRS), "documents": write(tmp_path / "d", "1\n1\n2\n")}
+    single = {"files": files["files"]}
+    assert unjoined({"corpora": [files | {"min_words": 2}, single]}) == {"corpora": [single, single]}
+    for where in (files | {"min_words": 2, "first": 1}, single | {"join": 2}, single):
+        assert texts(load_pairs(unjoined(where), folder=str(tmp_path), **GERMAN_ENGLISH)) == PAIRS
+    assert unjoined(single | {"first": 2, "join": 2}) == single | {"first": 2}

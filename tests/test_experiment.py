@@ -708,9 +708,33 @@ def test_pairs_are_encoded_again_where_a_failed_preparation_had_other_files(conf
     assert len(training_pairs(experiment, experiment.systems["relative"], shared_tokenizer(experiment))) == 80
 
 
+def test_what_is_tested_on_is_not_trained_on(config: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Joined or not; unless it is allowed by name, before the run or within it."""
+    pairs = list(generate_pairs(seed=1, pairs=60, min_words=6, max_words=12))
+    new = list(generate_pairs(seed=2, pairs=6, min_words=13, max_words=24))
+    for name, of_it in (("train", pairs), ("test", [*new, *pairs[:2]]), ("new", new)):
+        (config.parent / f"{name}.tsv").write_text("".join(f"{de}\t{en}\n" for de, en in of_it), encoding="utf-8")
+    test = "data.test={clean: {files: new.tsv}, joined: {files: test.tsv, join: 2}}"
+    settings = [f"data.folder={config.parent}", "data.train={files: train.tsv}", test]
+    with pytest.raises(
+        ValueError, match=r"but of joined 2 of 8 pairs stand in the training text, such as '.*=\[joined\]"
+    ):
+        prepare(load(config, *settings))
+    assert not (config.parent / "runs").exists()
+    with pytest.raises(ValueError, match=r"data.allow_shared_pairs has no key 'joint'; the nearest one is 'joined'"):
+        prepare(load(config, *settings, "data.allow_shared_pairs=[joint]"))
+    prepare(load(config, *settings, "data.allow_shared_pairs=[joined]"))
+    assert "joined: 2 of 8 pairs stand" in caplog.text
+    prepare(load(config, *settings, "data.allow_shared_pairs=[joined, validation]"))
+    with pytest.raises(
+        ValueError, match=r"of validation 60 of 60 pairs .*; of joined 2 of 8 .*=\[validation, joined\]"
+    ):
+        prepare(load(config, "name=another", *settings, "data.validation={files: train.tsv}"))
+
+
 def test_a_run_whose_files_have_changed_is_refused(config: Path) -> None:
-    for name, lines in (("train", 60), ("test", 6)):
-        pairs = list(generate_pairs(seed=1, pairs=lines, min_words=6, max_words=12))
+    for seed, name, lines in ((1, "train", 60), (2, "test", 6)):
+        pairs = list(generate_pairs(seed=seed, pairs=lines, min_words=6, max_words=12))
         (config.parent / f"{name}.tsv").write_text("".join(f"{de}\t{en}\n" for de, en in pairs), encoding="utf-8")
     data = ["data.train={files: train.tsv}", "data.test.generated={files: [test.tsv]}"]
     arguments = [f"data.folder={config.parent}", *data]

@@ -24,6 +24,7 @@ class DataSettings:
     `concatenate`: each k adds the training pairs joined by k consecutive ones; [1] is the pairs as they are.
     `flat_lengths`: training pairs are drawn so that sources of every length are as frequent as is possible when no pair
     is taken more often than so; it is their number that stays, after joining and the length filter.
+    `allow_shared_pairs`: the test sets, or "validation", that may hold pairs of the training text.
     `licence`: that of the training data, for the model card; the Hub's name of it (cc-by-4.0) or free text.
     """
 
@@ -41,6 +42,7 @@ class DataSettings:
     min_length: int | None = None
     concatenate: list[int] = field(default_factory=lambda: [1])
     flat_lengths: int | None = None
+    allow_shared_pairs: list[str] = field(default_factory=list)
     licence: str | None = None
 
 
@@ -100,8 +102,8 @@ class System:
     split: Split | None = None
 
     def settings(self) -> dict[str, Any]:
-        """What a run directory remembers of the system; where the files lie does not change what they are."""
-        data = {key: value for key, value in asdict(self.data).items() if key != "folder"}
+        """What a run directory remembers of the system; where files lie and what they may share changes nothing."""
+        data = {key: value for key, value in asdict(self.data).items() if key not in ("folder", "allow_shared_pairs")}
         rest = {"start_from": self.start_from, "split": self.split and asdict(self.split)}
         settings = {"data": data, "model": self.model, "train": self.train, "score": asdict(self.score)}
         return settings | {key: value for key, value in rest.items() if value is not None}

@@ -29,6 +29,7 @@ from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..publish.hub import refuse_shared_repositories
 from ..training.arguments import training_arguments
 from ..whole_files import differing_key, save_whole, short_hash, write_whole
+from .held_out import refuse_shared_pairs
 from .starting import check_start, existing_tokenizer, start_digests
 
 
@@ -38,6 +39,7 @@ def prepare(experiment: Experiment) -> None:
         training_arguments(system.train, experiment.folder / system.name)
         check_same_settings(experiment, system)
     refuse_shared_repositories(experiment)
+    refuse_shared_pairs(experiment)
     tokenizer = prepared_tokenizer(experiment)
     for system in experiment.systems.values():
         tests = [test_set(experiment, system, name, tokenizer) for name in system.test_sets]
