@@ -512,12 +512,13 @@ def test_both_formats_are_whole_and_the_same_every_time(tmp_path: Path, monkeypa
     assert [path.read_bytes() for path in once] == [path.read_bytes() for path in again]
     assert once[0].read_bytes().startswith(b"\x89PNG") and b"</svg>" in once[1].read_bytes()[-20:]
 
-    def fail_half_way(figure: Figure, part: Path, **_: object) -> None:
-        Path(part).write_bytes(b"half")
+    def fail_half_way(part: Path, data: bytes) -> None:
+        with open(part, "wb") as file:
+            file.write(data[: len(data) // 2])
         raise OSError("disk full")
 
     whole = once[1].read_bytes()
-    monkeypatch.setattr(Figure, "savefig", fail_half_way)
+    monkeypatch.setattr(Path, "write_bytes", fail_half_way)
     with pytest.raises(OSError, match="disk full"):
         save_figure(Figure(), once[1])
     assert once[1].read_bytes() == whole and len(list(once[1].parent.iterdir())) == 2

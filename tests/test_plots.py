@@ -181,11 +181,12 @@ def test_saving_is_atomic_and_leaves_no_pyplot_state(tmp_path: Path, monkeypatch
     assert whole.startswith(b"\x89PNG")
     assert pyplot.get_fignums() == []
 
-    def fail_half_way(figure: Figure, part: Path, **_: object) -> None:
-        Path(part).write_bytes(b"half")
+    def fail_half_way(part: Path, data: bytes) -> None:
+        with open(part, "wb") as file:
+            file.write(data[: len(data) // 2])
         raise OSError("disk full")
 
-    monkeypatch.setattr(Figure, "savefig", fail_half_way)
+    monkeypatch.setattr(Path, "write_bytes", fail_half_way)
     with pytest.raises(OSError, match="disk full"):
         save_figure(Figure(), path)
     assert path.read_bytes() == whole
