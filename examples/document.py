@@ -1,0 +1,28 @@
+"""Translate a document of your own, each paragraph as one input, however long: what an aligned model is for.
+
+    python examples/document.py MODEL document.txt > translation.txt
+
+Paragraphs are what empty lines separate. MODEL is a folder or a name on the Hub. How long each paragraph is and what
+became of it is printed beside the translation, to the terminal.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+import hf_posenc  # noqa: F401  registers the family with the Auto classes
+
+name, document = sys.argv[1:]
+text = Path(document).read_text(encoding="utf-8").strip()
+paragraphs = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text) if paragraph.strip()]
+model = AutoModelForSeq2SeqLM.from_pretrained(name)
+tokenizer = AutoTokenizer.from_pretrained(name)
+for number, paragraph in enumerate(paragraphs, 1):
+    made = model.translations([paragraph], tokenizer)
+    [translation], [cut] = made.texts, made.truncated
+    print(translation, end="\n\n", flush=True)
+    tokens, words = len(tokenizer(paragraph).input_ids) - 1, len(paragraph.split())
+    cut_off = ", cut off: it did not come to an end" if cut else ""
+    print(f"{number}: {words} words, {tokens} tokens -> {len(translation.split())} words{cut_off}", file=sys.stderr)
