@@ -66,6 +66,13 @@ def test_a_sharded_run_is_the_run_that_is_not(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_sharded_model_is_not_asked_to_translate(tmp_path):
+    refused = Ranks(write_config(tmp_path), "refused", "train.predict_with_generate=true", before=(shard, shard))
+    assert refused.end() == [1, 1]
+    assert all("leave train.predict_with_generate out" in text for text in refused.texts())
+
+
+@pytest.mark.slow
 def test_in_bf16_too_and_the_loss_keeps_its_digits(tmp_path):
     path, half = write_config(tmp_path), ("train.bf16=true", "model.position_encoding_type=learned+relative")
     whole, sharded = (

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from sacrebleu.metrics.bleu import BLEU
 from safetensors.torch import load_file, save_file
 from test_experiment import TINY
 from torch import nn
@@ -20,7 +21,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSe
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.settings import Experiment
 from hf_posenc.data.batches import BANDS, EpochSampler, LengthGroupedSampler, TokenBudgetSampler
-from hf_posenc.experiment.preparation import prepare, shared_tokenizer, training_pairs, validation_pairs
+from hf_posenc.experiment.preparation import prepare, read_pairs, shared_tokenizer, training_pairs, validation_pairs
 from hf_posenc.experiment.system import run_system
 from hf_posenc.results.collecting import read_losses
 from hf_posenc.training.arguments import TrainingArguments, training_arguments
@@ -264,6 +265,24 @@ def test_the_perplexity_is_of_all_tokens_and_unsmoothed(tmp_path):
         nats += nn.functional.cross_entropy(logits[0], labels[0], reduction="sum").item()
         tokens += labels.numel()
     assert last["eval_perplexity"] == pytest.approx(math.exp(nats / tokens), rel=1e-4)
+
+
+def test_a_validation_set_is_translated_where_it_is_asked_for(tmp_path):
+    """Each sentence to its own limit, whatever its neighbours, and with another search if one is given."""
+    learned = ["train.max_steps=160", "train.learning_rate=0.01", "model.d_model=48", "train.tokens_per_batch=250"]
+    asked = ["train.eval_strategy=steps", "train.eval_steps=160", "train.per_device_eval_batch_size=3"]
+    settings = [*learned, *asked, "train.predict_with_generate=true"]
+    for beams, given in ((1, []), (2, ["train.generation_num_beams=2"])):
+        experiment = tiny(tmp_path, f"name=beams-{beams}", *settings, *given)
+        last = [line for line in trained(experiment) if "eval_bleu" in line][-1]
+        system, folder = experiment.systems["relative"], experiment.folder / "relative" / "model"
+        model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+        pairs = read_pairs(system, system.data.validation)["translation"]
+        translations = model.translate([pair["de"] for pair in pairs], tokenizer, num_beams=beams)
+        expected = BLEU().corpus_score(translations, [[pair["en"] for pair in pairs]]).score
+        assert expected > 0
+        assert last["eval_bleu"] == pytest.approx(expected)
+        assert model.generation_config.max_length is None
 
 
 @pytest.mark.slow

@@ -1,5 +1,5 @@
-"""What Seq2SeqTrainer lacks for training by length: token-budget batches, the validation set's own perplexity, tokens a
-second and padding in the log, and a stop where the loss is no number."""
+"""What Seq2SeqTrainer lacks for training by length: token-budget batches, the validation set's own perplexity and BLEU,
+tokens a second and padding in the log, and a stop where the loss is no number."""
 
 import json
 import math
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
+from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import (
@@ -64,11 +65,16 @@ def train(
         eval_dataset=validation,
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
         processing_class=tokenizer,
-        compute_metrics=perplexity,
+        compute_metrics=partial(validation_scores, tokenizer=tokenizer),
         callbacks=[ProgressBar(name, bar), LossLog(folder / "training.jsonl"), PushedCode(), stop, *asked_for(args)],
     )
     trainer.remove_callback(PrinterCallback)
     if trainer.is_fsdp_enabled:
+        if args.predict_with_generate:
+            raise ValueError(
+                "A model that is sharded by FSDP does not translate while it trains; leave train.predict_with_generate "
+                "out, or train without FSDP."
+            )
         shard_by_layers(model, trainer.accelerator.state.fsdp_plugin)
     checkpoint = last_whole_checkpoint(folder / "checkpoints")
     data = {"training pairs": pairs, "validation pairs": validation}
@@ -105,10 +111,20 @@ def lengths_hash(pairs: Dataset) -> str:
     return f"{len(pairs)} {short_hash(lengths(pairs, 'source').tobytes() + lengths(pairs, 'target').tobytes())}"
 
 
-def perplexity(evaluated: EvalPrediction) -> dict[str, float]:
-    """exp of the mean negative log-likelihood of a target token, </s> among them; never smoothed."""
-    nats, tokens = np.asarray(evaluated.predictions).sum(0)
-    return {"perplexity": math.exp(min(nats / tokens, 700.0))}
+def validation_scores(evaluated: EvalPrediction, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
+    """`perplexity`, exp of the mean negative log-likelihood of a target token, </s> among them, never smoothed; and, if
+    it was translated, the `bleu` of the validation set."""
+    predictions = evaluated.predictions
+    each_N2, written_NT = predictions if isinstance(predictions, tuple) else (predictions, None)
+    nats, tokens = np.asarray(each_N2).sum(0)
+    scores = {"perplexity": math.exp(min(nats / tokens, 700.0))}
+    if written_NT is not None:
+        written, references = (
+            tokenizer.batch_decode(np.where(ids_NT == -100, tokenizer.pad_token_id, ids_NT), skip_special_tokens=True)
+            for ids_NT in (written_NT, evaluated.label_ids)
+        )
+        scores["bleu"] = BLEU().corpus_score(written, [references]).score
+    return scores
 
 
 def reads_lengths(config: Any) -> bool:
@@ -119,7 +135,8 @@ def reads_lengths(config: Any) -> bool:
 class LengthTrainer(Seq2SeqTrainer):
     """Seq2SeqTrainer with the four arguments of `TrainingArguments`, and a fuller log.
 
-    An evaluation adds `eval_perplexity`, whose schedule may be reduce_lr_on_plateau's metric. A training log adds
+    An evaluation adds `eval_perplexity`, which may be reduce_lr_on_plateau's metric, and with `predict_with_generate`
+    `eval_bleu`, of greedy translations unless `generation_num_beams` says otherwise. A training log adds
     `tokens_per_second`, source and target tokens of all processes without padding, and `padding`, its share of all
     places in their batches. `lengths_known` stands beside losses and perplexities of a model that was told how long
     each target is: they compare with no other model's, nor with what it does in decoding.
@@ -200,8 +217,9 @@ class LengthTrainer(Seq2SeqTrainer):
         prediction_loss_only: bool,
         ignore_keys: Any = None,
         **kwargs: Any,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss in nats a token, and each target's nats and tokens (B, 2): never smoothed."""
+    ) -> tuple[Tensor, Tensor | tuple[Tensor, Tensor], Tensor]:
+        """The loss in nats a token, and each target's nats and tokens (B, 2): never smoothed. With
+        `predict_with_generate` beside these a translation of each source (B, T)."""
         inputs = self._prepare_inputs(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
             logits = model(**inputs).logits
@@ -209,7 +227,12 @@ class LengthTrainer(Seq2SeqTrainer):
         nats_BT = nn.functional.cross_entropy(logits.transpose(1, 2).float(), labels, reduction="none")
         each_B2 = torch.stack((nats_BT.double().sum(1), (labels != -100).sum(1)), dim=1)
         nats, tokens = each_B2.sum(0)
-        return (nats / tokens).float(), each_B2, each_B2[:, 1]
+        loss = (nats / tokens).float()
+        if not self.args.predict_with_generate:
+            return loss, each_B2, each_B2[:, 1]
+        sources = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        search = {"num_beams": self.args.generation_num_beams or 1, "max_length": self.args.generation_max_length}
+        return loss, (each_B2, self.model.generate(**sources, **search)), labels
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         """A checkpoint's model, from its gathered weights if it is sharded."""
