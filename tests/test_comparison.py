@@ -281,6 +281,14 @@ def test_loss_is_drawn_by_step_and_by_minute(results: dict[str, Any]) -> None:
     figure = loss_curves(losses, row_of)
     assert drawn(figure, 0)[:2] == [(10, 3.0), (20, 2.0)] and "training" in figure.axes[0].get_ylabel()
     losses["bad"]["eval_loss"].append([20, 9.5, 2.5])
+    assert len(figure.axes) == 2
+    scored = {name: one | {"eval_bleu": [[10, 6.0, 1.0], [20, 12.0, 4.0]]} for name, one in losses.items()}
+    figure = loss_curves(scored, row_of)
+    assert drawn(figure, 0) == [(20, 2.5)] * 4
+    assert drawn(figure, 2) == [(10, 1.0), (20, 4.0)] * 4 and drawn(figure, 3) == [(0.1, 1.0), (0.2, 4.0)] * 4
+    assert figure.axes[2].get_ylabel() == "validation BLEU"
+    del scored["bad"]["eval_bleu"]
+    assert len(loss_curves(scored, row_of).axes) == 2
 
 
 def test_beyond_the_limit_is_the_corpus_score_of_what_is_longer(results: dict[str, Any]) -> None:

@@ -54,12 +54,12 @@ def collect(experiment: Experiment) -> dict[str, Any]:
 
 
 def read_losses(path: Path) -> dict[str, Any]:
-    """[step, seconds, nats per token] of training, as label smoothing has it, and of evaluation; and whether they are
-    those of a model that was told how long each target is."""
+    """[step, seconds, nats per token] of training, as label smoothing has it, and of evaluation; [step, seconds, BLEU];
+    and whether the losses are those of a model that was told how long each target is."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     losses = {
         key: [[line["step"], line["seconds"], line[key]] for line in lines if key in line]
-        for key in ("loss", "eval_loss")
+        for key in ("loss", "eval_loss", "eval_bleu")
     }
     return losses | {"lengths_known": any(line.get("lengths_known") for line in lines)}
 
