@@ -59,15 +59,15 @@ class Attention(nn.Module):
         if at.by_distance:
             out_BQHK = attend_by_distance(q_BHQK, k_BHSK, v_BHSK, plain_q_BHQK, positions, at)
             return self.out_proj(out_BQHK.flatten(2)), None
-        attend = self.back_end(kwargs)
+        by_weights = positions.values or at.watched
+        attend = attend_by_weights if by_weights else self.back_end(kwargs)
         biases: dict[str, Any] = {}
         if positions.scores:
             bias = positions.score_bias(plain_q_BHQK, k_BHSK, at)
-            if self.config._attn_implementation == "flex_attention":  # it indexes where the others broadcast
+            # One back end indexes where the others broadcast.
+            if not by_weights and self.config._attn_implementation == "flex_attention":
                 bias = bias.expand(*plain_q_BHQK.shape[:3], k_BHSK.shape[2])
             biases["position_bias"] = bias
-        if positions.values or at.watched:
-            attend = attend_by_weights
         if positions.values:
             biases["value_bias"] = lambda p_BHQS: positions.value_bias(p_BHQS, at)
         out_BQHK, p_BHQS = attend(
@@ -140,7 +140,8 @@ def attend_by_weights(
         scores_BHQS = scores_BHQS + attention_mask
     wide = torch.promote_types(scores_BHQS.dtype, torch.float32)
     p_BHQS = nn.functional.softmax(scores_BHQS, dim=-1, dtype=wide).to(v_BHSK.dtype)
-    p_BHQS = nn.functional.dropout(p_BHQS, p=dropout, training=module.training)
+    if dropout:
+        p_BHQS = nn.functional.dropout(p_BHQS, p=dropout, training=module.training)
     out_BHQK = p_BHQS @ v_BHSK
     if value_bias is not None:
         out_BHQK = out_BHQK + value_bias(p_BHQS)
