@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer
+from transformers.modeling_outputs import Seq2SeqLMOutput
+from transformers.trainer_pt_utils import LabelSmoother
 
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.settings import Experiment
@@ -27,7 +30,7 @@ from hf_posenc.results.collecting import read_losses
 from hf_posenc.training.arguments import TrainingArguments, training_arguments
 from hf_posenc.training.callbacks import ProgressBar
 from hf_posenc.training.checkpoints import mean_weights
-from hf_posenc.training.trainer import LengthTrainer
+from hf_posenc.training.trainer import LengthTrainer, smoothed_loss
 
 # Batches of a token budget
 
@@ -251,6 +254,21 @@ def test_an_epoch_has_exactly_the_evaluations_that_were_asked_for(tmp_path, numb
 def test_more_evaluations_than_an_epoch_has_steps_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"evaluations_per_epoch=800 needs as many steps in an epoch.*there are \d+"):
         trained(tiny(tmp_path, "train.evaluations_per_epoch=800"))
+
+
+@pytest.mark.parametrize("number", [None, 23, torch.tensor(23)])
+def test_the_smoothed_loss_is_transformers_own(number):
+    """Value and gradient, padding among the labels, of a batch and of one of several that are a step together."""
+    torch.manual_seed(0)
+    labels = torch.randint(11, (3, 7)).masked_fill(torch.rand(3, 7) < 0.3, -100)
+    found = []
+    for loss in (partial(smoothed_loss, smoothing=0.2), LabelSmoother(epsilon=0.2)):
+        logits = torch.linspace(-3, 3, 3 * 7 * 11).sin().view(3, 7, 11).requires_grad_()
+        value = loss(Seq2SeqLMOutput(logits=logits), labels, num_items_in_batch=number)
+        value.backward()
+        found.append((value.detach(), logits.grad))
+    torch.testing.assert_close(*found)
+    assert (found[0][1][labels == -100] == 0).all() and found[0][0] > 0
 
 
 def test_the_perplexity_is_of_all_tokens_and_unsmoothed(tmp_path):
