@@ -285,6 +285,7 @@ def test_the_perplexity_is_of_all_tokens_and_unsmoothed(tmp_path):
     assert last["eval_perplexity"] == pytest.approx(math.exp(nats / tokens), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_validation_set_is_translated_where_it_is_asked_for(tmp_path):
     """Each sentence to its own limit, whatever its neighbours, and with another search if one is given."""
     learned = ["train.max_steps=160", "train.learning_rate=0.01", "model.d_model=48", "train.tokens_per_batch=250"]

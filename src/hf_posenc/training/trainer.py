@@ -115,7 +115,7 @@ def lengths_hash(pairs: Dataset) -> str:
 
 
 def smoothed_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None, *, smoothing: float) -> Tensor:
-    """What the Trainer's own label smoothing computes, in one pass over the logits where that has five."""
+    """What the Trainer's own label smoothing computes, with fewer passes over the logits."""
     logits_NV = outputs.logits.flatten(0, 1).float()
     nats = nn.functional.cross_entropy(logits_NV, labels.flatten(), label_smoothing=smoothing, reduction="sum")
     return nats / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch)
