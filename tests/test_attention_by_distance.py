@@ -115,6 +115,7 @@ def test_parts_are_the_whole_in_values_and_gradients(name, padding, side):
         torch.testing.assert_close(torch.autograd.grad(parts, arguments, d_out, **options), expected, **EXACT)
 
 
+@pytest.mark.slow
 @SIDES
 def test_gradients_are_those_of_finite_differences(side):
     positions, at, qkv, _, _ = whole_and_parts("relative", side, 9)
