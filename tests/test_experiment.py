@@ -240,7 +240,12 @@ def test_what_is_of_another_kind_starts_afresh(config: Path) -> None:
         ("systems.relative.data.vocab_size=500", "share data.vocab_size"),
         ("data.min_length=50", "no pair can be at least min_length=50"),
         ("data.flat_lengths=0", "absolute: data.flat_lengths` must be a whole number, at least 1, but it is 0: change"),
-        ("systems.relative.data.flat_lengths=2.5", "relative: data.flat_lengths` must be a whole number.* it is 2.5"),
+        ("systems.relative.data.flat_lengths=2.5", "relative: data.flat_lengths must be a whole number, but it is 2.5"),
+        ("train.learning_rate=fast", "systems.absolute: train.learning_rate must be a number, but it is 'fast'"),
+        ("train.max_steps=3.5", "train.max_steps must be a whole number, but it is 3.5"),
+        ("train.bf16=yes", "train.bf16 must be true or false, but it is 'yes'"),
+        ("data.max_length=true", "data.max_length must be a whole number, but it is True"),
+        ("model.d_model=big", "absolute: model: .* 'd_model' expected int, got str .value: 'big'."),
         ("jobs=0", "must be 1 or more"),
         ("max_steps", "written dotted.key=value"),
         ("systems.data.model.d_model=16", "not 'data'"),
@@ -526,10 +531,15 @@ def test_an_interrupted_run_resumes_to_the_same_parameters(config: Path, monkeyp
     assert steps[0] == steps[1]
 
 
-def test_a_run_directory_of_other_settings_is_refused(config: Path) -> None:
+def test_a_run_directory_of_other_settings_is_refused_once_something_was_made_with_them(config: Path) -> None:
     prepare(load(config))
-    with pytest.raises(ValueError, match=r"train\.max_steps was 6 and is 7"):
-        prepare(load(config, "train.max_steps=7"))
+    experiment = load(config, "train.max_steps=7")
+    prepare(experiment)
+    assert yaml.safe_load((experiment.folder / "relative" / "settings.yaml").read_text())["train"]["max_steps"] == 7
+    (experiment.folder / "relative" / "training.jsonl").touch()
+    with pytest.raises(ValueError, match=r"relative train\.max_steps was 7 and is 6"):
+        prepare(load(config))
+    prepare(experiment)
 
 
 def test_a_run_directory_that_is_older_than_a_setting_has_its_default(config: Path) -> None:
@@ -538,6 +548,7 @@ def test_a_run_directory_that_is_older_than_a_setting_has_its_default(config: Pa
     settings = yaml.safe_load(path.read_text())
     del settings["data"]["concatenate"], settings["score"]["batch_size"]
     path.write_text(yaml.safe_dump(settings))
+    (path.parent / "training.jsonl").touch()
     prepare(load(config))
     with pytest.raises(ValueError, match=r"data\.concatenate was \[1\] and is \[1, 2\]"):
         prepare(load(config, "data.concatenate=[1, 2]"))
@@ -682,6 +693,7 @@ def test_a_preparation_that_failed_binds_nothing(config: Path) -> None:
     experiment = load(config, *data, "data.vocab_size=410", "data.max_length=null")
     prepare(experiment)
     assert len(shared_tokenizer(experiment)) == 410
+    (experiment.folder / "absolute" / "training.jsonl").touch()
     file.write_text("".join(lines[:70]), encoding="utf-8")
     with pytest.raises(ValueError, match=r"files\.train\.tsv was"):
         prepare(load(config, *data, "data.vocab_size=410", "data.max_length=null"))
@@ -739,6 +751,7 @@ def test_a_run_whose_files_have_changed_is_refused(config: Path) -> None:
     data = ["data.train={files: train.tsv}", "data.test.generated={files: [test.tsv]}"]
     arguments = [f"data.folder={config.parent}", *data]
     prepare(load(config, *arguments))
+    (config.parent / "runs" / "tiny" / "absolute" / "training.jsonl").touch()
     prepare(load(config, *arguments))
     file = config.parent / "test.tsv"
     before = file.read_text(encoding="utf-8")

@@ -98,7 +98,7 @@ def test_a_row_is_bound_to_the_training_that_it_uses(config: Path) -> None:
     prepare(experiment)
     with pytest.raises(ValueError, match=r"translates with the model of absolute, but that is not trained; give the"):
         run_system(experiment, "in-sentences")
-    (experiment.folder / "absolute" / "settings.yaml").unlink()
+    (experiment.folder / "in-sentences" / "translations").mkdir()
     with pytest.raises(ValueError, match=r"in-sentences train\.max_steps was 6 and is 7; undo the change"):
         prepare(load(config, "systems.absolute.train.max_steps=7"))
     with pytest.raises(ValueError, match=r"in-sentences split\.boundaries was 'found' and is 'known'"):

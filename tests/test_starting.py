@@ -71,6 +71,7 @@ def test_settings_say_where_it_began(config: Path) -> None:
     saved = yaml.safe_load((experiment.folder / "next" / "settings.yaml").read_text(encoding="utf-8"))
     assert saved["start_from"] == "absolute"
     assert saved["model"] == TINY["model"] | {"dropout": 0.2} | ENCODINGS
+    (experiment.folder / "next" / "training.jsonl").touch()
     with pytest.raises(ValueError, match="start_from was 'absolute' and is None"):
         prepare(load(config, "systems.next.start_from=", "systems.next.model.dropout=0.2"))
 

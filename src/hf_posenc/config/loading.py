@@ -15,7 +15,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 
 from ..data.joining import positive
 from ..data.pieces import BOUNDARIES
@@ -154,6 +155,7 @@ def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
     check_name(name)
     for section, kind in (("data", DataSettings), ("score", ScoreSettings), ("train", TrainingArguments)):
         refuse_unknown(sections[section], [f.name for f in fields(kind)], f"systems.{name}: {section}")
+        refuse_other_kinds(sections[section], kind, f"systems.{name}: {section}")
     missing = [key for key in ("source_language", "target_language", "train", "test") if not sections["data"].get(key)]
     if missing:
         raise ValueError(f"systems.{name}: data needs {', '.join(missing)}; add what is missing under `data:`.")
@@ -185,6 +187,21 @@ def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
     system = System(name, row, data, score, dict(sections["model"]), dict(sections["train"]), start_from=start)
     system.model_config(vocab_size=data.vocab_size)
     return system
+
+
+# What a value is called of which a field holds nothing else, and the types that it may have.
+KINDS = {bool: ("true or false", (bool,)), int: ("a whole number", (int,)), float: ("a number", (int, float))}
+
+
+def refuse_other_kinds(given: Mapping[str, Any], kind: type, where: str) -> None:
+    """A ValueError for a value that is no number, or not true or false, where the dataclass `kind` has only such."""
+    for field in fields(kind):
+        types = {*get_args(field.type)} - {type(None)} if isinstance(field.type, UnionType) else {field.type}
+        if field.name not in given or given[field.name] is None or len(types) > 1 or not types <= KINDS.keys():
+            continue
+        called, allowed = KINDS[types.pop()]
+        if type(given[field.name]) not in allowed:
+            raise ValueError(f"{where}.{field.name} must be {called}, but it is {given[field.name]!r}.")
 
 
 def check_score(name: str, score: ScoreSettings) -> None:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
 from ..modeling.configuration_posenc import PosEncConfig
@@ -132,7 +133,10 @@ class System:
                 f"systems.{self.name}: model.model_type must be one of {', '.join(MODEL_TYPES)}, but it is "
                 f"{fields['model_type']!r}."
             )
-        return AutoConfig.for_model(vocab_size=vocab_size, **tokenizer_facts, **fields)
+        try:
+            return AutoConfig.for_model(vocab_size=vocab_size, **tokenizer_facts, **fields)
+        except StrictDataclassError as error:
+            raise ValueError(f"systems.{self.name}: model: {' '.join(str(error).split())}") from None
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,9 @@ def prepare(experiment: Experiment) -> None:
         validation = validation_pairs(experiment, system, tokenizer)
         check_start(experiment, system, tokenizer)
         check_lengths(system, [training] if validation is None else [training, validation], tests)
-    for system in experiment.systems.values():  # from here on a change of them is refused
-        if not (path := settings_path(experiment, system)).exists():
+    for system in experiment.systems.values():
+        path = settings_path(experiment, system)
+        if not (path.exists() and has_begun(path.parent)):
             write_whole(path, yaml.safe_dump(remembered(experiment, system), sort_keys=False, allow_unicode=True))
 
 
@@ -86,10 +87,15 @@ def settings_path(experiment: Experiment, system: System) -> Path:
     return experiment.folder / system.name / "settings.yaml"
 
 
+def has_begun(folder: Path) -> bool:
+    """Whether anything in the folder of a system was made with its settings, which from then on may not change."""
+    return any((folder / made).exists() for made in ("training.jsonl", "model", "translations"))
+
+
 def check_same_settings(experiment: Experiment, system: System) -> None:
-    """Refuse a run directory that other settings, or files of other content, have made."""
+    """Refuse a run directory in which other settings, or files of other content, have made something."""
     path = settings_path(experiment, system)
-    if not path.exists():
+    if not (path.exists() and has_begun(path.parent)):
         return
     saved = yaml.safe_load(path.read_text(encoding="utf-8"))
     data, score = DataSettings(**saved["data"]), ScoreSettings(**saved["score"])
@@ -119,8 +125,8 @@ def file_digests(experiment: Experiment, system: System) -> dict[str, str]:
 
 
 def prepared_tokenizer(experiment: Experiment) -> PosEncTokenizer:
-    """The vocabulary of all systems, trained or taken over once; and again where preparation had failed behind it and
-    the settings are others now."""
+    """The vocabulary of all systems, trained or taken over once; and again where nothing was made with it yet and the
+    settings are others now."""
     folder = experiment.folder / "tokenizer"
     first, *_ = experiment.systems.values()
     vocabulary = {name: getattr(first.data, name) for name in (*VOCABULARY, "source_language", "target_language")}
@@ -128,7 +134,7 @@ def prepared_tokenizer(experiment: Experiment) -> PosEncTokenizer:
     record = folder / "made_from.json"
     if record.exists():
         saved = json.loads(record.read_text(encoding="utf-8"))
-        if not any(experiment.folder.glob("*/settings.yaml")):
+        if not any(map(has_begun, experiment.folder.iterdir())):
             if saved != made_from:
                 shutil.rmtree(folder)
         elif difference := differing_key({name: saved[name] for name in vocabulary}, vocabulary):
