@@ -360,7 +360,14 @@ def test_translate_leaves_the_mode_of_the_model_alone(tokenizer):
 
 
 def test_translating_nothing_gives_nothing(tokenizer):
-    assert translator(tokenizer).translate([], tokenizer) == []
+    model = translator(tokenizer)
+    assert model.translate([], tokenizer) == []
+    assert model.translate(["", " \t", *TEXTS[:1], ""], tokenizer) == [
+        "",
+        "",
+        *model.translate(TEXTS[:1], tokenizer),
+        "",
+    ]
 
 
 class NeverEnds(LogitsProcessor):

@@ -119,11 +119,18 @@ def test_bad_calls_are_refused_before_anything_is_read(folder, tmp_path):
 
 def test_the_command_line_writes_a_file_or_prints(folder, expected, tmp_path, monkeypatch, capsys):
     for more in ([], ["--to", str(tmp_path / "out")]):
-        monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(LINES)))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(LINES).encode())))
         monkeypatch.setattr(sys, "argv", ["hf_posenc", "translate", str(folder), "--beams", "1", *more])
         __main__.main()
     printed = capsys.readouterr().out
     assert printed == (tmp_path / "out").read_text(encoding="utf-8") == "".join(f"{line}\n" for line in expected)
+
+
+def test_sentences_that_are_not_utf8_are_refused_with_their_line(folder, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("Ja.\nEin Hund läuft.\n".encode("latin1"))))
+    monkeypatch.setattr(sys, "argv", ["hf_posenc", "translate", str(folder)])
+    with pytest.raises(SystemExit, match="must be UTF-8, but in line 2 is the byte 0xe4; convert them first"):
+        __main__.main()
 
 
 def test_a_batch_has_so_many_sentences_and_no_more_tokens_than_that():
@@ -135,5 +142,5 @@ def test_a_batch_has_so_many_sentences_and_no_more_tokens_than_that():
 
     sizes = [3, 1, 100, 4, 9, 1, 5]
     made = in_batches([[0] * size for size in sizes], translated, batch_size=3, tokens_per_batch=10)
-    assert made.texts == [str(size) for size in sizes]
-    assert batches == [[100], [9], [5, 4], [3, 1, 1]]
+    assert made.texts == ["3", "", "100", "4", "9", "", "5"], "a source of </s> alone has no translation"
+    assert batches == [[100], [9], [5, 4], [3]]

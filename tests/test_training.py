@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,19 @@ def test_a_log_line_has_the_rate_the_speed_and_the_padding(tmp_path):
         assert {"learning_rate", "grad_norm", "step", "seconds"} <= line.keys()
 
 
+def test_evaluations_are_no_time_of_training(tmp_path, monkeypatch):
+    def slowly(*args: Any, **kwargs: Any) -> dict[str, float]:
+        time.sleep(1)
+        return {"perplexity": 1.0}
+
+    monkeypatch.setattr("hf_posenc.training.trainer.validation_scores", slowly)
+    *_, last = lines = trained(tiny(tmp_path, "train.evaluations_per_epoch=1"))
+    spent = [line["eval_runtime"] for line in lines if "eval_loss" in line]
+    assert len(spent) == 2
+    assert last["seconds"] < last["train_runtime"] - 2
+    assert [line["seconds"] for line in lines] == sorted(line["seconds"] for line in lines)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 3, 8])
 def test_an_epoch_has_exactly_the_evaluations_that_were_asked_for(tmp_path, number):
@@ -425,6 +439,11 @@ def test_batches_have_the_size_that_fits_and_no_other_if_the_last_is_dropped(tmp
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        (
+            {"metric_for_best_model": "blue"},
+            r"must be one of loss, perplexity, but it is 'blue'; bleu is measured with",
+        ),
+        ({"metric_for_best_model": "eval_bleu"}, r"it is 'eval_bleu'; bleu is measured with train.predict_with_gen"),
         ({"tokens_per_batch": 9, "dataloader_drop_last": True}, r"tokens_per_batch=9 .*, the longest pairs.*; leave"),
         ({"tokens_per_batch": 9, "auto_find_batch_size": True}, r"tokens_per_batch=9 .*auto_find_batch_size.*; lower"),
         ({"tokens_per_batch": 9, "train_sampling_strategy": "random"}, r"tokens_per_batch=9 .*'random'; leave one"),

@@ -20,6 +20,7 @@ ENCODING is a registered encoding or a sum such as sinusoidal+relative; --regist
 """
 
 import argparse
+import io
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -178,12 +179,22 @@ def card(options: argparse.Namespace) -> None:
 def translate(options: argparse.Namespace) -> None:
     quiet()
     task = Task(options.folder, options.beams, options.quantize)
-    lines, how = [line.rstrip("\r\n") for line in sys.stdin], {"processes": options.processes}
+    lines, how = lines_of(sys.stdin.buffer.read()), {"processes": options.processes}
     if options.to:
         translate_to_file(lines, options.to, task, progress=sys.stderr.isatty(), **how)
         return
     for translation in translate_lines(lines, task, progress=sys.stderr.isatty(), **how):
         print(translation, flush=True)
+
+
+def lines_of(given: bytes) -> list[str]:
+    try:
+        return [line.rstrip("\r\n") for line in io.StringIO(given.decode("utf-8"), newline="\n")]
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"Sentences must be UTF-8, but in line {given[: error.start].count(10) + 1} is the byte "
+            f"0x{given[error.start]:02x}; convert them first, such as by iconv -f latin1 -t utf-8."
+        ) from None
 
 
 def export(options: argparse.Namespace) -> None:

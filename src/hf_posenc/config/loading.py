@@ -190,7 +190,11 @@ def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
 
 
 # What a value is called of which a field holds nothing else, and the types that it may have.
-KINDS = {bool: ("true or false", (bool,)), int: ("a whole number", (int,)), float: ("a number", (int, float))}
+KINDS: dict[Any, tuple[str, tuple[type, ...]]] = {
+    bool: ("true or false", (bool,)),
+    int: ("a whole number", (int,)),
+    float: ("a number", (int, float)),
+}
 
 
 def refuse_other_kinds(given: Mapping[str, Any], kind: type, where: str) -> None:

@@ -36,8 +36,8 @@ def started(
         if origin is not None:
             changes, under, config = own or {}, origin.model, origin.model_config(origin.data.vocab_size)
         else:
-            refuse_own_tokenizer(sections["data"].get("tokenizer"), start)
             changes, (under, config) = sections["model"], checkpoint_model(start, sections["data"].get("folder"))
+            refuse_own_tokenizer(sections["data"].get("tokenizer"), start)
         for one in (config.model_type, changes.get("model_type", PosEncConfig.model_type)):
             refuse_other_family(one)
         changes = {field: value for field, value in changes.items() if field != "model_type"}

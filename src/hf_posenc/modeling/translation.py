@@ -91,9 +91,11 @@ def in_batches(
     bar: int = 0,
 ) -> Translations:
     """All translations, in order, of sources as token ids; those of like length are translated together, `batch_size`
-    of them, or fewer if they would have more than `tokens_per_batch` tokens, padding included."""
+    of them, or fewer if they would have more than `tokens_per_batch` tokens, padding included. Nothing is translated
+    by nothing."""
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]), reverse=True)
-    found: dict[int, tuple[str, bool]] = {}
+    order = [i for i in order if len(sources[i]) > 1]  # there is more to translate than </s>
+    found = dict.fromkeys(range(len(sources)), ("", False))
     with tqdm(
         total=len(sources), unit="sentence", desc=description, position=bar, leave=False, disable=not progress
     ) as done:
@@ -106,9 +108,10 @@ def in_batches(
 
 
 def checked_texts(texts: Iterable[str]) -> list[str]:
+    """As a list, where a sentence of blanks is empty."""
     if isinstance(texts, str):
         raise TypeError("translate takes a list of sentences, but was given one string; write translate([text], ...).")
-    return list(texts)
+    return [text if text.strip() else "" for text in texts]
 
 
 class Translation:

@@ -70,8 +70,15 @@ def repository_name(folder: Path) -> str:
 
 
 def refuse_unheard(args: TrainingArguments) -> None:
-    """A ValueError for what transformers' own batches take notice of, and those by length cannot."""
+    """A ValueError for a metric that no evaluation has, and for what transformers' own batches take notice of and those
+    by length cannot."""
     budget, strategy = args.tokens_per_batch, args.train_sampling_strategy
+    measured = ["loss", "perplexity", *(["bleu"] if args.predict_with_generate else [])]
+    if (metric := args.metric_for_best_model) and metric.removeprefix("eval_") not in measured:
+        raise ValueError(
+            f"train.metric_for_best_model must be one of {', '.join(measured)}, but it is {metric!r}; "
+            "bleu is measured with train.predict_with_generate=true."
+        )
     if budget is not None and args.dataloader_drop_last:
         raise ValueError(
             f"Under train.tokens_per_batch={budget} every batch is as full as its pairs allow but the last by length, "

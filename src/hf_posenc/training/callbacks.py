@@ -51,7 +51,8 @@ class ProgressBar(TrainerCallback):
 
 
 class LossLog(TrainerCallback):
-    """Every log entry of the Trainer as a JSON line with its step and the seconds trained so far, over resumptions."""
+    """Every log entry of the Trainer as a JSON line with its step and the seconds trained so far, over resumptions and
+    without evaluations."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -64,6 +65,7 @@ class LossLog(TrainerCallback):
             write_whole(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        self.start += (logs or {}).get("eval_runtime", 0.0)
         if state.is_world_process_zero and logs:
             line = {"step": state.global_step, "seconds": round(time.monotonic() - self.start, 2), **logs}
             with self.path.open("a", encoding="utf-8") as file:
