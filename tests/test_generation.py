@@ -12,6 +12,7 @@ from transformers.utils import logging
 
 from hf_posenc import PosEncForConditionalGeneration, PosEncTokenizer
 from hf_posenc.modeling.cache import RememberingLayer
+from hf_posenc.modeling.translation import token_ids
 
 CACHES = {
     "no cache": {"use_cache": False},
@@ -367,6 +368,16 @@ def test_translating_nothing_gives_nothing(tokenizer):
         "",
         *model.translate(TEXTS[:1], tokenizer),
         "",
+    ]
+
+
+def test_a_blank_text_has_no_tokens_whatever_a_tokenizer_adds():
+    assert token_ids([], None) == []
+    added = {"": [1, 2], "x": [1, 7, 2], " ": [1, 2]}
+    assert token_ids(["", "x", " "], lambda texts: {"input_ids": [added[text] for text in texts]}) == [
+        [],
+        [1, 7, 2],
+        [],
     ]
 
 

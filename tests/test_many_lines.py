@@ -140,7 +140,7 @@ def test_a_batch_has_so_many_sentences_and_no_more_tokens_than_that():
         batches.append([len(source) for source in sources])
         return [(str(len(source)), False) for source in sources]
 
-    sizes = [3, 1, 100, 4, 9, 1, 5]
+    sizes = [3, 0, 100, 4, 9, 0, 5]
     made = in_batches([[0] * size for size in sizes], translated, batch_size=3, tokens_per_batch=10)
-    assert made.texts == ["3", "", "100", "4", "9", "", "5"], "a source of </s> alone has no translation"
+    assert made.texts == ["3", "", "100", "4", "9", "", "5"], "a source of no tokens has an empty translation"
     assert batches == [[100], [9], [5, 4], [3]]

@@ -133,6 +133,8 @@ def test_a_marian_is_translated_into_the_family_and_trained(config: Path) -> Non
     given["data"] = TINY["data"] | {"tokenizer": str(folder)}
     config.write_text(yaml.safe_dump(given), encoding="utf-8")
     experiment = load(config)
+    with pytest.raises(ValueError, match=r"data\.tokenizer is not set, so that a new one would be trained; set data"):
+        load(config, "data.tokenizer=")
     assert experiment.systems["next"].model["encoder_ffn_dim"] == 24
     prepare(experiment)
     torch.manual_seed(0)

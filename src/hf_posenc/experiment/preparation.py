@@ -52,8 +52,10 @@ def prepare(experiment: Experiment) -> None:
         check_lengths(system, [training] if validation is None else [training, validation], tests)
     for system in experiment.systems.values():
         path = settings_path(experiment, system)
-        if not (path.exists() and has_begun(path.parent)):
-            write_whole(path, yaml.safe_dump(remembered(experiment, system), sort_keys=False, allow_unicode=True))
+        settings = yaml.safe_dump(remembered(experiment, system), sort_keys=False, allow_unicode=True)
+        # Another process may be about to begin with the same.
+        if not (has_begun(path.parent) or (path.exists() and path.read_text(encoding="utf-8") == settings)):
+            write_whole(path, settings)
 
 
 def check_lengths(system: System, encoded: list[Dataset], tests: list[Dataset]) -> None:
@@ -89,13 +91,14 @@ def settings_path(experiment: Experiment, system: System) -> Path:
 
 def has_begun(folder: Path) -> bool:
     """Whether anything in the folder of a system was made with its settings, which from then on may not change."""
-    return any((folder / made).exists() for made in ("training.jsonl", "model", "translations"))
+    made = ("training.jsonl", "model", "translations")
+    return (folder / "settings.yaml").exists() and any((folder / name).exists() for name in made)
 
 
 def check_same_settings(experiment: Experiment, system: System) -> None:
     """Refuse a run directory in which other settings, or files of other content, have made something."""
     path = settings_path(experiment, system)
-    if not (path.exists() and has_begun(path.parent)):
+    if not has_begun(path.parent):
         return
     saved = yaml.safe_load(path.read_text(encoding="utf-8"))
     data, score = DataSettings(**saved["data"]), ScoreSettings(**saved["score"])

@@ -30,6 +30,7 @@ from ..modeling.translation import (
     checked_texts,
     in_batches,
     most_tokens,
+    token_ids,
 )
 from ..modeling.version import __version__
 from ..whole_files import save_whole
@@ -321,12 +322,12 @@ class CTranslate2Translator:
         num_beams: int = 5,
         progress: bool = False,
     ) -> Translations:
-        """As a model's `translations`, with the same limits of length; of an empty text CTranslate2 makes an empty one.
+        """As a model's `translations`, with the same limits of length.
 
         Raises a ValueError for a source that is longer than the table of an encoding.
         """
         texts = checked_texts(texts)
-        sources = self.tokenizer(texts)["input_ids"] if texts else []
+        sources = token_ids(texts, self.tokenizer)
         longest = self.about["longest_source"]
         for text, source in zip(texts, sources, strict=True):
             if longest is not None and len(source) > longest:

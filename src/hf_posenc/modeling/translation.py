@@ -91,10 +91,9 @@ def in_batches(
     bar: int = 0,
 ) -> Translations:
     """All translations, in order, of sources as token ids; those of like length are translated together, `batch_size`
-    of them, or fewer if they would have more than `tokens_per_batch` tokens, padding included. Nothing is translated
-    by nothing."""
-    order = sorted(range(len(sources)), key=lambda i: len(sources[i]), reverse=True)
-    order = [i for i in order if len(sources[i]) > 1]  # there is more to translate than </s>
+    of them, or fewer if they would have more than `tokens_per_batch` tokens, padding included. A source of no tokens
+    has an empty translation."""
+    order = sorted((i for i, source in enumerate(sources) if source), key=lambda i: len(sources[i]), reverse=True)
     found = dict.fromkeys(range(len(sources)), ("", False))
     with tqdm(
         total=len(sources), unit="sentence", desc=description, position=bar, leave=False, disable=not progress
@@ -108,10 +107,16 @@ def in_batches(
 
 
 def checked_texts(texts: Iterable[str]) -> list[str]:
-    """As a list, where a sentence of blanks is empty."""
+    """As a list; a TypeError for a bare string."""
     if isinstance(texts, str):
         raise TypeError("translate takes a list of sentences, but was given one string; write translate([text], ...).")
-    return [text if text.strip() else "" for text in texts]
+    return list(texts)
+
+
+def token_ids(texts: list[str], tokenizer: Any) -> list[list[int]]:
+    """The tokens of each text, special ones included; none of a text that is blank."""
+    encoded = tokenizer(texts)["input_ids"] if texts else []
+    return [ids if text.strip() else [] for text, ids in zip(texts, encoded, strict=True)]
 
 
 class Translation:
@@ -168,16 +173,16 @@ class Translation:
 
         A translation has at most 2 x source + 50 tokens, or as many as the decoder's encoding can tell apart. Sentences
         of like length, in source tokens, share a batch: `batch_size` of them, or fewer if they would have more than
-        `tokens_per_batch` tokens, padding included. With `progress`, a bar with this `description` is drawn on line
-        `bar`. `generate` is passed on to `model.generate`. Raises a TypeError for a bare string, a
-        ValueError for a tokenizer that is not the model's.
+        `tokens_per_batch` tokens, padding included. A blank text has an empty translation. With `progress`, a bar
+        with this `description` is drawn on line `bar`. `generate` is passed on to `model.generate`. Raises a TypeError
+        for a bare string, a ValueError for a tokenizer that is not the model's.
         """
         texts = checked_texts(texts)
         check_tokenizer(self.config, tokenizer)
         was_training = self.training
         self.eval()
         made = in_batches(
-            tokenizer(texts)["input_ids"] if texts else [],
+            token_ids(texts, tokenizer),
             lambda sources: self.translate_batch(sources, tokenizer, **generate),
             batch_size=batch_size,
             tokens_per_batch=tokens_per_batch,
