@@ -29,7 +29,9 @@ def main() -> None:
     parser.add_argument("config", help="a YAML file, such as configs/quickstart.yaml")
     parser.add_argument("overrides", nargs="*", metavar="dotted.key=value", help="settings that replace the file's")
     parser.add_argument("--dry-run", action="store_true", help="print what the systems would cost, and do nothing")
-    parser.add_argument("--system", help="run this one system only, and print no table")
+    parser.add_argument(
+        "--system", help="run this one system only, of a run that has been prepared, and print no table"
+    )
     parser.add_argument("--bar", type=int, default=0, help="the line of the terminal for the progress bar")
     options = parser.parse_args()
     transformers.logging.set_verbosity_error()

@@ -75,6 +75,11 @@ def test_a_card_says_from_which_weights_the_training_went_on(tmp_path: Path) -> 
     assert "- steps: 6, from the trained weights of `models/absolute`\n" in str(model_card(tmp_path, "tiny"))
 
 
+def test_a_name_that_no_system_has_is_answered_with_those_that_there_are(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"has no system 'tny'; name one of tiny\."):
+        model_card(run_folder(tmp_path), "tny")
+
+
 def test_a_card_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     path = write_card(run_folder(tmp_path), "tiny")
     assert path == tmp_path / "tiny" / "model" / "README.md"

@@ -2,6 +2,7 @@
 
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -45,6 +46,47 @@ def test_translations_come_in_order_a_piece_at_a_time(folder, expected):
 @pytest.mark.slow
 def test_several_processes_translate_what_one_does(folder, expected):
     assert list(translate_lines(LINES * 4, Task(folder, num_beams=1), processes=2)) == expected * 4
+
+
+OWN = """
+from hf_posenc import PositionEncoding, register_position_encoding
+
+class Nearer(PositionEncoding):
+    summary = "One less for each token between."
+    shift_invariant = True
+
+    def score_bias(self, q_BHQK, k_BHSK, at):
+        return -at.distance_BQS.abs()[:, None].to(q_BHQK.dtype)
+
+register_position_encoding("nearer", Nearer)
+"""
+
+
+@pytest.mark.slow
+def test_every_process_knows_an_encoding_of_ones_own(tmp_path, tokenizer):
+    """As a user has it: the encoding is in a file, and no process but those of the command has read that."""
+    own, saved = tmp_path / "own.py", tmp_path / "model"
+    own.write_text(OWN)
+    make = f"""
+import sys, torch
+from hf_posenc import PosEncConfig, PosEncForConditionalGeneration
+sys.path.insert(0, {str(tmp_path)!r})
+import own
+sizes = dict.fromkeys(("vocab_size", "decoder_vocab_size"), {TEXTS_VOCABULARY})
+torch.manual_seed(0)
+config = PosEncConfig(position_encoding_type="nearer", d_model=16, encoder_layers=1, decoder_layers=1, **sizes)
+PosEncForConditionalGeneration(config).save_pretrained({str(saved)!r})
+"""
+    subprocess.run([sys.executable, "-c", make], check=True)
+    tokenizer.save_pretrained(saved)
+    command = [sys.executable, "-m", "hf_posenc", "translate", str(saved), "--beams", "1", "--processes", "2"]
+    given = {"input": "Ein Hund.\n\nx\n", "capture_output": True, "text": True}
+    failed = subprocess.run(command, **given)
+    assert failed.returncode == 1
+    assert "'nearer' is no registered" in failed.stderr
+    made = subprocess.run([*command, "--register", str(own), "--to", str(tmp_path / "out")], **given)
+    assert made.returncode == 0, made.stderr
+    assert len((tmp_path / "out").read_text().splitlines()) == 3
 
 
 def test_a_file_is_there_when_it_is_whole(folder, expected, tmp_path):
@@ -115,6 +157,11 @@ def test_bad_calls_are_refused_before_anything_is_read(folder, tmp_path):
         Task(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="by 1 process or more, but `processes` is 0"):
         list(translate_lines(LINES, Task(folder), processes=0))
+    (tmp_path / "mine").mkdir()
+    folder.rename(tmp_path / "mine" / "model")
+    for folder, verb in ((tmp_path, "holds"), (tmp_path / "min", "has")):
+        with pytest.raises(ValueError, match=rf"config\.json; {tmp_path} {verb} the systems mine, so name one of them"):
+            Task(folder)
 
 
 def test_the_command_line_writes_a_file_or_prints(folder, expected, tmp_path, monkeypatch, capsys):

@@ -352,8 +352,14 @@ def test_training_stops_early_where_nothing_gets_better(tmp_path):
         "train.early_stopping_patience=2", "train.evaluations_per_epoch=8", "train.learning_rate=1e-12",
         "train.load_best_model_at_end=true", "train.metric_for_best_model=perplexity", "train.greater_is_better=false",
     ]  # fmt: skip
-    evaluated = [line for line in trained(tiny(tmp_path, *early)) if "eval_loss" in line]
+    experiment = tiny(tmp_path, *early)
+    evaluated = [line for line in trained(experiment) if "eval_loss" in line]
     assert len(evaluated) == 3
+    facts = json.loads((experiment.folder / "relative" / "model" / "training.json").read_text())
+    best = min(evaluated, key=lambda line: line["eval_perplexity"])
+    assert facts["steps"] == evaluated[-1]["step"] > facts["best_step"] == best["step"]
+    card = (experiment.folder / "relative" / "model" / "README.md").read_text()
+    assert f"- steps: {facts['steps']}; the weights are those of step {best['step']}, the best by `perplexity`" in card
 
 
 def test_the_trained_model_is_the_mean_of_the_last_checkpoints(tmp_path):

@@ -16,15 +16,16 @@ encodings and attention, or print the tables of encodings and alignments.
 One sentence a line. FOLDER is a saved model: a system of a run (runs/quickstart/relative), its model folder, or any
 checkpoint of the family; to translate with, also one that `export` has written for CTranslate2. RUN is a run of
 train.py (runs/quickstart) or, for `report`, any folder with a results.json.
-ENCODING is a registered encoding or a sum such as sinusoidal+relative; --register FILE.py adds one's own.
+ENCODING is a registered encoding or a sum such as sinusoidal+relative. With --register FILE.py every command knows the
+encodings that the file registers.
 """
 
 import argparse
 import io
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
 from hf_posenc.config.loading import register_encodings
@@ -39,14 +40,18 @@ ENGINES: dict[str, Callable[..., Path]] = {"ctranslate2": to_ctranslate2, "onnx"
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m hf_posenc", description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("translate", help="translate standard input, one sentence a line")
+    # Every command may meet an encoding of one's own.
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--register", type=Path, metavar="FILE.py", help="a file that registers encodings of one's own")
+    subparsers = parser.add_subparsers(dest="command", required=True)
+    add_command = partial(subparsers.add_parser, parents=[common])
+    command = add_command("translate", help="translate standard input, one sentence a line")
     command.add_argument("folder", type=Path, help="a system of a run, or a saved model")
     command.add_argument("--beams", type=int, default=5, help="width of the beam (default 5)")
     command.add_argument("--to", type=Path, help="a file; the same call goes on with what a killed one left")
     command.add_argument("--processes", type=int, default=1, help="that translate side by side (default 1)")
     command.add_argument("--quantize", action="store_true", help="linear layers in int8, on a CPU")
-    command = commands.add_parser("export", help="write a trained model for another engine")
+    command = add_command("export", help="write a trained model for another engine")
     command.add_argument("folder", type=Path, help="a system of a run, or a saved model")
     command.add_argument(
         "--to",
@@ -56,17 +61,17 @@ def main() -> None:
         help=f"{' or '.join(ENGINES)}, and the folder to write",
     )
     command.add_argument("--quantization", help="of the weights, as CTranslate2 calls it: int8, float16, ...")
-    command = commands.add_parser("report", help="make the tables and figures of a results.json again")
+    command = add_command("report", help="make the tables and figures of a results.json again")
     command.add_argument("run", type=Path, help="a folder with results.json")
     command.add_argument("--to", type=Path, help="the folder to write to (default: the same)")
-    command = commands.add_parser("card", help="print the model card of a system of a run")
+    command = add_command("card", help="print the model card of a system of a run")
     command.add_argument("run", type=Path, help="the run's folder")
     command.add_argument("system", help="the system's name")
     command.add_argument("--repository", help="the repository that the card's examples load")
-    commands.add_parser("encodings", help="print the registered encodings as a Markdown table")
-    commands.add_parser("alignments", help="print the registered alignments as a Markdown table")
-    add_drawing(commands)
-    command = commands.add_parser("explorer", help="a page in the browser: see encodings, translate, compare")
+    add_command("encodings", help="print the registered encodings as a Markdown table")
+    add_command("alignments", help="print the registered alignments as a Markdown table")
+    add_drawing(add_command)
+    command = add_command("explorer", help="a page in the browser: see encodings, translate, compare")
     command.add_argument("run", type=Path, nargs="?", help="a run's folder (default: none, and untrained models)")
     command.add_argument("--port", type=int, help="of the page (default: the first that is free from 7860 on)")
     options, words = parser.parse_known_args()
@@ -85,21 +90,20 @@ def main() -> None:
         "translate": translate,
     }[options.command]
     try:
+        if options.register:
+            register_encodings(options.register)
         run(options)
     except (ValueError, OSError) as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from None
 
 
-def add_drawing(commands: Any) -> None:
+def add_drawing(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """The commands that draw; they need the extra "plots"."""
-    command = commands.add_parser("figures", help="draw what encodings add or do, untrained or from a checkpoint")
+    command = add_command("figures", help="draw what encodings add or do, untrained or from a checkpoint")
     command.add_argument("encodings", nargs="*", help="names or sums; and knob=value: fields of the config")
     command.add_argument("--to", type=Path, required=True, help="the folder to write to")
     command.add_argument("--checkpoint", type=Path, help="a system of a run, or a saved model: draw its encoding")
     command.add_argument("--side", choices=("encoder", "decoder"), default="encoder", help="whose (default encoder)")
-    command.add_argument(
-        "--register", type=Path, metavar="FILE.py", help="a file that registers encodings of one's own"
-    )
     for name, default, what in (
         ("positions", 20, "first positions in heat maps and curves"),
         ("many", 45000, "positions in the picture of many"),
@@ -108,7 +112,7 @@ def add_drawing(commands: Any) -> None:
     ):
         command.add_argument(f"--{name}", type=int, default=default, help=f"{what} (default {default})")
     command.add_argument("--formats", nargs="+", choices=("png", "svg"), default=["png", "svg"], help="default both")
-    command = commands.add_parser("attention", help="draw where a model looks while it translates a sentence")
+    command = add_command("attention", help="draw where a model looks while it translates a sentence")
     command.add_argument("folder", type=Path, help="a system of a run, or a saved model")
     command.add_argument("sentence")
     command.add_argument("--to", type=Path, required=True, help="the folder to write to")
@@ -121,8 +125,6 @@ def figures(options: argparse.Namespace) -> None:
     from hf_posenc.pictures.subjects import Extent
 
     quiet()
-    if options.register:
-        register_encodings(options.register)
     extent = Extent(**{name: getattr(options, name) for name in ("positions", "many", "distances", "tokens")})
     checkpoint = options.checkpoint and model_folder(options.checkpoint)
     names = [*options.encodings, *options.words]
@@ -178,7 +180,7 @@ def card(options: argparse.Namespace) -> None:
 
 def translate(options: argparse.Namespace) -> None:
     quiet()
-    task = Task(options.folder, options.beams, options.quantize)
+    task = Task(options.folder, options.beams, options.quantize, options.register)
     lines, how = lines_of(sys.stdin.buffer.read()), {"processes": options.processes}
     if options.to:
         translate_to_file(lines, options.to, task, progress=sys.stderr.isatty(), **how)

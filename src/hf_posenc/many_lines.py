@@ -19,8 +19,9 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from .config.loading import register_encodings
 from .export.ctranslate2 import CTranslate2Translator, is_ctranslate2
-from .training.checkpoints import check_weights
+from .training.checkpoints import check_weights, trained_systems
 from .whole_files import delete, differing_key, short_hash, write_whole
 
 # Lines that are sorted by length together and written together.
@@ -31,12 +32,13 @@ Translate = Callable[[list[str]], list[str]]
 
 @dataclass(frozen=True)
 class Task:
-    """What translates: a saved model, a system of a run, or a folder of CTranslate2; by which beam; and whether linear
-    layers compute in int8, which they do on a CPU."""
+    """What translates: a saved model, a system of a run, or a folder of CTranslate2; by which beam; whether linear
+    layers compute in int8, which they do on a CPU; and a file that registers encodings of one's own."""
 
     folder: Path
     num_beams: int = 5
     quantize: bool = False
+    register: Path | None = None
 
     def __post_init__(self) -> None:
         if self.quantize and is_ctranslate2(self.folder):
@@ -49,6 +51,8 @@ class Task:
 
     def translator(self, threads: int | None = None) -> Translate:
         """Loaded, to compute by so many threads (None: as many as torch takes)."""
+        if self.register:
+            register_encodings(self.register)
         if threads:
             torch.set_num_threads(threads)
         if is_ctranslate2(self.folder):
@@ -82,7 +86,8 @@ def translate_to_file(
     if target.exists():
         raise ValueError(f"The file to write must be a new one, but {target} exists; choose another or delete it.")
     unfinished, about = (target.with_name(f".{target.name}.{what}") for what in ("unfinished", "task.json"))
-    asked = {"lines": short_hash("\n".join(lines)), **asdict(task), "folder": str(task.folder.resolve())}
+    files = {name: str(path.resolve()) for name, path in vars(task).items() if isinstance(path, Path)}
+    asked = {"lines": short_hash("\n".join(lines)), **asdict(task), **files}
     if about.exists() and (found := differing_key(json.loads(about.read_text(encoding="utf-8")), asked)):
         raise ValueError(
             f"{unfinished} is what another call left, for {found}; make the same call again, or delete {about}."
@@ -169,8 +174,9 @@ def model_folder(folder: Path) -> Path:
     for candidate in (folder, folder / "model"):
         if (candidate / "config.json").is_file():
             return candidate
-    systems = sorted(path.parent.parent.name for path in folder.glob("*/model/config.json"))
-    hint = (
-        f"it holds the systems {', '.join(systems)}, so name one" if systems else "name a run's system or a saved model"
-    )
+    hint = "name a run's system or a saved model"
+    for place, run in ((f"{folder} holds", folder), (f"{folder.parent} has", folder.parent)):
+        if systems := trained_systems(run):
+            hint = f"{place} the systems {', '.join(systems)}, so name one of them"
+            break
     raise ValueError(f"There must be a saved model in FOLDER, but {folder} has no config.json; {hint}.")

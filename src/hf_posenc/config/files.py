@@ -35,10 +35,11 @@ Loader.add_implicit_resolver(
 def read_config_file(path: Path) -> dict[str, Any]:
     """A YAML file over the file that it `extends`, or over several, each over those before it."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader) or {}
+        with path.open("rb") as file:  # by which an error names it
+            content = yaml.load(file, Loader) or {}
     except FileNotFoundError:
         raise FileNotFoundError(f"A config file must exist, but there is none at {path}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except yaml.YAMLError as error:
         raise ValueError(f"A config file must be YAML in UTF-8, but {path} is not: {error}") from None
     if not isinstance(content, Mapping):
         raise ValueError(f"A config file must hold keys and values, but {path} holds {type(content).__name__}.")

@@ -24,6 +24,7 @@ from ..modeling.positions import POSITION_ENCODINGS, parts_of
 from ..modeling.references import Reference
 from ..results.tables import SCORES, length_table, markdown
 from ..training.arguments import arguments_with_defaults
+from ..training.checkpoints import trained_systems
 from ..whole_files import write_whole
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
@@ -91,6 +92,8 @@ def acting(names: list[str]) -> bool:
 
 def read_system(folder: Path) -> ScoredSystem:
     """The files of a scored system, each whole and all of one run."""
+    if not folder.is_dir() and (systems := trained_systems(folder.parent)):
+        raise ValueError(f"{folder.parent} has no system {folder.name!r}; name one of {', '.join(systems)}.")
     settings = read_whole(folder / "settings.yaml", "data", "model", "train", "score")
     if split := settings.get("split"):
         raise ValueError(

@@ -45,6 +45,11 @@ def flaw_of(checkpoint: Path) -> str | None:
     return None
 
 
+def trained_systems(run: Path) -> list[str]:
+    """The systems of a run folder that have a model."""
+    return sorted(path.parent.parent.name for path in run.glob("*/model/config.json"))
+
+
 def check_weights(folder: Path) -> None:
     """A ValueError if the weights in `folder` are missing or cut short."""
     files = sorted(folder.glob("model*.safetensors"))

@@ -53,7 +53,8 @@ def train(
     bar: int = 0,
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Train `model` from the last whole checkpoint in `folder`. Returns the trained one, which is whole in the first
-    process, and steps, seconds and the last loss. At SIGTERM a SystemExit, with everything saved.
+    process, and steps, seconds, the last loss and, if the best model was to be loaded, its step. At SIGTERM a
+    SystemExit, with everything saved.
 
     `bar` is the line of the progress bar, for systems that train side by side.
     """
@@ -89,6 +90,8 @@ def train(
         raise SystemExit(f"SIGTERM stopped {name} at step {result.global_step}; the same command goes on from there.")
     seconds = json.loads((folder / "training.jsonl").read_text(encoding="utf-8").splitlines()[-1])["seconds"]
     facts = {"steps": result.global_step, "seconds": seconds, "loss": result.training_loss}
+    if args.load_best_model_at_end:
+        facts["best_step"] = trainer.state.best_global_step
     return with_weights(model, trained_weights(trainer)), facts | {"processes": args.world_size}
 
 
