@@ -7,7 +7,8 @@ AutoModelForSeq2SeqLM and AutoTokenizer.
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from .conversion import converted
-from .export.ctranslate2 import CTranslate2Translator, to_ctranslate2
+from .export.ctranslate2 import to_ctranslate2
+from .export.ctranslate2_translator import CTranslate2Translator
 from .export.onnx import to_onnx
 from .marian import from_marian, to_marian
 from .metrics import load_length_buckets

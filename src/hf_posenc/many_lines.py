@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from .config.loading import register_encodings
-from .export.ctranslate2 import CTranslate2Translator, is_ctranslate2
+from .export.ctranslate2_translator import CTranslate2Translator, is_ctranslate2
 from .training.checkpoints import check_weights, trained_systems
 from .whole_files import delete, differing_key, short_hash, write_whole
 
