@@ -540,6 +540,8 @@ def test_a_run_directory_of_other_settings_is_refused_once_something_was_made_wi
     with pytest.raises(ValueError, match=r"relative train\.max_steps was 7 and is 6"):
         prepare(load(config))
     prepare(experiment)
+    (experiment.folder / "relative" / "settings.yaml").unlink()
+    prepare(load(config))  # of nothing that is known
 
 
 def test_a_run_directory_that_is_older_than_a_setting_has_its_default(config: Path) -> None:
