@@ -14,6 +14,7 @@ import datasets
 import transformers
 
 from hf_posenc.config.loading import load_experiment
+from hf_posenc.config.settings import Experiment
 from hf_posenc.experiment.dry_run import dry_run
 from hf_posenc.experiment.preparation import prepare
 from hf_posenc.experiment.side_by_side import run_side_by_side
@@ -22,6 +23,7 @@ from hf_posenc.publish.report import publish
 from hf_posenc.results.collecting import collect
 from hf_posenc.results.tables import text
 from hf_posenc.training.processes import join_processes, refuse_unlike_processes, running_code
+from hf_posenc.whole_files import full_disk_told
 
 
 def main() -> None:
@@ -43,28 +45,34 @@ def main() -> None:
         if options.dry_run:
             print(text(dry_run(experiment, int(os.environ.get("WORLD_SIZE", "1")))))
             return
-        settings = {name: system.settings() for name, system in experiment.systems.items()}
-        processes = join_processes(use_cpu=any(one["train"].get("use_cpu") for one in settings.values()))
-        refuse_unlike_processes({"code": running_code(), "systems": settings})
-        if options.system:
-            run_system(experiment, options.system, options.bar)
-            return
-        number = processes.num_processes
-        if processes.is_main_process:
-            kind = f"process{'es' if number > 1 else ''} on {processes.device.type}"
-            print(f"Each system trains in {number} {kind}.", flush=True)
-            prepare(experiment)
-        processes.wait_for_everyone()
-        if experiment.jobs > 1 and number == 1:
-            run_side_by_side(experiment, [sys.executable, __file__, options.config, *options.overrides])
-        else:
-            for name in experiment.systems:
-                run_system(experiment, name)
-        if processes.is_main_process:
-            print(publish(collect(experiment), experiment.tables_folder))
-            print(f"Everything is in {experiment.folder}.")
+        with full_disk_told(experiment.folder):
+            run(experiment, options)
     except (ValueError, OSError, FloatingPointError) as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from None
+
+
+def run(experiment: Experiment, options: argparse.Namespace) -> None:
+    """Prepare, train, score and compare, in as many processes as were launched."""
+    settings = {name: system.settings() for name, system in experiment.systems.items()}
+    processes = join_processes(use_cpu=any(one["train"].get("use_cpu") for one in settings.values()))
+    refuse_unlike_processes({"code": running_code(), "systems": settings})
+    if options.system:
+        run_system(experiment, options.system, options.bar)
+        return
+    number = processes.num_processes
+    if processes.is_main_process:
+        kind = f"process{'es' if number > 1 else ''} on {processes.device.type}"
+        print(f"Each system trains in {number} {kind}.", flush=True)
+        prepare(experiment)
+    processes.wait_for_everyone()
+    if experiment.jobs > 1 and number == 1:
+        run_side_by_side(experiment, [sys.executable, __file__, options.config, *options.overrides])
+    else:
+        for name in experiment.systems:
+            run_system(experiment, name)
+    if processes.is_main_process:
+        print(publish(collect(experiment), experiment.tables_folder))
+        print(f"Everything is in {experiment.folder}.")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,15 @@
 """What is saved is whole or not there, whenever the power goes."""
 
+import errno
+import os
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from safetensors import SafetensorError
 
-from hf_posenc.whole_files import save_whole, write_whole
+from hf_posenc.whole_files import full_disk_told, save_whole, write_whole
 
 
 def write_file(path: Path) -> None:
@@ -57,3 +62,24 @@ def test_an_old_file_stays_until_the_new_one_is_whole(tmp_path):
     assert path.read_text(encoding="utf-8") == "old"
     save_whole(path, look)
     assert path.read_text(encoding="utf-8") == "new"
+
+
+@pytest.mark.parametrize(
+    ("error", "free"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 2**40),
+        (SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"), 2**40),
+        (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"), 0),
+    ],
+    ids=["ours", "safetensors", "torch"],
+)
+def test_a_full_disk_is_told_whatever_writes_to_it(tmp_path, monkeypatch, error, free):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free if path == tmp_path else None))
+    said = rf"A disk is full, likely that of {tmp_path} \(.*\); free some space and"
+    with pytest.raises(OSError, match=said), full_disk_told(tmp_path / "not yet" / "there"):
+        raise error
+
+
+def test_other_errors_are_as_they_were(tmp_path):
+    with pytest.raises(RuntimeError, match=r"^unexpected pos$"), full_disk_told(tmp_path):
+        raise RuntimeError("unexpected pos")

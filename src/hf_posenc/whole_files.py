@@ -1,11 +1,15 @@
 """Saved things: there whole or not at all, and told apart by a short hash or by the first key that differs."""
 
+import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+ALMOST_NOTHING = 2**16  # bytes
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -34,6 +38,22 @@ def delete(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+@contextmanager
+def full_disk_told(folder: Path) -> Iterator[None]:
+    """An OSError with the remedy for whatever fails in writing to a full disk: safetensors and torch raise errors of
+    their own, and torch's does not say why."""
+    try:
+        yield
+    except Exception as error:
+        there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+        if os.strerror(errno.ENOSPC) not in str(error) and shutil.disk_usage(there).free > ALMOST_NOTHING:
+            raise
+        raise OSError(
+            f"A disk is full, likely that of {there} ({error}); free some space and give the same command again, which "
+            "goes on from the last whole checkpoint."
+        ) from error
 
 
 def short_hash(content: str | bytes) -> str:
