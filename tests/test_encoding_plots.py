@@ -14,6 +14,7 @@ import pytest
 import torch
 from conftest import REGISTERED, SUMS, tiny_config, tiny_model, translator
 from matplotlib import pyplot
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -541,6 +542,24 @@ def test_untrained_figures_leave_chance_as_it_was() -> None:
     assert tiny_model("gru") is not None
 
 
+def shaded(axes: Axes) -> list[tuple[float, float]]:
+    """From where to where."""
+    (shade,) = [one for one in axes.collections if one.get_label() == "not seen"]
+    return sorted((path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in shade.get_paths())
+
+
+def test_vectors_that_a_window_hides_are_shaded() -> None:
+    knobs = {"window_size": 2, "relative_clip": 3, "d_model": 16, "encoder_layers": 2}
+    figure = dict(figures(new_subjects("relative+window", knobs, "encoder", EXTENT)))["relative+window-vectors"]
+    reach = EXTENT.distances + 0.5
+    panels = [axes for axes in figure.axes if axes.get_xlabel() or axes.get_title()]
+    assert [shaded(axes) for axes in panels] == [[(-reach, -2.5), (2.5, reach)]] * len(panels)
+    assert len(panels) >= 3
+    assert not [
+        one for axes in drawn("relative")["vectors"].axes for one in axes.collections if one.get_label() == "not seen"
+    ]
+
+
 def test_what_a_score_hides_is_shaded_and_leaves_the_axis_to_what_is_seen() -> None:
     distances, scores = np.arange(-4, 5), np.full((1, 3, 2, 9), HIDDEN)
     scores[..., 2:7] = np.linspace(-1, 1, 5)
@@ -549,8 +568,6 @@ def test_what_a_score_hides_is_shaded_and_leaves_the_axis_to_what_is_seen() -> N
     assert -1.5 < low < -1 and 1 < high < 1.5
     (line,) = [line for line in axes.lines if line.get_label() == "every head"]
     assert np.isnan(line.get_ydata()).tolist() == [True] * 2 + [False] * 5 + [True] * 2
-    (shade,) = [one for one in axes.collections if one.get_label() == "not seen"]
-    covered = sorted({x for path in shade.get_paths() for x in path.vertices[:, 0]})
-    assert covered[0] == -4 and covered[-1] == 4 and not [x for x in covered if -3 < x < 3]
+    assert shaded(axes) == [(-4.5, -2.5), (2.5, 4.5)]
     (plain,) = score_figure(np.zeros((1, 3, 2, 9)), distances, title="all").axes
     assert not [one for one in plain.collections if one.get_label() == "not seen"]

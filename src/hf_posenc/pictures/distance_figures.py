@@ -62,9 +62,8 @@ def draw_scores(axes: Axes, scores_NHS: np.ndarray, distances: np.ndarray) -> No
     same_queries, same_heads = alike(scores_NHS), alike(scores_NHS.swapaxes(0, 1))
     hidden_NHS = scores_NHS < HIDDEN / 2
     if hidden_NHS.any():
-        scores_NHS, nowhere = np.where(hidden_NHS, np.nan, scores_NHS), hidden_NHS.all((0, 1))
-        shade: dict[str, Any] = {"color": "#e4e4e4", "linewidth": 0, "transform": axes.get_xaxis_transform()}
-        axes.fill_between(distances, 0, 1, where=nowhere, label="not seen", **shade)
+        scores_NHS = np.where(hidden_NHS, np.nan, scores_NHS)
+        shade(axes, distances, np.all(hidden_NHS, (0, 1)), zorder=1)
     if same_heads and not same_queries:
         mean_S, spread_S = scores_NHS[:, 0].mean(0), scores_NHS[:, 0].std(0)
         band = f"mean and deviation of {len(scores_NHS)}"
@@ -81,6 +80,14 @@ def draw_scores(axes: Axes, scores_NHS: np.ndarray, distances: np.ndarray) -> No
         axes.plot(distances, scores_S, color=COLOURS[turn % len(COLOURS)], linestyle=style, linewidth=1.2, label=name)
     axes.axvline(0, color=LIMIT_COLOUR, linewidth=0.6, zorder=0.5)
     plain(axes)
+
+
+def shade(axes: Axes, distances: np.ndarray, hidden_S: Any, zorder: float) -> None:
+    """Shade the distances at which no key is seen."""
+    if hidden_S.any():
+        both_sides = (distances[:, None] + [-0.5, 0.5]).ravel()
+        where: dict[str, Any] = {"where": hidden_S.repeat(2), "transform": axes.get_xaxis_transform()}
+        axes.fill_between(both_sides, 0, 1, label="not seen", color="#e4e4e4", linewidth=0, zorder=zorder, **where)
 
 
 def turning_figure(
@@ -113,11 +120,13 @@ def turning_figure(
     return titled(figure, title)
 
 
-def vector_figure(tables_LHSK: dict[str, np.ndarray], distances: np.ndarray, *, title: str) -> Figure:
+def vector_figure(
+    tables_LHSK: dict[str, np.ndarray], distances: np.ndarray, hidden_S: np.ndarray, *, title: str
+) -> Figure:
     """The vectors of each distance, a row for each layer: a heat map for each table, and the vectors' lengths.
 
     `tables_LHSK["keys"]` are what is as good as added to keys, `["values"]` to values. The heat map is of the first
-    head, and the lengths are of every head, one line if they are alike.
+    head, and the lengths are of every head, one line if they are alike. Distances at which no key is seen are shaded.
     """
     layers = max(map(len, tables_LHSK.values()))
     figure = Figure(figsize=(WIDTH_INCHES, 1.3 + 1.35 * layers), layout="constrained")
@@ -136,8 +145,10 @@ def vector_figure(tables_LHSK: dict[str, np.ndarray], distances: np.ndarray, *, 
         axes.set_ylim(0, 1.1 * max(one.dataLim.y1 for one in grid[:, -1]))
     for axes in grid[-1]:
         axes.set_xlabel(DISTANCE, fontsize=FONT_SIZE + 1)
+    for axes in grid.flat:
+        shade(axes, distances, hidden_S, zorder=3)
     colour_bar(figure, image, list(grid[:, :-1].flat), "")
-    legend(figure, grid[0, -1].lines)
+    legend(figure, [*grid[0, -1].lines, *grid[0, -1].collections])
     return titled(figure, title)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from ..modeling.position import HIDDEN
 from .distance_figures import alike, influence_figure, score_figure, turning_figure, vector_figure
 from .encoding_values import added_vectors, biases, influence, key_vectors, normal, turned_products, value_vectors
 from .encoding_values import wavelengths as wavelengths_of
@@ -238,7 +239,11 @@ def of_tables(subject: Subject) -> Drawings:
         "The vector of each distance, channel by channel, and its length on the right. Look for the distances from "
         "which the columns repeat: there the encoding tells only before from after. Untrained, the vectors are chance."
     )
-    draw = partial(vector_figure, tables, subject.distances, title=title)
+    hidden_S = np.zeros(len(subject.distances), dtype=bool)
+    if "score_bias" in subject.answers:
+        one_1HK = normal(1, subject.heads, subject.head_width)
+        hidden_S = biases(subject.positions, one_1HK, subject.distances, 0)[0, 0] < HIDDEN / 2
+    draw = partial(vector_figure, tables, subject.distances, hidden_S, title=title)
     return {"vectors": Drawing("Vectors", look_for, draw)} if tables else {}
 
 
