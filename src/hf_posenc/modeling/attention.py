@@ -8,7 +8,6 @@ The shape letters are those of position.py.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -49,7 +48,7 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """The attended tokens (B, T, D) and, where they were computed, the attention weights (B, H, Q, S)."""
         if positions.act_in_attention:
-            at = replace(at, layer=self.layer_idx, inputs_BTD=x_BTD)
+            at = at.but(layer=self.layer_idx, inputs_BTD=x_BTD)
         plain_q_BHQK = self.heads(self.q_proj(x_BTD))
         k_BHSK, v_BHSK = self.keys_and_values(x_BTD, memory_BSD, positions, at, past_key_values)
         if at.slots_BN is not None:

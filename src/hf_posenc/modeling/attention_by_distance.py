@@ -18,7 +18,7 @@ the length, N the number of blocks, C the queries of a block, W the keys that th
 """
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -189,15 +189,15 @@ class Parts:
         self.mask_B1NCW = self.hiding(is_near_B1NCW, torch.promote_types(like_BHLK.dtype, torch.float32))
         self.mask_B1L = None if at.tokens_BT is None else self.hiding(is_key_B1L, like_BHLK.dtype)
         # Distances are the same in every block, and so are positions that count from its first query.
-        at = replace(at, tokens_BT=None, mask=None, inputs_BTD=None, by_distance=False)
+        at = at.but(tokens_BT=None, mask=None, inputs_BTD=None, by_distance=False)
 
         like_B1D = like_BHLK[:, :, :1].transpose(1, 2).flatten(2)
 
         def place(queries_Q: Tensor, keys_S: Tensor) -> Place:
-            here = replace(at, queries_BQ=queries_Q[None], keys_BS=keys_S[None])
+            here = at.but(queries_BQ=queries_Q[None], keys_BS=keys_S[None])
             asked = [e.prepare is not None and e.clip_distance is not None for e in positions]
             made = [e("prepare", like_B1D, here) if ask else None for e, ask in zip(positions, asked, strict=True)]
-            return replace(here, prepared=made)
+            return here.but(prepared=made)
 
         self.at_near = place(queries_C.repeat(self.num_blocks), keys_W)
         self.at_far = {tail: place(queries_C[:1], queries_C[:1] + tail.distance) for tail in self.tails}

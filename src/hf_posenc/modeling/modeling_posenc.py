@@ -5,7 +5,6 @@ It is that of Vaswani et al. (references.py); parameter names are BART's, the sh
 top to bottom: layers, stacks, the model, the model with an output projection.
 """
 
-from dataclasses import replace
 from typing import Any, Unpack
 
 from torch import Tensor, nn
@@ -177,13 +176,13 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
         at = Place(position_ids, position_ids, tokens_BT, mask, start, self.side.is_causal, all_keys=all_keys)
         if self.training and self.positions.answered("training_positions"):
             pos_BT = self.positions.training_positions(position_ids.expand(x_BTD.shape[0], -1), at)
-            at = replace(at, queries_BQ=pos_BT, keys_BS=pos_BT)
+            at = at.but(queries_BQ=pos_BT, keys_BS=pos_BT)
         if memory is not None:
             keys_BS = memory.keep("positions", at.queries_BQ.expand(x_BTD.shape[0], -1))
-            at = replace(at, keys_BS=keys_BS, memory=memory)
+            at = at.but(keys_BS=keys_BS, memory=memory)
         drops = self.training and self.config.attention_dropout
         if memory is None and back_end == "sdpa" and not (at.all_keys or drops):
-            at = replace(at, by_distance=goes_by_distance(self.positions, at))
+            at = at.but(by_distance=goes_by_distance(self.positions, at))
         x_BTD = self.positions.embed(x_BTD, at)
         return x_BTD, self.positions.prepare(x_BTD, at, near_keys(at, self.positions.hidden_from))
 
@@ -284,7 +283,7 @@ class PosEncDecoder(PosEncStack):
             position_ids = positions_of(attention_mask, x_BTD.shape[1], start, x_BTD.device)
         x_BTD, at = self.place(x_BTD, attention_mask, position_ids, memory, start, **kwargs)
         given = {"mask": encoder_attention_mask, "source_ids": encoder_position_ids, "places_BT": cross_position_ids}
-        cross_at = replace(at, queries_BQ=position_ids, tokens_BT=tokens_of(at.tokens_BT, input_ids, self.config))
+        cross_at = at.but(queries_BQ=position_ids, tokens_BT=tokens_of(at.tokens_BT, input_ids, self.config))
         cross_at = self.cross_place(x_BTD, cross_at, encoder_hidden_states, past_key_values, **given)
         attention_mask = None if at.by_distance else create_causal_mask(self.config, x_BTD, attention_mask, cache)
         encoder_attention_mask = create_bidirectional_mask(
@@ -329,14 +328,14 @@ class PosEncDecoder(PosEncStack):
         `at` is the decoder's own place; given places, `places_BT`, stand for the alignment's.
         """
         memory = at.memory and at.memory.of("cross")
-        at = replace(at, is_cross=True, is_causal=False, by_distance=False, slots_BN=None, prepared=None, memory=memory)
+        at = at.but(is_cross=True, is_causal=False, by_distance=False, slots_BN=None, prepared=None, memory=memory)
         if not self.cross_positions.act_in_attention:
             refuse_places(places_BT)
             return at
-        at = replace(at, keys_BS=source_positions(source_ids, mask, memory_BSD, past_key_values), mask=mask)
+        at = at.but(keys_BS=source_positions(source_ids, mask, memory_BSD, past_key_values), mask=mask)
         places_BT = places_of(self.alignment, x_BTD, memory_BSD, at, given_BT=places_BT)
         watched = self.alignment.follow is not None and at.memory is not None
-        at = replace(at, queries_BQ=places_BT, watched=watched)
+        at = at.but(queries_BQ=places_BT, watched=watched)
         return self.cross_positions.prepare(x_BTD, at, near_keys(at, self.cross_positions.hidden_from))
 
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a window leaves of the keys in a cache, so that a step of decoding costs the same however long the text is."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -28,4 +26,4 @@ def near_keys(at: Place, clip: int | None) -> Place:
     if 2 * width > num_keys:
         return at
     slots_BN = first_B.clamp(max=num_keys - width)[:, None] + torch.arange(width, device=first_B.device)
-    return replace(at, keys_BS=at.keys_BS.expand(slots_BN.shape[0], -1).gather(1, slots_BN), slots_BN=slots_BN)
+    return at.but(keys_BS=at.keys_BS.expand(slots_BN.shape[0], -1).gather(1, slots_BN), slots_BN=slots_BN)

@@ -84,6 +84,15 @@ class Place:
     prepared: Any = None
     watched: bool = False
 
+    def but(self, **changes: Any) -> "Place":
+        """The same but for what is named. `dataclasses.replace`, which torch can compile, takes as long as two of its
+        calls, and a step of decoding has thirty of them."""
+        if torch.compiler.is_compiling():
+            return replace(self, **changes)
+        made = object.__new__(Place)
+        vars(made).update(vars(self) | changes)
+        return made
+
     @property
     def new_keys_BT(self) -> Tensor:
         """Positions of the keys that are not cached yet: the new tokens' own, in cross-attention the whole source's."""
@@ -111,7 +120,7 @@ class Place:
     def to(self, device: Any, **options: Any) -> "Place":
         """The same on another device, where accelerate spreads a model over several."""
         held = {name: value for name, value in vars(self).items() if name != "memory"}
-        return replace(self, **tree_map_only(Tensor, lambda tensor: tensor.to(device, **options), held))
+        return self.but(**tree_map_only(Tensor, lambda tensor: tensor.to(device, **options), held))
 
 
 @dataclass(frozen=True)
@@ -229,7 +238,7 @@ class PositionEncodings(nn.ModuleList):
         asked = []
         for number, encoding in self.answering[hook]:
             memory = at.memory.of(type(encoding).__name__, at.layer) if at.memory and encoding.has_state else None
-            asked.append((encoding, replace(at, prepared=at.prepared and at.prepared[number], memory=memory)))
+            asked.append((encoding, at.but(prepared=at.prepared and at.prepared[number], memory=memory)))
         return asked
 
     @property
@@ -268,7 +277,7 @@ class PositionEncodings(nn.ModuleList):
                 return None
             return encoding("prepare", x_BTD, near if goes_by_distance else at)
 
-        return replace(near, prepared=[prepared(encoding) for encoding in self])
+        return near.but(prepared=[prepared(encoding) for encoding in self])
 
     def embed(self, x_BTD: Tensor, at: Place) -> Tensor:
         for encoding, place in self.ask("embed", at):
