@@ -294,7 +294,8 @@ def test_it_follows_the_centre_of_the_attention_as_the_loops_of_its_formula_say(
     weights = [torch.rand(2, 3, 4, 6, dtype=torch.float64).softmax(-1) ** 3 for _ in range(2)]
     weights = [p / p.sum(-1, keepdim=True) for p in weights]
     places, memory = torch.rand(2, 4, dtype=torch.float64) * 5, Kept()
-    alignment = length_ratio(length_ratio_step=0.9, length_ratio_gain=0.3)
+    alignment = length_ratio(length_ratio_step=0.9, length_ratio_gain=0.5, length_ratio_least=0.7)
+    least = 0
     alignment("follow", weights, Place(places, torch.arange(6)[None], memory=memory, is_cross=True))
     for b in range(2):
         for t in range(4):
@@ -304,7 +305,24 @@ def test_it_follows_the_centre_of_the_attention_as_the_loops_of_its_formula_say(
                 variance = sum(float(p[j]) * (j - mean) ** 2 for j in range(6))
                 above, below = above + mean / (variance + 0.25), below + 1 / (variance + 0.25)
             g = float(places[b, t])
-            assert float(memory.new[b, t, 0]) == pytest.approx(g + 0.9 + 0.3 * (above / below - g), abs=1e-12)
+            on = 0.9 + 0.5 * (above / below - g)
+            least += on < 0.63
+            assert float(memory.new[b, t, 0]) == pytest.approx(g + max(on, 0.63), abs=1e-12)
+    assert 0 < least < 8
+
+
+def test_a_decoder_that_looks_behind_its_place_passes_on_to_the_end_of_the_source():
+    """Without a least step it would stand still six tokens before the place, and say the same again and again."""
+    keys_BS, looks_at = torch.arange(40)[None].double(), 3
+    alignment, memory = length_ratio(length_ratio_gain=0.15, length_ratio_least=0.2), Kept()
+    places = [torch.zeros(1, 1, dtype=torch.float64)]
+    for _ in range(60):
+        weights = nn.functional.one_hot(torch.tensor(looks_at), 40).double().expand(1, 1, 1, 40)
+        alignment("follow", [weights], Place(places[-1], keys_BS, memory=memory, is_cross=True))
+        places.append(memory.new[..., 0])
+    steps = torch.cat(places).diff(dim=0)
+    assert steps.min() == pytest.approx(0.2) and float(places[-1]) > 15
+    assert 3 + 1 / 0.15 < 10 < float(places[30]), "where it would stand"
 
 
 def test_the_step_is_measured_on_the_training_data():

@@ -179,8 +179,8 @@ def test_the_centre_is_that_of_the_weights_of_one_pass():
 def test_places_follow_the_centre_as_the_alignment_says():
     for (source, _), one in zip(LENGTHS, decoded(aligned()), strict=True):
         assert one.place[0] == 0
-        on = one.place[:-1] + 0.7 + 0.3 * (one.centre - one.place)[:-1]
-        assert one.place[1:] == pytest.approx(on.clip(0, source), abs=1e-6)
+        on = (0.7 + 0.3 * (one.centre - one.place)[:-1]).clip(min=0.2 * 0.7)
+        assert one.place[1:] == pytest.approx((one.place[:-1] + on).clip(0, source), abs=1e-6)
     for one in decoded(model_of("relative", cross_position_encoding_type="rotary")):
         assert one.place.tolist() == list(range(len(one.place)))
     assert all(one.place is None for one in decoded(model_of("rnn_nmt")))

@@ -9,7 +9,10 @@ by noise, so that heads learn to find their word by what it says, near a place t
 Decoding knows no T. The place goes on by the corpus's mean step r and is drawn to c_t, the centre of the attention that
 the step has paid, over all layers and heads (attention_centre in alignment.py):
 
-    g_0 = 0,    g_(t+1) = g_t + r + a (c_t - g_t)
+    g_0 = 0,    g_(t+1) = g_t + max(r + a (c_t - g_t), l r)
+
+The maximum is there for a decoder that looks r / a tokens behind its place: it would stand still, and say the same
+again at every step. With a least step, l r, it passes on, and every source comes to its end.
 
 Places never leave the source.
 
@@ -37,12 +40,18 @@ class LengthRatio(Alignment):
     knobs = (
         Knob("length_ratio_step", 1.0, "source tokens for a target token, above 0", lambda value: value > 0),
         Knob("length_ratio_gain", 0.15, "a share of the way, 0 to 1", lambda value: 0 <= value <= 1),
+        Knob(
+            "length_ratio_least",
+            0.2,
+            "a share of the step, below 1; -100 for none",
+            lambda value: value < 1,
+        ),
         Knob("length_ratio_offset", 3.0, "a number of source tokens, 0 or more", lambda value: value >= 0),
         Knob("length_ratio_jitter", 1.0, "a number of source tokens, 0 or more", lambda value: value >= 0),
     )
     formula = """
         a whole target: g_t = t (S - 1) / (T - 1), in training + U(-offset, offset) + N(0, jitter^2)
-        decoding: g_(t+1) = g_t + step + gain (c_t - g_t), g_0 = 0, c_t the centre of the cross-attention
+        decoding: g_(t+1) = g_t + max(step + gain (c_t - g_t), least step), g_0 = 0, c_t the attention's centre
     """
     references = (
         Reference(
@@ -86,6 +95,8 @@ class LengthRatio(Alignment):
 
     def follow(self, weights: list[Tensor], at: Place) -> None:
         centre_BQ = attention_centre(weights, at.keys_BS).to(at.queries_BQ.dtype)
-        on_BQ = self.config.length_ratio_step + self.config.length_ratio_gain * (centre_BQ - at.queries_BQ)
+        step = self.config.length_ratio_step
+        on_BQ = step + self.config.length_ratio_gain * (centre_BQ - at.queries_BQ)
+        on_BQ = on_BQ.clamp(min=self.config.length_ratio_least * step)
         on_BQ = on_BQ if at.tokens_BT is None else on_BQ * at.tokens_BT  # padding is no step
         at.memory.keep("place", (at.queries_BQ + on_BQ)[..., None])
