@@ -29,13 +29,15 @@ from hf_posenc.whole_files import full_disk_told
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", help="a YAML file, such as configs/quickstart.yaml")
-    parser.add_argument("overrides", nargs="*", metavar="dotted.key=value", help="settings that replace the file's")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="dotted.key=value", help="settings for the file's: seeds=[1,2], output=FOLDER"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print what the systems would cost, and do nothing")
     parser.add_argument(
         "--system", help="run this one system only, of a run that has been prepared, and print no table"
     )
-    parser.add_argument("--bar", type=int, default=0, help="the line of the terminal for the progress bar")
-    options = parser.parse_args()
+    parser.add_argument("--bar", type=int, default=0, help=argparse.SUPPRESS)  # of a system side by side
+    options = parser.parse_intermixed_args()
     transformers.logging.set_verbosity_error()
     datasets.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

@@ -475,6 +475,16 @@ GIVEN = [
 def test_given_places_that_do_not_fit_are_refused(places, message, source, target):
     with pytest.raises(ValueError, match=message):
         aligned_model()(input_ids=source, decoder_input_ids=target, cross_position_ids=places)
+    with pytest.raises(ValueError, match=message):
+        aligned_model()(input_ids=source, decoder_input_ids=target, cross_position_ids=places, use_cache=False)
+
+
+def test_given_places_need_neither_mask_nor_cache(source, target):
+    model, places = aligned_model(), torch.rand(3, 9).double() * 5
+    given = {"input_ids": source, "decoder_input_ids": target, "cross_position_ids": places}
+    masked = model(**given, attention_mask=torch.ones_like(source), use_cache=False).logits
+    for use_cache in (True, False):
+        torch.testing.assert_close(model(**given, use_cache=use_cache).logits, masked, **EXACT)
 
 
 def test_given_places_that_nobody_reads_are_refused(source, target):

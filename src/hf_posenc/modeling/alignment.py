@@ -112,7 +112,7 @@ def places_of(alignment: Alignment, x_BTD: Tensor, memory_BSD: Tensor, at: Place
     """The places of the new tokens (B or 1, T): the given ones, if they fit, or else the alignment's."""
     num_new = x_BTD.shape[1]
     if given_BT is not None:
-        check_places(given_BT, num_new, at)
+        check_places(given_BT, num_new, len(memory_BSD), at)
         return given_BT
     if alignment.follow is not None and at.memory is not None and num_new > 1:
         raise ValueError(
@@ -122,9 +122,8 @@ def places_of(alignment: Alignment, x_BTD: Tensor, memory_BSD: Tensor, at: Place
     return alignment("places", x_BTD, memory_BSD, at)
 
 
-def check_places(places_BT: Tensor, num_tokens: int, at: Place) -> None:
+def check_places(places_BT: Tensor, num_tokens: int, batch: int, at: Place) -> None:
     """A ValueError for given places that are not those of so many target tokens in that source."""
-    batch = at.keys_BS.shape[0]
     if places_BT.ndim != 2 or places_BT.shape[0] not in (1, batch) or places_BT.shape[1] != num_tokens:
         raise ValueError(
             "cross_position_ids has a place in the source for each target token, but it is of shape "
