@@ -2,10 +2,11 @@
 
     python examples/document.py MODEL document.txt > translation.txt
 
-Paragraphs are what empty lines separate. MODEL is a folder or a name on the Hub. How long each paragraph is and what
-became of it is printed beside the translation, to the terminal.
+Paragraphs are what empty lines separate. MODEL is a system of a run, a saved model, or a name on the Hub. How long each
+paragraph is and what became of it is printed beside the translation, to the terminal.
 """
 
+import argparse
 import re
 import sys
 from pathlib import Path
@@ -14,9 +15,14 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_posenc  # noqa: F401  registers the family with the Auto classes
 
-name, document = sys.argv[1:]
-text = Path(document).read_text(encoding="utf-8").strip()
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("model")
+parser.add_argument("document", type=Path)
+options = parser.parse_args()
+text = options.document.read_text(encoding="utf-8").strip()
 paragraphs = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text) if paragraph.strip()]
+saved = Path(options.model, "model")  # of a system of a run
+name = str(saved) if saved.is_dir() else options.model
 model = AutoModelForSeq2SeqLM.from_pretrained(name)
 tokenizer = AutoTokenizer.from_pretrained(name)
 for number, paragraph in enumerate(paragraphs, 1):

@@ -242,6 +242,8 @@ def test_what_is_of_another_kind_starts_afresh(config: Path) -> None:
         ("data.flat_lengths=0", "absolute: data.flat_lengths` must be a whole number, at least 1, but it is 0: change"),
         ("systems.relative.data.flat_lengths=2.5", "relative: data.flat_lengths must be a whole number, but it is 2.5"),
         ("train.learning_rate=fast", "systems.absolute: train.learning_rate must be a number, but it is 'fast'"),
+        ("data.concatenate=2", "data.concatenate must be a list of whole numbers, such as [1, 2], but it is 2"),
+        ("score.metrics=bleu", "score.metrics must be a list of names"),
         ("train.max_steps=3.5", "train.max_steps must be a whole number, but it is 3.5"),
         ("train.bf16=yes", "train.bf16 must be true or false, but it is 'yes'"),
         ("data.max_length=true", "data.max_length must be a whole number, but it is True"),

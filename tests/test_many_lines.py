@@ -155,6 +155,8 @@ def test_in_int8_it_translates_too_but_not_what_was_exported(folder, tokenizer, 
 def test_bad_calls_are_refused_before_anything_is_read(folder, tmp_path):
     with pytest.raises(ValueError, match=r"has no config\.json"):
         Task(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="1 or more wide, but it is 0; 1 is greedy"):
+        Task(folder, num_beams=0)
     with pytest.raises(ValueError, match="by 1 process or more, but `processes` is 0"):
         list(translate_lines(LINES, Task(folder), processes=0))
     (tmp_path / "mine").mkdir()

@@ -152,8 +152,15 @@ def test_a_marian_is_translated_into_the_family_and_trained(config: Path) -> Non
         (["systems.next.model.windw_size=3"], "'windw_size' is no field of PosEncConfig; the nearest one is 'window"),
         (["systems.next.model.cross_position_encoding_type=none"], "An alignment gives places"),
         (["systems.rnn={model: {model_type: posenc_rnn_nmt}, start_from: absolute}"], "but here is a `posenc_rnn_nmt`"),
-        (["systems.absolute.start_from=next"], "='next': .* names a system above it, or .* from next; name a"),
-        (["systems.next.start_from=missing", "data.tokenizer=x"], "none can be read from missing; name a folder"),
+        (
+            ["systems.absolute.start_from=next"],
+            "='next': .* but above it is no system, and there is no folder .*next; name",
+        ),
+        (
+            ["systems.next.start_from=absolut"],
+            "but above it are absolute, and there is no folder .*absolut; name one of them",
+        ),
+        (["systems.next.start_from=me/missing", "data.tokenizer=x"], "none can be read from me/missing; name a folder"),
     ],
 )
 def test_what_cannot_start_is_refused_when_the_file_is_read(

@@ -45,8 +45,9 @@ def main() -> None:
     common.add_argument("--register", type=Path, metavar="FILE.py", help="a file that registers encodings of one's own")
     subparsers = parser.add_subparsers(dest="command", required=True)
     add_command = partial(subparsers.add_parser, parents=[common])
-    command = add_command("translate", help="translate standard input, one sentence a line")
-    command.add_argument("folder", type=Path, help="a system of a run, or a saved model")
+    about = "translate standard input, one sentence a line, to standard output or a file"
+    command = add_command("translate", help=about, description=about)
+    command.add_argument("folder", type=Path, help="a system of a run, a saved model, or a folder of CTranslate2")
     command.add_argument("--beams", type=int, default=5, help="width of the beam (default 5)")
     command.add_argument("--to", type=Path, help="a file; the same call goes on with what a killed one left")
     command.add_argument("--processes", type=int, default=1, help="that translate side by side (default 1)")
@@ -57,7 +58,7 @@ def main() -> None:
         "--to",
         nargs=2,
         required=True,
-        metavar=("ENGINE", "OTHER"),
+        metavar=("ENGINE", "NEW_FOLDER"),
         help=f"{' or '.join(ENGINES)}, and the folder to write",
     )
     command.add_argument("--quantization", help="of the weights, as CTranslate2 calls it: int8, float16, ...")

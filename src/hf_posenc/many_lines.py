@@ -41,6 +41,8 @@ class Task:
     register: Path | None = None
 
     def __post_init__(self) -> None:
+        if self.num_beams < 1:
+            raise ValueError(f"A beam is 1 or more wide, but it is {self.num_beams}; 1 is greedy search.")
         if self.quantize and is_ctranslate2(self.folder):
             raise ValueError(
                 f"{self.folder} is a folder of CTranslate2, whose weights are as they were exported; leave `quantize` "

@@ -12,7 +12,7 @@ Nothing here reads data or builds a model.
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from types import UnionType
@@ -189,22 +189,32 @@ def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
     return system
 
 
-# What a value is called of which a field holds nothing else, and the types that it may have.
-KINDS: dict[Any, tuple[str, tuple[type, ...]]] = {
-    bool: ("true or false", (bool,)),
-    int: ("a whole number", (int,)),
-    float: ("a number", (int, float)),
+def only(*types: type) -> Callable[[Any], bool]:
+    return lambda value: type(value) in types
+
+
+def only_lists_of(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(type(one) is kind for one in value)
+
+
+# What a value is called of which a field holds nothing else, and whether it is one.
+KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    bool: ("true or false", only(bool)),
+    int: ("a whole number", only(int)),
+    float: ("a number", only(int, float)),
+    list[int]: ("a list of whole numbers, such as [1, 2]", only_lists_of(int)),
+    list[str]: ("a list of names, such as [bleu, ter]", only_lists_of(str)),
 }
 
 
 def refuse_other_kinds(given: Mapping[str, Any], kind: type, where: str) -> None:
-    """A ValueError for a value that is no number, or not true or false, where the dataclass `kind` has only such."""
+    """A ValueError for a value that is not of the one kind that the dataclass `kind` has for it."""
     for field in fields(kind):
         types = {*get_args(field.type)} - {type(None)} if isinstance(field.type, UnionType) else {field.type}
         if field.name not in given or given[field.name] is None or len(types) > 1 or not types <= KINDS.keys():
             continue
-        called, allowed = KINDS[types.pop()]
-        if type(given[field.name]) not in allowed:
+        called, is_one = KINDS[types.pop()]
+        if not is_one(given[field.name]):
             raise ValueError(f"{where}.{field.name} must be {called}, but it is {given[field.name]!r}.")
 
 

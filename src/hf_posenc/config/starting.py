@@ -7,6 +7,7 @@ config is read here.
 """
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from transformers import MarianConfig
@@ -36,6 +37,7 @@ def started(
         if origin is not None:
             changes, under, config = own or {}, origin.model, origin.model_config(origin.data.vocab_size)
         else:
+            refuse_misspelt(start, sections["data"].get("folder"), [system.name for system in above])
             changes, (under, config) = sections["model"], checkpoint_model(start, sections["data"].get("folder"))
             refuse_own_tokenizer(sections["data"].get("tokenizer"), start)
         for one in (config.model_type, changes.get("model_type", PosEncConfig.model_type)):
@@ -47,6 +49,16 @@ def started(
     if "position_encoding_type" in changes:  # by itself it is for both sides
         under = {field: value for field, value in under.items() if field != "decoder_position_encoding_type"}
     return {**sections, "model": merge(under, changes)}
+
+
+def refuse_misspelt(start: str, folder: str | None, above: list[str]) -> None:
+    """A ValueError for a name that can be no checkpoint's, before the Hub is asked for it."""
+    if "/" not in start and not Path(named_folder(start, folder)).is_dir():
+        there = f"are {', '.join(above)}" if above else "is no system"
+        raise ValueError(
+            f"{RULE}, but above it {there}, and there is no folder {start}; name one of them, "
+            "a folder, or a model on the Hub with its owner."
+        )
 
 
 def checkpoint_model(name: str, folder: str | None) -> tuple[dict[str, Any], PosEncConfig]:

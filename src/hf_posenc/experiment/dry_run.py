@@ -7,7 +7,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from ..config.settings import Experiment, Split, System
 from ..results.tables import Table
-from ..training.arguments import arguments_with_defaults
+from ..training.arguments import arguments_with_defaults, training_arguments
 
 EMBEDDINGS = ("shared.", "embed_tokens.", "lm_head.", "final_logits_bias")
 ADAM = 2  # numbers it keeps for each parameter
@@ -16,6 +16,8 @@ ADAM = 2  # numbers it keeps for each parameter
 def dry_run(experiment: Experiment, processes: int = 1) -> Table:
     """A row for each system."""
     systems = experiment.systems.values()
+    for one in systems:
+        training_arguments(one.train, experiment.folder / one.name)  # or a ValueError
     rows = [[one.name, *(no_costs(one.split) if one.split else costs(one, processes))] for one in systems]
     headers = ["system", "encoding", "parameters", "in the body", "steps", "tokens at most", "model", "checkpoints"]
     trainings = sum(not one.split for one in systems)
