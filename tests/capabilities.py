@@ -40,7 +40,8 @@ class Outcomes:
             reason = report.longrepr[2].removeprefix("Skipped: ")
             if reason not in self.notes:
                 self.notes.append(reason)
-            meaning = f"no ({self.notes.index(reason) + 1})"
+            outcome = "not run" if "not installed" in reason else "no"
+            meaning = f"{outcome} ({self.notes.index(reason) + 1})"
         self.cells.setdefault((encoding, column), set()).add("**FAILED**" if report.failed else meaning)
 
     def cell(self, encoding: str, column: str) -> set[str]:
@@ -66,8 +67,8 @@ def main() -> int:
     notes = "".join(f"\n{number}. {note}" for number, note in enumerate(outcomes.notes, 1))
     text = (
         f"# What works with which encoding\n\nMade by `python tests/capabilities.py`: {len(outcomes.places)} tests, "
-        f"transformers {version('transformers')}, torch {version('torch')}; *yes*: they passed; *-*: nothing "
-        f"to test.\n\n{outcomes.table(SYSTEMS)}\n{notes}\n"
+        f"transformers {version('transformers')}, torch {version('torch')}; *yes*: they passed; *no*: for "
+        f"the reason below; *not run*: for want of a package; *-*: there is no test of it.\n\n{outcomes.table(SYSTEMS)}\n{notes}\n"
     )
     (ROOT / "docs" / "capabilities.md").write_text(text, encoding="utf-8")
     return int(status)
