@@ -68,7 +68,8 @@ def main() -> int:
     text = (
         f"# What works with which encoding\n\nMade by `python tests/capabilities.py`: {len(outcomes.places)} tests, "
         f"transformers {version('transformers')}, torch {version('torch')}; *yes*: they passed; *no*: for "
-        f"the reason below; *not run*: for want of a package; *-*: there is no test of it.\n\n{outcomes.table(SYSTEMS)}\n{notes}\n"
+        f"the reason below; *not run*: for want of a package; *-*: there is no test of it.\n\n"
+        f"{outcomes.table(SYSTEMS)}\n{notes}\n"
     )
     (ROOT / "docs" / "capabilities.md").write_text(text, encoding="utf-8")
     return int(status)
