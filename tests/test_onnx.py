@@ -48,6 +48,7 @@ def assert_same(model: ConditionalGeneration, tokenizer: PosEncTokenizer, folder
     assert torch.equal(greedy(folder, inputs, config.decoder_start_token_id, never), expected)
 
 
+@pytest.mark.slow
 def test_greedy_translations_are_those_of_generate(tokenizer, tmp_path):
     """Of another batch, and of other lengths, than the graphs were traced with."""
     assert_same(single("relative"), tokenizer, tmp_path / "graphs")
