@@ -19,7 +19,8 @@ from .modeling.configuration_rnn_nmt import RnnNmtConfig
 from .modeling.configuration_shared import SharedConfig
 from .modeling.modeling_posenc import PosEncForConditionalGeneration, PosEncModel, PosEncPreTrainedModel
 from .modeling.modeling_rnn_nmt import RnnNmtForConditionalGeneration, RnnNmtModel
-from .modeling.position import Knob, Place, PositionEncoding, distance
+from .modeling.place import Place, distance
+from .modeling.position import Knob, PositionEncoding
 from .modeling.position_sinusoidal import sinusoids
 from .modeling.positions import POSITION_ENCODINGS, PositionEncodingEntry, register_position_encoding
 from .modeling.references import Reference

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
-from ..modeling.position import HOOKS, Place, PositionEncoding
+from ..modeling.place import Place
+from ..modeling.position import HOOKS, PositionEncoding
 from ..modeling.position_cape import Cape
 from ..modeling.position_learned import Learned
 from ..modeling.position_relative import Relative

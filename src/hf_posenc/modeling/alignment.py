@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .position import Knob, Place
+from .place import Place
+from .position import Knob
 
 
 class Alignment(nn.Module):

@@ -28,7 +28,8 @@ import torch
 from torch import Tensor
 
 from .alignment import Alignment, attention_centre, mean_step, source_ends
-from .position import Knob, Place, angle_dtype
+from .place import Place, angle_dtype
+from .position import Knob
 from .references import Reference
 
 

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .alignment import Alignment, mean_step, source_ends, source_padding
-from .position import HIDDEN, Knob, Place, angle_dtype
+from .place import Place, angle_dtype
+from .position import HIDDEN, Knob
 from .references import Reference
 
 HEADS, HEAD_WIDTH = 4, 32

@@ -16,7 +16,8 @@ from transformers import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention_by_distance import attend_by_distance
-from .position import Place, PositionEncodings
+from .place import Place
+from .position import PositionEncodings
 
 
 class Attention(nn.Module):

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .position import Place, PositionEncodings
+from .place import Place
+from .position import PositionEncodings
 
 BLOCK = 32
 SHORT = 512  # below it, all scores at once take less time

@@ -31,7 +31,8 @@ from .masks import new_tokens, positions_of, tokens_of
 from .modeling_shared import ConditionalGeneration, EncoderDecoder, SharedPreTrainedModel, Stack, outputs_of_both
 from .near_keys import near_keys
 from .one_by_one import read_one_by_one
-from .position import Place, PositionEncoding, PositionEncodings
+from .place import Place
+from .position import PositionEncoding, PositionEncodings
 from .positions import build_position_encodings
 from .references import VASWANI
 

@@ -4,7 +4,7 @@
 import torch
 from torch import Tensor
 
-from .position import Place
+from .place import Place
 
 # Of fewer cached keys than these, all are attended to as fast as some.
 FEW = 256

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .position import Place, PositionEncoding, angle_dtype
+from .place import Place, angle_dtype
+from .position import PositionEncoding
 from .references import Reference
 
 

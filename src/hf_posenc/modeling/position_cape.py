@@ -11,7 +11,8 @@ import math
 import torch
 from torch import Tensor
 
-from .position import Knob, Place, PositionEncoding
+from .place import Place
+from .position import Knob, PositionEncoding
 from .position_sinusoidal import plus_sinusoids
 from .references import Reference
 

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position import Knob, Place, PositionEncoding, angle_dtype
+from .place import Place, angle_dtype
+from .position import Knob, PositionEncoding
 from .references import Reference
 
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position import Place, PositionEncoding, angle_dtype
+from .place import Place, angle_dtype
+from .position import PositionEncoding
 from .references import Reference
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position import Knob, Place, PositionEncoding
+from .place import Place
+from .position import Knob, PositionEncoding
 from .references import VASWANI
 
 

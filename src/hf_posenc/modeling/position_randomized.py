@@ -10,7 +10,8 @@ their relative encodings draw anew in every layer.
 import torch
 from torch import Tensor
 
-from .position import Knob, Place, PositionEncoding
+from .place import Place
+from .position import Knob, PositionEncoding
 from .references import Reference
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .position import Knob, Place, PositionEncoding
+from .place import Place
+from .position import Knob, PositionEncoding
 from .recurrence import read_in_order, run
 from .references import NEISHI, ROSENDAHL
 

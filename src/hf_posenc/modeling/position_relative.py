@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position import Knob, Place, PositionEncoding, angle_dtype, between, times
+from .place import Place, angle_dtype, between, times
+from .position import Knob, PositionEncoding
 from .position_sinusoidal import sinusoids
 from .references import ROSENDAHL, Reference
 

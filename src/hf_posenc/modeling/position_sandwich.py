@@ -9,7 +9,8 @@ could not be verified.
 
 from torch import Tensor
 
-from .position import Knob, Place, PositionEncoding, angle_dtype
+from .place import Place, angle_dtype
+from .position import Knob, PositionEncoding
 from .position_sinusoidal import sinusoids
 from .references import Reference
 

@@ -8,7 +8,8 @@ Departure from Kiyono et al.: evaluation has no shift, where their code adds the
 import torch
 from torch import Tensor
 
-from .position import Knob, Place, PositionEncoding
+from .place import Place
+from .position import Knob, PositionEncoding
 from .position_sinusoidal import plus_sinusoids
 from .references import Reference
 

@@ -8,7 +8,8 @@ Departures from Vaswani et al.: dropout comes before the sum, not after it, so t
 import torch
 from torch import Tensor
 
-from .position import Place, PositionEncoding, angle_dtype
+from .place import Place, angle_dtype
+from .position import PositionEncoding
 from .references import VASWANI
 
 

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position import Knob, Place, PositionEncoding, between, times
+from .place import Place, between, times
+from .position import Knob, PositionEncoding
 from .references import Reference
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .position import HIDDEN, Knob, Place, PositionEncoding
+from .place import Place
+from .position import HIDDEN, Knob, PositionEncoding
 from .references import Reference
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..modeling.position import Place, PositionEncodings
+from ..modeling.place import Place
+from ..modeling.position import PositionEncodings
 
 SEED = 0
 # Two answers of a hook that differ by less are the same answer, in float64.
