@@ -240,6 +240,7 @@ def test_what_is_of_another_kind_starts_afresh(config: Path) -> None:
         ("systems.relative.data.vocab_size=500", "share data.vocab_size"),
         ("data.min_length=50", "no pair can be at least min_length=50"),
         ("data.flat_lengths=0", "absolute: data.flat_lengths` must be a whole number, at least 1, but it is 0: change"),
+        ("diagnose=1", "diagnose says whether models are looked into, true or false, but it is 1"),
         ("systems.relative.data.flat_lengths=2.5", "relative: data.flat_lengths must be a whole number, but it is 2.5"),
         ("train.learning_rate=fast", "systems.absolute: train.learning_rate must be a number, but it is 'fast'"),
         ("data.concatenate=2", "data.concatenate must be a list of whole numbers, such as [1, 2], but it is 2"),
@@ -386,6 +387,27 @@ def test_scores_of_an_older_version_are_made_again_without_training(config: Path
     assert (folder / "scores.json").read_text() == scores
     assert (folder / "model" / "model.safetensors").stat().st_mtime_ns == model
     assert (folder / "translations" / "generated.jsonl").stat().st_mtime_ns == translations
+
+
+def test_a_run_may_leave_the_diagnoses_for_later(config: Path) -> None:
+    experiment = load(config, "diagnose=false")
+    prepare(experiment)
+    for name in experiment.systems:
+        run_system(experiment, name)
+    assert unfinished_systems(experiment) == [] and not list(experiment.folder.glob("*/diagnostics"))
+    publish(collect(experiment), experiment.tables_folder)
+    assert (experiment.folder / "table-generated.md").exists()
+    drawn = {path.stem for path in experiment.folder.glob("*.png")}
+    assert {"bleu-by-length-generated", "loss"} <= drawn and "loss-by-position-generated" not in drawn
+    later = load(config)
+    assert unfinished_systems(later) == list(later.systems)
+    translations = experiment.folder / "relative" / "translations" / "generated.jsonl"
+    written = translations.stat().st_mtime_ns
+    for name in later.systems:
+        run_system(later, name)
+    publish(collect(later), later.tables_folder)
+    assert unfinished_systems(later) == [] and translations.stat().st_mtime_ns == written
+    assert (experiment.folder / "loss-by-position-generated.png").exists()
 
 
 @pytest.mark.slow

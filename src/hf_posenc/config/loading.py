@@ -32,7 +32,19 @@ from .starting import refuse_lost_starts, started
 SECTIONS = ("data", "model", "train", "score")
 SYSTEM_KEYS = (*SECTIONS, "seeds", "start_from")
 SPLIT_KEYS = ("split", "boundaries")
-FILE_KEYS = ("extends", "name", "output", "jobs", "encodings", *SYSTEM_KEYS, "systems", "baseline", "table", "paper")
+FILE_KEYS = (
+    "extends",
+    "name",
+    "output",
+    "jobs",
+    "diagnose",
+    "encodings",
+    *SYSTEM_KEYS,
+    "systems",
+    "baseline",
+    "table",
+    "paper",
+)
 
 
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
@@ -46,6 +58,8 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
         raise ValueError(f"A config needs at least one system, but {path} has none; add one under `systems:`.")
     if (jobs := merged.get("jobs", 1)) < 1:
         raise ValueError(f"jobs is how many systems train side by side and must be 1 or more, but it is {jobs}.")
+    if type(diagnose := merged.get("diagnose", True)) is not bool:
+        raise ValueError(f"diagnose says whether models are looked into, true or false, but it is {diagnose!r}.")
     for file in merged.get("encodings") or []:
         register_encodings(path.parent / file)
     shared = {section: merged.get(section) or {} for section in SECTIONS}
@@ -60,7 +74,7 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
         raise ValueError(f"table is a folder beside the systems', but {table!r} is a system; name it otherwise.")
     paper = checked_paper(merged["paper"], next(iter(systems.values())), rows) if merged.get("paper") else None
     output = Path(merged.get("output", "runs"))
-    return Experiment(merged.get("name", path.stem), output, jobs, systems, baseline, table, paper)
+    return Experiment(merged.get("name", path.stem), output, jobs, systems, baseline, table, paper, diagnose)
 
 
 def resolved_systems(entries: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any]) -> dict[str, System]:

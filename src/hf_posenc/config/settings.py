@@ -157,7 +157,8 @@ class Experiment:
     """A config file, resolved: its systems, those that split behind all others, where its run goes, and how many
     systems train side by side.
 
-    `baseline` is the row that the others are compared with.
+    `baseline` is the row that the others are compared with; `diagnose` whether models are looked into, which scores
+    and tables do not need.
     """
 
     name: str
@@ -167,6 +168,7 @@ class Experiment:
     baseline: str
     table: str | None = None
     paper: Paper | None = None
+    diagnose: bool = True
 
     @property
     def folder(self) -> Path:

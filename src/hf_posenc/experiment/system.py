@@ -63,7 +63,7 @@ def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
             f"A system goes on where its run has been prepared, but {experiment.folder} has not been for {name!r}; "
             "give the command without --system, which prepares the run and trains what is missing."
         )
-    if not is_scored(folder, system):
+    if not is_scored(experiment, system):
         tokenizer = shared_tokenizer(experiment)
         if system.split:
             refuse_untrained(experiment, system)
@@ -89,16 +89,18 @@ def unfinished_systems(experiment: Experiment) -> list[str]:
     return [
         name
         for name, system in experiment.systems.items()
-        if not (is_scored(experiment.folder / name, system) and is_pushed(experiment, system))
+        if not (is_scored(experiment, system) and is_pushed(experiment, system))
     ]
 
 
-def is_scored(folder: Path, system: System) -> bool:
+def is_scored(experiment: Experiment, system: System) -> bool:
     """Whether there is nothing left to translate, score or look into; where an older version has scored, there is."""
+    folder = experiment.folder / system.name
     each = ("statistics/{}.npz", "translations/{}.jsonl")
     parts = ["scores.json", *(part.format(test) for part in each for test in system.test_sets)]
     if not system.split:
-        parts += ["model/README.md", *(f"diagnostics/{test}.json" for test in system.test_sets)]
+        looked_into = system.test_sets if experiment.diagnose else ()
+        parts += ["model/README.md", *(f"diagnostics/{test}.json" for test in looked_into)]
     return all((folder / part).exists() for part in parts)
 
 
@@ -126,7 +128,7 @@ def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     if system.split:
         write_whole(folder / "scores.json", json.dumps(result | {"split": asdict(system.split)}, indent=1))
         return
-    for name, test in tests.items():
+    for name, test in tests.items() if experiment.diagnose else ():
         diagnose_test_set(model, tokenizer, test, system, folder / "diagnostics" / f"{name}.json", bar)
     facts = json.loads((folder / "model" / "training.json").read_text(encoding="utf-8"))
     write_whole(folder / "scores.json", json.dumps(result | {"training": facts}, indent=1))

@@ -154,8 +154,10 @@ def figures_of_diagnoses(
     test: str, runs: dict[str, Any], rows: Results, limits: Mapping[str, Any]
 ) -> Iterator[ReportFigure]:
     """What one test set has shown of losses, attention and decodings. Of several seeds the first is shown."""
-    first = {run["row"]: run["diagnostics"][test] for run in reversed(runs.values()) if "diagnostics" in run}
+    first = {run["row"]: run["diagnostics"][test] for run in reversed(runs.values()) if run.get("diagnostics")}
     diagnoses = {row: first[row] for row in rows if row in first}
+    if not diagnoses:
+        return
     look_for = "Look at where a line leaves the others: up to there the right words so far tell the next one."
     yield ReportFigure("loss-by-position", test, look_for, partial(loss_by_position, diagnoses, **limits))
     if any(one["attention_distance"]["encoder"] for one in diagnoses.values()):

@@ -30,7 +30,8 @@ def collect(experiment: Experiment) -> dict[str, Any]:
         runs[name] = {"row": system.row} | saved
         if system.split:
             continue
-        diagnoses = {test: read_json(folder / "diagnostics" / f"{test}.json") for test in saved["tests"]}
+        diagnosed = saved["tests"] if experiment.diagnose else ()
+        diagnoses = {test: read_json(folder / "diagnostics" / f"{test}.json") for test in diagnosed}
         runs[name] |= {"loss": read_losses(folder / "training.jsonl"), "diagnostics": diagnoses}
     refuse_unlike_runs(runs)
     tokenizer = PosEncTokenizer.from_pretrained(experiment.folder / "tokenizer")
