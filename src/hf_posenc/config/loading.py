@@ -32,19 +32,8 @@ from .starting import refuse_lost_starts, started
 SECTIONS = ("data", "model", "train", "score")
 SYSTEM_KEYS = (*SECTIONS, "seeds", "start_from")
 SPLIT_KEYS = ("split", "boundaries")
-FILE_KEYS = (
-    "extends",
-    "name",
-    "output",
-    "jobs",
-    "diagnose",
-    "encodings",
-    *SYSTEM_KEYS,
-    "systems",
-    "baseline",
-    "table",
-    "paper",
-)
+RUN_KEYS = ("extends", "name", "output", "jobs", "diagnose", "encodings")
+FILE_KEYS = (*RUN_KEYS, *SYSTEM_KEYS, "systems", "baseline", "table", "paper")
 
 
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
