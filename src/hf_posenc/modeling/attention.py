@@ -16,6 +16,7 @@ from transformers import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention_by_distance import attend_by_distance
+from .configuration_posenc import PosEncConfig, Side
 from .place import Place
 from .position import PositionEncodings
 
@@ -146,3 +147,18 @@ def attend_by_weights(
     if value_bias is not None:
         out_BHQK = out_BHQK + value_bias(p_BHQS)
     return out_BHQK.transpose(1, 2).contiguous(), p_BHQS
+
+
+def check_back_end(config: PosEncConfig, side: Side, positions: PositionEncodings) -> None:
+    """A ValueError where the back end that the config names would leave an encoding of that side out."""
+    name = config._attn_implementation or ""
+    if positions.values and name.startswith("flex"):
+        needs, instead = "the attention weights, which it does not return", "sdpa or eager"
+    elif (positions.values or positions.scores) and "flash" in name:
+        needs, instead = "a bias on the attention scores, which it does not take", "sdpa, flex_attention or eager"
+    else:
+        return
+    raise ValueError(
+        f"attn_implementation={name!r} cannot compute `{side.encoding}`, which needs {needs}; leave "
+        f"attn_implementation out, or choose {instead}."
+    )

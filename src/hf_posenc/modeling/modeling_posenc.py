@@ -23,7 +23,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .alignment import Alignment, places_of, refuse_places
 from .alignments import build_alignment
-from .attention import Attention
+from .attention import Attention, check_back_end
 from .attention_by_distance import goes_by_distance
 from .cache import Memory, cached_tokens, drop_hidden, memory_of, source_positions
 from .configuration_posenc import PosEncConfig, Side
@@ -186,20 +186,6 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
             at = at.but(by_distance=goes_by_distance(self.positions, at))
         x_BTD = self.positions.embed(x_BTD, at)
         return x_BTD, self.positions.prepare(x_BTD, at, near_keys(at, self.positions.hidden_from))
-
-
-def check_back_end(config: PosEncConfig, side: Side, positions: PositionEncodings) -> None:
-    name = config._attn_implementation or ""
-    if positions.values and name.startswith("flex"):
-        needs, instead = "the attention weights, which it does not return", "sdpa or eager"
-    elif (positions.values or positions.scores) and "flash" in name:
-        needs, instead = "a bias on the attention scores, which it does not take", "sdpa, flex_attention or eager"
-    else:
-        return
-    raise ValueError(
-        f"attn_implementation={name!r} cannot compute `{side.encoding}`, which needs {needs}; leave "
-        f"attn_implementation out, or choose {instead}."
-    )
 
 
 class PosEncEncoder(PosEncStack):
