@@ -79,7 +79,8 @@ class PositionEncoding(nn.Module):
     `has_state`: cached decoding must keep more than keys, values and positions (`at.memory`). `needs_another`: it only
     changes what another encoding of the sum does. `silent_at_zero`: with all its parameters at zero it changes nothing,
     and learns from there; so it can join a trained model. `longest`: the knob that bounds the length, if one does.
-    `knobs`: its config fields. `formula`: in the code's own symbols. `references`.
+    `knobs`: its config fields. `formula`: in the code's own symbols. `references`. `also_called`: what else one may
+    write, wanting it; the error names it then.
     """
 
     summary: str
@@ -93,6 +94,7 @@ class PositionEncoding(nn.Module):
     knobs: tuple[Knob, ...] = ()
     formula = ""
     references: tuple[Any, ...] = ()
+    also_called: tuple[str, ...] = ()
 
     # What sets `none` apart from whoever inherits from this class.
     nothing = {

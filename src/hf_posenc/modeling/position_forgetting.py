@@ -23,6 +23,7 @@ class Forgetting(PositionEncoding):
     at every length. The state of the decoder is the sum of each head's logarithms, one for every layer."""
 
     summary = "Every token closes a gate a little on all that stands beyond it, in each head by what it is."
+    also_called = ("fox", "forget_gate")
     shift_invariant = True
     has_state = True
     formula = """

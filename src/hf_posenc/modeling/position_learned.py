@@ -19,6 +19,7 @@ class Learned(PositionEncoding):
     """`learned_max_positions` x D parameters. Not shift-invariant; longest length: `learned_max_positions`."""
 
     summary = "A trained vector for each position, added to the embeddings."
+    also_called = ("absolute", "embedding")
     shift_invariant = False
     silent_at_zero = True
     longest = "learned_max_positions"

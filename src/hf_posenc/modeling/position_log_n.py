@@ -41,6 +41,7 @@ class LogN(PositionEncoding):
         "summary": "Queries grow with the logarithm of the number of keys that they see, at a trained rate.",
         "formula": "score(i, j) = s_h log(n_i) q_i . k_j / sqrt(K), for n_i keys that query i sees",
         "references": (CHIANG, NAKANISHI),
+        "also_called": ("ssmax", "scalable_softmax"),
     }
     shift_invariant = True
     order_blind = True

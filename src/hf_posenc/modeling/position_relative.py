@@ -33,6 +33,7 @@ class Relative(PositionEncoding):
     """
 
     summary = "A trained vector for each clipped distance, added to keys and values."
+    also_called = ("shaw",)
     keys_alone = {"values": False, "summary": "A trained vector for each clipped distance, added to keys alone."}
     fixed = {
         "trained": False,

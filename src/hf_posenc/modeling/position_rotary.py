@@ -26,6 +26,7 @@ class Rotary(PositionEncoding):
     """No parameters. Shift-invariant; defined at every length."""
 
     summary = "Queries and keys turned by an angle that grows with the position."
+    also_called = ("rope",)
     shift_invariant = True
     formula = """
         (q[2c] + i q[2c+1]) <- (q[2c] + i q[2c+1]) exp(i p w_c), and the same for k

@@ -17,6 +17,7 @@ class Sinusoidal(PositionEncoding):
     """No parameters. Not shift-invariant; defined at every length."""
 
     summary = "A fixed wave pattern for each position, added to the embeddings."
+    also_called = ("sincos", "fixed")
     shift_invariant = False
     formula = """
         x[p] <- x[p] + PE[p]

@@ -27,6 +27,7 @@ class TransformerXL(PositionEncoding):
     """layers x D x (D + 2) parameters. Shift-invariant; defined at every length."""
 
     summary = "Queries ask for the sinusoid of the distance by a trained map, and two trained vectors help them ask."
+    also_called = ("xl",)
     shift_invariant = True
     silent_at_zero = True
     formula = """

@@ -52,6 +52,7 @@ class PositionEncodingEntry:
     knobs: tuple[Knob, ...]
     formula: str
     references: tuple[Any, ...]
+    also_called: tuple[str, ...]
     options: dict[str, Any]
 
     def __call__(self, config: Any, side: Any) -> PositionEncoding:
@@ -168,13 +169,20 @@ def parts_of(position_encoding_type: str, field: str = "position_encoding_type")
         if name not in POSITION_ENCODINGS:
             raise ValueError(
                 f"{field}={position_encoding_type!r}: {name!r} is no registered position encoding (the nearest is "
-                f"{nearest(name, POSITION_ENCODINGS)!r}); choose from {', '.join(POSITION_ENCODINGS)}, or a sum such "
+                f"{nearest_encoding(name)!r}); choose from {', '.join(POSITION_ENCODINGS)}, or a sum such "
                 "as 'sinusoidal+relative'."
             )
     for first, second in combinations(names, 2):
         if reason := objection(first, second):
             raise ValueError(f"{field}={position_encoding_type!r}: {reason}; leave one of them out.")
     return names
+
+
+def nearest_encoding(name: str) -> str:
+    """The encoding whose name, or what else it is called, is most like `name`."""
+    called = {also: known for known, one in reversed(POSITION_ENCODINGS.items()) for also in one.also_called}
+    called |= {known: known for known in POSITION_ENCODINGS}
+    return called[nearest(name.lower(), called)]
 
 
 def objection(first: str, second: str) -> str | None:
