@@ -87,6 +87,10 @@ def test_several_seeds_must_all_differ_and_one_pair_has_no_p_value() -> None:
     both = p_values([better, baseline], [baseline], EDGES, LABELS, 100)
     assert both["all"]["bleu"]["randomisation"] == 1.0  # the second seed is the baseline itself
     assert both["all"] == p_values([baseline], [baseline], EDGES, LABELS, 100)["all"]
+    worse = scored(noisy(references, 0.8, 3), references, lengths)[1]
+    assert p_values([worse], [baseline], EDGES, LABELS, 100)["all"]["bleu"]["randomisation"] < 0.05
+    apart = p_values([better, worse], [baseline], EDGES, LABELS, 100)["all"]["bleu"]
+    assert apart == {"randomisation": 1.0, "bootstrap": 1.0}  # each seed differs, but not the same way
 
 
 def test_few_pairs_that_differ_are_never_sure() -> None:

@@ -3,7 +3,8 @@
 A row of one training has the bootstrap's 95 % interval over sentences. A row of several seeds has their mean and
 Student's 95 % interval over them, which holds the chance of training, too. Differences are tested by sacrebleu's own
 paired bootstrap and approximate randomisation on the sentence statistics that the metric has saved; a row of several
-seeds is compared seed by seed, and its p-value is the largest of them: a difference counts if it is there every time.
+seeds is compared seed by seed, and its p-value is the largest of them, or 1 where they disagree which row is better: a
+difference counts if it is there every time.
 P-values are not corrected for the number of groups and rows.
 """
 
@@ -84,6 +85,7 @@ def p_values(
     ten times as many trials of the randomisation.
     """
     found: dict[str, dict[str, dict[str, float]]] = {}
+    signs: dict[tuple[str, str], set[bool]] = {}
     number = max(len(trained), len(baseline))
     for ours, theirs, _ in zip(cycle(trained), cycle(baseline), range(number), strict=False):
         group_of = np.searchsorted(edges, ours["lengths"])
@@ -94,13 +96,16 @@ def p_values(
             for metric in (name for name in ours if name != "lengths"):
                 worst = found.setdefault(label, {}).setdefault(metric, dict.fromkeys(TESTS, 0.0))
                 for test in TESTS:
-                    p = p_value(metric, ours[metric][rows], theirs[metric][rows], test, samples)
+                    p, gain = compare(metric, ours[metric][rows], theirs[metric][rows], test, samples)
                     worst[test] = max(worst[test], p)
+                    signs.setdefault((label, metric), set()).add(gain > 0)
+    for label, metric in (one for one, seen in signs.items() if len(seen) > 1):
+        found[label][metric] = dict.fromkeys(TESTS, 1.0)
     return found
 
 
-def p_value(metric: str, ours: np.ndarray, theirs: np.ndarray, test: str, samples: int) -> float:
-    """How likely such a difference of the corpus scores is by chance, by `PairedTest`.
+def compare(metric: str, ours: np.ndarray, theirs: np.ndarray, test: str, samples: int) -> tuple[float, float]:
+    """How likely such a difference of the corpus scores is by chance, by `PairedTest`, and the difference.
 
     PairedTest counts the samples that differ by more than the systems do, not by as much. Where the translations of one
     pair alone differ, no sample differs by more, and p would be least; so it is never less than 2^(1 - d) of d pairs
@@ -111,9 +116,9 @@ def p_value(metric: str, ours: np.ndarray, theirs: np.ndarray, test: str, sample
     scorers: Any = {metric: Counted(scorer)}
     kind, trials = TESTS[test]
     made: Any = PairedTest(systems, scorers, references=None, test_type=kind, n_samples=trials * samples)()[1]
-    (compared,) = (results[1] for name, results in made.items() if name != "System")
+    ((baseline, compared),) = (results for name, results in made.items() if name != "System")
     differing = int((ours != theirs).any(1).sum())
-    return max(float(compared.p_value), min(1.0, 2.0 ** (1 - differing)))
+    return max(float(compared.p_value), min(1.0, 2.0 ** (1 - differing))), compared.score - baseline.score
 
 
 class Counted:
