@@ -427,7 +427,34 @@ def test_an_alignment_says_which_idea_it_is_and_whose(name):
     assert all(knob.name.startswith(f"{name}_") for knob in alignment.knobs)
 
 
+@pytest.mark.parametrize("cross", [*CROSS, "relative_sinusoidal", "t5", "deberta"])
+def test_autocast_is_near_full_precision_between_two_tokens(aligned, cross, source, target):
+    model = aligned_model(aligned, cross, dtype=torch.float32)
+    exact = model(input_ids=source, labels=target).loss
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(input_ids=source, labels=target).loss
+    loss.backward()
+    torch.testing.assert_close(loss, exact, rtol=0.05, atol=0.05)
+
+
 # Refusals
+
+
+@pytest.mark.parametrize("back_end", ["flex_attention", "flash_attention_2"])
+def test_a_back_end_without_weights_is_refused_to_who_follows_them(back_end):
+    stack = aligned_model("rotary by length_ratio", cross="rotary").model.decoder
+    stack.config._attn_implementation_internal = back_end
+    with pytest.raises(ValueError, match=f"'{back_end}' does not return the attention weights.*'length_ratio' follows"):
+        stack.check_back_end()
+    aligned_model("relative+window by recurrent", cross="rotary").set_attn_implementation("eager")
+
+
+def test_following_without_a_cache_is_refused(source, target):
+    model = aligned_model().train()
+    (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
+    with pytest.raises(ValueError, match=r"Gradient checkpointing leaves out the cache.*leave follow_alignment out"):
+        model(input_ids=source, decoder_input_ids=target, follow_alignment=True)
+    model(input_ids=source, labels=target).loss.backward()
 
 
 def test_a_config_that_could_not_work_is_refused():

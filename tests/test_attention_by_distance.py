@@ -188,6 +188,29 @@ def test_a_model_that_attends_in_parts_is_the_same_model(name, taken, monkeypatc
     torch.testing.assert_close(gradients, gradients_after_a_step(model, **inputs), rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["pope+window", "pope+relative", "pope+relative_key"])
+def test_keys_wider_than_values_are_never_attended_to_in_parts(name, taken):
+    model = tiny_model(name)
+    inputs = {"input_ids": sentences(1, 31), "labels": sentences(1, 21, seed=2)}
+    given = model(**inputs).logits, gradients_after_a_step(model, **inputs)
+    assert not taken
+    model = tiny_model(name)
+    model.set_attn_implementation("eager")
+    torch.testing.assert_close(given, (model(**inputs).logits, gradients_after_a_step(model, **inputs)), **EXACT)
+
+
+@pytest.mark.parametrize("name", BY_DISTANCE)
+def test_autocast_attends_in_parts(name, taken):
+    model = tiny_model(name, dtype=torch.float32)
+    inputs = {"input_ids": sentences(2, 31), "labels": sentences(2, 21, seed=2)}
+    exact = model(**inputs).loss
+    assert taken
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(**inputs).loss
+    loss.backward()
+    torch.testing.assert_close(loss, exact, rtol=0.05, atol=0.05)
+
+
 @pytest.mark.usefixtures("unregistered_after")
 def test_what_does_not_act_by_distance_is_prepared_for_the_whole_sentence_alone(taken):
     class Own(PositionEncoding):

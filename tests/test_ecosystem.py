@@ -268,6 +268,16 @@ def test_low_rank_adapters_are_trained_saved_and_merged(system, tmp_path):
         ))  # fmt: skip
 
 
+@pytest.mark.parametrize("system", ["relative", "t5", "gru"])
+def test_an_encoding_is_trained_whole_beside_adapters(system):
+    how = LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["positions.0"])
+    adapted = get_peft_model(tiny_model(system, dropout=0.0), how).double()
+    adapted(**batch(), labels=batch()["decoder_input_ids"]).loss.backward()
+    copies = {name: p.grad for name, p in adapted.named_parameters() if "modules_to_save" in name}
+    assert copies
+    assert all(gradient is not None and gradient.any() for gradient in copies.values())
+
+
 @pytest.mark.capability("packed")
 @pytest.mark.parametrize("back_end", ["sdpa", "eager"])
 @pytest.mark.parametrize("form", ["Boolean", "additive"])

@@ -360,6 +360,27 @@ def test_translate_leaves_the_mode_of_the_model_alone(tokenizer):
         assert model.training == mode
 
 
+def test_translate_gives_back_the_mode_of_a_model_that_fails(tokenizer):
+    model = translator(tokenizer, "learned").train()
+    with pytest.raises(ValueError, match="knows the positions 0 to 199"):
+        model.translate(["the cat sat " * 200], tokenizer)
+    assert model.training
+
+
+@pytest.mark.parametrize("option", [{"num_return_sequences": 2}, {"return_dict_in_generate": True}])
+def test_translate_refuses_what_is_more_than_a_text(tokenizer, option):
+    with pytest.raises(ValueError, match=f"one text for each source, but {next(iter(option))}=.*; call generate"):
+        translator(tokenizer).translate(TEXTS[:1], tokenizer, **option)
+
+
+def test_translate_takes_the_beams_of_a_generation_config(tokenizer):
+    model = translator(tokenizer, seed=1)
+    given = GenerationConfig(num_beams=1, max_new_tokens=5)
+    greedy = model.translate(TEXTS, tokenizer, num_beams=1, max_new_tokens=5)
+    assert model.translate(TEXTS, tokenizer, generation_config=given) == greedy
+    assert model.translate(TEXTS, tokenizer, max_new_tokens=5) != greedy
+
+
 def test_translating_nothing_gives_nothing(tokenizer):
     model = translator(tokenizer)
     assert model.translate([], tokenizer) == []

@@ -372,10 +372,27 @@ def test_an_encoding_of_a_notebook_is_not_carried_and_a_warning_says_so(unregist
     notebook = types.ModuleType("a_notebook")
     exec(compile(LINEAR_BIAS, "<cell>", "exec"), notebook.__dict__)
     model = tiny_model("linear_bias")
-    with pytest.warns(UserWarning, match="does not carry the code of `linear_bias`.*not defined in a file; move it"):
+    with pytest.warns(
+        UserWarning,
+        match="does not carry the code of `linear_bias`.*not defined in a file that can be imported; move it",
+    ):
         model.save_pretrained(tmp_path / "model")
     again = PosEncForConditionalGeneration.from_pretrained(tmp_path / "model", dtype=torch.float64)
     torch.testing.assert_close(again(**inputs()).logits, model(**inputs()).logits, **EXACT)
+
+
+def test_a_scripts_own_encoding_is_not_carried_and_a_warning_says_so(tmp_path):
+    """The script would run again wherever the checkpoint is loaded."""
+    saving = """
+from hf_posenc import PosEncConfig, PosEncModel
+sizes = {name: 8 for name in ("vocab_size", "d_model", "encoder_ffn_dim", "decoder_ffn_dim")}
+PosEncModel(PosEncConfig(position_encoding_type="linear_bias", **sizes)).save_pretrained("model")
+"""
+    (tmp_path / "script.py").write_text(LINEAR_BIAS + saving)
+    ran = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "does not carry the code of `linear_bias`" in ran.stderr
+    assert "was not defined in a file that can be imported; move it" in ran.stderr
+    assert not list((tmp_path / "model").glob("registered_*"))
 
 
 @pytest.mark.parametrize(
@@ -388,12 +405,17 @@ def test_an_encoding_of_a_notebook_is_not_carried_and_a_warning_says_so(unregist
             "`load_length_buckets` of hf_posenc does not travel",
         ),
         (
+            "    distance,",
+            "    distance,\n    PosEncConfig,",
+            "`PosEncConfig` of hf_posenc does not travel",
+        ),
+        (
             'register_position_encoding("',
             'import hf_posenc as h; h.register_position_encoding("',
             "imports hf_posenc as a whole|call it at its foot",
         ),
     ],
-    ids=["a whole import", "an import of what does not travel", "no call of its own"],
+    ids=["a whole import", "an import of what does not travel", "an import of what imports it", "no call of its own"],
 )
 def test_a_file_that_cannot_travel_is_not_carried_and_a_warning_says_why(
     tmp_path, monkeypatch, unregistered_after, line, instead, reason

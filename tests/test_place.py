@@ -106,6 +106,46 @@ def test_cached_decoding_equals_the_full_forward(name, chunks, kind):
     torch.testing.assert_close(cached[HOLES == 1], full[HOLES == 1], **EXACT)
 
 
+class Keeping(PositionEncoding):
+    """Remembers what all layers share, under a name that others may use, and says how much of it there is."""
+
+    summary, shift_invariant, has_state = "How many tokens there were.", True, True
+
+    def prepare(self, x_BTD, at):
+        one_BT1 = torch.ones_like(x_BTD[..., :1])
+        return one_BT1.cumsum(1) if at.memory is None else at.memory.keep("positions", one_BT1).cumsum(1)
+
+    def score_bias(self, q_BHQK, k_BHSK, at):
+        return at.prepared.mT[:, None] / 10
+
+
+class KeepingToo(PositionEncoding):
+    summary, shift_invariant, has_state = Keeping.summary, True, True
+    prepare, score_bias = Keeping.prepare, Keeping.score_bias
+
+
+@torch.no_grad()
+def test_what_is_remembered_for_all_layers_is_the_encodings_own():
+    register_position_encoding("keeping", Keeping)
+    register_position_encoding("keeping_too", KeepingToo)
+    model, source, target = tiny_model("keeping+keeping_too"), sentences(3, 6, seed=1), sentences(3, 9, seed=2)
+    full = model(input_ids=source, decoder_input_ids=target).logits
+    cached = decode(model, source, target, [4, 1, 4], cache_for(model, "dynamic"))
+    torch.testing.assert_close(cached, full, **EXACT)
+
+
+@torch.no_grad()
+def test_whatever_stands_in_an_encodings_place_is_asked():
+    model, source = tiny_model("relative"), sentences(3, 6, seed=1)
+    other = tiny_model("relative", seed=1).model.encoder.positions[0]
+    expected = tiny_model("relative")
+    expected.model.encoder.positions[0].load_state_dict(other.state_dict())
+    model.model.encoder.positions[0] = other
+    inputs = {"input_ids": source, "decoder_input_ids": source}
+    assert torch.equal(model(**inputs).logits, expected(**inputs).logits)
+    assert not torch.equal(model(**inputs).logits, tiny_model("relative")(**inputs).logits)
+
+
 @pytest.mark.parametrize("name", TRIED)
 @torch.no_grad()
 def test_a_memory_of_each_layer_is_cropped_and_reordered_with_the_keys(name):

@@ -149,9 +149,15 @@ def attend_by_weights(
     return out_BHQK.transpose(1, 2).contiguous(), p_BHQS
 
 
-def check_back_end(config: PosEncConfig, side: Side, positions: PositionEncodings) -> None:
-    """A ValueError where the back end that the config names would leave an encoding of that side out."""
+def check_back_end(config: PosEncConfig, side: Side, positions: PositionEncodings, follows: bool = False) -> None:
+    """A ValueError where the back end that the config names would leave an encoding of that side out, or an alignment
+    that follows its weights."""
     name = config._attn_implementation or ""
+    if follows and (name.startswith("flex") or "flash" in name):
+        raise ValueError(
+            f"attn_implementation={name!r} does not return the attention weights, which alignment_type="
+            f"{config.alignment_type!r} follows; leave attn_implementation out, or choose sdpa or eager."
+        )
     if positions.values and name.startswith("flex"):
         needs, instead = "the attention weights, which it does not return", "sdpa or eager"
     elif (positions.values or positions.scores) and "flash" in name:

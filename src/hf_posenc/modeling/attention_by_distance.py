@@ -41,6 +41,8 @@ def goes_by_distance(positions: PositionEncodings, at: Place) -> bool:
     length, clip = at.queries_BQ.shape[1], positions.clip_distance
     if clip is None or length < max(SHORT, 4 * clip) or at.queries_BQ.device.type != "cpu":
         return False
+    if not all(encoding.keeps_width for encoding in positions):  # torch's kernel takes one width for all
+        return False
     if torch.compiler.is_compiling() or (isinstance(at.mask, Tensor) and at.mask.ndim != 2):
         return False
     return stands_in_a_row(at.queries_BQ, at.tokens_BT)
@@ -59,7 +61,7 @@ def attend_by_distance(
     q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, plain_q_BHLK: Tensor, positions: PositionEncodings, at: Place
 ) -> Tensor:
     """The attended values (B, L, H, K). `plain_q` are the queries before rotate_queries."""
-    parts = Parts(positions, at, q_BHLK)
+    parts = Parts(positions, at, v_BHLK)
     return Merged.apply(parts, q_BHLK, k_BHLK, v_BHLK, plain_q_BHLK, *positions.parameters()).transpose(1, 2)
 
 

@@ -30,7 +30,7 @@ def carry_registered_files(folder: Path, registry: str, used: Mapping[str, type]
         except ValueError as reason:
             warnings.warn(f"The checkpoint in {folder} does not carry the code of `{name}`: {reason}", stacklevel=4)
             continue
-        module = f"registered_{registered.__module__.rpartition('.')[2]}"
+        module = f"registered_{registered.__module__.replace('.', '_')}"
         (folder / f"{module}.py").write_text(carried, encoding="utf-8")
         file = folder / f"{registry}.py"
         line = f"\nfrom .{module} import {registered.__name__}  # noqa: E402, F401\n"
@@ -42,8 +42,8 @@ def carried_source(registered: type, by: str) -> str:
     """The text of the file that defines a class and registers it by the function of that name, importing from its
     neighbours; a ValueError if it cannot travel."""
     module = sys.modules.get(registered.__module__)
-    if module is None or getattr(module, "__file__", None) is None:
-        raise ValueError("its class was not defined in a file; move it to a file of its own and import it from there.")
+    if module is None or module.__name__ == "__main__" or getattr(module, "__file__", None) is None:
+        raise ValueError("its class was not defined in a file that can be imported; move it to one and import it.")
     text = inspect.getsource(module)
     tree = ast.parse(text)
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -66,7 +66,8 @@ def carried_source(registered: type, by: str) -> str:
 def neighbour_import(module: str, alias: ast.alias) -> str:
     """`from hf_posenc import X` as it reads among the files of this folder."""
     home = getattr(getattr(sys.modules[module], alias.name), "__module__", "")
-    if home.rpartition(".")[0] != HOME:
+    kind = home.rpartition(".")[2].partition("_")[0]
+    if home.rpartition(".")[0] != HOME or kind in ("configuration", "modeling", "tokenization"):
         raise ValueError(
             f"`{alias.name}` of {module} does not travel with a checkpoint; use only what an encoding needs."
         )

@@ -37,9 +37,6 @@ class RnnNmtConfig(SharedConfig):
                     "has one."
                 )
         super().__post_init__(**kwargs)
-        for name in ("d_model", "encoder_layers", "decoder_layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more, but it is {getattr(self, name)}; 1 is the smallest.")
 
     def decoder_cache_layers(self, num_layers: int) -> list[str]:
         return ["remembering_attention"]  # one state for all LSTM layers

@@ -64,11 +64,28 @@ class SharedConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
         if self.initializer not in INITIALIZERS:
             raise ValueError(f"initializer must be one of {', '.join(INITIALIZERS)}, but it is {self.initializer!r}.")
+        self._check_numbers()
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
             raise ValueError(
                 f"Shared embeddings need one vocabulary, but vocab_size={self.vocab_size} and decoder_vocab_size="
                 f"{self.decoder_vocab_size}; make them equal or set share_encoder_decoder_embeddings=False."
             )
+
+    def _check_numbers(self) -> None:
+        for field in fields(self):
+            name, value = field.name, getattr(self, field.name)
+            if name == "d_model" or name.endswith(("vocab_size", "_layers", "_ffn_dim")):
+                holds, rule = value >= 1, "1 or more"
+            elif name.endswith("dropout"):
+                holds, rule = 0 <= value < 1, "a share from 0 to below 1"
+            elif name == "layer_norm_eps":
+                holds, rule = value > 0, "above 0"
+            elif name in ("pad_token_id", "decoder_start_token_id"):
+                holds, rule = value is not None, "a token id, which padding and targets are made with"
+            else:
+                continue
+            if not holds:
+                raise ValueError(f"{name} must be {rule}, but it is {value!r}; its default is {field.default!r}.")
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:

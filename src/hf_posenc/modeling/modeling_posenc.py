@@ -239,7 +239,8 @@ class PosEncDecoder(PosEncStack):
 
     def check_back_end(self) -> None:
         super().check_back_end()
-        check_back_end(self.config, self.config.side("cross"), self.cross_positions)
+        follows = self.alignment.follow is not None
+        check_back_end(self.config, self.config.side("cross"), self.cross_positions, follows)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -257,6 +258,8 @@ class PosEncDecoder(PosEncStack):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
+        if encoder_hidden_states is None:
+            raise ValueError("The decoder attends to an encoder's output; give it as encoder_hidden_states (B, S, D).")
         x_BTD = self.embed(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))

@@ -25,6 +25,11 @@ def read_one_by_one(
     **inputs: Any,
 ) -> BaseModelOutputWithPastAndCrossAttentions:
     """What the decoder makes of its inputs, as from one forward; with a cache if one is given or wanted."""
+    if decoder.gradient_checkpointing and decoder.training:
+        raise ValueError(
+            "Gradient checkpointing leaves out the cache, through which an alignment follows the attention; turn it "
+            "off, or leave follow_alignment out."
+        )
     tokens = the_given(input_ids, inputs_embeds)
     num_new, wants_cache = tokens.shape[1], use_cache or past_key_values is not None
     if position_ids is None:  # of all the tokens, since a 4-D mask says nothing of those in the cache

@@ -28,7 +28,8 @@ it is. Every hook is given `at`, a Place, which says where the tokens are.
 
 An encoding whose biases are read off the distance alone may say so, for attention in linear memory
 (attention_by_distance.py): from `clip_distance` tokens on, to either side, it says the same of all keys, whatever they
-are; math.inf if each distance has a bias of its own. Where `sees_far` is False, keys from there on are hidden.
+are; math.inf if each distance has a bias of its own. Where `sees_far` is False, keys from there on are hidden; where
+`keeps_width` is False, `rotate_queries` and `rotate_keys` return wider ones, and attention never goes by distance.
 
 Positions are counted from 0, of shape (B, T) or (1, T). Hooks take positions and never lengths, which is why caching,
 left padding and holes in a mask need no case of their own; whoever needs a count, counts what is visible.
@@ -43,6 +44,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .cache import Memory
 from .place import Place
 
 # Added to a score it leaves no weight in any precision; and a row of nothing else is still no row of infinities.
@@ -107,6 +109,7 @@ class PositionEncoding(nn.Module):
 
     clip_distance: float | None = None
     sees_far = True
+    keeps_width = True
 
     training_positions: Callable[..., Tensor] | None = None
     embed: Callable[..., Tensor] | None = None
@@ -125,6 +128,13 @@ class PositionEncoding(nn.Module):
     @classmethod
     def check(cls, config: Any, side: Any) -> None:
         """Raise a ValueError (rule, value, remedy) if this encoding cannot work under `config` on that side."""
+
+    @classmethod
+    def refuse_window(cls, side: Any, why: str) -> None:
+        """For `check`: a ValueError where another encoding of the sum hides keys by their distance."""
+        for name, entry in side.entries.items():
+            if not entry.encoding.sees_far:
+                raise ValueError(f"{side.encoding!r}: {cls.__name__} {why}; leave it or `{name}` out.")
 
     @classmethod
     def refuse_turned_keys(cls, side: Any, why: str) -> None:
@@ -158,8 +168,9 @@ class PositionEncodings(nn.ModuleList):
     def __iter__(self) -> Iterator[PositionEncoding]:
         return super().__iter__()  # type: ignore[return-value]
 
-    def those_with(self, hook: str) -> list[tuple[int, PositionEncoding]]:
-        return [(number, encoding) for number, encoding in enumerate(self) if getattr(encoding, hook) is not None]
+    def those_with(self, hook: str) -> list[int]:
+        """By number: which module that is may change, as when an adapter is put around it."""
+        return [number for number, encoding in enumerate(self) if getattr(encoding, hook) is not None]
 
     def answered(self, hook: str) -> bool:
         return bool(self.answering[hook])
@@ -167,8 +178,9 @@ class PositionEncodings(nn.ModuleList):
     def ask(self, hook: str, at: Place) -> list[tuple[PositionEncoding, Place]]:
         """The encodings that answer a hook, each with the place as it is for that encoding alone."""
         asked = []
-        for number, encoding in self.answering[hook]:
-            memory = at.memory.of(type(encoding).__name__, at.layer) if at.memory and encoding.has_state else None
+        for number in self.answering[hook]:
+            encoding: Any = self[number]
+            memory = own_memory(encoding, at) if encoding.has_state else None
             asked.append((encoding, at.but(prepared=at.prepared and at.prepared[number], memory=memory)))
         return asked
 
@@ -179,8 +191,8 @@ class PositionEncodings(nn.ModuleList):
     @property
     def clip_distance(self) -> int | None:
         """From where on all of them say the same of every key, or no key is seen; None if there is no such distance."""
-        biases = {encoding for hook in ("score_bias", "value_bias") for _, encoding in self.answering[hook]}
-        distances = {encoding: encoding.clip_distance for encoding in biases}
+        biases = {self[number] for hook in ("score_bias", "value_bias") for number in self.answering[hook]}
+        distances: dict[Any, Any] = {encoding: encoding.clip_distance for encoding in biases}
         if not biases or None in distances.values():
             return None
         windows = [distance for encoding, distance in distances.items() if not encoding.sees_far]
@@ -206,7 +218,8 @@ class PositionEncodings(nn.ModuleList):
             goes_by_distance = encoding.clip_distance is not None
             if encoding.prepare is None or (at.by_distance and goes_by_distance):  # which then prepares for each part
                 return None
-            return encoding("prepare", x_BTD, near if goes_by_distance else at)
+            place = near if goes_by_distance else at
+            return encoding("prepare", x_BTD, place.but(memory=own_memory(encoding, place)))
 
         return near.but(prepared=[prepared(encoding) for encoding in self])
 
@@ -230,3 +243,8 @@ class PositionEncodings(nn.ModuleList):
 
     def value_bias(self, p_BHQS: Tensor, at: Place) -> Tensor:
         return reduce(torch.add, [e("value_bias", p_BHQS, place) for e, place in self.ask("value_bias", at)])
+
+
+def own_memory(encoding: PositionEncoding, at: Place) -> Memory | None:
+    """What cached decoding remembers for this encoding and no other."""
+    return at.memory and at.memory.of(type(encoding).__name__, at.layer)

@@ -38,8 +38,10 @@ class Learned(PositionEncoding):
     def check_positions(self, pos_BT: Tensor) -> None:
         longest = len(self.table)
         if torch.compiler.is_compiling():
-            torch._assert_async((pos_BT < longest).all(), "a position lies past learned_max_positions")
-        elif (last := int(pos_BT.max())) >= longest:
+            torch._assert_async(
+                ((pos_BT >= 0) & (pos_BT < longest)).all(), "a position lies past learned_max_positions"
+            )
+        elif (last := int(pos_BT.max())) >= longest or (last := int(pos_BT.min())) < 0:
             raise ValueError(
                 f"`learned` knows the positions 0 to {longest - 1} (learned_max_positions={longest}), but a token "
                 f"stands at position {last}; shorten the input, train with a larger learned_max_positions, or choose "

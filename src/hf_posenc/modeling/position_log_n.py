@@ -55,14 +55,18 @@ class LogN(PositionEncoding):
         super().__init__(config, side)
         self.rate = nn.Parameter(torch.empty(side.layers, side.heads)) if trained else None
 
+    @classmethod
+    def check(cls, config: Any, side: Any) -> None:
+        cls.refuse_window(side, "counts the keys that the mask leaves, and a window has as many at any length")
+
     def prepare(self, x_BTD: Tensor, at: Place) -> Tensor:
         """log n for each query (B or 1, 1, Q or 1, 1)."""
         return at.num_visible_BQ.clamp(min=1).to(angle_dtype(x_BTD)).log()[:, None, :, None].to(x_BTD.dtype)
 
     def rotate_queries(self, q_BHQK: Tensor, at: Place) -> Tensor:
-        if self.rate is None:
-            return q_BHQK * (at.prepared / math.log(self.config.log_n_length))
-        return q_BHQK * (at.prepared * self.rate[at.layer, :, None, None])
+        fixed = 1 / math.log(self.config.log_n_length)
+        rate: Any = fixed if self.rate is None else self.rate[at.layer, :, None, None]
+        return (q_BHQK * (at.prepared * rate)).to(q_BHQK.dtype)
 
     def init_weights(self) -> None:
         if self.rate is not None:

@@ -23,6 +23,7 @@ class Pope(PositionEncoding):
 
     summary = "Each channel of queries and keys is a length at an angle that grows with the position."
     shift_invariant = True
+    keeps_width = False
     knobs = (Knob("pope_theta", 10000.0, "a number above 1", lambda value: value > 1),)
     formula = """
         score(i, j) = sum_c softplus(q_ic) softplus(k_jc) cos((j - i) w_c + delta_hc) / sqrt(K)

@@ -7,6 +7,8 @@ draw those of tokens that are still to come; there is one draw for a batch and a
 their relative encodings draw anew in every layer.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -35,6 +37,10 @@ class Randomized(PositionEncoding):
             "https://arxiv.org/abs/2305.16843",
         ),
     )
+
+    @classmethod
+    def check(cls, config: Any, side: Any) -> None:
+        cls.refuse_window(side, "spreads tokens so far in training that a window hides nearly every neighbour")
 
     def training_positions(self, pos_BT: Tensor, at: Place) -> Tensor:
         num_new = pos_BT.shape[1]

@@ -93,7 +93,9 @@ class Relative(PositionEncoding):
         vectors_RK = fixed_RK.to(p_BHQS.dtype) if self.values is None else self.values[at.layer]
         weight_BHQR = p_BHQS.new_zeros(*p_BHQS.shape[:3], len(vectors_RK))
         for rows_B1QS, share in shares:
-            weight_BHQR = weight_BHQR.scatter_add(-1, rows_B1QS.expand(p_BHQS.shape), times(p_BHQS, share))
+            weight_BHQR = weight_BHQR.scatter_add(
+                -1, rows_B1QS.expand(p_BHQS.shape), times(p_BHQS, share).to(p_BHQS.dtype)
+            )
         return weight_BHQR @ vectors_RK
 
     def init_weights(self) -> None:

@@ -169,7 +169,8 @@ class Translation:
         bar: int = 0,
         **generate: Any,
     ) -> Translations:
-        """The translations of `texts`, by beam search with 5 beams unless `generate` says otherwise.
+        """The translations of `texts`, by beam search with 5 beams unless `generate` or its generation_config says
+        otherwise.
 
         A translation has at most 2 x source + 50 tokens, or as many as the decoder's encoding can tell apart. Sentences
         of like length, in source tokens, share a batch: `batch_size` of them, or fewer if they would have more than
@@ -179,35 +180,36 @@ class Translation:
         """
         texts = checked_texts(texts)
         check_tokenizer(self.config, tokenizer)
+        for option, plain in (("num_return_sequences", 1), ("return_dict_in_generate", False)):
+            if (given := generate.get(option, plain)) not in (plain, None):
+                raise ValueError(
+                    f"translate gives one text for each source, but {option}={given!r} was given; call generate."
+                )
         was_training = self.training
         self.eval()
-        made = in_batches(
-            token_ids(texts, tokenizer),
-            lambda sources: self.translate_batch(sources, tokenizer, **generate),
-            batch_size=batch_size,
-            tokens_per_batch=tokens_per_batch,
-            progress=progress,
-            description=description,
-            bar=bar,
-        )
-        self.train(was_training)
-        return made
+        try:
+            return in_batches(
+                token_ids(texts, tokenizer),
+                lambda sources: self.translate_batch(sources, tokenizer, **generate),
+                batch_size=batch_size,
+                tokens_per_batch=tokens_per_batch,
+                progress=progress,
+                description=description,
+                bar=bar,
+            )
+        finally:
+            self.train(was_training)
 
-    def translate_batch(
-        self: Any,
-        sources: list[list[int]],
-        tokenizer: Any,
-        *,
-        num_beams: int = 5,
-        do_sample: bool = False,
-        **generate: Any,
-    ) -> list[tuple[str, bool]]:
+    def translate_batch(self: Any, sources: list[list[int]], tokenizer: Any, **generate: Any) -> list[tuple[str, bool]]:
         """The translations of one batch of token ids, and whether each was truncated."""
         limits = self.limits(map(len, sources))
         inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(self.device)
-        if not generate.keys() & set(LENGTHS):
+        config = generate.get("generation_config")
+        if config is None:
+            generate = {"num_beams": 5, "do_sample": False} | generate
+        if all(generate.get(name) is None and getattr(config, name, None) is None for name in LENGTHS):
             generate |= self.at_most(limits, generate.get("logits_processor"))
-        outputs = self.generate(**inputs, num_beams=num_beams, do_sample=do_sample, **generate)
+        outputs = self.generate(**inputs, **generate)
         texts = tokenizer.batch_decode(outputs, skip_special_tokens=True)
         ended = [self.config.eos_token_id in ids[1 : most + 1] for ids, most in zip(outputs, limits, strict=True)]
         return [(text, not whole) for text, whole in zip(texts, ended, strict=True)]
