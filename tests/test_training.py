@@ -3,6 +3,8 @@
 import itertools
 import json
 import math
+import shutil
+import signal
 import time
 from functools import partial
 from pathlib import Path
@@ -101,6 +103,25 @@ def test_ranks_take_turns_so_that_two_of_them_see_what_one_accumulating_two_batc
     tokens = max(len(batch) * max(side[batch].max() for side in lengths) for batch in alone)
     ranks = [TokenBudgetSampler(*lengths, int(tokens), seed=1, rank=rank, num_ranks=2) for rank in range(2)]
     assert [batch for both in zip(*(epoch(rank, 0) for rank in ranks), strict=True) for batch in both] == alone
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        lambda **share: LengthGroupedSampler(np.arange(1, 1002), 1, seed=1, **share),
+        lambda **share: TokenBudgetSampler(np.full(1001, 100), np.full(1001, 100), 100, seed=1, **share),
+    ],
+)
+def test_batches_of_one_pair_are_shared_out_and_another_one_left_out_each_time(sampler):
+    ranks = [sampler(rank=rank, num_ranks=8) for rank in range(8)]
+    left_out = []
+    for number in range(3):
+        batches = [epoch(rank, number) for rank in ranks]
+        assert {len(one) for one in batches} == {len(one) for one in ranks} == {125}
+        taken = [row for one in batches for (row,) in one]
+        assert len(set(taken)) == 1000
+        left_out += {*range(1001)} - {*taken}
+    assert len(set(left_out)) > 1
 
 
 def test_little_of_a_batch_is_padding(lengths):
@@ -367,12 +388,91 @@ def test_the_trained_model_is_the_mean_of_the_last_checkpoints(tmp_path):
     trained(experiment)
     folder = experiment.folder / "relative" / "checkpoints"
     checkpoints = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
-    assert len(checkpoints) == 3
-    saved = [load_file(checkpoint / "model.safetensors") for checkpoint in checkpoints]
+    assert len(checkpoints) == 4  # there is room for one that is saved for an interruption
+    saved = [load_file(checkpoint / "model.safetensors") for checkpoint in checkpoints[-3:]]
     for name, weight in weights_of(experiment).items():
         mean = torch.stack([weights[name].double() for weights in saved]).mean(0)
         torch.testing.assert_close(weight.double(), mean, rtol=1e-6, atol=1e-7)
         assert not any(torch.equal(weight, weights[name]) for weights in saved if weight.ndim > 1)
+
+
+LATE = ["train.max_steps=6", "train.save_steps=2", "train.lr_scheduler_type=constant", "train.logging_steps=1"]
+
+
+def without_its_model(experiment: Experiment, last: int) -> None:
+    """What a run leaves that is killed after a checkpoint is saved, and before its model is."""
+    folder = experiment.folder / "relative"
+    for part in ("model", "translations", "statistics", "diagnostics"):
+        shutil.rmtree(folder / part)
+    (folder / "scores.json").unlink()
+    for checkpoint in folder.glob("checkpoints/checkpoint-*"):
+        if int(checkpoint.name.split("-")[1]) > last:
+            shutil.rmtree(checkpoint)
+
+
+def facts_of(experiment: Experiment) -> dict[str, Any]:
+    return json.loads((experiment.folder / "relative" / "model" / "training.json").read_text())
+
+
+def test_a_training_that_was_at_its_end_makes_no_further_step(tmp_path):
+    experiment = tiny(tmp_path, *LATE)
+    losses, weights, facts = trained(experiment), weights_of(experiment), facts_of(experiment)
+    assert facts["steps"] == 6
+    assert facts["loss"] == [line["loss"] for line in losses if "loss" in line][-1]
+    without_its_model(experiment, 6)
+    assert trained(experiment) == losses
+    assert facts_of(experiment) == facts
+    torch.testing.assert_close(weights_of(experiment), weights, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("last", [4, 8])
+def test_patience_is_no_longer_after_an_interruption(tmp_path, last):
+    early = [
+        "train.early_stopping_patience=3", "train.eval_strategy=steps", "train.eval_steps=2", "train.save_steps=2",
+        "train.learning_rate=1e-12", "train.load_best_model_at_end=true", "train.metric_for_best_model=loss",
+        "train.save_total_limit=9",
+    ]  # fmt: skip
+    experiment = tiny(tmp_path, *early)
+    trained(experiment)
+    facts = facts_of(experiment)
+    assert facts["steps"] == 8
+    without_its_model(experiment, last)
+    trained(experiment)
+    assert facts_of(experiment)["steps"] == 8
+    assert facts_of(experiment)["best_step"] == facts["best_step"] == 2
+
+
+@pytest.mark.parametrize("saved", [["train.save_steps=2"], ["train.save_strategy=epoch", "train.eval_strategy=epoch"]])
+def test_a_run_told_to_stop_leaves_no_trace_in_mean_and_log(tmp_path, monkeypatch, saved):
+    settings = ["train.average_checkpoints=2", "train.max_steps=17", *saved]
+    straight, stopped = (tiny(tmp_path, f"name={name}", *settings) for name in ("straight", "stopped"))
+    log, step = trained(straight), LengthTrainer.training_step
+
+    def told_at_five(trainer: LengthTrainer, *inputs: Any, **options: Any) -> torch.Tensor:
+        if trainer.state.global_step == 4:
+            signal.raise_signal(signal.SIGTERM)
+        return step(trainer, *inputs, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LengthTrainer, "training_step", told_at_five)
+        with pytest.raises(SystemExit, match="stopped relative at step 5"):
+            trained(stopped)
+    assert (stopped.folder / "relative" / "checkpoints" / "checkpoint-5").exists()
+    again = trained(stopped)
+    assert not (stopped.folder / "relative" / "checkpoints" / "checkpoint-5").exists()
+    steps = [[line["step"] for line in lines if "eval_loss" in line] for lines in (log, again)]
+    assert steps[0] == steps[1]
+    torch.testing.assert_close(weights_of(stopped), weights_of(straight))
+
+
+def test_a_mean_of_more_checkpoints_than_a_training_saves_is_refused_before_it(tmp_path):
+    for saved in ("train.save_steps=4", "train.save_strategy=epoch", "train.evaluations_per_epoch=1"):
+        experiment = tiny(tmp_path, "train.average_checkpoints=9", "train.save_total_limit=null", saved)
+        with pytest.raises(
+            ValueError, match=r"average_checkpoints=9 needs as many .* this training saves \d; lower it"
+        ):
+            trained(experiment)
+        assert not list((experiment.folder / "relative").glob("checkpoints/*"))
 
 
 def test_a_mean_of_more_checkpoints_than_there_are_is_refused(tmp_path):

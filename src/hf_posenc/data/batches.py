@@ -21,7 +21,8 @@ class EpochSampler(Sampler[list[int]]):
     """The batches of one rank, as lists of row numbers; set_epoch(n) gives epoch n its own order.
 
     Every pair that is not left out is in exactly one batch of an epoch. All ranks get equally many batches: where the
-    number does not divide, the batches with the most pairs are cut in two. The order depends on the seed and the epoch
+    number does not divide, the batches with the most pairs are cut in two, and where all have a single pair, less than
+    one for each rank is left out, another in each epoch. The order depends on the seed and the epoch
     alone, so that a run that was interrupted in any epoch meets the batches that it would have met. (transformers' own
     sampler by length draws from torch's global generator, whose state at the start of an epoch is lost.)
 
@@ -37,6 +38,8 @@ class EpochSampler(Sampler[list[int]]):
             )
         while missing := -len(ends) % num_ranks:
             sizes = np.diff(ends, prepend=0)
+            if sizes.max() == 1:
+                break
             fullest = np.argsort(-sizes, kind="stable")[:missing]
             ends = np.sort(np.append(ends, [ends[i] - sizes[i] // 2 for i in fullest if sizes[i] > 1]))
         self.ends = ends
@@ -56,7 +59,8 @@ class EpochSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         generator = np.random.default_rng((self.seed, self.epoch))
         batches = np.split(self.rows(generator), self.ends[:-1])
-        for number in generator.permutation(len(batches))[self.rank :: self.num_ranks]:
+        shared_out = generator.permutation(len(batches))[: len(self) * self.num_ranks]
+        for number in shared_out[self.rank :: self.num_ranks]:
             yield batches[number].tolist()
 
 

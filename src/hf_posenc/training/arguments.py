@@ -119,8 +119,9 @@ def training_arguments(settings: dict[str, Any], folder: Path) -> TrainingArgume
         )
     if settings.get("evaluations_per_epoch") is not None:
         settings |= {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": NEVER, "save_steps": NEVER}
-    if kept := settings.get("average_checkpoints"):
-        settings["save_total_limit"] = max(kept, settings["save_total_limit"])
+    kept, limit = settings.get("average_checkpoints"), settings["save_total_limit"]
+    if type(kept) is int and limit is not None:  # and one more, for an interruption
+        settings["save_total_limit"] = max(kept + 1, limit)
     made = TrainingArguments(output_dir=str(folder / "checkpoints"), **settings)
     refuse_unheard(made)
     if made.n_gpu > 1:

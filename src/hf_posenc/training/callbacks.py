@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 from transformers import TrainerCallback
 
-from ..whole_files import write_whole
+from ..whole_files import delete, write_whole
+from .checkpoints import EXTRA, checkpoints_in
 from .processes import any_process
 
 
@@ -85,30 +86,52 @@ class EvaluateWithinEpoch(TrainerCallback):
         self.number = number
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if (steps := self.steps(args, kwargs["train_dataloader"])) < self.number:
+        if (steps := steps_of_an_epoch(args, kwargs["train_dataloader"])) < self.number:
             raise ValueError(
                 f"train.evaluations_per_epoch={self.number} needs as many steps in an epoch, but there are {steps}; "
                 "lower it, or make the batches smaller."
             )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        steps = self.steps(args, kwargs["train_dataloader"])
+        steps = steps_of_an_epoch(args, kwargs["train_dataloader"])
         before = (state.global_step - 1) % steps
         if (before + 1) * self.number // steps > before * self.number // steps:
             control.should_evaluate = control.should_save = True
 
-    def steps(self, args: Any, batches: DataLoader) -> int:
-        """Optimiser steps in an epoch: the last one may accumulate fewer batches."""
-        return -(-len(batches) // args.gradient_accumulation_steps)
+
+class EnoughCheckpoints(TrainerCallback):
+    """Refuses, before the first step, a mean of more checkpoints than the training will save."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        epoch = steps_of_an_epoch(args, kwargs["train_dataloader"])
+        if args.evaluations_per_epoch is not None:
+            saved = state.max_steps * args.evaluations_per_epoch // epoch
+        else:
+            every = {"steps": state.save_steps, "epoch": epoch}.get(args.save_strategy)
+            saved = -(-state.max_steps // every) if every else 0
+        if saved < self.number:
+            raise ValueError(
+                f"train.average_checkpoints={self.number} needs as many checkpoints, but this training saves {saved}; "
+                "lower it, or save more often."
+            )
+
+
+def steps_of_an_epoch(args: Any, batches: DataLoader) -> int:
+    """Those of the optimiser: the last one may accumulate fewer batches."""
+    return -(-len(batches) // args.gradient_accumulation_steps)
 
 
 class StopWhenTold(TrainerCallback):
     """At SIGTERM, which a cluster sends before it takes the machine away: finish the step, save, stop.
 
-    Of several processes all stop if one is told."""
+    Of several processes all stop if one is told. A checkpoint that is saved for this alone is marked: the next one
+    takes its place, and no mean of checkpoints counts it, so that an interruption leaves no trace."""
 
     def __init__(self) -> None:
-        self.told = self.stopped = False
+        self.told = self.stopped = self.is_extra = False
         self.before: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -117,8 +140,26 @@ class StopWhenTold(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.stopped = any_process(self.told)
+        self.is_extra = self.stopped and not control.should_save
         if self.stopped:
             control.should_save = control.should_training_stop = True
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.stopped and state.epoch % 1 and state.global_step < state.max_steps:  # the Trainer takes it for the end
+            control.should_evaluate = control.should_save = control.should_log = False
+        self.is_extra = self.is_extra and not control.should_save
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not state.is_world_process_zero:
+            return
+        for checkpoint in checkpoints_in(Path(args.output_dir)):
+            is_new = checkpoint.name == f"checkpoint-{state.global_step}"
+            if is_new and self.is_extra:
+                (checkpoint / EXTRA).touch()
+            elif is_new:
+                (checkpoint / EXTRA).unlink(missing_ok=True)
+            elif (checkpoint / EXTRA).exists():
+                delete(checkpoint)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.before is not None:

@@ -11,6 +11,8 @@ from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
+EXTRA = "saved_to_stop"  # a file in a checkpoint that was saved for an interruption alone
+
 
 def last_whole_checkpoint(folder: Path) -> str | None:
     """The newest checkpoint that is whole, None if there is none. One that was cut short while it was written, or while
@@ -68,7 +70,7 @@ def check_weights(folder: Path) -> None:
 
 def mean_weights(folder: Path, number: int) -> dict[str, Tensor]:
     """The mean of the weights of the last `number` checkpoints in `folder`, in the precision they are saved in."""
-    checkpoints = checkpoints_in(folder)[-number:]
+    checkpoints = [one for one in checkpoints_in(folder) if not (one / EXTRA).exists()][-number:]
     if len(checkpoints) < number:
         raise ValueError(
             f"train.average_checkpoints={number} needs as many checkpoints, but {folder} has {len(checkpoints)}; lower "

@@ -15,6 +15,7 @@ from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import (
+    AutoModelForSeq2SeqLM,
     DataCollatorForSeq2Seq,
     EarlyStoppingCallback,
     EvalPrediction,
@@ -23,7 +24,9 @@ from transformers import (
     PrinterCallback,
     Seq2SeqTrainer,
     TrainerCallback,
+    TrainerState,
 )
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import seed_worker
 
 from ..data import lengths
@@ -32,7 +35,7 @@ from ..modeling.alignment import Alignment
 from ..modeling.translation import check_tokenizer
 from ..whole_files import short_hash
 from .arguments import TrainingArguments, training_arguments
-from .callbacks import EvaluateWithinEpoch, LossLog, ProgressBar, PushedCode, StopWhenTold
+from .callbacks import EnoughCheckpoints, EvaluateWithinEpoch, LossLog, ProgressBar, PushedCode, StopWhenTold
 from .checkpoints import last_whole_checkpoint, mean_weights
 from .processes import any_process, refuse_unlike_processes
 from .sharding import shard_by_layers, with_weights
@@ -70,7 +73,7 @@ def train(
         if args.label_smoothing_factor
         else None,
         compute_metrics=partial(validation_scores, tokenizer=tokenizer),
-        callbacks=[ProgressBar(name, bar), LossLog(folder / "training.jsonl"), PushedCode(), stop, *asked_for(args)],
+        callbacks=[*asked_for(args), ProgressBar(name, bar), LossLog(folder / "training.jsonl"), PushedCode(), stop],
     )
     trainer.remove_callback(PrinterCallback)
     if trainer.is_fsdp_enabled:
@@ -84,15 +87,49 @@ def train(
     data = {"training pairs": pairs, "validation pairs": validation}
     hashes = {name: lengths_hash(one) for name, one in data.items() if one is not None}
     refuse_unlike_processes({"tokenizer": short_hash(tokenizer.to_str()), **hashes, "checkpoint": checkpoint})
-    result = trainer.train(resume_from_checkpoint=checkpoint)
-    trainer.accelerator.wait_for_everyone()  # the first process has written everything
-    if stop.stopped:
-        raise SystemExit(f"SIGTERM stopped {name} at step {result.global_step}; the same command goes on from there.")
-    seconds = json.loads((folder / "training.jsonl").read_text(encoding="utf-8").splitlines()[-1])["seconds"]
-    facts = {"steps": result.global_step, "seconds": seconds, "loss": result.training_loss}
+    before = None if checkpoint is None else state_of(checkpoint)
+    if before is not None and is_last(before, args):  # only what comes after the training was interrupted
+        trainer.state = before
+        at_end = before.best_model_checkpoint if args.load_best_model_at_end else checkpoint
+        weights = AutoModelForSeq2SeqLM.from_pretrained(str(at_end), dtype="auto").state_dict()
+    else:
+        for callback in trainer.callback_handler.callbacks:
+            if isinstance(callback, EarlyStoppingCallback) and before is not None:
+                callback.early_stopping_patience_counter = patience_lost(before)
+        trainer.train(resume_from_checkpoint=checkpoint)
+        trainer.accelerator.wait_for_everyone()  # the first process has written everything
+        if stop.stopped:
+            step = trainer.state.global_step
+            raise SystemExit(f"SIGTERM stopped {name} at step {step}; the same command goes on from there.")
+        weights = trainer.accelerator.get_state_dict(trainer.model)
+    if args.average_checkpoints is not None:
+        weights = mean_weights(Path(args.output_dir), args.average_checkpoints)
+    lines = [json.loads(line) for line in (folder / "training.jsonl").read_text(encoding="utf-8").splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    facts = {
+        "steps": trainer.state.global_step,
+        "seconds": lines[-1]["seconds"],
+        "loss": losses[-1] if losses else None,
+    }
     if args.load_best_model_at_end:
         facts["best_step"] = trainer.state.best_global_step
-    return with_weights(model, trained_weights(trainer)), facts | {"processes": args.world_size}
+    return with_weights(model, weights), facts | {"processes": args.world_size}
+
+
+def state_of(checkpoint: str) -> TrainerState:
+    return TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME))
+
+
+def is_last(state: TrainerState, args: TrainingArguments) -> bool:
+    """Whether a checkpoint of that state is the end of a training."""
+    patience = args.early_stopping_patience
+    return state.global_step >= state.max_steps or (patience is not None and patience_lost(state) >= patience)
+
+
+def patience_lost(state: TrainerState) -> int:
+    """After how many evaluations without a better one it was saved."""
+    saved: Any = state.stateful_callbacks.get(EarlyStoppingCallback.__name__) or {}
+    return int(saved.get("attributes", {}).get("early_stopping_patience_counter", 0))
 
 
 def asked_for(args: TrainingArguments) -> list[TrainerCallback]:
@@ -102,14 +139,9 @@ def asked_for(args: TrainingArguments) -> list[TrainerCallback]:
         callbacks.append(EvaluateWithinEpoch(args.evaluations_per_epoch))
     if args.early_stopping_patience is not None:
         callbacks.append(EarlyStoppingCallback(args.early_stopping_patience))
+    if args.average_checkpoints is not None:
+        callbacks.append(EnoughCheckpoints(args.average_checkpoints))
     return callbacks
-
-
-def trained_weights(trainer: Seq2SeqTrainer) -> dict[str, Tensor]:
-    """Those at the end, gathered, or the mean of the last checkpoints'."""
-    if trainer.args.average_checkpoints is None:
-        return trainer.accelerator.get_state_dict(trainer.model)
-    return mean_weights(Path(trainer.args.output_dir), trainer.args.average_checkpoints)
 
 
 def lengths_hash(pairs: Dataset) -> str:
