@@ -619,3 +619,6 @@ def test_pairs_are_found_unjoined(tmp_path: Path) -> None:
     for where in (files | {"min_words": 2, "first": 1}, single | {"join": 2}, single):
         assert texts(load_pairs(unjoined(where), folder=str(tmp_path), **GERMAN_ENGLISH)) == PAIRS
     assert unjoined(single | {"first": 2, "join": 2}) == single | {"first": 2}
+    for part in (single | {"join": 2}, files):  # of which the first are more pairs than so many
+        assert unjoined({"corpora": [part], "first": 2}) == {"corpora": [single]}
+    assert unjoined({"corpora": [single], "first": 2}) == {"corpora": [single], "first": 2}

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_posenc import POSITION_ENCODINGS, CTranslate2Translator, PosEncConfig, PosEncTokenizer
-from hf_posenc.config.loading import load_experiment
+from hf_posenc.config.loading import load_experiment, register_encodings
 from hf_posenc.data import load_pairs, train_tokenizer
 from hf_posenc.data.generator import generate_pairs
 from hf_posenc.experiment import preparation
@@ -35,6 +35,7 @@ from hf_posenc.training.arguments import training_arguments
 from hf_posenc.training.callbacks import ProgressBar
 from hf_posenc.training.checkpoints import check_weights, last_whole_checkpoint
 from hf_posenc.training.trainer import LengthTrainer
+from hf_posenc.whole_files import alone
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted(
@@ -250,6 +251,12 @@ def test_what_is_of_another_kind_starts_afresh(config: Path) -> None:
         ("data.max_length=true", "data.max_length must be a whole number, but it is True"),
         ("model.d_model=big", "absolute: model: .* 'd_model' expected int, got str .value: 'big'."),
         ("jobs=0", "must be 1 or more"),
+        ("jobs=two", "must be 1 or more, but it is 'two'"),
+        ("jobs=", "must be 1 or more, but it is None"),
+        ("name=5", "name must be that of a folder, but it is 5"),
+        ("seeds=[1, 2", "An override's value is YAML, but that of 'seeds=[1, 2' is not"),
+        ("train.output_dir=x", "train.output_dir is the run's own; leave it out"),
+        ("train.resume_from_checkpoint=x", "train.resume_from_checkpoint is the run's own; leave it out"),
         ("max_steps", "written dotted.key=value"),
         ("systems.data.model.d_model=16", "not 'data'"),
         ("data.test=", "data needs test"),
@@ -317,6 +324,30 @@ def test_a_config_that_is_no_yaml_or_not_there_is_refused(tmp_path: Path) -> Non
         load_experiment(tmp_path / "absent.yaml")
 
 
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "twice.yaml").write_text("systems:\n  a: {}\n  b: {}\n  a: {}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"found the key 'a' twice[^\"]*\"[^\"]*twice\.yaml\", line 4"):
+        load_experiment(tmp_path / "twice.yaml")
+
+
+@pytest.mark.parametrize("name", ["encodings", "mine_of_two"])
+def test_a_file_of_encodings_named_like_another_module_is_refused(tmp_path: Path, name: str) -> None:
+    for folder, text in (("one", "raise OSError('no weights')"), ("two", ""), ("three", "")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{name}.py").write_text(text, encoding="utf-8")
+    try:
+        if name != "encodings":
+            for _ in range(2):
+                with pytest.raises(OSError, match="no weights"):
+                    register_encodings(tmp_path / "one" / f"{name}.py")
+            for _ in range(2):
+                register_encodings(tmp_path / "two" / f"{name}.py")
+        with pytest.raises(ValueError, match=f"imported by the name '{name}', which .* already; rename "):
+            register_encodings(tmp_path / "three" / f"{name}.py")
+    finally:
+        sys.modules.pop("mine_of_two", None)
+
+
 def test_pairs_longer_than_an_encoding_can_tell_apart_are_refused_before_training(config: Path) -> None:
     experiment = load(config, "systems.relative.model.position_encoding_type=learned", "model.learned_max_positions=20")
     with pytest.raises(ValueError, match=r"systems\.relative: its encoding tells 20 positions apart"):
@@ -368,6 +399,23 @@ def test_a_system_alone_goes_on_only_where_its_run_is_prepared(config: Path) -> 
         with pytest.raises(ValueError, match=said):
             run_system(experiment, name)
     assert not experiment.folder.exists()
+
+
+def test_a_system_alone_is_trained_with_the_settings_of_its_run(config: Path) -> None:
+    prepare(load(config))
+    with pytest.raises(ValueError, match=r"prepared with other settings.* train\.max_steps was 6 and is 2; .*--system"):
+        run_system(load(config, "train.max_steps=2"), "relative")
+    assert not (config.parent / "runs" / "tiny" / "relative" / "checkpoints").exists()
+
+
+def test_a_system_is_trained_by_one_process_at_a_time(config: Path) -> None:
+    experiment = load(config)
+    prepare(experiment)
+    with (
+        alone(experiment.folder / "relative"),
+        pytest.raises(ValueError, match=r"another one than this is at work in .*relative; wait for"),
+    ):
+        run_system(experiment, "relative")
 
 
 def test_scores_of_an_older_version_are_made_again_without_training(config: Path) -> None:
@@ -519,6 +567,16 @@ PAPER = "paper={source: A, test: generated, rows: {relative: {bleu: [1.0, 2.0, 3
         (["score.metrics=[bleu, bertscore]"], "BERTScore needs a model"),
         (["score.metrics=[ter]"], "metrics must name bleu, which the figures show"),
         (["paper={source: A}"], "paper needs test, rows"),
+        ([PAPER, "paper.n=[1, 2]"], "paper.n must be one number for each of the 3 groups, but it has 2"),
+        (
+            [PAPER, "paper.rows.absolute={ter: [1, 2, 3]}"],
+            "All rows of a published table have the same metrics, but paper.rows",
+        ),
+        (
+            ["systems.absolute-seed1={seeds: [1]}", "systems.absolute-seed1-seed1={}"],
+            "two systems .*absolute-seed1-seed1",
+        ),
+        (["score.concatenate=[1, 2]", "data.test.generated-x2={files: [a, b]}"], "two test sets .*generated-x2"),
         ([PAPER, "paper.test=news"], r"paper\.test has no key 'news'; the nearest one is 'generated"),
         ([PAPER, "paper.rows.rotary={bleu: 1}"], r"paper\.rows has no key 'rotary'"),
         ([PAPER, "paper.rows.relative.bleu=[1, 2]"], "one for each of the 3 groups, but it has 2"),

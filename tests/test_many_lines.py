@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,16 @@ def test_what_another_task_left_is_not_gone_on_with(folder, tmp_path):
     with pytest.raises(ValueError, match=r"another call left, for lines was '0' .* delete .*\.out\.task\.json"):
         translate_to_file(LINES, tmp_path / "out", task)
     assert (tmp_path / ".out.unfinished").read_text() == "kept\n"
+
+
+def test_what_another_training_left_is_not_gone_on_with(folder, tmp_path, monkeypatch):
+    with monkeypatch.context() as context:
+        context.setattr(many_lines, "translate_lines", lambda *what, **how: iter(int, 1))  # and no text
+        with pytest.raises(TypeError):
+            translate_to_file(LINES, tmp_path / "out", Task(folder, num_beams=1))
+    os.utime(folder / "model.safetensors", ns=(0, 0))
+    with pytest.raises(ValueError, match=r"another call left, for weights\.model\.safetensors was .* and is"):
+        translate_to_file(LINES, tmp_path / "out", Task(folder, num_beams=1))
 
 
 def test_in_int8_it_translates_too_but_not_what_was_exported(folder, tokenizer, tmp_path):

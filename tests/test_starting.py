@@ -76,6 +76,15 @@ def test_settings_say_where_it_began(config: Path) -> None:
         prepare(load(config, "systems.next.start_from=", "systems.next.model.dropout=0.2"))
 
 
+def test_a_start_that_is_trained_otherwise_is_another_start(config: Path) -> None:
+    experiment = load(config)
+    prepare(experiment)
+    (experiment.folder / "next" / "training.jsonl").touch()
+    prepare(experiment)
+    with pytest.raises(ValueError, match="settings of absolute"):
+        prepare(load(config, "systems.absolute.train.learning_rate=0.5"))
+
+
 def test_side_by_side_a_system_waits_for_the_one_it_starts_from(config: Path) -> None:
     experiment = load(config, "systems.last.start_from=next", "systems.other.model={}")
     assert list(waves(experiment, list(experiment.systems))) == [["absolute", "other"], ["next", "same"], ["last"]]

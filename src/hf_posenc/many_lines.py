@@ -89,7 +89,7 @@ def translate_to_file(
         raise ValueError(f"The file to write must be a new one, but {target} exists; choose another or delete it.")
     unfinished, about = (target.with_name(f".{target.name}.{what}") for what in ("unfinished", "task.json"))
     files = {name: str(path.resolve()) for name, path in vars(task).items() if isinstance(path, Path)}
-    asked = {"lines": short_hash("\n".join(lines)), **asdict(task), **files}
+    asked = {"lines": short_hash("\n".join(lines)), "weights": weights_in(task.folder), **asdict(task), **files}
     if about.exists() and (found := differing_key(json.loads(about.read_text(encoding="utf-8")), asked)):
         raise ValueError(
             f"{unfinished} is what another call left, for {found}; make the same call again, or delete {about}."
@@ -104,6 +104,13 @@ def translate_to_file(
             file.flush()
     os.replace(unfinished, target)
     delete(about)
+
+
+def weights_in(folder: Path) -> dict[str, list[int]]:
+    """Size and time of each file of weights, by which another training's are told apart."""
+    place = folder if is_ctranslate2(folder) else model_folder(folder)
+    files = sorted(file for kind in ("*.safetensors", "*.bin") for file in place.glob(kind))
+    return {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
 
 
 def shorten_to_whole_pieces(path: Path) -> int:

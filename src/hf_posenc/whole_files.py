@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 ALMOST_NOTHING = 2**16  # bytes
 
 
@@ -38,6 +40,20 @@ def delete(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone(folder: Path, *, patient: bool = False) -> Iterator[None]:
+    """While no other process of this machine is at work in a folder: a `patient` one waits until that is so, for any
+    other it is a ValueError."""
+    try:
+        with FileLock(folder / ".lock", timeout=-1 if patient else 0):
+            yield
+    except Timeout:
+        raise ValueError(
+            f"One process at a time works on a system, but another one than this is at work in {folder}; wait for it, "
+            "or stop it."
+        ) from None
 
 
 @contextmanager

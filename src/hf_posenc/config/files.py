@@ -32,6 +32,18 @@ Loader.add_implicit_resolver(
 )
 
 
+def construct_mapping(loader: Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    """A mapping, and an error for a key that stands in it twice, of which PyYAML would take the last."""
+    keys = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+    for number, (key, _) in enumerate(node.value):
+        if isinstance(key, yaml.ScalarNode) and keys.index((key.tag, key.value)) < number:
+            raise yaml.constructor.ConstructorError(None, None, f"found the key {key.value!r} twice", key.start_mark)
+    return loader.construct_mapping(node, deep=True)
+
+
+Loader.add_constructor("tag:yaml.org,2002:map", construct_mapping)
+
+
 def read_config_file(path: Path) -> dict[str, Any]:
     """A YAML file over the file that it `extends`, or over several, each over those before it."""
     try:
@@ -76,7 +88,10 @@ def parse_override(override: str) -> dict[str, Any]:
     dotted, equals, value = override.partition("=")
     if not equals or not all(dotted.split(".")):
         raise ValueError(f"An override is written dotted.key=value, but it is {override!r}.")
-    nested: Any = yaml.load(value, Loader)
+    try:
+        nested: Any = yaml.load(value, Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"An override's value is YAML, but that of {override!r} is not: {error}") from None
     for key in reversed(dotted.split(".")):
         nested = {key: nested}
     return nested

@@ -12,6 +12,7 @@ Nothing here reads data or builds a model.
 import importlib.util
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -45,8 +46,10 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     refuse_unknown(merged, FILE_KEYS, str(path))
     if not merged.get("systems"):
         raise ValueError(f"A config needs at least one system, but {path} has none; add one under `systems:`.")
-    if (jobs := merged.get("jobs", 1)) < 1:
-        raise ValueError(f"jobs is how many systems train side by side and must be 1 or more, but it is {jobs}.")
+    if type(jobs := merged.get("jobs", 1)) is not int or jobs < 1:
+        raise ValueError(f"jobs is how many systems train side by side and must be 1 or more, but it is {jobs!r}.")
+    if not isinstance(name := merged.get("name", path.stem), str):
+        raise ValueError(f"name must be that of a folder, but it is {name!r}; write it in quotes.")
     if type(diagnose := merged.get("diagnose", True)) is not bool:
         raise ValueError(f"diagnose says whether models are looked into, true or false, but it is {diagnose!r}.")
     for file in merged.get("encodings") or []:
@@ -63,7 +66,7 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
         raise ValueError(f"table is a folder beside the systems', but {table!r} is a system; name it otherwise.")
     paper = checked_paper(merged["paper"], next(iter(systems.values())), rows) if merged.get("paper") else None
     output = Path(merged.get("output", "runs"))
-    return Experiment(merged.get("name", path.stem), output, jobs, systems, baseline, table, paper, diagnose)
+    return Experiment(name, output, jobs, systems, baseline, table, paper, diagnose)
 
 
 def resolved_systems(entries: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any]) -> dict[str, System]:
@@ -74,7 +77,15 @@ def resolved_systems(entries: Mapping[str, Mapping[str, Any]], shared: Mapping[s
             refuse_unknown(changes, (*SYSTEM_KEYS, "split"), f"systems.{name}")
             trained += seeded_systems(name, started(name, merge(shared, changes), changes.get("model"), trained))
     split = [system for name, entry in entries.items() if "split" in entry for system in splits(name, entry, trained)]
+    refuse_same_names([system.name for system in (*trained, *split)], "systems")
     return {system.name: system for system in (*trained, *split)}
+
+
+def refuse_same_names(names: Iterable[str], what: str) -> None:
+    """A ValueError for a name that came about twice, such as that of a seed."""
+    for name, number in Counter(names).items():
+        if number > 1:
+            raise ValueError(f"There are two {what} of the name {name!r}; name one of them otherwise.")
 
 
 def splits(name: str, entry: Mapping[str, Any], trained: list[System]) -> list[System]:
@@ -130,6 +141,15 @@ def checked_paper(given: Mapping[str, Any], system: System, rows: list[str]) -> 
                     f"paper.rows.{row}.{metric} must be a number for all pairs or one for each of the {groups} groups, "
                     f"but it has {len(numbers)}; score.edges are {system.score.edges}."
                 )
+    (first, metrics), *others = paper.rows.items()
+    for row, found in others:
+        if found.keys() != metrics.keys():
+            raise ValueError(
+                f"All rows of a published table have the same metrics, but paper.rows.{row} has {', '.join(found)} and "
+                f"paper.rows.{first} has {', '.join(metrics)}; add what is missing, or leave it out of all."
+            )
+    if paper.n is not None and len(paper.n) != groups:
+        raise ValueError(f"paper.n must be one number for each of the {groups} groups, but it has {len(paper.n)}.")
     return paper
 
 
@@ -137,12 +157,21 @@ def register_encodings(file: Path) -> None:
     """Import a file that registers encodings, once."""
     if not file.is_file():
         raise FileNotFoundError(f"Encodings are registered by a Python file, but there is none at {file}; name one.")
-    if file.stem in sys.modules:
-        return
+    if (known := sys.modules.get(file.stem)) is not None:
+        if (place := getattr(known, "__file__", None)) and file.samefile(place):
+            return
+        raise ValueError(
+            f"A file of encodings is imported by the name {file.stem!r}, which that of {place or 'Python itself'} has "
+            f"already; rename {file}."
+        )
     spec = importlib.util.spec_from_file_location(file.stem, file)
     module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     sys.modules[file.stem] = module
-    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    try:
+        spec.loader.exec_module(module)  # type: ignore[union-attr]
+    except BaseException:
+        del sys.modules[file.stem]
+        raise
 
 
 def check_name(name: str) -> None:
@@ -159,6 +188,9 @@ def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
     for section, kind in (("data", DataSettings), ("score", ScoreSettings), ("train", TrainingArguments)):
         refuse_unknown(sections[section], [f.name for f in fields(kind)], f"systems.{name}: {section}")
         refuse_other_kinds(sections[section], kind, f"systems.{name}: {section}")
+    for argument in ("output_dir", "resume_from_checkpoint"):
+        if argument in sections["train"]:
+            raise ValueError(f"systems.{name}: train.{argument} is the run's own; leave it out.")
     missing = [key for key in ("source_language", "target_language", "train", "test") if not sections["data"].get(key)]
     if missing:
         raise ValueError(f"systems.{name}: data needs {', '.join(missing)}; add what is missing under `data:`.")
@@ -186,6 +218,8 @@ def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
         )
     score = ScoreSettings(**sections["score"])
     check_score(name, score)
+    joined = (test if k == 1 else f"{test}-x{k}" for test in data.test for k in set(score.concatenate))
+    refuse_same_names(joined, "test sets")
     start = sections["start_from"]
     system = System(name, row, data, score, dict(sections["model"]), dict(sections["train"]), start_from=start)
     system.model_config(vocab_size=data.vocab_size)

@@ -38,6 +38,12 @@ def plain_texts(pairs: pa.Table, languages: list[str]) -> list[pa.ChunkedArray]:
 
 def unjoined(where: Mapping[str, Any]) -> dict[str, Any]:
     """A description of the pairs that those of `where` are joined from; of all documents where it has these."""
-    left_out = {"join", "documents", "min_words"} | ({"first"} if where.get("documents") else set())
+    counts_joined = where.get("documents") or any(map(is_joined, where.get("corpora") or []))
+    left_out = {"join", "documents", "min_words"} | ({"first"} if counts_joined else set())
     kept = {key: value for key, value in where.items() if key not in left_out}
     return kept | ({"corpora": [unjoined(part) for part in where["corpora"]]} if where.get("corpora") else {})
+
+
+def is_joined(where: Mapping[str, Any]) -> bool:
+    """Whether any of those pairs are joined from several."""
+    return bool(where.get("join") or where.get("documents") or any(map(is_joined, where.get("corpora") or [])))

@@ -28,7 +28,7 @@ from ..data.pieces import BETWEEN, found_pieces, known_pieces
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..publish.hub import refuse_shared_repositories
 from ..training.arguments import training_arguments
-from ..whole_files import differing_key, save_whole, short_hash, write_whole
+from ..whole_files import alone, differing_key, save_whole, short_hash, write_whole
 from .held_out import refuse_shared_pairs
 from .starting import check_start, existing_tokenizer, start_digests
 
@@ -40,6 +40,12 @@ def prepare(experiment: Experiment) -> None:
         check_same_settings(experiment, system)
     refuse_shared_repositories(experiment)
     refuse_shared_pairs(experiment)
+    with alone(experiment.folder, patient=True):
+        make_what_is_shared(experiment)
+
+
+def make_what_is_shared(experiment: Experiment) -> None:
+    """The vocabulary, pairs and test sets of the systems, and beside each what it is made with."""
     tokenizer = prepared_tokenizer(experiment)
     for system in experiment.systems.values():
         tests = [test_set(experiment, system, name, tokenizer) for name in system.test_sets]
@@ -97,9 +103,17 @@ def has_begun(folder: Path) -> bool:
 
 def check_same_settings(experiment: Experiment, system: System) -> None:
     """Refuse a run directory in which other settings, or files of other content, have made something."""
+    folder = settings_path(experiment, system).parent
+    if has_begun(folder) and (difference := difference_from_run(experiment, system)):
+        raise ValueError(
+            f"A run directory belongs to the settings and files that made it, but in {folder} {difference}; undo "
+            f"the change, give the run another name (name=...), or delete the directory."
+        )
+
+
+def difference_from_run(experiment: Experiment, system: System) -> str | None:
+    """The first setting or file in which a system is not what its run directory remembers, None if there is none."""
     path = settings_path(experiment, system)
-    if not has_begun(path.parent):
-        return
     saved = yaml.safe_load(path.read_text(encoding="utf-8"))
     data, score = DataSettings(**saved["data"]), ScoreSettings(**saved["score"])
     # What is newer than the run is at its default.
@@ -108,11 +122,7 @@ def check_same_settings(experiment: Experiment, system: System) -> None:
     of_the_run = System(system.name, system.row, data, score, *made)
     given = file_digests(experiment, system)
     files = {name: digest for name, digest in saved.get("files", {}).items() if name in given}
-    if difference := differing_key(of_the_run.settings() | {"files": given | files}, remembered(experiment, system)):
-        raise ValueError(
-            f"A run directory belongs to the settings and files that made it, but in {path.parent} {difference}; undo "
-            f"the change, give the run another name (name=...), or delete the directory."
-        )
+    return differing_key(of_the_run.settings() | {"files": given | files}, remembered(experiment, system))
 
 
 def remembered(experiment: Experiment, system: System) -> dict[str, Any]:

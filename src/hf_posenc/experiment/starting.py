@@ -1,5 +1,6 @@
 """The model that a training begins with: a new one, or one that is trained already, with the system's encodings."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..modeling.configuration_posenc import SIDES, PosEncConfig
 from ..modeling.configuration_shared import SharedConfig
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..modeling.translation import check_tokenizer
+from ..whole_files import short_hash
 
 
 def first_model(experiment: Experiment, system: System, config: SharedConfig) -> Any:
@@ -40,9 +42,12 @@ def start_place(experiment: Experiment, system: System) -> str | Path:
 
 
 def start_digests(experiment: Experiment, system: System) -> dict[str, str]:
-    """A hash of each local file of weights from which it starts, but for those of a system of the same run."""
-    if system.start_from is None or experiment.origin(system):
+    """A hash of each local file of weights from which it starts, or of what makes that system of the same run."""
+    if system.start_from is None:
         return {}
+    if (origin := experiment.origin(system)) is not None:
+        made_by = origin.settings() | start_digests(experiment, origin)
+        return {f"settings of {origin.name}": short_hash(json.dumps(made_by, sort_keys=True))}
     place = Path(named_folder(system.start_from, system.data.folder))
     weights = sorted(str(path) for kind in ("*.safetensors", "*.bin") for path in place.glob(kind))
     return path_digests(weights, system.data.folder)

@@ -20,6 +20,7 @@ Whatever is there already and belongs to the same settings is used as it is, so 
 
 import json
 import os
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,18 @@ from ..publish.hub import is_pushed, push_system
 from ..training.checkpoints import check_weights
 from ..training.processes import refuse_unlike_processes
 from ..training.trainer import train
-from ..whole_files import save_whole, short_hash, write_whole
+from ..whole_files import alone, save_whole, short_hash, write_whole
 from .diagnostics import diagnose
 from .evaluation import score_test_set, translate_test_set
-from .preparation import settings_path, shared_tokenizer, sources, test_set, training_pairs, validation_pairs
+from .preparation import (
+    difference_from_run,
+    settings_path,
+    shared_tokenizer,
+    sources,
+    test_set,
+    training_pairs,
+    validation_pairs,
+)
 from .starting import first_model
 
 WORTH_PROCESSES = 100_000  # translated words, whose TER takes longer than a process to start
@@ -63,15 +72,21 @@ def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
             f"A system goes on where its run has been prepared, but {experiment.folder} has not been for {name!r}; "
             "give the command without --system, which prepares the run and trains what is missing."
         )
-    if not is_scored(experiment, system):
-        tokenizer = shared_tokenizer(experiment)
-        if system.split:
-            refuse_untrained(experiment, system)
-        elif not (folder / "model").exists():
-            train_system(experiment, system, tokenizer, bar)
-        score_system(experiment, system, tokenizer, bar)
-    if PartialState().is_main_process and not is_pushed(experiment, system):
-        push_system(experiment, system)
+    if difference := difference_from_run(experiment, system):
+        raise ValueError(
+            f"{folder} was prepared with other settings, by which {difference}; undo the change, or give the command "
+            "without --system, which prepares the run anew."
+        )
+    with alone(folder) if PartialState().is_main_process else nullcontext():
+        if not is_scored(experiment, system):
+            tokenizer = shared_tokenizer(experiment)
+            if system.split:
+                refuse_untrained(experiment, system)
+            elif not (folder / "model").exists():
+                train_system(experiment, system, tokenizer, bar)
+            score_system(experiment, system, tokenizer, bar)
+        if PartialState().is_main_process and not is_pushed(experiment, system):
+            push_system(experiment, system)
     PartialState().wait_for_everyone()
 
 

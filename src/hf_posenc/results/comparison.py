@@ -1,7 +1,7 @@
 """Scores of single trainings -> rows of a table, and which rows really differ from the baseline.
 
 A row of one training has the bootstrap's 95 % interval over sentences. A row of several seeds has their mean and
-Student's 95 % interval over them, which holds the chance of training, too. Differences are tested by sacrebleu's own
+Student's 95 % interval over them, which is the chance of training alone. Differences are tested by sacrebleu's own
 paired bootstrap and approximate randomisation on the sentence statistics that the metric has saved; a row of several
 seeds is compared seed by seed, and its p-value is the largest of them, or 1 where they disagree which row is better: a
 difference counts if it is there every time.
