@@ -573,7 +573,6 @@ def test_an_unknown_knob_is_refused_with_the_nearest():
             {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": 29},
             "share_encoder_decoder_embeddings=True and tie_word_embeddings=False",
         ),
-        ("sinusoidal", {"decoder_start_token_id": None}, "decoder_start_token_id=None"),
     ],
 )
 def test_what_marian_cannot_say_is_not_exported(encodings, changes, said):

@@ -187,8 +187,6 @@ def check_marian_can_say(config: PosEncConfig) -> None:
             "Marian shares embeddings only along with the output projection, but this model has "
             "share_encoder_decoder_embeddings=True and tie_word_embeddings=False; save it with its own save_pretrained."
         )
-    if config.decoder_start_token_id is None:
-        raise ValueError("Marian needs a start token, but decoder_start_token_id=None; set it in model.config.")
 
 
 __all__ = ["from_marian", "to_marian"]
