@@ -20,6 +20,7 @@ from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_posenc import POSITION_ENCODINGS, CTranslate2Translator, PosEncConfig, PosEncTokenizer
+from hf_posenc.config.files import read_config_file
 from hf_posenc.config.loading import load_experiment, register_encodings
 from hf_posenc.data import load_pairs, train_tokenizer
 from hf_posenc.data.generator import generate_pairs
@@ -328,6 +329,12 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "twice.yaml").write_text("systems:\n  a: {}\n  b: {}\n  a: {}\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"found the key 'a' twice[^\"]*\"[^\"]*twice\.yaml\", line 4"):
         load_experiment(tmp_path / "twice.yaml")
+
+
+def test_a_merged_mapping_may_be_merged_over_and_used_again(tmp_path: Path) -> None:
+    text = "a: &o {x: 1}\nb: {<<: &m {<<: *o, x: 2}, y: 3}\nc: *m\n"
+    (tmp_path / "merged.yaml").write_text(text, encoding="utf-8")
+    assert read_config_file(tmp_path / "merged.yaml") == yaml.safe_load(text)
 
 
 @pytest.mark.parametrize("name", ["encodings", "mine_of_two"])

@@ -369,8 +369,9 @@ def test_translate_gives_back_the_mode_of_a_model_that_fails(tokenizer):
 
 @pytest.mark.parametrize("option", [{"num_return_sequences": 2}, {"return_dict_in_generate": True}])
 def test_translate_refuses_what_is_more_than_a_text(tokenizer, option):
-    with pytest.raises(ValueError, match=f"one text for each source, but {next(iter(option))}=.*; call generate"):
-        translator(tokenizer).translate(TEXTS[:1], tokenizer, **option)
+    for given in (option, {"generation_config": GenerationConfig(num_beams=2, **option)}):
+        with pytest.raises(ValueError, match=f"one text for each source, but {next(iter(option))}=.*; call generate"):
+            translator(tokenizer).translate(TEXTS[:1], tokenizer, **given)
 
 
 def test_translate_takes_the_beams_of_a_generation_config(tokenizer):
@@ -378,7 +379,9 @@ def test_translate_takes_the_beams_of_a_generation_config(tokenizer):
     given = GenerationConfig(num_beams=1, max_new_tokens=5)
     greedy = model.translate(TEXTS, tokenizer, num_beams=1, max_new_tokens=5)
     assert model.translate(TEXTS, tokenizer, generation_config=given) == greedy
-    assert model.translate(TEXTS, tokenizer, max_new_tokens=5) != greedy
+    beams = model.translate(TEXTS, tokenizer, max_new_tokens=5)
+    assert beams != greedy
+    assert model.translate(TEXTS, tokenizer, generation_config=GenerationConfig(max_new_tokens=5)) == beams
 
 
 def test_translating_nothing_gives_nothing(tokenizer):

@@ -442,37 +442,99 @@ def test_patience_is_no_longer_after_an_interruption(tmp_path, last):
     assert facts_of(experiment)["best_step"] == facts["best_step"] == 2
 
 
-@pytest.mark.parametrize("saved", [["train.save_steps=2"], ["train.save_strategy=epoch", "train.eval_strategy=epoch"]])
-def test_a_run_told_to_stop_leaves_no_trace_in_mean_and_log(tmp_path, monkeypatch, saved):
-    settings = ["train.average_checkpoints=2", "train.max_steps=17", *saved]
+def interrupted(experiment: Experiment, monkeypatch: pytest.MonkeyPatch, *steps: int) -> list[dict[str, Any]]:
+    """The log of a run that SIGTERM stops in each of the steps, and that goes on after each."""
+    step = LengthTrainer.training_step
+    for told in steps:
+
+        def training_step(trainer: LengthTrainer, *inputs: Any, told: int = told, **options: Any) -> torch.Tensor:
+            if trainer.state.global_step == told - 1:
+                signal.raise_signal(signal.SIGTERM)
+            return step(trainer, *inputs, **options)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(LengthTrainer, "training_step", training_step)
+            with pytest.raises(SystemExit, match=f"stopped relative at step {told}"):
+                trained(experiment)
+        assert (experiment.folder / "relative" / "checkpoints" / f"checkpoint-{told}").exists()
+    return trained(experiment)
+
+
+BEST = ["train.load_best_model_at_end=true", "train.metric_for_best_model=loss", "train.greater_is_better=false"]
+EPOCHS = ["train.save_strategy=epoch", "train.eval_strategy=epoch"]
+STEPS = ["train.eval_strategy=steps", "train.eval_steps=2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("saved", "steps"),
+    [
+        ([*STEPS, "train.save_steps=4", "train.average_checkpoints=2"], [5, 7]),
+        ([*STEPS, "train.save_steps=4", *BEST, "train.learning_rate=0.1"], [6, 13]),
+        ([*EPOCHS, "train.average_checkpoints=2"], [5]),
+        ([*EPOCHS, *BEST], [3, 17]),
+    ],
+    ids=["mean by steps", "best by steps", "mean by epochs", "best by epochs"],
+)
+def test_a_run_told_to_stop_leaves_no_trace(tmp_path, monkeypatch, saved, steps):
+    settings = ["train.max_steps=17", "train.logging_steps=1", *saved]
     straight, stopped = (tiny(tmp_path, f"name={name}", *settings) for name in ("straight", "stopped"))
-    log, step = trained(straight), LengthTrainer.training_step
-
-    def told_at_five(trainer: LengthTrainer, *inputs: Any, **options: Any) -> torch.Tensor:
-        if trainer.state.global_step == 4:
-            signal.raise_signal(signal.SIGTERM)
-        return step(trainer, *inputs, **options)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(LengthTrainer, "training_step", told_at_five)
-        with pytest.raises(SystemExit, match="stopped relative at step 5"):
-            trained(stopped)
-    assert (stopped.folder / "relative" / "checkpoints" / "checkpoint-5").exists()
-    again = trained(stopped)
-    assert not (stopped.folder / "relative" / "checkpoints" / "checkpoint-5").exists()
-    steps = [[line["step"] for line in lines if "eval_loss" in line] for lines in (log, again)]
-    assert steps[0] == steps[1]
+    logs = trained(straight), interrupted(stopped, monkeypatch, *steps)
+    evaluated = [[(line["step"], line["eval_loss"]) for line in log if "eval_loss" in line] for log in logs]
+    assert evaluated[0]
+    torch.testing.assert_close(*evaluated)
+    assert facts_of(stopped)["steps"] == 17
+    assert facts_of(stopped).get("best_step") == facts_of(straight).get("best_step")
     torch.testing.assert_close(weights_of(stopped), weights_of(straight))
 
 
-def test_a_mean_of_more_checkpoints_than_a_training_saves_is_refused_before_it(tmp_path):
-    for saved in ("train.save_steps=4", "train.save_strategy=epoch", "train.evaluations_per_epoch=1"):
-        experiment = tiny(tmp_path, "train.average_checkpoints=9", "train.save_total_limit=null", saved)
-        with pytest.raises(
-            ValueError, match=r"average_checkpoints=9 needs as many .* this training saves \d; lower it"
-        ):
-            trained(experiment)
-        assert not list((experiment.folder / "relative").glob("checkpoints/*"))
+def test_a_run_told_to_stop_at_an_epochs_end_stops_behind_its_evaluation(tmp_path, monkeypatch):
+    experiment = tiny(tmp_path, *EPOCHS, "train.num_train_epochs=3", "train.average_checkpoints=3")
+    straight = trained(experiment)
+    saved = [line["step"] for line in straight if "eval_loss" in line]
+    assert len(saved) == 3
+    stopped = tiny(tmp_path, "name=stopped", *EPOCHS, "train.num_train_epochs=3", "train.average_checkpoints=3")
+    log = interrupted(stopped, monkeypatch, saved[1])
+    assert [line["step"] for line in log if "eval_loss" in line] == saved
+    torch.testing.assert_close(weights_of(stopped), weights_of(experiment))
+
+
+def test_what_comes_after_a_training_needs_neither_its_log_nor_a_best_model(tmp_path):
+    experiment = tiny(tmp_path, *STEPS, *BEST, "train.max_steps=6", "train.save_steps=6", "train.learning_rate=0.1")
+    trained(experiment)
+    weights = weights_of(experiment)
+    without_its_model(experiment, 6)
+    folder = experiment.folder / "relative"
+    (folder / "training.jsonl").write_text("", encoding="utf-8")
+    state = folder / "checkpoints" / "checkpoint-6" / "trainer_state.json"
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"best_model_checkpoint": str(folder / "gone")}))
+    trained(experiment)
+    assert facts_of(experiment)["seconds"] == 0.0
+    last = load_file(state.parent / "model.safetensors")
+    torch.testing.assert_close(weights_of(experiment), {name: last[name] for name in weights})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "saved",
+    [
+        ["train.save_steps=4"],
+        ["train.save_strategy=epoch", "train.max_steps=-1"],
+        ["train.evaluations_per_epoch=1"],
+        ["train.evaluations_per_epoch=2", "train.max_steps=-1"],
+        ["train.evaluations_per_epoch=3", "train.max_steps=5"],
+    ],
+)
+def test_a_mean_of_more_checkpoints_than_a_training_saves_is_refused_before_it(tmp_path, saved):
+    settings = ["train.max_steps=17", "train.save_total_limit=null", *saved]
+    experiment = tiny(tmp_path, *settings)
+    trained(experiment)
+    number = len(list((experiment.folder / "relative").glob("checkpoints/*")))
+    refused = tiny(tmp_path, "name=refused", *settings, f"train.average_checkpoints={number + 1}")
+    with pytest.raises(ValueError, match=rf"needs as many .* but this training saves {number}; lower it"):
+        trained(refused)
+    assert not (refused.folder / "relative" / "training.jsonl").exists()
+    trained(tiny(tmp_path, "name=mean", *settings, f"train.average_checkpoints={number}"))
 
 
 def test_a_mean_of_more_checkpoints_than_there_are_is_refused(tmp_path):

@@ -25,23 +25,23 @@ class Loader(yaml.SafeLoader):
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """A mapping as written, and an error for a key that stands in it twice, of which PyYAML takes the last."""
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if (key.tag, key.value) in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"found the key {key.value!r} twice", key.start_mark
+                )
+            seen.add((key.tag, key.value))
+        return node
+
 
 Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(true|false)$", re.IGNORECASE), list("tTfF"))
 Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
-
-
-def construct_mapping(loader: Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    """A mapping, and an error for a key that stands in it twice, of which PyYAML would take the last."""
-    keys = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-    for number, (key, _) in enumerate(node.value):
-        if isinstance(key, yaml.ScalarNode) and keys.index((key.tag, key.value)) < number:
-            raise yaml.constructor.ConstructorError(None, None, f"found the key {key.value!r} twice", key.start_mark)
-    return loader.construct_mapping(node, deep=True)
-
-
-Loader.add_constructor("tag:yaml.org,2002:map", construct_mapping)
 
 
 def read_config_file(path: Path) -> dict[str, Any]:

@@ -1,15 +1,16 @@
 """The model that a training begins with: a new one, or one that is trained already, with the system's encodings."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig
 
-from ..config.settings import Experiment, System
+from ..config.settings import DataSettings, Experiment, System
 from ..config.starting import RULE, checkpoint_model
 from ..conversion import FREE, converted, saved_config
-from ..data.files import named_folder, path_digests
+from ..data.files import digests, named_folder, path_digests
 from ..marian import from_marian
 from ..modeling.configuration_posenc import SIDES, PosEncConfig
 from ..modeling.configuration_shared import SharedConfig
@@ -46,11 +47,21 @@ def start_digests(experiment: Experiment, system: System) -> dict[str, str]:
     if system.start_from is None:
         return {}
     if (origin := experiment.origin(system)) is not None:
-        made_by = origin.settings() | start_digests(experiment, origin)
-        return {f"settings of {origin.name}": short_hash(json.dumps(made_by, sort_keys=True))}
+        return {f"settings of {origin.name}": short_hash(json.dumps(made_by(experiment, origin), sort_keys=True))}
     place = Path(named_folder(system.start_from, system.data.folder))
     weights = sorted(str(path) for kind in ("*.safetensors", "*.bin") for path in place.glob(kind))
     return path_digests(weights, system.data.folder)
+
+
+def made_by(experiment: Experiment, system: System) -> dict[str, Any]:
+    """What its weights are made by. A setting at its default is left out, and so one that is newer than a run."""
+    settings, data = system.settings(), system.data
+    for name, default in asdict(DataSettings("", "", {}, {})).items():
+        if settings["data"].get(name) == default or name in ("test", "licence"):
+            settings["data"].pop(name, None)
+    del settings["score"]
+    files = [digests(where, data.folder) for where in (data.train, data.validation or {})]
+    return settings | {"files": files, "start": start_digests(experiment, system)}
 
 
 def existing_tokenizer(name: str) -> Any:

@@ -16,7 +16,6 @@ from transformers import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention_by_distance import attend_by_distance
-from .configuration_posenc import PosEncConfig, Side
 from .place import Place
 from .position import PositionEncodings
 
@@ -149,7 +148,7 @@ def attend_by_weights(
     return out_BHQK.transpose(1, 2).contiguous(), p_BHQS
 
 
-def check_back_end(config: PosEncConfig, side: Side, positions: PositionEncodings, follows: bool = False) -> None:
+def check_back_end(config: Any, side: Any, positions: PositionEncodings, follows: bool = False) -> None:
     """A ValueError where the back end that the config names would leave an encoding of that side out, or an alignment
     that follows its weights."""
     name = config._attn_implementation or ""

@@ -180,8 +180,9 @@ class Translation:
         """
         texts = checked_texts(texts)
         check_tokenizer(self.config, tokenizer)
+        config = generate.get("generation_config")
         for option, plain in (("num_return_sequences", 1), ("return_dict_in_generate", False)):
-            if (given := generate.get(option, plain)) not in (plain, None):
+            if (given := generate.get(option, getattr(config, option, None))) not in (plain, None):
                 raise ValueError(
                     f"translate gives one text for each source, but {option}={given!r} was given; call generate."
                 )
@@ -205,8 +206,8 @@ class Translation:
         limits = self.limits(map(len, sources))
         inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(self.device)
         config = generate.get("generation_config")
-        if config is None:
-            generate = {"num_beams": 5, "do_sample": False} | generate
+        search = {"num_beams": 5, "do_sample": False}
+        generate = {name: value for name, value in search.items() if getattr(config, name, None) is None} | generate
         if all(generate.get(name) is None and getattr(config, name, None) is None for name in LENGTHS):
             generate |= self.at_most(limits, generate.get("logits_processor"))
         outputs = self.generate(**inputs, **generate)

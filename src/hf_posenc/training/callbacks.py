@@ -108,7 +108,9 @@ class EnoughCheckpoints(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         epoch = steps_of_an_epoch(args, kwargs["train_dataloader"])
         if args.evaluations_per_epoch is not None:
-            saved = state.max_steps * args.evaluations_per_epoch // epoch
+            saved = (state.max_steps - 1) * args.evaluations_per_epoch // epoch + 1
+        elif args.save_strategy == "best":  # nobody knows
+            return
         else:
             every = {"steps": state.save_steps, "epoch": epoch}.get(args.save_strategy)
             saved = -(-state.max_steps // every) if every else 0
@@ -140,9 +142,12 @@ class StopWhenTold(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.stopped = any_process(self.told)
-        self.is_extra = self.stopped and not control.should_save
-        if self.stopped:
-            control.should_save = control.should_training_stop = True
+        if not self.stopped:
+            return
+        control.should_training_stop = True
+        is_end = state.epoch % 1 == 0 or state.global_step >= state.max_steps
+        if not (is_end and args.save_strategy == "epoch"):  # which saves in a moment, after the evaluation
+            self.is_extra, control.should_save = not control.should_save, True
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.stopped and state.epoch % 1 and state.global_step < state.max_steps:  # the Trainer takes it for the end
@@ -152,13 +157,14 @@ class StopWhenTold(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
+        best = Path(state.best_model_checkpoint or "").name
         for checkpoint in checkpoints_in(Path(args.output_dir)):
             is_new = checkpoint.name == f"checkpoint-{state.global_step}"
             if is_new and self.is_extra:
                 (checkpoint / EXTRA).touch()
             elif is_new:
                 (checkpoint / EXTRA).unlink(missing_ok=True)
-            elif (checkpoint / EXTRA).exists():
+            elif (checkpoint / EXTRA).exists() and checkpoint.name != best:
                 delete(checkpoint)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -1,7 +1,6 @@
 """What Seq2SeqTrainer lacks for training by length: token-budget batches, the validation set's own perplexity and BLEU,
 tokens a second and padding in the log, and a stop where the loss is no number."""
 
-import json
 import math
 import time
 from functools import partial
@@ -61,7 +60,7 @@ def train(
 
     `bar` is the line of the progress bar, for systems that train side by side.
     """
-    args, stop = training_arguments(settings, folder), StopWhenTold()
+    args, stop, log = training_arguments(settings, folder), StopWhenTold(), LossLog(folder / "training.jsonl")
     trainer = LengthTrainer(
         model=model,
         args=args,
@@ -73,7 +72,7 @@ def train(
         if args.label_smoothing_factor
         else None,
         compute_metrics=partial(validation_scores, tokenizer=tokenizer),
-        callbacks=[*asked_for(args), ProgressBar(name, bar), LossLog(folder / "training.jsonl"), PushedCode(), stop],
+        callbacks=[*asked_for(args), ProgressBar(name, bar), log, PushedCode(), stop],
     )
     trainer.remove_callback(PrinterCallback)
     if trainer.is_fsdp_enabled:
@@ -90,8 +89,9 @@ def train(
     before = None if checkpoint is None else state_of(checkpoint)
     if before is not None and is_last(before, args):  # only what comes after the training was interrupted
         trainer.state = before
-        at_end = before.best_model_checkpoint if args.load_best_model_at_end else checkpoint
-        weights = AutoModelForSeq2SeqLM.from_pretrained(str(at_end), dtype="auto").state_dict()
+        best = before.best_model_checkpoint if args.load_best_model_at_end else None
+        at_end = best if best is not None and Path(best).is_dir() else str(checkpoint)  # as the Trainer would
+        weights = AutoModelForSeq2SeqLM.from_pretrained(at_end, dtype="auto").state_dict()
     else:
         for callback in trainer.callback_handler.callbacks:
             if isinstance(callback, EarlyStoppingCallback) and before is not None:
@@ -104,11 +104,11 @@ def train(
         weights = trainer.accelerator.get_state_dict(trainer.model)
     if args.average_checkpoints is not None:
         weights = mean_weights(Path(args.output_dir), args.average_checkpoints)
-    lines = [json.loads(line) for line in (folder / "training.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = log.lines()
     losses = [line["loss"] for line in lines if "loss" in line]
     facts = {
         "steps": trainer.state.global_step,
-        "seconds": lines[-1]["seconds"],
+        "seconds": lines[-1]["seconds"] if lines else 0.0,
         "loss": losses[-1] if losses else None,
     }
     if args.load_best_model_at_end:
