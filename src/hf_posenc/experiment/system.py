@@ -3,6 +3,7 @@
     runs/<name>/tokenizer/                  trained on the unfiltered training text, shared by all systems
     runs/<name>/data/                       encoded training and validation pairs, test sets with their source lengths
     runs/<name>/<system>/settings.yaml      everything that makes the system
+                         .lock              held by the process that is at work here
                          checkpoints/       the Trainer's
                          training.jsonl     loss by step and by seconds
                          model/             weights, config, code and tokenizer: load it with from_pretrained
