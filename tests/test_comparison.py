@@ -22,6 +22,7 @@ from test_place_diagnostics import measured
 
 from hf_posenc.__main__ import main as command_line
 from hf_posenc.metrics import load_length_buckets
+from hf_posenc.metrics.length_buckets.scorers import COUNTED
 from hf_posenc.pictures.score_figures import gain_by_length, loss_curves, parameters_and_score
 from hf_posenc.publish.report import publish
 from hf_posenc.results.collecting import read_results, scores_beyond, scores_by_length
@@ -58,6 +59,7 @@ def scored(
 
 
 def test_p_values_are_those_of_sacrebleu_on_the_texts() -> None:
+    """But that trials count, too, which differ by just as much: of TER many do, of BLEU and chrF hardly any."""
     references, lengths = corpus(60)
     worse, better = noisy(references, 0.4, 1), noisy(references, 0.3, 2)
     metrics = ("bleu", "ter", "chrf")
@@ -73,7 +75,8 @@ def test_p_values_are_those_of_sacrebleu_on_the_texts() -> None:
                 systems = [("worse", texts[0]), ("better", texts[1])]
                 made: Any = PairedTest(systems, {metric: scorer}, [texts[2]], test_type=kind, n_samples=trials)()[1]
                 (result,) = (results[1] for name, results in made.items() if name != "System")
-                assert found[label][metric][test] == result.p_value, (label, metric, test)
+                more = 0.5 if metric == "ter" and test == "randomisation" else 0
+                assert result.p_value <= found[label][metric][test] <= result.p_value + more, (label, metric, test)
 
 
 def test_several_seeds_must_all_differ_and_one_pair_has_no_p_value() -> None:
@@ -93,15 +96,16 @@ def test_several_seeds_must_all_differ_and_one_pair_has_no_p_value() -> None:
     assert apart == {"randomisation": 1.0, "bootstrap": 1.0}  # each seed differs, but not the same way
 
 
-def test_few_pairs_that_differ_are_never_sure() -> None:
+@pytest.mark.parametrize("metric", ["bleu", "ter"])
+def test_few_pairs_that_differ_are_never_sure(metric: str) -> None:
     """Of d pairs, the randomisation has 2^d outcomes: here they are all gone through."""
     references, lengths = corpus(30)
     theirs = noisy(references, 0.5, 1)
     for differing in (0, 1, 3, 5, 8):
         ours = references[:differing] + theirs[differing:]
-        statistics = [scored(texts, references, lengths, ("bleu",))[1] for texts in (ours, theirs)]
-        found = p_values([statistics[0]], [statistics[1]], (), ["all"], 200)["all"]["bleu"]
-        scorer, (a, b) = BLEU(), (one["bleu"] for one in statistics)
+        statistics = [scored(texts, references, lengths, (metric,))[1] for texts in (ours, theirs)]
+        found = p_values([statistics[0]], [statistics[1]], (), ["all"], 200)["all"][metric]
+        scorer, (a, b) = COUNTED[metric](), (one[metric] for one in statistics)
 
         def gain(swapped: tuple[int, ...], scorer: Any = scorer, a: Any = a, b: Any = b) -> float:
             mixed = [np.array([(y if row in swapped else x) for row, (x, y) in enumerate(zip(*p, strict=True))])
@@ -112,6 +116,16 @@ def test_few_pairs_that_differ_are_never_sure() -> None:
         exact = sum(outcome >= outcomes[0] - 1e-9 for outcome in outcomes) / len(outcomes)
         assert found["randomisation"] == pytest.approx(exact, abs=0.03)
         assert found["bootstrap"] >= min(1, 2 ** (1 - differing))
+
+
+def test_differences_of_one_edit_are_as_sure_as_a_sign_test_says() -> None:
+    """Of 8 pairs that differ by an edit, 7 in favour: 18 of 256 outcomes differ by as much, 2 by more."""
+    theirs = np.tile([5.0, 10.0], (100, 1))
+    ours = theirs.copy()
+    ours[:8, 0] += [1, -1, -1, -1, -1, -1, -1, -1]
+    lengths = np.full(100, 5)
+    found = p_values([{"lengths": lengths, "ter": ours}], [{"lengths": lengths, "ter": theirs}], (), ["all"], 1000)
+    assert found["all"]["ter"]["randomisation"] == pytest.approx(18 / 256, abs=0.01)
 
 
 def test_a_row_is_the_mean_of_its_seeds_with_students_interval() -> None:
@@ -231,6 +245,9 @@ def test_the_papers_table_stands_beside_ours(results: dict[str, Any]) -> None:
     whole = results["paper"] | {"rows": {"good": {"bleu": 40.4, "ter": 46.7}}, "n": None}
     table = paper_table(rows(results), whole, training_limits=LIMITS)
     assert table.headers[4:] == ["all n=50"] and table.rows[1][4:] == ["40.4 (46.7)"]
+    assert table.legend.startswith("Someone (2019), Table 9, on news, all pairs: BLEU (TER)")
+    gap = results["paper"] | {"rows": {"good": {"bleu": [31.0, None, 33.25]}}, "n": None}
+    assert paper_table(rows(results), gap, training_limits=LIMITS).rows[1][4:] == ["31.0", "-", "33.2"]
 
 
 def test_csv_has_every_number_in_full(results: dict[str, Any]) -> None:

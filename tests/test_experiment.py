@@ -574,7 +574,10 @@ PAPER = "paper={source: A, test: generated, rows: {relative: {bleu: [1.0, 2.0, 3
         (["score.metrics=[bleu, bertscore]"], "BERTScore needs a model"),
         (["score.metrics=[ter]"], "metrics must name bleu, which the figures show"),
         (["paper={source: A}"], "paper needs test, rows"),
-        ([PAPER, "paper.n=[1, 2]"], "paper.n must be one number for each of the 3 groups, but it has 2"),
+        (
+            [PAPER, "paper.n=[1, 2]"],
+            r"paper\.n must have a number, or null, for each of the 3 groups of score\.edges, .* is \[1, 2\]",
+        ),
         (
             [PAPER, "paper.rows.absolute={ter: [1, 2, 3]}"],
             "All rows of a published table have the same metrics, but paper.rows",
@@ -586,13 +589,49 @@ PAPER = "paper={source: A, test: generated, rows: {relative: {bleu: [1.0, 2.0, 3
         (["score.concatenate=[1, 2]", "data.test.generated-x2={files: [a, b]}"], "two test sets .*generated-x2"),
         ([PAPER, "paper.test=news"], r"paper\.test has no key 'news'; the nearest one is 'generated"),
         ([PAPER, "paper.rows.rotary={bleu: 1}"], r"paper\.rows has no key 'rotary'"),
-        ([PAPER, "paper.rows.relative.bleu=[1, 2]"], "one for each of the 3 groups, but it has 2"),
+        (
+            [PAPER, "paper.rows.relative.bleu=[1, 2]"],
+            r"a number, or null, for each of the 3 groups of score\.edges, .* is \[1, 2\]",
+        ),
         (["data.train={corpora: []}"], "`corpora` is a list of descriptions of data"),
+        (["data.train=train.tsv"], r"systems\.absolute: data\.train describes a corpus, but it is 'train\.tsv'"),
+        (["data.validation=dev.tsv"], r"data\.validation describes a corpus, but it is 'dev\.tsv'"),
+        (["data.train={corpora: [train.tsv]}"], r"data\.train\.corpora\[0\] describes a corpus"),
+        (["data.test={files: [a.de, a.en]}"], r"data\.test\.files describes a corpus, but it is \['a\.de', 'a\.en'\]"),
+        (["data.test=[news]"], r"data\.test has the test sets by their names, but it is \['news'\]"),
+        (["data.test.news={files: [a, b], documents: [d]}"], r"data\.test\.news\.documents must be one name"),
+        (["data.test.time={files: [a, b]}"], "not that of another table .*; it is 'time'"),
+        (["data.test.generated-by-prediction={files: [a, b]}"], "not that of another table .*; it is 'generated-by"),
+        (["data.test={../x: {files: [a, b]}}"], r"a test set's name is a file's.*; it is '\.\./x'"),
+        (["systems._a={}"], "A system's name is a folder's: a letter or digit, then"),
+        ([PAPER, "paper.rows.relative={bleu: [1, 2, 3], ter: 50}"], r"relative\.ter must have a number.*it is \[50\]"),
+        ([PAPER, "paper.rows.relative={BLEU: 30}"], r"paper\.rows\.relative has no key 'BLEU'"),
+        ([PAPER, "paper.rows.relative={bleu: '30'}"], r"must have a number, or null, for all pairs.*it is \['30'\]"),
+        (
+            [PAPER, "paper.rows.relative={bleu: 30}", "paper.n=[1, 2, 3]"],
+            r"paper\.n must have a number, or null, for all",
+        ),
     ],
 )
 def test_what_a_table_cannot_be_is_refused_before_training(config: Path, overrides: list[str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         prepare(load(config, *overrides))
+
+
+def test_a_test_set_may_be_named_after_a_year(config: Path) -> None:
+    system = load(config, "data.test={2014: {files: [a.de, a.en]}}").systems["absolute"]
+    assert "2014" in system.test_sets
+
+
+def test_languages_that_are_turned_round_are_other_data(config: Path) -> None:
+    made = []
+    for languages in (("de", "en"), ("en", "de")):
+        source, target = languages
+        experiment = load(config, f"data.source_language={source}", f"data.target_language={target}")
+        prepare(experiment)
+        system = experiment.systems["absolute"]
+        made.append(preparation.training_pairs(experiment, system, shared_tokenizer(experiment))[:3])
+    assert made[0]["input_ids"] == made[1]["labels"] and made[0]["input_ids"] != made[1]["input_ids"]
 
 
 @pytest.mark.slow

@@ -16,24 +16,26 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, get_args
 
+from ..data import check_description
 from ..data.joining import positive
 from ..data.pieces import BOUNDARIES
 from ..metrics.length_buckets.checks import checked_edges, checked_metrics, checked_number
-from ..metrics.length_buckets.scorers import BertScore
+from ..metrics.length_buckets.scorers import SCORERS, BertScore
 from ..modeling.nearest import refuse_unknown
 from ..modeling.tokenization_posenc import SUBWORDS
 from ..training.arguments import TrainingArguments
 from .files import merge, parse_override, read_config_file
-from .settings import VOCABULARY, DataSettings, Experiment, Paper, ScoreSettings, Split, System
+from .settings import BY_PREDICTION, TABLES, VOCABULARY, DataSettings, Experiment, Paper, ScoreSettings, Split, System
 from .starting import refuse_lost_starts, started
 
 SECTIONS = ("data", "model", "train", "score")
 SYSTEM_KEYS = (*SECTIONS, "seeds", "start_from")
 SPLIT_KEYS = ("split", "boundaries")
 RUN_KEYS = ("extends", "name", "output", "jobs", "diagnose", "encodings")
+NAME = re.compile(r"[^\W_][\w.+-]*")
 FILE_KEYS = (*RUN_KEYS, *SYSTEM_KEYS, "systems", "baseline", "table", "paper")
 
 
@@ -133,14 +135,6 @@ def checked_paper(given: Mapping[str, Any], system: System, rows: list[str]) -> 
     paper = Paper(**given)
     refuse_unknown([paper.test], system.test_sets, "paper.test")
     refuse_unknown(paper.rows, rows, "paper.rows")
-    groups = len(system.score.edges) + 1
-    for row, metrics in paper.rows.items():
-        for metric, numbers in metrics.items():
-            if isinstance(numbers, list) and len(numbers) != groups:
-                raise ValueError(
-                    f"paper.rows.{row}.{metric} must be a number for all pairs or one for each of the {groups} groups, "
-                    f"but it has {len(numbers)}; score.edges are {system.score.edges}."
-                )
     (first, metrics), *others = paper.rows.items()
     for row, found in others:
         if found.keys() != metrics.keys():
@@ -148,9 +142,25 @@ def checked_paper(given: Mapping[str, Any], system: System, rows: list[str]) -> 
                 f"All rows of a published table have the same metrics, but paper.rows.{row} has {', '.join(found)} and "
                 f"paper.rows.{first} has {', '.join(metrics)}; add what is missing, or leave it out of all."
             )
-    if paper.n is not None and len(paper.n) != groups:
-        raise ValueError(f"paper.n must be one number for each of the {groups} groups, but it has {len(paper.n)}.")
+    groups = len(system.score.edges) + 1
+    by_group = isinstance(next(iter(metrics.values())), list)
+    columns, what = (groups, f"each of the {groups} groups of score.edges") if by_group else (1, "all pairs")
+    for row, found in paper.rows.items():
+        refuse_unknown(found, SCORERS, f"paper.rows.{row}")
+        for metric, of in found.items():
+            check_numbers(f"paper.rows.{row}.{metric}", of if isinstance(of, list) else [of], columns, what)
+    if paper.n is not None:
+        check_numbers("paper.n", paper.n, columns, what)
     return paper
+
+
+def check_numbers(where: str, numbers: list[Any], columns: int, what: str) -> None:
+    """A ValueError if a published table has other than one number, or null, in each column."""
+    if len(numbers) != columns or not all(type(number) in (int, float, NoneType) for number in numbers):
+        raise ValueError(
+            f"{where} must have a number, or null, for {what}, as the first metric of the first row has, but it is "
+            f"{numbers}."
+        )
 
 
 def register_encodings(file: Path) -> None:
@@ -175,11 +185,22 @@ def register_encodings(file: Path) -> None:
 
 
 def check_name(name: str) -> None:
-    if not re.fullmatch(r"[\w.+-]+", name) or name == "data":
+    if not NAME.fullmatch(name) or name == "data":
         raise ValueError(
-            "A system's name is a folder's: letters, digits, '.', '+', '-', '_', and not 'data', which holds the "
-            f"corpora; it is {name!r}."
+            "A system's name is a folder's: a letter or digit, then letters, digits, '.', '+', '-', '_', and not "
+            f"'data', which holds the corpora; it is {name!r}."
         )
+
+
+def check_test_sets(name: str, joined: list[str]) -> None:
+    """Refuse names that two test sets have, or that no file can have or another table has."""
+    refuse_same_names(joined, "test sets")
+    for test in joined:
+        if not NAME.fullmatch(test) or test in TABLES or test.removesuffix(BY_PREDICTION) in (set(joined) - {test}):
+            raise ValueError(
+                f"systems.{name}: a test set's name is a file's: a letter or digit, then letters, digits, '.', '+', "
+                f"'-', '_', and not that of another table ({', '.join(TABLES)}, NAME{BY_PREDICTION}); it is {test!r}."
+            )
 
 
 def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
@@ -194,7 +215,16 @@ def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
     missing = [key for key in ("source_language", "target_language", "train", "test") if not sections["data"].get(key)]
     if missing:
         raise ValueError(f"systems.{name}: data needs {', '.join(missing)}; add what is missing under `data:`.")
-    data = DataSettings(**sections["data"])
+    if not isinstance(tests := sections["data"]["test"], Mapping):
+        raise ValueError(
+            f"systems.{name}: data.test has the test sets by their names, but it is {tests!r}; write for example "
+            "{news: {files: [news.de, news.en]}}."
+        )
+    tests = {str(test): where for test, where in tests.items()}  # YAML reads 2014 as a number
+    data = DataSettings(**sections["data"] | {"test": tests})
+    described = {"train": data.train, **{f"test.{test}": where for test, where in tests.items()}}
+    for key, where in (described | ({"validation": data.validation} if data.validation else {})).items():
+        check_description(where, f"systems.{name}: data.{key}")
     if data.min_length and data.max_length and data.min_length > data.max_length:
         raise ValueError(
             f"systems.{name}: no pair can be at least min_length={data.min_length} and at most max_length="
@@ -218,8 +248,7 @@ def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
         )
     score = ScoreSettings(**sections["score"])
     check_score(name, score)
-    joined = (test if k == 1 else f"{test}-x{k}" for test in data.test for k in set(score.concatenate))
-    refuse_same_names(joined, "test sets")
+    check_test_sets(name, [test if k == 1 else f"{test}-x{k}" for test in data.test for k in set(score.concatenate)])
     start = sections["start_from"]
     system = System(name, row, data, score, dict(sections["model"]), dict(sections["train"]), start_from=start)
     system.model_config(vocab_size=data.vocab_size)

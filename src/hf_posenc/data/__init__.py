@@ -30,6 +30,7 @@ from .mapping import BATCH, LARGE, mapped, progress_bars
 logger = logging.getLogger(__name__)
 
 KINDS = {"dataset": ("name", "split", "revision"), "files": ("documents", "min_words"), "generator": (), "corpora": ()}
+EXAMPLE = "{files: [train.de, train.en]}"
 GENERATOR_KEYS = ("seed", "pairs", "min_words", "max_words")
 
 
@@ -154,6 +155,21 @@ def train_tokenizer(
     return PosEncTokenizer.train(first, vocab_size, target_texts=second, subwords=subwords)
 
 
+def check_description(where: object, name: str) -> None:
+    """A ValueError for what describes no corpus; `name` is where it stands."""
+    if not isinstance(where, Mapping):
+        raise ValueError(f"{name} describes a corpus, but it is {where!r}: write for example {name}: {EXAMPLE}")
+    try:
+        kind = _kind_of({key: value for key, value in where.items() if value is not None})
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    for key in ("dataset", "documents"):
+        if not isinstance(where.get(key), str | None):
+            raise ValueError(f"{name}.{key} must be one name, but it is {where[key]!r}: write it without brackets")
+    for number, part in enumerate(where[kind] if kind == "corpora" and isinstance(where[kind], list) else []):
+        check_description(part, f"{name}.corpora[{number}]")
+
+
 def _kind_of(where: Mapping[str, Any]) -> str:
     kinds = [kind for kind in KINDS if kind in where]
     known = [key for kind in kinds or KINDS for key in (kind, *KINDS[kind])]
@@ -162,7 +178,7 @@ def _kind_of(where: Mapping[str, Any]) -> str:
     if len(kinds) != 1:
         raise ValueError(
             f"a description of data holds exactly one of {', '.join(KINDS)}, but it holds "
-            f"{' and '.join(kinds) or 'none'}: write for example {{files: [train.de, train.en]}}"
+            f"{' and '.join(kinds) or 'none'}: write for example {EXAMPLE}"
         )
     return kinds[0]
 

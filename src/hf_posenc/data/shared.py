@@ -13,7 +13,8 @@ ROWS = 100_000  # read at once
 def shared_pairs(corpus: Dataset, held_out: Dataset) -> list[dict[str, str]]:
     """The pairs of `held_out`, in their order, whose two texts are those of a pair of `corpus` as well.
 
-    Case and white space around a text make no difference. Both corpora are of the form of `load_pairs`.
+    Case and white space around a text make no difference; empty pairs are none. Both corpora are of the form of
+    `load_pairs`.
     """
     languages = list(held_out.features["translation"])
     sources, targets = plain_texts(held_out.with_format("arrow")[:], languages)
@@ -23,6 +24,7 @@ def shared_pairs(corpus: Dataset, held_out: Dataset) -> list[dict[str, str]]:
         columns = plain_texts(table, languages)
         near = pc.is_in(columns[0], value_set=known)
         found.update(pairs_of(*(column.filter(near) for column in columns)))
+    found.discard(("", ""))
     return [row for row, pair in zip(held_out["translation"], pairs_of(sources, targets), strict=True) if pair in found]
 
 

@@ -16,9 +16,11 @@ ADAM = 2  # numbers it keeps for each parameter
 def dry_run(experiment: Experiment, processes: int = 1) -> Table:
     """A row for each system."""
     systems = experiment.systems.values()
-    for one in systems:
-        training_arguments(one.train, experiment.folder / one.name)  # or a ValueError
-    rows = [[one.name, *(no_costs(one.split) if one.split else costs(one, processes))] for one in systems]
+    limits = [training_arguments(one.train, experiment.folder / one.name).save_total_limit for one in systems]
+    rows = [
+        [one.name, *(no_costs(one.split) if one.split else costs(one, processes, limit))]
+        for one, limit in zip(systems, limits, strict=True)
+    ]
     headers = ["system", "encoding", "parameters", "in the body", "steps", "tokens at most", "model", "checkpoints"]
     trainings = sum(not one.split for one in systems)
     legend = (
@@ -29,8 +31,8 @@ def dry_run(experiment: Experiment, processes: int = 1) -> Table:
     return Table(headers, rows, legend)
 
 
-def costs(system: System, processes: int) -> list[str]:
-    """The cells of a system's row behind its name."""
+def costs(system: System, processes: int, limit: int | None) -> list[str]:
+    """The cells of a system's row behind its name; `limit`: how many checkpoints stay, None for all."""
     config = system.model_config(vocab_size=system.data.vocab_size, decoder_vocab_size=system.data.vocab_size)
     with torch.device("meta"):
         model = AutoModelForSeq2SeqLM.from_config(config)
@@ -49,8 +51,7 @@ def costs(system: System, processes: int) -> list[str]:
         if steps and batch
         else "unknown"
     )
-    kept = arguments["average_checkpoints"] or arguments["save_total_limit"] or 1
-    kept += arguments["load_best_model_at_end"]
+    kept = max(limit, 1 + arguments["load_best_model_at_end"]) if limit and limit > 0 else "all"  # as the Trainer does
     named = [f"cross {side.encoding}" if side.name == "cross" else side.encoding for side in config.sides]
     return [
         " / ".join(dict.fromkeys(named)) or config.model_type,

@@ -217,7 +217,8 @@ def encoded_pairs(experiment: Experiment, system: System, tokenizer: PosEncToken
 
 def corpus_hash(system: System, where: dict[str, Any], tokenizer: PosEncTokenizer) -> str:
     """A hash of all that encoded pairs are made from."""
-    return short_hash(json.dumps([where, digests(where, system.data.folder), tokenizer.to_str()], sort_keys=True))
+    made_from = [where, digests(where, system.data.folder), languages(system), tokenizer.to_str()]
+    return short_hash(json.dumps(made_from, sort_keys=True))
 
 
 def test_set(experiment: Experiment, system: System, name: str, tokenizer: PosEncTokenizer) -> Dataset:

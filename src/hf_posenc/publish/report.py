@@ -12,6 +12,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from ..config.settings import BY_PREDICTION
 from ..pictures.diagnostics_figures import attention_distance_figure, loss_by_position
 from ..pictures.place_figures import (
     end_forbidden,
@@ -75,7 +76,7 @@ def publish(results: Mapping[str, Any], folder: Path) -> str:
         made["time"] = table
     shown = list(made.values())
     if all("by_prediction" in run for run in runs.values()):  # not in those of an older version
-        made |= {f"{test}-by-prediction": prediction_table(of_predictions(runs, row_of, test), test) for test in tests}
+        made |= {f"{test}{BY_PREDICTION}": prediction_table(of_predictions(runs, row_of, test), test) for test in tests}
     for name, table in made.items():
         write_whole(folder / f"table-{name}.md", markdown(table))
         write_whole(folder / f"table-{name}.tex", latex(table))

@@ -2,9 +2,9 @@
 
 A row of one training has the bootstrap's 95 % interval over sentences. A row of several seeds has their mean and
 Student's 95 % interval over them, which is the chance of training alone. Differences are tested by sacrebleu's own
-paired bootstrap and approximate randomisation on the sentence statistics that the metric has saved; a row of several
-seeds is compared seed by seed, and its p-value is the largest of them, or 1 where they disagree which row is better: a
-difference counts if it is there every time.
+paired bootstrap and by paired approximate randomisation on the sentence statistics that the metric has saved; a row of
+several seeds is compared seed by seed, and its p-value is the largest of them, or 1 where they disagree which row is
+better: a difference counts if it is there every time.
 P-values are not corrected for the number of groups and rows.
 """
 
@@ -25,8 +25,6 @@ T_95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
 )  # fmt: skip
-# sacrebleu's name for each test, and how many trials it has for each bootstrap sample, as in sacrebleu's defaults.
-TESTS = {"randomisation": ("ar", 10), "bootstrap": ("bs", 1)}
 LABELS = ("label", "low", "high", "n")
 
 Statistics = Mapping[str, np.ndarray]  # of a training: for each metric (pairs, counts), and the pairs' lengths
@@ -95,30 +93,42 @@ def p_values(
                 continue
             for metric in (name for name in ours if name != "lengths"):
                 worst = found.setdefault(label, {}).setdefault(metric, dict.fromkeys(TESTS, 0.0))
-                for test in TESTS:
-                    p, gain = compare(metric, ours[metric][rows], theirs[metric][rows], test, samples)
-                    worst[test] = max(worst[test], p)
-                    signs.setdefault((label, metric), set()).add(gain > 0)
+                scorer, pair = COUNTED[metric](), (ours[metric][rows], theirs[metric][rows])
+                for test, (p_value, trials) in TESTS.items():
+                    worst[test] = max(worst[test], p_value(scorer, *pair, trials * samples))
+                gain = np.subtract(*(scorer._aggregate_and_compute(one).score for one in pair))
+                signs.setdefault((label, metric), set()).add(bool(gain > 0))
     for label, metric in (one for one, seen in signs.items() if len(seen) > 1):
         found[label][metric] = dict.fromkeys(TESTS, 1.0)
     return found
 
 
-def compare(metric: str, ours: np.ndarray, theirs: np.ndarray, test: str, samples: int) -> tuple[float, float]:
-    """How likely such a difference of the corpus scores is by chance, by `PairedTest`, and the difference.
+def randomisation(scorer: Any, ours: np.ndarray, theirs: np.ndarray, trials: int) -> float:
+    """How often a difference as large or larger comes about where chance says of each pair whose translation is whose.
 
-    PairedTest counts the samples that differ by more than the systems do, not by as much. Where the translations of one
-    pair alone differ, no sample differs by more, and p would be least; so it is never less than 2^(1 - d) of d pairs
-    that differ, which is what the randomisation can tell: it has 2^d outcomes, as likely either way round.
+    sacrebleu's test (its seed, its draws), except that it counts larger differences alone: of TER, where few edits make
+    the difference, most trials differ by just as much, and it finds twice as many differences as chance allows.
     """
-    scorer = COUNTED[metric]()
+    swapped = np.random.default_rng(12345).integers(2, size=(trials, len(ours)), dtype=bool)
+    moved = swapped @ (theirs - ours)
+    totals = ((ours.sum(0) + moved), (theirs.sum(0) - moved))
+    each = [np.array([scorer._compute_score_from_stats(total).score for total in side]) for side in totals]
+    real = abs(np.subtract(*(scorer._compute_score_from_stats(one.sum(0)).score for one in (ours, theirs))))
+    return float((1 + (abs(each[0] - each[1]) >= real - 1e-9).sum()) / (1 + trials))
+
+
+def bootstrap(scorer: Any, ours: np.ndarray, theirs: np.ndarray, samples: int) -> float:
+    """sacrebleu's, but never less than 2^(1 - d) of d pairs that differ, which is all that can be told of so few."""
     systems: Any = [("baseline", theirs), ("ours", ours)]
-    scorers: Any = {metric: Counted(scorer)}
-    kind, trials = TESTS[test]
-    made: Any = PairedTest(systems, scorers, references=None, test_type=kind, n_samples=trials * samples)()[1]
-    ((baseline, compared),) = (results for name, results in made.items() if name != "System")
+    scorers: Any = {"score": Counted(scorer)}
+    made: Any = PairedTest(systems, scorers, references=None, test_type="bs", n_samples=samples)()[1]
+    (compared,) = (results[1] for name, results in made.items() if name != "System")
     differing = int((ours != theirs).any(1).sum())
-    return max(float(compared.p_value), min(1.0, 2.0 ** (1 - differing))), compared.score - baseline.score
+    return max(float(compared.p_value), min(1.0, 2.0 ** (1 - differing)))
+
+
+# Each test, and how many trials it has for each bootstrap sample, as in sacrebleu's defaults.
+TESTS = {"randomisation": (randomisation, 10), "bootstrap": (bootstrap, 1)}
 
 
 class Counted:

@@ -115,7 +115,7 @@ def paper_table(
     """
     test_set, published = paper["test"], paper["rows"]
     first = next(iter(published.values()))
-    by_group = any(isinstance(numbers, list) for numbers in first.values())
+    by_group = isinstance(next(iter(first.values())), list)
     all_pairs, *groups = shared_columns(results, test_set)
     columns = groups if by_group else [all_pairs]
     sizes = [f", paper n={n}" for n in paper["n"]] if paper["n"] else [""] * len(columns)
@@ -135,9 +135,8 @@ def paper_table(
         cells = [bracketed(cell(group, shown, p_of(p_values, system, group)).split(" / ")) for group in ours]
         rows.append([str(number), system_in_words(system, ours[0]), limit_in_words(limits[system]), "ours", *cells])
         rows.append(["", "", "", "paper", *published_cells(numbers, shown)])
-    what = (
-        f"{paper['source']}, on {test_set}, by source length in subwords: {bracketed([name for _, name, _ in shown])}"
-    )
+    of = "by source length in subwords" if by_group else "all pairs"
+    what = f"{paper['source']}, on {test_set}, {of}: {bracketed([name for _, name, _ in shown])}"
     entries = [[tests[test_set]["all"]] for tests in results.values()]
     return Table(headers, rows, f"{what}{legend_of(entries, baseline, p_values)}")
 
@@ -146,7 +145,7 @@ def published_cells(numbers: Mapping[str, Any], shown: list[tuple[str, str, str]
     """A paper's numbers of one row: of each metric one, for all pairs, or a list with one for each group."""
     lists = [numbers[metric] if isinstance(numbers[metric], list) else [numbers[metric]] for metric, *_ in shown]
     return [
-        bracketed([f"{value:{form}}" for value, (*_, form) in zip(one, shown, strict=True)])
+        bracketed(["-" if value is None else f"{value:{form}}" for value, (*_, form) in zip(one, shown, strict=True)])
         for one in zip(*lists, strict=True)
     ]
 
