@@ -19,7 +19,7 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("model")
 parser.add_argument("document", type=Path)
 options = parser.parse_args()
-text = options.document.read_text(encoding="utf-8").strip()
+text = options.document.read_text(encoding="utf-8-sig").strip()
 paragraphs = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text) if paragraph.strip()]
 saved = Path(options.model, "model")  # of a system of a run
 name = str(saved) if saved.is_dir() else options.model

@@ -8,6 +8,8 @@ import io
 import json
 import math
 import random
+import subprocess
+import sys
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from test_place_diagnostics import measured
 from hf_posenc.__main__ import main as command_line
 from hf_posenc.metrics import load_length_buckets
 from hf_posenc.metrics.length_buckets.scorers import COUNTED
-from hf_posenc.pictures.score_figures import gain_by_length, loss_curves, parameters_and_score
+from hf_posenc.pictures.score_figures import gain_by_length, interval_bars, loss_curves, parameters_and_score
 from hf_posenc.publish.report import publish
 from hf_posenc.results.collecting import read_results, scores_beyond, scores_by_length
 from hf_posenc.results.comparison import T_95, mean_of, p_values, rows_of
@@ -350,6 +352,10 @@ def test_groups_by_the_translations_length_are_corpus_scores_with_their_own_numb
     assert row["news"]["groups"][1] == {**made[1], "n": made[1]["n"] / 2}, "of the seed that has pairs there"
     cells = prediction_table({"both": row}, "news").rows[0]
     assert cells[0] == "both (2 seeds)" and cells[1].endswith(f" ({row['news']['groups'][0]['n']:.0f})")
+    assert cells[2].endswith(f" ({row['news']['groups'][1]['n']:.0f}; 1 seed)")
+    swapped = {"all": row["news"]["all"], "groups": [row["news"]["groups"][1] | {"n": 0.25}]}
+    cells = prediction_table({"both": {"news": swapped}}, "news").rows[0]
+    assert cells[0] == "both (2 seeds)" and cells[1].endswith(" (0.25; 1 seed)")
 
 
 def test_a_report_is_made_of_results_json_alone(results: dict[str, Any], tmp_path: Path) -> None:
@@ -399,6 +405,38 @@ def test_the_command_line_makes_a_report_and_says_what_is_wrong(
         monkeypatch.setattr("sys.argv", ["hf_posenc", *command])
         with pytest.raises(SystemExit, match=r"run train\.py first"):
             command_line()
+
+
+def test_without_matplotlib_a_report_says_what_to_install(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['matplotlib'] = None; from hf_posenc.__main__ import main; main()"
+    command = [sys.executable, "-c", code, "report", str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 1 and "Traceback" not in run.stderr
+    assert 'Figures need the extra "plots", but matplotlib is not installed; run `pip install' in run.stderr
+
+
+def test_intervals_are_drawn_where_they_are() -> None:
+    groups = [
+        {"bleu": 10.0, "bleu_mean": 8.0, "bleu_ci": 5.0},  # of samples: 3 to 13
+        {"bleu": 10.0, "bleu_mean": 18.0, "bleu_ci": 5.0},  # 13 to 23, which leaves the score out
+        {"bleu": 10.0, "bleu_ci": 5.0, "seeds": 3},
+        {"bleu": None, "bleu_mean": None, "bleu_ci": None},
+    ]
+    assert interval_bars(groups, "bleu").T.tolist() == [[7, 3], [0, 13], [5, 5], [0, 0]]
+
+
+def test_a_table_of_drawn_pairs_says_so_and_one_of_a_single_row_marks_nothing(
+    results: dict[str, Any], tmp_path: Path
+) -> None:
+    publish(results | {"per_group": 60}, tmp_path)
+    for name, said in (("overview", True), ("news", True), ("news-by-prediction", True)):
+        assert ("at most 60 pairs of each length group" in (tmp_path / f"table-{name}.md").read_text()) == said
+    alone = {"plain": rows(results)["plain"]}
+    for table in (
+        overview_table(alone, baseline="plain", comparisons={"news": {}}),
+        length_table(alone, "news", training_limits=LIMITS, baseline="plain", p_values={"other": {}}),
+    ):
+        assert "±" in table.legend and "against" not in table.legend
 
 
 def test_results_that_are_not_whole_or_not_alike_are_refused(results: dict[str, Any], tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def main() -> None:
         if options.register:
             register_encodings(options.register)
         run(options)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ModuleNotFoundError) as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from None
 
 
@@ -192,7 +192,7 @@ def translate(options: argparse.Namespace) -> None:
 
 def lines_of(given: bytes) -> list[str]:
     try:
-        return [line.rstrip("\r\n") for line in io.StringIO(given.decode("utf-8"), newline="\n")]
+        return [line.rstrip("\r\n") for line in io.StringIO(given.decode("utf-8").removeprefix("\ufeff"), newline="\n")]
     except UnicodeDecodeError as error:
         raise ValueError(
             f"Sentences must be UTF-8, but in line {given[: error.start].count(10) + 1} is the byte "

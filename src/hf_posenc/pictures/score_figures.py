@@ -68,9 +68,9 @@ def draw_by_group(
     colour, marker, line_style = look
     xs = [group + offset for group in range(len(groups))]
     ys = [math.nan if group[field] is None else group[field] for group in groups]
-    intervals = [group.get(f"{field}_ci") or 0.0 for group in groups]
-    if any(intervals):
-        axes.errorbar(xs, ys, intervals, fmt="none", ecolor=colour, elinewidth=1, capsize=2)
+    if any(group.get(f"{field}_ci") for group in groups):
+        bars = interval_bars(groups, field)
+        axes.errorbar(xs, ys, bars, fmt="none", ecolor=colour, elinewidth=1, capsize=2)
     axes.plot(
         xs,
         ys,
@@ -83,6 +83,17 @@ def draw_by_group(
         clip_on=False,
         label=label,
     )
+
+
+def interval_bars(groups: Sequence[Group], field: str) -> np.ndarray:
+    """(2, groups): how far each 95 % interval reaches below the score and above. The bootstrap's is around the mean of
+    its samples, which in a small group is not the score, and may leave the score out on one side."""
+    bars = []
+    for group in groups:
+        score, half = group[field] or 0.0, group.get(f"{field}_ci") or 0.0
+        shift = 0.0 if (mean := group.get(f"{field}_mean")) is None else mean - score
+        bars.append((max(0.0, half - shift), max(0.0, half + shift)))
+    return np.array(bars).T
 
 
 def gain_by_length(
@@ -132,9 +143,8 @@ def ranking(results: Results, beyond: Mapping[str, Group], *, test_set: str) -> 
     for number, (group, colour, marker) in enumerate(zip(groups, shades, cycle(MARKERS), strict=False)):
         found = [results[system][test_set]["groups"][number] for system in order]
         scores = [math.nan if one["bleu"] is None else one["bleu"] for one in found]
-        intervals = [one.get("bleu_ci") or 0.0 for one in found]
-        axes.errorbar(scores, range(len(order)), xerr=intervals, fmt=marker, color=colour, markersize=5, elinewidth=0.8,
-                      label=f"{group['label']} n={group['n']}")  # fmt: skip
+        axes.errorbar(scores, range(len(order)), xerr=interval_bars(found, "bleu"), fmt=marker, color=colour,
+                      markersize=5, elinewidth=0.8, label=f"{group['label']} n={group['n']}")  # fmt: skip
     axes.set_yticks(range(len(order)), order)
     axes.set_ylim(-0.6, len(order) - 0.4)
     label(axes, f"BLEU on {test_set}, by source length in subwords", "")
@@ -191,7 +201,7 @@ def parameters_and_score(
     for system, group in beyond.items():
         colour, marker, _ = looks[system]
         at = parameters[system] / 1e6
-        axes.errorbar(at, group["bleu"], group.get("bleu_ci"), color=colour, marker=marker, markersize=6,
+        axes.errorbar(at, group["bleu"], interval_bars([group], "bleu"), color=colour, marker=marker, markersize=6,
                       markerfacecolor="white", capsize=3, linestyle="none", label=system)  # fmt: skip
     first = next(iter(beyond.values()))
     axes.set_xlabel("millions of parameters", fontsize=FONT_SIZE + 1)

@@ -5,12 +5,10 @@ A results.json can be carried elsewhere and published again: `python -m hf_posen
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from ..config.settings import BY_PREDICTION
 from ..pictures.diagnostics_figures import attention_distance_figure, loss_by_position
@@ -40,8 +38,12 @@ from ..results.tables import (
 from ..results.time_table import time_table
 from ..whole_files import write_whole
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 # More rows than lines of a figure can be told apart where they cross.
 MANY = 12
+DRAWN = "at most {} pairs of each length group were drawn, so that all pairs together stand for no real text"
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class ReportFigure:
     kind: str
     test_set: str | None
     look_for: str
-    draw: Callable[[], Figure]
+    draw: "Callable[[], Figure]"
 
     @property
     def name(self) -> str:
@@ -72,18 +74,21 @@ def publish(results: Mapping[str, Any], folder: Path) -> str:
         made[test] = length_table(rows, test, **compared_by(results, test))
     if paper := results["paper"]:
         made["paper"] = paper_table(rows, paper, **compared_by(results, paper["test"]))
-    if table := time_table(runs):
-        made["time"] = table
-    shown = list(made.values())
+    shown = list(made)
     if all("by_prediction" in run for run in runs.values()):  # not in those of an older version
         made |= {f"{test}{BY_PREDICTION}": prediction_table(of_predictions(runs, row_of, test), test) for test in tests}
+    if number := results.get("per_group"):
+        made = {name: replace(table, legend=f"{table.legend}; {DRAWN.format(number)}") for name, table in made.items()}
+    if table := time_table(runs):
+        made["time"] = table
+        shown.append("time")
     for name, table in made.items():
         write_whole(folder / f"table-{name}.md", markdown(table))
         write_whole(folder / f"table-{name}.tex", latex(table))
     write_whole(folder / "scores.csv", csv_text(rows, comparisons))
     for figure in figures(results, rows, row_of):
         save_figure(figure.draw(), folder / f"{figure.name}.png")
-    return "\n".join([*map(text, shown), notes(runs)])
+    return "\n".join([*(text(made[name]) for name in shown), notes(runs)])
 
 
 def of_predictions(runs: Mapping[str, Any], row_of: Mapping[str, str], test: str) -> Results:

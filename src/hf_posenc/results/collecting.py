@@ -51,6 +51,7 @@ def collect(experiment: Experiment) -> dict[str, Any]:
         "runs": runs,
         "comparisons": dict(compare_rows(experiment, runs)),
         "paper": asdict(experiment.paper) if experiment.paper else None,
+        "per_group": next(iter(experiment.systems.values())).score.per_group,
     }
 
 

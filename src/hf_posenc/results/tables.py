@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,20 +64,24 @@ def length_table(
         for row, system in zip(rows, entries, strict=True):
             row.insert(1, limit_in_words(limits[system]))
     what = f"{test_set}, by source length in subwords: {' / '.join(name for _, name, _ in shown)}"
-    return Table(headers, rows, f"{what}{legend_of(entries.values(), baseline, p_values)}")
+    return Table(headers, rows, f"{what}{legend_of(entries.values(), baseline if p_values else None)}")
 
 
 def prediction_table(results: Results, test_set: str) -> Table:
     """One row per system, by the length of its translations: each has other pairs in a group, and says how many."""
     entries = {system: tests[test_set]["groups"] for system, tests in results.items()}
     shown = shown_scores(group for groups in entries.values() for group in groups)
-    rows = [
-        [system_in_words(system, groups[0]), *(f"{cell(group, shown, {})} ({group['n']:.0f})" for group in groups)]
-        for system, groups in entries.items()
-    ]
+    rows = []
+    for system, groups in entries.items():
+        whole = results[system][test_set]["all"]
+        cells = (f"{cell(group, shown, {})} ({pairs_in_words(group, whole)})" for group in groups)
+        rows.append([system_in_words(system, whole), *cells])
     headers = ["system", *(group["label"] for group in next(iter(entries.values())))]
-    what = f"{test_set}, by the translation's length in subwords: {' / '.join(name for _, name, _ in shown)} (pairs)"
-    return Table(headers, rows, f"{what}{legend_of(entries.values(), None, None)}")
+    what = (
+        f"{test_set}, by the translation's length in subwords: {' / '.join(name for _, name, _ in shown)} (pairs, the "
+        "mean of the seeds; the seeds that have any, where not all have)"
+    )
+    return Table(headers, rows, f"{what}{legend_of(entries.values(), None)}")
 
 
 def overview_table(results: Results, *, baseline: str | None = None, comparisons: Comparisons | None = None) -> Table:
@@ -98,7 +102,7 @@ def overview_table(results: Results, *, baseline: str | None = None, comparisons
     ]
     headers = ["system", *(f"{test} n={column['n']}" for test, column in columns.items())]
     what = f"all pairs: {' / '.join(name for _, name, _ in shown)}"
-    return Table(headers, rows, f"{what}{legend_of(entries.values(), baseline, comparisons)}")
+    return Table(headers, rows, f"{what}{legend_of(entries.values(), baseline if comparisons else None)}")
 
 
 def paper_table(
@@ -138,7 +142,7 @@ def paper_table(
     of = "by source length in subwords" if by_group else "all pairs"
     what = f"{paper['source']}, on {test_set}, {of}: {bracketed([name for _, name, _ in shown])}"
     entries = [[tests[test_set]["all"]] for tests in results.values()]
-    return Table(headers, rows, f"{what}{legend_of(entries, baseline, p_values)}")
+    return Table(headers, rows, f"{what}{legend_of(entries, baseline if p_values else None)}")
 
 
 def published_cells(numbers: Mapping[str, Any], shown: list[tuple[str, str, str]]) -> list[str]:
@@ -161,6 +165,11 @@ def limit_in_words(limit: int | None) -> str:
 
 def system_in_words(system: str, group: Group) -> str:
     return f"{system} ({group['seeds']} seeds)" if "seeds" in group else system
+
+
+def pairs_in_words(group: Group, whole: Group) -> str:
+    number, seeds = f"{group['n']:.2g}" if 0 < group["n"] < 1 else f"{group['n']:.0f}", group.get("seeds", 1)
+    return f"{number}; {seeds} seed{'s' * (seeds > 1)}" if group["n"] and seeds < whole.get("seeds", 1) else number
 
 
 def shown_scores(groups: Iterable[Group]) -> list[tuple[str, str, str]]:
@@ -186,11 +195,11 @@ def cell(group: Group, shown: list[tuple[str, str, str]], p_values: Mapping[str,
     return " / ".join(parts)
 
 
-def legend_of(entries: Iterable[list[Group]], baseline: str | None, p_values: object) -> str:
-    """What the signs in the cells mean, if there are any."""
+def legend_of(entries: Collection[list[Group]], baseline: str | None) -> str:
+    """What the signs in the cells mean, if there are any; where a `baseline` is named, all others were compared."""
     intervals = any(key.endswith("_ci") for groups in entries for group in groups for key in group)
     signs = [INTERVALS] if intervals else []
-    if baseline and p_values:
+    if baseline and len(entries) > 1:
         signs.append(f"* p < {SIGNIFICANT} against {baseline}, by approximate randomisation, with each seed")
     return "".join(f"; {sign}" for sign in signs)
 
@@ -205,6 +214,7 @@ def markdown(table: Table) -> str:
 def latex(table: Table) -> str:
     """A tabular of LaTeX for the package booktabs: the first column left, the others right, the legend below."""
     escapes = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {"±": "$\\pm$", ">": "$>$", "<": "$<$", "*": "$^{*}$"}
+    escapes |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     lines = [
         " & ".join("".join(escapes.get(sign, sign) for sign in entry) for entry in line) + r" \\"
         for line in [table.headers, *table.rows]
