@@ -68,6 +68,26 @@ def flat(text: str) -> str:
     return " ".join(text.split())
 
 
+def test_limits_are_told_of_what_they_hold_for(tmp_path: Path) -> None:
+    told = "- It learned from generated sentences", "training pairs are few"
+    folder = run_folder(tmp_path)
+    mixed = {"corpora": [{"files": ["a.de", "a.en"]}, SETTINGS["data"]["train"]]}
+    for changes, said in (
+        ({}, (True, True)),
+        ({"start_from": "someone/model"}, (False, False)),
+        ({"data": SETTINGS["data"] | {"train": mixed}}, (False, True)),
+    ):
+        (folder / "tiny" / "settings.yaml").write_text(yaml.safe_dump(SETTINGS | changes), encoding="utf-8")
+        text = model_card(folder, "tiny").text
+        assert tuple(one in text for one in told) == said
+        assert ("what the weights that it started from had been trained on" in text) == ("start_from" in changes)
+    config = folder / "tiny" / "model" / "config.json"
+    sides = {"position_encoding_type": "learned", "decoder_position_encoding_type": "sinusoidal"}
+    config.write_text(json.dumps(json.loads(config.read_text()) | sides), encoding="utf-8")
+    text = model_card(folder, "tiny").text
+    assert "- No input can have more than `learned_max_positions`" in text and "No output" not in text
+
+
 def test_a_card_says_from_which_weights_the_training_went_on(tmp_path: Path) -> None:
     assert "from the trained weights" not in str(model_card(run_folder(tmp_path), "tiny"))
     path = tmp_path / "tiny" / "settings.yaml"
@@ -257,7 +277,8 @@ def test_the_recipe_and_the_limits_are_the_runs(tmp_path: Path) -> None:
         "- learning rate: 0.0003, schedule `linear`, warm-up of 0 steps",
         "- label smoothing: 0.1",
         "- seed: 7",
-        "- No input or output can have more than `learned_max_positions` = 64 tokens.",
+        "- No input can have more than `learned_max_positions` = 64 tokens.",
+        "- No output can have more than `learned_max_positions` = 64 tokens.",
         "- This is one training, with one seed (7). How much the scores change with the seed they do not say.",
         "- Translations cut at their length limit: 2 of 3 on news.",
         "- It learned from generated sentences: few words and few patterns. It knows nothing else of its languages.",
@@ -307,6 +328,11 @@ def test_the_recipe_and_the_limits_are_the_runs(tmp_path: Path) -> None:
             {"flat_lengths": 5},
             "length filter: at most 40 subwords on either side, which left 2,060 pairs; of these as many were drawn, "
             "so that source lengths are as equally frequent as at most 5 copies of a pair allow",
+        ),
+        (
+            "data",
+            {"max_length": None, "min_length": 34},
+            "The length of training pairs had no upper limit; how long the longest was is not recorded.",
         ),
         ("data", {"validation": {"files": ["v.de", "v.en"]}}, "validation: the files `v.de`, `v.en`"),
     ],

@@ -23,6 +23,7 @@ from transformers import BertConfig, BertModel, BertTokenizer
 import hf_posenc.metrics
 from hf_posenc import PosEncTokenizer
 from hf_posenc.metrics import load_length_buckets
+from hf_posenc.metrics.length_buckets.scorers import ROWS
 
 FOLDER = Path(hf_posenc.metrics.__file__).parent / "length_buckets"
 
@@ -334,6 +335,27 @@ def test_several_references_and_their_nesting() -> None:
     assert result["all"]["bleu"] == pytest.approx(100)
     assert "nrefs:var" in result["signatures"]["bleu"]
     assert score([(5, good, [good])]) == score([(5, good, good)])
+    more = [(5, good, good)] * ROWS + [(6, good, [bad, good])] * 4  # the last share alone has two
+    assert "nrefs:var" in score(more)["signatures"]["bleu"]
+
+
+def test_bleu_may_have_a_tokenizer_for_words_that_are_not_written_apart() -> None:
+    pairs = [(5, "私は学生ですか", "私は学生ですよ"), (5, "猫がいるの", "猫がいるね")]
+    predictions, references = (list(texts) for texts in list(zip(*pairs, strict=True))[1:])
+    assert score(pairs)["all"]["bleu"] == 0
+    result = score(pairs, bleu_tokenize="char")
+    assert result["all"]["bleu"] == pytest.approx(BLEU(tokenize="char").corpus_score(predictions, [references]).score)
+    assert result["all"]["bleu"] > 50 and "tok:char" in result["signatures"]["bleu"]
+
+
+def test_a_refused_computation_leaves_nothing_behind() -> None:
+    metric = load_length_buckets()
+    with pytest.raises(ValueError, match="pass tokenizer="):
+        metric.compute(predictions=["a"], references=["a"], by="reference")
+    assert metric.compute(predictions=["a"], references=["a"], source_lengths=[5])["all"]["n"] == 1
+    metric.add(prediction="a", reference="a")
+    with pytest.raises(ValueError, match=r"of those added before, to add\)"):
+        metric.compute(source_lengths=[4])
 
 
 def test_batches_and_single_pairs_add_up() -> None:
@@ -440,6 +462,7 @@ def test_the_cards_example_runs() -> None:
         ({"bootstrap": -1}, "bootstrap must be a whole number from 0 on; bootstrap=-1"),
         ({"num_proc": 0}, "num_proc must be a whole number from 1 on"),
         ({"metrics": "bertscore"}, "BERTScore needs a model; pass bertscore_model="),
+        ({"bleu_tokenize": "13"}, "bleu_tokenize must be names this metric knows; '13' is not one; did you mean '13a'"),
         ({"metrics": "bertscore", "bertscore_model": "mine"}, "knows no best layer of mine; pass bertscore_layers="),
     ],
 )

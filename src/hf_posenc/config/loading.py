@@ -22,7 +22,7 @@ from typing import Any, get_args
 from ..data import check_description
 from ..data.joining import positive
 from ..data.pieces import BOUNDARIES
-from ..metrics.length_buckets.checks import checked_edges, checked_metrics, checked_number
+from ..metrics.length_buckets.checks import TOKENIZERS, checked_choice, checked_edges, checked_metrics, checked_number
 from ..metrics.length_buckets.scorers import SCORERS, BertScore
 from ..modeling.nearest import refuse_unknown
 from ..modeling.tokenization_posenc import SUBWORDS
@@ -290,6 +290,7 @@ def check_score(name: str, score: ScoreSettings) -> None:
         checked_edges(score.edges)
         metrics = checked_metrics(score.metrics)
         checked_number("bootstrap", score.bootstrap, 100)
+        checked_choice("bleu_tokenize", score.bleu_tokenize or TOKENIZERS[0], TOKENIZERS)
         if score.per_group is not None:
             checked_number("per_group", score.per_group, 2)
         if "bleu" not in metrics:

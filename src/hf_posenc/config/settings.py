@@ -56,7 +56,8 @@ class ScoreSettings:
 
     `per_group`: at most so many pairs of each length group, drawn once, so that a small machine has time for the rare
     long ones; the scores of a group then stand for the whole group, those of all pairs for no real text.
-    `bootstrap`: the samples that 95 % confidence intervals are made from. `bertscore_model`: a name on the Hub or a
+    `bootstrap`: the samples that 95 % confidence intervals are made from. `bleu_tokenize`: sacrebleu's tokenizer for
+    BLEU, "char" or "zh" where words are not written apart; None is "13a". `bertscore_model`: a name on the Hub or a
     folder, for the metric "bertscore"; `bertscore_layers`: the layer of it that is compared.
     """
 
@@ -69,6 +70,7 @@ class ScoreSettings:
     bootstrap: int = 1000
     bertscore_model: str | None = None
     bertscore_layers: int | None = None
+    bleu_tokenize: str | None = None
 
 
 def test_sets(data: DataSettings, score: ScoreSettings) -> dict[str, tuple[dict[str, Any], int]]:

@@ -11,6 +11,7 @@ from .scorers import SCORERS
 EDGES = (25, 50, 75, 100)
 METRICS = ("bleu", "ter")
 SIDES = ("source", "reference", "prediction")
+TOKENIZERS = ("13a", "intl", "char", "zh", "none")  # sacrebleu's that need no other package, its default first
 NO_LENGTH = -1  # in the column source_lengths, where none was given
 
 

@@ -22,6 +22,7 @@ from .checks import (
     EDGES,
     METRICS,
     SIDES,
+    TOKENIZERS,
     checked_choice,
     checked_edges,
     checked_metrics,
@@ -52,6 +53,7 @@ Inputs of length_buckets:
     tokenizer: a tokenizer of transformers, or its name or folder.
     metrics: any of "bleu", "ter", "chrf", "bertscore".
     bootstrap: how many samples the 95 % confidence intervals are made from; 0 for none.
+    bleu_tokenize: sacrebleu's tokenizer for BLEU, "13a", "intl", "char", "zh" or "none".
     bertscore_model, bertscore_layers: the model of BERTScore, by name or folder, and the layer to compare.
     num_proc: processes that read the pairs.
     progress: is called with a number of pairs whenever so many more have been read; no bar is drawn then.
@@ -133,6 +135,7 @@ class LengthBuckets(evaluate.Metric):
         by: str = "source",
         tokenizer: Any = None,
         bootstrap: int = 0,
+        bleu_tokenize: str = TOKENIZERS[0],
         bertscore_model: str | None = None,
         bertscore_layers: int | None = None,
         num_proc: int = 1,
@@ -140,7 +143,10 @@ class LengthBuckets(evaluate.Metric):
     ) -> dict[str, object] | None:
         """Scores these pairs and all that were added before; None on every process but the first."""
         side = checked_choice("by", by, SIDES)
-        options = {"bertscore": {"model": bertscore_model, "layers": bertscore_layers}}
+        options: dict[str, dict[str, Any]] = {
+            "bleu": {"tokenize": checked_choice("bleu_tokenize", bleu_tokenize, TOKENIZERS)},
+            "bertscore": {"model": bertscore_model, "layers": bertscore_layers},
+        }
         checked = {
             "edges": checked_edges(edges),
             "scorers": {name: SCORERS[name](**options.get(name, {})) for name in checked_metrics(metrics)},
@@ -154,8 +160,10 @@ class LengthBuckets(evaluate.Metric):
         if side == "source" and (self.without_length or (given and source_lengths is None and sources is None)):
             raise ValueError(
                 "pairs are grouped by source length, but some come without; pass source_lengths=[...], or "
-                'sources=[...] with tokenizer=..., or by="reference"'
+                'sources=[...] with tokenizer=..., with the pairs (of those added before, to add), or by="reference"'
             )
+        if side != "source" and tokenizer is None:
+            raise ValueError(f"the length of {side}s is counted by a tokenizer, but none is given; pass tokenizer=...")
         if given:
             self.add_batch(
                 predictions=predictions,
@@ -164,8 +172,8 @@ class LengthBuckets(evaluate.Metric):
                 sources=sources,
                 tokenizer=tokenizer,
             )
+        self.without_length = False  # `evaluate` drops the pairs, whatever becomes of them
         result: dict[str, object] | None = super().compute(**checked)
-        self.without_length = False
         return result
 
     def _compute(

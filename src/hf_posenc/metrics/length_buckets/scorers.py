@@ -110,9 +110,6 @@ def sentence_statistics(
     shared = {name: scorer for name, scorer in scorers.items() if not isinstance(scorer, BertScore)}
     for name in scorers.keys() - shared.keys():  # it has batches of its own
         made[name] = scorers[name]._extract_corpus_statistics(predictions, streams_of(references))
-    numbers = {len(texts) for texts in references}
-    for scorer in shared.values():  # for the signature, as sacrebleu has it
-        scorer.num_refs = max(numbers) if len(numbers) == 1 else -1
     starts = range(0, len(predictions), ROWS)
     shares = [(shared, predictions[start : start + ROWS], references[start : start + ROWS]) for start in starts]
     hidden = progress is not None or len(predictions) < LONG
@@ -124,6 +121,9 @@ def sentence_statistics(
             for name, its_rows in statistics.items():
                 rows[name].extend(its_rows)
             read(len(texts))
+    numbers = {len(texts) for texts in references}
+    for scorer in shared.values():  # for the signature, as sacrebleu has it; reading a share sets that of the share
+        scorer.num_refs = max(numbers) if len(numbers) == 1 else -1
     return made | {name: np.array(its_rows) for name, its_rows in rows.items()}
 
 
