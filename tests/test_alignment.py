@@ -205,6 +205,11 @@ def test_without_a_mask_the_padding_of_a_target_is_not_counted(aligned):
     batch = model(input_ids=source, decoder_input_ids=target, **read).logits
     alone = model(input_ids=source[:1], decoder_input_ids=target[:1, :5], **read).logits
     torch.testing.assert_close(batch[:1, :5], alone, **EXACT)
+    labels = target.clone()
+    labels[0, 4:] = torch.tensor([model.config.eos_token_id, -100, -100, -100])
+    batch = model(input_ids=source, labels=labels, **read).logits
+    alone = model(input_ids=source[:1], labels=labels[:1, :5], **read).logits
+    torch.testing.assert_close(batch[:1, :5], alone, **EXACT)
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -1,10 +1,11 @@
 """A model that CTranslate2 runs is the same model; what it cannot run is refused before anything is written."""
 
+import copy
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import REGISTERED, TEXTS_VOCABULARY, tiny_model, translator
+from conftest import REGISTERED, TEXTS, TEXTS_VOCABULARY, tiny_model, translator
 
 from hf_posenc import (
     CTranslate2Translator,
@@ -57,6 +58,38 @@ def test_it_translates_alike_whatever_the_config_says(fields, tokenizer, tmp_pat
 def test_a_rotary_encoding_of_some_channels_and_of_another_base(tokenizer, tmp_path):
     rope = {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}
     assert_same(single("rotary", d_model=32, rope_parameters=rope), tokenizer, tmp_path / "engine")
+
+
+def test_what_the_generation_config_forbids_is_not_written(tokenizer, tmp_path):
+    model = single("relative", output_bias=True)
+    with torch.no_grad():
+        model.final_logits_bias[0, [0, 7, 8]] = 50
+    free = model.translations(SENTENCES, tokenizer, num_beams=1)
+    model.generation_config.bad_words_ids = [[0], [7]]
+    model.generation_config.suppress_tokens = [8]
+    model.generation_config.no_repeat_ngram_size = 3
+    assert model.translations(SENTENCES, tokenizer, num_beams=1) != free
+    assert_same(model, tokenizer, tmp_path / "engine")
+    model.generation_config.min_new_tokens = 3
+    with pytest.raises(
+        ValueError, match=r"CTranslate2 has no min_new_tokens, .*generation_config\.min_new_tokens=None"
+    ):
+        to_ctranslate2(model, tokenizer, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_vocabulary_without_a_token_for_the_unknown(tokenizer, tmp_path):
+    bare = copy.deepcopy(tokenizer)
+    bare.unk_token = None
+    assert_same(single("relative"), bare, tmp_path / "engine")
+
+
+def test_a_source_vocabulary_larger_than_the_targets(tmp_path):
+    two = PosEncTokenizer.train(TEXTS * 2, TEXTS_VOCABULARY, target_texts=TEXTS[::-1] * 2)
+    two.add_tokens(["Schnee"])
+    sizes = {"vocab_size": len(two), "decoder_vocab_size": two.target_vocab_size}
+    assert len(two) > two.target_vocab_size
+    assert_same(single("relative", **sizes, share_encoder_decoder_embeddings=False), two, tmp_path / "engine")
 
 
 def test_the_model_is_left_alone(tokenizer, tmp_path):

@@ -609,6 +609,8 @@ def test_shared_pairs_are_those_of_two_equal_texts(batch: int, monkeypatch: pyte
     assert shared_pairs(corpus, held_out) == [{"de": "Ja.", "en": "Yes."}, {"de": "ÖL! ", "en": "Oil!"}]
     backwards = corpus.select(range(len(corpus) - 1, 3, -1))
     assert shared_pairs(backwards, held_out) == [{"de": "Ja.", "en": "Yes."}]
+    blank = Dataset.from_dict({"translation": [{"de": "", "en": " "}]}, held_out.features)
+    assert shared_pairs(blank, blank) == []
     assert shared_pairs(dataset_of(PAIRS[:1]), held_out) == []
 
 

@@ -434,7 +434,7 @@ def test_a_diagnosis_is_drawn_as_it_was_saved():
     inside = attention_distance_figure({"none": saved(1, limit=None)})  # without a limit nothing is beyond it
     assert [text.get_text() for text in inside.legends[0].get_texts()] == [
         "a head, within the training limit",
-        "all keys alike, within the limit",
+        "all keys alike, no window, within the limit",
     ]
 
 

@@ -6,6 +6,7 @@ import functools
 import math
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from hf_posenc import (
 )
 from hf_posenc.__main__ import main
 from hf_posenc.modeling.position import HIDDEN
-from hf_posenc.pictures.attention_figures import attention_figures
+from hf_posenc.pictures.attention_figures import attention_figures, draw_attention
 from hf_posenc.pictures.attention_maps import attention_maps
 from hf_posenc.pictures.distance_figures import score_figure
 from hf_posenc.pictures.drawn_files import draw
@@ -162,6 +163,8 @@ def test_wavelengths_are_those_of_the_formula_even_from_few_positions() -> None:
         wavelengths(np.stack([added_at("sinusoidal", p) for p in range(12)])), formula, rtol=1e-6
     )
     assert "wavelengths" not in drawn("learned")
+    few = new_subjects("learned", knobs_of("learned"), "encoder", replace(EXTENT, many=3))
+    assert "learned-wavelengths" not in dict(figures(few)), "three numbers are a wave of every length"
     odd = np.stack([np.zeros(99), np.ones(99), np.random.default_rng(0).normal(size=99)], axis=1)
     assert np.isnan(wavelengths(odd)).tolist() == [True, False, True] and wavelengths(odd)[1] > 1e6
 
@@ -402,6 +405,13 @@ def test_a_checkpoint_shows_its_own_tables(checkpoints: Path) -> None:
     np.testing.assert_allclose(image(learned["learned-trained-many"]), table, rtol=1e-6)
 
 
+def test_layers_without_attention_and_translations_that_are_cut_are_told(tokenizer: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="one of those with attention, 1 to 1, but it is 2"):
+        list(draw_attention(translator("rnn_nmt"), tokenizer, "Ein Hund.", tmp_path, layer=2))
+    said, *_ = draw_attention(translator("relative"), tokenizer, "Ein Hund.", tmp_path, layer=1)
+    assert said.endswith(" ... (cut at 100 tokens, the most that a picture has labels for or the model takes)")
+
+
 @pytest.mark.parametrize("attending", ["relative", "sinusoidal+gru", "rnn_nmt"])
 def test_attention_drawn_is_the_models(attending: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hf_posenc.pictures.attention_maps.MOST_TOKENS", 12)
@@ -412,7 +422,7 @@ def test_attention_drawn_is_the_models(attending: str, tokenizer: Any, monkeypat
     assert model.config._attn_implementation == back_end
     assert list(maps) == (["cross"] if attending == "rnn_nmt" else ["encoder", "decoder", "cross"])
     written = model.generate(**tokenizer([sentence], return_tensors="pt"), num_beams=2, max_length=13, do_sample=False)
-    assert translation == tokenizer.decode(written[0], skip_special_tokens=True)
+    assert translation.partition(" ... (cut at 12 ")[0] == tokenizer.decode(written[0], skip_special_tokens=True)
     model.set_attn_implementation("eager")
     with torch.no_grad():
         outputs = model(**tokenizer([sentence], return_tensors="pt"), decoder_input_ids=written[:, :-1],

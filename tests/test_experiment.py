@@ -36,7 +36,7 @@ from hf_posenc.training.arguments import training_arguments
 from hf_posenc.training.callbacks import ProgressBar
 from hf_posenc.training.checkpoints import check_weights, last_whole_checkpoint
 from hf_posenc.training.trainer import LengthTrainer
-from hf_posenc.whole_files import alone
+from hf_posenc.whole_files import LOCK, alone
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted(
@@ -118,6 +118,14 @@ def test_a_dry_run_counts_what_a_training_has_and_writes_nothing(config: Path) -
         f"{6 * 4 * 41 * 2:,}",  # steps, pairs of at most 40 subwords and </s>, sides
     ]
     assert dry_run(experiment, processes=2).rows[1][5] == f"{2 * 6 * 4 * 41 * 2:,}"
+    best = "train.load_best_model_at_end=true"
+    for overrides, kept in (
+        (["train.average_checkpoints=5"], "6"),
+        (["train.save_total_limit=null"], "all"),
+        (["train.save_total_limit=2", best, "train.eval_strategy=steps", "train.save_strategy=steps"], "2"),
+        (["train.save_total_limit=1", best, "train.eval_strategy=steps", "train.save_strategy=steps"], "2"),
+    ):
+        assert dry_run(load(config, *overrides)).rows[1][7].startswith(f"{kept} of "), overrides
     told = model.generation_config
     assert (told.num_beams, told.max_length, told.max_new_tokens) == (2, None, None), "its class says how long"
 
@@ -419,8 +427,8 @@ def test_a_system_is_trained_by_one_process_at_a_time(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)
     with (
-        alone(experiment.folder / "relative"),
-        pytest.raises(ValueError, match=r"another one than this is at work in .*relative; wait for"),
+        alone(experiment.folder / "relative" / LOCK),
+        pytest.raises(ValueError, match=r"what .*relative.* guards, but another one than this is at work"),
     ):
         run_system(experiment, "relative")
 

@@ -28,7 +28,8 @@ from transformers import BartConfig
 
 from hf_posenc import POSITION_ENCODINGS, PositionEncoding, explorer, register_position_encoding, sinusoids
 from hf_posenc.explorer import drawing
-from hf_posenc.explorer.choice import Choice, Subjects, has_sides, in_words, needs_heads, subjects_of
+from hf_posenc.explorer.choice import Choice, Subjects, has_sides, in_words, knobs_of, needs_heads, subjects_of
+from hf_posenc.explorer.controls import knob_value
 from hf_posenc.explorer.drawing import png
 from hf_posenc.explorer.html import figure_html, table_html, translation_html
 from hf_posenc.explorer.pictures import pictures, readable_tokens
@@ -347,6 +348,14 @@ def test_attention_is_the_models_and_its_rows_sum_to_one(run: Run):
             head_figure(maps, "relative", "cross", layer, head)
     with pytest.raises(ValueError, match="has no attention of the kind"):
         head_figure({}, "rnn", "encoder", 1, 1)
+
+
+def test_a_number_is_of_the_kind_that_its_field_has() -> None:
+    """A browser writes 10000.0 as 10000, which is no size."""
+    knobs = knobs_of(("pope", "relative"))
+    assert knob_value(knobs["pope_theta"], 10000) == 10000.0 and type(knob_value(knobs["pope_theta"], 10000)) is float
+    assert subjects_of(Choice(encodings=("pope",), knobs=(("pope_theta", knob_value(knobs["pope_theta"], 10000)),)))
+    assert type(knob_value(knobs["relative_clip"], 8)) is int
 
 
 def test_attention_is_that_of_the_command_line(run: Run, monkeypatch: pytest.MonkeyPatch):

@@ -374,6 +374,29 @@ def test_translate_refuses_what_is_more_than_a_text(tokenizer, option):
             translator(tokenizer).translate(TEXTS[:1], tokenizer, **given)
 
 
+def test_translate_gives_a_text_for_each_source_whatever_the_model_generates_by_itself(tokenizer):
+    model = translator(tokenizer)
+    expected = model.translate(TEXTS, tokenizer, num_beams=2)
+    own = model.generation_config
+    own.num_beams, own.num_return_sequences, own.return_dict_in_generate = 2, 2, True
+    assert model.translate(TEXTS, tokenizer, num_beams=2) == expected
+
+
+def test_a_translation_that_ends_within_the_callers_length_is_whole(tokenizer):
+    """However much longer it is than `translate` would have let it become."""
+
+    class EndsAt100(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            ends = input_ids.shape[1] == 100
+            scores[:, 2] = torch.finfo(scores.dtype).max if ends else -torch.inf
+            return scores
+
+    model, given = translator(tokenizer), {"num_beams": 1, "logits_processor": LogitsProcessorList([EndsAt100()])}
+    assert model.translations(["the"], tokenizer, **given).truncated == [True]
+    assert model.translations(["the"], tokenizer, max_new_tokens=200, **given).truncated == [False]
+    assert model.translations(["the"], tokenizer, max_new_tokens=60, **given).truncated == [True]
+
+
 def test_translate_takes_the_beams_of_a_generation_config(tokenizer):
     model = translator(tokenizer, seed=1)
     given = GenerationConfig(num_beams=1, max_new_tokens=5)

@@ -306,6 +306,19 @@ register_alignment("middle", Middle)
 
 
 @pytest.mark.slow
+def test_a_file_that_registers_both_travels_with_its_checkpoint(tokenizer, tmp_path, monkeypatch, unregistered_after):
+    (tmp_path / "my_pair.py").write_text(LINEAR_BIAS + MIDDLE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import my_pair  # noqa: F401
+
+    model, folder = translator("linear_bias by middle"), tmp_path / "saved"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    found = stranger(tmp_path, {"pair": folder})
+    assert_found(found["pair"], model, tokenizer)
+
+
+@pytest.mark.slow
 def test_a_users_own_alignment_travels_with_its_checkpoint(tokenizer, tmp_path, monkeypatch, unregistered_after):
     (tmp_path / "my_middle.py").write_text(MIDDLE)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -318,6 +331,15 @@ def test_a_users_own_alignment_travels_with_its_checkpoint(tokenizer, tmp_path, 
     assert not (folder / "positions.py").read_text().count("registered_")
     found = stranger(tmp_path, {"middle": folder})
     assert_found(found["middle"], model, tokenizer)
+
+
+def test_an_output_bias_is_not_dropped_in_silence(tmp_path):
+    tiny_model("relative", output_bias=True).save_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"output_bias": False}))
+    with pytest.raises(ValueError, match=r"weights must fit the config.* not asked for: final_logits_bias\. Correct"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert AutoModel.from_pretrained(tmp_path), "which has none"
 
 
 def test_a_users_own_encoding_trains_and_travels_with_its_checkpoint(linear_bias, tokenizer, tmp_path):
@@ -410,25 +432,41 @@ PosEncModel(PosEncConfig(position_encoding_type="linear_bias", **sizes)).save_pr
             "`PosEncConfig` of hf_posenc does not travel",
         ),
         (
+            "    distance,",
+            "    distance,\n)\nfrom .neighbour import X as X\nfrom hf_posenc import (",
+            "from its neighbours",
+        ),
+        ("    distance,", "    distance,\n)\nfrom hf_posenc import *\nfrom hf_posenc import (", r"imports \* from"),
+        (
             'register_position_encoding("',
             'import hf_posenc as h; h.register_position_encoding("',
             "imports hf_posenc as a whole|call it at its foot",
         ),
     ],
-    ids=["a whole import", "an import of what does not travel", "an import of what imports it", "no call of its own"],
+    ids=[
+        "a whole import",
+        "an import of what does not travel",
+        "an import of what imports it",
+        "an import of a neighbour",
+        "an import of everything",
+        "no call of its own",
+    ],
 )
 def test_a_file_that_cannot_travel_is_not_carried_and_a_warning_says_why(
     tmp_path, monkeypatch, unregistered_after, line, instead, reason
 ):
-    (tmp_path / "my_other_bias.py").write_text(LINEAR_BIAS.replace(line, instead))
+    (tmp_path / "mine_too").mkdir()
+    (tmp_path / "mine_too" / "neighbour.py").write_text("X = 1\n")
+    (tmp_path / "mine_too" / "my_other_bias.py").write_text(LINEAR_BIAS.replace(line, instead))
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
-        __import__("my_other_bias")
+        __import__("mine_too.my_other_bias")
         with pytest.warns(UserWarning, match=f"does not carry the code of `linear_bias`.*({reason})"):
             tiny_model("linear_bias").save_pretrained(tmp_path / "model")
         assert not list((tmp_path / "model").glob("registered_*"))
     finally:
-        sys.modules.pop("my_other_bias", None)
+        for name in [name for name in sys.modules if name.startswith("mine_too")]:
+            del sys.modules[name]
 
 
 FACTS = {"summary": "A fact.", "shift_invariant": True}

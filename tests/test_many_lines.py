@@ -14,6 +14,7 @@ from conftest import TEXTS_VOCABULARY, tiny_model
 from hf_posenc import PosEncTokenizer, __main__, many_lines, to_ctranslate2
 from hf_posenc.many_lines import Task, translate_lines, translate_to_file
 from hf_posenc.modeling.translation import in_batches
+from hf_posenc.whole_files import alone
 
 LINES = ["Ein Hund.", "Zwei Kinder im Schnee", "", "Ein Hund im Schnee. Zwei Kinder.", "x", "Kinder", "Hund Hund"]
 
@@ -98,6 +99,12 @@ def test_a_file_is_there_when_it_is_whole(folder, expected, tmp_path):
         translate_to_file(LINES, tmp_path / "out", Task(folder, num_beams=1))
 
 
+def test_one_process_at_a_time_writes_a_file(folder, tmp_path):
+    with alone(tmp_path / ".out.lock"), pytest.raises(ValueError, match="another one than this is at work there; wait"):
+        translate_to_file(LINES, tmp_path / "out", Task(folder, num_beams=1))
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("after", [0, 1, 3, 5, 7])
 def test_a_killed_call_goes_on_with_the_pieces_that_were_whole(after, folder, expected, tmp_path, monkeypatch):
     class Killed(Exception):
@@ -154,7 +161,12 @@ def test_what_another_training_left_is_not_gone_on_with(folder, tmp_path, monkey
 
 def test_in_int8_it_translates_too_but_not_what_was_exported(folder, tokenizer, tmp_path):
     model, _ = many_lines.loaded(folder)
-    assert len(list(translate_lines(LINES, Task(folder, num_beams=1, quantize=True)))) == len(LINES)
+    in_int8 = list(translate_lines(LINES, Task(folder, num_beams=1, quantize=True)))
+    assert len(in_int8) == len(LINES)
+    half = tmp_path / "half"
+    many_lines.loaded(folder)[0].bfloat16().save_pretrained(half)
+    tokenizer.save_pretrained(half)
+    assert len(list(translate_lines(LINES, Task(half, num_beams=1, quantize=True)))) == len(LINES)
     exported = to_ctranslate2(model, tokenizer, tmp_path / "engine")
     with pytest.raises(ValueError, match="leave `quantize` out"):
         Task(exported, quantize=True)

@@ -64,6 +64,25 @@ def test_a_system_begins_with_the_weights_of_another(config: Path) -> None:
     assert not torch.equal(model.lm_head.weight, trained.lm_head.weight)
 
 
+def test_a_knob_of_cross_attention_that_is_none_is_the_other_sides(config: Path) -> None:
+    cross = {**ENCODINGS, "cross_position_encoding_type": "rotary+window", "cross_window_size": 12}
+    path = config.with_name("cross.yaml")
+    systems = {
+        "origin": {"model": cross},
+        "wanted": {"start_from": "origin", "model": cross | {"cross_window_size": None}},
+    }
+    path.write_text(yaml.safe_dump(TINY | {"systems": systems}), encoding="utf-8")
+    experiment = load(path)
+    prepare(experiment)
+    origin = begun(experiment, "origin")
+    origin.save_pretrained(experiment.folder / "origin" / "model")
+    assert (origin.config.window_size, origin.config.cross_window_size) == (4, 12)
+    assert (begun(experiment, "wanted").config.window_size, begun(experiment, "wanted").config.cross_window_size) == (
+        4,
+        None,
+    )
+
+
 def test_settings_say_where_it_began(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)

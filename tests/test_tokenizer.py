@@ -109,6 +109,14 @@ def test_two_vocabularies_know_their_own_language(two: PosEncTokenizer) -> None:
     assert two(english)["input_ids"] == german(english)["input_ids"], "whatever came before, a text is a source"
 
 
+def test_a_target_that_is_no_text_leaves_the_sources_vocabulary_in_place(two: PosEncTokenizer) -> None:
+    before = two(TEXTS)["input_ids"]
+    for wrong in ([None], ["a", None], 5):
+        with pytest.raises((TypeError, ValueError)):
+            two(["a"], text_target=wrong)
+        assert two.encode(TEXTS[0]) == before[0] and two.to_str() == copy.deepcopy(two).to_str()
+
+
 def test_a_copy_is_as_good(tokenizer: PosEncTokenizer) -> None:
     for other in (copy.deepcopy(tokenizer), pickle.loads(pickle.dumps(tokenizer))):
         assert other.is_joint == tokenizer.is_joint and other.to_str() == tokenizer.to_str()

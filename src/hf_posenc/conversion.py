@@ -28,7 +28,7 @@ FIXED = (
     "decoder_start_token_id",
 )  # fmt: skip
 FREE = ("dropout", "attention_dropout", "activation_dropout", "max_position_embeddings", "use_cache")
-KEPT = (*FIXED, "norm_first", "layer_norm_eps", "output_bias")
+KEPT = (*FIXED, "norm_first", "layer_norm_eps", "output_bias", "dtype")
 # Where each side's encodings are in a model, and the alignment.
 PLACES = {
     "encoder": "model.encoder.positions",

@@ -22,7 +22,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from .config.loading import register_encodings
 from .export.ctranslate2_translator import CTranslate2Translator, is_ctranslate2
 from .training.checkpoints import check_weights, trained_systems
-from .whole_files import delete, differing_key, short_hash, write_whole
+from .whole_files import alone, delete, differing_key, short_hash, write_whole
 
 # Lines that are sorted by length together and written together.
 PIECE = 512
@@ -61,7 +61,7 @@ class Task:
             return partial(CTranslate2Translator(self.folder, threads=threads or 0).translate, num_beams=self.num_beams)
         model, tokenizer = loaded(self.folder)
         if self.quantize:
-            model = in_int8(model)
+            model = in_int8(model.float())
         elif torch.cuda.is_available():
             model.to("cuda")
         return partial(model.translate, tokenizer=tokenizer, num_beams=self.num_beams)
@@ -83,10 +83,22 @@ def translate_to_file(
 ) -> None:
     """The translations as a file that is there when it is whole. The same call goes on with what a killed one left.
 
-    Raises a ValueError if the file is there already, or if what was left is of another task or other lines.
+    Raises a ValueError if the file is there already, if another process writes it, or if what was left is of another
+    task or other lines.
     """
+    refuse_existing(target)
+    with alone(lock := target.with_name(f".{target.name}.lock")):
+        refuse_existing(target)  # by now
+        write_translations(lines, target, task, processes, progress)
+        delete(lock)
+
+
+def refuse_existing(target: Path) -> None:
     if target.exists():
         raise ValueError(f"The file to write must be a new one, but {target} exists; choose another or delete it.")
+
+
+def write_translations(lines: Sequence[str], target: Path, task: Task, processes: int, progress: bool) -> None:
     unfinished, about = (target.with_name(f".{target.name}.{what}") for what in ("unfinished", "task.json"))
     files = {name: str(path.resolve()) for name, path in vars(task).items() if isinstance(path, Path)}
     asked = {"lines": short_hash("\n".join(lines)), "weights": weights_in(task.folder), **asdict(task), **files}

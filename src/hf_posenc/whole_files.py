@@ -42,17 +42,20 @@ def delete(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+LOCK = ".lock"  # of a folder
+
+
 @contextmanager
-def alone(folder: Path, *, patient: bool = False) -> Iterator[None]:
-    """While no other process of this machine is at work in a folder: a `patient` one waits until that is so, for any
-    other it is a ValueError."""
+def alone(lock: Path, *, patient: bool = False) -> Iterator[None]:
+    """While no other process of this machine holds that file: a `patient` one waits until that is so, for any other
+    it is a ValueError."""
     try:
-        with FileLock(folder / ".lock", timeout=-1 if patient else 0):
+        with FileLock(lock, timeout=-1 if patient else 0):
             yield
     except Timeout:
         raise ValueError(
-            f"One process at a time works on a system, but another one than this is at work in {folder}; wait for it, "
-            "or stop it."
+            f"One process at a time writes what {lock} guards, but another one than this is at work there; wait for "
+            "it, or stop it."
         ) from None
 
 

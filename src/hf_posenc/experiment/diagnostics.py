@@ -14,7 +14,7 @@
         encoder, decoder    None for a stack without self-attention
             inside, beyond  sentences of at most training_limit subwords, and longer ones; None if there are none
                 queries, mean   how many, and the mean of their |query - key| in tokens, weighted by attention (L, H)
-                uniform         the same if all keys that a query may see had the same weight
+                uniform         the same if all keys had the same weight, those that a window hides included
     attention_entropy
         encoder, cross      None for a model without; else by source length; each group has low, high, label, n
             queries, mean   how many, and the mean entropy of their attention in nats (L, H); None without queries

@@ -28,7 +28,7 @@ from ..data.pieces import BETWEEN, found_pieces, known_pieces
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..publish.hub import refuse_shared_repositories
 from ..training.arguments import training_arguments
-from ..whole_files import alone, differing_key, save_whole, short_hash, write_whole
+from ..whole_files import LOCK, alone, differing_key, save_whole, short_hash, write_whole
 from .held_out import refuse_shared_pairs
 from .starting import check_start, existing_tokenizer, start_digests
 
@@ -40,7 +40,7 @@ def prepare(experiment: Experiment) -> None:
         check_same_settings(experiment, system)
     refuse_shared_repositories(experiment)
     refuse_shared_pairs(experiment)
-    with alone(experiment.folder, patient=True):
+    with alone(experiment.folder / LOCK, patient=True):
         make_what_is_shared(experiment)
 
 

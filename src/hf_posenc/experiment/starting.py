@@ -24,7 +24,9 @@ def first_model(experiment: Experiment, system: System, config: SharedConfig) ->
     if not isinstance(config, PosEncConfig) or system.start_from is None:
         return AutoModelForSeq2SeqLM.from_config(config)
     place = start_place(experiment, system)
-    fields = (*SIDES.values(), "alignment_type", *config.knobs_in_use, *FREE, "initializer", "rope_parameters")
+    cross = [f"cross_{knob.name}" for entry in config.side("cross").entries.values() for knob in entry.knobs]
+    knobs = (*config.knobs_in_use, *(name for name in cross if name in config.known_keywords()))
+    fields = (*SIDES.values(), "alignment_type", *knobs, *FREE, "initializer", "rope_parameters")
     wanted = {field: getattr(config, field) for field in fields}
     is_marian = saved_config(place, RULE, "a model on the Hub")["model_type"] == MarianConfig.model_type
     return (from_marian if is_marian else converted)(place, **wanted).float()

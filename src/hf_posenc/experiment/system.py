@@ -41,7 +41,7 @@ from ..publish.hub import is_pushed, push_system
 from ..training.checkpoints import check_weights
 from ..training.processes import refuse_unlike_processes
 from ..training.trainer import train
-from ..whole_files import alone, save_whole, short_hash, write_whole
+from ..whole_files import LOCK, alone, save_whole, short_hash, write_whole
 from .diagnostics import diagnose
 from .evaluation import score_test_set, translate_test_set
 from .preparation import (
@@ -78,7 +78,7 @@ def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
             f"{folder} was prepared with other settings, by which {difference}; undo the change, or give the command "
             "without --system, which prepares the run anew."
         )
-    with alone(folder) if PartialState().is_main_process else nullcontext():
+    with alone(folder / LOCK) if PartialState().is_main_process else nullcontext():
         if not is_scored(experiment, system):
             tokenizer = shared_tokenizer(experiment)
             if system.split:

@@ -50,5 +50,7 @@ def knob_control(knob: Knob, *, visible: bool) -> Any:
 
 
 def knob_value(knob: Knob, value: Any) -> Any:
-    """What a control holds, as the config wants it: a browser has no number that is None."""
+    """What a control holds, as the config wants it: a browser has no None, and writes 10000.0 as 10000."""
+    if isinstance(knob.default, float) and type(value) is int:
+        return float(value)
     return value or None if knob.default is None else value

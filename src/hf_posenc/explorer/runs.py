@@ -54,7 +54,7 @@ class Run:
     def __init__(self, folder: Path | None = None) -> None:
         if folder is not None and not folder.is_dir():
             raise ValueError(f"RUN is the folder of a run, but {folder} is none; name one, such as runs/quickstart.")
-        self.folder, self.lock = folder, Lock()
+        self.folder, self.lock = folder and folder.resolve(), Lock()  # a name, even of `.`
         self.load = lru_cache(maxsize=LOADED)(self._load)
         self.subjects = lru_cache(maxsize=LOADED)(self._subjects)
         self.results = lru_cache(maxsize=1)(self._results)

@@ -100,6 +100,19 @@ RUNS: dict[type[PositionEncoding], Callable[[Any, int], Run]] = {
     Rotary: rotary,
 }
 
+# Of a generation config: what CTranslate2 has by the same name, and what it has not.
+SEARCH = ("length_penalty", "repetition_penalty", "no_repeat_ngram_size")
+NO_SEARCH = (
+    "begin_suppress_tokens",
+    "encoder_no_repeat_ngram_size",
+    "encoder_repetition_penalty",
+    "exponential_decay_length_penalty",
+    "forced_bos_token_id",
+    "min_length",
+    "min_new_tokens",
+    "sequence_bias",
+)
+
 
 def to_ctranslate2(
     model: PosEncForConditionalGeneration,
@@ -119,15 +132,16 @@ def to_ctranslate2(
     """
     folder = Path(folder)
     check_runs(model, tokenizer, folder, quantization)
+    source, target = vocabularies(model.config, tokenizer)
+    search = search_options(model.generation_config, target)
     runs = {side: run_of(model, side, positions) for side in ("encoder", "decoder")}
     spec = specification(model, runs)
-    source, target = vocabularies(model.config, tokenizer)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     config: Any = model.config
     spec.config.decoder_start_token = spec.config.bos_token = target[config.decoder_start_token_id]
     spec.config.eos_token = target[config.eos_token_id]
-    spec.config.unk_token = tokenizer.unk_token
+    spec.config.unk_token = tokenizer.unk_token or tokenizer.pad_token  # a byte-level vocabulary has none
     spec.config.layer_norm_epsilon = config.layer_norm_eps
     spec.validate()
     spec.optimize(quantization)
@@ -139,6 +153,7 @@ def to_ctranslate2(
         "quantization": quantization,
         "longest_source": rows["encoder"],
         "longest_target": rows["decoder"],
+        "search": search,
     }
 
     def save(unfinished: Path) -> None:
@@ -256,6 +271,18 @@ def fill_attention(given: Any, trained: Any, joined: list[int]) -> None:
     fill_linear(given.linear[-1], trained.out_proj)
 
 
+def search_options(config: Any, target: list[str]) -> dict[str, Any]:
+    """What a model's generation config says of every search, as CTranslate2 has it; a ValueError if it has not."""
+    if lacking := [name for name in NO_SEARCH if getattr(config, name, None)]:
+        raise ValueError(
+            f"CTranslate2 has no {', '.join(lacking)}, which the model's generation config sets; set "
+            f"model.generation_config.{lacking[0]}=None if the translations shall do without."
+        )
+    made = {name: value for name in SEARCH if (value := getattr(config, name, None)) is not None}
+    hidden = [*(config.bad_words_ids or []), *([token] for token in config.suppress_tokens or [])]
+    return made | ({"suppress_sequences": [[target[token] for token in ids] for ids in hidden]} if hidden else {})
+
+
 def vocabularies(config: Any, tokenizer: Any) -> tuple[list[str], list[str]]:
     """The tokens of either side by their numbers; rows of the model that no token has get names of their own."""
     source = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
@@ -264,6 +291,6 @@ def vocabularies(config: Any, tokenizer: Any) -> tuple[list[str], list[str]]:
         target = [tokenizer.decoder[number] for number in range(len(tokenizer.decoder))]
 
     def filled(tokens: list[str], rows: int) -> list[str]:
-        return [*tokens, *(f"<row {number}>" for number in range(len(tokens), rows))]
+        return [*tokens[:rows], *(f"<row {number}>" for number in range(len(tokens), rows))]
 
     return filled(source, config.vocab_size), filled(target, config.decoder_vocab_size)

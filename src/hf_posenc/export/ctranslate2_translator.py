@@ -88,6 +88,7 @@ class CTranslate2Translator:
             max_input_length=0,
             max_decoding_length=max(limits) + 1,  # and </s>
             return_end_token=True,
+            **self.about.get("search", {}),
         )
         made = [[self.number_of[token] for token in result.hypotheses[0]] for result in results]
         cut = [numbers[:most] for numbers, most in zip(made, limits, strict=True)]

@@ -9,7 +9,7 @@ letters are those of position.py. Whatever is given, what an alignment sees is t
         The places of the new tokens, from their embeddings and the encoder's output. `at.queries_BQ` are the positions
         of the new tokens in the target, `at.keys_BS` those of the source; `at.tokens_BT` says which of the new tokens
         are no padding; `at.memory` remembers from step to step of a cached decoding, and is None where a whole target
-        is read at once.
+        is read at once. In float32 or wider: half precision has no place 2703 but 2704.
     follow(weights, at)
         Asked behind the layers of a cached decoding, with `at.queries_BQ` the places and `weights` every layer's
         cross-attention (B, H, Q, S): what it makes of them for the next token it keeps in `at.memory`. The decoder then

@@ -34,8 +34,10 @@ def carry_registered_files(folder: Path, registry: str, used: Mapping[str, type]
         (folder / f"{module}.py").write_text(carried, encoding="utf-8")
         file = folder / f"{registry}.py"
         line = f"\nfrom .{module} import {registered.__name__}  # noqa: E402, F401\n"
-        if line not in (text := file.read_text(encoding="utf-8")):
-            file.write_text(text + line, encoding="utf-8")
+        # A file that registers encodings and alignments is imported by one of them alone: both would be a circle.
+        others = [folder / f"{other}.py" for other in REGISTERED_BY]
+        if not any(f"\nfrom .{module} import " in one.read_text(encoding="utf-8") for one in others):
+            file.write_text(file.read_text(encoding="utf-8") + line, encoding="utf-8")
 
 
 def carried_source(registered: type, by: str) -> str:
@@ -51,6 +53,8 @@ def carried_source(registered: type, by: str) -> str:
         raise ValueError(f"{module.__file__} does not call {by} itself; call it at its foot.")
     lines = text.splitlines()
     for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            raise ValueError(f"{module.__file__} imports from its neighbours, which do not travel; make it one file.")
         if isinstance(node, ast.Import) and any(alias.name.partition(".")[0] == "hf_posenc" for alias in node.names):
             raise ValueError(f"{module.__file__} imports hf_posenc as a whole; write `from hf_posenc import ...`.")
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "hf_posenc":
@@ -65,6 +69,8 @@ def carried_source(registered: type, by: str) -> str:
 
 def neighbour_import(module: str, alias: ast.alias) -> str:
     """`from hf_posenc import X` as it reads among the files of this folder."""
+    if alias.name == "*":
+        raise ValueError(f"it imports * from {module}; name what it needs.")
     home = getattr(getattr(sys.modules[module], alias.name), "__module__", "")
     kind = home.rpartition(".")[2].partition("_")[0]
     if home.rpartition(".")[0] != HOME or kind in ("configuration", "modeling", "tokenization"):

@@ -202,9 +202,11 @@ class ConditionalGeneration(TwoVocabularies, Translation):
             bias.data = torch.cat((bias[:, :num_tokens], new.expand(1, max(0, num_tokens - bias.shape[1]))), dim=1)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """The labels, one place later, behind the start token (B, T)."""
+        """The labels, one place later, behind the start token (B, T); behind a target's last label there is padding:
+        with `</s>` to be read it would be a token longer than alone."""
         start = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
-        shifted = torch.cat((start, labels[:, :-1]), dim=1)
+        still_to_come = (labels != -100).flip(1).cumsum(1).flip(1)[:, 1:] > 0
+        shifted = torch.cat((start, labels[:, :-1].masked_fill(~still_to_come, -100)), dim=1)
         return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:

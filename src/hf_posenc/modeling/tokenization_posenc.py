@@ -24,7 +24,7 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE, Unigram
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -125,6 +125,12 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
     def is_joint(self) -> bool:
         """Whether source and target have one vocabulary."""
         return self._target is None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> BatchEncoding:
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:  # transformers leaves the target's mode only if all went well
+            self._switch_to_input_mode()
 
     def _switch_to_input_mode(self) -> None:
         if self._aside is not None:

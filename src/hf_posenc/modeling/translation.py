@@ -206,11 +206,12 @@ class Translation:
         limits = self.limits(map(len, sources))
         inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(self.device)
         config = generate.get("generation_config")
-        search = {"num_beams": 5, "do_sample": False}
+        search = {"num_beams": 5, "do_sample": False, "num_return_sequences": 1, "return_dict_in_generate": False}
         generate = {name: value for name, value in search.items() if getattr(config, name, None) is None} | generate
-        if all(generate.get(name) is None and getattr(config, name, None) is None for name in LENGTHS):
+        if free := all(generate.get(name) is None and getattr(config, name, None) is None for name in LENGTHS):
             generate |= self.at_most(limits, generate.get("logits_processor"))
         outputs = self.generate(**inputs, **generate)
         texts = tokenizer.batch_decode(outputs, skip_special_tokens=True)
-        ended = [self.config.eos_token_id in ids[1 : most + 1] for ids, most in zip(outputs, limits, strict=True)]
+        ends = [most + 1 if free else None for most in limits]
+        ended = [self.config.eos_token_id in ids[1:end] for ids, end in zip(outputs, ends, strict=True)]
         return [(text, not whole) for text, whole in zip(texts, ended, strict=True)]

@@ -69,13 +69,16 @@ def changed(config: SharedConfig, name: Any, options: dict[str, Any]) -> bool:
 def refuse_misfit(model: PreTrainedModel, name: Any, found: dict[str, Any], *, shapes_only: bool) -> None:
     """A ValueError if weights of the encoder or the decoder are missing, not asked for, or of another shape.
 
-    What stands behind them may come and go: a model with an output projection loads from one without, and back."""
+    What stands behind them may come and go, a model with an output projection loads from one without, and back; but not
+    an output bias by itself."""
     shapes = [f"{key} {tuple(there)} for {tuple(here)}" for key, there, here in found["mismatched_keys"]]
     kinds = {"of another shape": shapes}
     if not shapes_only:
         sides = re.compile(r"(model\.)?(encoder|decoder)\.")
         for kind, keys in (("missing", found["missing_keys"]), ("not asked for", found["unexpected_keys"])):
             kinds[kind] = [key for key in keys if sides.match(key)]
+        if hasattr(model, "lm_head"):
+            kinds["not asked for"] += [key for key in found["unexpected_keys"] if key == "final_logits_bias"]
     if said := [f"{kind}: {first_of(keys)}" for kind, keys in kinds.items() if keys]:
         raise ValueError(
             f"A checkpoint's weights must fit the config, but for {model.config.in_words} those of {name} do not; "

@@ -23,16 +23,20 @@ def draw_attention(
     model: Any, tokenizer: Any, sentence: str, to: Path, *, layer: int | None = None, formats: Iterable[str] = ("png",)
 ) -> Iterator[str]:
     """Translate a sentence and draw each attention; yields the translation, then the files it has written."""
-    layers = max(model.config.encoder_layers, model.config.decoder_layers)
-    if layer is not None and not 1 <= layer <= layers:
-        raise ValueError(f"--layer must be one of the model's, 1 to {layers}, but it is {layer}; choose one of them.")
+    check_layer(layer, max(model.config.encoder_layers, model.config.decoder_layers))
     translation, maps = attention_maps(model, tokenizer, sentence)
+    check_layer(layer, max(len(one.weights) for one in maps.values()))  # a recurrent model has fewer with attention
     yield translation
     to.mkdir(parents=True, exist_ok=True)
     for name, figure in attention_figures(maps, layer):
         for suffix in formats:
             save_figure(figure, path := to / f"{name}.{suffix}")
             yield str(path)
+
+
+def check_layer(layer: int | None, layers: int) -> None:
+    if layer is not None and not 1 <= layer <= layers:
+        raise ValueError(f"--layer must be one of those with attention, 1 to {layers}, but it is {layer}; choose one.")
 
 
 def attention_figures(maps: Mapping[str, AttentionMap], layer: int | None = None) -> Iterator[tuple[str, Figure]]:

@@ -41,7 +41,12 @@ def attention_maps(model: Any, tokenizer: Any, sentence: str, *, beams: int = 5)
     longest = min(model.config.longest_target or MOST_TOKENS + 1, MOST_TOKENS + 1)
     with looked_at(model):
         (written,) = model.generate(**inputs, num_beams=beams, do_sample=False, max_length=longest)
-    return tokenizer.decode(written, skip_special_tokens=True), maps_of(model, tokenizer, inputs, written)
+    translation = tokenizer.decode(written, skip_special_tokens=True)
+    if written[-1] != model.config.eos_token_id:
+        translation += (
+            f" ... (cut at {len(written) - 1} tokens, the most that a picture has labels for or the model takes)"
+        )
+    return translation, maps_of(model, tokenizer, inputs, written)
 
 
 @torch.no_grad()

@@ -57,8 +57,9 @@ def attention_distance_figure(results: Diagnoses) -> Figure:
     """How far each head of each layer attends: a row per system, on the left the encoder, on the right the decoder.
 
     Full marks are of sentences within the training limit, open ones of longer sentences, and a line joins a head's two.
-    A layer's heads stand from near to far. Horizontal lines are what attention to all keys alike would have. All panels
-    share one scale, linear up to 1 token, logarithmic above. Systems without self-attention are named below.
+    A layer's heads stand from near to far. Horizontal lines are what attention to all keys alike, without any window,
+    would have. All panels share one scale, linear up to 1 token, logarithmic above. Systems without self-attention are
+    named below.
     """
     limits = {system: one["training_limit"] for system, one in checked_alike(results).items()}
     shown = [system for system, one in results.items() if any(one["attention_distance"].values())]
@@ -80,8 +81,8 @@ def attention_distance_figure(results: Diagnoses) -> Figure:
     looks: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("inside", "a head, within the training limit", {"marker": "o", "linestyle": "none"}),
         ("beyond", "a head, longer sentences", {"marker": "o", "linestyle": "none", "markerfacecolor": "white"}),
-        ("inside", "all keys alike, within the limit", {"linewidth": 1}),
-        ("beyond", "all keys alike, longer sentences", {"linewidth": 1, "linestyle": "--"}),
+        ("inside", "all keys alike, no window, within the limit", {"linewidth": 1}),
+        ("beyond", "all keys alike, no window, longer sentences", {"linewidth": 1, "linestyle": "--"}),
     )
     stacks = [sides for one in results.values() for sides in one["attention_distance"].values() if sides]
     drawn = {where for sides in stacks for where, side in sides.items() if side}

@@ -137,7 +137,7 @@ def of_waves(subject: Subject) -> Drawings:
 
 def listened(subject: Subject, number: int) -> np.ndarray:
     """The wavelengths found in so many positions, or in as many as there are."""
-    number = max(3, min(number, subject.extent.many, subject.longest or number))
+    number = max(3, min(number, subject.longest or number))
     return wavelengths_of(added(subject, number))
 
 

@@ -126,16 +126,17 @@ def many_positions(values_PD: np.ndarray, wavelengths_D: np.ndarray, *, title: s
     figure = Figure(figsize=(WIDTH_INCHES, 3.8), layout="constrained")
     panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
     unresolved = np.flatnonzero(wavelengths_D < 2 * step)
+    are_first = step > 1 and len(unresolved) > 0 and unresolved[-1] + 1 == len(unresolved)
     for axes, (name, rows_RD) in zip(panels, shown.items(), strict=True):
         extent = (-0.5, values_PD.shape[1] - 0.5, rows * step - 0.5, -0.5)
         image = heat_map(axes, rows_RD, limit=largest(values_PD), extent=extent)
         axes.set_title(name, fontsize=FONT_SIZE + 1)
         label(axes, "channel", "position" if axes is panels[0] else "")
-        if len(unresolved) and step > 1:
+        if are_first:
             axes.axvline(unresolved[-1] + 0.5, color="white", linewidth=2.4)
             axes.axvline(unresolved[-1] + 0.5, color="black", linewidth=1.2, linestyle="--")
     colour_bar(figure, image, panels, "value added")
-    if len(unresolved) and step > 1:
+    if are_first:
         title += (
             f"\nleft of the line: waves of less than two rows ({2 * step} positions), for which {rows} rows are too few"
         )
