@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
-from hf_posenc.pictures.score_figures import bleu_by_length, ranking
+from hf_posenc.pictures.score_figures import bleu_by_length, ranking, ranking_of_test_sets
 from hf_posenc.pictures.style import save_figure
 from hf_posenc.results.registries import alignments_table, encodings_table
 from hf_posenc.results.tables import length_table, markdown, overview_table, text
@@ -151,9 +152,26 @@ def test_a_ranking_has_the_best_beyond_the_training_length_at_the_top() -> None:
     assert [round(float(tick)) for tick in axes.get_yticks()] == [0, 1, 2]
     drawn = {str(marks.get_label()): list(numpy.asarray(marks.lines[0].get_xdata())) for marks in axes.containers}
     assert drawn["[0,25] n=14125"] == [99, 99, 99] and drawn[">100 n=50"] == [5, 21, 36]
-    gaps = {system: {"bleu": 1.0} for system in WITH_GAP}
-    empty = ranking(WITH_GAP, gaps, test_set="newstest").axes[0].containers[3]
-    assert all(math.isnan(x) for x in numpy.asarray(empty.lines[0].get_xdata()))
+    for sizes, shown in (([20, 9, 10, 0], [20, 10]), ([2, 9, 1, 9], [9, 9])):
+        few = copy.deepcopy(RESULTS)
+        for tests in few.values():
+            groups = tests["newstest"]["groups"] = tests["newstest"]["groups"][: len(sizes)]
+            for group, n in zip(groups, sizes, strict=True):
+                group["n"] = n
+        marks = ranking(few, beyond, test_set="newstest").axes[0].containers
+        assert [int(str(mark.get_label()).partition("n=")[2]) for mark in marks] == shown
+
+
+def test_a_ranking_of_test_sets_has_the_best_of_their_mean_at_the_top() -> None:
+    sets = {"a": (10.0, 30.0), "b": (25.0, 20.0), "c": (9.0, 8.0)}
+    results = {
+        system: {test: {"all": {"bleu": bleu, "n": 7}} for test, bleu in zip(("one", "two"), scores, strict=True)}
+        for system, scores in sets.items()
+    }
+    axes = ranking_of_test_sets(results).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["c", "a", "b"]
+    drawn = {str(marks.get_label()): list(numpy.asarray(marks.lines[0].get_xdata())) for marks in axes.containers}
+    assert drawn == {"one n=7": [9, 10, 25], "two n=7": [8, 30, 20]}
 
 
 def test_systems_differ_without_colour() -> None:

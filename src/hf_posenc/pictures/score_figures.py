@@ -31,6 +31,8 @@ from .style import (
     with_legend,
 )
 
+FEW = 10  # pairs: a ranking by fewer says nothing
+
 
 def bleu_by_length(
     results: Results, test_set: str, *, training_limits: TrainingLimits, title: str | None = None
@@ -133,21 +135,44 @@ def gain_by_length(
 
 
 def ranking(results: Results, beyond: Mapping[str, Group], *, test_set: str) -> Figure:
-    """A line for each system, for more of them than lines can cross: BLEU of its source-length groups, with their 95 %
-    intervals, ordered by `beyond[system]`, the scores on all pairs longer than any trained on, the best at the top."""
+    """A line for each system, for more of them than lines can cross: BLEU of its source-length groups, but for those of
+    fewer pairs than `FEW` if others have more, with their 95 % intervals, ordered by `beyond[system]`, the scores on
+    all pairs longer than any trained on, the best at the top."""
     groups = shared_columns(results, test_set)[1:]
+    least = min(FEW, max(group["n"] for group in groups))
+    marks = {
+        f"{group['label']} n={group['n']}": {system: results[system][test_set]["groups"][at] for system in results}
+        for at, group in enumerate(groups)
+        if group["n"] >= least
+    }
     order = sorted(results, key=lambda system: beyond[system]["bleu"])
+    return ranked(marks, order, f"BLEU on {test_set}, by source length in subwords")
+
+
+def ranking_of_test_sets(results: Results) -> Figure:
+    """As `ranking`, of all pairs of each test set, ordered by the mean over the test sets."""
+    tests = next(iter(results.values()))
+    marks = {
+        f"{test} n={tests[test]['all']['n']}": {system: one[test]["all"] for system, one in results.items()}
+        for test in tests
+    }
+    order = sorted(results, key=lambda system: sum(mark[system]["bleu"] for mark in marks.values()))
+    return ranked(marks, order, "BLEU of all pairs")
+
+
+def ranked(marks: Mapping[str, Mapping[str, Group]], order: Sequence[str], what: str) -> Figure:
+    """The systems in that order from below, and in each line its marks, the later the darker."""
     figure = Figure(figsize=(WIDTH_INCHES, 1.3 + 0.2 * len(order)), layout="constrained")
     axes = figure.subplots()
-    shades = colormaps[AMOUNTS](np.linspace(0.35, 1, len(groups)))
-    for number, (group, colour, marker) in enumerate(zip(groups, shades, cycle(MARKERS), strict=False)):
-        found = [results[system][test_set]["groups"][number] for system in order]
+    shades = colormaps[AMOUNTS](np.linspace(0.35, 1, len(marks)))
+    for (name, of_system), colour, marker in zip(marks.items(), shades, cycle(MARKERS), strict=False):
+        found = [of_system[system] for system in order]
         scores = [math.nan if one["bleu"] is None else one["bleu"] for one in found]
         axes.errorbar(scores, range(len(order)), xerr=interval_bars(found, "bleu"), fmt=marker, color=colour,
-                      markersize=5, elinewidth=0.8, label=f"{group['label']} n={group['n']}")  # fmt: skip
+                      markersize=5, elinewidth=0.8, label=name)  # fmt: skip
     axes.set_yticks(range(len(order)), order)
     axes.set_ylim(-0.6, len(order) - 0.4)
-    label(axes, f"BLEU on {test_set}, by source length in subwords", "")
+    label(axes, what, "")
     plain(axes)
     legend(figure, axes.containers)
     return figure

@@ -20,7 +20,14 @@ from ..pictures.place_figures import (
     has_entropy,
     place_by_position,
 )
-from ..pictures.score_figures import bleu_by_length, gain_by_length, loss_curves, parameters_and_score, ranking
+from ..pictures.score_figures import (
+    bleu_by_length,
+    gain_by_length,
+    loss_curves,
+    parameters_and_score,
+    ranking,
+    ranking_of_test_sets,
+)
 from ..pictures.style import save_figure
 from ..results.collecting import compared_by, refuse_unlike_runs
 from ..results.comparison import rows_of
@@ -124,7 +131,11 @@ def figures(results: Mapping[str, Any], rows: Results, row_of: Mapping[str, str]
         "Look at how fast each system learns, by step and by minute; systems trained side by side share a machine."
     )
     yield ReportFigure("loss", None, look_for, partial(loss_curves, losses, row_of))
-    for test in next(iter(rows.values())):
+    tests = next(iter(rows.values()))
+    if len(rows) > MANY and len(tests) > 1 and all(result["all"]["n"] for result in tests.values()):
+        look_for = "Look at how far the marks of a line lie apart, from test set to test set."
+        yield ReportFigure("ranking", None, look_for, partial(ranking_of_test_sets, rows))
+    for test in tests:
         yield from figures_of(test, results, rows, row_of)
 
 
