@@ -428,9 +428,15 @@ def test_intervals_are_drawn_where_they_are() -> None:
 def test_a_table_of_drawn_pairs_says_so_and_one_of_a_single_row_marks_nothing(
     results: dict[str, Any], tmp_path: Path
 ) -> None:
-    publish(results | {"per_group": 60}, tmp_path)
-    for name, said in (("overview", True), ("news", True), ("news-by-prediction", True)):
-        assert ("at most 60 pairs of each length group" in (tmp_path / f"table-{name}.md").read_text()) == said
+    timed = copy.deepcopy(results)
+    for run in timed["runs"].values():
+        run["tests"]["news"]["time"] = {"seconds": 1.0, "processor_seconds": 2.0, "processes": 1}
+    publish(timed | {"per_group": 60}, tmp_path / "drawn")
+    publish(timed, tmp_path / "whole")
+    for name in ("overview", "news", "news-by-prediction", "paper", "time"):
+        for folder in ("drawn", "whole"):
+            text = (tmp_path / folder / f"table-{name}.md").read_text()
+            assert ("at most 60 pairs of each length group" in text) == (folder == "drawn" and name != "time")
     alone = {"plain": rows(results)["plain"]}
     for table in (
         overview_table(alone, baseline="plain", comparisons={"news": {}}),

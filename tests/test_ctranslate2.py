@@ -70,12 +70,27 @@ def test_what_the_generation_config_forbids_is_not_written(tokenizer, tmp_path):
     model.generation_config.no_repeat_ngram_size = 3
     assert model.translations(SENTENCES, tokenizer, num_beams=1) != free
     assert_same(model, tokenizer, tmp_path / "engine")
+    model.generation_config.encoder_repetition_penalty = 1.0  # which changes nothing
+    model.generation_config.bad_words_ids = [[model.config.eos_token_id], [7]]
+    assert_same(model, tokenizer, tmp_path / "third")
     model.generation_config.min_new_tokens = 3
     with pytest.raises(
         ValueError, match=r"CTranslate2 has no min_new_tokens, .*generation_config\.min_new_tokens=None"
     ):
         to_ctranslate2(model, tokenizer, tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(("likely", "ends"), [(2, 2), (9, [2, 9])], ids=["at once", "at several tokens"])
+def test_a_translation_ends_where_it_does_in_torch(likely, ends, tokenizer, tmp_path):
+    model = single("relative", output_bias=True)
+    with torch.no_grad():
+        model.final_logits_bias[0, likely] = 50
+    model.generation_config.eos_token_id = ends
+    made = CTranslate2Translator(to_ctranslate2(model, tokenizer, tmp_path / "engine"))
+    expected = model.translate(SENTENCES, tokenizer, num_beams=1)
+    assert made.translate(SENTENCES, num_beams=1) == expected
+    assert max(map(len, expected)) <= 1, "it ended with its first token"
 
 
 def test_a_vocabulary_without_a_token_for_the_unknown(tokenizer, tmp_path):

@@ -22,6 +22,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_posenc import POSITION_ENCODINGS, CTranslate2Translator, PosEncConfig, PosEncTokenizer
 from hf_posenc.config.files import read_config_file
 from hf_posenc.config.loading import load_experiment, register_encodings
+from hf_posenc.config.settings import DataSettings, ScoreSettings
 from hf_posenc.data import load_pairs, train_tokenizer
 from hf_posenc.data.generator import generate_pairs
 from hf_posenc.experiment import preparation
@@ -584,7 +585,7 @@ PAPER = "paper={source: A, test: generated, rows: {relative: {bleu: [1.0, 2.0, 3
         (["paper={source: A}"], "paper needs test, rows"),
         (
             [PAPER, "paper.n=[1, 2]"],
-            r"paper\.n must have a number, or null, for each of the 3 groups of score\.edges, .* is \[1, 2\]",
+            r"paper\.n must be a list with the number of pairs of each of the 3 groups .* is \[1, 2\]",
         ),
         (
             [PAPER, "paper.rows.absolute={ter: [1, 2, 3]}"],
@@ -613,11 +614,14 @@ PAPER = "paper={source: A, test: generated, rows: {relative: {bleu: [1.0, 2.0, 3
         (["data.test={../x: {files: [a, b]}}"], r"a test set's name is a file's.*; it is '\.\./x'"),
         (["systems._a={}"], "A system's name is a folder's: a letter or digit, then"),
         ([PAPER, "paper.rows.relative={bleu: [1, 2, 3], ter: 50}"], r"relative\.ter must have a number.*it is \[50\]"),
+        ([PAPER, "paper.rows.relative=30"], r"paper\.rows\.relative must have scores by their metrics, .* it is 30"),
+        ([PAPER, "paper.n=256"], r"paper\.n must be a list with the number of pairs of each of the 3 groups"),
+        ([PAPER, "paper.n=[1, 2, null]"], r"paper\.n must be a list with the number of pairs"),
         ([PAPER, "paper.rows.relative={BLEU: 30}"], r"paper\.rows\.relative has no key 'BLEU'"),
         ([PAPER, "paper.rows.relative={bleu: '30'}"], r"must have a number, or null, for all pairs.*it is \['30'\]"),
         (
             [PAPER, "paper.rows.relative={bleu: 30}", "paper.n=[1, 2, 3]"],
-            r"paper\.n must have a number, or null, for all",
+            r"paper\.n must be a list with the number of pairs of all pairs",
         ),
     ],
 )
@@ -629,6 +633,16 @@ def test_what_a_table_cannot_be_is_refused_before_training(config: Path, overrid
 def test_a_test_set_may_be_named_after_a_year(config: Path) -> None:
     system = load(config, "data.test={2014: {files: [a.de, a.en]}}").systems["absolute"]
     assert "2014" in system.test_sets
+    saved = yaml.safe_load(yaml.safe_dump(system.settings()["data"]).replace("'2014'", "2014"))
+    assert DataSettings(**saved).test == system.data.test, "as an older version has saved it"
+
+
+def test_a_tokenizer_for_bleu_that_is_the_default_is_no_change(config: Path) -> None:
+    settings = [load(config, *given).systems["absolute"].settings() for given in ([], ["score.bleu_tokenize=13a"])]
+    assert settings[0] == settings[1]
+    assert ScoreSettings(**{key: value for key, value in settings[0]["score"].items() if key != "bleu_tokenize"}) == (
+        ScoreSettings(**settings[0]["score"])
+    )
 
 
 def test_languages_that_are_turned_round_are_other_data(config: Path) -> None:

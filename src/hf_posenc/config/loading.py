@@ -135,6 +135,11 @@ def checked_paper(given: Mapping[str, Any], system: System, rows: list[str]) -> 
     paper = Paper(**given)
     refuse_unknown([paper.test], system.test_sets, "paper.test")
     refuse_unknown(paper.rows, rows, "paper.rows")
+    for row, found in paper.rows.items():
+        if not found or not isinstance(found, Mapping):
+            raise ValueError(
+                f"paper.rows.{row} must have scores by their metrics, such as bleu: 31.7, but it is {found!r}."
+            )
     (first, metrics), *others = paper.rows.items()
     for row, found in others:
         if found.keys() != metrics.keys():
@@ -149,8 +154,8 @@ def checked_paper(given: Mapping[str, Any], system: System, rows: list[str]) -> 
         refuse_unknown(found, SCORERS, f"paper.rows.{row}")
         for metric, of in found.items():
             check_numbers(f"paper.rows.{row}.{metric}", of if isinstance(of, list) else [of], columns, what)
-    if paper.n is not None:
-        check_numbers("paper.n", paper.n, columns, what)
+    if paper.n is not None and not (isinstance(paper.n, list) and len(paper.n) == columns and None not in paper.n):
+        raise ValueError(f"paper.n must be a list with the number of pairs of {what}, but it is {paper.n!r}.")
     return paper
 
 
@@ -220,9 +225,8 @@ def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
             f"systems.{name}: data.test has the test sets by their names, but it is {tests!r}; write for example "
             "{news: {files: [news.de, news.en]}}."
         )
-    tests = {str(test): where for test, where in tests.items()}  # YAML reads 2014 as a number
-    data = DataSettings(**sections["data"] | {"test": tests})
-    described = {"train": data.train, **{f"test.{test}": where for test, where in tests.items()}}
+    data = DataSettings(**sections["data"])
+    described = {"train": data.train, **{f"test.{test}": where for test, where in data.test.items()}}
     for key, where in (described | ({"validation": data.validation} if data.validation else {})).items():
         check_description(where, f"systems.{name}: data.{key}")
     if data.min_length and data.max_length and data.min_length > data.max_length:
@@ -290,7 +294,7 @@ def check_score(name: str, score: ScoreSettings) -> None:
         checked_edges(score.edges)
         metrics = checked_metrics(score.metrics)
         checked_number("bootstrap", score.bootstrap, 100)
-        checked_choice("bleu_tokenize", score.bleu_tokenize or TOKENIZERS[0], TOKENIZERS)
+        checked_choice("bleu_tokenize", score.bleu_tokenize, TOKENIZERS)
         if score.per_group is not None:
             checked_number("per_group", score.per_group, 2)
         if "bleu" not in metrics:

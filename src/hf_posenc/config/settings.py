@@ -8,6 +8,7 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
+from ..metrics.length_buckets.checks import TOKENIZERS
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_rnn_nmt import RnnNmtConfig
 from ..modeling.configuration_shared import SharedConfig
@@ -49,6 +50,10 @@ class DataSettings:
     allow_shared_pairs: list[str] = field(default_factory=list)
     licence: str | None = None
 
+    def __post_init__(self) -> None:
+        named = {str(name): where for name, where in self.test.items()}  # YAML reads 2014 as a number
+        object.__setattr__(self, "test", named)
+
 
 @dataclass(frozen=True)
 class ScoreSettings:
@@ -57,7 +62,7 @@ class ScoreSettings:
     `per_group`: at most so many pairs of each length group, drawn once, so that a small machine has time for the rare
     long ones; the scores of a group then stand for the whole group, those of all pairs for no real text.
     `bootstrap`: the samples that 95 % confidence intervals are made from. `bleu_tokenize`: sacrebleu's tokenizer for
-    BLEU, "char" or "zh" where words are not written apart; None is "13a". `bertscore_model`: a name on the Hub or a
+    BLEU, "char" or "zh" where words are not written apart. `bertscore_model`: a name on the Hub or a
     folder, for the metric "bertscore"; `bertscore_layers`: the layer of it that is compared.
     """
 
@@ -70,7 +75,10 @@ class ScoreSettings:
     bootstrap: int = 1000
     bertscore_model: str | None = None
     bertscore_layers: int | None = None
-    bleu_tokenize: str | None = None
+    bleu_tokenize: str = TOKENIZERS[0]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bleu_tokenize", self.bleu_tokenize or TOKENIZERS[0])
 
 
 def test_sets(data: DataSettings, score: ScoreSettings) -> dict[str, tuple[dict[str, Any], int]]:

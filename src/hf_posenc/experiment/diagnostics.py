@@ -41,8 +41,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data import sample_by_length
 from ..metrics.length_buckets.checks import group_bounds
+from ..modeling.looked_at import looked_at
 from ..modeling.translation import check_tokenizer
-from ..pictures.attention_maps import looked_at
 from ..training.trainer import reads_lengths
 from .attention_entropy import entropy_by_group, summed_entropies
 from .evaluation import test_set_hash

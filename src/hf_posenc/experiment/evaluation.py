@@ -17,7 +17,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..config.settings import ScoreSettings, System
 from ..metrics import load_length_buckets
-from ..metrics.length_buckets.checks import TOKENIZERS
 from ..results.collecting import read_translations
 from ..whole_files import save_whole, write_whole
 
@@ -90,7 +89,7 @@ def score_test_set(
             edges=settings.edges,
             metrics=settings.metrics,
             bootstrap=settings.bootstrap,
-            bleu_tokenize=settings.bleu_tokenize or TOKENIZERS[0],
+            bleu_tokenize=settings.bleu_tokenize,
             bertscore_model=settings.bertscore_model,
             bertscore_layers=settings.bertscore_layers,
             num_proc=num_proc,

@@ -41,7 +41,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..metrics import load_length_buckets
 from ..metrics.length_buckets.checks import group_bounds
 from ..modeling.alignment import attention_centre
-from ..pictures.attention_maps import looked_at
+from ..modeling.looked_at import looked_at
 
 FAR = 5
 EXAMPLES = 3

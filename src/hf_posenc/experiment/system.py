@@ -197,7 +197,8 @@ def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     validation = validation_pairs(experiment, system, tokenizer)
     set_seed(system.train.get("seed", 42))
     model = first_model(experiment, system, trained_config(system, tokenizer, pairs))
-    trained, facts = train(model, tokenizer, pairs, validation, system.train, folder, name=system.name, bar=bar)
+    how: dict[str, Any] = {"name": system.name, "bar": bar, "bleu_tokenize": system.score.bleu_tokenize}
+    trained, facts = train(model, tokenizer, pairs, validation, system.train, folder, **how)
     facts |= {"parameters": trained.num_parameters(), "pairs": len(pairs)}
     trained.generation_config.update(num_beams=system.score.num_beams)  # its class says how long
 

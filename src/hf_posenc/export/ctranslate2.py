@@ -102,16 +102,16 @@ RUNS: dict[type[PositionEncoding], Callable[[Any, int], Run]] = {
 
 # Of a generation config: what CTranslate2 has by the same name, and what it has not.
 SEARCH = ("length_penalty", "repetition_penalty", "no_repeat_ngram_size")
-NO_SEARCH = (
-    "begin_suppress_tokens",
-    "encoder_no_repeat_ngram_size",
-    "encoder_repetition_penalty",
-    "exponential_decay_length_penalty",
-    "forced_bos_token_id",
-    "min_length",
-    "min_new_tokens",
-    "sequence_bias",
-)
+NO_SEARCH: dict[str, Any] = {  # and where it changes nothing
+    "begin_suppress_tokens": None,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "exponential_decay_length_penalty": None,
+    "forced_bos_token_id": None,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "sequence_bias": None,
+}
 
 
 def to_ctranslate2(
@@ -273,13 +273,16 @@ def fill_attention(given: Any, trained: Any, joined: list[int]) -> None:
 
 def search_options(config: Any, target: list[str]) -> dict[str, Any]:
     """What a model's generation config says of every search, as CTranslate2 has it; a ValueError if it has not."""
-    if lacking := [name for name in NO_SEARCH if getattr(config, name, None)]:
+    if lacking := [name for name, idle in NO_SEARCH.items() if getattr(config, name, None) not in (None, idle)]:
         raise ValueError(
             f"CTranslate2 has no {', '.join(lacking)}, which the model's generation config sets; set "
             f"model.generation_config.{lacking[0]}=None if the translations shall do without."
         )
     made = {name: value for name in SEARCH if (value := getattr(config, name, None)) is not None}
-    hidden = [*(config.bad_words_ids or []), *([token] for token in config.suppress_tokens or [])]
+    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    made["end_token"] = [target[end] for end in ends]
+    words = [ids for ids in config.bad_words_ids or [] if ids not in [[end] for end in ends]]  # as transformers does
+    hidden = [*words, *([token] for token in config.suppress_tokens or [])]
     return made | ({"suppress_sequences": [[target[token] for token in ids] for ids in hidden]} if hidden else {})
 
 

@@ -86,6 +86,7 @@ class CTranslate2Translator:
             [[self.source[number] for number in source] for source in sources],
             beam_size=num_beams,
             max_input_length=0,
+            min_decoding_length=0,
             max_decoding_length=max(limits) + 1,  # and </s>
             return_end_token=True,
             **self.about.get("search", {}),

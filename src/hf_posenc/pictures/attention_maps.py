@@ -1,7 +1,5 @@
 """A sentence, its translation, and where each attention of a model looks while it translates: arrays and labels."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..modeling.looked_at import looked_at
 from ..modeling.translation import check_tokenizer
 
 # A picture of more tokens has labels that nobody can read.
@@ -67,17 +66,6 @@ def maps_of(model: Any, tokenizer: Any, inputs: Any, written: torch.Tensor) -> d
         for name, (weights, *labels) in sides.items()
         if weights
     }
-
-
-@contextmanager
-def looked_at(model: Any) -> Iterator[None]:
-    """Without dropout, and with the back end that returns the weights of every encoding; afterwards as before."""
-    back_end, training = model.config._attn_implementation, model.training
-    model.eval().set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        model.train(training).set_attn_implementation(back_end)
 
 
 def check_length(sentence: str, tokens: int, config: Any) -> None:

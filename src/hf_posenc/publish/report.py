@@ -134,7 +134,7 @@ def figures(results: Mapping[str, Any], rows: Results, row_of: Mapping[str, str]
     tests = next(iter(rows.values()))
     if len(rows) > MANY and len(tests) > 1 and all(result["all"]["n"] for result in tests.values()):
         look_for = "Look at how far the marks of a line lie apart, from test set to test set."
-        yield ReportFigure("ranking", None, look_for, partial(ranking_of_test_sets, rows))
+        yield ReportFigure("ranking-of-test-sets", None, look_for, partial(ranking_of_test_sets, rows))
     for test in tests:
         yield from figures_of(test, results, rows, row_of)
 

@@ -9,6 +9,7 @@ P-values are not corrected for the number of groups and rows.
 """
 
 import math
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from itertools import cycle
@@ -109,7 +110,9 @@ def randomisation(scorer: Any, ours: np.ndarray, theirs: np.ndarray, trials: int
     sacrebleu's test (its seed, its draws), except that it counts larger differences alone: of TER, where few edits make
     the difference, most trials differ by just as much, and it finds twice as many differences as chance allows.
     """
-    swapped = np.random.default_rng(12345).integers(2, size=(trials, len(ours)), dtype=bool)
+    seed = os.environ.get("SACREBLEU_SEED", "12345")
+    chance = np.random.default_rng(None if seed.lower() == "none" else int(seed))
+    swapped = chance.integers(2, size=(trials, len(ours)), dtype=bool)
     moved = swapped @ (theirs - ours)
     totals = ((ours.sum(0) + moved), (theirs.sum(0) - moved))
     each = [np.array([scorer._compute_score_from_stats(total).score for total in side]) for side in totals]

@@ -53,12 +53,14 @@ def train(
     *,
     name: str,
     bar: int = 0,
+    bleu_tokenize: str = BLEU.TOKENIZER_DEFAULT,
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Train `model` from the last whole checkpoint in `folder`. Returns the trained one, which is whole in the first
     process, and steps, seconds, the last loss and, if the best model was to be loaded, its step. At SIGTERM a
     SystemExit, with everything saved.
 
-    `bar` is the line of the progress bar, for systems that train side by side.
+    `bar` is the line of the progress bar, for systems that train side by side; `bleu_tokenize` sacrebleu's tokenizer
+    for BLEU of the validation set.
     """
     args, stop, log = training_arguments(settings, folder), StopWhenTold(), LossLog(folder / "training.jsonl")
     trainer = LengthTrainer(
@@ -71,7 +73,7 @@ def train(
         compute_loss_func=partial(smoothed_loss, smoothing=args.label_smoothing_factor)
         if args.label_smoothing_factor
         else None,
-        compute_metrics=partial(validation_scores, tokenizer=tokenizer),
+        compute_metrics=partial(validation_scores, tokenizer=tokenizer, bleu_tokenize=bleu_tokenize),
         callbacks=[*asked_for(args), ProgressBar(name, bar), log, PushedCode(), stop],
     )
     trainer.remove_callback(PrinterCallback)
@@ -156,7 +158,9 @@ def smoothed_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None, 
     return nats / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch)
 
 
-def validation_scores(evaluated: EvalPrediction, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
+def validation_scores(
+    evaluated: EvalPrediction, tokenizer: PreTrainedTokenizerBase, bleu_tokenize: str = BLEU.TOKENIZER_DEFAULT
+) -> dict[str, float]:
     """`perplexity`, exp of the mean negative log-likelihood of a target token, </s> among them, never smoothed; and, if
     it was translated, the `bleu` of the validation set."""
     predictions = evaluated.predictions
@@ -168,7 +172,7 @@ def validation_scores(evaluated: EvalPrediction, tokenizer: PreTrainedTokenizerB
             tokenizer.batch_decode(np.where(ids_NT == -100, tokenizer.pad_token_id, ids_NT), skip_special_tokens=True)
             for ids_NT in (written_NT, evaluated.label_ids)
         )
-        scores["bleu"] = BLEU().corpus_score(written, [references]).score
+        scores["bleu"] = BLEU(tokenize=bleu_tokenize).corpus_score(written, [references]).score
     return scores
 
 
