@@ -82,6 +82,11 @@ def ragged_batch(target_size: int = 29) -> dict[str, Tensor]:
     return {"input_ids": ids.masked_fill(mask == 0, PAD), "attention_mask": mask, "labels": labels}
 
 
+def at_labels(values_BTX: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    """What a loss counts: behind a target's last label Marian reads that label, and this family padding."""
+    return values_BTX[batch["labels"] != -100]
+
+
 def rearranged(ours: Tensor, theirs: Tensor, gradients: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Two gradients in the order of the values they belong to: whatever moved the values must have moved them, too.
 
@@ -107,7 +112,7 @@ def test_the_converted_model_is_marian_in_values_and_gradients(variant):
     model = from_marian(marian)
     batch = ragged_batch()
     ours, theirs = (m(**batch, output_hidden_states=True) for m in (model, marian))
-    torch.testing.assert_close(ours.logits, theirs.logits, **EXACT)
+    torch.testing.assert_close(*(at_labels(out.logits, batch) for out in (ours, theirs)), **EXACT)
     assert theirs.logits.std() > 0.5
     # transformers' loss for our family is a float32 one, so the gradients start from the logits.
     torch.testing.assert_close(ours.loss.double(), theirs.loss, rtol=1e-6, atol=1e-6)
@@ -131,7 +136,8 @@ def test_in_float32_too_with_marians_own_tables():
     model = from_marian(marian)
     assert model.dtype == torch.float32
     batch = ragged_batch()
-    torch.testing.assert_close(model(**batch).logits, marian(**batch).logits, rtol=1e-5, atol=1e-5)
+    ours, theirs = (at_labels(m(**batch).logits, batch) for m in (model, marian))
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 def test_the_hidden_states_are_marians_in_another_order_of_channels():
@@ -144,7 +150,7 @@ def test_the_hidden_states_are_marians_in_another_order_of_channels():
     for one, other in zip(ours.encoder_hidden_states, theirs.encoder_hidden_states, strict=True):
         torch.testing.assert_close(one[tokens], other[tokens][:, order], **EXACT)
     for one, other in zip(ours.decoder_hidden_states, theirs.decoder_hidden_states, strict=True):
-        torch.testing.assert_close(one, other[..., order], **EXACT)
+        torch.testing.assert_close(at_labels(one, batch), at_labels(other, batch)[:, order], **EXACT)
 
 
 def test_decoding_token_by_token_is_marians():
@@ -201,7 +207,8 @@ def test_a_folder_is_read_as_well_and_what_is_saved_is_itself_a_whole_checkpoint
     again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
     assert isinstance(again, PosEncForConditionalGeneration)
     batch = ragged_batch()
-    torch.testing.assert_close(again(**batch).logits, marian(**batch).logits, rtol=1e-5, atol=1e-5)
+    ours, theirs = (at_labels(m(**batch).logits, batch) for m in (again, marian))
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     assert again.generation_config.bad_words_ids == [[PAD]]
     how = {"num_beams": 4, "no_repeat_ngram_size": 1}
     ids = {"input_ids": sentences(4, 7, seed=5, vocab_size=PAD)}
@@ -281,7 +288,7 @@ def test_encodings_that_join_marians_own_leave_what_it_computes_until_they_have_
     assert {name: getattr(model.config, name) for name in joined} == joined
     batch = ragged_batch()
     out = model(**batch)
-    torch.testing.assert_close(out.logits, marian(**batch).logits, **EXACT)
+    torch.testing.assert_close(*(at_labels(logits, batch) for logits in (out.logits, marian(**batch).logits)), **EXACT)
     out.loss.backward()
     tables = {name: weight.grad for name, weight in model.named_parameters() if "positions." in name}
     assert len(tables) == 6
@@ -344,7 +351,8 @@ def test_a_sinusoidal_model_goes_to_marian_and_comes_back(variant, tmp_path):
     assert not marian.training
     assert marian.config.forced_eos_token_id is None  # a Marian's own default is 0
     batch = ragged_batch()
-    torch.testing.assert_close(with_exact_tables(marian)(**batch).logits, model(**batch).logits, **EXACT)
+    ours, theirs = (at_labels(m(**batch).logits, batch) for m in (model, with_exact_tables(marian)))
+    torch.testing.assert_close(ours, theirs, **EXACT)
     back = from_marian(marian)
     torch.testing.assert_close(back.state_dict(), model.state_dict(), rtol=0, atol=0)
     assert back.config.to_dict() | {"dtype": None} == model.config.to_dict() | {"dtype": None}
