@@ -19,8 +19,9 @@ from ..modeling.configuration_posenc import SIDES, PosEncConfig
 from .files import merge
 from .settings import System
 
-# What a model has from its tokenizer and no config file says.
-COUNTED = ("vocab_size", "decoder_vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+# What a model has from its tokenizer or its weights, and no config file says.
+GIVEN = ("vocab_size", "decoder_vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")
+GIVEN += ("decoder_start_token_id", "dtype")
 RULE = "start_from names a system above it, or a checkpoint of this family or of MarianMT"
 
 
@@ -70,7 +71,7 @@ def checkpoint_model(name: str, folder: str | None) -> tuple[dict[str, Any], Pos
     else:
         config, fields = posenc_config_of(place), (*KEPT, "initializer")
     fields += (*FREE, *SIDES.values(), "alignment_type", *config.knobs_in_use)
-    section = {field: getattr(config, field) for field in fields if field not in COUNTED}
+    section = {field: getattr(config, field) for field in fields if field not in GIVEN}
     if config.rope_parameters is not None:
         section["rope_parameters"] = dict(config.rope_parameters)
     return section, config
