@@ -20,8 +20,8 @@ from .files import merge
 from .settings import System
 
 # What a model has from its tokenizer or its weights, and no config file says.
-GIVEN = ("vocab_size", "decoder_vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")
-GIVEN += ("decoder_start_token_id", "dtype")
+TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+GIVEN = ("vocab_size", "decoder_vocab_size", *TOKEN_IDS, "dtype")
 RULE = "start_from names a system above it, or a checkpoint of this family or of MarianMT"
 
 
