@@ -1197,7 +1197,7 @@ def test_what_is_drawn_is_drawn_once_a_forward_and_in_training_alone(name):
     ("named_sum", "reason"),
     [
         ("log_n", "says nothing of where a token is .* write a sum, such as 'relative[+]log_n'"),
-        ("randomized+log_n", "says nothing of where a token is"),
+        ("randomized+log_n", "says nothing of where a token is .* such as 'relative[+]randomized[+]log_n'"),
         ("shape+cape", "`shape` and `cape` both change the positions of training"),
         ("shape+randomized", "`shape` and `randomized` both change the positions of training"),
         ("learned+randomized", "`randomized` changes the positions of training, for which the table of `learned`"),

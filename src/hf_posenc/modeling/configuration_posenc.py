@@ -161,7 +161,7 @@ class PosEncConfig(SharedConfig):
             if side.name != "cross" and all(entry.needs_another for entry in side.entries.values()):
                 raise ValueError(
                     f"{SIDES[side.name]}={side.encoding!r}: it says nothing of where a token is and only changes what "
-                    "another encoding does; write a sum, such as 'relative+log_n'."
+                    f"another encoding does; write a sum, such as 'relative+{side.encoding}'."
                 )
             for name, entry in side.entries.items():
                 if side.name == "cross" and name != "none" and not entry.acts_in_attention:
