@@ -25,7 +25,8 @@ from test_place_diagnostics import measured
 from hf_posenc.__main__ import main as command_line
 from hf_posenc.metrics import load_length_buckets
 from hf_posenc.metrics.length_buckets.scorers import COUNTED
-from hf_posenc.pictures.score_figures import gain_by_length, interval_bars, loss_curves, parameters_and_score
+from hf_posenc.pictures.loss_figures import loss_curves
+from hf_posenc.pictures.score_figures import gain_by_length, interval_bars, parameters_and_score
 from hf_posenc.publish.report import publish
 from hf_posenc.results.collecting import read_results, scores_beyond, scores_by_length
 from hf_posenc.results.comparison import T_95, mean_of, p_values, rows_of

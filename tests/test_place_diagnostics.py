@@ -21,8 +21,8 @@ from hf_posenc.modeling.alignment import attention_centre
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 from hf_posenc.pictures.attention_maps import looked_at
 from hf_posenc.pictures.diagnostics_figures import loss_by_position
+from hf_posenc.pictures.loss_figures import loss_curves
 from hf_posenc.pictures.place_figures import end_forbidden, entropy_by_length, place_by_position
-from hf_posenc.pictures.score_figures import loss_curves
 
 ALIGNED: dict[str, Any] = {
     "cross_position_encoding_type": "rotary+window",

@@ -33,7 +33,8 @@ from hf_posenc.results.collecting import read_losses
 from hf_posenc.training.arguments import TrainingArguments, training_arguments
 from hf_posenc.training.callbacks import ProgressBar
 from hf_posenc.training.checkpoints import mean_weights
-from hf_posenc.training.trainer import LengthTrainer, smoothed_loss
+from hf_posenc.training.losses import smoothed_loss
+from hf_posenc.training.trainer import LengthTrainer
 
 # Batches of a token budget
 

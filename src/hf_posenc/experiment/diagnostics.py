@@ -43,7 +43,7 @@ from ..data import sample_by_length
 from ..metrics.length_buckets.checks import group_bounds
 from ..modeling.looked_at import looked_at
 from ..modeling.translation import check_tokenizer
-from ..training.trainer import reads_lengths
+from ..training.losses import reads_lengths
 from .attention_entropy import entropy_by_group, summed_entropies
 from .evaluation import test_set_hash
 from .place_diagnostics import decode_by_length, lengths_of, token_ids

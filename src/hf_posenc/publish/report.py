@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config.settings import BY_PREDICTION
 from ..pictures.diagnostics_figures import attention_distance_figure, loss_by_position
+from ..pictures.loss_figures import loss_curves
 from ..pictures.place_figures import (
     end_forbidden,
     entropy_by_length,
@@ -23,7 +24,6 @@ from ..pictures.place_figures import (
 from ..pictures.score_figures import (
     bleu_by_length,
     gain_by_length,
-    loss_curves,
     parameters_and_score,
     ranking,
     ranking_of_test_sets,

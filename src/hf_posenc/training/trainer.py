@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from datasets import Dataset
 from sacrebleu.metrics.bleu import BLEU
@@ -17,7 +16,6 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     DataCollatorForSeq2Seq,
     EarlyStoppingCallback,
-    EvalPrediction,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PrinterCallback,
@@ -30,12 +28,12 @@ from transformers.trainer_utils import seed_worker
 
 from ..data import lengths
 from ..data.batches import EpochSampler, LengthGroupedSampler, TokenBudgetSampler
-from ..modeling.alignment import Alignment
 from ..modeling.translation import check_tokenizer
 from ..whole_files import short_hash
 from .arguments import TrainingArguments, training_arguments
 from .callbacks import EnoughCheckpoints, EvaluateWithinEpoch, LossLog, ProgressBar, PushedCode, StopWhenTold
 from .checkpoints import last_whole_checkpoint, mean_weights
+from .losses import reads_lengths, smoothed_loss, validation_scores
 from .processes import any_process, refuse_unlike_processes
 from .sharding import shard_by_layers, with_weights
 
@@ -149,36 +147,6 @@ def asked_for(args: TrainingArguments) -> list[TrainerCallback]:
 def lengths_hash(pairs: Dataset) -> str:
     """How many pairs, and a hash of their lengths."""
     return f"{len(pairs)} {short_hash(lengths(pairs, 'source').tobytes() + lengths(pairs, 'target').tobytes())}"
-
-
-def smoothed_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None, *, smoothing: float) -> Tensor:
-    """What the Trainer's own label smoothing computes, with fewer passes over the logits."""
-    logits_NV = outputs.logits.flatten(0, 1).float()
-    nats = nn.functional.cross_entropy(logits_NV, labels.flatten(), label_smoothing=smoothing, reduction="sum")
-    return nats / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch)
-
-
-def validation_scores(
-    evaluated: EvalPrediction, tokenizer: PreTrainedTokenizerBase, bleu_tokenize: str = BLEU.TOKENIZER_DEFAULT
-) -> dict[str, float]:
-    """`perplexity`, exp of the mean negative log-likelihood of a target token, </s> among them, never smoothed; and, if
-    it was translated, the `bleu` of the validation set."""
-    predictions = evaluated.predictions
-    each_N2, written_NT = predictions if isinstance(predictions, tuple) else (predictions, None)
-    nats, tokens = np.asarray(each_N2).sum(0)
-    scores = {"perplexity": math.exp(min(nats / tokens, 700.0))}
-    if written_NT is not None:
-        written, references = (
-            tokenizer.batch_decode(np.where(ids_NT == -100, tokenizer.pad_token_id, ids_NT), skip_special_tokens=True)
-            for ids_NT in (written_NT, evaluated.label_ids)
-        )
-        scores["bleu"] = BLEU(tokenize=bleu_tokenize).corpus_score(written, [references]).score
-    return scores
-
-
-def reads_lengths(config: Any) -> bool:
-    """Whether a model that is given a whole target knows by it how long the translation is, as decoding cannot."""
-    return bool(getattr(config, "alignment", Alignment).reads_lengths)
 
 
 class LengthTrainer(Seq2SeqTrainer):
