@@ -43,7 +43,7 @@ ROOT = Path(__file__).parent.parent
 CONFIGS = sorted(
     path
     for path in (ROOT / "configs").rglob("*.yaml")
-    if path.name not in ("base.yaml", "deen.yaml", "small.yaml", "systems.yaml")
+    if path.name not in ("aligned.yaml", "base.yaml", "deen.yaml", "small.yaml", "systems.yaml")
     and path.parent.name != "accelerate"  # which others extend
 )
 
