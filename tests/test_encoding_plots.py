@@ -405,11 +405,14 @@ def test_a_checkpoint_shows_its_own_tables(checkpoints: Path) -> None:
     np.testing.assert_allclose(image(learned["learned-trained-many"]), table, rtol=1e-6)
 
 
-def test_layers_without_attention_and_translations_that_are_cut_are_told(tokenizer: Any, tmp_path: Path) -> None:
+def test_layers_without_attention_and_translations_that_are_cut_are_told(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hf_posenc.pictures.attention_maps.MOST_TOKENS", 12)
     with pytest.raises(ValueError, match="one of those with attention, 1 to 1, but it is 2"):
         list(draw_attention(translator("rnn_nmt"), tokenizer, "Ein Hund.", tmp_path, layer=2))
     said, *_ = draw_attention(translator("relative"), tokenizer, "Ein Hund.", tmp_path, layer=1)
-    assert said.endswith(" ... (cut at 100 tokens, the most that a picture has labels for or the model takes)")
+    assert said.endswith(" ... (cut at 12 tokens, the most that a picture has labels for or the model takes)")
 
 
 @pytest.mark.parametrize("attending", ["relative", "sinusoidal+gru", "rnn_nmt"])

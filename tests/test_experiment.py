@@ -131,6 +131,7 @@ def test_a_dry_run_counts_what_a_training_has_and_writes_nothing(config: Path) -
     assert (told.num_beams, told.max_length, told.max_new_tokens) == (2, None, None), "its class says how long"
 
 
+@pytest.mark.slow
 def test_every_step_has_a_bar_that_moves_on_the_systems_line(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bars = []
 
@@ -434,6 +435,7 @@ def test_a_system_is_trained_by_one_process_at_a_time(config: Path) -> None:
         run_system(experiment, "relative")
 
 
+@pytest.mark.slow
 def test_scores_of_an_older_version_are_made_again_without_training(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)
@@ -453,6 +455,7 @@ def test_scores_of_an_older_version_are_made_again_without_training(config: Path
     assert (folder / "translations" / "generated.jsonl").stat().st_mtime_ns == translations
 
 
+@pytest.mark.slow
 def test_a_run_may_leave_the_diagnoses_for_later(config: Path) -> None:
     experiment = load(config, "diagnose=false")
     prepare(experiment)

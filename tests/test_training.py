@@ -353,6 +353,7 @@ def test_the_log_says_who_was_told_the_targets_length(tmp_path):
         assert losses["lengths_known"] == told and losses["eval_loss"]
 
 
+@pytest.mark.slow
 def test_the_rate_falls_after_six_evaluations_without_a_better_perplexity(tmp_path):
     """Nothing is learned at this rate: the first evaluation is the best, the seventh the sixth without a better one."""
     plateau = [
@@ -415,6 +416,7 @@ def facts_of(experiment: Experiment) -> dict[str, Any]:
     return json.loads((experiment.folder / "relative" / "model" / "training.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_training_that_was_at_its_end_makes_no_further_step(tmp_path):
     experiment = tiny(tmp_path, *LATE)
     losses, weights, facts = trained(experiment), weights_of(experiment), facts_of(experiment)
@@ -426,6 +428,7 @@ def test_a_training_that_was_at_its_end_makes_no_further_step(tmp_path):
     torch.testing.assert_close(weights_of(experiment), weights, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [4, 8])
 def test_patience_is_no_longer_after_an_interruption(tmp_path, last):
     early = [
@@ -489,6 +492,7 @@ def test_a_run_told_to_stop_leaves_no_trace(tmp_path, monkeypatch, saved, steps)
     torch.testing.assert_close(weights_of(stopped), weights_of(straight))
 
 
+@pytest.mark.slow
 def test_a_run_told_to_stop_at_an_epochs_end_stops_behind_its_evaluation(tmp_path, monkeypatch):
     experiment = tiny(tmp_path, *EPOCHS, "train.num_train_epochs=3", "train.average_checkpoints=3")
     straight = trained(experiment)
