@@ -30,6 +30,7 @@ from hf_posenc.pictures.score_figures import gain_by_length, interval_bars, para
 from hf_posenc.publish.report import publish
 from hf_posenc.results.collecting import read_results, scores_beyond, scores_by_length
 from hf_posenc.results.comparison import T_95, mean_of, p_values, rows_of
+from hf_posenc.results.fall_table import fall_table
 from hf_posenc.results.tables import csv_text, latex, length_table, overview_table, paper_table, prediction_table
 from hf_posenc.results.time_table import time_table
 
@@ -205,6 +206,36 @@ def test_the_table_of_time_has_seconds_of_a_source(results: dict[str, Any]) -> N
     assert time_table(runs).rows[1] == ["good", "-"]  # type: ignore[union-attr]
 
 
+def test_the_fall_is_what_is_lost_across_each_training_limit(results: dict[str, Any]) -> None:
+    """Each row across the limits of all, one of several seeds by their own falls; empty groups are passed over."""
+    table = fall_table(results["runs"])
+    assert table is not None
+    groups = {name: run["tests"]["news"]["groups"] for name, run in results["runs"].items()}
+    n = [group["n"] for group in groups["plain"]]
+    assert table.headers[2:] == [f"news [0,10] n={n[0]} → [11,20] n={n[1]}", f"news [11,20] n={n[1]} → >20 n={n[2]}"]
+    assert [row[:2] for row in table.rows] == [["plain", "20"], ["good (2 seeds)", "20"], ["bad", "10"]]
+    assert rf"news [0,10] n={n[0]} $\to$ [11,20]" in latex(table)
+    for row, name in ((0, "plain"), (2, "bad")):
+        for column in (0, 1):
+            before, behind = groups[name][column : column + 2]
+            interval = (before["bleu_ci"] ** 2 + behind["bleu_ci"] ** 2) ** 0.5
+            assert table.rows[row][2 + column] == f"{before['bleu'] - behind['bleu']:.1f} ±{interval:.1f}"
+    falls = [groups[f"good-seed{seed}"][1]["bleu"] - groups[f"good-seed{seed}"][2]["bleu"] for seed in (1, 2)]
+    half = 12.706 * abs(falls[0] - falls[1]) / 2  # Student's t of one degree of freedom, of two values
+    assert table.rows[1][3] == f"{sum(falls) / 2:.1f} ±{half:.1f}"
+    sparse = copy.deepcopy(results["runs"])
+    for run in sparse.values():
+        run["tests"]["news"]["groups"][1] |= {"n": 0, "bleu": None, "bleu_ci": None}
+        run["tests"]["news"]["groups"][2].pop("bleu_ci")
+    table = fall_table(sparse)
+    assert table is not None and table.headers[2:] == [f"news [0,10] n={n[0]} → >20 n={n[2]}"]
+    assert "±" not in table.rows[0][2]
+    endless = {name: run | {"max_length": None} for name, run in results["runs"].items()}
+    assert fall_table(endless) is None
+    del sparse["plain"]["tests"]["news"]["all"]["bleu"]
+    assert fall_table(sparse) is None, "scored by TER alone"
+
+
 LIMITS = {"plain": 20, "good": 20, "bad": 10}
 
 
@@ -375,7 +406,7 @@ def test_a_report_is_made_of_results_json_alone(results: dict[str, Any], tmp_pat
         ]
         + [
             f"table-{table}.{kind}"
-            for table in ("overview", "news", "news-by-prediction", "paper")
+            for table in ("overview", "fall", "news", "news-by-prediction", "paper")
             for kind in ("md", "tex")
         ]
     )
@@ -434,7 +465,7 @@ def test_a_table_of_drawn_pairs_says_so_and_one_of_a_single_row_marks_nothing(
         run["tests"]["news"]["time"] = {"seconds": 1.0, "processor_seconds": 2.0, "processes": 1}
     publish(timed | {"per_group": 60}, tmp_path / "drawn")
     publish(timed, tmp_path / "whole")
-    for name in ("overview", "news", "news-by-prediction", "paper", "time"):
+    for name in ("overview", "fall", "news", "news-by-prediction", "paper", "time"):
         for folder in ("drawn", "whole"):
             text = (tmp_path / folder / f"table-{name}.md").read_text()
             assert ("at most 60 pairs of each length group" in text) == (folder == "drawn" and name != "time")

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -513,6 +514,20 @@ def test_seeds_train_a_system_once_for_each(config: Path) -> None:
     assert "relative (2 seeds)" in publish(results, experiment.tables_folder)
     seeds = [results["runs"][f"relative-seed{seed}"]["loss"]["loss"] for seed in (3, 4)]
     assert seeds[0] != seeds[1]
+
+
+@pytest.mark.slow
+def test_scored_systems_are_carried_to_another_machines_run_without_their_weights(config: Path, tmp_path: Path) -> None:
+    overrides = ("diagnose=false", "systems.pieces={split: relative}", "seeds=[1]")
+    here = load(config, *overrides)
+    there = load_experiment(config, [f"output={tmp_path / 'elsewhere'}", "seeds=[1, 2]", *overrides[:2]])
+    prepare(here)
+    for name in here.systems:
+        run_system(here, name)
+    shutil.copytree(here.folder, there.folder, ignore=shutil.ignore_patterns("checkpoints", "data", "*.safetensors"))
+    prepare(there)
+    assert unfinished_systems(there) == [name.replace("seed1", "seed2") for name in here.systems]
+    assert collect(replace(there, systems=dict(here.systems))) == collect(here)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from ..modeling.configuration_rnn_nmt import RnnNmtConfig
 from ..modeling.configuration_shared import SharedConfig
 
 # Tables that are named after no test set, and what the second table of one has behind its name.
-TABLES = ("overview", "paper", "time")
+TABLES = ("fall", "overview", "paper", "time")
 BY_PREDICTION = "-by-prediction"
 VOCABULARY = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer")
 MODEL_TYPES = (PosEncConfig.model_type, RnnNmtConfig.model_type)

@@ -31,6 +31,7 @@ from ..pictures.score_figures import (
 from ..pictures.style import save_figure
 from ..results.collecting import compared_by, refuse_unlike_runs
 from ..results.comparison import rows_of
+from ..results.fall_table import fall_table
 from ..results.tables import (
     Results,
     csv_text,
@@ -81,6 +82,8 @@ def publish(results: Mapping[str, Any], folder: Path) -> str:
         made[test] = length_table(rows, test, **compared_by(results, test))
     if paper := results["paper"]:
         made["paper"] = paper_table(rows, paper, **compared_by(results, paper["test"]))
+    if table := fall_table(runs):
+        made["fall"] = table
     shown = list(made)
     if all("by_prediction" in run for run in runs.values()):  # not in those of an older version
         made |= {f"{test}{BY_PREDICTION}": prediction_table(of_predictions(runs, row_of, test), test) for test in tests}

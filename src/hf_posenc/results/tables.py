@@ -213,7 +213,8 @@ def markdown(table: Table) -> str:
 
 def latex(table: Table) -> str:
     """A tabular of LaTeX for the package booktabs: the first column left, the others right, the legend below."""
-    escapes = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {"±": "$\\pm$", ">": "$>$", "<": "$<$", "*": "$^{*}$"}
+    escapes = {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    escapes |= {"±": "$\\pm$", ">": "$>$", "<": "$<$", "*": "$^{*}$", "→": r"$\to$"}
     escapes |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     lines = [
         " & ".join("".join(escapes.get(sign, sign) for sign in entry) for entry in line) + r" \\"

@@ -1,0 +1,60 @@
+"""What is lost where training ended: from the last length group within a training limit to the first beyond it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .comparison import LABELS, mean_of
+from .tables import Group, Table, cell, limit_in_words, system_in_words
+
+BLEU = [("bleu", "BLEU", "z.1f")]  # no fall is 0.0, not -0.0
+LEGEND = (
+    "BLEU of the group before the arrow less that of the group behind it, where the training of one or another row "
+    "ended; what a row loses there that was trained further, or splits its inputs, is what longer inputs are harder "
+    "by; ± half of the 95 % interval, the root of the sum of both groups' squares, or Student's over the seeds where "
+    "there are several"
+)
+
+
+def fall_table(runs: Mapping[str, Mapping[str, Any]]) -> Table | None:
+    """One row per row of the other tables, one column per test set and training limit, of whichever row; None if no
+    test set has inputs on both sides of a limit, or none is scored by BLEU."""
+    members: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs.values():
+        members.setdefault(run["row"], []).append(run)
+    first, *_ = runs.values()
+    limits = sorted({run["max_length"] for run in runs.values() if run["max_length"] is not None})
+    around = [
+        (test, within_and_beyond(limit, result["groups"]))
+        for test, result in first["tests"].items()
+        for limit in limits
+    ]
+    columns = list(dict.fromkeys((test, *pair) for test, pair in around if pair is not None))
+    if not columns or "bleu" not in first["tests"][columns[0][0]]["all"]:
+        return None
+    headers, rows = ["system", "trained to"], []
+    for test, within, beyond in columns:
+        groups = first["tests"][test]["groups"]
+        sides = (f"{groups[place]['label']} n={groups[place]['n']}" for place in (within, beyond))
+        headers.append(f"{test} {' → '.join(sides)}")
+    for row, of_row in members.items():
+        falls = [mean_of([fall(run["tests"][test]["groups"], *pair) for run in of_row]) for test, *pair in columns]
+        cells = (cell(one, BLEU, {}) for one in falls)
+        rows.append([system_in_words(row, falls[0]), limit_in_words(of_row[0]["max_length"]), *cells])
+    return Table(headers, rows, LEGEND)
+
+
+def within_and_beyond(limit: int, groups: Sequence[Group]) -> tuple[int, int] | None:
+    """The places of the last group with pairs within the limit and of the first one beyond it."""
+    filled = [(place, group) for place, group in enumerate(groups) if group["n"]]
+    within = [place for place, group in filled if group["high"] is not None and group["high"] <= limit]
+    beyond = [place for place, group in filled if group["low"] > limit]
+    return (within[-1], beyond[0]) if within and beyond else None
+
+
+def fall(groups: Sequence[Group], within: int, beyond: int) -> dict[str, Any]:
+    """What a training loses from one group to another, as the entry of a group."""
+    sides = [groups[place] for place in (within, beyond)]
+    intervals = [one["bleu_ci"] for one in sides if one.get("bleu_ci") is not None]
+    entry = {key: groups[beyond][key] for key in LABELS} | {"bleu": sides[0]["bleu"] - sides[1]["bleu"]}
+    return entry | ({"bleu_ci": math.hypot(*intervals)} if len(intervals) == 2 else {})
