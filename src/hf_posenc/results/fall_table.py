@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .comparison import LABELS, mean_of
+from .comparison import LABELS, rows_of
 from .tables import Group, Table, cell, limit_in_words, system_in_words
 
 BLEU = [("bleu", "BLEU", "z.1f")]  # no fall is 0.0, not -0.0
@@ -19,9 +19,6 @@ LEGEND = (
 def fall_table(runs: Mapping[str, Mapping[str, Any]]) -> Table | None:
     """One row per row of the other tables, one column per test set and training limit, of whichever row; None if no
     test set has inputs on both sides of a limit, or none is scored by BLEU."""
-    members: dict[str, list[Mapping[str, Any]]] = {}
-    for run in runs.values():
-        members.setdefault(run["row"], []).append(run)
     first, *_ = runs.values()
     limits = sorted({run["max_length"] for run in runs.values() if run["max_length"] is not None})
     around = [
@@ -37,10 +34,19 @@ def fall_table(runs: Mapping[str, Mapping[str, Any]]) -> Table | None:
         groups = first["tests"][test]["groups"]
         sides = (f"{groups[place]['label']} n={groups[place]['n']}" for place in (within, beyond))
         headers.append(f"{test} {' → '.join(sides)}")
-    for row, of_row in members.items():
-        falls = [mean_of([fall(run["tests"][test]["groups"], *pair) for run in of_row]) for test, *pair in columns]
-        cells = (cell(one, BLEU, {}) for one in falls)
-        rows.append([system_in_words(row, falls[0]), limit_in_words(of_row[0]["max_length"]), *cells])
+    falls = {
+        name: {
+            "falls": {
+                "all": next(iter(run["tests"].values()))["all"],
+                "groups": [fall(run["tests"][test]["groups"], *pair) for test, *pair in columns],
+            }
+        }
+        for name, run in runs.items()
+    }
+    limit_of = {run["row"]: run["max_length"] for run in runs.values()}
+    for row, tests in rows_of(falls, {name: run["row"] for name, run in runs.items()}).items():
+        cells = (cell(one, BLEU, {}) for one in tests["falls"]["groups"])
+        rows.append([system_in_words(row, tests["falls"]["all"]), limit_in_words(limit_of[row]), *cells])
     return Table(headers, rows, LEGEND)
 
 
