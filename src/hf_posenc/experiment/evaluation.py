@@ -22,7 +22,7 @@ from ..whole_files import save_whole, write_whole
 
 
 def translate_test_set(
-    model: PreTrainedModel,
+    model: Callable[[], PreTrainedModel],
     tokenizer: PreTrainedTokenizerBase,
     sources: Sequence[Sequence[str]],
     system: System,
@@ -30,6 +30,7 @@ def translate_test_set(
     **bar: Any,
 ) -> dict[str, Any]:
     """Translate by beam search into `path`, JSON lines in the sources' order, unless it is there; returns its rows.
+    `model` is called where there is something to translate.
 
     A source is one text or the pieces of one, whose translations are joined by spaces. A row has the translation,
     `text`, and whether it, or a piece of it, ran into its length limit, `truncated`. Each process translates its share;
@@ -40,8 +41,9 @@ def translate_test_set(
     if not path.exists():
         mine = range(processes.process_index, len(sources), processes.num_processes)
         pieces = [text for i in mine for text in sources[i]]
+        translator: Any = model()
         began, busy = time.perf_counter(), time.process_time()
-        made = model.translations(
+        made = translator.translations(
             pieces, tokenizer, batch_size=system.score.batch_size, num_beams=system.score.num_beams, **bar
         )
         spent = gather_object([(time.perf_counter() - began, time.process_time() - busy)])

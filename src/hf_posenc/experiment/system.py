@@ -23,6 +23,7 @@ import json
 import os
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -121,12 +122,15 @@ def is_scored(experiment: Experiment, system: System) -> bool:
 
 
 def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, bar: int) -> None:
-    """Translate and score the test sets with the saved model of a system."""
+    """Translate and score the test sets with the saved model of a system, whose weights only a translation needs."""
     folder, trained = experiment.folder / system.name, experiment.folder / system.trained_as / "model"
-    check_weights(trained)
-    model = AutoModelForSeq2SeqLM.from_pretrained(trained)
     processes = PartialState()
-    model.to(processes.device)
+
+    @cache
+    def model() -> Any:
+        check_weights(trained)
+        return AutoModelForSeq2SeqLM.from_pretrained(trained).to(processes.device)
+
     tests = {name: test_set(experiment, system, name, tokenizer) for name in system.test_sets}
     made = {
         name: translate_test_set(
@@ -145,7 +149,7 @@ def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
         write_whole(folder / "scores.json", json.dumps(result | {"split": asdict(system.split)}, indent=1))
         return
     for name, test in tests.items() if experiment.diagnose else ():
-        diagnose_test_set(model, tokenizer, test, system, folder / "diagnostics" / f"{name}.json", bar)
+        diagnose_test_set(model(), tokenizer, test, system, folder / "diagnostics" / f"{name}.json", bar)
     facts = json.loads((folder / "model" / "training.json").read_text(encoding="utf-8"))
     write_whole(folder / "scores.json", json.dumps(result | {"training": facts}, indent=1))
     write_card(experiment.folder, system.name)
