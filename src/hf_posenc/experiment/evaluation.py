@@ -13,7 +13,7 @@ import numpy as np
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from datasets import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..config.settings import ScoreSettings, System
 from ..metrics import load_length_buckets
@@ -22,7 +22,7 @@ from ..whole_files import save_whole, write_whole
 
 
 def translate_test_set(
-    model: Callable[[], PreTrainedModel],
+    model: Callable[[], Any],
     tokenizer: PreTrainedTokenizerBase,
     sources: Sequence[Sequence[str]],
     system: System,
@@ -41,7 +41,7 @@ def translate_test_set(
     if not path.exists():
         mine = range(processes.process_index, len(sources), processes.num_processes)
         pieces = [text for i in mine for text in sources[i]]
-        translator: Any = model()
+        translator = model()
         began, busy = time.perf_counter(), time.process_time()
         made = translator.translations(
             pieces, tokenizer, batch_size=system.score.batch_size, num_beams=system.score.num_beams, **bar
