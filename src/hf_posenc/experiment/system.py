@@ -10,7 +10,7 @@
                          translations/      one file for each test set, and one with the time that it took
                          statistics/        sentence by sentence, what scores and comparisons are made of
                          diagnostics/       loss by position, attention, places (diagnostics.py)
-                         scores.json        the result; a system that has it is finished
+                         scores.json        the result; made anew where one of the files above is missing
                          model/README.md    the model card, made of all this
                          pushed.json        with train.push_to_hub: the repository, and the commit that has the card
     runs/<name>/<split system>/             settings, translations, statistics and scores; the model is another system's
