@@ -41,11 +41,11 @@ from hf_posenc.training.trainer import LengthTrainer
 from hf_posenc.whole_files import LOCK, alone
 
 ROOT = Path(__file__).parent.parent
+FRAGMENTS = {"aligned", "base", "deen", "small", "systems", "to-50", "to-100", "others-50"}  # which others extend
 CONFIGS = sorted(
     path
     for path in (ROOT / "configs").rglob("*.yaml")
-    if path.name not in ("aligned.yaml", "base.yaml", "deen.yaml", "small.yaml", "systems.yaml")
-    and path.parent.name != "accelerate"  # which others extend
+    if path.stem not in FRAGMENTS and path.parent.name != "accelerate"
 )
 
 TINY: dict[str, Any] = {
