@@ -41,7 +41,7 @@ from hf_posenc.training.trainer import LengthTrainer
 from hf_posenc.whole_files import LOCK, alone
 
 ROOT = Path(__file__).parent.parent
-FRAGMENTS = {"aligned", "base", "deen", "small", "systems", "to-50", "to-100", "others-50"}  # which others extend
+FRAGMENTS = {"aligned", "base", "deen", "small", "systems", "to-50", "to-100", "others-50", "others-100", "paper2"}  # which others extend
 CONFIGS = sorted(
     path
     for path in (ROOT / "configs").rglob("*.yaml")
