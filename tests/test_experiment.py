@@ -30,6 +30,7 @@ from hf_posenc.experiment import preparation
 from hf_posenc.experiment.dry_run import dry_run
 from hf_posenc.experiment.evaluation import translate_test_set
 from hf_posenc.experiment.preparation import prepare, shared_tokenizer, training_pairs
+from hf_posenc.experiment.starting import warn_of_untrained_distances
 from hf_posenc.experiment.system import run_system, unfinished_systems
 from hf_posenc.modeling.translation import Translations
 from hf_posenc.publish.report import publish
@@ -41,7 +42,8 @@ from hf_posenc.training.trainer import LengthTrainer
 from hf_posenc.whole_files import LOCK, alone
 
 ROOT = Path(__file__).parent.parent
-FRAGMENTS = {"aligned", "base", "deen", "small", "systems", "to-50", "to-100", "others-50", "others-100", "paper2"}  # which others extend
+# which others extend
+FRAGMENTS = {"aligned", "base", "deen", "small", "systems", "to-50", "to-100", "others-50", "others-100", "paper2"}
 CONFIGS = sorted(
     path
     for path in (ROOT / "configs").rglob("*.yaml")
@@ -891,6 +893,41 @@ def test_pairs_are_encoded_again_where_a_failed_preparation_had_other_files(conf
     experiment = load(config, *data, "data.max_length=null")
     prepare(experiment)
     assert len(training_pairs(experiment, experiment.systems["relative"], shared_tokenizer(experiment))) == 80
+
+
+def test_distances_that_no_training_pair_has_are_warned_of(config: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Rows of a table have no gradient even from the longest training pair; and a window that wide hides nothing."""
+    models: dict[str, dict[str, Any]] = {
+        "learned": {"position_encoding_type": "relative", "relative_clip": 40},
+        "not-learned": {"position_encoding_type": "relative", "relative_clip": 41},
+        "buckets": {"position_encoding_type": "t5", "t5_max_distance": 40},
+        "too-far": {"position_encoding_type": "t5"},
+        "never-hides": {"position_encoding_type": "window", "window_size": 50},
+        "far": {"position_encoding_type": "alibi"},
+        "crossed": {
+            "position_encoding_type": "sinusoidal",
+            "cross_position_encoding_type": "relative+window",
+            "cross_relative_clip": 50,
+            "cross_window_size": 8,
+            "alignment_type": "length_ratio",
+        },
+    }
+    settings = TINY | {"systems": {name: {"model": model} for name, model in models.items()}}
+    config.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    experiment = load(config)
+    warn_of_untrained_distances(experiment)
+    warned = dict(record.getMessage().removeprefix("systems.").split(": ", 1) for record in caplog.records)
+    assert set(warned) == {"not-learned", "too-far", "never-hides", "crossed"}
+    assert "T5 tells distances of up to 128 tokens apart, but of those beyond data.max_length=40" in warned["too-far"]
+    assert "lower what sets it (cross_relative_clip=50), or take longer" in warned["crossed"]
+    longest = torch.ones(2, 1 + 40, dtype=torch.long)
+    for name in ("learned", "not-learned", "buckets", "too-far"):
+        model = AutoModelForSeq2SeqLM.from_config(experiment.systems[name].model_config(vocab_size=9))
+        model(input_ids=longest, decoder_input_ids=longest).logits.square().sum().backward()
+        tables = model.model.encoder.positions.parameters()
+        without = max(int((table.grad.abs().sum(-1) == 0).sum()) for table in tables)
+        never_read = name in ("buckets", "too-far")  # the future at distance 0
+        assert (without > never_read) == (name in warned)
 
 
 def test_what_is_tested_on_is_not_trained_on(config: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,12 +2,10 @@
 
 from math import ceil, prod
 
-import torch
-from transformers import AutoModelForSeq2SeqLM
-
 from ..config.settings import Experiment, Split, System
 from ..results.tables import Table
 from ..training.arguments import arguments_with_defaults, training_arguments
+from .starting import new_model_without_weights
 
 EMBEDDINGS = ("shared.", "embed_tokens.", "lm_head.", "final_logits_bias")
 ADAM = 2  # numbers it keeps for each parameter
@@ -33,9 +31,7 @@ def dry_run(experiment: Experiment, processes: int = 1) -> Table:
 
 def costs(system: System, processes: int, limit: int | None) -> list[str]:
     """The cells of a system's row behind its name; `limit`: how many checkpoints stay, None for all."""
-    config = system.model_config(vocab_size=system.data.vocab_size, decoder_vocab_size=system.data.vocab_size)
-    with torch.device("meta"):
-        model = AutoModelForSeq2SeqLM.from_config(config)
+    model = new_model_without_weights(system)
     tied = dict(model.named_parameters())  # each once
     total = sum(prod(parameter.shape) for parameter in tied.values())
     body = sum(
@@ -52,9 +48,9 @@ def costs(system: System, processes: int, limit: int | None) -> list[str]:
         else "unknown"
     )
     kept = max(limit, 1 + arguments["load_best_model_at_end"]) if limit and limit > 0 else "all"  # as the Trainer does
-    named = [f"cross {side.encoding}" if side.name == "cross" else side.encoding for side in config.sides]
+    named = [f"cross {side.encoding}" if side.name == "cross" else side.encoding for side in model.config.sides]
     return [
-        " / ".join(dict.fromkeys(named)) or config.model_type,
+        " / ".join(dict.fromkeys(named)) or model.config.model_type,
         f"{total:,}",
         f"{body:,}",
         f"{steps:,}" if steps else f"{arguments['num_train_epochs']:g} epochs",

@@ -30,7 +30,7 @@ from ..publish.hub import refuse_shared_repositories
 from ..training.arguments import training_arguments
 from ..whole_files import LOCK, alone, differing_key, save_whole, short_hash, write_whole
 from .held_out import refuse_shared_pairs
-from .starting import check_start, existing_tokenizer, start_digests
+from .starting import check_start, existing_tokenizer, start_digests, warn_of_untrained_distances
 
 
 def prepare(experiment: Experiment) -> None:
@@ -38,6 +38,7 @@ def prepare(experiment: Experiment) -> None:
     for system in experiment.systems.values():
         training_arguments(system.train, experiment.folder / system.name)
         check_same_settings(experiment, system)
+    warn_of_untrained_distances(experiment)
     refuse_shared_repositories(experiment)
     refuse_shared_pairs(experiment)
     with alone(experiment.folder / LOCK, patient=True):

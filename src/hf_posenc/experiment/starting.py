@@ -1,10 +1,14 @@
 """The model that a training begins with: a new one, or one that is trained already, with the system's encodings."""
 
 import json
+import logging
+import math
+from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig
 
 from ..config.settings import DataSettings, Experiment, System
@@ -14,9 +18,12 @@ from ..data.files import digests, named_folder, path_digests
 from ..marian import from_marian
 from ..modeling.configuration_posenc import SIDES, PosEncConfig
 from ..modeling.configuration_shared import SharedConfig
+from ..modeling.position import PositionEncoding
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..modeling.translation import check_tokenizer
 from ..whole_files import short_hash
+
+logger = logging.getLogger(__name__)
 
 
 def first_model(experiment: Experiment, system: System, config: SharedConfig) -> Any:
@@ -30,6 +37,34 @@ def first_model(experiment: Experiment, system: System, config: SharedConfig) ->
     wanted = {field: getattr(config, field) for field in fields}
     is_marian = saved_config(place, RULE, "a model on the Hub")["model_type"] == MarianConfig.model_type
     return (from_marian if is_marian else converted)(place, **wanted).float()
+
+
+def new_model_without_weights(system: System) -> Any:
+    """A model of its shapes and on no device, for what can be known before there is a vocabulary."""
+    config = system.model_config(vocab_size=system.data.vocab_size, decoder_vocab_size=system.data.vocab_size)
+    with torch.device("meta"):
+        return AutoModelForSeq2SeqLM.from_config(config)
+
+
+def warn_of_untrained_distances(experiment: Experiment) -> None:
+    """Say, before training, which encodings tell distances apart that no training pair has: what they do there is never
+    learned, and comes into play with the first input that is longer."""
+    said: dict[str, dict[str, None]] = defaultdict(dict)
+    for system in experiment.systems.values():
+        if system.split or system.start_from is not None or (limit := system.data.max_length) is None:
+            continue
+        for encoding in new_model_without_weights(system).modules():
+            if isinstance(encoding, PositionEncoding) and limit < (encoding.clip_distance or 0) < math.inf:
+                of_side = "cross_" if encoding.side.name == "cross" else ""
+                knobs = [f"{of_side}{knob.name}={getattr(encoding.config, knob.name)}" for knob in encoding.knobs]
+                rule = (
+                    f"{type(encoding).__name__} tells distances of up to {encoding.clip_distance} tokens apart, but of "
+                    f"those beyond data.max_length={limit} it learns nothing, and longer input may fail at once; lower "
+                    f"what sets it ({', '.join(knobs)}), or take longer training pairs"
+                )
+                said[rule][system.name] = None
+    for rule, names in said.items():
+        logger.warning("systems.%s: %s", ", ".join(names), rule)
 
 
 def start_place(experiment: Experiment, system: System) -> str | Path:
