@@ -914,8 +914,10 @@ def test_distances_that_no_training_pair_has_are_warned_of(config: Path, caplog:
     }
     settings = TINY | {"systems": {name: {"model": model} for name, model in models.items()}}
     config.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    warn_of_untrained_distances(load(config, "data.max_length=null"))
+    assert not caplog.records
     experiment = load(config)
-    warn_of_untrained_distances(experiment)
+    prepare(experiment)
     warned = dict(record.getMessage().removeprefix("systems.").split(": ", 1) for record in caplog.records)
     assert set(warned) == {"not-learned", "too-far", "never-hides", "crossed"}
     assert "T5 tells distances of up to 128 tokens apart, but of those beyond data.max_length=40" in warned["too-far"]

@@ -25,8 +25,8 @@ from .references import Reference
 
 class T5(PositionEncoding):
     """`t5_buckets` x heads parameters. Shift-invariant; defined at every length, and beyond `t5_max_distance` tokens it
-    tells only before from after. A bucket that no training sequence reaches stays near 0, whatever the ones before it
-    are trained to: so `t5_max_distance` should be no more than the training length."""
+    tells only before from after. A bucket that no training sequence reaches stays as it was drawn, whatever the ones
+    before it are trained to: so `t5_max_distance` should be no more than the training length."""
 
     summary = "A trained number for each head and bucket of distances, wider the further away, added to scores."
     shift_invariant = True
