@@ -43,7 +43,19 @@ from hf_posenc.whole_files import LOCK, alone
 
 ROOT = Path(__file__).parent.parent
 # which others extend
-FRAGMENTS = {"aligned", "base", "deen", "small", "systems", "to-50", "to-100", "others-50", "others-100", "paper2"}
+FRAGMENTS = {
+    "aligned",
+    "base",
+    "deen",
+    "small",
+    "systems",
+    "to-50",
+    "to-100",
+    "others-50",
+    "others-100",
+    "paper2",
+    "relative-variants",
+}
 CONFIGS = sorted(
     path
     for path in (ROOT / "configs").rglob("*.yaml")
