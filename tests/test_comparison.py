@@ -236,6 +236,18 @@ def test_the_fall_is_what_is_lost_across_each_training_limit(results: dict[str, 
     assert fall_table(sparse) is None, "scored by TER alone"
 
 
+def test_the_fall_towards_shorter_inputs_is_there_where_training_had_none(results: dict[str, Any]) -> None:
+    runs = {name: run | {"max_length": None, "min_length": 11} for name, run in results["runs"].items()}
+    table = fall_table(runs)
+    assert table is not None
+    shorter, within = (results["runs"]["plain"]["tests"]["news"]["groups"][place] for place in (0, 1))
+    assert table.headers[2:] == [f"news [11,20] n={within['n']} → [0,10] n={shorter['n']}"]
+    assert table.rows[0][1] == "no limit, from 11"
+    assert table.rows[0][2].startswith(f"{within['bleu'] - shorter['bleu']:.1f} ±")
+    both = fall_table({name: run | {"max_length": 20} for name, run in runs.items()})
+    assert both is not None and len(both.headers) == 4 and both.headers[2] == table.headers[2]
+
+
 LIMITS = {"plain": 20, "good": 20, "bad": 10}
 
 

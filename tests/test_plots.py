@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
-from hf_posenc.pictures.score_figures import bleu_by_length, ranking, ranking_of_test_sets
+from hf_posenc.pictures.score_figures import bleu_by_length, gain_by_length, ranking, ranking_of_test_sets
 from hf_posenc.pictures.style import save_figure
 from hf_posenc.results.registries import alignments_table, encodings_table
 from hf_posenc.results.tables import length_table, markdown, overview_table, text
@@ -110,6 +110,28 @@ def test_the_limit_stands_where_training_ended(limit: int, x: float) -> None:
     figure = bleu_by_length(RESULTS, "newstest", training_limits=same_limit(limit))
     assert [place for place, _ in uprights(figure)] == [pytest.approx(x)]
     assert [label.get_text() for label in figure.axes[0].texts] == [f"training\nlimit {limit}"]
+
+
+@pytest.mark.parametrize(("start", "x"), [(26, 0.5), (51, 1.5), (14, -0.5 + 13 / 25), (101, 3.5)])
+def test_a_line_stands_where_training_began_too(start: int, x: float) -> None:
+    starts = same_limit(start)
+    limited = bleu_by_length(RESULTS, "newstest", training_limits=same_limit(None), training_starts=starts)
+    assert [place for place, _ in uprights(limited)] == [pytest.approx(x)]
+    assert [label.get_text() for label in limited.axes[0].texts] == [f"training\nfrom {start}"]
+    gain = gain_by_length(
+        RESULTS, "newstest", baseline="sinusoidal", training_limits=same_limit(100), training_starts=starts, p_values={}
+    )
+    assert {label.get_text() for label in gain.axes[0].texts} == {f"training\nfrom {start}", "training\nlimit 100"}
+
+
+def test_of_rows_that_began_elsewhere_each_has_its_line() -> None:
+    starts = {"relative": 26, "rotary": 51, "sinusoidal": None}
+    figure = bleu_by_length(RESULTS, "newstest", training_limits=same_limit(100), training_starts=starts)
+    of = colours(figure)
+    assert sorted(uprights(figure))[:2] == [(0.5, of["relative (from 26)"]), (1.5, of["rotary (from 51)"])]
+    assert "sinusoidal" in of
+    first = bleu_by_length(RESULTS, "newstest", training_limits=same_limit(None), training_starts=same_limit(1))
+    assert uprights(first) == [], "every pair has a subword"
 
 
 def test_a_group_that_ends_at_the_limit_ends_at_the_line() -> None:
@@ -211,6 +233,12 @@ def test_saving_is_atomic_and_leaves_no_pyplot_state(tmp_path: Path, monkeypatch
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(ValueError, match=r"saved as PNG.*bleu\.pdf.*rename"):
         save_figure(Figure(), tmp_path / "bleu.pdf")
+
+
+def test_a_table_says_where_training_began() -> None:
+    limits, starts = {"relative": 50, "rotary": None, "sinusoidal": 75}, {"relative": 26, "rotary": 16}
+    table = length_table(RESULTS, "newstest", training_limits=limits, training_starts=starts)
+    assert [row[1] for row in table.rows] == ["50, from 26", "no limit, from 16", "75"]
 
 
 def test_table_prints_the_results_values() -> None:

@@ -5,7 +5,7 @@ Pure functions from the results of the length_buckets metric, read back from res
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -34,16 +34,23 @@ FEW = 10  # pairs: a ranking by fewer says nothing
 
 
 def bleu_by_length(
-    results: Results, test_set: str, *, training_limits: TrainingLimits, title: str | None = None
+    results: Results,
+    test_set: str,
+    *,
+    training_limits: TrainingLimits,
+    training_starts: TrainingLimits | None = None,
+    title: str | None = None,
 ) -> Figure:
     """BLEU of every source-length group, one line per system; below, the length ratio of the same groups.
 
     Groups are categories: group i is centred on x = i and reaches from i - 0.5 to i + 0.5, and the systems stand side
-    by side in it. Bars are 95 % intervals. A vertical line marks where training ended; an empty group is a gap.
+    by side in it. Bars are 95 % intervals. A vertical line marks where training ended, and one where it began for
+    systems that `training_starts` has a shortest length for; an empty group is a gap.
     """
     groups = shared_columns(results, test_set)[1:]
     limits = checked_limits(results, training_limits)
-    labels = {system: legend_label(system, limits) for system in results}
+    starts = starts_of(results, training_starts)
+    labels = {system: legend_label(system, limits, starts) for system in results}
     lines_of_legend = sum(label.count("\n") + 1 for label in labels.values()) / columns_for(labels.values())
     title = textwrap.fill(title, 75) if title else ""
     height = 4.3 + 0.17 * (math.ceil(lines_of_legend) + title.count("\n"))
@@ -53,7 +60,7 @@ def bleu_by_length(
     for (system, tests), offset in zip(results.items(), offsets(len(results)), strict=True):
         for axes, field in ((bleu, "bleu"), (ratio, "length_ratio")):
             draw_by_group(axes, tests[test_set]["groups"], field, offset, looks[system], labels[system])
-    draw_group_limits([bleu, ratio], groups, limits, {system: looks[system][0] for system in results})
+    draw_group_limits([bleu, ratio], groups, limits, starts, {system: looks[system][0] for system in results})
     ratio.axhline(1.0, color=LIMIT_COLOUR, linewidth=0.7, zorder=1)
     scale_panels(bleu, ratio, groups)
     legend(figure, bleu.get_lines())
@@ -98,7 +105,13 @@ def interval_bars(groups: Sequence[Group], field: str) -> np.ndarray:
 
 
 def gain_by_length(
-    results: Results, test_set: str, *, baseline: str, training_limits: TrainingLimits, p_values: PValues
+    results: Results,
+    test_set: str,
+    *,
+    baseline: str,
+    training_limits: TrainingLimits,
+    training_starts: TrainingLimits | None = None,
+    p_values: PValues,
 ) -> Figure:
     """BLEU over the baseline's in every source-length group; a filled marker where the difference is significant."""
     groups = shared_columns(results, test_set)[1:]
@@ -126,7 +139,8 @@ def gain_by_length(
             )
     axes.axhline(0, color=LIMIT_COLOUR, linewidth=0.7, zorder=1)
     axes.set_ylabel(f"BLEU over {baseline}", fontsize=FONT_SIZE + 1)
-    draw_group_limits([axes], groups, limits, {system: looks[system][0] for system in results})
+    starts = starts_of(results, training_starts)
+    draw_group_limits([axes], groups, limits, starts, {system: looks[system][0] for system in results})
     group_axis(axes, groups)
     plain(axes)
     legend(figure, axes.get_lines(), f"filled: p < {SIGNIFICANT}")
@@ -218,17 +232,40 @@ def limit_position(limit: int, groups: list[Group]) -> float:
     raise AssertionError("the last group has no upper edge")
 
 
+def starts_of(results: Results, training_starts: TrainingLimits | None) -> dict[str, int | None]:
+    """The shortest training length of each system, None where it began at the first."""
+    starts = {system: (training_starts or {}).get(system) for system in results}
+    return {system: start if start and start > 1 else None for system, start in starts.items()}
+
+
 def draw_group_limits(
-    panels: list[Axes], groups: list[Group], limits: dict[str, int | None], colours: dict[str, str]
+    panels: list[Axes],
+    groups: list[Group],
+    limits: dict[str, int | None],
+    starts: dict[str, int | None],
+    colours: dict[str, str],
 ) -> None:
-    """A line per training limit, labelled in the first panel: neutral if all share it, else in the system's colour.
+    """A line per training limit and per shortest training length, which stands where the lengths end that were not
+    trained."""
+    draw_lines(panels, limits, "limit{s}", lambda limit: limit_position(limit, groups), colours)
+    draw_lines(panels, starts, "from", lambda start: limit_position(start - 1, groups), colours)
+
+
+def draw_lines(
+    panels: list[Axes],
+    limits: dict[str, int | None],
+    what: str,
+    position: Callable[[int], float],
+    colours: dict[str, str],
+) -> None:
+    """A line per limit, labelled in the first panel: neutral if all share it, else in the system's colour.
 
     Systems with the same limit take turns in the dashes of one line; limits close together share one label.
     """
     shared = len(set(limits.values())) == 1
     labels: list[list[tuple[float, int]]] = []
     for limit in sorted({limit for limit in limits.values() if limit is not None}):
-        x = limit_position(limit, groups)
+        x = position(limit)
         of_limit = [LIMIT_COLOUR] if shared else [colours[name] for name in limits if limits[name] == limit]
         dash = 4.0
         for turn, colour in enumerate(of_limit):
@@ -241,7 +278,7 @@ def draw_group_limits(
             labels.append([(x, limit)])
     for members in labels:
         panels[0].annotate(
-            f"training\nlimit{'s' if members[1:] else ''} {', '.join(str(limit) for _, limit in members)}",
+            f"training\n{what.format(s='s' if members[1:] else '')} {', '.join(str(limit) for _, limit in members)}",
             (sum(x for x, _ in members) / len(members), 1.0),
             (0, 3),
             xycoords=("data", "axes fraction"),

@@ -8,7 +8,7 @@ cividis and amounts in blues, whose lightness only grows, so that they can be to
 import io
 import math
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -63,12 +63,14 @@ def in_few_colours(drawn: io.BytesIO) -> io.BytesIO:
     return few
 
 
-def legend_label(system: str, limits: dict[str, int | None]) -> str:
-    """The system's name, with its training limit where the systems' limits differ."""
+def legend_label(system: str, limits: Mapping[str, int | None], starts: Mapping[str, int | None] | None = None) -> str:
+    """The system's name, with its training limit where the systems' limits differ, and so of where training began."""
+    trained_on = []
     if len(set(limits.values())) > 1:
-        limit = limits[system]
-        system = f"{system} (no limit)" if limit is None else f"{system} (limit {limit})"
-    return textwrap.fill(system, 80)
+        trained_on.append("no limit" if limits[system] is None else f"limit {limits[system]}")
+    if starts and starts[system] is not None and len(set(starts.values())) > 1:
+        trained_on.append(f"from {starts[system]}")
+    return textwrap.fill(f"{system} ({', '.join(trained_on)})" if trained_on else system, 80)
 
 
 def looks_of(systems: Iterable[str]) -> dict[str, tuple[str, str, str]]:

@@ -149,10 +149,11 @@ def figures_of(
     runs, compared = results["runs"], compared_by(results, test)
     limits = {"training_limits": compared["training_limits"]}
     look_for = (
-        "Look right of the line, where training ended: which system falls first and which falls least, whether the "
-        "intervals leave that to chance, and below, which one stops too early or runs on."
+        "Look beyond the lines, where training ended or began: which system falls first and which falls least, whether "
+        "the intervals leave that to chance, and below, which one stops too early or runs on."
     )
-    yield ReportFigure("bleu-by-length", test, look_for, partial(bleu_by_length, rows, test, **limits))
+    lengths = limits | {"training_starts": compared["training_starts"]}
+    yield ReportFigure("bleu-by-length", test, look_for, partial(bleu_by_length, rows, test, **lengths))
     if len(rows) > 1:
         look_for = "Look at filled markers alone: there the difference from the baseline is hardly chance."
         yield ReportFigure("gain-by-length", test, look_for, partial(gain_by_length, rows, test, **compared))

@@ -27,7 +27,7 @@ def collect(experiment: Experiment) -> dict[str, Any]:
     for name, system in experiment.systems.items():
         folder = experiment.folder / name
         saved = read_json(folder / "scores.json")
-        runs[name] = {"row": system.row} | saved
+        runs[name] = {"row": system.row, "min_length": system.data.min_length} | saved
         if system.split:
             continue
         diagnosed = saved["tests"] if experiment.diagnose else ()
@@ -161,8 +161,13 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 def compared_by(results: Mapping[str, Any], test: str) -> dict[str, Any]:
     """What tables and figures of a test set are told beside its scores."""
-    limits = {run["row"]: run["max_length"] for run in results["runs"].values()}
-    return {"training_limits": limits, "baseline": results["baseline"], "p_values": results["comparisons"][test]}
+    runs = results["runs"].values()
+    return {
+        "training_limits": {run["row"]: run["max_length"] for run in runs},
+        "training_starts": {run["row"]: run.get("min_length") for run in runs},  # not in those of an older version
+        "baseline": results["baseline"],
+        "p_values": results["comparisons"][test],
+    }
 
 
 def read_json(path: Path) -> dict[str, Any]:

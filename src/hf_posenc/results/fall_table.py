@@ -1,30 +1,34 @@
-"""What is lost where training ended: from the last length group within a training limit to the first beyond it."""
+"""What is lost where training ended: from the last length group within a limit to the first beyond, on either side."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .comparison import LABELS, rows_of
-from .tables import Group, Table, cell, limit_in_words, system_in_words
+from .tables import Group, Table, cell, lengths_in_words, system_in_words
 
 BLEU = [("bleu", "BLEU", "z.1f")]  # no fall is 0.0, not -0.0
 LEGEND = (
     "BLEU of the group before the arrow less that of the group behind it, where the training of one or another row "
-    "ended; what a row loses there that was trained further, or splits its inputs, is what longer inputs are harder "
-    "by; ± half of the 95 % interval, the root of the sum of both groups' squares, or Student's over the seeds where "
-    "there are several"
+    "ended, or began; what a row loses there that was trained further, or splits its inputs, is what such inputs are "
+    "harder by; ± half of the 95 % interval, the root of the sum of both groups' squares, or Student's over the seeds "
+    "where there are several"
 )
 
 
 def fall_table(runs: Mapping[str, Mapping[str, Any]]) -> Table | None:
-    """One row per row of the other tables, one column per test set and training limit, of whichever row; None if no
-    test set has inputs on both sides of a limit, or none is scored by BLEU."""
+    """One row per row of the other tables, one column per test set and training limit, of whichever row, the lower ones
+    first; None if no test set has inputs on both sides of a limit, or none is scored by BLEU."""
     first, *_ = runs.values()
+    starts = sorted({run["min_length"] for run in runs.values() if run.get("min_length") is not None})
     limits = sorted({run["max_length"] for run in runs.values() if run["max_length"] is not None})
     around = [
-        (test, within_and_beyond(limit, result["groups"]))
+        (test, pair)
         for test, result in first["tests"].items()
-        for limit in limits
+        for pair in (
+            *(within_and_below(start, result["groups"]) for start in starts),
+            *(within_and_beyond(limit, result["groups"]) for limit in limits),
+        )
     ]
     columns = list(dict.fromkeys((test, *pair) for test, pair in around if pair is not None))
     if not columns or "bleu" not in first["tests"][columns[0][0]]["all"]:
@@ -43,19 +47,30 @@ def fall_table(runs: Mapping[str, Mapping[str, Any]]) -> Table | None:
         }
         for name, run in runs.items()
     }
-    limit_of = {run["row"]: run["max_length"] for run in runs.values()}
+    trained_on = {run["row"]: lengths_in_words(run["max_length"], run.get("min_length")) for run in runs.values()}
     for row, tests in rows_of(falls, {name: run["row"] for name, run in runs.items()}).items():
         cells = (cell(one, BLEU, {}) for one in tests["falls"]["groups"])
-        rows.append([system_in_words(row, tests["falls"]["all"]), limit_in_words(limit_of[row]), *cells])
+        rows.append([system_in_words(row, tests["falls"]["all"]), trained_on[row], *cells])
     return Table(headers, rows, LEGEND)
 
 
 def within_and_beyond(limit: int, groups: Sequence[Group]) -> tuple[int, int] | None:
     """The places of the last group with pairs within the limit and of the first one beyond it."""
-    filled = [(place, group) for place, group in enumerate(groups) if group["n"]]
-    within = [place for place, group in filled if group["high"] is not None and group["high"] <= limit]
-    beyond = [place for place, group in filled if group["low"] > limit]
+    within = [place for place, group in filled(groups) if group["high"] is not None and group["high"] <= limit]
+    beyond = [place for place, group in filled(groups) if group["low"] > limit]
     return (within[-1], beyond[0]) if within and beyond else None
+
+
+def within_and_below(start: int, groups: Sequence[Group]) -> tuple[int, int] | None:
+    """The places of the first group with pairs from the shortest training length on and of the last one below it."""
+    within = [place for place, group in filled(groups) if group["low"] >= start]
+    below = [place for place, group in filled(groups) if group["high"] is not None and group["high"] < start]
+    return (within[0], below[-1]) if within and below else None
+
+
+def filled(groups: Sequence[Group]) -> list[tuple[int, Group]]:
+    """The groups that have pairs, with their places."""
+    return [(place, group) for place, group in enumerate(groups) if group["n"]]
 
 
 def fall(groups: Sequence[Group], within: int, beyond: int) -> dict[str, Any]:

@@ -46,10 +46,14 @@ def length_table(
     test_set: str,
     *,
     training_limits: TrainingLimits | None = None,
+    training_starts: TrainingLimits | None = None,
     baseline: str | None = None,
     p_values: PValues | None = None,
 ) -> Table:
-    """One row per system; columns: the training limit (where given), all pairs, and each source-length group."""
+    """One row per system; columns: the training limit (where given), all pairs, and each source-length group.
+
+    `training_starts` has each system's shortest training length; one that it lacks, or has None for, has no such limit.
+    """
     columns = shared_columns(results, test_set)
     entries = {system: [tests[test_set]["all"], *tests[test_set]["groups"]] for system, tests in results.items()}
     shown = shown_scores(group for groups in entries.values() for group in groups)
@@ -62,7 +66,7 @@ def length_table(
         limits = checked_limits(results, training_limits)
         headers.insert(1, "trained to")
         for row, system in zip(rows, entries, strict=True):
-            row.insert(1, limit_in_words(limits[system]))
+            row.insert(1, lengths_in_words(limits[system], (training_starts or {}).get(system)))
     what = f"{test_set}, by source length in subwords: {' / '.join(name for _, name, _ in shown)}"
     return Table(headers, rows, f"{what}{legend_of(entries.values(), baseline if p_values else None)}")
 
@@ -110,6 +114,7 @@ def paper_table(
     paper: Mapping[str, Any],
     *,
     training_limits: TrainingLimits,
+    training_starts: TrainingLimits | None = None,
     baseline: str | None = None,
     p_values: PValues | None = None,
 ) -> Table:
@@ -137,7 +142,8 @@ def paper_table(
         tests = results[system][test_set]
         ours = tests["groups"] if by_group else [tests["all"]]
         cells = [bracketed(cell(group, shown, p_of(p_values, system, group)).split(" / ")) for group in ours]
-        rows.append([str(number), system_in_words(system, ours[0]), limit_in_words(limits[system]), "ours", *cells])
+        trained_on = lengths_in_words(limits[system], (training_starts or {}).get(system))
+        rows.append([str(number), system_in_words(system, ours[0]), trained_on, "ours", *cells])
         rows.append(["", "", "", "paper", *published_cells(numbers, shown)])
     of = "by source length in subwords" if by_group else "all pairs"
     what = f"{paper['source']}, on {test_set}, {of}: {bracketed([name for _, name, _ in shown])}"
@@ -159,8 +165,9 @@ def bracketed(parts: list[str]) -> str:
     return f"{first} ({' / '.join(others)})" if others else first
 
 
-def limit_in_words(limit: int | None) -> str:
-    return "no limit" if limit is None else str(limit)
+def lengths_in_words(limit: int | None, start: int | None) -> str:
+    ends = "no limit" if limit is None else str(limit)
+    return ends if start is None else f"{ends}, from {start}"
 
 
 def system_in_words(system: str, group: Group) -> str:
