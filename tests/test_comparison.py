@@ -27,7 +27,7 @@ from hf_posenc.metrics import load_length_buckets
 from hf_posenc.metrics.length_buckets.scorers import COUNTED
 from hf_posenc.pictures.loss_figures import loss_curves
 from hf_posenc.pictures.score_figures import gain_by_length, interval_bars, parameters_and_score
-from hf_posenc.publish.report import publish
+from hf_posenc.publish.report import figures, publish
 from hf_posenc.results.collecting import read_results, scores_beyond, scores_by_length
 from hf_posenc.results.comparison import T_95, mean_of, p_values, rows_of
 from hf_posenc.results.fall_table import fall_table
@@ -435,6 +435,19 @@ def test_a_report_has_a_figure_of_all_that_was_measured(results: dict[str, Any],
     for name, made in (("old", results), ("new", newer)):
         publish(made, tmp_path / name)
         assert [(tmp_path / name / f"{kind}-news.png").exists() for kind in kinds] == [name == "new"] * 3
+
+
+def test_a_report_says_where_training_began(results: dict[str, Any], tmp_path: Path) -> None:
+    newer = copy.deepcopy(results)
+    for run in newer["runs"].values():
+        run["min_length"] = 11
+    publish(newer, tmp_path)
+    for table in ("news", "paper", "fall"):
+        assert "20, from 11" in (tmp_path / f"table-{table}.md").read_text(), table
+    row_of = {name: run["row"] for name, run in newer["runs"].items()}
+    drawn = {figure.kind: figure.draw() for figure in figures(newer, rows(newer), row_of)}
+    for kind in ("bleu-by-length", "gain-by-length"):
+        assert "training\nfrom 11" in [text.get_text() for text in drawn[kind].axes[0].texts], kind
 
 
 def test_the_command_line_makes_a_report_and_says_what_is_wrong(

@@ -392,7 +392,7 @@ def test_an_empty_training_set_is_refused_with_its_length_histogram(config: Path
 
 
 def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) -> None:
-    experiment = load(config)
+    experiment = load(config, "data.min_length=3")
     prepare(experiment)
     for name in experiment.systems:
         run_system(experiment, name)
@@ -411,7 +411,8 @@ def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) ->
         assert "# " + name in (folder / name / "model" / "README.md").read_text()
     assert (folder / "table-generated.md").is_file()
     assert (folder / "bleu-by-length-generated-x2.png").is_file()
-    assert set(json.loads((folder / "results.json").read_text())["runs"]) == set(experiment.systems)
+    runs = json.loads((folder / "results.json").read_text())["runs"]
+    assert {name: run["min_length"] for name, run in runs.items()} == dict.fromkeys(experiment.systems, 3)
     path = folder / "relative" / "scores.json"
     scores = json.loads(path.read_text())
     scores["tests"]["generated"]["truncated"] = 5
