@@ -240,10 +240,13 @@ def test_the_fall_towards_shorter_inputs_is_there_where_training_had_none(result
     runs = {name: run | {"max_length": None, "min_length": 11} for name, run in results["runs"].items()}
     table = fall_table(runs)
     assert table is not None
-    shorter, within = (results["runs"]["plain"]["tests"]["news"]["groups"][place] for place in (0, 1))
+    shorter, within, longer = results["runs"]["plain"]["tests"]["news"]["groups"]
     assert table.headers[2:] == [f"news [11,20] n={within['n']} → [0,10] n={shorter['n']}"]
     assert table.rows[0][1] == "no limit, from 11"
     assert table.rows[0][2].startswith(f"{within['bleu'] - shorter['bleu']:.1f} ±")
+    for start, below in ((21, "[11,20]"), (20, "[0,10]")):  # of [11,20] the longest are as long as 20
+        other = fall_table({name: run | {"min_length": start} for name, run in runs.items()})
+        assert other is not None and f"news >20 n={longer['n']} → {below}" in other.headers[2]
     both = fall_table({name: run | {"max_length": 20} for name, run in runs.items()})
     assert both is not None and len(both.headers) == 4 and both.headers[2] == table.headers[2]
 

@@ -118,6 +118,7 @@ def test_a_line_stands_where_training_began_too(start: int, x: float) -> None:
     limited = bleu_by_length(RESULTS, "newstest", training_limits=same_limit(None), training_starts=starts)
     assert [place for place, _ in uprights(limited)] == [pytest.approx(x)]
     assert [label.get_text() for label in limited.axes[0].texts] == [f"training\nfrom {start}"]
+    assert set(RESULTS) <= set(colours(limited)), "what all share is not in the legend"
     gain = gain_by_length(
         RESULTS, "newstest", baseline="sinusoidal", training_limits=same_limit(100), training_starts=starts, p_values={}
     )
