@@ -53,6 +53,7 @@ FRAGMENTS = {
     "to-100",
     "others-50",
     "others-100",
+    "rest-100",
     "paper2",
     "relative-variants",
 }
