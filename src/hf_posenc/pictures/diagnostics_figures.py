@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ..results.tables import TrainingLimits, checked_limits
+from ..results.training_lengths import TrainingLimits, checked_limits
 from .style import FONT_SIZE, LIMIT_COLOUR, TOLD, WIDTH_INCHES, legend, legend_label, looks_of, plain
 
 Diagnoses = Mapping[str, Mapping[str, Any]]

@@ -5,7 +5,7 @@ Pure functions from the results of the length_buckets metric, read back from res
 
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -14,7 +14,9 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..results.tables import SIGNIFICANT, Group, PValues, Results, TrainingLimits, checked_limits, p_of, shared_columns
+from ..results.tables import SIGNIFICANT, Group, PValues, Results, p_of, shared_columns
+from ..results.training_lengths import TrainingLimits, checked_limits, starts_of
+from .limit_lines import draw_group_limits
 from .style import (
     AMOUNTS,
     FONT_SIZE,
@@ -216,77 +218,6 @@ def offsets(number: int) -> list[float]:
     """Where in a group, whose centre is 0, so many systems stand."""
     apart = min(0.1, 0.5 / max(1, number - 1))
     return [apart * (place - (number - 1) / 2) for place in range(number)]
-
-
-def limit_position(limit: int, groups: list[Group]) -> float:
-    """Where between the categories a length lies: in proportion inside its group, on the border at a group's end.
-
-    The last group has no end; there the position approaches its right border as the limit grows.
-    """
-    for index, group in enumerate(groups):
-        before = max(int(group["low"]) - 1, 0)
-        if group["high"] is None:
-            return index - 0.5 + (1 - before / limit)
-        if limit <= (end := int(group["high"])):
-            return index - 0.5 + (limit - before) / (end - before)
-    raise AssertionError("the last group has no upper edge")
-
-
-def starts_of(results: Results, training_starts: TrainingLimits | None) -> dict[str, int | None]:
-    """The shortest training length of each system, None where it began at the first."""
-    starts = {system: (training_starts or {}).get(system) for system in results}
-    return {system: start if start and start > 1 else None for system, start in starts.items()}
-
-
-def draw_group_limits(
-    panels: list[Axes],
-    groups: list[Group],
-    limits: dict[str, int | None],
-    starts: dict[str, int | None],
-    colours: dict[str, str],
-) -> None:
-    """A line per training limit and per shortest training length, which stands where the lengths end that were not
-    trained."""
-    draw_lines(panels, limits, "limit{s}", lambda limit: limit_position(limit, groups), colours)
-    draw_lines(panels, starts, "from", lambda start: limit_position(start - 1, groups), colours)
-
-
-def draw_lines(
-    panels: list[Axes],
-    limits: dict[str, int | None],
-    what: str,
-    position: Callable[[int], float],
-    colours: dict[str, str],
-) -> None:
-    """A line per limit, labelled in the first panel: neutral if all share it, else in the system's colour.
-
-    Systems with the same limit take turns in the dashes of one line; limits close together share one label.
-    """
-    shared = len(set(limits.values())) == 1
-    labels: list[list[tuple[float, int]]] = []
-    for limit in sorted({limit for limit in limits.values() if limit is not None}):
-        x = position(limit)
-        of_limit = [LIMIT_COLOUR] if shared else [colours[name] for name in limits if limits[name] == limit]
-        dash = 4.0
-        for turn, colour in enumerate(of_limit):
-            gap = dash * max(1, len(of_limit) - 1)
-            for axes in panels:
-                axes.axvline(x, color=colour, linewidth=1.2, linestyle=(-turn * dash, (dash, gap)), zorder=1.5)
-        if labels and x - labels[-1][-1][0] < 0.6:
-            labels[-1].append((x, limit))
-        else:
-            labels.append([(x, limit)])
-    for members in labels:
-        panels[0].annotate(
-            f"training\n{what.format(s='s' if members[1:] else '')} {', '.join(str(limit) for _, limit in members)}",
-            (sum(x for x, _ in members) / len(members), 1.0),
-            (0, 3),
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            fontsize=FONT_SIZE,
-        )
 
 
 def group_axis(axes: Axes, groups: list[Group]) -> None:

@@ -44,6 +44,7 @@ from ..results.tables import (
     text,
 )
 from ..results.time_table import time_table
+from ..results.training_lengths import TrainingLimits, lengths_of_rows
 from ..whole_files import write_whole
 
 if TYPE_CHECKING:
@@ -146,17 +147,17 @@ def figures_of(
     test: str, results: Mapping[str, Any], rows: Results, row_of: Mapping[str, str]
 ) -> Iterator[ReportFigure]:
     """Those of one test set."""
-    runs, compared = results["runs"], compared_by(results, test)
-    limits = {"training_limits": compared["training_limits"]}
+    runs, lengths = results["runs"], lengths_of_rows(results["runs"])
     look_for = (
         "Look beyond the lines, where training ended or began: which system falls first and which falls least, whether "
         "the intervals leave that to chance, and below, which one stops too early or runs on."
     )
-    lengths = limits | {"training_starts": compared["training_starts"]}
     yield ReportFigure("bleu-by-length", test, look_for, partial(bleu_by_length, rows, test, **lengths))
     if len(rows) > 1:
         look_for = "Look at filled markers alone: there the difference from the baseline is hardly chance."
-        yield ReportFigure("gain-by-length", test, look_for, partial(gain_by_length, rows, test, **compared))
+        yield ReportFigure(
+            "gain-by-length", test, look_for, partial(gain_by_length, rows, test, **compared_by(results, test))
+        )
     outside = rows_of({name: {test: {"all": run["beyond"][test], "groups": []}} for name, run in runs.items()}, row_of)
     sizes = {run["row"]: run["training"]["parameters"] for run in runs.values() if "training" in run}
     longer = {row: outside[row][test]["all"] for row in sizes}
@@ -168,11 +169,11 @@ def figures_of(
     if len(rows) > MANY and all(group["n"] for group in beyond.values()):
         look_for = "Look at how far the marks of a line lie apart: the longer the input, the darker the mark."
         yield ReportFigure("ranking", test, look_for, partial(ranking, rows, beyond, test_set=test))
-    yield from figures_of_diagnoses(test, runs, rows, limits)
+    yield from figures_of_diagnoses(test, runs, rows, lengths["training_limits"])
 
 
 def figures_of_diagnoses(
-    test: str, runs: dict[str, Any], rows: Results, limits: Mapping[str, Any]
+    test: str, runs: dict[str, Any], rows: Results, limits: TrainingLimits
 ) -> Iterator[ReportFigure]:
     """What one test set has shown of losses, attention and decodings. Of several seeds the first is shown."""
     first = {run["row"]: run["diagnostics"][test] for run in reversed(runs.values()) if run.get("diagnostics")}
@@ -180,7 +181,7 @@ def figures_of_diagnoses(
     if not diagnoses:
         return
     look_for = "Look at where a line leaves the others: up to there the right words so far tell the next one."
-    yield ReportFigure("loss-by-position", test, look_for, partial(loss_by_position, diagnoses, **limits))
+    yield ReportFigure("loss-by-position", test, look_for, partial(loss_by_position, diagnoses, training_limits=limits))
     if any(one["attention_distance"]["encoder"] for one in diagnoses.values()):
         look_for = "Look at open marks that leave full ones: heads that look elsewhere once inputs are longer."
         yield ReportFigure("attention-distance", test, look_for, partial(attention_distance_figure, diagnoses))

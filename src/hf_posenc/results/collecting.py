@@ -17,6 +17,7 @@ from ..metrics.length_buckets.scorers import COUNTED, score_fields
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..whole_files import differing_key
 from .comparison import p_values
+from .training_lengths import lengths_of_rows
 
 PARTS = ("baseline", "runs", "comparisons", "paper")
 
@@ -161,13 +162,8 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 def compared_by(results: Mapping[str, Any], test: str) -> dict[str, Any]:
     """What tables and figures of a test set are told beside its scores."""
-    runs = results["runs"].values()
-    return {
-        "training_limits": {run["row"]: run["max_length"] for run in runs},
-        "training_starts": {run["row"]: run.get("min_length") for run in runs},  # not in those of an older version
-        "baseline": results["baseline"],
-        "p_values": results["comparisons"][test],
-    }
+    lengths = lengths_of_rows(results["runs"])
+    return lengths | {"baseline": results["baseline"], "p_values": results["comparisons"][test]}
 
 
 def read_json(path: Path) -> dict[str, Any]:

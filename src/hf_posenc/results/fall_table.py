@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .comparison import LABELS, rows_of
-from .tables import Group, Table, cell, lengths_in_words, system_in_words
+from .tables import Group, Table, cell, system_in_words
+from .training_lengths import lengths_of_rows, trained_on
 
 BLEU = [("bleu", "BLEU", "z.1f")]  # no fall is 0.0, not -0.0
 LEGEND = (
@@ -20,8 +21,8 @@ def fall_table(runs: Mapping[str, Mapping[str, Any]]) -> Table | None:
     """One row per row of the other tables, one column per test set and training limit, of whichever row, the lower ones
     first; None if no test set has inputs on both sides of a limit, or none is scored by BLEU."""
     first, *_ = runs.values()
-    starts = sorted({run["min_length"] for run in runs.values() if run.get("min_length") is not None})
-    limits = sorted({run["max_length"] for run in runs.values() if run["max_length"] is not None})
+    lengths = lengths_of_rows(runs)
+    limits, starts = (sorted({one for one in of_rows.values() if one is not None}) for of_rows in lengths.values())
     around = [
         (test, pair)
         for test, result in first["tests"].items()
@@ -47,10 +48,11 @@ def fall_table(runs: Mapping[str, Mapping[str, Any]]) -> Table | None:
         }
         for name, run in runs.items()
     }
-    trained_on = {run["row"]: lengths_in_words(run["max_length"], run.get("min_length")) for run in runs.values()}
-    for row, tests in rows_of(falls, {name: run["row"] for name, run in runs.items()}).items():
+    of_rows = rows_of(falls, {name: run["row"] for name, run in runs.items()})
+    lengths_of = trained_on(of_rows, **lengths)
+    for row, tests in of_rows.items():
         cells = (cell(one, BLEU, {}) for one in tests["falls"]["groups"])
-        rows.append([system_in_words(row, tests["falls"]["all"]), trained_on[row], *cells])
+        rows.append([system_in_words(row, tests["falls"]["all"]), lengths_of[row], *cells])
     return Table(headers, rows, LEGEND)
 
 

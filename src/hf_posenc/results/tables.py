@@ -12,9 +12,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .training_lengths import TrainingLimits, trained_on
+
 Group = Mapping[str, Any]
 Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
-TrainingLimits = Mapping[str, int | None]
 PValues = Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]  # of a test set: row, group, metric, test
 Comparisons = Mapping[str, PValues]  # of each test set
 
@@ -63,10 +64,10 @@ def length_table(
         for system, groups in entries.items()
     ]
     if training_limits is not None:
-        limits = checked_limits(results, training_limits)
         headers.insert(1, "trained to")
+        lengths = trained_on(results, training_limits, training_starts)
         for row, system in zip(rows, entries, strict=True):
-            row.insert(1, lengths_in_words(limits[system], (training_starts or {}).get(system)))
+            row.insert(1, lengths[system])
     what = f"{test_set}, by source length in subwords: {' / '.join(name for _, name, _ in shown)}"
     return Table(headers, rows, f"{what}{legend_of(entries.values(), baseline if p_values else None)}")
 
@@ -136,14 +137,13 @@ def paper_table(
         *(f"{c['label']} n={c['n']}{n}" for c, n in zip(columns, sizes, strict=True)),
     ]
     shown = [score for metric in first for score in SCORES if score[0] == metric]
-    limits = checked_limits(results, training_limits)
+    lengths = trained_on(results, training_limits, training_starts)
     rows = []
     for number, (system, numbers) in enumerate(published.items(), 1):
         tests = results[system][test_set]
         ours = tests["groups"] if by_group else [tests["all"]]
         cells = [bracketed(cell(group, shown, p_of(p_values, system, group)).split(" / ")) for group in ours]
-        trained_on = lengths_in_words(limits[system], (training_starts or {}).get(system))
-        rows.append([str(number), system_in_words(system, ours[0]), trained_on, "ours", *cells])
+        rows.append([str(number), system_in_words(system, ours[0]), lengths[system], "ours", *cells])
         rows.append(["", "", "", "paper", *published_cells(numbers, shown)])
     of = "by source length in subwords" if by_group else "all pairs"
     what = f"{paper['source']}, on {test_set}, {of}: {bracketed([name for _, name, _ in shown])}"
@@ -163,11 +163,6 @@ def published_cells(numbers: Mapping[str, Any], shown: list[tuple[str, str, str]
 def bracketed(parts: list[str]) -> str:
     first, *others = parts
     return f"{first} ({' / '.join(others)})" if others else first
-
-
-def lengths_in_words(limit: int | None, start: int | None) -> str:
-    ends = "no limit" if limit is None else str(limit)
-    return ends if start is None else f"{ends}, from {start}"
 
 
 def system_in_words(system: str, group: Group) -> str:
@@ -290,17 +285,3 @@ def shared_columns(results: Results, test_set: str) -> list[Group]:
 
 def sizes_in_words(sizes: list[tuple[str, int]]) -> str:
     return ", ".join(f"{label} n={n}" for label, n in sizes)
-
-
-def checked_limits(results: Results, training_limits: TrainingLimits) -> dict[str, int | None]:
-    """Each system's training limit in subwords, None where it had none."""
-    for system in results:
-        if system not in training_limits:
-            raise ValueError(
-                f"training_limits must have every system; {system!r} is not in it; "
-                "add its longest training length in subwords, or None if it had no limit"
-            )
-        limit = training_limits[system]
-        if limit is not None and limit <= 0:
-            raise ValueError(f"a training limit must be positive; {system!r} has {limit}; write None for no limit")
-    return {system: training_limits[system] for system in results}
