@@ -53,7 +53,6 @@ FRAGMENTS = {
     "to-100",
     "others-50",
     "others-100",
-    "rest-100",
     "paper2",
     "relative-variants",
 }
