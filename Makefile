@@ -1,6 +1,6 @@
 # Every target sets up what it needs: a virtual environment in .venv (VENV=... for another one, which may have its own
 # torch already), with the versions of constraints.txt (CONSTRAINTS=constraints-oldest.txt for the oldest transformers).
-# What is installed is compiled when it is first imported, which saves half the installation's time.
+# What is installed is compiled when it is first imported, not before, so that an installation takes less time.
 PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt

@@ -22,7 +22,10 @@ def fall_table(runs: Mapping[str, Mapping[str, Any]]) -> Table | None:
     first; None if no test set has inputs on both sides of a limit, or none is scored by BLEU."""
     first, *_ = runs.values()
     lengths = lengths_of_rows(runs)
-    limits, starts = (sorted({one for one in of_rows.values() if one is not None}) for of_rows in lengths.values())
+    limits, starts = (
+        sorted({one for one in lengths[key].values() if one is not None})
+        for key in ("training_limits", "training_starts")
+    )
     around = [
         (test, pair)
         for test, result in first["tests"].items()
