@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from hf_posenc.modeling.model_inputs import cache_of
+
 SIZES = [(32, 32), (32, 128), (32, 512)]
 SOURCE_LENGTH = 64
 
@@ -35,7 +37,7 @@ class DecodingStep(ratios.Step):
         takes as long whatever the tokens are, and a recurrent decoder fills its cache token by token."""
         memory = self.model.model.encoder(input_ids=self.source)
         prefix = self.target[:, :-1]
-        self.cache = self.model(encoder_outputs=memory, decoder_input_ids=prefix, use_cache=True).past_key_values
+        self.cache = cache_of(self.model(encoder_outputs=memory, decoder_input_ids=prefix, use_cache=True))
         self.cache.batch_repeat_interleave(batch)
         self.memory = type(memory)(**{name: part.repeat_interleave(batch, dim=0) for name, part in memory.items()})
         self.newest = self.target[:, -1:].repeat_interleave(batch, dim=0)
@@ -43,7 +45,7 @@ class DecodingStep(ratios.Step):
     @torch.no_grad()
     def logits(self) -> Tensor:
         return self.model(
-            encoder_outputs=self.memory, decoder_input_ids=self.newest, past_key_values=self.cache, use_cache=True
+            encoder_outputs=self.memory, decoder_input_ids=self.newest, cache=self.cache, use_cache=True
         ).logits[:, -1]
 
     def __call__(self) -> None:

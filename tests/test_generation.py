@@ -1,5 +1,6 @@
 """Decoding gives the same tokens however it is computed: with a cache, without one, in a batch, with a draft."""
 
+import inspect
 import itertools
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ from transformers.utils import logging
 
 from hf_posenc import PosEncForConditionalGeneration, PosEncTokenizer
 from hf_posenc.modeling.cache import RememberingLayer
+from hf_posenc.modeling.model_inputs import CACHE_NAMES, cache_of
 from hf_posenc.modeling.translation import token_ids
 
 CACHES = {
@@ -149,14 +151,10 @@ FULL_LENGTH = {"max_new_tokens": 6, "suppress_tokens": [0, 1, 2]}
 
 
 def one_forward(model: PosEncForConditionalGeneration, source: Tensor, mask: Tensor, ids: Tensor):
-    return model(
-        input_ids=source,
-        attention_mask=mask,
-        decoder_input_ids=ids[:, :-1],
-        output_attentions=True,
-        output_hidden_states=True,
-        follow_alignment=True,
-    )
+    inputs = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": ids[:, :-1]}
+    if "follow_alignment" in inspect.signature(model.forward).parameters:
+        inputs["follow_alignment"] = True
+    return model(**inputs, output_attentions=True, output_hidden_states=True)
 
 
 @pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)
@@ -211,7 +209,7 @@ def test_a_beams_score_is_the_log_probability_of_its_sentence(family, ragged):
 def test_the_cache_holds_keys_and_values_of_what_was_read(sides, cache, ragged):
     model, (source, mask) = tiny_model(sides), ragged
     found = model.generate(source, attention_mask=mask, **FULL_LENGTH, return_dict_in_generate=True, **cache)
-    own, cross = found.past_key_values.self_attention_cache, found.past_key_values.cross_attention_cache
+    own, cross = cache_of(found).self_attention_cache, cache_of(found).cross_attention_cache
     assert int(own.get_seq_length()) == 6
     heads, layers = model.config.decoder_attention_heads, model.config.decoder_layers
     for part, length in ((own, 6), (cross, 7)):
@@ -224,8 +222,9 @@ def test_the_cache_holds_keys_and_values_of_what_was_read(sides, cache, ragged):
                 assert filled.shape[2] == length or ("cache_implementation" in cache and filled.shape[2] > length)
 
 
+@pytest.mark.parametrize("name", CACHE_NAMES)
 @torch.no_grad()
-def test_generating_goes_on_where_it_stopped(family, ragged):
+def test_generating_goes_on_where_it_stopped(family, name, ragged):
     """The second part of a sentence, from the first part and the cache that it left."""
     model, (source, mask) = tiny_model(family), ragged
     options = {"attention_mask": mask, "no_repeat_ngram_size": 2, "suppress_tokens": [0, 1, 2], "do_sample": False}
@@ -233,7 +232,7 @@ def test_generating_goes_on_where_it_stopped(family, ragged):
     half = model.generate(source, max_new_tokens=3, return_dict_in_generate=True, **options)
     # By this mask transformers sees which of the tokens are in the cache already.
     options |= {"decoder_attention_mask": torch.ones_like(half.sequences)}
-    options |= {"decoder_input_ids": half.sequences, "past_key_values": half.past_key_values}
+    options |= {"decoder_input_ids": half.sequences, name: cache_of(half)}
     torch.testing.assert_close(model.generate(source, max_new_tokens=5, **options), expected)
 
 

@@ -42,6 +42,7 @@ from ..metrics import load_length_buckets
 from ..metrics.length_buckets.checks import group_bounds
 from ..modeling.alignment import attention_centre
 from ..modeling.looked_at import looked_at
+from ..modeling.model_inputs import cache_of
 
 FAR = 5
 EXAMPLES = 3
@@ -155,9 +156,9 @@ def decode_batch(
     written, centres, ended_B = list[Tensor](), list[Tensor](), torch.zeros_like(limits_B, dtype=torch.bool)
     with places_seen(model) as places:
         while not ended_B.all():
-            step = {"decoder_input_ids": new_B[:, None], "past_key_values": cache, "use_cache": True}
+            step = {"decoder_input_ids": new_B[:, None], "cache": cache, "use_cache": True}
             outputs = model(encoder_outputs=memory, attention_mask=mask_BS, output_attentions=True, **step)
-            scores_BV, cache = outputs.logits[:, -1].clone(), outputs.past_key_values
+            scores_BV, cache = outputs.logits[:, -1].clone(), cache_of(outputs)
             if not may_end:
                 scores_BV[:, end] = -torch.inf
             new_B = torch.where(limits_B <= len(written), end, scores_BV.argmax(-1))

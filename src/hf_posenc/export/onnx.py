@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ..modeling.model_inputs import CACHE_NAME, cache_of
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
 from ..whole_files import save_whole
 from .calls import check_call, missing_extra
@@ -115,7 +116,7 @@ def check_same(model: PosEncForConditionalGeneration, whole: Any) -> None:
             known["decoder_input_ids"] = made.sequences[:, number : number + 1]
             out = step(**{name: value for name, value in known.items() if name in step.metadata.kwargs})
             torch.testing.assert_close(out.logits[:, -1], expected_BV, rtol=1e-3, atol=1e-3)
-            known["past_key_values"] = out.past_key_values
+            known[CACHE_NAME] = cache_of(out)
     except (RuntimeError, AssertionError) as error:
         raise refusal(model, "its graphs hold for inputs of one size only", error) from error
 

@@ -44,14 +44,14 @@ class Attention(nn.Module):
         positions: PositionEncodings,
         at: Place,
         memory_BSD: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The attended tokens (B, T, D) and, where they were computed, the attention weights (B, H, Q, S)."""
         if positions.act_in_attention:
             at = at.but(layer=self.layer_idx, inputs_BTD=x_BTD)
         plain_q_BHQK = self.heads(self.q_proj(x_BTD))
-        k_BHSK, v_BHSK = self.keys_and_values(x_BTD, memory_BSD, positions, at, past_key_values)
+        k_BHSK, v_BHSK = self.keys_and_values(x_BTD, memory_BSD, positions, at, cache)
         if at.slots_BN is not None:
             k_BHSK, v_BHSK = at.near(k_BHSK), at.near(v_BHSK)
             attention_mask = None if attention_mask is None else at.near(attention_mask, axis=3)
@@ -86,22 +86,22 @@ class Attention(nn.Module):
         memory_BSD: Tensor | None,
         positions: PositionEncodings,
         at: Place,
-        past_key_values: EncoderDecoderCache | None,
+        cache: EncoderDecoderCache | None,
     ) -> tuple[Tensor, Tensor]:
         """All of them (B, H, S, K); those of the memory are computed at a cached decoding's first step only."""
         is_cross, layer = memory_BSD is not None, self.layer_idx
-        if is_cross and past_key_values is not None and past_key_values.is_updated.get(layer):
-            cached = past_key_values.cross_attention_cache.layers[layer]
+        if is_cross and cache is not None and cache.is_updated.get(layer):
+            cached = cache.cross_attention_cache.layers[layer]
             return cached.keys, cached.values
         read_BSD = memory_BSD if is_cross else x_BTD
         k_BHSK, v_BHSK = self.heads(self.k_proj(read_BSD)), self.heads(self.v_proj(read_BSD))
         k_BHSK = positions.rotate_keys(k_BHSK, at)
-        if past_key_values is None:
+        if cache is None:
             return k_BHSK, v_BHSK
         if not is_cross:
-            return past_key_values.self_attention_cache.update(k_BHSK, v_BHSK, layer)
-        past_key_values.is_updated[layer] = True
-        return past_key_values.cross_attention_cache.update(k_BHSK, v_BHSK, layer)
+            return cache.self_attention_cache.update(k_BHSK, v_BHSK, layer)
+        cache.is_updated[layer] = True
+        return cache.cross_attention_cache.update(k_BHSK, v_BHSK, layer)
 
     def back_end(self, kwargs: dict[str, Any]) -> Callable[..., tuple[Tensor, Tensor | None]]:
         """transformers' function that the config names; whoever asks for weights gets the one that has them."""

@@ -247,14 +247,14 @@ def cached_tokens(cache: Cache | None) -> int | Tensor:
 
 
 def source_positions(
-    position_ids: Tensor | None, mask: Any, memory_BSD: Tensor, past_key_values: EncoderDecoderCache | None
+    position_ids: Tensor | None, mask: Any, memory_BSD: Tensor, cache: EncoderDecoderCache | None
 ) -> Tensor:
     """The positions of the source (B or 1, S): given or by its mask, remembered beside its keys as they were at a
     cached decoding's first step."""
-    if past_key_values is None:
+    if cache is None:
         return checked_positions(position_ids, mask, memory_BSD)
-    memory = memory_of(past_key_values.cross_attention_cache)
-    if past_key_values.is_updated.get(0):
+    memory = memory_of(cache.cross_attention_cache)
+    if cache.is_updated.get(0):
         return memory.recall("positions")
     keys_BS = checked_positions(position_ids, mask, memory_BSD)
     return memory.keep("positions", keys_BS.expand(memory_BSD.shape[0], -1))

@@ -10,6 +10,7 @@ from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import GenerationConfig, PreTrainedConfig
 
+from .model_inputs import CACHE_NAMES
 from .nearest import nearest
 from .version import __version__
 
@@ -32,7 +33,7 @@ class SharedConfig(PreTrainedConfig):
     `hf_posenc_version` is that of the code which wrote a saved config, None in a new one.
     """
 
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = list(CACHE_NAMES)
     # Whoever saves a config also saves its code, and all Auto classes must find their way into it.
     auto_classes: ClassVar[dict[str, str]]
 

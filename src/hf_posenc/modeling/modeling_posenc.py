@@ -7,6 +7,7 @@ top to bottom: layers, stacks, the model, the model with an output projection.
 
 from typing import Any, Unpack
 
+import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, GradientCheckpointingLayer
 from transformers.activations import ACT2FN
@@ -28,6 +29,7 @@ from .attention_by_distance import goes_by_distance
 from .cache import Memory, cached_tokens, drop_hidden, memory_of, source_positions
 from .configuration_posenc import PosEncConfig, Side
 from .masks import new_tokens, positions_of, tokens_of
+from .model_inputs import CACHE_NAME, CACHE_NAMES, reads_model_inputs
 from .modeling_shared import ConditionalGeneration, EncoderDecoder, SharedPreTrainedModel, Stack, outputs_of_both
 from .near_keys import near_keys
 from .one_by_one import read_one_by_one
@@ -92,16 +94,15 @@ class PosEncDecoderLayer(PosEncLayer):
         at: Place,
         cross_positions: PositionEncodings,
         cross_at: Place,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The tokens (B, T, D) and, where they were computed, the weights of the cross-attention (B, H, T, S)."""
-        own = {"positions": positions, "at": at, "past_key_values": past_key_values}
+        own = {"positions": positions, "at": at, "cache": cache}
         x_BTD, _ = self.residual(
             x_BTD, lambda x: self.self_attn(x, attention_mask, **own, **kwargs), self.self_attn_layer_norm
         )
-        cross = {"positions": cross_positions, "at": cross_at, "past_key_values": past_key_values}
-        cross["memory_BSD"] = memory_BSD
+        cross = {"positions": cross_positions, "at": cross_at, "cache": cache, "memory_BSD": memory_BSD}
         x_BTD, p_BHTS = self.residual(
             x_BTD, lambda x: self.encoder_attn(x, memory_mask, **cross, **kwargs), self.encoder_attn_layer_norm
         )
@@ -115,7 +116,7 @@ class PosEncPreTrainedModel(SharedPreTrainedModel):
     config_class = PosEncConfig
     supports_gradient_checkpointing = True
     _no_split_modules = ["PosEncEncoderLayer", "PosEncDecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values", "positions", "cross_positions"]
+    _skip_keys_device_placement = [*CACHE_NAMES, "positions", "cross_positions"]
     _supports_sdpa = True
     _supports_flex_attn = True
     _supports_flash_attn = True
@@ -242,6 +243,7 @@ class PosEncDecoder(PosEncStack):
         follows = self.alignment.follow is not None
         check_back_end(self.config, self.config.side("cross"), self.cross_positions, follows)
 
+    @reads_model_inputs
     @merge_with_config_defaults
     @capture_outputs
     def forward(
@@ -253,29 +255,34 @@ class PosEncDecoder(PosEncStack):
         encoder_position_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         cross_position_ids: Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         if encoder_hidden_states is None:
             raise ValueError("The decoder attends to an encoder's output; give it as encoder_hidden_states (B, S, D).")
+        if cache is not None and self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+            raise ValueError(
+                "Gradient checkpointing computes each layer again in the backward pass, so a layer must not write into "
+                "a cache, but one was given; leave the cache out, or turn gradient checkpointing off."
+            )
         x_BTD = self.embed(input_ids, inputs_embeds)
-        if use_cache and past_key_values is None:
-            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
-        cache = None if past_key_values is None else past_key_values.self_attention_cache
+        if use_cache and cache is None:
+            cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        own_cache = None if cache is None else cache.self_attention_cache
         memory = None
-        if cache is not None and self.remembers:
-            drop_hidden(cache, None if kwargs.get("output_attentions") else self.positions.hidden_from)
-            memory = memory_of(cache)
-        start = cached_tokens(cache)
+        if own_cache is not None and self.remembers:
+            drop_hidden(own_cache, None if kwargs.get("output_attentions") else self.positions.hidden_from)
+            memory = memory_of(own_cache)
+        start = cached_tokens(own_cache)
         if position_ids is None:
             position_ids = positions_of(attention_mask, x_BTD.shape[1], start, x_BTD.device)
         x_BTD, at = self.place(x_BTD, attention_mask, position_ids, memory, start, **kwargs)
         given = {"mask": encoder_attention_mask, "source_ids": encoder_position_ids, "places_BT": cross_position_ids}
         cross_at = at.but(queries_BQ=position_ids, tokens_BT=tokens_of(at.tokens_BT, input_ids, self.config))
-        cross_at = self.cross_place(x_BTD, cross_at, encoder_hidden_states, past_key_values, **given)
-        attention_mask = None if at.by_distance else create_causal_mask(self.config, x_BTD, attention_mask, cache)
+        cross_at = self.cross_place(x_BTD, cross_at, encoder_hidden_states, cache, **given)
+        attention_mask = None if at.by_distance else create_causal_mask(self.config, x_BTD, attention_mask, own_cache)
         encoder_attention_mask = create_bidirectional_mask(
             self.config, x_BTD, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
         )
@@ -290,7 +297,7 @@ class PosEncDecoder(PosEncStack):
                 at=at,
                 cross_positions=self.cross_positions,
                 cross_at=cross_at,
-                past_key_values=past_key_values,
+                cache=cache,
                 **kwargs,
             )
             if cross_at.watched:
@@ -299,7 +306,7 @@ class PosEncDecoder(PosEncStack):
             self.alignment("follow", weights, cross_at)
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=x_BTD if self.layer_norm is None else self.layer_norm(x_BTD),
-            past_key_values=past_key_values,
+            **{CACHE_NAME: cache},
         )
 
     def cross_place(
@@ -307,7 +314,7 @@ class PosEncDecoder(PosEncStack):
         x_BTD: Tensor,
         at: Place,
         memory_BSD: Tensor,
-        past_key_values: EncoderDecoderCache | None,
+        cache: EncoderDecoderCache | None,
         *,
         mask: Any,
         source_ids: Tensor | None,
@@ -322,7 +329,7 @@ class PosEncDecoder(PosEncStack):
         if not self.cross_positions.act_in_attention:
             refuse_places(places_BT)
             return at
-        at = at.but(keys_BS=source_positions(source_ids, mask, memory_BSD, past_key_values), mask=mask)
+        at = at.but(keys_BS=source_positions(source_ids, mask, memory_BSD, cache), mask=mask)
         places_BT = places_of(self.alignment, x_BTD, memory_BSD, at, given_BT=places_BT)
         watched = self.alignment.follow is not None and at.memory is not None
         at = at.but(queries_BQ=places_BT, watched=watched)
@@ -335,6 +342,7 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
     encoder_class = PosEncEncoder
     decoder_class = PosEncDecoder
 
+    @reads_model_inputs
     @can_return_tuple
     def forward(
         self,
@@ -346,7 +354,7 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
         decoder_position_ids: Tensor | None = None,
         cross_position_ids: Tensor | None = None,
         encoder_outputs: Any = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
@@ -381,12 +389,12 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
             "encoder_position_ids": position_ids,
             "position_ids": decoder_position_ids,
             "cross_position_ids": cross_position_ids,
-            "past_key_values": past_key_values,
+            "cache": cache,
             "inputs_embeds": decoder_inputs_embeds,
             "use_cache": use_cache,
         }
         follows = self.decoder.alignment.follow is not None and cross_position_ids is None
-        if follows and (follow_alignment or use_cache or past_key_values is not None):
+        if follows and (follow_alignment or use_cache or cache is not None):
             decoder_outputs = read_one_by_one(self.decoder, **inputs, **kwargs)
         else:
             decoder_outputs = self.decoder(**inputs, **kwargs)
@@ -400,6 +408,7 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
     summary = "The encoder-decoder Transformer."
     references = (VASWANI,)
 
+    @reads_model_inputs
     @can_return_tuple
     def forward(
         self,
@@ -411,11 +420,12 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
         decoder_position_ids: Tensor | None = None,
         cross_position_ids: Tensor | None = None,
         encoder_outputs: Any = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
+        follow_alignment: bool = False,
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> Seq2SeqLMOutput:
         """As PosEncModel's, to logits (B, T, V); with `labels` (B, T), -100 where there is none, also to their loss."""
@@ -432,10 +442,11 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
             decoder_position_ids=decoder_position_ids,
             cross_position_ids=cross_position_ids,
             encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            follow_alignment=follow_alignment,
             **kwargs,
         )
         return self.predicted(outputs, labels, kwargs)

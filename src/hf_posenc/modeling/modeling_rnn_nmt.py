@@ -33,6 +33,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from .cache import memory_of
 from .configuration_rnn_nmt import RnnNmtConfig
 from .masks import new_tokens
+from .model_inputs import CACHE_NAME, reads_model_inputs
 from .modeling_shared import ConditionalGeneration, EncoderDecoder, SharedPreTrainedModel, Stack, outputs_of_both
 from .recurrence import read_in_order, run
 from .references import NEISHI, Reference
@@ -103,6 +104,7 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
         self.combine = nn.Linear(self.layers_width + memory_width, config.d_model, bias=False)
         self.post_init()
 
+    @reads_model_inputs
     @merge_with_config_defaults
     def forward(
         self,
@@ -110,7 +112,7 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
         attention_mask: Tensor | None = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         encoder_last: tuple[Tensor, Tensor] | None = None,
@@ -118,13 +120,13 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         output_attentions = kwargs.get("output_attentions", self.config.output_attentions)
         x_BTD = self.embed(input_ids, inputs_embeds)
-        if use_cache and past_key_values is None:
-            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
-        num_new, num_cached = x_BTD.shape[1], 0 if past_key_values is None else past_key_values.get_seq_length()
+        if use_cache and cache is None:
+            cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        num_new, num_cached = x_BTD.shape[1], 0 if cache is None else cache.get_seq_length()
         mask_BT = new_tokens(attention_mask, num_new, num_cached)
-        keys_BSN = self.keys(encoder_hidden_states, past_key_values)
+        keys_BSN = self.keys(encoder_hidden_states, cache)
         mask_BS = new_tokens(encoder_attention_mask, keys_BSN.shape[1])
-        state_BM = self.first_state(encoder_last) if num_cached == 0 else self.last_state(past_key_values)
+        state_BM = self.first_state(encoder_last) if num_cached == 0 else self.last_state(cache)
         states, weights = [], []
         for token, x_BD in enumerate(x_BTD.unbind(1)):
             new_BM, p_BS = self.step(x_BD, state_BM, keys_BSN, encoder_hidden_states, mask_BS)
@@ -132,11 +134,11 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
             states.append(state_BM)
             weights.append(p_BS)
         states_BTM = torch.stack(states, dim=1)
-        if past_key_values is not None:
-            self.remember(states_BTM, past_key_values)
+        if cache is not None:
+            self.remember(states_BTM, cache)
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=states_BTM[..., -self.config.d_model :],
-            past_key_values=past_key_values,
+            **{CACHE_NAME: cache},
             cross_attentions=(torch.stack(weights, dim=1)[:, None],) if output_attentions else None,
         )
 
@@ -167,26 +169,25 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
         fed_BD = last_h.new_zeros(len(last_h), self.config.d_model)
         return torch.cat((self.h_bridge(last_h).tanh(), self.c_bridge(last_c).tanh(), fed_BD), dim=-1)
 
-    def keys(self, memory: Tensor, past_key_values: EncoderDecoderCache | None) -> Tensor:
+    def keys(self, memory: Tensor, cache: EncoderDecoderCache | None) -> Tensor:
         """W_a of the memory (B, S, N), computed at a cached decoding's first step only."""
-        if past_key_values is None:
+        if cache is None:
             return self.score(memory)
-        if not past_key_values.is_updated.get(0):
+        if not cache.is_updated.get(0):
             keys = self.score(memory)[:, None]
-            past_key_values.cross_attention_cache.update(keys, keys[..., :0], 0)
-            past_key_values.is_updated[0] = True
-        return past_key_values.cross_attention_cache.layers[0].keys[:, 0]
+            cache.cross_attention_cache.update(keys, keys[..., :0], 0)
+            cache.is_updated[0] = True
+        return cache.cross_attention_cache.layers[0].keys[:, 0]
 
-    def last_state(self, past_key_values: EncoderDecoderCache) -> Tensor:
+    def last_state(self, cache: EncoderDecoderCache) -> Tensor:
         width = 2 * self.layers_width + self.config.d_model
-        return memory_of(past_key_values.self_attention_cache).last("states", width)
+        return memory_of(cache.self_attention_cache).last("states", width)
 
-    def remember(self, states_BTM: Tensor, past_key_values: EncoderDecoderCache) -> None:
+    def remember(self, states_BTM: Tensor, cache: EncoderDecoderCache) -> None:
         """The states go into the cache, and keys and values of one channel: by keys a cache counts its tokens."""
-        cache = past_key_values.self_attention_cache
-        memory_of(cache).keep("states", states_BTM)
+        memory_of(cache.self_attention_cache).keep("states", states_BTM)
         one_B1T1 = states_BTM[:, None, :, :1]
-        cache.update(one_B1T1, one_B1T1, 0)
+        cache.self_attention_cache.update(one_B1T1, one_B1T1, 0)
 
 
 class RnnNmtModel(RnnNmtPreTrainedModel, EncoderDecoder):
@@ -195,6 +196,7 @@ class RnnNmtModel(RnnNmtPreTrainedModel, EncoderDecoder):
     encoder_class = RnnNmtEncoder
     decoder_class = RnnNmtDecoder
 
+    @reads_model_inputs
     @can_return_tuple
     def forward(
         self,
@@ -203,10 +205,12 @@ class RnnNmtModel(RnnNmtPreTrainedModel, EncoderDecoder):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: Any = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        position_ids: Tensor | None = None,
+        decoder_position_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> Seq2SeqModelOutput:
         """Source (B, S) and target (B, T) to what the output projection reads (B, T, D)."""
@@ -219,7 +223,7 @@ class RnnNmtModel(RnnNmtPreTrainedModel, EncoderDecoder):
             decoder_attention_mask,
             encoder_hidden_states=encoder_outputs.last_hidden_state,
             encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             encoder_last=tuple(encoder_outputs.get(name) for name in ("last_h", "last_c")),
@@ -235,6 +239,7 @@ class RnnNmtForConditionalGeneration(RnnNmtPreTrainedModel, ConditionalGeneratio
     summary = "RNN-NMT: recurrent encoder and decoder, with attention between them and no position encoding."
     references = (LUONG, NEISHI)
 
+    @reads_model_inputs
     @can_return_tuple
     def forward(
         self,
@@ -243,11 +248,13 @@ class RnnNmtForConditionalGeneration(RnnNmtPreTrainedModel, ConditionalGeneratio
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: Any = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
+        position_ids: Tensor | None = None,
+        decoder_position_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """As RnnNmtModel's, to logits (B, T, V); with `labels` (B, T), -100 where there is none, also to their loss."""
@@ -261,7 +268,7 @@ class RnnNmtForConditionalGeneration(RnnNmtPreTrainedModel, ConditionalGeneratio
             decoder_input_ids,
             decoder_attention_mask,
             encoder_outputs,
-            past_key_values,
+            cache,
             inputs_embeds,
             decoder_inputs_embeds,
             use_cache,

@@ -12,6 +12,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2
 
 from .configuration_shared import SharedConfig
 from .masks import positions_of
+from .model_inputs import CACHE_NAME, cache_of, rename_cache
 from .translation import Translation
 from .weights import load_fitting
 
@@ -151,7 +152,7 @@ def outputs_of_both(encoder_outputs: BaseModelOutput, decoder_outputs: Any) -> S
     """The outputs of an encoder and a decoder as one."""
     return Seq2SeqModelOutput(
         last_hidden_state=decoder_outputs.last_hidden_state,
-        past_key_values=decoder_outputs.past_key_values,
+        **{CACHE_NAME: cache_of(decoder_outputs)},
         decoder_hidden_states=decoder_outputs.hidden_states,
         decoder_attentions=decoder_outputs.attentions,
         cross_attentions=decoder_outputs.cross_attentions,
@@ -214,4 +215,4 @@ class ConditionalGeneration(TwoVocabularies, Translation):
         mask = kwargs.get("decoder_attention_mask")
         if kwargs.get("decoder_position_ids") is None and mask is not None and mask.ndim == 2:
             kwargs["decoder_position_ids"] = positions_of(mask, mask.shape[1])
-        return super().prepare_inputs_for_generation(input_ids, **kwargs)
+        return super().prepare_inputs_for_generation(input_ids, **rename_cache(kwargs))

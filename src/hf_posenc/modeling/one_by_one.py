@@ -10,6 +10,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 
 from .cache import cached_tokens
 from .masks import mask_until, positions_of
+from .model_inputs import CACHE_NAME, cache_of
 from .modeling_shared import the_given
 
 
@@ -21,7 +22,7 @@ def read_one_by_one(
     attention_mask: Any,
     position_ids: Tensor | None,
     use_cache: bool | None,
-    past_key_values: Any,
+    cache: Any,
     **inputs: Any,
 ) -> BaseModelOutputWithPastAndCrossAttentions:
     """What the decoder makes of its inputs, as from one forward; with a cache if one is given or wanted."""
@@ -31,22 +32,22 @@ def read_one_by_one(
             "off, or leave follow_alignment out."
         )
     tokens = the_given(input_ids, inputs_embeds)
-    num_new, wants_cache = tokens.shape[1], use_cache or past_key_values is not None
+    num_new, wants_cache = tokens.shape[1], use_cache or cache is not None
     if position_ids is None:  # of all the tokens, since a 4-D mask says nothing of those in the cache
-        start = cached_tokens(None if past_key_values is None else past_key_values.self_attention_cache)
+        start = cached_tokens(None if cache is None else cache.self_attention_cache)
         position_ids = positions_of(attention_mask, num_new, start, tokens.device)
-    keeps_size = past_key_values is not None and past_key_values.is_compileable
+    keeps_size = cache is not None and cache.is_compileable
     per_token = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "position_ids": position_ids}
     steps = []
     for token in range(num_new):
         new = {name: given if given is None else given[:, token : token + 1] for name, given in per_token.items()}
         new["attention_mask"] = mask_until(attention_mask, token, num_new, keeps_size)
-        steps.append(decoder(**new, use_cache=True, past_key_values=past_key_values, **inputs))
-        past_key_values = steps[-1].past_key_values
-    return joined(steps, past_key_values if wants_cache else None)
+        steps.append(decoder(**new, use_cache=True, cache=cache, **inputs))
+        cache = cache_of(steps[-1])
+    return joined(steps, cache if wants_cache else None)
 
 
-def joined(steps: list[Any], past_key_values: Any) -> BaseModelOutputWithPastAndCrossAttentions:
+def joined(steps: list[Any], cache: Any) -> BaseModelOutputWithPastAndCrossAttentions:
     """The outputs of one token after another as those of all of them."""
     widest = 0 if steps[-1].attentions is None else steps[-1].attentions[0].shape[-1]
 
@@ -59,7 +60,7 @@ def joined(steps: list[Any], past_key_values: Any) -> BaseModelOutputWithPastAnd
 
     return BaseModelOutputWithPastAndCrossAttentions(
         last_hidden_state=torch.cat([step.last_hidden_state for step in steps], 1),
-        past_key_values=past_key_values,
+        **{CACHE_NAME: cache},
         hidden_states=all_layers("hidden_states", 1),
         attentions=all_layers("attentions", 2, widest),
         cross_attentions=all_layers("cross_attentions", 2),

@@ -11,6 +11,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import LogitsProcessor, LogitsProcessorList
 
+from .model_inputs import rename_cache
+
 
 @dataclass(frozen=True)
 class Translations:
@@ -138,7 +140,7 @@ class Translation:
                 options |= self.at_most(self.limits(lengths), logits_processor)
                 logits_processor = options.pop("logits_processor")
         return super().generate(  # type: ignore[misc]
-            inputs, generation_config=generation_config, logits_processor=logits_processor, **options
+            inputs, generation_config=generation_config, logits_processor=logits_processor, **rename_cache(options)
         )
 
     def limits(self: Any, lengths: Iterable[int]) -> list[int]:

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keywords of `forward`: the cache under either of its names, and no keyword that nothing reads.
+
+transformers 5.24 renamed the keyword and the output field `past_key_values` to `cache`. `forward` takes `**kwargs`,
+which transformers requires, so a renamed keyword is dropped without an error: each cached step then sees one token and
+no history. Therefore the family accepts both names, writes the one that the installed transformers reads, and refuses
+what is left over.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from transformers.modeling_outputs import Seq2SeqLMOutput
+from transformers.utils import TransformersKwargs
+
+from .nearest import nearest
+
+CACHE_NAMES = ("cache", "past_key_values")
+# The name by which the installed transformers passes a cache to a model and reads it from the outputs.
+CACHE_NAME = next(name for name in CACHE_NAMES if name in Seq2SeqLMOutput.__dataclass_fields__)
+# What attention back ends and the loss read. `ignore_index` is an argument of transformers' loss functions.
+PASSED_ON = {*TransformersKwargs.__annotations__, "return_dict", "ignore_index"}
+
+
+def cache_of(outputs: Any) -> Any:
+    """The cache of a model's outputs, None if there is none; their field has the one or the other name."""
+    return getattr(outputs, CACHE_NAME)
+
+
+def rename_cache(inputs: dict[str, Any], name: str = CACHE_NAME) -> dict[str, Any]:
+    """The inputs with their cache, if they have one, under this `name`; a ValueError for two caches."""
+    caches = [inputs[known] for known in CACHE_NAMES if inputs.get(known) is not None]
+    if len(caches) > 1:
+        raise ValueError("A forward takes one cache, but both cache and past_key_values were given; leave one out.")
+    rest = {key: value for key, value in inputs.items() if key not in CACHE_NAMES}
+    return rest | {name: caches[0]} if caches else rest
+
+
+def reads_model_inputs(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator of a `forward` with an argument `cache`, which may be given as `past_key_values`. A keyword that is
+    neither an argument of `forward` nor one of PASSED_ON is a TypeError, unless its value is None."""
+    signature = inspect.signature(forward)
+    arguments = [name for name in signature.parameters if name not in ("self", "kwargs")]
+
+    @functools.wraps(forward)
+    def with_checked_inputs(self: Any, *args: Any, **kwargs: Any) -> Any:
+        kwargs = rename_cache(kwargs, "cache")
+        for name, value in kwargs.items():
+            if value is not None and name not in arguments and name not in PASSED_ON:
+                raise TypeError(
+                    f"{type(self).__name__} reads no input {name!r}, so it would be lost without an effect; the "
+                    f"nearest one is {nearest(name, arguments)!r}. Leave it out, or rename it."
+                )
+        return forward(self, *args, **kwargs)
+
+    # `generate` refuses a cache whose name is not in the signature.
+    renamed = [p.replace(name=CACHE_NAME) if p.name == "cache" else p for p in signature.parameters.values()]
+    with_checked_inputs.__signature__ = signature.replace(parameters=renamed)  # type: ignore[attr-defined]
+    return with_checked_inputs
+
+
+__all__ = ["CACHE_NAME", "CACHE_NAMES", "cache_of", "reads_model_inputs", "rename_cache"]
