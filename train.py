@@ -19,6 +19,7 @@ from hf_posenc.experiment.dry_run import dry_run
 from hf_posenc.experiment.preparation import prepare
 from hf_posenc.experiment.side_by_side import run_side_by_side
 from hf_posenc.experiment.system import run_system
+from hf_posenc.modeling.version import untested_transformers
 from hf_posenc.publish.report import publish
 from hf_posenc.results.collecting import collect
 from hf_posenc.results.tables import text
@@ -63,6 +64,8 @@ def run(experiment: Experiment, options: argparse.Namespace) -> None:
         return
     number = processes.num_processes
     if processes.is_main_process:
+        if warning := untested_transformers():
+            print(warning, file=sys.stderr, flush=True)
         kind = f"process{'es' if number > 1 else ''} on {processes.device.type}"
         print(f"Each system trains in {number} {kind}.", flush=True)
         prepare(experiment)

@@ -28,6 +28,7 @@ from transformers import (
 )
 
 from hf_posenc import PosEncForConditionalGeneration, from_marian, to_marian
+from hf_posenc.modeling.model_inputs import CACHE_NAME, cache_of
 from hf_posenc.modeling.translation import check_tokenizer
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
@@ -161,8 +162,8 @@ def test_decoding_token_by_token_is_marians():
     for model in (from_marian(marian), marian):
         cache, steps = None, []
         for t in range(8):
-            out = model(**batch, decoder_input_ids=target[:, t : t + 1], past_key_values=cache, use_cache=True)
-            cache = out.past_key_values
+            out = model(**batch, decoder_input_ids=target[:, t : t + 1], **{CACHE_NAME: cache}, use_cache=True)
+            cache = cache_of(out)
             steps.append(out.logits)
         logits.append(torch.cat(steps, dim=1))
     torch.testing.assert_close(*logits, **EXACT)

@@ -10,6 +10,7 @@ from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.trainer import Trainer
 
 from hf_posenc.modeling.model_inputs import CACHE_NAME, CACHE_NAMES, cache_of, rename_cache
+from hf_posenc.modeling.version import NEWEST_TESTED_TRANSFORMERS, untested_transformers
 
 FAMILIES = ["relative", "gru", "rnn_nmt"]
 SOURCE, TARGET = torch.tensor([[5, 6, 7, 8, 2]]), torch.tensor([[2, 9, 4, 11]])
@@ -92,3 +93,11 @@ def test_the_trainer_leaves_caches_out_of_predictions(model):
     assert set(CACHE_NAMES) <= set(model.config.keys_to_ignore_at_inference)
     assert "keys_to_ignore_at_inference" in inspect.getsource(Trainer.prediction_step)
     assert CACHE_NAME in Seq2SeqLMOutput.__dataclass_fields__
+
+
+@pytest.mark.parametrize(("later", "warned"), [((0, -1), False), ((0, 0), False), ((0, 1), True), ((1, -9), True)])
+def test_a_transformers_newer_than_any_tested_is_told_in_one_line(later, warned):
+    version = [a + b for a, b in zip(NEWEST_TESTED_TRANSFORMERS, later, strict=True)]
+    warning = untested_transformers(f"{version[0]}.{version[1]}.0.dev0")
+    assert bool(warning) == warned
+    assert not warned or ("\n" not in warning and f"{version[0]}.{version[1]}" in warning)

@@ -32,6 +32,7 @@ from hf_posenc.config.loading import register_encodings
 from hf_posenc.export.ctranslate2 import to_ctranslate2
 from hf_posenc.export.onnx import to_onnx
 from hf_posenc.many_lines import Task, loaded, model_folder, quiet, translate_lines, translate_to_file
+from hf_posenc.modeling.version import untested_transformers
 from hf_posenc.publish.card import model_card
 from hf_posenc.results.registries import alignments_table, encodings_table
 
@@ -90,6 +91,8 @@ def main() -> None:
         "report": report,
         "translate": translate,
     }[options.command]
+    if warning := untested_transformers():
+        print(warning, file=sys.stderr, flush=True)
     try:
         if options.register:
             register_encodings(options.register)

@@ -1,4 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The version of this code: it travels with a checkpoint, whose config says which one wrote it."""
+"""The version of this code, which travels with a checkpoint, and the transformers it was tested on."""
+
+import transformers
 
 __version__ = "0.2.0"
+
+# The newest minor version of transformers on which all tests passed; .ci/run says when the registry has a newer one.
+NEWEST_TESTED_TRANSFORMERS = (5, 24)
+
+
+def untested_transformers(installed: str = transformers.__version__) -> str | None:
+    """One line that says so if the installed transformers has a newer minor version than any tested; else None."""
+    major, minor = (int(number) for number in installed.split(".")[:2])
+    if (major, minor) <= NEWEST_TESTED_TRANSFORMERS:
+        return None
+    newest = ".".join(map(str, NEWEST_TESTED_TRANSFORMERS))
+    return (
+        f"Warning: hf_posenc {__version__} was tested on transformers up to {newest}, but {installed} is installed; "
+        f"check results against an environment with transformers=={newest}.*, or update hf_posenc."
+    )
