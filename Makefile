@@ -6,10 +6,11 @@ VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 TESTS ?= tests
 RUN := $(VENV)/bin/python
+PYTEST = $(RUN) -m pytest -q -n auto --dist worksteal
 READY := $(VENV)/.hf-posenc-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-slow check docs format benchmark clean
+.PHONY: help install quickstart test test-all test-slow test-rest check docs format benchmark clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,11 +25,17 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 quickstart: $(READY)  ## train three encodings on generated sentences, test them up to four times as long: one table
 	$(RUN) train.py configs/quickstart.yaml
 
-test: $(READY)  ## the tests, a few minutes on two cores (TESTS="FILE ..." for some of them)
-	$(RUN) -m pytest -q -m "not slow" -n auto --dist worksteal $(TESTS)
+test: $(READY)  ## the fast tests, one encoding of each kind (TESTS="FILE ..." for some of them)
+	$(PYTEST) -m "not full and not slow" $(TESTS)
 
-test-slow: $(READY)  ## the longer proofs
-	$(RUN) -m pytest -q -m slow -n auto --dist worksteal
+test-all: $(READY)  ## the same and the tests of every encoding, without the longer proofs
+	$(PYTEST) -m "not slow" $(TESTS)
+
+test-slow: $(READY)  ## the longer proofs alone: trainings, processes, kills, browsers
+	$(PYTEST) -m slow $(TESTS)
+
+test-rest: $(READY)  ## all that `make test` leaves out
+	$(PYTEST) -m "full or slow" $(TESTS)
 
 check: $(READY)  ## lint, types, and transformers' rules for models
 	$(RUN) -m ruff format --check .
@@ -50,4 +57,4 @@ benchmark: $(READY)  ## the cost of a step of training and of decoding under eac
 	$(RUN) benchmarks/batching.py
 
 clean:  ## remove the virtual environment and what tools left behind; runs stay
-	rm -rf .venv .venv-oldest .pytest_cache .ruff_cache .mypy_cache build dist site
+	rm -rf .venv .venv-oldest .venv-newest .pytest_cache .ruff_cache .mypy_cache build dist site

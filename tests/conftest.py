@@ -93,23 +93,27 @@ TEXTS_VOCABULARY = 290
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that takes `sides` runs on all of the above, one that takes `family` on RNN-NMT as well, one that takes
-    `registered` on every encoding that can be by itself, `single` on one of each kind, `entry_name` on every name. Laws
-    are proved of every encoding, what is not asked of encodings of one of each kind."""
-    where = metafunc.module.__name__
-    laws = where in ("test_laws", "test_place", "test_alignment")
-    sides = REGISTERED + SUMS + MIXED if laws else KINDS
-    sides = sides + (list(ALIGNED) if where == "test_generation" else LAWFUL)
-    if "family" in metafunc.fixturenames:
-        metafunc.parametrize("family", [*sides, "rnn_nmt"])
-    if "sides" in metafunc.fixturenames:
-        metafunc.parametrize("sides", sides)
-    if "registered" in metafunc.fixturenames:
-        metafunc.parametrize("registered", REGISTERED)
-    if "single" in metafunc.fixturenames:
-        metafunc.parametrize("single", SINGLE)
-    if "entry_name" in metafunc.fixturenames:
-        metafunc.parametrize("entry_name", list(POSITION_ENCODINGS))
+    """Fixtures that are encodings: `registered` is each that can be by itself, `single` one of each kind, `entry_name`
+    each name; `sides` is one of each kind, sums and alignments, or everything under the marker `invariant`, and under
+    the marker `decoding` alignments that use the target's length as well; `family` is `sides` and RNN-NMT.
+
+    All but FAST are marked `full`, so that `make test` leaves them to `make test-all`.
+    """
+    marks = {mark.name for mark in metafunc.definition.iter_markers()}
+    sides = REGISTERED + SUMS + MIXED if "invariant" in marks else KINDS
+    sides = sides + (list(ALIGNED) if "decoding" in marks else LAWFUL)
+    fixtures = {
+        "family": [*sides, "rnn_nmt"],
+        "sides": sides,
+        "registered": REGISTERED,
+        "single": SINGLE,
+        "entry_name": list(POSITION_ENCODINGS),
+    }
+    for fixture in fixtures.keys() & set(metafunc.fixturenames):
+        metafunc.parametrize(
+            fixture,
+            [name if name in FAST else pytest.param(name, marks=pytest.mark.full) for name in fixtures[fixture]],
+        )
 
 
 @pytest.fixture
@@ -193,6 +197,9 @@ EVERY_ENCODING = "EVERY_ENCODING" in os.environ
 FIRST = {kind(name): name for name in reversed(REGISTERED)}.values()
 SINGLE = [name for name in REGISTERED if EVERY_ENCODING or name in FIRST]
 KINDS = [*SINGLE, "sinusoidal+relative", "gru+relative", "relative+log_n", "relative to none"]
+# What `make test` runs on: one encoding for each set of hooks, a sum, the alignments, RNN-NMT.
+HOOK_SETS = {(kind(name)[1][0], kind(name)[1][2]): name for name in reversed(REGISTERED)}
+FAST = {*HOOK_SETS.values(), "gru+relative", *ALIGNED, "rnn_nmt"}
 
 
 def silent_parameters(model: ConditionalGeneration) -> set[str]:

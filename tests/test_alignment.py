@@ -23,6 +23,8 @@ from hf_posenc import (
 from hf_posenc.modeling.alignment import mean_step, source_ends
 from hf_posenc.modeling.alignments import build_alignment
 
+pytestmark = pytest.mark.invariant
+
 CROSS = ["rotary+window", "relative+window", "relative_key"]
 
 

@@ -16,6 +16,8 @@ from hf_posenc.modeling.cache import RememberingLayer
 from hf_posenc.modeling.model_inputs import CACHE_NAMES, cache_of
 from hf_posenc.modeling.translation import token_ids
 
+pytestmark = pytest.mark.decoding
+
 CACHES = {
     "no cache": {"use_cache": False},
     "a dynamic cache": {"use_cache": True},

@@ -24,6 +24,8 @@ from hf_posenc import POSITION_ENCODINGS, Place, PosEncForConditionalGeneration
 from hf_posenc.modeling.cache import RememberingLayer, StaticRememberingLayer
 from hf_posenc.modeling.masks import new_tokens, positions_of
 
+pytestmark = pytest.mark.invariant
+
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 # A mask with padding before the sentence, and with a hole behind its first token.
 HOLES = torch.tensor([[1] * 9, [0, 0, 0] + [1] * 6, [1, 0, 0] + [1] * 6])

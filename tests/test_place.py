@@ -11,6 +11,8 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 from hf_posenc import POSITION_ENCODINGS, Place, PosEncConfig, PositionEncoding, register_position_encoding
 from hf_posenc.modeling.masks import num_visible
 
+pytestmark = pytest.mark.invariant
+
 
 class Keyed(PositionEncoding):
     """A trained vector for each clipped distance, against which each key is held."""
