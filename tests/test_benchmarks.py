@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -224,8 +225,12 @@ def test_a_peak_is_seen_after_it_is_over_and_in_a_child_too(benchmark):
     before, peak = scale.held(), scale.Peak()
     peak.start()
     block = b"x" * 2**26
-    held = "import time; block = b'x' * 2**26; time.sleep(0.3)"
-    subprocess.run([sys.executable, "-c", held], check=True)
+    held = "block = b'x' * 2**26; input()"
+    with subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE) as child:
+        while peak.mebibytes["anonymous_mib"] - before["anonymous_mib"] < 127:
+            assert child.poll() is None
+            time.sleep(0.01)
+        child.communicate(b"\n")
     del block
     assert peak.end()["anonymous_mib"] - before["anonymous_mib"] >= 127
     assert scale.held()["anonymous_mib"] - before["anonymous_mib"] < 64

@@ -273,7 +273,7 @@ def test_a_launch_file_starts_what_it_says(tmp_path, file, processes, expected):
         "import json, os\njson.dump(dict(os.environ), open(f'rank-{os.environ.get(\"RANK\", 0)}.json', 'w'))\n",
         encoding="utf-8",
     )
-    printed, _ = (child := launch(file, str(script), cwd=tmp_path)).communicate(timeout=120)
+    printed, _ = (child := launch(file, str(script), cwd=tmp_path)).communicate()
     assert (child.returncode, printed.strip()) == (0, "")
     found = [json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.glob("rank-*.json")]
     assert len(found) == processes
@@ -287,7 +287,7 @@ def test_two_nodes_train_one_system(tmp_path):
     path, port = write_config(tmp_path), free_port()
     words = ["--main_process_ip", "127.0.0.1", "--num_processes", "2", TRAIN, str(path), f"output={tmp_path / 'runs'}"]
     nodes = [launch("two_nodes", "--machine_rank", str(node), *words, port=port) for node in range(2)]
-    printed = [node.communicate(timeout=120)[0] for node in nodes]
+    printed = [node.communicate()[0] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], printed
     assert "Each system trains in 2 processes on cpu." in printed[0]
     facts = tmp_path / "runs" / "tiny" / "relative" / "model" / "training.json"
