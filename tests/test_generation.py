@@ -1,6 +1,5 @@
 """Decoding gives the same tokens however it is computed: with a cache, without one, in a batch, with a draft."""
 
-import inspect
 import itertools
 from collections.abc import Iterator
 
@@ -153,10 +152,14 @@ FULL_LENGTH = {"max_new_tokens": 6, "suppress_tokens": [0, 1, 2]}
 
 
 def one_forward(model: PosEncForConditionalGeneration, source: Tensor, mask: Tensor, ids: Tensor):
-    inputs = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": ids[:, :-1]}
-    if "follow_alignment" in inspect.signature(model.forward).parameters:
-        inputs["follow_alignment"] = True
-    return model(**inputs, output_attentions=True, output_hidden_states=True)
+    return model(
+        input_ids=source,
+        attention_mask=mask,
+        decoder_input_ids=ids[:, :-1],
+        output_attentions=True,
+        output_hidden_states=True,
+        follow_alignment=True,
+    )
 
 
 @pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)

@@ -191,7 +191,8 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
 
 
 class RnnNmtModel(RnnNmtPreTrainedModel, EncoderDecoder):
-    """RNN-NMT without an output projection. Positions mean nothing to it: given ones change nothing."""
+    """RNN-NMT without an output projection. It has no positions and no alignment: position ids and `follow_alignment`,
+    which the Transformer reads, change nothing."""
 
     encoder_class = RnnNmtEncoder
     decoder_class = RnnNmtDecoder
@@ -211,6 +212,7 @@ class RnnNmtModel(RnnNmtPreTrainedModel, EncoderDecoder):
         use_cache: bool | None = None,
         position_ids: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
+        follow_alignment: bool = False,
         **kwargs: Any,
     ) -> Seq2SeqModelOutput:
         """Source (B, S) and target (B, T) to what the output projection reads (B, T, D)."""
@@ -255,6 +257,7 @@ class RnnNmtForConditionalGeneration(RnnNmtPreTrainedModel, ConditionalGeneratio
         use_cache: bool | None = None,
         position_ids: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
+        follow_alignment: bool = False,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """As RnnNmtModel's, to logits (B, T, V); with `labels` (B, T), -100 where there is none, also to their loss."""
