@@ -442,6 +442,11 @@ PosEncModel(PosEncConfig(position_encoding_type="linear_bias", **sizes)).save_pr
             'import hf_posenc as h; h.register_position_encoding("',
             "imports hf_posenc as a whole|call it at its foot",
         ),
+        (
+            'register_position_encoding("linear_bias", LinearBias)',
+            'register_position_encoding("linear_bias", LinearBias)\ndel LinearBias',
+            "has no LinearBias at its top",
+        ),
     ],
     ids=[
         "a whole import",
@@ -450,6 +455,7 @@ PosEncModel(PosEncConfig(position_encoding_type="linear_bias", **sizes)).save_pr
         "an import of a neighbour",
         "an import of everything",
         "no call of its own",
+        "a class that cannot be imported",
     ],
 )
 def test_a_file_that_cannot_travel_is_not_carried_and_a_warning_says_why(

@@ -1,10 +1,13 @@
 """Imports go one way, from room to room and from file to file: each can be read without what stands above it."""
 
 import ast
+import importlib
+import pkgutil
 import shutil
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -15,7 +18,7 @@ PACKAGE = Path(hf_posenc.__file__).parent
 FLOORS = (
     {"whole_files"},
     {"modeling", "metrics"},
-    {"conversion", "export"},
+    {"auto_classes", "conversion", "export"},
     {"data", "marian"},
     {"training"},
     {"config"},
@@ -109,3 +112,18 @@ def test_no_file_imports_itself_by_way_of_others():
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(".".join(place) for place in error.args[1]))
+
+
+def test_what_the_package_shows_besides_modules_is_its_public_api():
+    names = {name for name in dir(hf_posenc) if not isinstance(getattr(hf_posenc, name), ModuleType)}
+    own = {name for name in names if not (name.startswith("__") and name.endswith("__"))}
+    assert own | {"__version__"} == set(hf_posenc.__all__)
+
+
+@pytest.mark.parametrize("place", [place for place, path in files_of(PACKAGE).items() if path.name == "__init__.py"])
+def test_a_modules_name_means_the_module(place):
+    """`from hf_posenc import config` is the package of that name, whatever else a package has imported."""
+    package = importlib.import_module(".".join([PACKAGE.name, *(place if place != ("__init__",) else ())]))
+    for found in pkgutil.iter_modules(package.__path__):
+        value = getattr(package, found.name, None)
+        assert value is None or isinstance(value, ModuleType), f"{package.__name__}.{found.name} is {value!r}"

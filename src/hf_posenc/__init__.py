@@ -4,8 +4,7 @@ Beside them stands RNN-NMT, a recurrent baseline. Importing this package registe
 AutoModelForSeq2SeqLM and AutoTokenizer.
 """
 
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
-
+from .auto_classes import register_auto_classes
 from .conversion import converted
 from .export.ctranslate2 import to_ctranslate2
 from .export.ctranslate2_translator import CTranslate2Translator
@@ -16,7 +15,6 @@ from .modeling.alignment import Alignment
 from .modeling.alignments import ALIGNMENTS, register_alignment
 from .modeling.configuration_posenc import PosEncConfig
 from .modeling.configuration_rnn_nmt import RnnNmtConfig
-from .modeling.configuration_shared import SharedConfig
 from .modeling.modeling_posenc import PosEncForConditionalGeneration, PosEncModel, PosEncPreTrainedModel
 from .modeling.modeling_rnn_nmt import RnnNmtForConditionalGeneration, RnnNmtModel
 from .modeling.place import Place, distance
@@ -27,21 +25,8 @@ from .modeling.references import Reference
 from .modeling.tokenization_posenc import PosEncTokenizer
 from .modeling.version import __version__
 
-for config, base, whole in (
-    (PosEncConfig, PosEncModel, PosEncForConditionalGeneration),
-    (RnnNmtConfig, RnnNmtModel, RnnNmtForConditionalGeneration),
-):
-    AutoConfig.register(config.model_type, config)
-    AutoModel.register(config, base)
-    AutoModelForSeq2SeqLM.register(config, whole)
-    # What is saved carries its code, so that it loads where this package is not installed.
-    config.register_for_auto_class()
-    base.register_for_auto_class("AutoModel")
-    whole.register_for_auto_class("AutoModelForSeq2SeqLM")
-# By its name alone and for no config that a model has: for those, the code in a checkpoint would be run instead of this
-# class where trust_remote_code=True, which is not so for configs and models.
-AutoTokenizer.register(SharedConfig, tokenizer_class=PosEncTokenizer)
-PosEncTokenizer.register_for_auto_class("AutoTokenizer")
+register_auto_classes()
+del register_auto_classes  # what dir() shows beside modules is __all__
 
 __all__ = [
     "ALIGNMENTS",

@@ -30,7 +30,7 @@ def carry_registered_files(folder: Path, registry: str, used: Mapping[str, type]
         except ValueError as reason:
             warnings.warn(f"The checkpoint in {folder} does not carry the code of `{name}`: {reason}", stacklevel=4)
             continue
-        module = f"registered_{registered.__module__.replace('.', '_')}"
+        module = f"registered_{registered.__module__.replace('.', '__')}"  # `a.b_c` is not `a_b.c`
         (folder / f"{module}.py").write_text(carried, encoding="utf-8")
         file = folder / f"{registry}.py"
         line = f"\nfrom .{module} import {registered.__name__}  # noqa: E402, F401\n"
@@ -46,6 +46,11 @@ def carried_source(registered: type, by: str) -> str:
     module = sys.modules.get(registered.__module__)
     if module is None or module.__name__ == "__main__" or getattr(module, "__file__", None) is None:
         raise ValueError("its class was not defined in a file that can be imported; move it to one and import it.")
+    if getattr(module, registered.__name__, None) is not registered:
+        raise ValueError(
+            f"{module.__file__} has no {registered.__name__} at its top, so its copy could not be imported; define "
+            "the class there."
+        )
     text = inspect.getsource(module)
     tree = ast.parse(text)
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]

@@ -36,7 +36,7 @@ left padding and holes in a mask need no case of their own; whoever needs a coun
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -155,11 +155,13 @@ class PositionEncoding(nn.Module):
 
 
 class PositionEncodings(nn.ModuleList):
-    """The sum of some encodings, as the Transformer sees it: what changes something is applied from left to right,
-    biases add."""
+    """The sum of some encodings, by their registered names, as the Transformer sees it: what changes something is
+    applied from left to right, biases add."""
 
-    def __init__(self, encodings: Iterable[PositionEncoding]) -> None:
-        super().__init__(encodings)
+    def __init__(self, encodings: Mapping[str, PositionEncoding]) -> None:
+        super().__init__(encodings.values())
+        # Cached state is kept under these: two encodings may have classes of one name, or be wrapped in one class.
+        self.names = list(encodings)
         # Who answers which hook is known once; where nobody does, asking costs next to nothing.
         self.answering = {hook: self.those_with(hook) for hook in (*HOOKS, "training_positions")}
         self.scores, self.values = (self.answered(hook) for hook in ("score_bias", "value_bias"))
@@ -180,9 +182,13 @@ class PositionEncodings(nn.ModuleList):
         asked = []
         for number in self.answering[hook]:
             encoding: Any = self[number]
-            memory = own_memory(encoding, at) if encoding.has_state else None
+            memory = self.own_memory(number, at) if encoding.has_state else None
             asked.append((encoding, at.but(prepared=at.prepared and at.prepared[number], memory=memory)))
         return asked
+
+    def own_memory(self, number: int, at: Place) -> Memory | None:
+        """What cached decoding remembers for one of the encodings and no other."""
+        return at.memory and at.memory.of(self.names[number], at.layer)
 
     @property
     def sees_far(self) -> bool:
@@ -214,14 +220,14 @@ class PositionEncodings(nn.ModuleList):
         that are not hidden (near_keys.py), and stands in for it where biases go by distance."""
         near = at if near is None else near
 
-        def prepared(encoding: PositionEncoding) -> Any:
+        def prepared(number: int, encoding: PositionEncoding) -> Any:
             goes_by_distance = encoding.clip_distance is not None
             if encoding.prepare is None or (at.by_distance and goes_by_distance):  # which then prepares for each part
                 return None
             place = near if goes_by_distance else at
-            return encoding("prepare", x_BTD, place.but(memory=own_memory(encoding, place)))
+            return encoding("prepare", x_BTD, place.but(memory=self.own_memory(number, place)))
 
-        return near.but(prepared=[prepared(encoding) for encoding in self])
+        return near.but(prepared=[prepared(number, encoding) for number, encoding in enumerate(self)])
 
     def embed(self, x_BTD: Tensor, at: Place) -> Tensor:
         for encoding, place in self.ask("embed", at):
@@ -243,8 +249,3 @@ class PositionEncodings(nn.ModuleList):
 
     def value_bias(self, p_BHQS: Tensor, at: Place) -> Tensor:
         return reduce(torch.add, [e("value_bias", p_BHQS, place) for e, place in self.ask("value_bias", at)])
-
-
-def own_memory(encoding: PositionEncoding, at: Place) -> Memory | None:
-    """What cached decoding remembers for this encoding and no other."""
-    return at.memory and at.memory.of(type(encoding).__name__, at.layer)

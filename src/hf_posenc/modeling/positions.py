@@ -215,4 +215,4 @@ def all_knobs() -> Iterator[Knob]:
 def build_position_encodings(config: Any, side: Any) -> PositionEncodings:
     """The encodings of one side: encoder, decoder or cross-attention."""
     view = config.seen_by(side)
-    return PositionEncodings(entry(view, side) for entry in side.entries.values())
+    return PositionEncodings({name: entry(view, side) for name, entry in side.entries.items()})
