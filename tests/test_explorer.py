@@ -319,7 +319,8 @@ def test_a_sentence_past_a_table_says_so_and_keeps_no_other_from_it(run: Run):
         (None, 1, 1, "the box is empty"),
         (SENTENCE, 11, 1, "from 1 to 10"),
         (SENTENCE, 1, 0, "The width of the beam"),
-        ("a" * 30000, 1, 1, "up to 20000 characters"),
+        ("a" * 30000, 1, 1, "at most 20000 characters"),
+        ("a" * 3000, 10, 1, "up to 20000 characters, but this is 3000 x 10"),
     ],
 )
 def test_sentences_that_cannot_be_translated(run: Run, text, times, beams, message):

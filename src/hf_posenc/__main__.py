@@ -11,7 +11,7 @@ encodings and attention, or print the tables of encodings and alignments.
     python -m hf_posenc figures ENCODING [ENCODING ...] --to OTHER [knob=value ...]
     python -m hf_posenc figures --checkpoint FOLDER --to OTHER
     python -m hf_posenc attention FOLDER "sentence" --to OTHER
-    python -m hf_posenc explorer [RUN] [--port N]
+    python -m hf_posenc explorer [RUN] [--port N] [--allow-host NAME]
 
 One sentence a line. FOLDER is a saved model: a system of a run (runs/quickstart/relative), its model folder, or any
 checkpoint of the family; to translate with, also one that `export` has written for CTranslate2. RUN is a run of
@@ -76,6 +76,8 @@ def main() -> None:
     command = add_command("explorer", help="a page in the browser: see encodings, translate, compare")
     command.add_argument("run", type=Path, nargs="?", help="a run's folder (default: none, and untrained models)")
     command.add_argument("--port", type=int, help="of the page (default: the first that is free from 7860 on)")
+    allow = {"action": "append", "default": [], "metavar": "NAME"}
+    command.add_argument("--allow-host", **allow, help="another name of this machine under which the page is opened")
     options, words = parser.parse_known_args()
     if strange := [word for word in words if options.command != "figures" or word.startswith("-")]:
         parser.error(f"unrecognized arguments: {' '.join(strange)}")
@@ -175,7 +177,7 @@ def explorer(options: argparse.Namespace) -> None:
         ) from None
 
     quiet()
-    launch(Run(options.run), port=options.port)
+    launch(Run(options.run), port=options.port, hosts=options.allow_host)
 
 
 def card(options: argparse.Namespace) -> None:

@@ -1,5 +1,7 @@
 """What a reader of the explorer has chosen: an encoding or a sum, newly made, and its sizes."""
 
+import reprlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -12,6 +14,7 @@ WIDEST, MOST_HEADS, MOST_POSITIONS, LARGEST_KNOB = 1024, 64, 4096, 4096
 # How wide at most an encoding is made of what is costly to read.
 READ_WIDTH = 24
 MOST_PARAMETERS = 20_000_000
+MOST_LAYERS = 1000
 SIDES = ("encoder", "decoder")
 Subjects = dict[str, Subject]
 
@@ -29,6 +32,7 @@ class Choice:
     def __post_init__(self) -> None:
         if not self.encodings:
             raise ValueError("A picture is of an encoding, but none is chosen; choose one, or several for their sum.")
+        checked_choice("The side", self.side, SIDES)
         checked_number("D", self.width, 1, WIDEST)
         checked_number("The number of heads", self.heads, 1, MOST_HEADS)
         for name, value in self.knobs:
@@ -53,8 +57,37 @@ def subjects_of(choice: Choice) -> Subjects:
 def checked_number(what: str, value: Any, least: int, most: int) -> int:
     """A whole number of that range, as an integer."""
     if type(value) not in (int, float) or value not in range(least, most + 1):
-        raise ValueError(f"{what} must be a whole number from {least} to {most}, but it is {value!r}; change it.")
+        given = reprlib.repr(value)
+        raise ValueError(f"{what} must be a whole number from {least} to {most}, but it is {given}; change it.")
     return int(value)
+
+
+def checked_choice(what: str, value: Any, among: Collection[str]) -> str:
+    """One of what the page offers."""
+    if not isinstance(value, str) or value not in among:
+        raise ValueError(f"{what} must be one of {', '.join(among)}, but it is {reprlib.repr(value)}; choose one.")
+    return value
+
+
+def checked_choices(what: str, values: Any, among: Collection[str]) -> tuple[str, ...]:
+    """Some of what the page offers, each once."""
+    if not isinstance(values, list | tuple) or len(values) > len(among):
+        raise ValueError(
+            f"{what} must be a list, each of {', '.join(among)} once at most, but it is {reprlib.repr(values)}; choose "
+            "from these."
+        )
+    chosen = tuple(checked_choice(f"Each of {what.lower()}", value, among) for value in values)
+    if len(set(chosen)) < len(chosen):
+        raise ValueError(f"{what} must be different, but they are {', '.join(chosen)}; choose each once.")
+    return chosen
+
+
+def checked_text(what: str, value: Any, most: int) -> str:
+    """A text of at most so many characters."""
+    if not isinstance(value, str) or len(value) > most:
+        given = f"has {len(value)}" if isinstance(value, str) else f"is {reprlib.repr(value)}"
+        raise ValueError(f"{what} must be a text of at most {most} characters, but it {given}; shorten it.")
+    return value
 
 
 def knobs_of(encodings: tuple[str, ...]) -> dict[str, Knob]:

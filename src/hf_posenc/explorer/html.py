@@ -79,7 +79,7 @@ def cell_html(cell: str) -> str:
 
 
 def is_narrow(viewport: Any) -> bool:
-    return bool(viewport) and viewport < NARROW
+    return type(viewport) in (int, float) and 0 < viewport < NARROW
 
 
 def figure_html(figure: Figure, caption: str, name: str, viewport: Any) -> str:

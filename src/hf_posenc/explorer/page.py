@@ -1,6 +1,6 @@
 """The page on which an encoding is seen, stepped through, tried on a sentence, and compared.
 
-    python -m hf_posenc explorer [RUN] [--port N]
+    python -m hf_posenc explorer [RUN] [--port N] [--allow-host NAME]
 
 A session's choices live in its browser, and nothing that one reader does changes what another sees. The page asks no
 other server for anything. Needs the extra "explorer".
@@ -8,29 +8,37 @@ other server for anything. Needs the extra "explorer".
 
 import gc
 import os
+from collections.abc import Sequence
 from typing import Any
 
 # Before gradio is imported: it would tell its makers that it runs.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 import gradio as gr
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from .drawing import FOLDER, PICTURES
+from .guard import Guard, hosts_by_environment
 from .html import CSS, NARROW
 from .runs import Run
 from .tabs_encoding import see_tab, step_tab
 from .tabs_run import compare_tab, translate_tab
 
 
-def launch(run: Run, *, port: int | None = None, **options: Any) -> Any:
-    """Serve the page, until it is stopped unless `options`, which are gradio's, say otherwise."""
+def launch(run: Run, *, port: int | None = None, hosts: Sequence[str] = (), **options: Any) -> Any:
+    """Serve the page, until it is stopped unless `options`, which are gradio's, say otherwise.
+
+    It answers to `localhost`, addresses in numbers, `hosts`, and where others are meant to see it (a Space, or
+    `share=True`) to the names it has there; guard.py says what else it refuses.
+    """
     theme = gr.themes.Base(
         primary_hue="blue", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "Consolas", "monospace"]
     )
-    routes = {"routes": [Route(f"/{FOLDER}/{{key}}.png", picture)]}
+    guard = Middleware(Guard, hosts=[*hosts, *hosts_by_environment(options.get("share"))])
+    routes = {"routes": [Route(f"/{FOLDER}/{{key}}.png", picture)], "middleware": [guard]}
     look: dict[str, Any] = {"theme": theme, "css": CSS, "ssr_mode": False, "footer_links": []}
     made = page(run)
     gc.freeze()  # or every few pictures one waits while all that was imported is searched for garbage

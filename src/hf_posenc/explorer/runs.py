@@ -2,6 +2,7 @@
 to, and the run's tables and figures. Without a run, small untrained models stand in for trained ones.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,8 +29,9 @@ from ..results.collecting import compared_by, read_results
 from ..results.comparison import rows_of
 from ..results.tables import Table, length_table
 from ..training.checkpoints import check_weights
-from .choice import checked_number
+from .choice import SIDES, checked_choice, checked_choices, checked_number, checked_text
 
+MOST_SENTENCES = 1_000_000
 MOST_TOKENS, MOST_TIMES, MOST_BEAMS, MOST_CHARACTERS = 400, 10, 10, 20000
 KINDS = ("encoder", "decoder", "cross")
 # More tokens than this are numbered and not written beside an attention map, on a page and on a narrow one.
@@ -56,7 +58,7 @@ class Run:
             raise ValueError(f"RUN is the folder of a run, but {folder} is none; name one, such as runs/quickstart.")
         self.folder, self.lock = folder and folder.resolve(), Lock()  # a name, even of `.`
         self.load = lru_cache(maxsize=LOADED)(self._load)
-        self.subjects = lru_cache(maxsize=LOADED)(self._subjects)
+        self.trained_subjects = lru_cache(maxsize=LOADED)(self._subjects)
         self.results = lru_cache(maxsize=1)(self._results)
         self.systems = list(demonstrations()) if folder is None else list(self.folders())
 
@@ -92,8 +94,11 @@ class Run:
         return AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
 
     def _subjects(self, system: str, side: str) -> dict[str, Subject]:
-        """The trained encodings of one side of a system."""
         return trained_subjects(self.folder_of(system), side, Extent())
+
+    def subjects(self, system: str, side: str) -> dict[str, Subject]:
+        """The trained encodings of one side of a system."""
+        return self.trained_subjects(self.checked(system), checked_choice("The side", side, SIDES))
 
     def folder_of(self, system: str) -> Path:
         if (folder := self.folders().get(system)) is None:
@@ -102,7 +107,11 @@ class Run:
             )
         return folder
 
+    def checked(self, system: Any) -> str:
+        return checked_choice("The system", system, self.systems)
+
     def loaded(self, system: str) -> tuple[Any, Any]:
+        system = self.checked(system)
         with self.lock:
             transformers.logging.disable_progress_bar()
             return self.load(system)
@@ -147,7 +156,7 @@ def sentence(number: int) -> tuple[str, str]:
 def joined(text: str, times: int) -> str:
     """A sentence so many times in a row, as long inputs are made; a ValueError for one that is empty or endless."""
     times = checked_number("How often the sentence is joined", times, 1, MOST_TIMES)
-    if not (text := " ".join((text or "").split())):
+    if not (text := " ".join(checked_text("The sentence", text or "", MOST_CHARACTERS).split())):
         raise ValueError("There must be a sentence to translate, but the box is empty; write one, or draw one.")
     if len(text) * times > MOST_CHARACTERS:
         raise ValueError(
@@ -156,11 +165,29 @@ def joined(text: str, times: int) -> str:
     return " ".join([text] * times)
 
 
+def kept_translations(run: Run, text: Any) -> dict[str, tuple[str, str]]:
+    """What a page has kept of its translations: each system's source and translation, as JSON."""
+    try:
+        kept = {run.checked(system): tuple(pair) for system, pair in json.loads(text).items()}
+        return {system: (str(source), str(target)) for system, (source, target) in kept.items()}
+    except (AttributeError, TypeError, ValueError, RecursionError):
+        raise ValueError("A page keeps its own translations, but these cannot be read; translate again.") from None
+
+
+def kept_sentence(text: Any) -> tuple[int, str, str]:
+    """What a page has kept of the sentence that it drew: its number, and both texts, as JSON."""
+    try:
+        number, german, english = json.loads(text)
+        return checked_number("The sentence's number", number, 0, MOST_SENTENCES), str(german), str(english)
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError("A page keeps the sentence it drew, but this one cannot be read; load it again.") from None
+
+
 def translate(run: Run, systems: Sequence[str], text: str, times: int, beams: int) -> dict[str, Translated]:
     """What each system makes of the sentence joined `times` times; what one cannot do keeps no other from it."""
     beams = checked_number("The width of the beam", beams, 1, MOST_BEAMS)
     source = joined(text, times)
-    if not systems:
+    if not (systems := checked_choices("The systems", systems, run.systems)):
         raise ValueError("A translation needs a system, but none is ticked; tick at least one.")
     return {system: translated(run, system, source, beams) for system in systems}
 
@@ -168,12 +195,7 @@ def translate(run: Run, systems: Sequence[str], text: str, times: int, beams: in
 def translated(run: Run, system: str, source: str, beams: int) -> Translated:
     try:
         model, tokenizer = run.loaded(system)
-        tokens = len(tokenizer([source])["input_ids"][0]) - 1
-        if tokens > MOST_TOKENS:
-            raise ValueError(
-                f"This page translates up to {MOST_TOKENS} subwords, but the sentence has {tokens}; shorten it or join "
-                "fewer."
-            )
+        tokens = source_tokens(tokenizer, source)
         with run.lock:
             made = model.translations([source], tokenizer, num_beams=beams)
         return Translated(made.texts[0], made.truncated[0], tokens)
@@ -181,11 +203,26 @@ def translated(run: Run, system: str, source: str, beams: int) -> Translated:
         return Translated(problem=str(error))
 
 
+def source_tokens(tokenizer: Any, source: str) -> int:
+    """How many subwords a sentence has; a ValueError if they are more than this page has time for."""
+    tokens = len(tokenizer([source], truncation=False)["input_ids"][0]) - 1
+    if tokens > MOST_TOKENS:
+        raise ValueError(
+            f"This page translates up to {MOST_TOKENS} subwords, but the sentence has {tokens}; shorten it or join "
+            "fewer."
+        )
+    return tokens
+
+
 def attention(run: Run, system: str, source: str, target: str) -> dict[str, AttentionMap]:
-    """Where a system looks while it reads `source` and writes `target`; a map is missing where it has none."""
+    """Where a system looks while it reads `source` and writes `target`, up to the most tokens that it would write; a
+    map is missing where it has none. Both texts are a reader's own: a page only says what it has shown."""
     model, tokenizer = run.loaded(system)
+    source = checked_text("The sentence", source, MOST_CHARACTERS)
+    target = checked_text("The translation", target, MOST_CHARACTERS)
+    (most,) = model.limits([source_tokens(tokenizer, source) + 1])
     inputs = tokenizer([source], return_tensors="pt", truncation=False)
-    ids = tokenizer(text_target=target, truncation=False)["input_ids"][: model.config.longest_target]
+    ids = tokenizer(text_target=target, truncation=False)["input_ids"][: most + 1]  # and </s>
     with run.lock:
         return maps_of(model, tokenizer, inputs, torch.tensor([model.config.decoder_start_token_id, *ids]))
 

@@ -13,10 +13,14 @@ from ..pictures.encoding_figures import drawings
 from ..pictures.subjects import Extent
 from .choice import (
     MOST_HEADS,
+    MOST_LAYERS,
     MOST_POSITIONS,
     SIDES,
     WIDEST,
     Choice,
+    checked_choice,
+    checked_choices,
+    checked_number,
     has_sides,
     in_words,
     knobs_of,
@@ -69,7 +73,7 @@ def see_tab(run: Run, viewport: gr.Number) -> dict[str, Any]:
             if of != NEW:
                 subjects = run.subjects(of, side)
             else:
-                names = tuple(chosen)
+                names = checked_choices("The encodings", chosen, POSITION_ENCODINGS)
                 used = tuple((name, knob_value(knob, given[name])) for name, knob in knobs_of(names).items())
                 sizes: dict[str, Any] = {"width": width, "heads": heads if needs_heads(names) else 1}
                 where = side if has_sides(names) else SIDES[0]
@@ -78,18 +82,20 @@ def see_tab(run: Run, viewport: gr.Number) -> dict[str, Any]:
             facts = f'<p class="facts">{escape(in_words(one))}</p>'
             if not (made := pictures(subjects, positions)):
                 return [gr.update(visible=False), facts + note(f"`{one.name}` has nothing to draw.")]
-            at = name if name in made else next(iter(made))
+            at = name if name in list(made) else next(iter(made))
             html = figure_html(made[at].draw(), made[at].look_for, f"{at} of {one.name}", narrow)
             return [offered(name, at, choices=pairs_of(made), visible=True), facts + html]
 
         return readable(drawn, lambda text: [gr.skip(), text])
 
     def follow(of: str, chosen: list[str], *_: Any) -> list:
-        new, names = of == NEW, tuple(chosen)
-        shows = [new, new and needs_heads(names), not new or has_sides(names), new]
-        return [*(gr.update(visible=one) for one in shows), *(
-            gr.update(visible=new and knob in knobs_of(names)) for knob in knobs
-        )]  # fmt: skip
+        def looks() -> list:
+            new, names = of == NEW, checked_choices("The encodings", chosen, POSITION_ENCODINGS)
+            shows = [new, new and needs_heads(names), not new or has_sides(names), new]
+            shows += [new and knob in knobs_of(names) for knob in knobs]
+            return [gr.update(visible=one) for one in shows]
+
+        return readable(looks, lambda _: [gr.skip()] * (4 + len(knobs)))  # `see` says what is wrong
 
     outputs = [picture, shown]
     gr.on([of.change, encodings.change], follow, inputs, [width, heads, side, encodings, *knobs.values()], **RAW)
@@ -121,6 +127,7 @@ def step_tab(run: Run, viewport: gr.Number) -> dict[str, Any]:
         def written() -> list:
             new = of == NEW
             if new:
+                checked_choice("The encoding", name, POSITION_ENCODINGS)
                 knobs = tuple((knob.name, knob.default) for knob in POSITION_ENCODINGS[name].knobs)
                 where = side if has_sides((name,)) else SIDES[0]
                 choice = Choice(encodings=(name,), width=width, side=where, knobs=knobs)
@@ -128,7 +135,7 @@ def step_tab(run: Run, viewport: gr.Number) -> dict[str, Any]:
             else:
                 one = run.subjects(of, side)["attention"]
             layers = one.layers if needs_heads(tuple(parts_of(one.name))) else 1
-            found = step(one, position, channel, min(layer or 1, layers))
+            found = step(one, position, channel, min(checked_number("The layer", layer or 1, 1, MOST_LAYERS), layers))
             parts = [f'<pre class="formula">{escape(found.formula)}</pre>'] if found.formula else []
             if found.value is not None:
                 parts.append(f'<p class="number" data-value="{found.value!r}">{found.value:.6f}</p>')

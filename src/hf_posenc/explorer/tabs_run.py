@@ -6,12 +6,14 @@ from typing import Any
 
 import gradio as gr
 
+from .choice import MOST_HEADS, MOST_LAYERS, checked_number
 from .controls import pairs_of, slider
 from .html import figure_html, is_narrow, note, problem, table_html, translation_html
 from .live import RAW, live, offered, readable
 from .runs import (
     KINDS,
     MOST_BEAMS,
+    MOST_SENTENCES,
     MOST_TIMES,
     WRITTEN,
     WRITTEN_NARROW,
@@ -19,6 +21,8 @@ from .runs import (
     attention,
     head_figure,
     joined,
+    kept_sentence,
+    kept_translations,
     run_figures,
     scored_on,
     sentence,
@@ -59,7 +63,7 @@ def translate_tab(run: Run, viewport: gr.Number) -> None:
 
     def translated(text: str, times: Any, beams: Any, systems: list[str], drawn: str) -> list:
         def made() -> list:
-            _, german, english = json.loads(drawn)
+            _, german, english = kept_sentence(drawn)
             found = translate(run, systems, text, times, beams)
             source = joined(text, times)
             parts = [translation_html(name, one) for name, one in found.items()]
@@ -73,15 +77,16 @@ def translate_tab(run: Run, viewport: gr.Number) -> None:
 
     def attended(done: str, system: str, kind: str, layer: Any, head: Any, narrow: Any) -> list:
         def made() -> list:
-            if not (pairs := json.loads(done)):
+            if not (pairs := kept_translations(run, done)):
                 return [gr.skip()] * 5
-            chosen = system if system in pairs else next(iter(pairs))
+            chosen = system if system in list(pairs) else next(iter(pairs))
             maps = attention(run, chosen, *pairs[chosen])
             if not maps:
                 raise ValueError(f"{chosen} has no attention; choose another system.")
-            which = kind if kind in maps else list(maps)[-1]
+            which = kind if kind in KINDS and kind in maps else list(maps)[-1]
             layers, heads = maps[which].weights.shape[:2]
-            at, of = min(int(layer or 1), layers), min(int(head or 1), heads)
+            at = min(checked_number("The layer", layer or 1, 1, MOST_LAYERS), layers)
+            of = min(checked_number("The head", head or 1, 1, MOST_HEADS), heads)
             written = WRITTEN_NARROW if is_narrow(narrow) else WRITTEN
             figure = head_figure(maps, chosen, which, at, of, written=written)
             caption = (
@@ -99,16 +104,19 @@ def translate_tab(run: Run, viewport: gr.Number) -> None:
         return readable(made, lambda text: [gr.skip()] * 4 + [text])
 
     def next_sentence(drawn: str) -> list:
-        number = json.loads(drawn)[0] + 1
-        pair = sentence(number)
-        return [json.dumps([number, *pair]), pair[0]]
+        def made() -> list:
+            number = (kept_sentence(drawn)[0] + 1) % MOST_SENTENCES
+            pair = sentence(number)
+            return [json.dumps([number, *pair]), pair[0], gr.skip()]
+
+        return readable(made, lambda text: [gr.skip(), gr.skip(), text])
 
     given, look = [text, times, beams, systems, drawn], [done, *looks, viewport]
     for event in (go.click, text.submit):
         event(translated, given, [results, done, attending], preprocess=False, concurrency_id="translate").then(
             attended, look, [*looks, shown], **RAW
         )
-    another.click(next_sentence, drawn, [drawn, text], **RAW)
+    another.click(next_sentence, drawn, [drawn, text, results], **RAW)
     live(attended, look, [*looks, shown], [], looks)
 
 
@@ -124,7 +132,7 @@ def compare_tab(run: Run, viewport: gr.Number) -> dict[str, Any]:
             tests = scored_on(run)
             at = test if test in tests else tests[0]
             figures = run_figures(run, at)
-            kind = which if which in figures else next(kind for kind, one in figures.items() if one.test_set)
+            kind = which if which in list(figures) else next(kind for kind, one in figures.items() if one.test_set)
             one = figures[kind]
             html = table_html(table(run, at)) + figure_html(one.draw(), one.look_for, one.name, narrow)
             return [

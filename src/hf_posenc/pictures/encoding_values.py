@@ -16,6 +16,8 @@ SEED = 0
 # Two answers of a hook that differ by less are the same answer, in float64.
 SAME = 1e-8
 FEW = 12
+# So many numbers the keys of all queries have that are asked about at once: a wide head has many queries of its own.
+MOST_NUMBERS = 2**22
 
 
 def normal(*shape: int) -> Tensor:
@@ -60,8 +62,13 @@ def added_vectors(positions: PositionEncodings, width: int, number: int) -> np.n
 def biases(positions: PositionEncodings, q_NHK: Tensor, distances: np.ndarray, layer: int) -> np.ndarray:
     """What `score_bias` adds, in score units, for each query at each distance (N, H, S). The query stands as far from
     the sentence's start as the farthest key before it needs."""
-    answer = score_biases(positions, q_NHK, *query_and_keys(distances), layer)
-    return answer.expand(*q_NHK.shape[:2], 1, len(distances))[:, :, 0].numpy()
+    _, heads, width = q_NHK.shape
+    at_once = max(1, MOST_NUMBERS // (heads * width * len(distances)))
+    answers = []
+    for some_NHK in q_NHK.split(at_once):
+        answer = score_biases(positions, some_NHK, *query_and_keys(distances), layer)
+        answers.append(answer.expand(len(some_NHK), heads, 1, len(distances))[:, :, 0])
+    return torch.cat(answers).numpy()
 
 
 def score_biases(positions: PositionEncodings, q_NHK: Tensor, pos_1Q: Tensor, pos_1S: Tensor, layer: int) -> Tensor:

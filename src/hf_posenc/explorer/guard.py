@@ -1,0 +1,114 @@
+"""Which requests the explorer answers: for a name of its own, from its own page, of a page's size, for what it has.
+
+gradio has more than the page uses: it takes uploads of any size, fetches other addresses, and answers to every name,
+which lets a foreign page that renames itself (DNS rebinding) read what only this machine should see.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+# The largest thing that the page sends: the translations of a few sentences by every system.
+MOST_BYTES = 2**20
+# What the page and gradio's Python client use of gradio's interface.
+USED = re.compile(r"/gradio_api/(startup-events|info|heartbeat|queue|run|call|reset|cancel)(/|$)")
+ANY_HOST = ("*",)
+
+
+def hosts_by_environment(share: bool | None) -> tuple[str, ...]:
+    """The names of a page that others are meant to see: any in a Space, which stands behind the Hub's proxy, and those
+    that gradio lends where the page is shared."""
+    if "SPACE_ID" in os.environ:
+        return ANY_HOST
+    shared = os.environ.get("GRADIO_SHARE", "").lower() == "true" if share is None else share
+    return ("*.gradio.live",) if shared else ()
+
+
+@dataclass
+class Guard:
+    """A layer around an app that answers what it should not be asked.
+
+    `hosts` are names under which the app may be asked for, `*.name` for all below one and `*` for any. `localhost` and
+    addresses in numbers are always allowed: no foreign page can take these.
+    """
+
+    app: ASGIApp
+    hosts: Sequence[str] = ()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            request = Request(scope, receive)
+            if (refusal := self.refusal(request)) is None and request.method == "POST":
+                refusal, receive = await read_whole(request, receive)
+            await (refusal or self.app)(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+        else:  # the page has no websockets
+            await send({"type": "websocket.close"})
+
+    def refusal(self, request: Request) -> PlainTextResponse | None:
+        """What is answered instead of the app, None if it may answer."""
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        if not (is_local(name_of(f"//{host}")) or self.is_named(name_of(f"//{host}"))):
+            return PlainTextResponse(
+                f"A page is asked for by a name of its own, but this one was asked for as {host[:100]!r}. Start it "
+                "with --allow-host and that name, if it is yours.",
+                400,
+            )
+        if origin is not None and origin.partition("://")[2] != host and not self.is_named(name_of(origin)):
+            return PlainTextResponse(
+                f"Only the page itself may ask for this, but {origin[:100]!r} did. Open the page, or start it with "
+                "--allow-host and the name of what stands before it.",
+                403,
+            )
+        path = request.scope["path"]
+        if path.startswith("/gradio_api") and not USED.match(path):
+            return PlainTextResponse("The page takes no files and fetches none; use its controls.", 404)
+        return None
+
+    def is_named(self, name: str) -> bool:
+        return any(
+            host in ("*", name) or (host.startswith("*.") and name.endswith(host[1:]))
+            for host in map(str.lower, self.hosts)
+        )
+
+
+async def read_whole(request: Request, receive: Receive) -> tuple[PlainTextResponse | None, Receive]:
+    """What is answered if the request's body is too large, and how the app reads it if not. It may come in pieces, of
+    which nobody has said how many there are."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MOST_BYTES:
+            too_large = f"A request has at most {MOST_BYTES} bytes, but this one has more; send less at once."
+            return PlainTextResponse(too_large, 413), receive
+    whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def read() -> Message:
+        return whole.pop() if whole else await receive()
+
+    return None, read
+
+
+def name_of(address: str) -> str:
+    """The host in an address, in small letters and without its port; empty if there is none."""
+    try:
+        return urlsplit(address).hostname or ""
+    except ValueError:
+        return ""
+
+
+def is_local(name: str) -> bool:
+    """Whether it is no name that others could give to another address."""
+    try:
+        ip_address(name)
+    except ValueError:
+        return name == "localhost"
+    return True

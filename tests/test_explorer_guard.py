@@ -1,0 +1,96 @@
+"""The explorer answers its own readers, within its limits, and nobody else."""
+
+import pytest
+
+pytest.importorskip("gradio")
+pytest.importorskip("httpx")
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from hf_posenc.explorer.guard import MOST_BYTES, Guard, hosts_by_environment
+
+PAGE = "http://localhost:7860"
+
+
+async def answer(request: Request) -> PlainTextResponse:
+    return PlainTextResponse(f"{len(await request.body())} bytes")
+
+
+def client(*hosts: str) -> TestClient:
+    app = Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "HEAD", "POST"])])
+    return TestClient(Guard(app, hosts=hosts), base_url=PAGE)
+
+
+@pytest.mark.parametrize("host", ["localhost:7860", "localhost", "127.0.0.1:7860", "[::1]:7860", "192.168.1.7:80"])
+def test_it_answers_where_no_name_can_be_given_to_another_machine(host):
+    assert client().get("/config", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:7860", "localhost.evil.example", "localhost.", "127.0.0.1.evil.example", "["]
+)
+def test_a_name_that_is_not_the_pages_is_refused(host):
+    refused = client("desk").get("/config", headers={"host": host})
+    assert refused.status_code == 400
+    assert "--allow-host" in refused.text and host in refused.text
+
+
+@pytest.mark.parametrize(
+    ("hosts", "host"), [(["Desk"], "desk:7860"), (["*.gradio.live"], "a1.gradio.live"), (["*"], "x.y")]
+)
+def test_a_name_that_is_allowed_is_answered(hosts, host):
+    assert client(*hosts).get("/config", headers={"host": host}).status_code == 200
+    assert client().get("/config", headers={"host": host}).status_code == 400
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://evil.example:7860", "http://localhost:9", "http://["]
+)
+def test_another_page_may_not_ask(origin, method):
+    refused = client().request(method, "/gradio_api/run/predict", headers={"origin": origin})
+    assert refused.status_code == 403 and origin in refused.text
+
+
+def test_the_page_itself_may_ask_and_what_stands_before_it_too():
+    assert client().post("/gradio_api/run/predict", headers={"origin": PAGE}).status_code == 200
+    assert client("desk").post("/gradio_api/run/predict", headers={"origin": "https://desk"}).status_code == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize(
+    "path",
+    ["upload", "upload/", "upload?upload_id=1", "file=/etc/passwd", "file=http://evil.example/x", "proxy=http://evil.example",
+     "process_recording", "component_server", "vibe-edit", "stream/1", "queued", "runs"],
+)  # fmt: skip
+def test_the_page_takes_no_files_and_fetches_none(path, method):
+    assert client().request(method, f"/gradio_api/{path}").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["run/predict", "queue/join", "call/see", "reset", "cancel"])
+def test_what_the_page_uses_is_answered(path):
+    assert client().post(f"/gradio_api/{path}", content=b"12345").text == "5 bytes"
+
+
+def test_a_request_has_a_limit_whether_its_length_is_said_or_not():
+    pieces = [b"0" * 2**16] * (MOST_BYTES // 2**16)
+    for content in (b"".join(pieces), iter(pieces)):
+        assert client().post("/gradio_api/run/predict", content=content).text == f"{MOST_BYTES} bytes"
+    for content in (b"".join(pieces) + b"1", iter([*pieces, b"1"])):
+        refused = client().post("/gradio_api/run/predict", content=content)
+        assert refused.status_code == 413 and "send less" in refused.text
+
+
+def test_a_page_that_others_should_see_has_the_names_that_it_is_given_there(monkeypatch):
+    monkeypatch.delenv("SPACE_ID", raising=False)
+    monkeypatch.delenv("GRADIO_SHARE", raising=False)
+    assert hosts_by_environment(None) == hosts_by_environment(False) == ()
+    assert hosts_by_environment(True) == ("*.gradio.live",)
+    monkeypatch.setenv("GRADIO_SHARE", "True")
+    assert hosts_by_environment(None) == ("*.gradio.live",)
+    monkeypatch.setenv("SPACE_ID", "someone/seeing-position")
+    assert hosts_by_environment(None) == ("*",)
