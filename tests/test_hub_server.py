@@ -36,6 +36,7 @@ from hf_posenc.config.settings import Experiment
 from hf_posenc.experiment.preparation import prepare
 from hf_posenc.experiment.system import run_system, unfinished_systems
 from hf_posenc.training.arguments import training_arguments
+from hf_posenc.training.pushing import pushed_files
 from hf_posenc.whole_files import save_whole
 
 TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "tokenization_posenc.py"}
@@ -108,7 +109,11 @@ def test_a_run_pushes_a_loadable_model_at_each_save_and_at_last_its_card(hub: Hu
     for commit, message in zip(repository.commits, repository.messages, strict=True):
         if message in steps:
             assert repository.files(commit).keys() >= code | MODEL_FILES | TOKENIZER_FILES, message
-    # At the end there is what the run's folder holds, the card among it, and no pickle of the Trainer's.
+    for commit in repository.commits:
+        for name, content in repository.files(commit).items():
+            assert name == ".gitattributes" or name in pushed_files(folder), "nothing else of the Trainer's"
+            assert str(tmp_path).encode() not in content, name
+    # At the end there is what the run's folder holds, the card among it.
     pushed = repository.files()
     assert pushed.keys() - {".gitattributes"} == {path.name for path in folder.iterdir()}
     assert pushed.keys() >= {"README.md", "training.json"} | code | MODEL_FILES | TOKENIZER_FILES
@@ -128,6 +133,14 @@ def test_a_run_pushes_a_loadable_model_at_each_save_and_at_last_its_card(hub: Hu
     asked = len(repository.commits)
     run_system(run, "gru+relative")
     assert len(repository.commits) == asked
+    # What else lies there, or is linked, stays there.
+    (tmp_path / "id_rsa").write_text("PRIVATE KEY")
+    (folder / "notes.txt").symlink_to(tmp_path / "id_rsa")
+    (folder / "id_rsa").write_text("PRIVATE KEY")
+    (folder / "more").symlink_to(tmp_path)
+    (run.folder / "gru+relative" / "pushed.json").unlink()
+    run_system(run, "gru+relative")
+    assert repository.files().keys() == pushed.keys()
 
 
 def test_a_run_whose_card_the_hub_refuses_keeps_all_and_pushes_when_asked_again(hub: Hub, tmp_path: Path, monkeypatch):
@@ -154,6 +167,12 @@ def test_no_repository_is_made_without_the_right_token_and_nothing_is_trained(hu
     with pytest.raises(OSError, match="401"):
         run_system(run, "gru+relative")
     assert not (run.folder / "gru+relative" / "model").exists()
+
+
+@pytest.mark.parametrize("strategy", ["checkpoint", "all_checkpoints"])
+def test_whole_checkpoints_are_not_pushed(tmp_path: Path, strategy: str):
+    with pytest.raises(ValueError, match=rf"train\.hub_strategy must be every_save or end, .* but it is '{strategy}'"):
+        prepare(experiment(tmp_path, f"train.hub_strategy={strategy}"))
 
 
 def test_a_token_in_a_config_is_refused(tmp_path: Path):

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import yaml
@@ -77,12 +77,25 @@ def model_card(run_folder: Path, system: str, repository: str | None = None) -> 
         knobs={name: run.config[name] for name in knob_fields() if run.config.get(name) is not None},
         own_modules=[module for module in modules if module.partition(".")[0] != __package__.partition(".")[0]],
         train=arguments_with_defaults(run.settings["train"]),
-        chosen=yaml.safe_dump({part: run.settings[part] for part in ("model", "train")}, sort_keys=False).strip(),
+        chosen=yaml.safe_dump(
+            {part: last_names(run.settings[part]) for part in ("model", "train")}, sort_keys=False
+        ).strip(),
         hub_id=partial(hub_id, run),
         corpora=parts_of_corpus(run.data.train),
         tables={test: markdown(length_table({system: run.scores["tests"]}, test)) for test in run.scores["tests"]},
         references={str(reference): bibtex(reference) for reference in references},
     )
+
+
+def last_names(value: Any) -> Any:
+    """Settings as others may read them: of a path into this machine's folders, the last name."""
+    if isinstance(value, Mapping):
+        return {key: last_names(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [last_names(one) for one in value]
+    if isinstance(value, str) and re.match(r"(file://)?(/|~|[A-Za-z]:[\\/])", value):
+        return PureWindowsPath(value).name  # which takes either slash
+    return value
 
 
 def acting(names: list[str]) -> bool:

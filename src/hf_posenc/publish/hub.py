@@ -1,16 +1,17 @@
 """What train.py does on the Hub for a system with `train.push_to_hub`: its repository, and the finished model in it.
 
-While it trains, the Trainer pushes each checkpoint it saves, unless `train.hub_strategy` is "end", and PushedCode of
-callbacks.py adds what the Trainer leaves out. Once it is scored, its model folder is pushed, and with it the card,
-which no checkpoint has.
+While it trains, the model of each checkpoint is pushed, unless `train.hub_strategy` is "end". Once it is scored, its
+model folder is pushed, and with it the card, which no checkpoint has. `training/pushing.py` says which files go.
 """
 
 import json
 
 from huggingface_hub import HfApi
+from transformers.trainer_utils import HubStrategy
 
 from ..config.settings import Experiment, System
 from ..training.arguments import training_arguments
+from ..training.pushing import push_files
 from ..whole_files import write_whole
 from .card import write_card
 
@@ -18,12 +19,18 @@ RECORD = "pushed.json"  # of a system that needs no more pushing: where to, and 
 
 
 def refuse_shared_repositories(experiment: Experiment) -> None:
-    """A ValueError if a system's pushes would overwrite another one's."""
+    """A ValueError if a system's pushes would overwrite another one's, or hold more than its model."""
     taken: dict[str, str] = {}
     for system in experiment.systems.values():
         if not system.train.get("push_to_hub"):
             continue
-        repository = training_arguments(system.train, experiment.folder / system.name).hub_model_id
+        args = training_arguments(system.train, experiment.folder / system.name)
+        if args.hub_strategy not in (HubStrategy.EVERY_SAVE, HubStrategy.END):
+            raise ValueError(
+                "train.hub_strategy must be every_save or end, because a whole checkpoint holds paths of this machine, "
+                f"but it is {args.hub_strategy.value!r}; leave it out, and keep checkpoints in a place of your own."
+            )
+        repository = args.hub_model_id
         if (other := taken.setdefault(repository, system.name)) != system.name:
             raise ValueError(
                 f"Each system has a repository of its own, but {other} and {system.name} would both push to "
@@ -43,12 +50,6 @@ def push_system(experiment: Experiment, system: System) -> None:
     args = training_arguments(system.train, folder)
     repository = api.create_repo(args.hub_model_id, private=args.hub_private_repo, exist_ok=True).repo_id
     write_card(experiment.folder, system.name, repository)
-    commit = api.upload_folder(
-        repo_id=repository,
-        folder_path=folder / "model",
-        revision=args.hub_revision,
-        commit_message="Trained and scored",
-        delete_patterns="training_args.bin",  # a pickle of the Trainer's, which says no more than the card
-    )
+    commit = push_files(folder / "model", repository, message="Trained and scored", revision=args.hub_revision)
     record = {"repository": repository, "commit": commit.oid}
     write_whole(folder / RECORD, json.dumps(record, indent=1))

@@ -1,8 +1,7 @@
-"""What looks on while a model trains: a quiet progress bar, a log by step and time, evaluations within an epoch, an ear
-for SIGTERM, and the code beside what is pushed."""
+"""What looks on while a model trains: a quiet progress bar, a log by step and time, evaluations within an epoch, and an
+ear for SIGTERM."""
 
 import json
-import shutil
 import signal
 import threading
 import time
@@ -171,13 +170,3 @@ class StopWhenTold(TrainerCallback):
         if self.before is not None:
             signal.signal(signal.SIGTERM, self.before)
         self.stopped = any_process(self.told)
-
-
-class PushedCode(TrainerCallback):
-    """Lays a checkpoint's code beside what else the Trainer pushes of it, that it may load where no package is."""
-
-    def on_push_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        folder = Path(args.output_dir)
-        if state.is_world_process_zero:
-            for file in (folder / f"checkpoint-{state.global_step}").glob("*.py"):
-                shutil.copy(file, folder)

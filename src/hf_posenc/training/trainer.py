@@ -24,17 +24,19 @@ from transformers import (
     TrainerState,
 )
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import seed_worker
+from transformers.trainer_utils import HubStrategy, seed_worker
+from transformers.utils import PushInProgress
 
 from ..data import lengths
 from ..data.batches import EpochSampler, LengthGroupedSampler, TokenBudgetSampler
 from ..modeling.translation import check_tokenizer
 from ..whole_files import short_hash
 from .arguments import TrainingArguments, training_arguments
-from .callbacks import EnoughCheckpoints, EvaluateWithinEpoch, LossLog, ProgressBar, PushedCode, StopWhenTold
+from .callbacks import EnoughCheckpoints, EvaluateWithinEpoch, LossLog, ProgressBar, StopWhenTold
 from .checkpoints import last_whole_checkpoint, mean_weights
 from .losses import reads_lengths, smoothed_loss, validation_scores
 from .processes import any_process, refuse_unlike_processes
+from .pushing import push_checkpoint
 from .sharding import shard_by_layers, with_weights
 
 STOPPED_ELSEWHERE = "Training stops because the loss of another process is not to be trained on; its message says more."
@@ -72,7 +74,7 @@ def train(
         if args.label_smoothing_factor
         else None,
         compute_metrics=partial(validation_scores, tokenizer=tokenizer, bleu_tokenize=bleu_tokenize),
-        callbacks=[*asked_for(args), ProgressBar(name, bar), log, PushedCode(), stop],
+        callbacks=[*asked_for(args), ProgressBar(name, bar), log, stop],
     )
     trainer.remove_callback(PrinterCallback)
     if trainer.is_fsdp_enabled:
@@ -265,6 +267,22 @@ class LengthTrainer(Seq2SeqTrainer):
             self.model, state_dict = with_weights(model, state_dict or {}), None
         super()._save(output_dir, state_dict)
         self.model = model
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Push a checkpoint's model, and nothing else of the Trainer's own push: that holds paths of this machine. As
+        there, a checkpoint is left out while the one before is on its way, unless hub_always_push."""
+        going, args = self.push_in_progress, self.args
+        if not self.is_world_process_zero() or args.hub_strategy == HubStrategy.END:
+            return
+        if going is not None and not going.is_done() and not args.hub_always_push:
+            return
+        self._finish_current_push()  # which reads the files that are about to change
+        step, options = self.state.global_step, {"revision": args.hub_revision, "token": args.hub_token}
+        self.callback_handler.on_push_begin(args, self.state, self.control)
+        beside = Path(args.output_dir) / "pushed"
+        message = f"Training in progress, step {step}"
+        job = push_checkpoint(Path(checkpoint_folder), beside, self.hub_model_id, message=message, **options)
+        self.push_in_progress = PushInProgress([job])
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if reads_lengths(self.model.config):
