@@ -42,10 +42,11 @@ def test_what_is_pushed_of_a_saved_model_is_what_loads_it(saved: Path):
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "README.md", "registered_mine.py", "position.py"])
 @pytest.mark.parametrize("target", ["file", "folder", "nothing"])
-def test_a_link_is_never_followed(hub: Hub, saved: Path, tmp_path: Path, name: str, target: str):
+def test_a_link_is_never_followed(hub: Hub, tmp_path: Path, name: str, target: str):
     (tmp_path / "file").write_text("PRIVATE KEY")
     (tmp_path / "folder").mkdir()
-    (saved / name).unlink(missing_ok=True)
+    (saved := tmp_path / "saved").mkdir()
+    (saved / "tokenizer.json").write_text("{}")
     (saved / name).symlink_to(tmp_path / target)
     with pytest.raises(OSError, match=rf"must be plain files, but .*{name} is a link"):
         push_files(saved, "someone/linked", message="pushed")

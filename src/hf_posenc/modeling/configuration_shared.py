@@ -58,6 +58,8 @@ class SharedConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._refuse_unknown(kwargs)
+        if kwargs.pop("transformers_weights", None) is not None:  # by which transformers would find any file
+            raise ValueError("transformers_weights must be left out: weights of this family are model.safetensors.")
         if self.decoder_vocab_size is None:
             self.decoder_vocab_size = self.vocab_size
         self.auto_map = dict(self.auto_classes)
@@ -92,6 +94,12 @@ class SharedConfig(PreTrainedConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """As transformers', but keywords replace what is saved before the whole is checked, and a refusal says whose
         version a saved config is. What users have added to a config of this version is read back with a warning."""
+        for name, value in config_dict.items():
+            if "implementation" in name and "/" in str(value):  # a kernel of the Hub: code that was not asked for
+                raise ValueError(
+                    f"A saved config must name no code that lies elsewhere, but it has {name}={value!r}; take it out, "
+                    "and give it to from_pretrained if you trust it."
+                )
         own = cls.known_keywords() - {field.name for field in fields(PreTrainedConfig)}
         given = {cls.attribute_map.get(name, name): kwargs.pop(name) for name in own & kwargs.keys()}
         extra = {}

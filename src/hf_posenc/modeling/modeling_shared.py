@@ -14,7 +14,7 @@ from .configuration_shared import SharedConfig
 from .masks import positions_of
 from .model_inputs import CACHE_NAME, cache_of, rename_cache
 from .translation import Translation
-from .weights import load_fitting
+from .weights import judge_files, load_fitting
 
 
 class SharedPreTrainedModel(PreTrainedModel):
@@ -27,6 +27,12 @@ class SharedPreTrainedModel(PreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """As transformers', but from safetensors only, and weights that do not fit the saved config are refused."""
         return load_fitting(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
+
+    @staticmethod
+    def _load_pretrained_model(model: Any, state_dict: Any, checkpoint_files: Any, load_config: Any, *rest: Any) -> Any:
+        """As transformers', to whom the files are known and the weights have no memory yet; first they are judged."""
+        judge_files(model, checkpoint_files, packed=load_config.is_quantized)
+        return PreTrainedModel._load_pretrained_model(model, state_dict, checkpoint_files, load_config, *rest)
 
     # All kinds of modules are filled here, once, by this family's own rules. trf-ignore: TRF018
     @torch.no_grad()

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of saved weights: which they are, and what their headers say, before anything of them is read."""
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from transformers import PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
+
+PLAIN_NAME = re.compile(r"[^/\\\\]+\.safetensors")
+Shapes = dict[str, tuple[int, ...]]
+
+
+def weight_files(name: Any, *, variant: str | None = None, **where: Any) -> list[str]:
+    """The files that transformers will read, none if it will say why not. An OSError for weights that are no
+    safetensors, as an index may name them, or that lie elsewhere."""
+    if name is None:
+        return []
+    if os.path.isfile(name):
+        refuse_pickles([str(name)])
+        return [str(name)]
+    single, index = (
+        found(name, with_variant(one, variant), where) for one in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)
+    )
+    if single is not None or index is None:
+        return [] if single is None else [single]
+    parts = sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()))
+    for part in parts:
+        if not (isinstance(part, str) and PLAIN_NAME.fullmatch(part)):
+            raise OSError(
+                f"Weights of this family are safetensors only, beside their index, but that of {name} names {part!r}; "
+                "save the model again by model.save_pretrained."
+            )
+    files = [found(name, part, where) for part in parts]
+    return [] if None in files else files
+
+
+def with_variant(file: str, variant: str | None) -> str:
+    *stem, ending = file.split(".")
+    return file if variant is None else ".".join([*stem, variant, ending])
+
+
+def found(name: Any, file: str, where: dict[str, Any]) -> str | None:
+    """Where a file of a checkpoint lies on this machine, on which it may have to be brought; None if there is none."""
+    try:
+        return cached_file(name, file, _raise_exceptions_for_missing_entries=False, **where)
+    except OSError:
+        return None
+
+
+def refuse_pickles(files: Iterable[str]) -> None:
+    for file in files:
+        if not str(file).endswith(".safetensors"):
+            raise OSError(
+                f"Weights of this family are safetensors only, but {file} is something else; if you trust it, "
+                "model.load_state_dict(torch.load(FILE, weights_only=True)) on a model made from its config, and "
+                "model.save_pretrained makes safetensors of it."
+            )
+
+
+def tensor_shapes(files: Iterable[str]) -> Shapes:
+    """The shape of each tensor by its name, from the files' headers alone."""
+    shapes: Shapes = {}
+    for file in files:
+        with safe_open(file, framework="pt") as weights:
+            shapes |= {key: tuple(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118
+    return shapes
+
+
+def misfits(model: PreTrainedModel, saved: Shapes) -> dict[str, Any]:
+    """What transformers would find out by reading them: which weights are missing, not asked for, of another shape. A
+    model with an output projection reads the files of one without, and back."""
+    wanted = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+    prefix = f"{model.base_model_prefix}."
+    there = {}
+    for key, shape in saved.items():
+        own = next((name for name in (key, prefix + key, key.removeprefix(prefix)) if name in wanted), key)
+        there[own] = shape
+    tied = model._tied_weights_keys or {}
+    groups = [{source, *(other for other, of in tied.items() if of == source)} for source in set(tied.values())]
+    shared = {key for group in groups if group & there.keys() for key in group}
+    return {
+        "mismatched_keys": [
+            (key, shape, wanted[key]) for key, shape in there.items() if shape != wanted.get(key, shape)
+        ],
+        "missing_keys": sorted(wanted.keys() - there.keys() - shared),
+        "unexpected_keys": sorted(there.keys() - wanted.keys()),
+    }
