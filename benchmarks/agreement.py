@@ -37,7 +37,8 @@ COLUMNS = {
 
 def compare(folder: Path, texts: list[str], references: list[str]) -> dict[str, Any] | None:
     """How many translations are the same and what they score; None if CTranslate2 cannot run the model."""
-    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     with TemporaryDirectory() as scratch:
         try:
             engines = {

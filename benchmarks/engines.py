@@ -34,7 +34,8 @@ Engine = Callable[..., list[str]]
 
 def engines(folder: Path, scratch: Path, threads: int) -> dict[str, Engine]:
     """How each engine translates lines, by its name; `generate` is first."""
-    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     made: dict[str, Engine] = {
         "generate": partial(model.translate, tokenizer=tokenizer),
         "generate, int8": partial(in_int8(model).translate, tokenizer=tokenizer),
@@ -66,7 +67,8 @@ def by_marian(model: Any, tokenizer: Any) -> Engine:
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     """A record for each engine, batch and beam."""
     lines = options.lines.read_text(encoding="utf-8").splitlines()[: options.first]
-    tokenizer, clock = AutoTokenizer.from_pretrained(options.folder), ratios.CLOCKS[options.clock]
+    tokenizer = AutoTokenizer.from_pretrained(options.folder, trust_remote_code=False)
+    clock = ratios.CLOCKS[options.clock]
     records = []
     with TemporaryDirectory() as scratch, tqdm(unit="run") as progress:
         every = engines(options.folder, Path(scratch), torch.get_num_threads())

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import pkgutil
+import re
 import shutil
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -16,7 +17,7 @@ import hf_posenc
 PACKAGE = Path(hf_posenc.__file__).parent
 # From the ground up: a room imports those of floors below its own.
 FLOORS = (
-    {"whole_files"},
+    {"whole_files", "from_checkpoint"},
     {"modeling", "metrics"},
     {"auto_classes", "conversion", "export"},
     {"data", "marian"},
@@ -127,3 +128,19 @@ def test_a_modules_name_means_the_module(place):
     for found in pkgutil.iter_modules(package.__path__):
         value = getattr(package, found.name, None)
         assert value is None or isinstance(value, ModuleType), f"{package.__name__}.{found.name} is {value!r}"
+
+
+def test_no_code_of_a_checkpoint_is_trusted():
+    """Where an Auto class loads something, it says so: by itself it would ask whoever sits at a terminal."""
+    for path in [
+        *PACKAGE.rglob("*.py"),
+        *(PACKAGE.parents[1] / "benchmarks").glob("*.py"),
+        PACKAGE.parents[1] / "train.py",
+    ]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.keyword) and node.arg == "trust_remote_code":
+                assert getattr(node.value, "value", None) is False, f"{path}:{node.value.lineno}"
+            if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".from_pretrained")):
+                continue
+            if re.match(r"(Auto\w*|auto)\.", ast.unparse(node.func)):
+                assert "trust_remote_code" in [keyword.arg for keyword in node.keywords], f"{path}:{node.lineno}"

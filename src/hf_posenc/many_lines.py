@@ -21,6 +21,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from .config.loading import register_encodings
 from .export.ctranslate2_translator import CTranslate2Translator, is_ctranslate2
+from .from_checkpoint import from_checkpoint
 from .training.checkpoints import check_weights, trained_systems
 from .whole_files import alone, delete, differing_key, short_hash, write_whole
 
@@ -187,7 +188,7 @@ def loaded(folder: Path) -> tuple[Any, Any]:
     """The model and the tokenizer of a folder."""
     folder = model_folder(folder)
     check_weights(folder)
-    return AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    return from_checkpoint(AutoModelForSeq2SeqLM, folder), from_checkpoint(AutoTokenizer, folder)
 
 
 def model_folder(folder: Path) -> Path:

@@ -15,6 +15,7 @@ from ..config.settings import DataSettings, Experiment, System
 from ..config.starting import RULE, checkpoint_model
 from ..conversion import FREE, converted, saved_config
 from ..data.files import digests, named_folder, path_digests
+from ..from_checkpoint import from_checkpoint
 from ..marian import from_marian
 from ..modeling.configuration_posenc import SIDES, PosEncConfig
 from ..modeling.configuration_shared import SharedConfig
@@ -103,7 +104,7 @@ def made_by(experiment: Experiment, system: System) -> dict[str, Any]:
 
 def existing_tokenizer(name: str) -> Any:
     """A saved tokenizer. A MarianMT model starts from <pad>, has no <s>, and no row for one that would be added."""
-    tokenizer = AutoTokenizer.from_pretrained(name)
+    tokenizer = from_checkpoint(AutoTokenizer, name)
     try:
         family = saved_config(name, RULE, "a model on the Hub")["model_type"]
     except ValueError:  # a tokenizer by itself

@@ -34,6 +34,7 @@ from transformers import AutoModelForSeq2SeqLM, set_seed
 
 from ..config.settings import Experiment, System
 from ..data import lengths
+from ..from_checkpoint import from_checkpoint
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_shared import SharedConfig
 from ..modeling.tokenization_posenc import PosEncTokenizer
@@ -129,7 +130,7 @@ def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     @cache
     def model() -> Any:
         check_weights(trained)
-        return AutoModelForSeq2SeqLM.from_pretrained(trained).to(processes.device)
+        return from_checkpoint(AutoModelForSeq2SeqLM, trained).to(processes.device)
 
     tests = {name: test_set(experiment, system, name, tokenizer) for name in system.test_sets}
     made = {

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from ..data.generator import generate_pairs
+from ..from_checkpoint import from_checkpoint
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_rnn_nmt import RnnNmtConfig
 from ..modeling.position import HOOKS
@@ -85,13 +86,13 @@ class Run:
             return new_model(demonstrations()[system]).eval(), demonstration_tokenizer()
         folder = self.folder_of(system)
         families = (PosEncConfig.model_type, RnnNmtConfig.model_type)
-        if (found := AutoConfig.from_pretrained(folder).model_type) not in families:
+        if (found := from_checkpoint(AutoConfig, folder).model_type) not in families:
             raise ValueError(
                 f"This page shows models of this family (model_type {' or '.join(families)}), but {folder} is of "
                 f"model_type {found!r}; choose another system."
             )
         check_weights(folder)
-        return AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+        return from_checkpoint(AutoModelForSeq2SeqLM, folder), from_checkpoint(AutoTokenizer, folder)
 
     def _subjects(self, system: str, side: str) -> dict[str, Subject]:
         return trained_subjects(self.folder_of(system), side, Extent())

@@ -7,6 +7,7 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
+from ..from_checkpoint import from_checkpoint
 from ..modeling.translation import TOKENS_PER_BATCH, Translations, checked_texts, in_batches, most_tokens, token_ids
 from .calls import missing_extra
 
@@ -40,7 +41,7 @@ class CTranslate2Translator:
                 f"A translator for CTranslate2 has {ABOUT}, but {folder} has none; write one by to_ctranslate2."
             )
         self.about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        self.tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
+        self.tokenizer = from_checkpoint(AutoTokenizer, folder / "tokenizer")
         self.source, self.target = (tokens_of(folder, side) for side in ("source", "target"))
         self.number_of = {token: number for number, token in enumerate(self.target)}
         self.translator = engine().Translator(str(folder), device, compute_type=compute_type, intra_threads=threads)

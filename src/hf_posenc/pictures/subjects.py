@@ -13,6 +13,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
+from ..from_checkpoint import from_checkpoint
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.position import HOOKS, PositionEncodings
 from ..modeling.positions import build_position_encodings, parts_of
@@ -187,7 +188,7 @@ def new_model(config: Any) -> Any:
 
 def trained_subjects(folder: Path, side: str, extent: Extent) -> dict[str, Subject]:
     """The encoding of a saved model, for every use the same."""
-    config = AutoConfig.from_pretrained(folder)
+    config = from_checkpoint(AutoConfig, folder)
     if config.model_type != PosEncConfig.model_type:
         raise ValueError(
             f"Figures of an encoding need a model that has one (model_type={PosEncConfig.model_type!r}), but {folder} "
@@ -195,5 +196,5 @@ def trained_subjects(folder: Path, side: str, extent: Extent) -> dict[str, Subje
         )
     check_weights(folder)
     return dict.fromkeys(
-        USES, Subject(config, side, extent, lambda: AutoModelForSeq2SeqLM.from_pretrained(folder), trained=True)
+        USES, Subject(config, side, extent, lambda: from_checkpoint(AutoModelForSeq2SeqLM, folder), trained=True)
     )

@@ -29,6 +29,7 @@ from transformers.utils import PushInProgress
 
 from ..data import lengths
 from ..data.batches import EpochSampler, LengthGroupedSampler, TokenBudgetSampler
+from ..from_checkpoint import from_checkpoint
 from ..modeling.translation import check_tokenizer
 from ..whole_files import short_hash
 from .arguments import TrainingArguments, training_arguments
@@ -93,7 +94,7 @@ def train(
         trainer.state = before
         best = before.best_model_checkpoint if args.load_best_model_at_end else None
         at_end = best if best is not None and Path(best).is_dir() else str(checkpoint)  # as the Trainer would
-        weights = AutoModelForSeq2SeqLM.from_pretrained(at_end, dtype="auto").state_dict()
+        weights = from_checkpoint(AutoModelForSeq2SeqLM, at_end, dtype="auto").state_dict()
     else:
         for callback in trainer.callback_handler.callbacks:
             if isinstance(callback, EarlyStoppingCallback) and before is not None:

@@ -95,7 +95,7 @@ def token_counts(column: str, texts: list[str], tokenizer: Any) -> list[int]:
     if isinstance(tokenizer, str):
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer)
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
     side = "text" if column == "sources" else "text_target"
     return [len(ids) for ids in tokenizer(**{side: texts}, add_special_tokens=False)["input_ids"]] if texts else []
 
