@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-HERE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+HERE = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY")]
 BELOW = ["docs", "model_cards", "benchmarks", "space", "src"]
 PAGES = sorted([*HERE, *(page for folder in BELOW for page in (ROOT / folder).rglob("*.md"))])
 PAGES = [page for page in PAGES if not page.name.endswith("_template.md")]  # links only once it is filled in

@@ -31,7 +31,7 @@ from .tabs_run import compare_tab, translate_tab
 def launch(run: Run, *, port: int | None = None, hosts: Sequence[str] = (), **options: Any) -> Any:
     """Serve the page, until it is stopped unless `options`, which are gradio's, say otherwise.
 
-    It answers to `localhost`, addresses in numbers, `hosts`, and where others are meant to see it (a Space, or
+    It answers to `localhost`, IP addresses, `hosts`, and where others are meant to see it (a Space, or
     `share=True`) to the names it has there; guard.py says what else it refuses.
     """
     theme = gr.themes.Base(
