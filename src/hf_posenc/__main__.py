@@ -76,8 +76,8 @@ def main() -> None:
     command = add_command("explorer", help="a page in the browser: see encodings, translate, compare")
     command.add_argument("run", type=Path, nargs="?", help="a run's folder (default: none, and untrained models)")
     command.add_argument("--port", type=int, help="of the page (default: the first that is free from 7860 on)")
-    allow = {"action": "append", "default": [], "metavar": "NAME"}
-    command.add_argument("--allow-host", **allow, help="another name of this machine under which the page is opened")
+    another = "another name of this machine under which the page is opened"
+    command.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=another)
     options, words = parser.parse_known_args()
     if strange := [word for word in words if options.command != "figures" or word.startswith("-")]:
         parser.error(f"unrecognized arguments: {' '.join(strange)}")

@@ -35,8 +35,8 @@ def hosts_by_environment(share: bool | None) -> tuple[str, ...]:
 class Guard:
     """A layer around an app that answers what it should not be asked.
 
-    `hosts` are names under which the app may be asked for, `*.name` for all below one and `*` for any. `localhost` and IP
-    addresses are always allowed: no foreign page can take these.
+    `hosts` are names under which the app may be asked for, `*.name` for all below one and `*` for any. `localhost` and
+    IP addresses are always allowed: no foreign page can take these.
     """
 
     app: ASGIApp
