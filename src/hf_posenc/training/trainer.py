@@ -164,6 +164,7 @@ class LengthTrainer(Seq2SeqTrainer):
 
     args: TrainingArguments
     model: PreTrainedModel
+    push_in_progress: PushInProgress | None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
