@@ -87,6 +87,7 @@ register_position_encoding("{name}", Own)
 """
 
 
+@pytest.mark.full
 def test_two_files_whose_names_are_alike_both_travel(unregistered_after, tmp_path, monkeypatch, request):
     monkeypatch.syspath_prepend(str(tmp_path))
     places = {"own_first": "own.a_b", "own_second": "own_a.b"}

@@ -36,6 +36,7 @@ class Trap:
 # What is read
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("where", ["relative", "rnn_nmt"])
 @pytest.mark.parametrize("options", [{}, SHARDED], ids=["one file", "an index"])
 @pytest.mark.parametrize("tied", [False, True])
@@ -53,6 +54,7 @@ def test_the_files_headers_say_what_transformers_finds(tmp_path: Path, where: st
             assert {kind: sorted(keys) for kind, keys in said.items()} == {kind: sorted(found[kind]) for kind in said}
 
 
+@pytest.mark.full
 def test_other_names_of_the_same_files_are_found(tmp_path: Path) -> None:
     model = tiny_model("relative")
     model.save_pretrained(tmp_path / "folder" / "below")
@@ -124,7 +126,7 @@ HUGE: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", HUGE)
-@pytest.mark.parametrize("auto", [AutoModelForSeq2SeqLM, AutoModel])
+@pytest.mark.parametrize("auto", [AutoModelForSeq2SeqLM, pytest.param(AutoModel, marks=pytest.mark.full)])
 def test_a_config_that_contradicts_its_weights_is_refused_before_memory_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, auto: Any, what: str
 ) -> None:
