@@ -19,10 +19,11 @@ import copy
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE, Unigram
 from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -35,22 +36,33 @@ PUNCTUATION = r"\p{P}$+<=>^`|~"
 PIECE = rf"\s?[{PUNCTUATION}]|\s?[^\s{PUNCTUATION}]+|\s"
 
 
+# The backend keeps padding and truncation as its state, which each call sets for itself: one call at a time.
+ENCODING = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a forked process must not begin with a lock that nobody in it will release
+    os.register_at_fork(before=ENCODING.acquire, after_in_parent=ENCODING.release, after_in_child=ENCODING.release)
+
+
 class PosEncTokenizer(PreTrainedTokenizerFast):
     """Source and target subwords behind one tokenizer: one vocabulary for both sides, or one for each.
 
-    Laws: `decode(encode(text), skip_special_tokens=True) == text` for every text, any whitespace included. Encoding
-    appends `</s>` and nothing else, and `text_target=` does the same: the decoder's start `<s>` is the model's to add.
-    A text that spells a special token, such as `</s>`, is read as the characters it consists of. (One that `adopt` took
-    over keeps what its own subwords keep of a text.)
+    Invariants: `decode(encode(text), skip_special_tokens=True) == text` for every text that spells no tag, any
+    whitespace included. Encoding appends `</s>` and nothing else, and `text_target=` does the same: the decoder's start
+    `<s>` is the model's to add. A text that spells `</s>`, or another special token with a name, is read as the
+    characters it consists of. (A tokenizer that `adopt` took over keeps what its own subwords keep of a text.) Threads
+    may share a tokenizer.
 
-    `tokenizer(...)` and what else is asked for without a side is the source's, `text_target=` and `decode` are the
-    target's; `decode(..., use_source_tokenizer=True)` reads source tokens. `len(tokenizer)` and `target_vocab_size` are
-    the vocabulary sizes, special tokens included, whose numbers are the same on both sides.
+    Tags are special tokens that are read in a text, such as `<2en>`: `train(tags=...)`, or
+    `add_special_tokens({"extra_special_tokens": [...]})`. `"<2en> " + text` is one token more than `text`.
+
+    `tokenizer(...)`, `len(tokenizer)`, `get_vocab()` and whatever names no side is the source's. `text_target=` and
+    `decode` are the target's; `decode(..., use_source_tokenizer=True)` reads source tokens. `tokenizer.target` is the
+    target's side as a tokenizer. Both sides have all special tokens; those of a model's config have one id on both.
     """
 
     _tokenizer: Tokenizer
     model_input_names = ["input_ids", "attention_mask"]
     vocab_files_names = {"tokenizer_file": "tokenizer.json", "target_tokenizer_file": "target_tokenizer.json"}
+    _is_one_side = False
 
     def __init__(
         self,
@@ -59,11 +71,12 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         target_tokenizer_file: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(*args, **kwargs)
         if target_tokenizer_file is not None:
-            target_tokenizer_object = Tokenizer.from_file(target_tokenizer_file)
-        self._target = target_tokenizer_object
-        self._aside: Tokenizer | None = None  # the source's while the target's is in its place
+            self._target = Tokenizer.from_file(target_tokenizer_file)
+        else:
+            self._target = copy.deepcopy(target_tokenizer_object)
+        super().__init__(*args, **kwargs)
+        self._check_special_ids()
 
     @classmethod
     def convert_to_native_format(cls, **kwargs: Any) -> dict[str, Any]:
@@ -72,10 +85,17 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
 
     @classmethod
     def train(
-        cls, texts: Iterable[str], vocab_size: int, *, target_texts: Iterable[str] | None = None, subwords: str = "bpe"
+        cls,
+        texts: Iterable[str],
+        vocab_size: int,
+        *,
+        target_texts: Iterable[str] | None = None,
+        subwords: str = "bpe",
+        tags: Sequence[str] = (),
     ) -> "PosEncTokenizer":
-        """Learn `vocab_size` tokens: 4 special tokens, 256 bytes, each character of `texts`, then `subwords`, which are
-        "bpe" or "unigram". With `target_texts`, each side has a vocabulary of its own and of that size.
+        """Learn `vocab_size` tokens: 4 special tokens, the `tags`, 256 bytes, each character of `texts`, then
+        `subwords`, which are "bpe" or "unigram". With `target_texts`, each side has a vocabulary of its own and of that
+        size.
 
         Texts are read once and never held. The same texts in the same order give the same tokenizer (but the last
         digits of a unigram's probabilities are chance). A ValueError if texts are empty, or if they have more
@@ -83,16 +103,21 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         """
         if subwords not in SUBWORDS:
             raise ValueError(f"subwords are one of {', '.join(SUBWORDS)}, but not {subwords!r}; choose one of them.")
-        source = train_vocabulary(texts, vocab_size, subwords)
-        target = None if target_texts is None else train_vocabulary(target_texts, vocab_size, subwords)
-        return cls(tokenizer_object=source, target_tokenizer_object=target, split_special_tokens=True, **SPECIAL_TOKENS)
+        check_tags(tags)
+        size = vocab_size - len(tags)
+        source = train_vocabulary(texts, size, subwords)
+        target = None if target_texts is None else train_vocabulary(target_texts, size, subwords)
+        made = cls(tokenizer_object=source, target_tokenizer_object=target, split_special_tokens=True, **SPECIAL_TOKENS)
+        made.add_special_tokens({"extra_special_tokens": list(tags)})
+        return made
 
     @classmethod
     def adopt(cls, tokenizer: PreTrainedTokenizerBase) -> "PosEncTokenizer":
         """An existing tokenizer, for both sides: its subwords and their numbers, but `</s>` and no more behind a text.
 
         A classifier's first and last token serve as `<s>` and `</s>`; those it does not have, and a missing `<pad>`,
-        are added. A ValueError if it is not a fast one.
+        are added. Its special tokens without a name, such as the languages of NLLB, are tags. A ValueError if it is not
+        a fast one.
         """
         if isinstance(tokenizer, cls):
             return tokenizer
@@ -108,17 +133,30 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         }
         if tokenizer.unk_token is not None:
             special["unk_token"] = tokenizer.unk_token
-        backend = copy.deepcopy(tokenizer.backend_tokenizer)
+        tags = [tag for tag in tokenizer.extra_special_tokens if tag not in special.values()]
+        backend = with_readable(tokenizer.backend_tokenizer, tags)
         backend.add_special_tokens(list(special.values()))
         backend.post_processor = end_of_text(special["eos_token"], backend.token_to_id(special["eos_token"]))
-        return cls(tokenizer_object=backend, split_special_tokens=True, **special)
+        return cls(tokenizer_object=backend, split_special_tokens=True, extra_special_tokens=tags, **special)
 
     def to_str(self) -> str:
         """All that encoding and decoding depend on."""
         return self._tokenizer.to_str() + (self._target.to_str() if self._target else "")
 
     @property
+    def target(self) -> "PosEncTokenizer":
+        """The target's side, for what names none: its `get_vocab`, `convert_tokens_to_ids` and `len` are those of the
+        target's vocabulary. It is made anew for each call, and is the tokenizer itself where both sides have one
+        vocabulary."""
+        if self._target is None:
+            return self
+        side = copy.copy(self)
+        side._tokenizer, side._target, side._is_one_side = self._target, None, True
+        return side
+
+    @property
     def target_vocab_size(self) -> int:
+        """`len` of the target's side."""
         return (self._target or self._tokenizer).get_vocab_size()
 
     @property
@@ -126,27 +164,91 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         """Whether source and target have one vocabulary."""
         return self._target is None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> BatchEncoding:
-        try:
-            return super().__call__(*args, **kwargs)
-        finally:  # transformers leaves the target's mode only if all went well
-            self._switch_to_input_mode()
+    def __call__(
+        self,
+        text: Any = None,
+        text_pair: Any = None,
+        text_target: Any = None,
+        text_pair_target: Any = None,
+        *,
+        max_target_length: int | None = None,
+        **options: Any,
+    ) -> BatchEncoding:
+        """As transformers', each side by its own vocabulary."""
+        if text is None and text_target is None:
+            raise ValueError("Either `text` or `text_target` must be given, but both are None; give one, or both.")
+        source = None if text is None else super().__call__(text, text_pair, **options)
+        if text_target is None:
+            return source
+        if max_target_length is not None:
+            options["max_length"] = max_target_length
+        labels = super(PosEncTokenizer, self.target).__call__(text_target, text_pair_target, **options)
+        if source is None:
+            return labels
+        source["labels"] = labels["input_ids"]
+        return source
 
-    def _switch_to_input_mode(self) -> None:
-        if self._aside is not None:
-            self._tokenizer, self._aside = self._aside, None
+    def _encode_plus(self, *args: Any, **options: Any) -> BatchEncoding:
+        with ENCODING:
+            return super()._encode_plus(*args, **options)
 
-    def _switch_to_target_mode(self) -> None:
-        if self._target is not None and self._aside is None:
-            self._tokenizer, self._aside = self._target, self._tokenizer
+    def _decode(
+        self, token_ids: Any, skip_special_tokens: bool = False, *, use_source_tokenizer: bool = False, **options: Any
+    ) -> str:
+        side = self if use_source_tokenizer else self.target
+        if skip_special_tokens and side._extra_special_tokens and isinstance(token_ids, Sequence):
+            tags = set(side.extra_special_tokens_ids)
+            token_ids = [token for token in token_ids if token not in tags]
+        return super(PosEncTokenizer, side)._decode(token_ids, skip_special_tokens, **options)
 
-    def _decode(self, *args: Any, use_source_tokenizer: bool = False, **kwargs: Any) -> str:
-        if not use_source_tokenizer:
-            self._switch_to_target_mode()
-        try:
-            return super()._decode(*args, **kwargs)
-        finally:
-            self._switch_to_input_mode()
+    def add_special_tokens(self, special_tokens_dict: dict[str, Any], replace_extra_special_tokens: bool = True) -> int:
+        """As transformers', to both vocabularies. Those without a name are tags: they are read in a text, with the
+        spaces around them, and stay special whatever is added later. Returns how many are new."""
+        given = dict(special_tokens_dict)
+        for key in {"extra_special_tokens", "additional_special_tokens"} & given.keys():
+            given[key] = [
+                AddedToken(tag, lstrip=True, rstrip=True) if isinstance(tag, str) else tag for tag in given[key]
+            ]
+        before = self._extra_special_tokens
+        added = super().add_special_tokens(given, replace_extra_special_tokens)
+        self._extra_special_tokens = list({str(tag): tag for tag in (*before, *self._extra_special_tokens)}.values())
+        return added
+
+    def _add_tokens(self, new_tokens: list[str | AddedToken], special_tokens: bool = False) -> int:
+        """To both vocabularies. The backend reads a special token in no text, and a tag is to be read."""
+        if self._is_one_side:
+            raise ValueError(
+                "Tokens are added to both vocabularies at once, but this is the target's side alone; call the same of "
+                "the tokenizer itself."
+            )
+        named = {str(token) for token in self._special_tokens_map.values() if token is not None}
+        tokens = [backend_token(token, special_tokens, str(token) in named) for token in new_tokens]
+        added = self._tokenizer.add_tokens(tokens)
+        if self._target is not None:
+            self._target.add_tokens(tokens)
+            self._check_special_ids()
+        return added
+
+    def _check_special_ids(self) -> None:
+        """A ValueError if a token that a model's config names by one id has two."""
+        for name in SPECIAL_TOKENS if self._target is not None else ():
+            token = getattr(self, name)
+            ids = {None if token is None else side.token_to_id(token) for side in (self._tokenizer, self._target)}
+            if len(ids) > 1:
+                raise ValueError(
+                    f"A model's config has one id for the {name} of both sides, but {token!r} is "
+                    f"{self._tokenizer.token_to_id(token)} in the source's vocabulary and "
+                    f"{self._target.token_to_id(token)} in the target's; give both the same special tokens first."
+                )
+
+    def train_new_from_iterator(self, *args: Any, **options: Any) -> "PosEncTokenizer":
+        """As transformers', for one vocabulary; a ValueError if there are two."""
+        if self._target is not None:
+            raise ValueError(
+                "A tokenizer is trained anew from one iterator for one vocabulary, but this one has two; call "
+                "PosEncTokenizer.train(texts, vocab_size, target_texts=...)."
+            )
+        return super().train_new_from_iterator(*args, **options)
 
     def _save_pretrained(
         self,
@@ -162,6 +264,37 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         target = os.path.join(save_directory, prefix + self.vocab_files_names["target_tokenizer_file"])
         self._target.save(target)
         return (*file_names, target)
+
+
+def check_tags(tags: Sequence[str]) -> None:
+    """A ValueError for tags that a text could hold by chance."""
+    if isinstance(tags, str) or len(set(tags)) < len(tags):
+        raise ValueError(f"Tags must be a list of different tokens, such as ['<2en>', '<2de>'], but they are {tags!r}.")
+    for tag in tags:
+        if not isinstance(tag, str) or len(tag.split()) != 1 or tag != tag.strip() or tag.isalnum():
+            raise ValueError(
+                f"A tag must be a word that no text holds by chance, such as '<2en>', but it is {tag!r}; give it a "
+                "character that is no letter or digit, and no space."
+            )
+        if tag in RESERVED:
+            raise ValueError(f"A tag must be a token of its own, but {tag!r} is another's name; choose another.")
+
+
+def backend_token(token: str | AddedToken, special: bool, named: bool) -> AddedToken:
+    """The token as the backend is to have it: special only if it has a name."""
+    plain = AddedToken(token, special=special) if isinstance(token, str) else token
+    special = special or plain.special
+    sides = {name: getattr(plain, name) for name in ("single_word", "lstrip", "rstrip")}
+    return AddedToken(str(token), special=special and named, normalized=plain.normalized and not special, **sides)
+
+
+def with_readable(backend: Tokenizer, tags: Sequence[str]) -> Tokenizer:
+    """A copy that reads those of its special tokens in a text."""
+    state = json.loads(backend.to_str())
+    for token in state["added_tokens"]:
+        if token["content"] in tags:
+            token["special"] = False
+    return Tokenizer.from_str(json.dumps(state))
 
 
 def train_vocabulary(texts: Iterable[str], vocab_size: int, subwords: str) -> Tokenizer:
