@@ -95,9 +95,7 @@ def check_saved(model: ConditionalGeneration, folder: Path, **how: Any) -> None:
     torch.testing.assert_close(again(**inputs()).logits, expected, **EXACT)
     torch.testing.assert_close(model(**inputs()).logits, expected, **EXACT)
     base = AutoModel.from_pretrained(folder, dtype=expected.dtype)
-    torch.testing.assert_close(
-        base(**inputs()).last_hidden_state, model.model(**inputs()).last_hidden_state, **EXACT
-    )
+    torch.testing.assert_close(base(**inputs()).last_hidden_state, model.model(**inputs()).last_hidden_state, **EXACT)
 
 
 @of_families

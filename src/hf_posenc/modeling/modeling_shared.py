@@ -2,17 +2,19 @@
 """What both model families share: first weights, tied tables and their sizes, logits and loss."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 
 from .configuration_shared import SharedConfig
 from .masks import positions_of
 from .model_inputs import CACHE_NAME, cache_of, rename_cache
+from .target_side import seen_from_target, target_options
 from .translation import Translation
 from .weights import judge_files, load_fitting
 
@@ -252,6 +254,16 @@ class ConditionalGeneration(TwoVocabularies, Translation):
             new = bias.mean() if mean_resizing else bias.new_zeros(())
             bias.data = torch.cat((bias[:, :num_tokens], new.expand(1, max(0, num_tokens - bias.shape[1]))), dim=1)
 
+    def generate(self, inputs: Tensor | None = None, generation_config: Any = None, **options: Any) -> Any:
+        """As Translation's; what names no side is the target's (see target_side.py)."""
+        options = target_options(self.config, (generation_config, self.generation_config), options)
+        return super().generate(inputs, generation_config=generation_config, **options)
+
+    def compute_transition_scores(self, *args: Any, **options: Any) -> Tensor:
+        """As transformers', counting the target's tokens, which it reads off nothing but a config."""
+        side = SimpleNamespace(config=seen_from_target(self.config))
+        return GenerationMixin.compute_transition_scores(side, *args, **options)
+
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """The labels, one place later, behind the start token (B, T); behind a target's last label there is padding:
         with `</s>` to be read it would be a token longer than alone."""
@@ -262,6 +274,7 @@ class ConditionalGeneration(TwoVocabularies, Translation):
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
         """transformers' inputs for a step; positions are read off the mask here, before a static cache makes it 4-D."""
+        kwargs.pop("tokenizer", None)  # which `generate` reads stop strings by, and passes on
         mask = kwargs.get("decoder_attention_mask")
         if kwargs.get("decoder_position_ids") is None and mask is not None and mask.ndim == 2:
             kwargs["decoder_position_ids"] = positions_of(mask, mask.shape[1])

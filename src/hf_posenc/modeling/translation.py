@@ -212,7 +212,7 @@ class Translation:
         generate = {name: value for name, value in search.items() if getattr(config, name, None) is None} | generate
         if free := all(generate.get(name) is None and getattr(config, name, None) is None for name in LENGTHS):
             generate |= self.at_most(limits, generate.get("logits_processor"))
-        outputs = self.generate(**inputs, **generate)
+        outputs = self.generate(**inputs, tokenizer=tokenizer, **generate)  # by which stop strings are read
         texts = tokenizer.batch_decode(outputs, skip_special_tokens=True)
         ends = [most + 1 if free else None for most in limits]
         ended = [self.config.eos_token_id in ids[1:end] for ids, end in zip(outputs, ends, strict=True)]
