@@ -9,10 +9,11 @@ from typing import Any, get_args
 
 from ..data import check_description
 from ..data.joining import positive
+from ..data.tags import check_tagged
 from ..metrics.length_buckets.checks import TOKENIZERS, checked_choice, checked_edges, checked_metrics, checked_number
 from ..metrics.length_buckets.scorers import SCORERS, BertScore
 from ..modeling.nearest import refuse_unknown
-from ..modeling.tokenization_posenc import SUBWORDS
+from ..modeling.tokenization_posenc import SUBWORDS, check_tags
 from .settings import BY_PREDICTION, TABLES, DataSettings, Paper, ScoreSettings, System
 
 NAME = re.compile(r"[^\W_][\w.+-]*")
@@ -55,9 +56,14 @@ def checked_data(name: str, given: Mapping[str, Any], shared_embeddings: bool) -
             "{news: {files: [news.de, news.en]}}."
         )
     data = DataSettings(**given)
+    try:
+        check_tags(data.tags)
+    except ValueError as error:
+        raise ValueError(f"systems.{name}: data.tags: {error}") from None
     described = {"train": data.train, **{f"test.{test}": where for test, where in data.test.items()}}
     for key, where in (described | ({"validation": data.validation} if data.validation else {})).items():
         check_description(where, f"systems.{name}: data.{key}")
+        check_tagged(where, f"systems.{name}: data.{key}", data.tags, is_test=key.startswith("test."))
     if data.min_length and data.max_length and data.min_length > data.max_length:
         raise ValueError(
             f"systems.{name}: no pair can be at least min_length={data.min_length} and at most max_length="

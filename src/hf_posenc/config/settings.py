@@ -16,7 +16,7 @@ from ..modeling.configuration_shared import SharedConfig
 # Tables that are named after no test set, and what the second table of one has behind its name.
 TABLES = ("fall", "overview", "paper", "time")
 BY_PREDICTION = "-by-prediction"
-VOCABULARY = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer")
+VOCABULARY = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer", "tags")
 MODEL_TYPES = (PosEncConfig.model_type, RnnNmtConfig.model_type)
 
 
@@ -26,6 +26,8 @@ class DataSettings:
 
     `joint_vocabulary`: one vocabulary of `vocab_size` for both sides, or one for each. `subwords`: "bpe" or "unigram".
     `tokenizer`: an existing one in place of these three, by its name on the Hub or its folder.
+    `tags`: language tags, tokens of the vocabulary that no text is cut into; of each corpus a `source_tag` and a
+    `target_tag` (data/tags.py).
     `concatenate`: each k adds the training pairs joined by k consecutive ones; [1] is the pairs as they are.
     `flat_lengths`: training pairs are drawn so that sources of every length are as frequent as is possible when no pair
     is taken more often than so; it is their number that stays, after joining and the length filter.
@@ -43,6 +45,7 @@ class DataSettings:
     joint_vocabulary: bool = True
     subwords: str = "bpe"
     tokenizer: str | None = None
+    tags: list[str] = field(default_factory=list)
     max_length: int | None = None
     min_length: int | None = None
     concatenate: list[int] = field(default_factory=lambda: [1])
