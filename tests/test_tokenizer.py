@@ -203,6 +203,19 @@ def test_tokens_are_added_to_both_sides_alone(two: PosEncTokenizer, add: str) ->
     assert len(two) == two.target_vocab_size == 380, "another one's copy"
 
 
+def test_a_call_leaves_nothing_behind(tokenizer: PosEncTokenizer, tmp_path: Path) -> None:
+    """Neither in what is hashed, nor in what is saved."""
+    before = tokenizer.to_str()
+    how: dict[str, Any] = {"padding": True, "truncation": True, "max_length": 5, "split_special_tokens": False}
+    tokenizer([TEXTS[0], "a"], text_target=[TEXTS[1], "a"], **how)
+    assert tokenizer.to_str() == before
+    assert (
+        tokenizer.backend_tokenizer.encode_special_tokens and tokenizer.target.backend_tokenizer.encode_special_tokens
+    )
+    tokenizer.save_pretrained(tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path).to_str() == before
+
+
 def test_two_vocabularies_with_other_special_tokens_are_refused() -> None:
     source, target = (Tokenizer(BPE({token: id for id, token in enumerate(order)}, [])) for order in ("ab", "ba"))
     with pytest.raises(ValueError, match="one id for the eos_token of both sides, but 'a' is 0 in the source's vocab"):

@@ -13,7 +13,8 @@ from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedToken
 
 from .subwords import RESERVED, SPECIAL_TOKENS, SUBWORDS, end_of_text, train_vocabulary
 
-# The backend keeps padding and truncation as its state, which each call sets for itself: one call at a time.
+# The backend keeps padding and truncation as its state, which each call sets for itself: one call at a time, and what is
+# saved or hashed has none of it.
 ENCODING = threading.RLock()
 if hasattr(os, "register_at_fork"):  # a forked process must not begin with a lock that nobody in it will release
     os.register_at_fork(before=ENCODING.acquire, after_in_parent=ENCODING.release, after_in_child=ENCODING.release)
@@ -166,8 +167,14 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         return source
 
     def _encode_plus(self, *args: Any, **options: Any) -> BatchEncoding:
+        backend = self._tokenizer
         with ENCODING:
-            return super()._encode_plus(*args, **options)
+            try:
+                return super()._encode_plus(*args, **options)
+            finally:
+                backend.no_padding()
+                backend.no_truncation()
+                backend.encode_special_tokens = self.split_special_tokens
 
     def _decode(
         self, token_ids: Any, skip_special_tokens: bool = False, *, use_source_tokenizer: bool = False, **options: Any
