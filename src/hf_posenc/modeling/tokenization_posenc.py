@@ -13,8 +13,8 @@ from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedToken
 
 from .subwords import RESERVED, SPECIAL_TOKENS, SUBWORDS, end_of_text, train_vocabulary
 
-# The backend keeps padding and truncation as its state, which each call sets for itself: one call at a time, and what is
-# saved or hashed has none of it.
+# The backend keeps padding and truncation as its state, which each call sets for itself. Therefore one call at a time
+# encodes, and leaves none of it to what is saved or hashed.
 ENCODING = threading.RLock()
 if hasattr(os, "register_at_fork"):  # a forked process must not begin with a lock that nobody in it will release
     os.register_at_fork(before=ENCODING.acquire, after_in_parent=ENCODING.release, after_in_child=ENCODING.release)
