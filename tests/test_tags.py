@@ -214,7 +214,9 @@ def load(config: dict[str, Any], folder: Path, *overrides: str) -> Any:
     return load_experiment(folder / "config.yaml", [f"output={folder}/runs", *overrides])
 
 
-@pytest.mark.parametrize(("side", "joint"), [("source_tag", True), ("target_tag", False)])
+@pytest.mark.parametrize(
+    ("side", "joint"), [("source_tag", True), pytest.param("target_tag", False, marks=pytest.mark.full)]
+)
 def test_each_pair_is_encoded_with_the_tag_of_its_corpus(side: str, joint: bool, tmp_path: Path) -> None:
     experiment = load(on_side(side, joint_vocabulary=joint, concatenate=[1, 2]), tmp_path)
     prepare(experiment)
@@ -297,6 +299,7 @@ def test_a_pair_the_other_way_round_is_contamination(tmp_path: Path) -> None:
         prepare(load(on_side("source_tag", train=reversed_train, test={"de-en": held_out}), tmp_path))
 
 
+@pytest.mark.full
 def test_a_run_is_of_its_tags(tmp_path: Path) -> None:
     prepare(load(CONFIG, tmp_path))
     (tmp_path / "runs" / "tags" / "one" / "model").mkdir()

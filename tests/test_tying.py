@@ -16,7 +16,7 @@ from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 
 FLAGS = ("tie_word_embeddings", "share_encoder_decoder_embeddings")
 of_tables = pytest.mark.parametrize("tables", TABLES.values(), ids=TABLES)
-of_families = pytest.mark.parametrize("where", [FAMILIES[0], FAMILIES[-1]])
+of_families = pytest.mark.parametrize("where", [FAMILIES[0], pytest.param(FAMILIES[-1], marks=pytest.mark.full)])
 pytestmark = pytest.mark.filterwarnings(
     "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning",  # peft asks by the old name
     "ignore:Input and output embeddings are no longer tied after merging",  # what PEFT makes of separate tables
@@ -112,7 +112,10 @@ def test_what_is_saved_goes_by_the_tables_in_memory(where, tables, change, tmp_p
 
 
 @of_tables
-@pytest.mark.parametrize("adapter", ADAPTERS.values(), ids=ADAPTERS)
+@pytest.mark.parametrize(
+    "adapter",
+    [pytest.param(how, id=name, marks=[pytest.mark.full] * (name != "LoRA")) for name, how in ADAPTERS.items()],
+)
 def test_a_merged_adapter_is_saved_whole(tables, adapter, tmp_path):
     model = model_of("relative", tables)
     adapted = get_peft_model(model, LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, **adapter)).double()
@@ -136,6 +139,7 @@ FORMS: dict[str, Callable[[ConditionalGeneration], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tables", ["a tied projection", "one table"])
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("change", ["flags_turned", "own_encoder_table"])

@@ -254,10 +254,12 @@ class ConditionalGeneration(TwoVocabularies, Translation):
             new = bias.mean() if mean_resizing else bias.new_zeros(())
             bias.data = torch.cat((bias[:, :num_tokens], new.expand(1, max(0, num_tokens - bias.shape[1]))), dim=1)
 
-    def generate(self, inputs: Tensor | None = None, generation_config: Any = None, **options: Any) -> Any:
+    def generate(
+        self, inputs: Tensor | None = None, generation_config: Any = None, logits_processor: Any = None, **options: Any
+    ) -> Any:
         """As Translation's; what names no side is the target's (see target_side.py)."""
         options = target_options(self.config, (generation_config, self.generation_config), options)
-        return super().generate(inputs, generation_config=generation_config, **options)
+        return super().generate(inputs, generation_config, logits_processor, **options)
 
     def compute_transition_scores(self, *args: Any, **options: Any) -> Tensor:
         """As transformers', counting the target's tokens, which it reads off nothing but a config."""

@@ -38,6 +38,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
     """
 
     _tokenizer: Tokenizer
+    _extra_special_tokens: list[str | AddedToken]
     model_input_names = ["input_ids", "attention_mask"]
     vocab_files_names = {"tokenizer_file": "tokenizer.json", "target_tokenizer_file": "target_tokenizer.json"}
     _is_one_side = False
