@@ -151,7 +151,8 @@ def known_settings(kind: type[Any], given: Mapping[str, Any]) -> Any:
 
 def metadata(run: ScoredSystem, encodings: list[str], model_name: str) -> ModelCardData:
     """What the Hub reads; a language or licence that is no identifier it would refuse, so that is left to the text."""
-    languages = (run.data.source_language, run.data.target_language)
+    parts = [vars(run.data), *parts_of_corpus(run.data.train)]
+    languages = dict.fromkeys(part.get(f"{side}_language") or "" for part in parts for side in ("source", "target"))
     results, licence = list(eval_results(run)), run.data.licence or ""
     datasets = dict.fromkeys(hub_id(run, part.get("dataset")) for part in parts_of_corpus(run.data.train))
     return ModelCardData(
