@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PrefixTuningConfig, PromptTuningConfig, get_peft_model
 from test_resizing import EXACT, FAMILIES, TABLES, inputs, model_of
 from torch import nn
 from transformers import AutoModel, AutoModelForSeq2SeqLM
@@ -160,3 +160,18 @@ def test_a_model_trains_on_after_it_was_saved(tables, tmp_path):
     model(**inputs(), labels=inputs()["decoder_input_ids"]).loss.backward()
     model.tie_weights()
     assert one_table(model) == facts and model.get_input_embeddings().weight is model.model.encoder.embed_tokens.weight
+
+
+@pytest.mark.parametrize("where", ["relative", "gru"])
+def test_prefix_tuning_is_refused_with_what_works_instead(where):
+    batch = inputs() | {"attention_mask": torch.ones_like(inputs()["input_ids"])}
+
+    def adapted(kind: type) -> nn.Module:
+        return get_peft_model(model_of(where, {}), kind(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=2)).double()
+
+    with pytest.raises(ValueError, match=r"prefix tuning makes its own cache.* take LoRA or prompt tuning instead"):
+        adapted(PrefixTuningConfig)(**batch)
+    model = adapted(PromptTuningConfig)
+    assert model.word_embeddings is model.base_model.model.encoder.embed_tokens
+    model(**batch).logits.sum().backward()
+    assert all(parameter.grad.any() for parameter in model.parameters() if parameter.requires_grad)
