@@ -23,6 +23,7 @@ from hf_posenc.modeling.version import untested_transformers
 from hf_posenc.publish.report import publish
 from hf_posenc.results.collecting import collect
 from hf_posenc.results.tables import text
+from hf_posenc.text_io import print_utf8
 from hf_posenc.training.processes import join_processes, refuse_unlike_processes, running_code
 from hf_posenc.whole_files import full_disk_told
 from hf_posenc.worker_processes import end_with_standard_input
@@ -42,6 +43,7 @@ def main() -> None:
     options = parser.parse_intermixed_args()
     if options.bar is not None:
         end_with_standard_input()
+    print_utf8()
     transformers.logging.set_verbosity_error()
     datasets.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
