@@ -183,7 +183,7 @@ def test_a_source_longer_than_the_table_is_refused_and_one_as_long_is_not_cut(to
     text, long = "Ein Hund. " * 4, "Ein Hund im Schnee. " * 400
     few = CTranslate2Translator(to_ctranslate2(single("sinusoidal"), tokenizer, tmp_path / "few", positions=8))
     assert len(tokenizer(text)["input_ids"]) > 8
-    with pytest.raises(ValueError, match=r"has 8 rows, but a source has .* export with more `positions`"):
+    with pytest.raises(ValueError, match=r"at most 8 tokens, .* but texts\[0\] has .* export with more `positions`"):
         few.translate([text])
     model = single("relative to learned", encoder_layers=1, decoder_layers=1, learned_max_positions=64)
     assert len(tokenizer(long)["input_ids"]) > 1100

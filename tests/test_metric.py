@@ -438,6 +438,11 @@ def test_the_cards_example_runs() -> None:
         ({"predictions": ["one", None]}, r"predictions\[1\] is of type NoneType"),
         ({"references": ["one", [["two"]]]}, r"references\[1\] is of type list.*flat list"),
         ({"references": ["one", 2]}, r"references\[1\] is of type int"),
+        (
+            {"predictions": ["one", "x\ud83d"]},
+            r"must be UTF-8; predictions\[1\] has half a character, '\\ud83d',",
+        ),
+        ({"references": ["one", ["two", "\ud83d"]]}, r"references must be UTF-8; references\[1\] has half a character"),
         ({"references": ["one", []]}, r"references\[1\] is empty"),
         ({"source_lengths": [1, -1]}, r"source_lengths\[1\] is -1.*without special tokens"),
         ({"source_lengths": [1, 2.5]}, r"source_lengths\[1\] is 2.5"),
@@ -456,6 +461,10 @@ def test_the_cards_example_runs() -> None:
         ({"sources": ["a", "b"], "source_lengths": None}, "the length of sources is counted by a tokenizer"),
         ({"sources": ["a"], "source_lengths": None, "tokenizer": Words()}, "2 predictions, 2 references, 1 sources"),
         ({"sources": ["a", 1], "source_lengths": None, "tokenizer": Words()}, r"sources\[1\] is of type int"),
+        (
+            {"sources": ["a", "\ud83d"], "source_lengths": None, "tokenizer": Words()},
+            r"UTF-8; sources\[1\]",
+        ),
         ({"by": "target"}, "'target' is not one; choose from source, reference"),
         ({"by": "reference"}, "the length of references is counted by a tokenizer"),
         ({"bootstrap": -1}, "bootstrap must be a whole number from 0 on; bootstrap=-1"),

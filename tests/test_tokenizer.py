@@ -306,6 +306,15 @@ def test_unknown_subwords_are_refused() -> None:
         PosEncTokenizer.train(SOURCES, 380, subwords="words")
 
 
+@pytest.mark.parametrize("subwords", ["bpe", "unigram"])
+@pytest.mark.parametrize("side", ["texts", "target_texts"])
+def test_half_a_character_is_refused_with_the_number_of_its_text(subwords: str, side: str) -> None:
+    texts = {"texts": SOURCES * 5, "target_texts": SOURCES * 5}
+    texts[side] = [*SOURCES[:1], "Ein \ud83d Hund", *SOURCES]
+    with pytest.raises(ValueError, match=r"must be UTF-8, but text 1 has half a character, '\\ud83d', at index 4"):
+        PosEncTokenizer.train(texts.pop("texts"), 380, subwords=subwords, **texts)
+
+
 @pytest.mark.parametrize("texts", [[], ["", ""]])
 def test_empty_texts_are_refused(texts: list[str]) -> None:
     with pytest.raises(ValueError, match=r"at least one character, but the texts are empty: check the files"):

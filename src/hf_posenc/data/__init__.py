@@ -48,7 +48,7 @@ def load_pairs(
 
     - `dataset`: a dataset on the Hub or a local folder, with `name`, `split` and `revision` as in `load_dataset`;
     - `files`: two aligned texts `[a.de, a.en]`, a `.tsv` (source, tab, target), a `.jsonl` (a `{"translation": {...}}`
-      a line), or a list of these, read one after the other; each plain or `.gz`, relative to `folder`;
+      a line), or a list of these, read one after the other; each plain, `.gz`, `.bz2` or `.xz`, relative to `folder`;
     - `generator`: `{seed, pairs, min_words, max_words}` for the embedded German-English generator;
     - `corpora`: a list of such descriptions, read one after the other;
 

@@ -18,6 +18,7 @@ from ..config.settings import ScoreSettings, System
 from ..metrics import load_length_buckets
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..results.collecting import read_translations
+from ..text_io import json_line
 from ..whole_files import save_whole, write_whole
 
 
@@ -55,7 +56,7 @@ def translate_test_set(
             seconds, processor_seconds = zip(*spent, strict=True)
             all_of_it = {"seconds": max(seconds), "processor_seconds": sum(processor_seconds), "processes": len(spent)}
             write_whole(time_path, json.dumps(all_of_it))
-            write_whole(path, "".join(f"{row_of(parts)}\n" for _, parts in sorted(rows)))
+            write_whole(path, "".join(row_of(parts) for _, parts in sorted(rows)))
         processes.wait_for_everyone()
     rows = read_translations(path)
     took = json.loads(time_path.read_text(encoding="utf-8")) if time_path.exists() else None
@@ -65,7 +66,7 @@ def translate_test_set(
 def row_of(pieces: Sequence[tuple[str, bool]]) -> str:
     """The saved line of one source, of the translations of its pieces."""
     joined = " ".join(filter(None, (text for text, _ in pieces)))
-    return json.dumps({"text": joined, "truncated": any(cut for _, cut in pieces)}, ensure_ascii=False)
+    return json_line({"text": joined, "truncated": any(cut for _, cut in pieces)})
 
 
 def score_test_set(

@@ -211,6 +211,13 @@ def validation_pairs(experiment: Experiment, system: System, tokenizer: PosEncTo
     return encoded_pairs(experiment, system, tokenizer, where) if where else None
 
 
+def validation_references(system: System) -> list[str] | None:
+    """The target texts of the validation pairs, as they are, or None where the pairs are not translated."""
+    if not system.data.validation or not system.train.get("predict_with_generate"):
+        return None
+    return [row[system.data.target_language] for row in read_pairs(system, system.data.validation)["translation"]]
+
+
 def encoded_pairs(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, where: dict[str, Any]) -> Dataset:
     """The pairs that `where` describes as token ids, kept in the run."""
     folder = experiment.folder / "data" / f"encoded-{corpus_hash(system, where, tokenizer)}"

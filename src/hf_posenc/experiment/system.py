@@ -56,6 +56,7 @@ from .preparation import (
     test_set,
     training_pairs,
     validation_pairs,
+    validation_references,
 )
 from .starting import first_model
 
@@ -206,6 +207,7 @@ def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     set_seed(system.train.get("seed", 42))
     model = first_model(experiment, system, trained_config(system, tokenizer, pairs))
     how: dict[str, Any] = {"name": system.name, "bar": bar, "bleu_tokenize": system.score.bleu_tokenize}
+    how["references"] = validation_references(system)
     trained, facts = train(model, tokenizer, pairs, validation, system.train, folder, **how)
     facts |= {"parameters": trained.num_parameters(), "pairs": len(pairs)}
     trained.generation_config.update(num_beams=system.score.num_beams)  # its class says how long

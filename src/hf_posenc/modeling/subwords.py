@@ -23,6 +23,8 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE, Unigram
 
+from .text_checks import check_utf8
+
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 RESERVED = [*SPECIAL_TOKENS.values(), *BYTES]
@@ -40,7 +42,8 @@ def train_vocabulary(texts: Iterable[str], vocab_size: int, subwords: str) -> To
     characters: set[str] = set()
 
     def seen() -> Iterator[str]:
-        for text in texts:
+        for number, text in enumerate(texts):
+            check_utf8(text, f"text {number}")
             characters.update(text)
             yield text
 

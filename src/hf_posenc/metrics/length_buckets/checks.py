@@ -113,6 +113,13 @@ def checked_text(name: str, row: int, text: object) -> str:
             f"{name} must be strings; {name}[{row}] is of type {type(text).__name__}: {text!r:.60}; "
             "pass detokenised text, and references as a string or a flat list of strings per prediction"
         )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name} must be UTF-8; {name}[{row}] has half a character, {text[error.start]!a}, at index "
+            f"{error.start}: {text[:40]!a}; take it out, such as by text.encode(errors='ignore').decode()"
+        ) from None
     return text
 
 

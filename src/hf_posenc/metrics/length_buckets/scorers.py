@@ -4,14 +4,18 @@ Statistics add up: a corpus score, a bootstrap sample and a paired test are all 
 each pair is read once. Everything is cased; sacrebleu's TER is not by default, ours is.
 """
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import zip_longest
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -134,14 +138,35 @@ def processes(number: int) -> Iterator[Callable[..., Iterator[Any]]]:
         yield map
         return
     # A forked process has torch's locks as its threads held them, and may wait for them for ever.
+    context = get_context("spawn")
+    reader, writer = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(number, mp_context=context, initializer=end_with_pipe, initargs=(reader,))
     try:
-        with ProcessPoolExecutor(number, mp_context=get_context("spawn")) as pool:
-            yield pool.map
+        yield pool.map
+        pool.shutdown()
     except BrokenProcessPool:
         raise ValueError(
-            f"num_proc={number} starts processes that import the script again; put what it does under "
+            f"num_proc={number} processes must stay alive until all pairs are read, but one ended; if it was killed, "
+            "likely because memory ran out, take fewer; if it imported the script again, put what that does under "
             "`if __name__ == '__main__':`, or leave num_proc at 1"
         ) from None
+    finally:
+        writer.close()
+        pool.shutdown(cancel_futures=True)
+        reader.close()
+
+
+def end_with_pipe(reader: Connection) -> None:
+    """End this process when the other end of the pipe is closed, which the process that started this one holds: it
+    closes it, or ends in whatever way. Ctrl-C is left to that one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        with suppress(EOFError, OSError):
+            reader.recv_bytes()
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def statistics_of(share: tuple[dict[str, Scorer], list[str], list[list[str]]]) -> dict[str, list[list[float]]]:
