@@ -444,7 +444,7 @@ def test_a_card_of_many_languages_names_them_and_says_how_one_is_chosen(tmp_path
 def test_results_stay_with_the_test_set_they_are_of(tmp_path: Path) -> None:
     """A model index merges what has the same dataset, configuration, split and revision, under the first name."""
     on_hub = {"dataset": "wmt/wmt14", "name": "de-en", "split": "test"}
-    where = {"news": on_hub, "again": on_hub, "some": on_hub | {"first": 2}, "a b": {"files": "x.tsv"}}
+    where = {"news": on_hub, "again": on_hub, "some": on_hub | {"first": 2}, "a+b": {"files": "x.tsv"}}
     scored = {
         f"{name}{end}": RESULT | {"test_set_sha256": f"{number}{end}" * 9}
         for number, name in enumerate(where)

@@ -1,6 +1,5 @@
 """The values of a config file: refused before any compute, with the rule, the value and what to do about it."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
@@ -14,9 +13,8 @@ from ..metrics.length_buckets.checks import TOKENIZERS, checked_choice, checked_
 from ..metrics.length_buckets.scorers import SCORERS, BertScore
 from ..modeling.nearest import refuse_unknown
 from ..modeling.tokenization_posenc import SUBWORDS, check_tags
-from .settings import BY_PREDICTION, TABLES, DataSettings, Paper, ScoreSettings, System
-
-NAME = re.compile(r"[^\W_][\w.+-]*")
+from ..names import validate_folder_name, validate_name, validate_test_set_names
+from .settings import DataSettings, Paper, ScoreSettings, System
 
 
 def refuse_same_names(names: Iterable[str], what: str) -> None:
@@ -27,22 +25,13 @@ def refuse_same_names(names: Iterable[str], what: str) -> None:
 
 
 def check_name(name: str) -> None:
-    if not NAME.fullmatch(name) or name == "data":
-        raise ValueError(
-            "A system's name is a folder's: a letter or digit, then letters, digits, '.', '+', '-', '_', and not "
-            f"'data', which holds the corpora; it is {name!r}."
-        )
+    validate_folder_name(name, "A system's name")
 
 
 def check_test_sets(name: str, joined: list[str]) -> None:
     """Refuse names that two test sets have, or that no file can have or another table has."""
     refuse_same_names(joined, "test sets")
-    for test in joined:
-        if not NAME.fullmatch(test) or test in TABLES or test.removesuffix(BY_PREDICTION) in (set(joined) - {test}):
-            raise ValueError(
-                f"systems.{name}: a test set's name is a file's: a letter or digit, then letters, digits, '.', '+', "
-                f"'-', '_', and not that of another table ({', '.join(TABLES)}, NAME{BY_PREDICTION}); it is {test!r}."
-            )
+    validate_test_set_names(joined, f"systems.{name}")
 
 
 def checked_data(name: str, given: Mapping[str, Any], shared_embeddings: bool) -> DataSettings:
@@ -55,6 +44,8 @@ def checked_data(name: str, given: Mapping[str, Any], shared_embeddings: bool) -
             f"systems.{name}: data.test has the test sets by their names, but it is {tests!r}; write for example "
             "{news: {files: [news.de, news.en]}}."
         )
+    for key in ("source_language", "target_language"):
+        validate_name(given[key], f"systems.{name}: data.{key}")
     data = DataSettings(**given)
     try:
         check_tags(data.tags)

@@ -13,9 +13,6 @@ from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_rnn_nmt import RnnNmtConfig
 from ..modeling.configuration_shared import SharedConfig
 
-# Tables that are named after no test set, and what the second table of one has behind its name.
-TABLES = ("fall", "overview", "paper", "time")
-BY_PREDICTION = "-by-prediction"
 VOCABULARY = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer", "tags")
 MODEL_TYPES = (PosEncConfig.model_type, RnnNmtConfig.model_type)
 
