@@ -104,7 +104,7 @@ def legend(figure: Figure, handles: Iterable[Any], title: str | None = None) -> 
 
 def columns_for(labels: Iterable[str]) -> int:
     """How many labels stand side by side in a legend."""
-    return max(1, min(3, 90 // (max(map(len, labels)) + 8)))
+    return max(1, min(3, 90 // (max(map(len, labels), default=0) + 8)))
 
 
 def with_legend(height: float, labels: Iterable[str]) -> float:
