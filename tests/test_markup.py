@@ -171,6 +171,13 @@ def test_saved_results_of_another_form_are_refused_by_file_and_place(tmp_path: P
         read_results(saved(tmp_path, changed))
 
 
+@pytest.mark.parametrize("whole", ["5", "[1]", "[" * 100_000, '{"runs": ' * 100_000, "{}", "\ud83d"])
+def test_what_is_no_json_of_results_is_refused_by_its_file(tmp_path: Path, whole: str) -> None:
+    (tmp_path / "results.json").write_bytes(whole.encode(errors="surrogatepass"))
+    with pytest.raises(ValueError, match=r"results\.json"):
+        read_results(tmp_path)
+
+
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_markdown_shows_text_and_nothing_else(hostile: str) -> None:
     reader = pytest.importorskip("markdown_it").MarkdownIt("commonmark", {"linkify": False}).enable("table")

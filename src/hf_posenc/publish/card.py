@@ -112,7 +112,7 @@ def card_values(run: ScoredSystem, system: str, repository: str) -> dict[str, An
 
 def template() -> jinja2.Template:
     """The card's template, in which every value is escaped as Markdown that is not marked as something else."""
-    shown = {"code": markdown_code, "block": markdown_block, "python": python_string}
+    shown: dict[str, Callable[..., str]] = {"code": markdown_code, "block": markdown_block, "python": python_string}
     made = jinja2.Environment(autoescape=True, finalize=as_markdown)
     made.filters |= {name: partial(marked, markup) for name, markup in shown.items()}
     return made.from_string(TEMPLATE.read_text(encoding="utf-8"))
@@ -176,7 +176,7 @@ def read_whole(path: Path, *keys: str) -> dict[str, Any]:
     try:
         content = (yaml.safe_load if path.suffix == ".yaml" else json.loads)(path.read_text(encoding="utf-8"))
         reason = "".join(f" no {key!r}" for key in keys if content.get(key) is None)
-    except (ValueError, AttributeError, yaml.YAMLError) as error:
+    except (ValueError, AttributeError, RecursionError, yaml.YAMLError) as error:
         reason = f" {type(error).__name__}: {' '.join(str(error).split())}"
     if reason:
         raise ValueError(

@@ -172,7 +172,7 @@ def compared_by(results: Mapping[str, Any], test: str) -> dict[str, Any]:
 def read_json(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
+    except (ValueError, TypeError, RecursionError) as error:  # of JSON in JSON without end, too
         raise cut_short(path, error) from None
 
 

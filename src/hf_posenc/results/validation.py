@@ -23,23 +23,6 @@ class Leaf:
     holds: Callable[[Any], bool]
 
 
-@dataclass(frozen=True)
-class Keyed:
-    """A mapping whose keys are of one kind, and its values of one shape."""
-
-    key: Leaf
-    value: Any
-
-
-@dataclass(frozen=True)
-class Record:
-    """A mapping with these keys, perhaps those, and whatever others are plain, or of one shape."""
-
-    required: Mapping[str, Any]
-    optional: Mapping[str, Any] = field(default_factory=dict)
-    others: Any = field(default_factory=lambda: PLAIN)
-
-
 def is_number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < 2**63
 
@@ -63,6 +46,25 @@ def is_plain(value: Any) -> bool:
 
 
 PLAIN = Leaf("numbers and lines of text", is_plain)
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """A mapping whose keys are of one kind, and its values of one shape."""
+
+    key: Leaf
+    value: Any
+
+
+@dataclass(frozen=True)
+class Record:
+    """A mapping with these keys, perhaps those, and whatever others are plain, or of one shape."""
+
+    required: Mapping[str, Any]
+    optional: Mapping[str, Any] = field(default_factory=dict)
+    others: Any = PLAIN
+
+
 NUMBER = Leaf("a number", is_number)
 NUMBER_OR_NULL = Leaf("a number or null", lambda value: value is None or is_number(value))
 NAME = Leaf(NAMED, is_name)
