@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from hf_posenc.__main__ import main as command_line
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.explorer.drawing import png
 from hf_posenc.names import is_name
-from hf_posenc.pictures.style import as_written, save_figure
+from hf_posenc.pictures.style import save_figure
 from hf_posenc.publish.card import model_card
 from hf_posenc.results.collecting import read_results
 from hf_posenc.results.markup import csv_cell, latex_text, markdown_block, markdown_code, markdown_text, python_string
@@ -272,8 +273,9 @@ def test_settings_of_another_form_make_no_card(tmp_path: Path, section: str, cha
         assert "<b>" not in made.replace("`<b>`", "")
 
 
-def test_no_text_of_a_figure_is_mathematics(tmp_path: Path) -> None:
-    """But the powers of ten that matplotlib writes at an axis."""
+@pytest.mark.parametrize("draw", [lambda figure, to: save_figure(figure, to / "a.png"), lambda figure, _: png(figure)])
+def test_no_text_of_a_figure_is_mathematics(tmp_path: Path, draw: Callable[[Figure, Path], object]) -> None:
+    """But the powers of ten that matplotlib writes at an axis, when it is drawn again, too."""
     figure = Figure(layout="constrained")
     axes = figure.subplots()
     axes.plot([1, 10, 1000], [1, 2, 3], label=r"a$\nothing$b")
@@ -281,8 +283,7 @@ def test_no_text_of_a_figure_is_mathematics(tmp_path: Path) -> None:
     axes.set_yticks([1, 2, 3], [r"$\x$", "$", "$y$"])
     figure.suptitle(r"$\frac$")
     figure.legend(handles=axes.get_lines())
-    save_figure(figure, tmp_path / "a.png")
-    png(figure)
-    as_written(figure)
+    draw(figure, tmp_path)
+    draw(figure, tmp_path)
     assert not any(label.get_parse_math() for label in axes.get_yticklabels())
     assert all(label.get_parse_math() for label in axes.get_xticklabels())
