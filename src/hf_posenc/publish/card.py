@@ -16,7 +16,6 @@ from typing import Any
 import jinja2
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from markupsafe import Markup
 from transformers import CONFIG_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 from ..config.settings import DataSettings, ScoreSettings, test_sets
@@ -118,13 +117,20 @@ def template() -> jinja2.Template:
     return made.from_string(TEMPLATE.read_text(encoding="utf-8"))
 
 
-def as_markdown(value: Any) -> Markup:
-    return value if isinstance(value, Markup) else Markup(markdown_text(value))
+class Markdown(str):
+    """Text that is Markdown already, which jinja leaves as it is."""
+
+    def __html__(self) -> str:
+        return self
 
 
-def marked(markup: Callable[..., str], value: Any, *options: str) -> Markup:
+def as_markdown(value: Any) -> Any:
+    return value if hasattr(value, "__html__") else Markdown(markdown_text(value))
+
+
+def marked(markup: Callable[..., str], value: Any, *options: str) -> Markdown:
     """What a filter makes of a value, which is not escaped again."""
-    return Markup(markup(value, *options))
+    return Markdown(markup(value, *options))
 
 
 def last_names(value: Any) -> Any:
