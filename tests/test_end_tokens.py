@@ -19,7 +19,9 @@ from transformers import (
     StoppingCriteria,
 )
 
+from hf_posenc.experiment.place_diagnostics import decode_batch
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
+from hf_posenc.pictures.attention_maps import attention_maps
 
 START, END, OTHER, PAD = 1, 2, 9, 0
 ENDS = {"one": OTHER, "several": [OTHER, END], "a tensor": torch.tensor([OTHER, END]), "none": None}
@@ -100,10 +102,11 @@ def test_what_ended_before_a_given_length_is_padded(beams):
 
 def test_an_end_token_in_the_prompt_ends_nothing():
     model = model_of("relative")
+    options = {"min_new_tokens": 9, "suppress_tokens": [PAD]}
     for prompt in ([[START, END, 7]], [[END, 7]]):  # to the second one the start token is added
-        (row,) = model.generate(sentences(1, 5), decoder_input_ids=torch.tensor(prompt), min_new_tokens=9).tolist()
+        (row,) = model.generate(sentences(1, 5), decoder_input_ids=torch.tensor(prompt), **options).tolist()
         assert row[:3] == [START, END, 7]
-        assert END not in row[3:12] and len(set(row[3:12]) - {PAD}) > 1
+        assert not {PAD, END} & set(row[3:12])
 
 
 @pytest.mark.parametrize("ends", [[END, OTHER], None], ids=["several", "none"])
@@ -166,6 +169,36 @@ def test_translate_has_limits_of_its_own_unless_the_call_says(tokenizer):
     model.generation_config.max_new_tokens = 3
     assert model.translations(TEXTS, tokenizer, num_beams=1) == expected
     assert max(map(len, model.translate(TEXTS, tokenizer, num_beams=1, max_new_tokens=3))) <= 3
+
+
+# What else decodes
+
+
+@pytest.mark.parametrize("forced", [None, END], ids=["", "forced"])
+@pytest.mark.parametrize("ends", [[OTHER, END], None], ids=["several", "none"])
+def test_a_picture_says_of_what_has_no_end_that_it_is_cut(ends, forced, tokenizer):
+    model = model_of("relative")
+    make_likely(model, OTHER)
+    model.generation_config.update(eos_token_id=ends, forced_eos_token_id=forced)
+    text, maps = attention_maps(model, tokenizer, TEXTS[0], beams=2)
+    assert ("cut at 100 tokens" in text) == (ends is None)
+    assert maps["cross"].weights.shape[2] == (100 if ends is None else 1)
+
+
+@pytest.mark.parametrize("may_end", [True, False])
+@pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_an_analysis_of_decoding_ends_where_generate_does(system, ends, may_end):
+    model, sources, limits = model_of(system), sentences(2, 5), [3, 6]
+    model.generation_config.update(eos_token_id=ids_of(ends) or None, decoder_start_token_id=7)
+    make_likely(model, OTHER)
+    made = decode_batch(model, sources.tolist(), limits, may_end=may_end)
+    if ends is not None and may_end:
+        assert [(one.ids, one.end, one.ended) for one in made] == [([], (OTHER,), True)] * 2
+        return
+    assert [(len(one.ids), one.end, one.ended) for one in made] == [(limit, (), False) for limit in limits]
+    never = {"suppress_tokens": ids_of(ends) or None, "max_new_tokens": 6}
+    assert made[1].ids == model.generate(sources, **never)[1, 1:].tolist()
 
 
 # An evaluation by Seq2SeqTrainer
