@@ -26,7 +26,7 @@ from hf_posenc.pictures.attention_maps import attention_maps
 START, END, OTHER, PAD = 1, 2, 9, 0
 ENDS = {"one": OTHER, "several": [OTHER, END], "a tensor": torch.tensor([OTHER, END]), "none": None}
 TOKENS = {"pad_token_id": PAD, "eos_token_id": END, "decoder_start_token_id": START}
-SYSTEMS = ["relative", "rnn_nmt"]
+SYSTEMS = ["relative", pytest.param("rnn_nmt", marks=pytest.mark.full)]
 TOLD_BY = ["the call", "its generation config", "the model's"]
 
 
@@ -251,6 +251,7 @@ def test_an_evaluation_limits_nothing(endless, tokenizer, tmp_path):
     assert beams != endless.translate(TEXTS, tokenizer, num_beams=1, **short)
 
 
+@pytest.mark.full
 def test_nor_does_one_with_a_generation_config_of_its_own(endless, tokenizer, tmp_path):
     before = longest(endless)
     evaluate(endless, tokenizer, tmp_path, generation_config=GenerationConfig(num_beams=2, **TOKENS))
@@ -258,6 +259,7 @@ def test_nor_does_one_with_a_generation_config_of_its_own(endless, tokenizer, tm
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generation_config.num_beams == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_length_that_was_chosen_stays_even_if_it_is_the_default(endless, when, tokenizer, tmp_path):
     if when == "before":

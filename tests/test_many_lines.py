@@ -185,7 +185,7 @@ def test_in_int8_a_token_is_computed_as_it_is_alone(bias):
     assert error.nan_to_num().max() < 0.02
 
 
-@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("beams", [1, pytest.param(3, marks=pytest.mark.full)])
 def test_in_int8_a_line_is_translated_as_it_is_alone(beams, folder):
     model, tokenizer = many_lines.loaded(folder)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
@@ -197,6 +197,7 @@ def test_in_int8_a_line_is_translated_as_it_is_alone(beams, folder):
     torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
 
 
+@pytest.mark.full
 def test_in_int8_it_translates_too_but_not_what_was_exported(folder, tokenizer, tmp_path):
     model, _ = many_lines.loaded(folder)
     quantized = list(translate_lines(LINES, Task(folder, num_beams=1, quantize=True)))
