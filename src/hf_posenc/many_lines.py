@@ -188,6 +188,9 @@ class Int8Linear(nn.Module):
     """A linear layer that computes in int8. Each output has a scale of its own, and so has each token of the input: one
     scale for all of a batch would let a sentence's translation depend on its neighbours. Sums are in int32, exact."""
 
+    weight_IO: Tensor
+    scale_1O: Tensor
+
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         int8_OI, scale_O1 = in_steps(linear.weight.detach())

@@ -28,7 +28,7 @@ class ChosenGenerationConfig(GenerationConfig):
     filled_in: frozenset[str] = frozenset()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        vars(self)["filled_in"] = self.filled_in - {name}
+        object.__setattr__(self, "filled_in", self.filled_in - {name})
         super().__setattr__(name, value)
 
     def update(self, defaults_only: bool = False, allow_custom_entries: bool = False, **kwargs: Any) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class ChosenGenerationConfig(GenerationConfig):
         if defaults_only and kwargs == self._get_default_generation_params():
             filled_in |= {name for name in kwargs if getattr(self, name, None) is None}
             unused = super().update(defaults_only, allow_custom_entries, **kwargs)
-            vars(self)["filled_in"] = filled_in
+            object.__setattr__(self, "filled_in", filled_in)
             return unused
         return super().update(defaults_only, allow_custom_entries, **kwargs)
 
