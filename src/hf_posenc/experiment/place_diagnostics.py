@@ -186,7 +186,7 @@ def finished(tokens_T: np.ndarray, limit: int, ends: list[int], curves: list[np.
 
 def joined(steps: list[Tensor], batch: int) -> np.ndarray | None:
     """The values of all steps, each of all sentences (B) or of any one of them (1), as curves (B, T)."""
-    return torch.stack([one.expand(batch) for one in steps], 1).double().cpu().numpy() if steps else None
+    return torch.stack([one.expand(batch) for one in steps], 1).cpu().double().numpy() if steps else None
 
 
 @contextmanager

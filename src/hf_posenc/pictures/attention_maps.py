@@ -65,7 +65,7 @@ def maps_of(model: Any, tokenizer: Any, inputs: Any, written: torch.Tensor) -> d
         "cross": (outputs.cross_attentions, target[1:], source, "token written", "source token it looks at"),
     }
     return {
-        name: AttentionMap(torch.stack(list(weights))[:, 0].double().numpy(), *labels)
+        name: AttentionMap(torch.stack(list(weights))[:, 0].cpu().double().numpy(), *labels)
         for name, (weights, *labels) in sides.items()
         if weights
     }
