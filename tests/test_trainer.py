@@ -13,8 +13,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    DataCollatorForSeq2Seq,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+)
 
-from hf_posenc import PosEncConfig, PosEncForConditionalGeneration, PosEncTokenizer
+from hf_posenc import PosEncConfig, PosEncForConditionalGeneration, PosEncTokenizer, RnnNmtConfig
 from hf_posenc.experiment.attention_entropy import summed_entropies
 from hf_posenc.training.callbacks import ProgressBar
 from hf_posenc.training.checkpoints import checkpoints_in, delete_old_checkpoints, last_whole_checkpoint
@@ -298,3 +304,23 @@ def test_an_evaluation_whose_memory_ran_out_names_its_batch(tokenizer, tmp_path,
     monkeypatch.setattr(LengthTrainer, "prediction_step", full)
     with pytest.raises(OutOfMemory, match=r"An evaluation must .*per_device_eval_batch_size"):
         run(tokenizer, tmp_path, max_steps=1, eval_strategy="steps", eval_steps=1)
+
+
+# A plain Trainer of transformers
+
+
+@pytest.mark.parametrize("kind", [PosEncConfig, RnnNmtConfig])
+def test_smoothed_labels_without_decoder_inputs_are_refused_with_a_remedy_that_there_is(tokenizer, tmp_path, kind):
+    model = AutoModelForSeq2SeqLM.from_config(kind(vocab_size=len(tokenizer), d_model=16))
+    smoothed = {"label_smoothing_factor": 0.1, "report_to": "none", "disable_tqdm": True, "save_strategy": "no"}
+    args = Seq2SeqTrainingArguments(str(tmp_path), max_steps=1, use_cpu=True, **smoothed)
+
+    def trainer(**collated: Any) -> Seq2SeqTrainer:
+        collator = DataCollatorForSeq2Seq(tokenizer, **collated)
+        return Seq2SeqTrainer(model=model, args=args, train_dataset=encoded(tokenizer, 8), data_collator=collator)
+
+    with pytest.raises(
+        ValueError, match=r"decoder's as decoder_input_ids, .* give its DataCollatorForSeq2Seq the model"
+    ):
+        trainer().train()
+    trainer(model=model).train()
