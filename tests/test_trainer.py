@@ -3,6 +3,7 @@ no float64 on a device, and one line where memory runs out."""
 
 import json
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,21 @@ def test_an_evaluation_is_of_all_pairs_though_training_drops_the_last(tokenizer,
 def test_a_trained_model_says_of_its_cache_what_it_said_before(tokenizer, tmp_path):
     model, _ = run(tokenizer, tmp_path, max_steps=1)
     assert model.config.use_cache
+
+
+def test_sigterm_saves_where_only_the_best_is_saved(tokenizer, tmp_path, monkeypatch):
+    measured(monkeypatch, [5.0, 6.0, 7.0])
+    step = LengthTrainer.training_step
+
+    def told(self: LengthTrainer, *args: Any, **kwargs: Any) -> Tensor:
+        if self.state.global_step == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(LengthTrainer, "training_step", told)
+    with pytest.raises(SystemExit, match="SIGTERM stopped s at step 3"):
+        run(tokenizer, tmp_path, **(EVERY | {"save_strategy": "best"}))
+    assert steps_of(tmp_path) == [1, 3]
 
 
 # Checkpoints by their names

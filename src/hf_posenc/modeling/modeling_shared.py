@@ -71,7 +71,7 @@ def the_given(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         raise ValueError(
             "Each stack must be given its tokens, but one has none: give the encoder's as input_ids or inputs_embeds, "
             "the decoder's as decoder_input_ids, decoder_inputs_embeds or labels. (With label_smoothing_factor "
-            "transformers' Trainer keeps labels from the model; give its DataCollatorForSeq2Seq the model, model=model.)"
+            "transformers' Trainer keeps the labels away; give its DataCollatorForSeq2Seq the model: model=model.)"
         )
     if input_ids is not None and inputs_embeds is not None:
         raise ValueError(
