@@ -152,6 +152,44 @@ def test_sigterm_saves_where_only_the_best_is_saved(tokenizer, tmp_path, monkeyp
     assert steps_of(tmp_path) == [1, 3]
 
 
+# A killed run resumes to the same bits
+
+
+EVALUATED = {"eval_strategy": "steps", "eval_steps": 2}
+CHECKPOINTING = next(  # by the name that this transformers has without a warning
+    name for name in ("activation_checkpointing", "gradient_checkpointing") if hasattr(Seq2SeqTrainingArguments, name)
+)
+TOGETHER: dict[str, dict[str, Any]] = {
+    "regularised": {
+        "neftune_noise_alpha": 5.0, "label_smoothing_factor": 0.1, "gradient_accumulation_steps": 2,
+        "lr_scheduler_type": "cosine", "warmup_steps": 0.2, "weight_decay": 0.01, "max_grad_norm": 0.5,
+        CHECKPOINTING: True, "include_num_input_tokens_seen": "all",
+    },
+    "plateau": EVALUATED | {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"patience": 0}},
+    "greedy": EVALUATED | {"lr_scheduler_type": "greedy", "lr_scheduler_kwargs": {"patience": 0}},
+    "random": EVALUATED | {"train_sampling_strategy": "random", "optim": "adafactor", "dataloader_drop_last": True},
+    "sequential": {
+        "train_sampling_strategy": "sequential", "bf16": True, "optim": "adagrad", "data_seed": 7,
+        "accelerator_config": {"split_batches": True, "dispatch_batches": True},
+    },
+    "momentum": {"optim": "sgd", "optim_args": "momentum=0.9", "torch_empty_cache_steps": 1},
+    "measured": {"optim": "rmsprop", "skip_memory_metrics": False, "logging_strategy": "no"},
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", TOGETHER.values(), ids=TOGETHER)
+def test_a_killed_run_resumes_to_the_same_bits_whatever_its_arguments(tokenizer, tmp_path, monkeypatch, settings):
+    saved = {"save_strategy": "steps", "save_steps": 2, "logging_steps": 1, "learning_rate": 1e-2}
+    straight, _ = run(tokenizer, tmp_path / "straight", pairs=9, **(saved | settings))
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        stopped_at(5, patched)
+        run(tokenizer, tmp_path / "killed", pairs=9, **(saved | settings))
+    killed, _ = run(tokenizer, tmp_path / "killed", pairs=9, **(saved | settings))
+    for name, weight in killed.state_dict().items():
+        torch.testing.assert_close(weight, straight.state_dict()[name], rtol=0, atol=0)
+
+
 # Checkpoints by their names
 
 
