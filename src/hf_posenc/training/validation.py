@@ -83,7 +83,7 @@ FIXED: dict[str, tuple[Any, str]] = {
 
 def shown(value: Any) -> str:
     """A value as YAML has it."""
-    return {True: "true", False: "false", None: "null"}.get(value) if isinstance(value, bool | None) else repr(value)
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def validate_fixed(settings: Mapping[str, Any]) -> None:
