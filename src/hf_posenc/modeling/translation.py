@@ -163,7 +163,10 @@ class Translation(Generation):
         ends, pad = self.end_tokens(generate, config)
         stoppable = any(chosen(name, generate, *configs) is not None for name in OTHER_STOPS)
         inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(self.device)
-        rows = zip(self.generate(**inputs, **generate).tolist(), limits, strict=True)
-        found = [until_end(ids[1 : most + 1], most, ends, pad if stoppable else None) for ids, most in rows]
+        rows = self.generate(**inputs, tokenizer=tokenizer, **generate).tolist()  # by which stop strings are read
+        found = [
+            until_end(ids[1 : most + 1], most, ends, pad if stoppable else None)
+            for ids, most in zip(rows, limits, strict=True)
+        ]
         texts = tokenizer.batch_decode([ids for ids, _ in found], skip_special_tokens=True)
         return [(text, truncated) for text, (_, truncated) in zip(texts, found, strict=True)]
