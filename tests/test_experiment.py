@@ -233,7 +233,7 @@ def test_a_file_overrides_what_it_extends_and_the_command_line_overrides_both(tm
     for given in ("5", "[base.yaml, 5]", "{file: base.yaml}"):
         (tmp_path / "child.yaml").write_text(f"extends: {given}", encoding="utf-8")
         with pytest.raises(
-            ValueError, match=r"`extends` must be a file's name or a list of such, but in .*child\.yaml"
+            ValueError, match=r"`extends` must be a file's name or a list of such, each once, but in .*child\.yaml"
         ):
             load_experiment(tmp_path / "child.yaml", [])
 

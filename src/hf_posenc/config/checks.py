@@ -8,6 +8,7 @@ from typing import Any
 from ..data import check_description
 from ..metrics.length_buckets.scorers import SCORERS, BertScore
 from ..modeling.nearest import refuse_unknown
+from ..whole_files import with_home
 from .schema import check_fields
 from .settings import BY_PREDICTION, TABLES, DataSettings, Paper, ScoreSettings, System
 
@@ -72,7 +73,7 @@ def check_score(name: str, score: ScoreSettings) -> None:
     """Refuse before training a metric whose package or model is not there."""
     if "bertscore" in score.metrics:
         try:
-            BertScore(score.bertscore_model, score.bertscore_layers)
+            BertScore(score.bertscore_model and with_home(score.bertscore_model), score.bertscore_layers)
         except ValueError as error:
             raise ValueError(f"systems.{name}: score: {error}") from None
 

@@ -40,9 +40,11 @@ def with_parents(path: Path, merged: dict[Path, dict[str, Any]], below: tuple[Pa
         raise FileNotFoundError(f"A config file must exist, but there is none at {path}; correct the path.") from None
     given = content.pop("extends", None) or []
     parents = [given] if isinstance(given, str) else given
-    if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
+    names = isinstance(parents, list) and all(isinstance(parent, str) for parent in parents)
+    if not names or len(set(parents)) < len(parents):
         raise ValueError(
-            f"`extends` must be a file's name or a list of such, but in {path} it is {shown(given)}; write a name."
+            f"`extends` must be a file's name or a list of such, each once, but in {path} it is {shown(given)}; write "
+            "the name of each file."
         )
     under: dict[str, Any] = {}
     for parent in parents:

@@ -29,6 +29,7 @@ from .checks import (
 )
 from .file_keys import FileKeys, SystemKeys
 from .files import merge, parse_override, read_config_file
+from .model_keys import check_model
 from .schema import check_fields, kinds
 from .settings import VOCABULARY, Experiment, ScoreSettings, Split, System
 from .starting import refuse_lost_starts, started
@@ -148,6 +149,7 @@ def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
     for argument in ("output_dir", "resume_from_checkpoint"):
         if argument in sections["train"]:
             raise ValueError(f"systems.{name}: train.{argument} is the run's own; leave it out.")
+    check_model(sections["model"], f"systems.{name}: model")
     data = checked_data(name, sections["data"], bool(sections["model"].get("share_encoder_decoder_embeddings")))
     score = ScoreSettings(**sections["score"])
     check_score(name, score)

@@ -19,6 +19,7 @@ from ..modeling.nearest import nearest, refuse_unknown
 
 LARGEST = 2**32 - 1  # a seed of numpy's
 SCALARS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "null"}
+MANY = 16  # names
 SHORT = reprlib.Repr()
 SHORT.maxstring = SHORT.maxother = SHORT.maxlong = 80
 
@@ -54,11 +55,12 @@ def between(least: int | float, most: int | float) -> Rule:
 
 def one_of(names: Iterable[str]) -> Rule:
     names = list(names)
-    return Rule(f"one of {', '.join(names)}", tuple(names).__contains__, tuple(names))
+    return Rule(listed(names), tuple(names).__contains__, tuple(names))
 
 
 above_zero = Rule("{} above 0", lambda value: value > 0)
-not_empty = Rule("{} that is not empty", bool)
+below_one = Rule("{} from 0 to below 1", lambda value: 0 <= value < 1)
+not_empty = Rule("{}", bool)
 each_once = Rule("{}, each once", lambda values: len(set(values)) == len(values))
 
 Text = Annotated[str, not_empty]
@@ -136,9 +138,8 @@ def kinds(kind: Any) -> dict[str, Any]:
 def alternatives(kind: Any) -> list[Any]:
     """The kinds of a union. A text is no alternative to an Enum's names."""
     parts = list(get_args(kind)) if get_origin(kind) in (Union, UnionType) else [kind]
-    if any(isinstance(part, type) and issubclass(part, Enum) for part in parts):
-        parts.remove(str)
-    return parts
+    has_enum = any(isinstance(part, type) and issubclass(part, Enum) for part in parts)
+    return [part for part in parts if not (has_enum and part is str)]
 
 
 def without_rules(kind: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -186,7 +187,7 @@ def in_words(kind: Any) -> str:
     if kind in SCALARS:
         return SCALARS[kind]
     if is_choice(kind):
-        return f"one of {', '.join(map(shown_plain, choices(kind)))}"
+        return listed(choices(kind))
     if get_origin(kind) is list:
         return f"a list in which each is {in_words(get_args(kind)[0])}"
     if kind is list or (get_origin(kind) is not Union and not isinstance(kind, UnionType)):
@@ -203,8 +204,10 @@ def choices(kind: Any) -> list[Any]:
     return [one.value for one in kind] if isinstance(kind, type) else list(get_args(kind))
 
 
-def shown_plain(value: Any) -> str:
-    return value if isinstance(value, str) else shown(value)
+def listed(names: list[Any]) -> str:
+    """The names, or of many the first."""
+    first = ", ".join(name if isinstance(name, str) else shown(name) for name in names[:MANY])
+    return f"one of {first}" + (f" and {len(names) - MANY} more" if len(names) > MANY else "")
 
 
 def needs(field: "Field[Any]") -> bool:

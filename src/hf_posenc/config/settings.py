@@ -12,7 +12,6 @@ from transformers import AutoConfig
 from ..metrics.length_buckets.checks import EDGES, METRICS, TOKENIZERS
 from ..metrics.length_buckets.scorers import SCORERS
 from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.configuration_rnn_nmt import RnnNmtConfig
 from ..modeling.configuration_shared import SharedConfig
 from ..modeling.tokenization_posenc import SUBWORDS
 from .corpus_keys import A_CORPUS
@@ -22,7 +21,6 @@ from .schema import Count, Rule, Text, at_least, between, one_of
 TABLES = ("fall", "overview", "paper", "time")
 BY_PREDICTION = "-by-prediction"
 VOCABULARY = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer")
-MODEL_TYPES = (PosEncConfig.model_type, RnnNmtConfig.model_type)
 
 Joined = Annotated[
     list[Count], Rule("different whole numbers from 1 on, such as [1, 2]", lambda ks: 0 < len(ks) == len(set(ks)))
@@ -157,11 +155,6 @@ class System:
     def model_config(self, vocab_size: int, **tokenizer_facts: int) -> SharedConfig:
         """The config of the model, of the type that `model_type` names."""
         fields = {"model_type": PosEncConfig.model_type} | self.model
-        if fields["model_type"] not in MODEL_TYPES:
-            raise ValueError(
-                f"systems.{self.name}: model.model_type must be one of {', '.join(MODEL_TYPES)}, but it is "
-                f"{fields['model_type']!r}."
-            )
         try:
             return AutoConfig.for_model(vocab_size=vocab_size, **tokenizer_facts, **fields)
         except StrictDataclassError as error:

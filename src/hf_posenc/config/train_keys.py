@@ -12,9 +12,8 @@ from transformers.integrations.integration_utils import (
 from transformers.training_args import trainer_log_levels
 
 from ..training.arguments import TrainingArguments
-from .schema import Count, Rule, Seed, above_zero, at_least, between, one_of
+from .schema import Count, Rule, Seed, above_zero, at_least, below_one, between, one_of
 
-below_one = Rule("{} from 0 to below 1", lambda value: 0 <= value < 1)
 REPORTERS = (*INTEGRATION_TO_CALLBACK, "all", "none")
 Reporter = Annotated[
     str,
