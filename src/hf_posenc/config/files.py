@@ -40,8 +40,8 @@ def with_parents(path: Path, merged: dict[Path, dict[str, Any]], below: tuple[Pa
         raise FileNotFoundError(f"A config file must exist, but there is none at {path}; correct the path.") from None
     given = content.pop("extends", None) or []
     parents = [given] if isinstance(given, str) else given
-    names = isinstance(parents, list) and all(isinstance(parent, str) for parent in parents)
-    if not names or len(set(parents)) < len(parents):
+    are_names = isinstance(parents, list) and all(isinstance(parent, str) for parent in parents)
+    if not are_names or len(set(parents)) < len(parents):
         raise ValueError(
             f"`extends` must be a file's name or a list of such, each once, but in {path} it is {shown(given)}; write "
             "the name of each file."

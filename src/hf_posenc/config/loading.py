@@ -16,6 +16,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from ..data.pieces import sentence_splitter
 from ..modeling.nearest import refuse_unknown
 from ..whole_files import with_home
 from .checks import (
@@ -103,13 +104,15 @@ def splits(name: str, entry: Mapping[str, Any], trained: list[System]) -> list[S
             f"systems.{name}: split names a system that is trained, whose model translates the pieces, but it is "
             f"{entry['split']!r}; choose from {rows or 'those that you add'}."
         )
+    if (boundaries := entry.get("boundaries", Split.boundaries)) == "found":
+        sentence_splitter(members[0].data.source_language)  # a ValueError if there is none
     return [
         replace(
             system,
             name=name + system.name.removeprefix(system.row),
             row=name,
             train=system.train | {"push_to_hub": False},
-            split=Split(system.name, entry.get("boundaries", Split.boundaries)),
+            split=Split(system.name, boundaries),
         )
         for system in members
     ]

@@ -47,8 +47,8 @@ def model_keys(config_class: type[SharedConfig]) -> dict[str, tuple[Any, Any]]:
 
 def of_knob(name: str, knob: Knob) -> Any:
     """Its default says its type; that of a cross-attention may be null, which is as elsewhere."""
-    kind = int | None if knob.default is None else type(knob.default)
-    ruled = Annotated[kind, Rule(knob.rule.replace("{", "{{").replace("}", "}}"), knob.holds)]
+    kind: Any = int | None if knob.default is None else type(knob.default)
+    ruled: Any = Annotated[kind, Rule(knob.rule.replace("{", "{{").replace("}", "}}"), knob.holds)]
     return ruled if name == knob.name else ruled | None
 
 

@@ -95,7 +95,7 @@ def check_inside(value: Any, kind: Any, key: str, partial: bool, default: Any) -
         check(value, kind, key, partial=partial, default=default)
     elif get_origin(kind) is list:
         for number, part in enumerate(value):
-            check(part, *get_args(kind), f"{key}[{number}]", partial=partial)
+            check(part, get_args(kind)[0], f"{key}[{number}]", partial=partial)
     elif get_origin(kind) is dict:
         for name, part in value.items():
             check(part, get_args(kind)[1], joined(key, name), partial=partial)
@@ -201,7 +201,7 @@ def is_choice(kind: Any) -> bool:
 
 
 def choices(kind: Any) -> list[Any]:
-    return [one.value for one in kind] if isinstance(kind, type) else list(get_args(kind))
+    return list(get_args(kind)) or [one.value for one in kind]
 
 
 def listed(names: list[Any]) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 from yaml.constructor import ConstructorError
@@ -43,7 +43,9 @@ def whole_number(text: str) -> int:
 
 class Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, list[Any]] = {}
-    yaml_constructors: dict[str, Any] = {}
+    yaml_constructors: ClassVar[dict[str | None, Any]] = {
+        tag: yaml.SafeLoader.yaml_constructors[tag] for tag in (f"{TAG}str", f"{TAG}seq", f"{TAG}map", None)
+    }
     nodes = depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node:
@@ -98,10 +100,6 @@ for kind, (pattern, first, _) in SCALARS.items():
     Loader.add_implicit_resolver(f"{TAG}{kind}", re.compile(f"^(?:{pattern})$"), [*first, *([""] * (kind == "null"))])
     Loader.add_constructor(f"{TAG}{kind}", Loader.construct_core)
 Loader.add_implicit_resolver(f"{TAG}merge", re.compile("^<<$"), ["<"])
-Loader.add_constructor(f"{TAG}str", yaml.SafeLoader.construct_yaml_str)
-Loader.add_constructor(f"{TAG}seq", yaml.SafeLoader.construct_yaml_seq)
-Loader.add_constructor(f"{TAG}map", yaml.SafeLoader.construct_yaml_map)
-Loader.add_constructor(None, yaml.SafeLoader.construct_undefined)
 
 
 class OneLine(Loader):
