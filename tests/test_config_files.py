@@ -17,7 +17,8 @@ from hf_posenc import PosEncConfig, RnnNmtConfig
 from hf_posenc import __main__ as command_line
 from hf_posenc.config.corpus_keys import Corpus, Generator
 from hf_posenc.config.file_keys import FileKeys, SystemKeys
-from hf_posenc.config.loading import SPLIT_KEYS, SYSTEM_KEYS, load_experiment
+from hf_posenc.config.files import merge
+from hf_posenc.config.loading import SPLIT_KEYS, SYSTEM_KEYS, experiment_of, load_experiment
 from hf_posenc.config.model_keys import GIVEN, check_model, model_keys
 from hf_posenc.config.schema import (
     Keys,
@@ -34,7 +35,7 @@ from hf_posenc.config.schema import (
 )
 from hf_posenc.config.settings import DataSettings, Paper, ScoreSettings
 from hf_posenc.config.train_keys import Train
-from hf_posenc.config.yaml_io import MAX_BYTES, MAX_DEPTH, MAX_NODES, dump_yaml, parse_value, read_yaml
+from hf_posenc.config.yaml_io import MAX_BYTES, MAX_DEPTH, dump_yaml, parse_value, read_yaml
 from hf_posenc.data import KINDS
 from hf_posenc.data.files import absolute_path
 from hf_posenc.whole_files import with_home
@@ -190,7 +191,6 @@ def config(tmp_path: Path) -> Path:
         ("model.num_hidden_layers=two", "systems.relative: model.num_hidden_layers must be a whole number from 1 to"),
         ("model.id2label={a: b}", "systems.relative: model has no key 'id2label'"),
         ("model.activation_function=rleu", "the nearest is 'relu'"),
-        ("systems.tokenizer={}", "not 'data' or 'tokenizer', which the run itself has; it is 'tokenizer'"),
         ("table=tokenizer", "table is a folder beside the systems', but 'tokenizer' is one of them"),
         ("name=../elsewhere", "name must be text, the name of a folder and no path, but it is '../elsewhere'"),
         ("data.licence=", ""),
@@ -204,6 +204,31 @@ def test_a_value_that_could_fail_later_is_refused_where_the_file_is_read(
 ) -> None:
     refused = refusal(lambda: load_experiment(config, [override]))
     assert (refused is None) if not said else (said in str(refused) and str(refused).startswith(f"{config}: ")), refused
+
+
+@pytest.mark.full
+def test_what_a_key_takes_by_itself_makes_an_experiment_or_is_refused_in_one_line(config: Path) -> None:
+    """Each value that a key may hold by its kind, in an otherwise good file: no other exception comes of it."""
+    content, names = yaml.safe_load(config.read_text()), ("systems.relative", "")
+    for key, value in [(key, value) for key in KEYS for value in WRONG.values() if not key.startswith("systems.")]:
+        for changed in [joined(name, key) for name in names if not name or key.partition(".")[0] in SYSTEM_KEYS]:
+            merged = merge(content, nested(changed, value))
+            if refusal(lambda merged=merged: check_fields(merged, FileKeys, "", partial=True)) is None:
+                said = refusal(lambda merged=merged: experiment_of(merged, config))
+                assert said is None or "\n" not in said, (changed, value, said)
+
+
+def test_a_section_with_nothing_in_it_changes_nothing(config: Path) -> None:
+    empty = config.with_name("empty.yaml")
+    empty.write_text(f"extends: {config.name}\ntrain:\nmodel:\nsystems: {{relative: {{model: , data: }}}}\n")
+    assert load_experiment(empty).systems == load_experiment(config).systems
+    assert load_experiment(empty, ["data.validation="]).systems["relative"].data.validation is None
+
+
+def test_a_model_that_starts_from_another_is_checked_before_that_is_read(config: Path) -> None:
+    start = "systems.more={start_from: relative, model: {dropout: [1]}}"
+    with pytest.raises(ValueError, match=r"systems\.more: model\.dropout must be a number .*, but it is \[1\]"):
+        load_experiment(config, [start])
 
 
 def test_a_setting_is_called_by_the_name_that_was_typed(config: Path) -> None:
@@ -273,6 +298,7 @@ def lines(pattern: str, number: int) -> str:
     return "\n".join(pattern.format(i, i, *[i - 1] * 10) for i in range(1, number + 1))
 
 
+FEW = 1000  # nodes, in place of MAX_NODES
 BOMBS = {
     "aliases that unfold to a billion": "k0: &a0 [1]\n" + lines("k{}: &a{} [*a{}, *a{}, *a{}, *a{}, *a{}]", 12),
     "aliases that nest too deep": "k0: &a0 [1]\n" + lines("k{}: &a{} [*a{}]", MAX_DEPTH),
@@ -280,7 +306,7 @@ BOMBS = {
     "a list that holds itself": "a: &a [*a]",
     "nested too deep": "a: " + "[" * 3000 + "]" * 3000,
     "nested too deep in blocks": "- " * 3000 + "a",
-    "too long a list": f"a: [{'1,' * MAX_NODES}]",
+    "too long a list": f"a: [{'1,' * FEW}]",
     "a number of many digits": f"a: {'9' * 5000}",
     "a version of many digits": f"%YAML {'9' * 5000}.1\n--- {{a: 1}}",
     "a character that is none": 'a: "\\U00110000"',
@@ -300,7 +326,10 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("content", BOMBS.values(), ids=BOMBS)
-def test_a_file_out_of_bounds_is_refused_by_its_name_in_one_line(content: str | bytes, tmp_path: Path) -> None:
+def test_a_file_out_of_bounds_is_refused_by_its_name_in_one_line(
+    content: str | bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hf_posenc.config.yaml_io.MAX_NODES", FEW)
     path = tmp_path / "odd.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=r"^A config file .* but \S*odd\.yaml .*\.$") as refused:

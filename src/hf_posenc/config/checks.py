@@ -8,12 +8,10 @@ from typing import Any
 from ..data import check_description
 from ..metrics.length_buckets.scorers import SCORERS, BertScore
 from ..modeling.nearest import refuse_unknown
-from ..whole_files import with_home
 from .schema import check_fields
 from .settings import BY_PREDICTION, TABLES, DataSettings, Paper, ScoreSettings, System
 
 NAME = re.compile(r"[^\W_][\w.+-]*")
-OF_THE_RUN = ("data", "tokenizer")  # folders beside the systems'
 
 
 def refuse_same_names(names: Iterable[str], what: str) -> None:
@@ -24,10 +22,10 @@ def refuse_same_names(names: Iterable[str], what: str) -> None:
 
 
 def check_name(name: str) -> None:
-    if not NAME.fullmatch(name) or name in OF_THE_RUN:
+    if not NAME.fullmatch(name) or name == "data":
         raise ValueError(
             "A system's name is a folder's: a letter or digit, then letters, digits, '.', '+', '-', '_', and not "
-            f"{' or '.join(map(repr, OF_THE_RUN))}, which the run itself has; it is {name!r}; name it otherwise."
+            f"'data', which holds the corpora; it is {name!r}."
         )
 
 
@@ -73,7 +71,7 @@ def check_score(name: str, score: ScoreSettings) -> None:
     """Refuse before training a metric whose package or model is not there."""
     if "bertscore" in score.metrics:
         try:
-            BertScore(score.bertscore_model and with_home(score.bertscore_model), score.bertscore_layers)
+            BertScore(score.bertscore_place, score.bertscore_layers)
         except ValueError as error:
             raise ValueError(f"systems.{name}: score: {error}") from None
 

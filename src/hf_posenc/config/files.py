@@ -15,6 +15,7 @@ from ..whole_files import with_home
 from .schema import shown
 from .yaml_io import parse_value, read_yaml
 
+SECTIONS = ("data", "model", "train", "score")
 MAX_FILES = 50  # of which each extends the one before it
 
 
@@ -55,11 +56,13 @@ def with_parents(path: Path, merged: dict[Path, dict[str, Any]], below: tuple[Pa
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Mappings merge key by key, unless the one over the other is of another kind; any other value replaces what was
-    there. A mapping of None is as if it were empty."""
+    there. A section with nothing in it changes nothing: all that stood there may be commented out."""
     if another_kind(under, over):
         return dict(over)
     merged = dict(under)
     for key, value in over.items():
+        if value is None and key in SECTIONS and isinstance(merged.get(key), Mapping):
+            continue
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
         merged[key] = merge(merged[key], value) if both else value
     return merged

@@ -20,7 +20,6 @@ from ..data.pieces import sentence_splitter
 from ..modeling.nearest import refuse_unknown
 from ..whole_files import with_home
 from .checks import (
-    OF_THE_RUN,
     check_name,
     check_score,
     check_test_sets,
@@ -29,13 +28,12 @@ from .checks import (
     refuse_same_names,
 )
 from .file_keys import FileKeys, SystemKeys
-from .files import merge, parse_override, read_config_file
+from .files import SECTIONS, merge, parse_override, read_config_file
 from .model_keys import check_model
 from .schema import check_fields, kinds
 from .settings import VOCABULARY, Experiment, ScoreSettings, Split, System
 from .starting import refuse_lost_starts, started
 
-SECTIONS = ("data", "model", "train", "score")
 SPLIT_KEYS = ("split", "boundaries")
 SYSTEM_KEYS = tuple(key for key in kinds(SystemKeys) if key not in SPLIT_KEYS)
 
@@ -67,7 +65,7 @@ def experiment_of(merged: Mapping[str, Any], path: Path) -> Experiment:
     rows = list(dict.fromkeys(system.row for system in systems.values()))
     if (baseline := merged.get("baseline") or rows[0]) not in rows:
         raise ValueError(f"baseline must be one of the systems {', '.join(rows)}, but it is {baseline!r}; name one.")
-    if (table := merged.get("table")) in (*systems, *OF_THE_RUN):
+    if (table := merged.get("table")) in (*systems, "data", "tokenizer"):
         raise ValueError(f"table is a folder beside the systems', but {table!r} is one of them; name it otherwise.")
     paper = checked_paper(merged["paper"], next(iter(systems.values())), rows) if merged.get("paper") else None
     return Experiment(
@@ -88,7 +86,9 @@ def resolved_systems(entries: Mapping[str, Mapping[str, Any]], shared: Mapping[s
     for name, changes in entries.items():
         if "split" not in changes:
             refuse_unknown(changes, (*SYSTEM_KEYS, "split"), f"systems.{name}")
-            trained += seeded_systems(name, started(name, merge(shared, changes), changes.get("model"), trained))
+            sections = merge(shared, changes)
+            check_model(sections["model"], f"systems.{name}: model")
+            trained += seeded_systems(name, started(name, sections, changes.get("model"), trained))
     split = [system for name, entry in entries.items() if "split" in entry for system in splits(name, entry, trained)]
     refuse_same_names([system.name for system in (*trained, *split)], "systems")
     return {system.name: system for system in (*trained, *split)}

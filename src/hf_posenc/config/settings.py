@@ -14,6 +14,7 @@ from ..metrics.length_buckets.scorers import SCORERS
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_shared import SharedConfig
 from ..modeling.tokenization_posenc import SUBWORDS
+from ..whole_files import with_home
 from .corpus_keys import A_CORPUS
 from .schema import Count, Rule, Text, at_least, between, one_of
 
@@ -94,6 +95,11 @@ class ScoreSettings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "bleu_tokenize", self.bleu_tokenize or TOKENIZERS[0])
 
+    @property
+    def bertscore_place(self) -> str | None:
+        """The model's name or, with the home folder for `~`, its folder."""
+        return self.bertscore_model and with_home(self.bertscore_model)
+
 
 def test_sets(data: DataSettings, score: ScoreSettings) -> dict[str, tuple[dict[str, Any], int]]:
     """As `System.test_sets`; sets of k joined pairs are `name-xk`."""
@@ -157,7 +163,7 @@ class System:
         fields = {"model_type": PosEncConfig.model_type} | self.model
         try:
             return AutoConfig.for_model(vocab_size=vocab_size, **tokenizer_facts, **fields)
-        except StrictDataclassError as error:
+        except (StrictDataclassError, ValueError) as error:
             raise ValueError(f"systems.{self.name}: model: {' '.join(str(error).split())}") from None
 
 

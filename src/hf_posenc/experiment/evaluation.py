@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from ..config.settings import ScoreSettings, System
 from ..metrics import load_length_buckets
 from ..results.collecting import read_translations
-from ..whole_files import save_whole, with_home, write_whole
+from ..whole_files import save_whole, write_whole
 
 
 def translate_test_set(
@@ -92,7 +92,7 @@ def score_test_set(
             metrics=settings.metrics,
             bootstrap=settings.bootstrap,
             bleu_tokenize=settings.bleu_tokenize,
-            bertscore_model=settings.bertscore_model and with_home(settings.bertscore_model),
+            bertscore_model=settings.bertscore_place,
             bertscore_layers=settings.bertscore_layers,
             num_proc=num_proc,
             progress=progress,
