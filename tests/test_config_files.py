@@ -298,11 +298,11 @@ def lines(pattern: str, number: int) -> str:
     return "\n".join(pattern.format(i, i, *[i - 1] * 10) for i in range(1, number + 1))
 
 
-FEW = 1000  # nodes, in place of MAX_NODES
+FEW = 2000  # nodes, in place of MAX_NODES
 BOMBS = {
     "aliases that unfold to a billion": "k0: &a0 [1]\n" + lines("k{}: &a{} [*a{}, *a{}, *a{}, *a{}, *a{}]", 12),
     "aliases that nest too deep": "k0: &a0 [1]\n" + lines("k{}: &a{} [*a{}]", MAX_DEPTH),
-    "merges that double": "k0: &a0 {x: 1}\n" + lines("k{}: &a{} {{<<: [*a{}, *a{}]}}", 30),
+    "merges that double": "k0: &a0 {x: 1}\n" + lines("k{}: &a{} {{<<: [*a{}, *a{}]}}", 20),
     "a list that holds itself": "a: &a [*a]",
     "nested too deep": "a: " + "[" * 3000 + "]" * 3000,
     "nested too deep in blocks": "- " * 3000 + "a",
