@@ -23,8 +23,10 @@ from hf_posenc.modeling.version import untested_transformers
 from hf_posenc.publish.report import publish
 from hf_posenc.results.collecting import collect
 from hf_posenc.results.tables import text
+from hf_posenc.text_io import print_utf8
 from hf_posenc.training.processes import join_processes, refuse_unlike_processes, running_code
 from hf_posenc.whole_files import full_disk_told
+from hf_posenc.worker_processes import end_with_standard_input
 
 
 def main() -> None:
@@ -37,8 +39,11 @@ def main() -> None:
     parser.add_argument(
         "--system", help="run this one system only, of a run that has been prepared, and print no table"
     )
-    parser.add_argument("--bar", type=int, default=0, help=argparse.SUPPRESS)  # of a system side by side
+    parser.add_argument("--bar", type=int, help=argparse.SUPPRESS)  # of a system side by side
     options = parser.parse_intermixed_args()
+    if options.bar is not None:
+        end_with_standard_input()
+    print_utf8()
     transformers.logging.set_verbosity_error()
     datasets.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -60,7 +65,7 @@ def run(experiment: Experiment, options: argparse.Namespace) -> None:
     processes = join_processes(use_cpu=any(one["train"].get("use_cpu") for one in settings.values()))
     refuse_unlike_processes({"code": running_code(), "systems": settings})
     if options.system:
-        run_system(experiment, options.system, options.bar)
+        run_system(experiment, options.system, options.bar or 0)
         return
     number = processes.num_processes
     if processes.is_main_process:

@@ -15,6 +15,7 @@ from typing import Any
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.settings import Experiment
 from hf_posenc.experiment.preparation import shared_tokenizer, test_set
+from hf_posenc.text_io import one_line
 
 NAMES = {"bleu": "bleu", "ter": "ter", "chrf": "chrf2"}  # ours and sacrebleu's
 
@@ -27,8 +28,8 @@ def command_line(
     interval = ["--confidence", "--confidence-n", str(samples)] if len(hypotheses) > 1 else []
     with TemporaryDirectory() as folder:
         for name, lines in (("hypotheses", hypotheses), ("references", references)):
-            text = "".join(" ".join(line.splitlines()) + "\n" for line in lines)  # a line of a file is a segment
-            (Path(folder) / name).write_text(text, encoding="utf-8")
+            text = "".join(f"{one_line(line)}\n" for line in lines)  # a line of a file is a segment
+            (Path(folder) / name).write_text(text, encoding="utf-8", newline="\n")
         command = [sys.executable, "-m", "sacrebleu", "references", "-i", "hypotheses", *options, *interval]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     made = json.loads(done.stdout)

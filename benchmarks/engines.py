@@ -26,6 +26,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import hf_posenc
 from hf_posenc.many_lines import in_int8
 from hf_posenc.modeling.translation import in_batches
+from hf_posenc.text_io import read_lines
 
 BATCHES = (1, 16)
 BEAMS = (1, 5)
@@ -66,7 +67,7 @@ def by_marian(model: Any, tokenizer: Any) -> Engine:
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     """A record for each engine, batch and beam."""
-    lines = options.lines.read_text(encoding="utf-8").splitlines()[: options.first]
+    lines = list(read_lines(options.lines))[: options.first]
     tokenizer = AutoTokenizer.from_pretrained(options.folder, trust_remote_code=False)
     clock = ratios.CLOCKS[options.clock]
     records = []

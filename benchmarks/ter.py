@@ -6,7 +6,6 @@ python benchmarks/ter.py --text ref.en --translations hyp.en  these translations
 """
 
 import argparse
-import gzip
 import random
 import sys
 import time
@@ -22,6 +21,7 @@ from tqdm import tqdm
 
 from hf_posenc.data.generator import LANGUAGES, generate_pairs
 from hf_posenc.metrics.length_buckets.scorers import SCORERS
+from hf_posenc.text_io import read_lines
 
 WRONG = (0.02, 0.1, 0.3, 0.6, 0.9)  # share of the words of an edited copy
 SIDES: dict[str, Callable[[], Any]] = {"ours": SCORERS["ter"], "sacrebleu": partial(TER, case_sensitive=True)}
@@ -29,11 +29,6 @@ SHARE = 100  # pairs at a time
 TIMES = ("sacrebleu_seconds", "seconds")  # of a record
 
 Pair = tuple[str, str]
-
-
-def lines_of(path: Path) -> list[str]:
-    data = path.read_bytes()
-    return (gzip.decompress(data) if path.suffix == ".gz" else data).decode().split("\n")[:-1]
 
 
 def edited(text: str, wrong: float, others: Sequence[str], chance: random.Random) -> str:
@@ -154,11 +149,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--save", metavar="NAME", help="as results/NAME.json, and the table in benchmarks/README.md")
     options = parser.parse_args(arguments)
     if options.text:
-        lines = lines_of(options.text)
+        lines = list(read_lines(options.text))
     else:
         english = LANGUAGES.index("en")
         lines = [pair[english] for pair in generate_pairs(seed=1, pairs=2000, min_words=6, max_words=60)]
-    translations = lines_of(options.translations) if options.translations else None
+    translations = list(read_lines(options.translations)) if options.translations else None
     if translations is not None and len(translations) != len(lines):
         parser.error(f"translations must be as many as lines of text; {len(translations)} and {len(lines)}; align them")
     report: dict[str, Any] = {"machine": machine("cpu"), "sacrebleu": sacrebleu.__version__, "records": []}

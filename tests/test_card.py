@@ -423,10 +423,28 @@ def test_the_training_data_are_named(
     assert "generated sentences" not in made.text
 
 
+@pytest.mark.parametrize(("side", "said"), [("source", '"<2en> A sentence."'), ("target", 'to_ids("<2en>")')])
+def test_a_card_of_many_languages_names_them_and_says_how_one_is_chosen(tmp_path: Path, side: str, said: str) -> None:
+    languages = [("de", "en", "<2en>"), ("en", "fr", "<2fr>")]
+    train = {
+        "corpora": [
+            {"files": "a.tsv", "source_language": source, "target_language": target, f"{side}_tag": tag}
+            for source, target, tag in languages
+        ]
+    }
+    given = {"source_language": "source", "target_language": "target", "tags": ["<2en>", "<2fr>"], "train": train}
+    made = model_card(run_folder(tmp_path, **given), "tiny")
+    assert made.data.language == ["de", "en", "fr"]
+    assert "A tag says into which language: `<2en>`, `<2fr>`." in made.text
+    assert said.strip('"') in made.text
+    assert ("forced_bos_token_id" in made.text) == (side == "target")
+    assert "A tag says" not in model_card(run_folder(tmp_path / "plain"), "tiny").text
+
+
 def test_results_stay_with_the_test_set_they_are_of(tmp_path: Path) -> None:
     """A model index merges what has the same dataset, configuration, split and revision, under the first name."""
     on_hub = {"dataset": "wmt/wmt14", "name": "de-en", "split": "test"}
-    where = {"news": on_hub, "again": on_hub, "some": on_hub | {"first": 2}, "a b": {"files": "x.tsv"}}
+    where = {"news": on_hub, "again": on_hub, "some": on_hub | {"first": 2}, "a+b": {"files": "x.tsv"}}
     scored = {
         f"{name}{end}": RESULT | {"test_set_sha256": f"{number}{end}" * 9}
         for number, name in enumerate(where)

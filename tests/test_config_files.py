@@ -36,8 +36,9 @@ from hf_posenc.config.schema import (
 from hf_posenc.config.settings import DataSettings, Paper, ScoreSettings
 from hf_posenc.config.train_keys import Train
 from hf_posenc.config.yaml_io import MAX_BYTES, MAX_DEPTH, dump_yaml, parse_value, read_yaml
-from hf_posenc.data import KINDS
+from hf_posenc.data import KINDS, LANGUAGES
 from hf_posenc.data.files import absolute_path
+from hf_posenc.data.tags import KEYS as TAGS
 from hf_posenc.whole_files import with_home
 
 WRONG = {
@@ -237,7 +238,7 @@ def test_a_setting_is_called_by_the_name_that_was_typed(config: Path) -> None:
 
 
 def test_a_corpus_has_the_keys_that_are_read() -> None:
-    known = {key for kind, others in KINDS.items() for key in (kind, *others)} | {"first", "join"}
+    known = {key for kind, others in KINDS.items() for key in (kind, *others)} | {"first", "join", *LANGUAGES, *TAGS}
     assert set(kinds(Corpus)) == known
 
 

@@ -1,6 +1,7 @@
 """A model that CTranslate2 runs is the same model; what it cannot run is refused before anything is written."""
 
 import copy
+import json
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from hf_posenc import (
 )
 from hf_posenc.export import ctranslate2
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
+from hf_posenc.modeling.subwords import SPECIAL_TOKENS
 
 SENTENCES = ["Ein Hund im Schnee.", "Zwei Kinder", "Zwei Kinder im Schnee. Ein Hund im Schnee.", "x"]
 RUN = ["none", "sinusoidal", "learned", "relative", "relative_key", "relative_sinusoidal", "rotary", "shape", "cape"]
@@ -100,11 +102,16 @@ def test_a_vocabulary_without_a_token_for_the_unknown(tokenizer, tmp_path):
 
 
 def test_a_source_vocabulary_larger_than_the_targets(tmp_path):
-    two = PosEncTokenizer.train(TEXTS * 2, TEXTS_VOCABULARY, target_texts=TEXTS[::-1] * 2)
-    two.add_tokens(["Schnee"])
+    source, target = (PosEncTokenizer.train(TEXTS * 2, size).backend_tokenizer for size in (TEXTS_VOCABULARY, 280))
+    two = PosEncTokenizer(
+        tokenizer_object=source, target_tokenizer_object=target, split_special_tokens=True, **SPECIAL_TOKENS
+    )
     sizes = {"vocab_size": len(two), "decoder_vocab_size": two.target_vocab_size}
     assert len(two) > two.target_vocab_size
     assert_same(single("relative", **sizes, share_encoder_decoder_embeddings=False), two, tmp_path / "engine")
+    for side, known in (("source", two), ("target", two.target)):
+        tokens = json.loads((tmp_path / "engine" / f"{side}_vocabulary.json").read_text(encoding="utf-8"))
+        assert {token: id for id, token in enumerate(tokens)} == known.get_vocab()
 
 
 def test_the_model_is_left_alone(tokenizer, tmp_path):
@@ -176,7 +183,7 @@ def test_a_source_longer_than_the_table_is_refused_and_one_as_long_is_not_cut(to
     text, long = "Ein Hund. " * 4, "Ein Hund im Schnee. " * 400
     few = CTranslate2Translator(to_ctranslate2(single("sinusoidal"), tokenizer, tmp_path / "few", positions=8))
     assert len(tokenizer(text)["input_ids"]) > 8
-    with pytest.raises(ValueError, match=r"has 8 rows, but a source has .* export with more `positions`"):
+    with pytest.raises(ValueError, match=r"at most 8 tokens, .* but texts\[0\] has .* export with more `positions`"):
         few.translate([text])
     model = single("relative to learned", encoder_layers=1, decoder_layers=1, learned_max_positions=64)
     assert len(tokenizer(long)["input_ids"]) > 1100

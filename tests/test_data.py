@@ -284,7 +284,7 @@ def test_files_of_another_shape_are_refused(tmp_path: Path, files: Any) -> None:
         ({"fils": "a.tsv"}, ("no key 'fils'", "nearest one is 'files'")),
         (
             {"files": "a.tsv", "split": "train"},
-            ("data (files, documents, min_words, first, join)", "no key 'split'", "nearest"),
+            ("data (files, documents, min_words, first, join,", "no key 'split'", "nearest"),
         ),
         ({"dataset": "x", "split_name": "train"}, ("no key 'split_name'", "nearest one is 'split'")),
         ({"files": "a.tsv", "frist": 3}, ("no key 'frist'", "nearest one is 'first'")),

@@ -411,6 +411,8 @@ def test_layers_without_attention_and_translations_that_are_cut_are_told(
     monkeypatch.setattr("hf_posenc.pictures.attention_maps.MOST_TOKENS", 12)
     with pytest.raises(ValueError, match="one of those with attention, 1 to 1, but it is 2"):
         list(draw_attention(translator("rnn_nmt"), tokenizer, "Ein Hund.", tmp_path, layer=2))
+    with pytest.raises(ValueError, match="must be UTF-8, but the sentence has half a character"):
+        list(draw_attention(translator("relative"), tokenizer, "Ein H\udce4nd.", tmp_path))  # of a latin-1 terminal
     said, *_ = draw_attention(translator("relative"), tokenizer, "Ein Hund.", tmp_path, layer=1)
     assert said.endswith(" ... (cut at 12 tokens, the most that a picture has labels for or the model takes)")
 

@@ -309,7 +309,7 @@ def test_a_sentence_is_translated_by_each_system_or_the_reason_is_given(run: Run
 def test_a_sentence_past_a_table_says_so_and_keeps_no_other_from_it(run: Run):
     found = translate(run, ["relative", "short"], "Zwei Kinder im Schnee", 10, 1)
     assert found["relative"].source_tokens > 12 and not found["relative"].problem
-    assert "`learned` knows the positions 0 to 11" in found["short"].problem
+    assert "at most 12 tokens, as many as the table of the encoder's positions" in found["short"].problem
 
 
 @pytest.mark.parametrize(
@@ -321,6 +321,7 @@ def test_a_sentence_past_a_table_says_so_and_keeps_no_other_from_it(run: Run):
         (SENTENCE, 1, 0, "The width of the beam"),
         ("a" * 30000, 1, 1, "at most 20000 characters"),
         ("a" * 3000, 10, 1, "up to 20000 characters, but this is 3000 x 10"),
+        ("Ein \ud83d Hund", 1, 1, r"must be UTF-8, but the sentence has half a character, '\\ud83d', at index 4"),
     ],
 )
 def test_sentences_that_cannot_be_translated(run: Run, text, times, beams, message):

@@ -12,8 +12,9 @@ import torch
 from conftest import TEXTS_VOCABULARY, tiny_model
 
 from hf_posenc import PosEncTokenizer, __main__, many_lines, to_ctranslate2
-from hf_posenc.many_lines import Task, translate_lines, translate_to_file
+from hf_posenc.many_lines import Task, checked_lines_translated, translate_lines, translate_to_file
 from hf_posenc.modeling.translation import in_batches
+from hf_posenc.text_io import one_line
 from hf_posenc.whole_files import alone
 
 LINES = ["Ein Hund.", "Zwei Kinder im Schnee", "", "Ein Hund im Schnee. Zwei Kinder.", "x", "Kinder", "Hund Hund"]
@@ -37,7 +38,7 @@ def folder(tmp_path: Path, tokenizer: PosEncTokenizer) -> Path:
 def expected(folder: Path) -> list[str]:
     made = Task(folder, num_beams=1).translator()(LINES)
     assert len(set(made)) > 3
-    return [translation.replace("\n", " ") for translation in made]
+    return [one_line(translation) for translation in made]
 
 
 def test_translations_come_in_order_a_piece_at_a_time(folder, expected):
@@ -111,14 +112,14 @@ def test_a_killed_call_goes_on_with_the_pieces_that_were_whole(after, folder, ex
         pass
 
     def until(lines, task, **how):
-        for number, line in enumerate(translate_lines(lines, task, **how)):
+        for number, line in enumerate(checked_lines_translated(lines, task, **how)):
             if number == after:
                 raise Killed
             yield line
 
     task = Task(folder, num_beams=1)
     with monkeypatch.context() as context:
-        context.setattr(many_lines, "translate_lines", until)
+        context.setattr(many_lines, "checked_lines_translated", until)
         if after < len(LINES):
             with pytest.raises(Killed):
                 translate_to_file(LINES, tmp_path / "out", task)
@@ -127,11 +128,11 @@ def test_a_killed_call_goes_on_with_the_pieces_that_were_whole(after, folder, ex
                 file.write("half a li")
     seen: list[str] = []
 
-    def watched(lines, task, **how):
-        seen.extend(lines)
-        return translate_lines(lines, task, **how)
+    def watched(lines, task, done, **how):
+        seen.extend(lines[done:])
+        return checked_lines_translated(lines, task, done=done, **how)
 
-    monkeypatch.setattr(many_lines, "translate_lines", watched)
+    monkeypatch.setattr(many_lines, "checked_lines_translated", watched)
     translate_to_file(LINES, tmp_path / "out", task)
     assert (tmp_path / "out").read_text(encoding="utf-8").splitlines() == expected
     assert seen == LINES[3 * (after // 3) if after < len(LINES) else 0 :]
@@ -151,7 +152,7 @@ def test_what_another_task_left_is_not_gone_on_with(folder, tmp_path):
 
 def test_what_another_training_left_is_not_gone_on_with(folder, tmp_path, monkeypatch):
     with monkeypatch.context() as context:
-        context.setattr(many_lines, "translate_lines", lambda *what, **how: iter(int, 1))  # and no text
+        context.setattr(many_lines, "checked_lines_translated", lambda *what, **how: iter(int, 1))  # and no text
         with pytest.raises(TypeError):
             translate_to_file(LINES, tmp_path / "out", Task(folder, num_beams=1))
     os.utime(folder / "model.safetensors", ns=(0, 0))
@@ -189,9 +190,13 @@ def test_bad_calls_are_refused_before_anything_is_read(folder, tmp_path):
             Task(folder)
 
 
+def standard_input(given: bytes) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BufferedReader(io.BytesIO(given)))
+
+
 def test_the_command_line_writes_a_file_or_prints(folder, expected, tmp_path, monkeypatch, capsys):
     for more in ([], ["--to", str(tmp_path / "out")]):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(LINES).encode())))
+        monkeypatch.setattr(sys, "stdin", standard_input("\n".join(LINES).encode()))
         monkeypatch.setattr(sys, "argv", ["hf_posenc", "translate", str(folder), "--beams", "1", *more])
         __main__.main()
     printed = capsys.readouterr().out
@@ -199,10 +204,85 @@ def test_the_command_line_writes_a_file_or_prints(folder, expected, tmp_path, mo
 
 
 def test_sentences_that_are_not_utf8_are_refused_with_their_line(folder, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("Ja.\nEin Hund läuft.\n".encode("latin1"))))
+    monkeypatch.setattr(sys, "stdin", standard_input("Ja.\nEin Hund läuft.\n".encode("latin1")))
     monkeypatch.setattr(sys, "argv", ["hf_posenc", "translate", str(folder)])
-    with pytest.raises(SystemExit, match="must be UTF-8, but in line 2 is the byte 0xe4; convert them first"):
+    with pytest.raises(SystemExit, match=r"must be UTF-8, but standard input, line 2, .* 0xe4 .*: convert it"):
         __main__.main()
+
+
+# The 5th of 7 lines, in the second piece, and how a message names it.
+BAD = {
+    "no UTF-8": (
+        "Ein \ud83d Hund.",
+        ValueError,
+        r"must be UTF-8, but line 5 has half a character, '\\ud83d', at index 4",
+    ),
+    "too long": ("Hund " * 30, ValueError, r"at most 20 tokens, .* but line 5 has \d+; shorten it"),
+    "no text": (None, TypeError, r"takes strings, but line 5 is None"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("to_file", [False, True])
+def test_a_line_that_cannot_be_translated_is_named_before_anything_is_computed(
+    bad, to_file, tmp_path, tokenizer, monkeypatch
+):
+    sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY}
+    tiny_model("learned", dtype=torch.float32, learned_max_positions=20, **sizes).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    line, kind, said = BAD[bad]
+    lines, task = [*LINES[:4], line, *LINES[5:]], Task(tmp_path / "model", num_beams=1)
+    monkeypatch.setattr(many_lines, "loaded", None)  # no weights are read
+    with pytest.raises(kind, match=said):
+        translate_to_file(lines, tmp_path / "out", task) if to_file else next(translate_lines(lines, task))
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_of_an_exported_model_too_the_line_is_named(tmp_path, tokenizer):
+    sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY}
+    model = tiny_model("sinusoidal", dtype=torch.float32, **sizes)
+    exported = to_ctranslate2(model, tokenizer, tmp_path / "engine", positions=16)
+    with pytest.raises(ValueError, match=r"at most 16 tokens, .* but line 4 has \d+; .* export with more `positions`"):
+        next(translate_lines([*LINES[:3], "Ein Hund im Schnee. " * 4], Task(exported, num_beams=1)))
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_model_too_names_the_text_before_anything_is_computed(bad, tokenizer, monkeypatch):
+    sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY}
+    model = tiny_model("learned", dtype=torch.float32, learned_max_positions=20, **sizes)
+    line, kind, said = BAD[bad]
+    monkeypatch.setattr(type(model), "generate", None)
+    with pytest.raises(kind, match=said.replace("line 5", r"texts\[4\]")):
+        model.translate([*LINES[:4], line, *LINES[5:]], tokenizer)
+
+
+def test_a_translation_is_one_line_whatever_it_holds(folder, tmp_path, monkeypatch):
+    made = "a\rb\nc\u2028d\x85e\x0bf\r\ng"
+    monkeypatch.setattr(Task, "translator", lambda *task: lambda piece: [made] * len(piece))
+    translate_to_file(LINES, tmp_path / "out", Task(folder))
+    assert (tmp_path / "out").read_text(encoding="utf-8").splitlines() == ["a b c d e f g"] * len(LINES)
+
+
+@pytest.mark.parametrize("to_file", [False, True])
+def test_memory_that_runs_out_is_told_with_the_lines_that_needed_it(folder, tmp_path, monkeypatch, to_file):
+    """A file goes on from there, with more memory."""
+
+    def translate(piece: list[str]) -> list[str]:
+        if LINES[4] in piece:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes.")
+        return piece
+
+    monkeypatch.setattr(Task, "translator", lambda *task: translate)
+    words = ["--to", str(tmp_path / "out")] if to_file else []
+    monkeypatch.setattr(sys, "stdin", standard_input("\n".join(LINES).encode()))
+    monkeypatch.setattr(sys, "argv", ["hf_posenc", "translate", str(folder), *words])
+    with pytest.raises(SystemExit, match=r"^MemoryError: Memory ran out \(.*\); lines 4 to 6 needed it; .* goes on"):
+        __main__.main()
+    if to_file:
+        monkeypatch.setattr(Task, "translator", lambda *task: lambda piece: [line.upper() for line in piece])
+        translate_to_file(LINES, tmp_path / "out", Task(folder))
+        made = (tmp_path / "out").read_text(encoding="utf-8").split("\n")[:-1]
+        assert made == [*LINES[:3], *(line.upper() for line in LINES[3:])]
 
 
 def test_a_batch_has_so_many_sentences_and_no_more_tokens_than_that():

@@ -275,6 +275,9 @@ def test_bertscore_is_its_definition(tiny_bert: str) -> None:
     assert "_L2_no-idf_version=" in result["signatures"]["bertscore"]
     silent = score([(3, " ", "the cat"), (3, "the cat", "the cat")], **options)
     assert silent["all"]["bertscore"] == pytest.approx(50, abs=1e-3)  # nothing scores 0, not an error
+    nothing = [(3, "", "the cat"), (3, "the cat", ""), (3, "", ""), (3, "\u200b", "the cat"), (3, "the cat", "\u200b")]
+    empty = score(nothing, bootstrap=10, **options)["all"]
+    assert (empty["bertscore"], empty["bertscore_mean"], empty["bertscore_ci"]) == (0, 0, 0)
     several = score([(3, "the cat", ["dog", "the cat"])], **options)
     assert several["all"]["bertscore"] == pytest.approx(100, abs=1e-3)
 
@@ -387,7 +390,13 @@ def test_evaluate_loads_the_folder_offline(tmp_path: Path) -> None:
         "socket.socket.connect = refuse\n"
         "metric = evaluate.load(sys.argv[1])\n"
         "print(json.dumps(metric.compute(**json.loads(sys.argv[2]))))\n"
+        "assert 'hf_posenc' not in sys.modules\n"
+        "pair = {'predictions': ['the cat'], 'references': ['the cat'], 'sources': ['the cat sat']}\n"
+        "metric.compute(**pair, tokenizer=sys.argv[3])\n"
+        "print(metric.lengths)\n"
     )
+    tokenizer = PosEncTokenizer.train(["the cat sat on the mat"] * 3, 275)
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
     folder = tmp_path / "length_buckets"
     folder.mkdir()
     for file in FOLDER.iterdir():
@@ -398,14 +407,29 @@ def test_evaluate_loads_the_folder_offline(tmp_path: Path) -> None:
     for name in ("HF_METRICS_CACHE", "HF_EVALUATE_CACHE", "HF_MODULES_CACHE", "PYTHONPATH"):
         environment.pop(name, None)
     process = subprocess.run(
-        [sys.executable, "-c", code, str(folder), json.dumps(columns(TEN))],
+        [sys.executable, "-c", code, str(folder), json.dumps(columns(TEN)), str(tmp_path / "tokenizer")],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
         text=True,
     )
     assert process.returncode == 0, process.stderr
-    assert json.loads(process.stdout) == score(TEN)
+    scores, lengths = process.stdout.splitlines()
+    assert json.loads(scores) == score(TEN)
+    assert json.loads(lengths) == [len(tokenizer("the cat sat", add_special_tokens=False)["input_ids"])]
+
+
+def test_a_tokenizer_whose_class_is_not_installed_is_refused_and_its_code_not_run(tmp_path: Path) -> None:
+    """Without a question at the terminal, and with a remedy that there is."""
+    (tmp_path / "tokenization_strange.py").write_text("raise AssertionError('this code was run')\n")
+    named = {"tokenizer_class": "Strange", "auto_map": {"AutoTokenizer": ["tokenization_strange.Strange", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    pair: dict[str, Any] = {"predictions": ["x"], "references": ["x"], "sources": ["a b"]}
+    metric = load_length_buckets()
+    with pytest.raises(ValueError, match=r"class is installed, .*pass the tokenizer in place of its name") as refused:
+        metric.compute(**pair, tokenizer=str(tmp_path))
+    assert "trust_remote_code" not in str(refused.value) and str(tmp_path) in str(refused.value)
+    assert metric.compute(**pair, tokenizer=Words())["all"]["n"] == 1
 
 
 def test_result_is_plain_json() -> None:
@@ -438,6 +462,11 @@ def test_the_cards_example_runs() -> None:
         ({"predictions": ["one", None]}, r"predictions\[1\] is of type NoneType"),
         ({"references": ["one", [["two"]]]}, r"references\[1\] is of type list.*flat list"),
         ({"references": ["one", 2]}, r"references\[1\] is of type int"),
+        (
+            {"predictions": ["one", "x\ud83d"]},
+            r"must be UTF-8; predictions\[1\] has half a character, '\\ud83d',",
+        ),
+        ({"references": ["one", ["two", "\ud83d"]]}, r"references must be UTF-8; references\[1\] has half a character"),
         ({"references": ["one", []]}, r"references\[1\] is empty"),
         ({"source_lengths": [1, -1]}, r"source_lengths\[1\] is -1.*without special tokens"),
         ({"source_lengths": [1, 2.5]}, r"source_lengths\[1\] is 2.5"),
@@ -456,6 +485,10 @@ def test_the_cards_example_runs() -> None:
         ({"sources": ["a", "b"], "source_lengths": None}, "the length of sources is counted by a tokenizer"),
         ({"sources": ["a"], "source_lengths": None, "tokenizer": Words()}, "2 predictions, 2 references, 1 sources"),
         ({"sources": ["a", 1], "source_lengths": None, "tokenizer": Words()}, r"sources\[1\] is of type int"),
+        (
+            {"sources": ["a", "\ud83d"], "source_lengths": None, "tokenizer": Words()},
+            r"UTF-8; sources\[1\]",
+        ),
         ({"by": "target"}, "'target' is not one; choose from source, reference"),
         ({"by": "reference"}, "the length of references is counted by a tokenizer"),
         ({"bootstrap": -1}, "bootstrap must be a whole number from 0 on; bootstrap=-1"),

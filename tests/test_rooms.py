@@ -17,7 +17,7 @@ import hf_posenc
 PACKAGE = Path(hf_posenc.__file__).parent
 # From the ground up: a room imports those of floors below its own.
 FLOORS = (
-    {"whole_files", "from_checkpoint"},
+    {"from_checkpoint", "names", "text_io", "whole_files", "worker_processes"},
     {"modeling", "metrics"},
     {"auto_classes", "conversion", "export"},
     {"data", "marian"},

@@ -6,7 +6,8 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,120 @@ def test_a_target_that_is_no_text_leaves_the_sources_vocabulary_in_place(two: Po
         assert two.encode(TEXTS[0]) == before[0] and two.to_str() == copy.deepcopy(two).to_str()
 
 
+def in_threads(calls: dict[str, Callable[[], Any]]) -> dict[str, int]:
+    """How often each call, made again and again by two threads beside the others, gave another value than alone."""
+    alone = {name: call() for name, call in calls.items()}
+    wrong = dict.fromkeys(calls, 0)
+
+    def again(name: str) -> None:
+        for _ in range(30):
+            wrong[name] += calls[name]() != alone[name]
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=again, args=(name,)) for name in calls for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    return wrong
+
+
+def test_threads_share_a_tokenizer(tokenizer: PosEncTokenizer) -> None:
+    source, target = " ".join(SOURCES[:20]), " ".join(TARGETS[:20])
+    ids = tokenizer(text_target=target)["input_ids"]
+    wrong = in_threads(
+        {
+            "encode": lambda: tokenizer([source, "a"])["input_ids"],
+            "encode targets": lambda: tokenizer(text_target=[target, "a"])["input_ids"],
+            "pad and cut": lambda: tokenizer([source, "a"], padding=True, truncation=True, max_length=5)["input_ids"],
+            "read special tokens": lambda: tokenizer("a</s>", split_special_tokens=False)["input_ids"],
+            "decode": lambda: tokenizer.decode(ids, skip_special_tokens=True),
+            "vocabulary": lambda: tokenizer.convert_ids_to_tokens([300, 301]),
+        }
+    )
+    assert not any(wrong.values()), wrong
+
+
+def test_a_call_changes_nothing_that_another_could_see(two: PosEncTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of each call, a call for the other side is right, and so is the first one afterwards."""
+    source, target = two(TEXTS[0])["input_ids"], two(text_target=TEXTS[1])["input_ids"]
+    decode, encode = PreTrainedTokenizerFast._decode, PreTrainedTokenizerFast._encode_plus
+    seen = []
+
+    def interrupted(original: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(PreTrainedTokenizerFast, "_decode", decode)
+            patch.setattr(PreTrainedTokenizerFast, "_encode_plus", encode)
+            seen.append(two(TEXTS[0])["input_ids"] == source and two.convert_ids_to_tokens(300) == middle)
+        return original(*args, **options)
+
+    middle = two.convert_ids_to_tokens(300)
+    monkeypatch.setattr(PreTrainedTokenizerFast, "_decode", lambda *args, **how: interrupted(decode, *args, **how))
+    monkeypatch.setattr(PreTrainedTokenizerFast, "_encode_plus", lambda *args, **how: interrupted(encode, *args, **how))
+    assert two.decode(target, skip_special_tokens=True) == TEXTS[1]
+    assert two.batch_decode([target], skip_special_tokens=True) == [TEXTS[1]]
+    assert two(text_target=TEXTS[1])["input_ids"] == target
+    assert seen == [True] * 3
+
+
+def test_the_targets_side_is_a_tokenizer_of_its_own(two: PosEncTokenizer) -> None:
+    english = PosEncTokenizer.train(TARGETS, 380, subwords="unigram")
+    side = two.target
+    assert side.is_joint and len(side) == two.target_vocab_size
+    assert side.get_vocab() == english.get_vocab() != two.get_vocab()
+    ids = side(TEXTS[1])["input_ids"]
+    assert ids == two(text_target=TEXTS[1])["input_ids"]
+    assert side.convert_ids_to_tokens(ids) == english.convert_ids_to_tokens(ids) != two.convert_ids_to_tokens(ids)
+    assert side.convert_tokens_to_ids(side.convert_ids_to_tokens(ids)) == ids
+    assert side.decode(ids, skip_special_tokens=True) == TEXTS[1]
+    assert english.target is english
+
+
+@pytest.mark.parametrize("add", ["add_tokens", "add_special_tokens"])
+def test_tokens_are_added_to_both_sides_alone(two: PosEncTokenizer, add: str) -> None:
+    given: Any = {"extra_special_tokens": ["<new>"]} if add == "add_special_tokens" else ["<new>"]
+    with pytest.raises(ValueError, match="both vocabularies at once, but this is the target's side alone"):
+        getattr(copy.deepcopy(two).target, add)(given)
+    both = copy.deepcopy(two)
+    assert getattr(both, add)(given) == 1
+    assert len(both) == both.target_vocab_size == 381
+    assert both("<new>", text_target="<new>")["labels"] == [380, 2] == both("<new>")["input_ids"]
+    assert len(two) == two.target_vocab_size == 380, "another one's copy"
+
+
+def test_a_call_leaves_nothing_behind(tokenizer: PosEncTokenizer, tmp_path: Path) -> None:
+    """Neither in what is hashed, nor in what is saved."""
+    before = tokenizer.to_str()
+    how: dict[str, Any] = {"padding": True, "truncation": True, "max_length": 5, "split_special_tokens": False}
+    tokenizer([TEXTS[0], "a"], text_target=[TEXTS[1], "a"], **how)
+    assert tokenizer.to_str() == before
+    assert (
+        tokenizer.backend_tokenizer.encode_special_tokens and tokenizer.target.backend_tokenizer.encode_special_tokens
+    )
+    tokenizer.save_pretrained(tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path).to_str() == before
+
+
+def test_two_vocabularies_with_other_special_tokens_are_refused() -> None:
+    source, target = (Tokenizer(BPE({token: id for id, token in enumerate(order)}, [])) for order in ("ab", "ba"))
+    with pytest.raises(ValueError, match="one id for the eos_token of both sides, but 'a' is 0 in the source's vocab"):
+        PosEncTokenizer(tokenizer_object=source, target_tokenizer_object=target, eos_token="a")
+
+
+def test_two_vocabularies_are_not_trained_anew_from_one_iterator(two: PosEncTokenizer) -> None:
+    with pytest.raises(ValueError, match="but this one has two; call PosEncTokenizer"):
+        two.train_new_from_iterator(["ab ab ab"], 265)
+
+
+def test_each_side_has_a_length_of_its_own_to_be_cut_to(two: PosEncTokenizer) -> None:
+    both = two(TEXTS[0], text_target=TEXTS[1], truncation=True, max_length=9, max_target_length=4)
+    assert (len(both["input_ids"]), len(both["labels"])) == (9, 4)
+
+
 def test_a_copy_is_as_good(tokenizer: PosEncTokenizer) -> None:
     for other in (copy.deepcopy(tokenizer), pickle.loads(pickle.dumps(tokenizer))):
         assert other.is_joint == tokenizer.is_joint and other.to_str() == tokenizer.to_str()
@@ -189,6 +304,15 @@ def test_a_vocabulary_larger_than_the_text_supports_is_refused(subwords: str) ->
 def test_unknown_subwords_are_refused() -> None:
     with pytest.raises(ValueError, match="one of bpe, unigram, but not 'words'"):
         PosEncTokenizer.train(SOURCES, 380, subwords="words")
+
+
+@pytest.mark.parametrize("subwords", ["bpe", "unigram"])
+@pytest.mark.parametrize("side", ["texts", "target_texts"])
+def test_half_a_character_is_refused_with_the_number_of_its_text(subwords: str, side: str) -> None:
+    texts = {"texts": SOURCES * 5, "target_texts": SOURCES * 5}
+    texts[side] = [*SOURCES[:1], "Ein \ud83d Hund", *SOURCES]
+    with pytest.raises(ValueError, match=r"must be UTF-8, but text 1 has half a character, '\\ud83d', at index 4"):
+        PosEncTokenizer.train(texts.pop("texts"), 380, subwords=subwords, **texts)
 
 
 @pytest.mark.parametrize("texts", [[], ["", ""]])

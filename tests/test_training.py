@@ -17,13 +17,25 @@ import yaml
 from sacrebleu.metrics.bleu import BLEU
 from safetensors.torch import load_file, save_file
 from test_experiment import TINY
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.normalizers import Lowercase
+from tokenizers.pre_tokenizers import Whitespace
 from torch import nn
 from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    EvalPrediction,
+    PreTrainedTokenizerFast,
+    Seq2SeqTrainer,
+)
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.trainer_pt_utils import LabelSmoother
 
+from hf_posenc import PosEncTokenizer
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.settings import Experiment
 from hf_posenc.data.batches import BANDS, EpochSampler, LengthGroupedSampler, TokenBudgetSampler
@@ -33,7 +45,7 @@ from hf_posenc.results.collecting import read_losses
 from hf_posenc.training.arguments import TrainingArguments, training_arguments
 from hf_posenc.training.callbacks import ProgressBar
 from hf_posenc.training.checkpoints import mean_weights
-from hf_posenc.training.losses import smoothed_loss
+from hf_posenc.training.losses import smoothed_loss, validation_scores
 from hf_posenc.training.trainer import LengthTrainer
 
 # Batches of a token budget
@@ -321,14 +333,34 @@ def test_the_perplexity_is_of_all_tokens_and_unsmoothed(tmp_path):
     assert last["eval_perplexity"] == pytest.approx(math.exp(nats / tokens), rel=1e-4)
 
 
+def test_a_validation_set_is_scored_against_its_texts_and_not_what_tokens_keep_of_them():
+    """This tokenizer loses capitals and accents, as an existing one may."""
+    words = WordLevel({"<pad>": 0, "<s>": 1, "</s>": 2, "ein": 3, "mann": 4, "schläft": 5, "hier": 6}, "<pad>")
+    backend = Tokenizer(words)
+    backend.normalizer, backend.pre_tokenizer = Lowercase(), Whitespace()
+    special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+    lossy = PosEncTokenizer.adopt(PreTrainedTokenizerFast(tokenizer_object=backend, **special))
+    references = ["Ein Mann schläft hier", "ein Mann schläft"]
+    labels = np.array([[3, 4, 5, 6, 2], [3, 4, 5, 2, -100]])
+    evaluated = EvalPrediction(predictions=(np.array([[6.0, 5.0], [4.0, 4.0]]), labels), label_ids=labels)
+    found = validation_scores(evaluated, lossy, references)
+    written = [text.lower() for text in references]
+    assert found["bleu"] == pytest.approx(BLEU().corpus_score(written, [references]).score)
+    assert 0 < found["bleu"] < 90
+    for missing in (None, references[:1]):
+        with pytest.raises(ValueError, match="needs the reference of each pair"):
+            validation_scores(evaluated, lossy, missing)
+
+
 @pytest.mark.slow
 def test_a_validation_set_is_translated_where_it_is_asked_for(tmp_path):
     """Each sentence to its own limit, whatever its neighbours, and with another search if one is given."""
     learned = ["train.max_steps=160", "train.learning_rate=0.01", "model.d_model=48", "train.tokens_per_batch=250"]
     asked = ["train.eval_strategy=steps", "train.eval_steps=160", "train.per_device_eval_batch_size=3"]
     settings = [*learned, *asked, "train.predict_with_generate=true"]
-    for beams, given in ((1, []), (2, ["train.generation_num_beams=2"])):
-        experiment = tiny(tmp_path, f"name=beams-{beams}", *settings, *given)
+    by_length = ["train.tokens_per_batch=null", "train.train_sampling_strategy=group_by_length"]
+    for beams, given in ((1, []), (2, ["train.generation_num_beams=2"]), (1, by_length)):
+        experiment = tiny(tmp_path, f"name=validated-{len(list(tmp_path.glob('runs/*')))}", *settings, *given)
         last = [line for line in trained(experiment) if "eval_bleu" in line][-1]
         system, folder = experiment.systems["relative"], experiment.folder / "relative" / "model"
         model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)

@@ -1,6 +1,7 @@
 """What is saved is whole or not there, whenever the power goes."""
 
 import errno
+import multiprocessing
 import os
 import shutil
 from pathlib import Path
@@ -10,6 +11,10 @@ import pytest
 from safetensors import SafetensorError
 
 from hf_posenc.whole_files import full_disk_told, save_whole, write_whole
+
+NO_PROCESS = 2**22 + 1  # no system numbers one so high
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["hf_posenc.whole_files"])
 
 
 def write_file(path: Path) -> None:
@@ -44,8 +49,74 @@ def test_what_a_killed_process_left_is_in_nobodys_way(tmp_path, write, killed):
     names: list[Path] = []
     with pytest.raises(FileNotFoundError):  # there is nothing yet to put in place
         save_whole(path, names.append)
-    killed(names[0])
+    mine = names[0].name.split("-")
+    for number in (os.getpid(), NO_PROCESS):  # also of a killed one whose number this one has
+        killed(tmp_path / "-".join([mine[0], str(number), mine[2]]))
     save_whole(path, write)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("of", ["another process", "another machine", "another name"])
+def test_what_another_process_writes_is_left_to_it(tmp_path, of):
+    names: list[Path] = []
+    with pytest.raises(FileNotFoundError):
+        save_whole(tmp_path / "saved", names.append)
+    own, _, number = names[0].name.split("-")
+    name = {
+        "another process": f"{own}-{os.getppid()}-{number}",
+        "another machine": f".saved.abcdef-{NO_PROCESS}-{number}",
+        "another name": names[0].name.replace("saved", "other"),
+    }[of]
+    write_file(tmp_path / name)
+    save_whole(tmp_path / "saved", write_file)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "saved"])
+
+
+def test_two_writers_of_a_file_leave_it_whole(tmp_path):
+    """One writes from beginning to end while the other is half way, by the same path or another spelling of it."""
+    path, other = tmp_path / "saved", tmp_path / ".." / tmp_path.name / "saved"
+
+    def write(unfinished: Path) -> None:
+        write_file(unfinished)
+        write_whole(other, "other")
+        assert path.read_text(encoding="utf-8") == "other"
+
+    save_whole(path, write)
+    assert path.read_text(encoding="utf-8") == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_second_of_two_writers_of_a_folder_is_told_and_changes_nothing(tmp_path):
+    path = tmp_path / "saved"
+
+    def write(unfinished: Path) -> None:
+        save_whole(path, write_folder)
+        unfinished.mkdir()
+
+    with pytest.raises(
+        FileExistsError, match=rf"must be a new one, but another process has written {path} in the mean"
+    ):
+        save_whole(path, write)
+    assert list(tmp_path.iterdir()) == [path]
+    assert (path / "inside").read_text(encoding="utf-8") == "new"
+
+
+def write_again_and_again(path: Path, letter: str) -> None:
+    for _ in range(100):
+        write_whole(path, letter * 100_000)
+
+
+@pytest.mark.slow
+def test_readers_see_whole_files_while_two_processes_write(tmp_path):
+    path = tmp_path / "saved"
+    write_whole(path, "A" * 100_000)
+    writers = [PROCESSES.Process(target=write_again_and_again, args=(path, letter)) for letter in "AB"]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        text = path.read_text(encoding="utf-8")
+        assert len(text) == 100_000 and len(set(text)) == 1
+    assert [writer.exitcode for writer in writers] == [0, 0]
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -21,7 +21,6 @@ encodings that the file registers.
 """
 
 import argparse
-import io
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -35,7 +34,10 @@ from hf_posenc.many_lines import Task, loaded, model_folder, quiet, translate_li
 from hf_posenc.modeling.version import untested_transformers
 from hf_posenc.publish.card import model_card
 from hf_posenc.results.registries import alignments_table, encodings_table
+from hf_posenc.text_io import lines_of, print_utf8
 from hf_posenc.whole_files import with_home
+
+INTERRUPTED = 128 + 2  # what a shell has for a command that SIGINT ended
 
 ENGINES: dict[str, Callable[..., Path]] = {"ctranslate2": to_ctranslate2, "onnx": to_onnx}
 
@@ -98,12 +100,15 @@ def main() -> None:
     }[options.command]
     if warning := untested_transformers():
         print(warning, file=sys.stderr, flush=True)
+    print_utf8()
     try:
         if options.register:
             register_encodings(options.register)
         run(options)
-    except (ValueError, OSError, ModuleNotFoundError) as error:
+    except (ValueError, OSError, ModuleNotFoundError, MemoryError) as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from None
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
 
 
 def typed_path(text: str) -> Path:
@@ -198,22 +203,13 @@ def card(options: argparse.Namespace) -> None:
 def translate(options: argparse.Namespace) -> None:
     quiet()
     task = Task(options.folder, options.beams, options.quantize, options.register)
-    lines, how = lines_of(sys.stdin.buffer.read()), {"processes": options.processes}
+    lines = list(lines_of(sys.stdin.buffer, "standard input"))
+    how = {"processes": options.processes, "progress": sys.stderr.isatty()}
     if options.to:
-        translate_to_file(lines, options.to, task, progress=sys.stderr.isatty(), **how)
+        translate_to_file(lines, options.to, task, **how)
         return
-    for translation in translate_lines(lines, task, progress=sys.stderr.isatty(), **how):
+    for translation in translate_lines(lines, task, **how):
         print(translation, flush=True)
-
-
-def lines_of(given: bytes) -> list[str]:
-    try:
-        return [line.rstrip("\r\n") for line in io.StringIO(given.decode("utf-8").removeprefix("\ufeff"), newline="\n")]
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"Sentences must be UTF-8, but in line {given[: error.start].count(10) + 1} is the byte "
-            f"0x{given[error.start]:02x}; convert them first, such as by iconv -f latin1 -t utf-8."
-        ) from None
 
 
 def export(options: argparse.Namespace) -> None:

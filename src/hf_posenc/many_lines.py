@@ -4,12 +4,12 @@ import json
 import os
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import islice
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,24 @@ import torch
 import transformers
 from torch import nn
 from tqdm.auto import tqdm
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from .config.loading import register_encodings
-from .export.ctranslate2_translator import CTranslate2Translator, is_ctranslate2
+from .export.ctranslate2_translator import ABOUT, MORE_POSITIONS, CTranslate2Translator, is_ctranslate2
 from .from_checkpoint import from_checkpoint
+from .modeling.text_checks import ANY_LENGTH, check_lengths, checked_texts
+from .modeling.translation import token_ids
+from .text_io import one_line
 from .training.checkpoints import check_weights, trained_systems
 from .whole_files import alone, delete, differing_key, short_hash, write_whole
+from .worker_processes import memory_told, worker_pool
 
 # Lines that are sorted by length together and written together.
 PIECE = 512
+
+FEWER = (
+    "take fewer --processes, or fewer --beams; with --to, the same command goes on from the last lines that are whole."
+)
 
 Translate = Callable[[list[str]], list[str]]
 
@@ -52,6 +60,15 @@ class Task:
         if not is_ctranslate2(self.folder):
             check_weights(model_folder(self.folder))
 
+    def reader(self) -> tuple[Any, int | None, str]:
+        """The tokenizer, how many tokens a source can have, and the remedy for more; without the weights."""
+        if is_ctranslate2(self.folder):
+            about = json.loads((self.folder / ABOUT).read_text(encoding="utf-8"))
+            return from_checkpoint(AutoTokenizer, self.folder / "tokenizer"), about["longest_source"], MORE_POSITIONS
+        folder = model_folder(self.folder)
+        longest = getattr(from_checkpoint(AutoConfig, folder), "longest_source", None)
+        return from_checkpoint(AutoTokenizer, folder), longest, ANY_LENGTH
+
     def translator(self, threads: int | None = None) -> Translate:
         """Loaded, to compute by so many threads (None: as many as torch takes)."""
         if self.register:
@@ -69,14 +86,45 @@ class Task:
 
 
 def translate_lines(lines: Sequence[str], task: Task, *, processes: int = 1, progress: bool = False) -> Iterator[str]:
-    """The translations in the order of the lines, each piece of them as soon as it is there."""
+    """The translations in the order of the lines, each piece of them as soon as it is there, each one line to every
+    program. Raises a ValueError, before anything is computed, that names the line which cannot be translated."""
+    check_lines(lines, task, processes)
+    yield from checked_lines_translated(lines, task, processes=processes, progress=progress)
+
+
+def checked_lines_translated(
+    lines: Sequence[str], task: Task, *, processes: int, progress: bool, done: int = 0
+) -> Iterator[str]:
+    """The translations of the lines after the first `done`."""
+    bar = tqdm(total=len(lines), initial=done, unit="line", disable=not progress)
+    with bar, closing(translated_pieces(in_pieces(lines[done:]), task, processes)) as pieces:
+        while done < len(lines):
+            last = min(done + PIECE, len(lines))
+            with memory_told(f"lines {done + 1} to {last} needed it; shorten the longest of them, or {FEWER}"):
+                piece = next(pieces)
+            for translation in piece:
+                yield one_line(translation)
+            bar.update(len(piece))
+            done = last
+
+
+def check_lines(lines: Sequence[str], task: Task, processes: int) -> None:
+    """A ValueError for what cannot be translated, and by how many processes it cannot be."""
     if processes < 1:
         raise ValueError(f"Lines are translated by 1 process or more, but `processes` is {processes}.")
-    with tqdm(total=len(lines), unit="line", disable=not progress) as bar:
-        for piece in translated_pieces(in_pieces(lines), task, processes):
-            for translation in piece:
-                yield translation.replace("\n", " ")
-            bar.update(len(piece))
+    checked_texts(lines, line_after(0))
+    if task.register:
+        register_encodings(task.register)
+    tokenizer, longest, remedy = task.reader()
+    if longest is not None:
+        for start in range(0, len(lines), PIECE):
+            sources = token_ids(list(lines[start : start + PIECE]), tokenizer)
+            check_lengths(sources, longest, line_after(start), remedy)
+
+
+def line_after(before: int) -> Callable[[int], str]:
+    """How a message names the lines that come after so many, by their numbers."""
+    return lambda number: f"line {before + number + 1}"
 
 
 def translate_to_file(
@@ -84,10 +132,11 @@ def translate_to_file(
 ) -> None:
     """The translations as a file that is there when it is whole. The same call goes on with what a killed one left.
 
-    Raises a ValueError if the file is there already, if another process writes it, or if what was left is of another
-    task or other lines.
+    Raises a ValueError if the file is there already, if another process writes it, if what was left is of another task
+    or other lines, or, before anything is computed, if a line cannot be translated.
     """
     refuse_existing(target)
+    check_lines(lines, task, processes)
     with alone(lock := target.with_name(f".{target.name}.lock")):
         refuse_existing(target)  # by now
         write_translations(lines, target, task, processes, progress)
@@ -112,7 +161,7 @@ def write_translations(lines: Sequence[str], target: Path, task: Task, processes
         write_whole(about, json.dumps(asked))
     done = shorten_to_whole_pieces(unfinished)
     with unfinished.open("a", encoding="utf-8", newline="\n") as file:
-        for translation in translate_lines(lines[done:], task, processes=processes, progress=progress):
+        for translation in checked_lines_translated(lines, task, processes=processes, progress=progress, done=done):
             file.write(translation + "\n")
             file.flush()
     os.replace(unfinished, target)
@@ -149,34 +198,31 @@ def in_pieces(lines: Iterable[str]) -> Iterator[list[str]]:
         yield piece
 
 
-def translated_pieces(pieces: Iterator[list[str]], task: Task, processes: int) -> Iterator[list[str]]:
+def translated_pieces(pieces: Iterator[list[str]], task: Task, processes: int) -> Generator[list[str], None, None]:
     if processes == 1:
         translate = task.translator()
         yield from map(translate, pieces)
         return
     threads = max(1, (os.cpu_count() or 1) // processes)
-    context, arguments = get_context("spawn"), (task, threads)
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=begin, initargs=arguments) as pool:
+    with worker_pool(processes, FEWER) as pool:
         waiting: deque[Future[list[str]]] = deque()
         for piece in pieces:
-            waiting.append(pool.submit(go_on, piece))
+            waiting.append(pool.submit(translate_piece, task, threads, piece))
             if len(waiting) > 2 * processes:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
 
-# Of a process of the pool: what it translates by.
-own: dict[str, Translate] = {}
+def translate_piece(task: Task, threads: int, piece: list[str]) -> list[str]:
+    """What a process of the pool does."""
+    return loaded_translator(task, threads)(piece)
 
 
-def begin(task: Task, threads: int) -> None:
+@cache
+def loaded_translator(task: Task, threads: int) -> Translate:
     quiet()
-    own["translate"] = task.translator(threads)
-
-
-def go_on(piece: list[str]) -> list[str]:
-    return own["translate"](piece)
+    return task.translator(threads)
 
 
 def quiet() -> None:

@@ -1,42 +1,73 @@
-"""Saved things: there whole or not at all, and told apart by a short hash or by the first key that differs."""
+"""Saved things: there whole or not at all, however many processes write them; and told apart by a short hash or by the
+first key that differs."""
 
 import errno
 import hashlib
 import os
+import platform
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import psutil
 from filelock import FileLock, Timeout
 
 ALMOST_NOTHING = 2**16  # bytes
+WRITES = count()
+IN_PROGRESS: set[str] = set()  # the temporary names that this process writes
 
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
-    save_whole(path, lambda unfinished: unfinished.write_text(text, encoding="utf-8"))
+    save_whole(path, lambda unfinished: unfinished.write_text(text, encoding="utf-8", newline="\n"))
 
 
 def save_whole(path: Path, save: Callable[[Path], Any]) -> None:
     """Let `save` write a file or a folder that is there either whole or not at all.
 
-    `save` is given another name beside it. A file takes the place of the one there was; a folder must be a new one.
+    `save` is given a temporary name beside it, which no other call has. A file takes the place of the one there was,
+    and of several writers the last one's stays. A folder must be a new one: a FileExistsError if it is there by now.
     """
-    unfinished = path.with_name(f".{path.name}.unfinished")
     path.parent.mkdir(parents=True, exist_ok=True)
-    delete(unfinished)  # of a process that was killed
+    delete_stale(path)
+    unfinished = path.with_name(f".{path.name}.{machine()}-{os.getpid()}-{next(WRITES)}.unfinished")
+    IN_PROGRESS.add(unfinished.name)
     try:
         save(unfinished)
+        if path.is_dir():
+            raise FileExistsError(
+                f"A folder to write must be a new one, but another process has written {path} in the meantime; delete "
+                "it, or choose another."
+            )
         os.replace(unfinished, path)
     finally:
         delete(unfinished)
+        IN_PROGRESS.discard(unfinished.name)
+
+
+def machine() -> str:
+    """A short name of this machine: process numbers of another one on the same file system say nothing here."""
+    return short_hash(platform.node())[:6]
+
+
+def delete_stale(path: Path) -> None:
+    """Delete what processes of this machine that no longer exist have left of earlier writes of `path`."""
+    ours = re.compile(rf"\.{re.escape(path.name)}\.{machine()}-(\d+)-\d+\.unfinished")
+    for found in path.parent.iterdir():
+        if (name := ours.fullmatch(found.name)) and found.name not in IN_PROGRESS:
+            writer = int(name[1])
+            if writer == os.getpid() or not psutil.pid_exists(writer):
+                with suppress(FileNotFoundError):  # another process deletes it too
+                    delete(found)
 
 
 def delete(path: Path) -> None:
     """Delete a file or a folder, if it is there."""
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

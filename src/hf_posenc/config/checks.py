@@ -1,17 +1,17 @@
 """What must hold between the values of a config file, each of which is of its kind already (schema.py)."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..data import check_description
+from ..data.tags import check_tagged
 from ..metrics.length_buckets.scorers import SCORERS, BertScore
 from ..modeling.nearest import refuse_unknown
+from ..modeling.tokenization_posenc import check_tags
+from ..names import validate_folder_name, validate_name, validate_test_set_names
 from .schema import check_fields
-from .settings import BY_PREDICTION, TABLES, DataSettings, Paper, ScoreSettings, System
-
-NAME = re.compile(r"[^\W_][\w.+-]*")
+from .settings import DataSettings, Paper, ScoreSettings, System
 
 
 def refuse_same_names(names: Iterable[str], what: str) -> None:
@@ -22,32 +22,30 @@ def refuse_same_names(names: Iterable[str], what: str) -> None:
 
 
 def check_name(name: str) -> None:
-    if not NAME.fullmatch(name) or name == "data":
-        raise ValueError(
-            "A system's name is a folder's: a letter or digit, then letters, digits, '.', '+', '-', '_', and not "
-            f"'data', which holds the corpora; it is {name!r}."
-        )
+    validate_folder_name(name, "A system's name")
 
 
 def check_test_sets(name: str, joined: list[str]) -> None:
     """Refuse names that two test sets have, or that no file can have or another table has."""
     refuse_same_names(joined, "test sets")
-    for test in joined:
-        if not NAME.fullmatch(test) or test in TABLES or test.removesuffix(BY_PREDICTION) in (set(joined) - {test}):
-            raise ValueError(
-                f"systems.{name}: a test set's name is a file's: a letter or digit, then letters, digits, '.', '+', "
-                f"'-', '_', and not that of another table ({', '.join(TABLES)}, NAME{BY_PREDICTION}); it is {test!r}."
-            )
+    validate_test_set_names(joined, f"systems.{name}")
 
 
 def checked_data(name: str, given: Mapping[str, Any], shared_embeddings: bool) -> DataSettings:
     """The `data` section of a system, none of it missing, and nothing in it against the rest."""
     where = f"systems.{name}: data"
     check_fields(given, DataSettings, where)
+    for key in ("source_language", "target_language"):
+        validate_name(given[key], f"{where}.{key}")
     data = DataSettings(**given)
+    try:
+        check_tags(data.tags)
+    except ValueError as error:
+        raise ValueError(f"{where}.tags: {error}") from None
     described = {"train": data.train, **{f"test.{test}": corpus for test, corpus in data.test.items()}}
     for key, corpus in (described | ({"validation": data.validation} if data.validation else {})).items():
         check_description(corpus, f"{where}.{key}")
+        check_tagged(corpus, f"{where}.{key}", data.tags, is_test=key.startswith("test."))
     if data.min_length and data.max_length and data.min_length > data.max_length:
         raise ValueError(
             f"systems.{name}: no pair can be at least min_length={data.min_length} and at most max_length="

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from ..data.files import names_files
 from .schema import Count, Keys, Rule, Text, at_least
 
-FILES = Rule("two aligned texts, a .tsv, a .jsonl, each plain or .gz, or a list of these", names_files)
+FILES = Rule("two aligned texts, a .tsv, a .jsonl, each plain or compressed, or a list of these", names_files)
 INSTALLED = Rule(
     "{}, with the extra of that name (`pip install 'hf-posenc[generator]'`)",
     lambda given: given is None or all(map(find_spec, ("babel", "num2words"))),
@@ -38,6 +38,10 @@ class Corpus:
     min_words: Count | None = None
     generator: Annotated[dict[str, Any] | None, Keys(Generator), INSTALLED] = None
     corpora: Annotated[list[Annotated[dict[str, Any], Keys(lambda: Corpus)]], CORPORA] | None = None
+    source_language: Text | None = None
+    target_language: Text | None = None
+    source_tag: Text | None = None
+    target_tag: Text | None = None
     first: Count | None = None
     join: Count | None = None
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.pieces import sentence_splitter
+from ..data.tags import tagged_parts, tags_of
 from ..modeling.nearest import refuse_unknown
 from ..whole_files import with_home
 from .checks import (
@@ -62,6 +63,7 @@ def experiment_of(merged: Mapping[str, Any], path: Path) -> Experiment:
     systems = resolved_systems({name: changes or {} for name, changes in merged["systems"].items()}, shared)
     refuse_lost_starts(systems)
     refuse_unlike_systems(systems)
+    refuse_targets_without_tags(systems.values(), merged.get("diagnose", FileKeys.diagnose))
     rows = list(dict.fromkeys(system.row for system in systems.values()))
     if (baseline := merged.get("baseline") or rows[0]) not in rows:
         raise ValueError(f"baseline must be one of the systems {', '.join(rows)}, but it is {baseline!r}; name one.")
@@ -161,6 +163,23 @@ def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
     system = System(name, row, data, score, dict(sections["model"]), dict(sections["train"]), start_from=start)
     system.model_config(vocab_size=data.vocab_size)
     return system
+
+
+def refuse_targets_without_tags(systems: Iterable[System], diagnose: bool) -> None:
+    """What decodes from the start token alone would leave out the tag that a target begins with."""
+    for system in systems:
+        data, by_generating = system.data, bool(system.train.get("predict_with_generate"))
+        tests = [name for name, where in data.test.items() if tags_of(where)[1] is not None]
+        if diagnose and tests:
+            raise ValueError(
+                f"systems.{system.name}: diagnose is of targets that begin with no tag, but those of "
+                f"{', '.join(tests)} have a target_tag; set diagnose: false, or use source_tag."
+            )
+        if by_generating and any(tags[1] is not None for _, tags in tagged_parts(data.validation or {})):
+            raise ValueError(
+                f"systems.{system.name}: train.predict_with_generate translates without a tag, but data.validation has "
+                "a target_tag; leave it out, or use source_tag."
+            )
 
 
 def refuse_unlike_systems(systems: Mapping[str, System]) -> None:

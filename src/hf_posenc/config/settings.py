@@ -18,10 +18,7 @@ from ..whole_files import with_home
 from .corpus_keys import A_CORPUS
 from .schema import Count, Rule, Text, at_least, between, one_of
 
-# Tables that are named after no test set, and what the second table of one has behind its name.
-TABLES = ("fall", "overview", "paper", "time")
-BY_PREDICTION = "-by-prediction"
-VOCABULARY = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer")
+VOCABULARY = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer", "tags")
 
 Joined = Annotated[
     list[Count], Rule("different whole numbers from 1 on, such as [1, 2]", lambda ks: 0 < len(ks) == len(set(ks)))
@@ -45,6 +42,8 @@ class DataSettings:
 
     `joint_vocabulary`: one vocabulary of `vocab_size` for both sides, or one for each. `subwords`: "bpe" or "unigram".
     `tokenizer`: an existing one in place of these three, by its name on the Hub or its folder.
+    `tags`: language tags, tokens of the vocabulary that no text is cut into; of each corpus a `source_tag` and a
+    `target_tag` (data/tags.py).
     `concatenate`: each k adds the training pairs joined by k consecutive ones; [1] is the pairs as they are.
     `flat_lengths`: training pairs are drawn so that sources of every length are as frequent as is possible when no pair
     is taken more often than so; it is their number that stays, after joining and the length filter.
@@ -62,6 +61,7 @@ class DataSettings:
     joint_vocabulary: bool = True
     subwords: Annotated[str, one_of(SUBWORDS)] = "bpe"
     tokenizer: Text | None = None
+    tags: list[Text] = field(default_factory=list)
     max_length: Count | None = None
     min_length: Annotated[int, at_least(0)] | None = None
     concatenate: Joined = field(default_factory=lambda: [1])

@@ -25,11 +25,13 @@ from ..modeling.nearest import refuse_unknown
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from .files import file_parts, named_folder, read_parts
 from .joining import join_consecutive, join_documents, positive
-from .mapping import BATCH, LARGE, mapped, progress_bars
+from .mapping import BATCH, LARGE, mapped, progress_bars, renamed
+from .tags import KEYS as TAGS
 
 logger = logging.getLogger(__name__)
 
 KINDS = {"dataset": ("name", "split", "revision"), "files": ("documents", "min_words"), "generator": (), "corpora": ()}
+LANGUAGES = ("source_language", "target_language")
 EXAMPLE = "{files: [train.de, train.en]}"
 GENERATOR_KEYS = ("seed", "pairs", "min_words", "max_words")
 
@@ -46,31 +48,32 @@ def load_pairs(
 
     - `dataset`: a dataset on the Hub or a local folder, with `name`, `split` and `revision` as in `load_dataset`;
     - `files`: two aligned texts `[a.de, a.en]`, a `.tsv` (source, tab, target), a `.jsonl` (a `{"translation": {...}}`
-      a line), or a list of these, read one after the other; each plain or `.gz`, relative to `folder`;
+      a line), or a list of these, read one after the other; each plain, `.gz`, `.bz2` or `.xz`, relative to `folder`;
     - `generator`: `{seed, pairs, min_words, max_words}` for the embedded German-English generator;
     - `corpora`: a list of such descriptions, read one after the other;
 
-    and, if wanted, `first: n`, which keeps the first n pairs, and then `join: k` (see `join_consecutive`). `files` may
-    have `documents: FILE`, a line of which names the document of each pair, and `min_words: n` (see `join_documents`).
-    `between` is what stands between texts that are joined. A key whose value is None counts as absent. A pair with an
-    empty side is kept. What cannot be read is a ValueError that names the file and the line, a missing file a
-    FileNotFoundError.
+    and, if wanted, `first: n`, which keeps the first n pairs, and then `join: k` (see `join_consecutive`);
+    `source_language` and `target_language`, where the description has other ones; `source_tag` and `target_tag`, which
+    are no part of these texts (see tags.py). `files` may have `documents: FILE`, a line of which names the document of
+    each pair, and `min_words: n` (see `join_documents`). `between` is what stands between texts that are joined. A key
+    whose value is None counts as absent. A pair with an empty side is kept. What cannot be read is a ValueError that
+    names the file and the line, a missing file a FileNotFoundError.
     """
     where = {key: value for key, value in where.items() if value is not None}
     kind = _kind_of(where)
-    if source_language == target_language:
-        raise ValueError(
-            f"source_language and target_language must differ, but both are {source_language!r}: name one of each"
-        )
-    languages, corpora = (source_language, target_language), partial(_load_corpora, between=between)
+    names = (source_language, target_language)
+    languages = (where.get("source_language", source_language), where.get("target_language", target_language))
+    if same := [source for source, target in (names, languages) if source == target]:
+        raise ValueError(f"source_language and target_language must differ, but both are {same[0]!r}: name one of each")
+    corpora = partial(_load_corpora, between=between)
     loaders: dict[str, Callable[..., Dataset]]
     loaders = {"dataset": _load_dataset, "files": _load_files, "generator": _load_generated, "corpora": corpora}
     pairs = _in_form(loaders[kind](where, languages, folder), languages)
     if "documents" in where or "min_words" in where:
-        pairs = join_documents(pairs, where, folder, source_language, between)
+        pairs = join_documents(pairs, where, folder, languages[0], between)
     if "first" in where:
         pairs = pairs.select(range(min(positive("first", where["first"]), len(pairs))))
-    return join_consecutive(pairs, where["join"], between) if "join" in where else pairs
+    return renamed(join_consecutive(pairs, where["join"], between) if "join" in where else pairs, languages, names)
 
 
 def encode_pairs(
@@ -142,6 +145,7 @@ def train_tokenizer(
     target_language: str,
     joint: bool = True,
     subwords: str = "bpe",
+    tags: Sequence[str] = (),
 ) -> PosEncTokenizer:
     """A tokenizer learned from `pairs`, the unfiltered ones: one vocabulary, or, unless `joint`, one for each side."""
 
@@ -152,7 +156,7 @@ def train_tokenizer(
 
     sides = (source_language, target_language)
     first, second = (texts(*sides), None) if joint else map(texts, sides)
-    return PosEncTokenizer.train(first, vocab_size, target_texts=second, subwords=subwords)
+    return PosEncTokenizer.train(first, vocab_size, target_texts=second, subwords=subwords, tags=tags)
 
 
 def check_description(where: Mapping[str, Any], name: str) -> None:
@@ -176,7 +180,7 @@ def check_description(where: Mapping[str, Any], name: str) -> None:
 def _kind_of(where: Mapping[str, Any]) -> str:
     kinds = [kind for kind in KINDS if kind in where]
     known = [key for kind in kinds or KINDS for key in (kind, *KINDS[kind])]
-    known += ["first", "join"]
+    known += ["first", "join", *LANGUAGES, *TAGS]
     refuse_unknown(where, known, f"a description of data ({', '.join(known)})")
     if len(kinds) != 1:
         raise ValueError(

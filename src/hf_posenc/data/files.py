@@ -1,24 +1,20 @@
-"""Pairs from files: two aligned texts, tab-separated columns, or JSON lines, each plain or gzip, read line by line.
+"""Pairs from files: two aligned texts, tab-separated columns, or JSON lines, each plain or compressed, read line by
+line (see `text_io`)."""
 
-Lines end at a line feed only: other characters that Unicode calls line ends occur inside the lines of aligned corpora.
-A carriage return before the line feed and a byte order mark before the first line are not text.
-"""
-
-import codecs
 import glob
-import gzip
 import hashlib
 import json
 import os
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from itertools import zip_longest
 from typing import Any
 
+from ..text_io import COMPRESSED, read_lines
 from ..whole_files import with_home
 
-TABLES = (".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz")
+TSV, JSONL = (tuple(kind + ending for ending in ("", *COMPRESSED)) for kind in (".tsv", ".jsonl"))
+TABLES = TSV + JSONL
 
 
 def file_parts(files: Any, folder: str | None) -> tuple[tuple[str, ...], ...]:
@@ -44,7 +40,7 @@ def read_parts(parts: tuple[tuple[str, ...], ...], languages: tuple[str, str]) -
     for part in parts:
         if len(part) == 2:
             yield from _read_aligned(*part)
-        elif part[0].removesuffix(".gz").endswith(".tsv"):
+        elif part[0].endswith(TSV):
             yield from _read_tsv(part[0])
         else:
             yield from _read_jsonl(part[0], languages)
@@ -108,7 +104,7 @@ def names_files(files: Any) -> bool:
 
 def _misshapen(files: Any) -> ValueError:
     return ValueError(
-        "`files` takes two aligned texts, a .tsv, a .jsonl (each plain or .gz), or a list of these, but "
+        "`files` takes two aligned texts, a .tsv, a .jsonl (each plain or compressed), or a list of these, but "
         f"{files!r} is none of them: write for example [a.de, a.en] or [[a.de, a.en], [b.de, b.en]]"
     )
 
@@ -149,25 +145,3 @@ def _read_jsonl(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, st
                 "correct or remove the line"
             ) from None
         yield source, target
-
-
-def read_lines(path: str) -> Iterator[str]:
-    """The lines of a text, plain or .gz. A ValueError names the file and the line that cannot be read."""
-    number = 0
-    with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as stream:
-        try:
-            for number, line in enumerate(stream, 1):
-                text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-                yield text.removesuffix(b"\n").removesuffix(b"\r").decode()
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"a file of pairs must be UTF-8, but {path}, line {number}, is not ({error}): "
-                "convert it, for example by iconv -f ISO-8859-1 -t UTF-8"
-            ) from None
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise ValueError(
-                f"a file named .gz must be whole and gzip, but {path} breaks off after line {number} ({error}): "
-                "fetch or compress it again"
-            ) from None
-    if number == 0:
-        raise ValueError(f"a file of pairs must have lines, but {path} is empty: fill it or take it off the list")

@@ -6,7 +6,8 @@ from typing import Any
 
 from datasets import Dataset
 
-from .files import absolute_path, read_lines
+from ..text_io import read_lines
+from .files import absolute_path
 from .mapping import BATCH, mapped
 
 
@@ -29,8 +30,8 @@ def join_documents(
 ) -> Dataset:
     """Consecutive pairs of one document as one, as few as have `min_words` source words together.
 
-    `documents` is a file, plain or .gz, whose line i names the document of pair i. What is left of a document with
-    fewer words than that is left out. Words are what white space separates. The pairs are held in memory.
+    `documents` is a text, plain or compressed, whose line i names the document of pair i. What is left of a document
+    with fewer words than that is left out. Words are what white space separates. The pairs are held in memory.
     """
     if missing := [key for key in ("documents", "min_words") if key not in where]:
         raise ValueError(f"`documents` and `min_words` belong together, but {missing[0]!r} is missing: add it")

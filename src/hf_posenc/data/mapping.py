@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import datasets
-from datasets import Dataset, Features
+from datasets import Dataset, Features, Value
 
 LARGE = 100_000  # pairs
 BATCH = 1_000
@@ -17,6 +17,21 @@ def mapped(pairs: Dataset, function: Callable[..., Any], features: Features, bat
         return pairs.map(
             function, batched=True, batch_size=batch_size, features=features, remove_columns=pairs.column_names
         )
+
+
+def renamed(pairs: Dataset, languages: tuple[str, str], names: tuple[str, str]) -> Dataset:
+    """Pairs of these languages, under other names."""
+    if languages == names:
+        return pairs
+    features = Features({"translation": {name: Value("string") for name in names}})
+
+    def rename(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        rows = batch["translation"]
+        return {
+            "translation": [dict(zip(names, (row[language] for language in languages), strict=True)) for row in rows]
+        }
+
+    return mapped(pairs, rename, features)
 
 
 @contextmanager

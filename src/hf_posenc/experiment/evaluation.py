@@ -13,24 +13,26 @@ import numpy as np
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from datasets import Dataset
-from transformers import PreTrainedTokenizerBase
 
 from ..config.settings import ScoreSettings, System
 from ..metrics import load_length_buckets
+from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..results.collecting import read_translations
+from ..text_io import json_line
 from ..whole_files import save_whole, write_whole
 
 
 def translate_test_set(
     model: Callable[[], Any],
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PosEncTokenizer,
     sources: Sequence[Sequence[str]],
     system: System,
     path: Path,
+    target_tag: str | None = None,
     **bar: Any,
 ) -> dict[str, Any]:
     """Translate by beam search into `path`, JSON lines in the sources' order, unless it is there; returns its rows.
-    `model` is called where there is something to translate.
+    `model` is called where there is something to translate. Each translation begins with the `target_tag`, if any.
 
     A source is one text or the pieces of one, whose translations are joined by spaces. A row has the translation,
     `text`, and whether it, or a piece of it, ran into its length limit, `truncated`. Each process translates its share;
@@ -42,10 +44,11 @@ def translate_test_set(
         mine = range(processes.process_index, len(sources), processes.num_processes)
         pieces = [text for i in mine for text in sources[i]]
         translator = model()
+        how = {"batch_size": system.score.batch_size, "num_beams": system.score.num_beams}
+        if target_tag is not None:
+            how["forced_bos_token_id"] = tokenizer.target.convert_tokens_to_ids(target_tag)
         began, busy = time.perf_counter(), time.process_time()
-        made = translator.translations(
-            pieces, tokenizer, batch_size=system.score.batch_size, num_beams=system.score.num_beams, **bar
-        )
+        made = translator.translations(pieces, tokenizer, **how, **bar)
         spent = gather_object([(time.perf_counter() - began, time.process_time() - busy)])
         found = zip(made.texts, made.truncated, strict=True)
         rows = gather_object([(i, list(islice(found, len(sources[i])))) for i in mine])
@@ -53,7 +56,7 @@ def translate_test_set(
             seconds, processor_seconds = zip(*spent, strict=True)
             all_of_it = {"seconds": max(seconds), "processor_seconds": sum(processor_seconds), "processes": len(spent)}
             write_whole(time_path, json.dumps(all_of_it))
-            write_whole(path, "".join(f"{row_of(parts)}\n" for _, parts in sorted(rows)))
+            write_whole(path, "".join(row_of(parts) for _, parts in sorted(rows)))
         processes.wait_for_everyone()
     rows = read_translations(path)
     took = json.loads(time_path.read_text(encoding="utf-8")) if time_path.exists() else None
@@ -63,7 +66,7 @@ def translate_test_set(
 def row_of(pieces: Sequence[tuple[str, bool]]) -> str:
     """The saved line of one source, of the translations of its pieces."""
     joined = " ".join(filter(None, (text for text, _ in pieces)))
-    return json.dumps({"text": joined, "truncated": any(cut for _, cut in pieces)}, ensure_ascii=False)
+    return json_line({"text": joined, "truncated": any(cut for _, cut in pieces)})
 
 
 def score_test_set(

@@ -5,6 +5,7 @@ from typing import Any
 
 from ..config.settings import Experiment, System
 from ..data import load_pairs
+from ..data.mapping import renamed
 from ..data.shared import shared_pairs, unjoined
 from ..modeling.nearest import refuse_unknown
 
@@ -53,8 +54,11 @@ def shared_with_training(system: System, where: dict[str, Any]) -> str | None:
         "target_language": data.target_language,
         "folder": data.folder,
     }
-    held_out = load_pairs(unjoined(where), **how)
-    if not (shared := shared_pairs(load_pairs(unjoined(data.train), **how), held_out)):
+    held_out, trained_on = load_pairs(unjoined(where), **how), load_pairs(unjoined(data.train), **how)
+    names = (data.source_language, data.target_language)
+    if not (shared := shared_pairs(trained_on, held_out)) and data.tags:  # or it stands there the other way round
+        shared = shared_pairs(renamed(trained_on, names, names[::-1]), held_out)
+    if not shared:
         return None
     longest = max((row[data.source_language] for row in shared), key=len)
     return f"{len(shared)} of {len(held_out)} pairs stand in the training text, such as {longest[:80]!r}"

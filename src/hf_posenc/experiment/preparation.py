@@ -25,6 +25,7 @@ from ..data.files import digests, named_folder
 from ..data.flattening import flatten_lengths
 from ..data.mapping import LARGE, progress_bars
 from ..data.pieces import BETWEEN, found_pieces, known_pieces
+from ..data.tags import tagged, tagged_parts, tags_of, with_tag
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..publish.hub import refuse_shared_repositories
 from ..training.arguments import training_arguments
@@ -147,7 +148,7 @@ def prepared_tokenizer(experiment: Experiment) -> PosEncTokenizer:
     made_from = vocabulary | {"train": first.data.train, "files": digests(first.data.train, first.data.folder)}
     record = folder / "made_from.json"
     if record.exists():
-        saved = json.loads(record.read_text(encoding="utf-8"))
+        saved = {"tags": []} | json.loads(record.read_text(encoding="utf-8"))
         if not any(map(has_begun, experiment.folder.iterdir())):
             if saved != made_from:
                 shutil.rmtree(folder)
@@ -178,18 +179,21 @@ def new_tokenizer(system: System) -> PosEncTokenizer:
     if data.tokenizer is not None:
         name = named_folder(data.tokenizer, data.folder)
         try:
-            return PosEncTokenizer.adopt(existing_tokenizer(name))
+            tokenizer = PosEncTokenizer.adopt(existing_tokenizer(name))
         except OSError as error:
             raise ValueError(
                 f"data.tokenizer must be a folder or the name of a tokenizer on the Hub, but {name} is not, or cannot "
                 f"be reached: {error}"
             ) from None
+        tokenizer.add_special_tokens({"extra_special_tokens": data.tags})
+        return tokenizer
     return train_tokenizer(
         read_pairs(system, data.train),
         data.vocab_size,
         **languages(system),
         joint=data.joint_vocabulary,
         subwords=data.subwords,
+        tags=data.tags,
     )
 
 
@@ -207,12 +211,20 @@ def validation_pairs(experiment: Experiment, system: System, tokenizer: PosEncTo
     return encoded_pairs(experiment, system, tokenizer, where) if where else None
 
 
+def validation_references(system: System) -> list[str] | None:
+    """The target texts of the validation pairs, as they are, or None where the pairs are not translated."""
+    if not system.data.validation or not system.train.get("predict_with_generate"):
+        return None
+    return [row[system.data.target_language] for row in read_pairs(system, system.data.validation)["translation"]]
+
+
 def encoded_pairs(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, where: dict[str, Any]) -> Dataset:
     """The pairs that `where` describes as token ids, kept in the run."""
     folder = experiment.folder / "data" / f"encoded-{corpus_hash(system, where, tokenizer)}"
     if not folder.exists():
-        encoded = encode_pairs(read_pairs(system, where), tokenizer, **languages(system))
-        save_pairs(folder, encoded)
+        parts = [tagged(read_pairs(system, part), tags, **languages(system)) for part, tags in tagged_parts(where)]
+        encoded = [encode_pairs(pairs, tokenizer, **languages(system)) for pairs in parts]
+        save_pairs(folder, concatenate_datasets(encoded))
     return load_from_disk(str(folder))
 
 
@@ -233,7 +245,8 @@ def whole_test_set(experiment: Experiment, system: System, name: str, tokenizer:
     folder = experiment.folder / "data" / f"test-{name}-{corpus_hash(system, where, tokenizer)}"
     if not folder.exists():
         pairs = join_consecutive(read_pairs(system, where), k)
-        lengths = encode_pairs(pairs, tokenizer, **languages(system))["source_length"]
+        read = tagged(pairs, tags_of(where), **languages(system))
+        lengths = encode_pairs(read, tokenizer, **languages(system))["source_length"]
         save_pairs(folder, pairs.add_column("source_length", lengths))
     return load_from_disk(str(folder))
 
@@ -245,10 +258,11 @@ def drawn(system: System, pairs: Dataset) -> Dataset:
 
 def sources(experiment: Experiment, system: System, name: str, tokenizer: PosEncTokenizer) -> list[list[str]]:
     """The pieces of each source of a test set, as `system` is given them; a whole one is its only piece."""
-    language = system.data.source_language
+    language, (where, k) = system.data.source_language, system.test_sets[name]
+    tag, _ = tags_of(where)
     if system.split is None:
-        return [[row[language]] for row in test_set(experiment, system, name, tokenizer)["translation"]]
-    where, k = system.test_sets[name]
+        rows = test_set(experiment, system, name, tokenizer)["translation"]
+        return [[with_tag(row[language], tag)] for row in rows]
     kind = f"{system.split.boundaries}-{name}"
     folder = experiment.folder / "data" / f"pieces-{kind}-{corpus_hash(system, where, tokenizer)}"
     whole = whole_test_set(experiment, system, name, tokenizer)
@@ -259,7 +273,7 @@ def sources(experiment: Experiment, system: System, name: str, tokenizer: PosEnc
             pieces = known_pieces(join_consecutive(read_pairs(system, where, BETWEEN), k, BETWEEN), whole, language)
         save_pairs(folder, Dataset.from_dict({"pieces": pieces}))
     beside = concatenate_datasets([whole, load_from_disk(str(folder))], axis=1)
-    return list(drawn(system, beside)["pieces"])
+    return [[with_tag(piece, tag) for piece in pieces] for pieces in drawn(system, beside)["pieces"]]
 
 
 def read_pairs(system: System, where: dict[str, Any], between: str = " ") -> Dataset:

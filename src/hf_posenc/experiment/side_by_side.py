@@ -3,8 +3,7 @@
 import os
 import signal
 import subprocess
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
@@ -12,12 +11,15 @@ from typing import Any
 from ..config.settings import Experiment
 from .system import unfinished_systems
 
+KILLED = -9  # the code of a process that SIGKILL has ended
+
 
 def run_side_by_side(experiment: Experiment, command: list[str]) -> None:
     """Run the unfinished systems as processes of their own, `experiment.jobs` at a time, sharing the cores.
 
     `command` runs this config; the name of a system and the line of its progress bar are appended to it. If a system
-    fails, the others still finish. SIGTERM is passed on to those that run, and no other is begun.
+    fails, the others still finish. SIGTERM and SIGINT reach those that run as SIGTERM, and no other is begun. Each has
+    a pipe as its standard input, which closes when this process ends, in whatever way (`end_with_standard_input`).
     """
     turns = list(waves(experiment, unfinished_systems(experiment)))
     widest = max(map(len, turns), default=1)
@@ -27,35 +29,50 @@ def run_side_by_side(experiment: Experiment, command: list[str]) -> None:
     for line in range(experiment.jobs):
         lines.put(line)
     running: list[subprocess.Popen] = []
-    failed: list[str] = []
-    told = threading.Event()
+    codes: dict[str, int] = {}
+    told: list[int] = []
 
     def run(name: str) -> int:
         line = lines.get()
         try:
-            if told.is_set():
+            if told:
                 return 1
-            process = subprocess.Popen([*command, "--system", name, "--bar", str(line)], env=environment)
-            running.append(process)
-            return process.wait()
+            one = [*command, "--system", name, "--bar", str(line)]
+            with subprocess.Popen(one, env=environment, stdin=subprocess.PIPE) as process:
+                running.append(process)
+                if told:  # while it was started
+                    process.terminate()
+                return process.wait()
         finally:
             lines.put(line)
 
     def pass_on(number: int, frame: Any) -> None:
-        told.set()
+        told.append(number)
         for process in running:
-            process.send_signal(number)
+            process.terminate()
 
-    before = signal.signal(signal.SIGTERM, pass_on)
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         with ThreadPoolExecutor(experiment.jobs) as pool:
             for turn in turns:
-                failed += [name for name, code in zip(turn, pool.map(run, turn), strict=True) if code != 0]
+                codes |= zip(turn, pool.map(run, turn), strict=True)
     finally:
-        signal.signal(signal.SIGTERM, before)
-    if failed:
-        reason = "SIGTERM" if told.is_set() else "An error, printed above,"
-        raise SystemExit(f"{reason} stopped {', '.join(failed)}; the same command goes on from there.")
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    refuse_failed(codes, told)
+
+
+def refuse_failed(codes: Mapping[str, int], told: Sequence[int]) -> None:
+    """A SystemExit that names the systems whose processes ended with another code than 0, and why; `told` are the
+    signals that were passed on."""
+    failed = [name for name, code in codes.items() if code != 0]
+    killed = [name for name, code in codes.items() if code == KILLED]
+    if not failed:
+        return
+    reason = "SIGKILL" if killed == failed else "An error, printed above,"
+    reason = signal.Signals(told[0]).name if told else reason
+    hint = f" {', '.join(killed)}: killed, likely because memory ran out; lower `jobs`." if killed else ""
+    raise SystemExit(f"{reason} stopped {', '.join(failed)}; the same command goes on from there.{hint}")
 
 
 def waves(experiment: Experiment, names: list[str]) -> Iterator[list[str]]:

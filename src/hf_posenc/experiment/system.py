@@ -34,6 +34,7 @@ from transformers import AutoModelForSeq2SeqLM, set_seed
 
 from ..config.settings import Experiment, System
 from ..data import lengths
+from ..data.tags import tagged, tags_of
 from ..from_checkpoint import from_checkpoint
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_shared import SharedConfig
@@ -48,12 +49,14 @@ from .diagnostics import diagnose
 from .evaluation import score_test_set, translate_test_set
 from .preparation import (
     difference_from_run,
+    languages,
     settings_path,
     shared_tokenizer,
     sources,
     test_set,
     training_pairs,
     validation_pairs,
+    validation_references,
 )
 from .starting import first_model
 
@@ -136,7 +139,7 @@ def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     made = {
         name: translate_test_set(
             model, tokenizer, sources(experiment, system, name, tokenizer), system,
-            folder / "translations" / f"{name}.jsonl",
+            folder / "translations" / f"{name}.jsonl", target_tag=tags_of(system.test_sets[name][0])[1],
             progress=processes.is_main_process, description=f"{system.name}: {name}", bar=bar,
         )
         for name in tests
@@ -150,7 +153,8 @@ def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
         write_whole(folder / "scores.json", json.dumps(result | {"split": asdict(system.split)}, indent=1))
         return
     for name, test in tests.items() if experiment.diagnose else ():
-        diagnose_test_set(model(), tokenizer, test, system, folder / "diagnostics" / f"{name}.json", bar)
+        read = tagged(test, tags_of(system.test_sets[name][0]), **languages(system))
+        diagnose_test_set(model(), tokenizer, read, system, folder / "diagnostics" / f"{name}.json", bar)
     facts = json.loads((folder / "model" / "training.json").read_text(encoding="utf-8"))
     write_whole(folder / "scores.json", json.dumps(result | {"training": facts}, indent=1))
     write_card(experiment.folder, system.name)
@@ -203,6 +207,7 @@ def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     set_seed(system.train.get("seed", 42))
     model = first_model(experiment, system, trained_config(system, tokenizer, pairs))
     how: dict[str, Any] = {"name": system.name, "bar": bar, "bleu_tokenize": system.score.bleu_tokenize}
+    how["references"] = validation_references(system)
     trained, facts = train(model, tokenizer, pairs, validation, system.train, folder, **how)
     facts |= {"parameters": trained.num_parameters(), "pairs": len(pairs)}
     trained.generation_config.update(num_beams=system.score.num_beams)  # its class says how long

@@ -22,6 +22,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.transforms import Bbox
 from PIL import Image
 
+from ..pictures.style import as_written
+
 DPI = 110
 FOLDER = "pictures"
 MOST_LAYOUTS = 200
@@ -38,6 +40,7 @@ LAYOUTS: OrderedDict[Hashable, Layout] = OrderedDict()
 
 def png(figure: Figure) -> bytes:
     with DRAWING:
+        as_written(figure)
         figure.set_dpi(DPI)
         canvas = FigureCanvasAgg(figure)
         if (layout := LAYOUTS.get(like := likeness(figure))) is None:

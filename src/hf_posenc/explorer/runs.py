@@ -21,6 +21,7 @@ from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_rnn_nmt import RnnNmtConfig
 from ..modeling.position import HOOKS
 from ..modeling.positions import POSITION_ENCODINGS
+from ..modeling.text_checks import check_utf8
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..pictures.attention_figures import attention_figure
 from ..pictures.attention_maps import AttentionMap, maps_of
@@ -159,6 +160,7 @@ def joined(text: str, times: int) -> str:
     times = checked_number("How often the sentence is joined", times, 1, MOST_TIMES)
     if not (text := " ".join(checked_text("The sentence", text or "", MOST_CHARACTERS).split())):
         raise ValueError("There must be a sentence to translate, but the box is empty; write one, or draw one.")
+    check_utf8(text, "the sentence")
     if len(text) * times > MOST_CHARACTERS:
         raise ValueError(
             f"This page translates up to {MOST_CHARACTERS} characters, but this is {len(text)} x {times}; shorten it."

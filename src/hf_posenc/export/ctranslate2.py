@@ -292,6 +292,8 @@ def vocabularies(config: Any, tokenizer: Any) -> tuple[list[str], list[str]]:
     target = source
     if getattr(tokenizer, "separate_vocabs", False):  # of Marian
         target = [tokenizer.decoder[number] for number in range(len(tokenizer.decoder))]
+    elif not getattr(tokenizer, "is_joint", True):
+        target = tokenizer.target.convert_ids_to_tokens(list(range(len(tokenizer.target))))
 
     def filled(tokens: list[str], rows: int) -> list[str]:
         return [*tokens[:rows], *(f"<row {number}>" for number in range(len(tokens), rows))]

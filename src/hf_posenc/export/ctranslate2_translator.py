@@ -8,11 +8,13 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from ..from_checkpoint import from_checkpoint
-from ..modeling.translation import TOKENS_PER_BATCH, Translations, checked_texts, in_batches, most_tokens, token_ids
+from ..modeling.text_checks import check_lengths, checked_texts
+from ..modeling.translation import TOKENS_PER_BATCH, Translations, in_batches, most_tokens, token_ids
 from .calls import missing_extra
 
 # What such a folder says of itself, beside CTranslate2's own files.
 ABOUT = "hf_posenc.json"
+MORE_POSITIONS = "export with more `positions`"  # the remedy for a source that is longer than its table
 
 
 def engine() -> Any:
@@ -61,17 +63,12 @@ class CTranslate2Translator:
     ) -> Translations:
         """As a model's `translations`, with the same limits of length.
 
-        Raises a ValueError for a source that is longer than the table of an encoding.
+        Raises a ValueError, before anything is computed, that names a text which is no UTF-8 or longer than the table
+        of an encoding.
         """
         texts = checked_texts(texts)
         sources = token_ids(texts, self.tokenizer)
-        longest = self.about["longest_source"]
-        for text, source in zip(texts, sources, strict=True):
-            if longest is not None and len(source) > longest:
-                raise ValueError(
-                    f"The table of this encoder's positions has {longest} rows, but a source has {len(source)} tokens "
-                    f"({text[:40]!r} ...); shorten it, or export with more `positions`."
-                )
+        check_lengths(sources, self.about["longest_source"], remedy=MORE_POSITIONS)
         return in_batches(
             sources,
             lambda batch: self.translate_batch(batch, num_beams),

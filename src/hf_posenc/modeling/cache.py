@@ -217,7 +217,8 @@ def memory_of(cache: Cache) -> Memory:
     if layer._layer_type != RememberingLayer._layer_type:
         raise ValueError(
             "This position encoding needs a cache that remembers positions, but the cache's first layer is a "
-            f"{type(layer).__name__}; make the cache from the model's config, as in DynamicCache(config=model.config)."
+            f"{type(layer).__name__}; make the cache from the model's config, as in DynamicCache(config=model.config). "
+            "PEFT's prefix tuning makes its own cache, which has no positions: take LoRA or prompt tuning instead."
         )
     return Memory(layer, layer.length())
 

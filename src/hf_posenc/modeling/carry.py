@@ -56,7 +56,7 @@ def carried_source(registered: type, by: str) -> str:
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
     if not any(isinstance(call, ast.Name) and call.id == by for call in calls):
         raise ValueError(f"{module.__file__} does not call {by} itself; call it at its foot.")
-    lines = text.splitlines()
+    lines = text.rstrip("\n").split("\n")  # as `ast` counts them: a form feed ends none
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level:
             raise ValueError(f"{module.__file__} imports from its neighbours, which do not travel; make it one file.")

@@ -2,17 +2,19 @@
 """What both model families share: first weights, tied tables and their sizes, logits and loss."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 
 from .configuration_shared import SharedConfig
 from .masks import positions_of
 from .model_inputs import CACHE_NAME, cache_of, rename_cache
+from .target_side import seen_from_target, target_options
 from .translation import Translation
 from .weights import judge_files, load_fitting
 
@@ -94,7 +96,24 @@ class TwoVocabularies(SharedPreTrainedModel):
     `resize_token_embeddings(n)` is for the source's vocabulary, and for the target's as well where both sides share one
     table. `resize_decoder_token_embeddings(n)` is for the target's where it has its own. Both keep the rows of the
     tokens that stay, in place, so that what was tied or frozen is so afterwards.
+
+    Which tables are one is what they are in memory. The config says it where a model is made; what is saved beside the
+    weights is made to say it again, whatever was done to the config or to the tables in the meantime.
     """
+
+    @property
+    def shares_embeddings(self) -> bool:
+        """Whether both sides have one table."""
+        body = self.base_model
+        return body.encoder.embed_tokens.weight is body.decoder.embed_tokens.weight
+
+    def describe_tables(self) -> None:
+        """Write into the config which tables are one, and remember it for loading and saving."""
+        self.config.share_encoder_decoder_embeddings = self.shares_embeddings
+
+    def save_pretrained(self, *args: Any, **options: Any) -> Any:
+        self.describe_tables()
+        return super().save_pretrained(*args, **options)
 
     def _resize_token_embeddings(
         self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
@@ -103,8 +122,10 @@ class TwoVocabularies(SharedPreTrainedModel):
         table = self._get_resized_embeddings(
             self.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
         )
+        shared = self.shares_embeddings
         self.set_input_embeddings(table)
-        if self.config.share_encoder_decoder_embeddings:
+        self.config.vocab_size = table.num_embeddings
+        if shared:
             self.resize_outputs(table.num_embeddings, mean_resizing)
         return table
 
@@ -113,7 +134,7 @@ class TwoVocabularies(SharedPreTrainedModel):
     ) -> nn.Embedding:
         """For the target's vocabulary, with the output projection and its bias, what `resize_token_embeddings` is for
         the source's; returns the decoder's table. A ValueError if that is the encoder's, too."""
-        if self.config.share_encoder_decoder_embeddings:
+        if self.shares_embeddings:
             raise ValueError(
                 "The target's vocabulary has a size of its own only if the decoder has its own embeddings, but "
                 "share_encoder_decoder_embeddings=True; call resize_token_embeddings, which resizes both."
@@ -139,17 +160,32 @@ class EncoderDecoder(TwoVocabularies):
         super().__init__(config)
         if config.share_encoder_decoder_embeddings:
             self.shared = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
-            sides = ("encoder", "decoder")
-            self._tied_weights_keys = {f"{side}.embed_tokens.weight": "shared.weight" for side in sides}
         self.encoder = self.encoder_class(config)
         self.decoder = self.decoder_class(config)
+        self._tied_weights_keys = self.tied_tables()
         self.post_init()
 
+    def tied_tables(self) -> dict[str, str]:
+        """The sides' tables that are the shared one."""
+        sides = ("encoder", "decoder") if hasattr(self, "shared") else ()
+        return {f"{side}.embed_tokens.weight": "shared.weight" for side in sides}
+
+    def describe_tables(self) -> None:
+        super().describe_tables()
+        if not self.shares_embeddings:
+            self._modules.pop("shared", None)
+            self._keys_to_ignore_on_save = ["shared.weight"]
+        else:
+            self.shared = self.encoder.embed_tokens
+            self._keys_to_ignore_on_save = None
+        self._tied_weights_keys = self.tied_tables()
+        self.all_tied_weights_keys = dict(self._tied_weights_keys)
+
     def get_input_embeddings(self) -> nn.Embedding:
-        return self.shared if self.config.share_encoder_decoder_embeddings else self.encoder.embed_tokens
+        return getattr(self, "shared", self.encoder.embed_tokens)
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
-        if self.config.share_encoder_decoder_embeddings:
+        if hasattr(self, "shared"):
             self.shared = self.decoder.embed_tokens = value
         self.encoder.embed_tokens = value
 
@@ -178,11 +214,21 @@ class ConditionalGeneration(TwoVocabularies, Translation):
         self.model = self.body(config)
         self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size, bias=False)
         self.final_logits_bias = nn.Parameter(torch.empty(1, config.decoder_vocab_size)) if config.output_bias else None
-        self._tied_weights_keys = {f"model.{k}": f"model.{v}" for k, v in (self.model._tied_weights_keys or {}).items()}
-        if config.tie_word_embeddings:
-            table = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
-            self._tied_weights_keys["lm_head.weight"] = f"model.{table}.weight"
+        self._tied_weights_keys = self.tied_tables()
         self.post_init()
+
+    def tied_tables(self) -> dict[str, str]:
+        """Those of the sides, and the output projection if it is a table, too."""
+        tied = {f"model.{name}": f"model.{table}" for name, table in self.model.tied_tables().items()}
+        table = "shared" if hasattr(self.model, "shared") else "decoder.embed_tokens"
+        return tied | ({"lm_head.weight": f"model.{table}.weight"} if self.config.tie_word_embeddings else {})
+
+    def describe_tables(self) -> None:
+        self.model.describe_tables()
+        self._keys_to_ignore_on_save = [f"model.{key}" for key in self.model._keys_to_ignore_on_save or ()]
+        self.config.tie_word_embeddings = self.lm_head.weight is self.model.decoder.embed_tokens.weight
+        self._tied_weights_keys = self.tied_tables()
+        self.all_tied_weights_keys = dict(self._tied_weights_keys)
 
     def predicted(self, outputs: Seq2SeqModelOutput, labels: Tensor | None, kwargs: dict[str, Any]) -> Seq2SeqLMOutput:
         """Logits (B, T, V) of hidden states (B, T, D), and with `labels` (B, T), -100 where there is none, their
@@ -208,6 +254,18 @@ class ConditionalGeneration(TwoVocabularies, Translation):
             new = bias.mean() if mean_resizing else bias.new_zeros(())
             bias.data = torch.cat((bias[:, :num_tokens], new.expand(1, max(0, num_tokens - bias.shape[1]))), dim=1)
 
+    def generate(
+        self, inputs: Tensor | None = None, generation_config: Any = None, logits_processor: Any = None, **options: Any
+    ) -> Any:
+        """As Translation's; what names no side is the target's (see target_side.py)."""
+        options = target_options(self.config, (generation_config, self.generation_config), options)
+        return super().generate(inputs, generation_config, logits_processor, **options)
+
+    def compute_transition_scores(self, *args: Any, **options: Any) -> Tensor:
+        """As transformers', counting the target's tokens, which it reads off nothing but a config."""
+        side = SimpleNamespace(config=seen_from_target(self.config))
+        return GenerationMixin.compute_transition_scores(side, *args, **options)
+
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """The labels, one place later, behind the start token (B, T); behind a target's last label there is padding:
         with `</s>` to be read it would be a token longer than alone."""
@@ -218,6 +276,7 @@ class ConditionalGeneration(TwoVocabularies, Translation):
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
         """transformers' inputs for a step; positions are read off the mask here, before a static cache makes it 4-D."""
+        kwargs.pop("tokenizer", None)  # which `generate` reads stop strings by, and passes on
         mask = kwargs.get("decoder_attention_mask")
         if kwargs.get("decoder_position_ids") is None and mask is not None and mask.ndim == 2:
             kwargs["decoder_position_ids"] = positions_of(mask, mask.shape[1])

@@ -1,56 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subword vocabularies: frequent words stay whole, rare ones fall apart, nothing is lost.
-
-Byte-pair encoding: begin with characters and join the most frequent neighbours until the vocabulary is full.
-Rico Sennrich, Barry Haddow, Alexandra Birch. Neural Machine Translation of Rare Words with Subword Units. ACL 2016.
-https://aclanthology.org/P16-1162
-
-Unigram: begin with far too many pieces, give each a probability by EM, and drop those whose loss costs the text least;
-a word is cut into the pieces with the greatest product of probabilities.
-Taku Kudo. Subword Regularization: Improving Neural Network Translation Models with Multiple Subword Candidates. ACL
-2018. https://aclanthology.org/P18-1007
-
-Departures: a subword carries the space before it (as in SentencePiece, which writes that space as U+2581; here it stays
-a space, so a text that holds U+2581 comes back unchanged), a character never seen in training becomes its UTF-8 bytes
-instead of an unknown token, and the unigram model always takes the best cut and samples none.
-"""
+"""The tokenizer of source and target: both sides' subwords, special tokens and language tags."""
 
 import copy
 import json
 import os
-import sys
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
-from tokenizers.models import BPE, Unigram
+from tokenizers import AddedToken, Tokenizer
 from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-RESERVED = [*SPECIAL_TOKENS.values(), *BYTES]
-PUNCTUATION = r"\p{P}$+<=>^`|~"
-# Subwords never cross these pieces: one punctuation mark, or a run of other characters, with the whitespace before it.
-# No piece holds < and >, and so none can spell a reserved token.
-PIECE = rf"\s?[{PUNCTUATION}]|\s?[^\s{PUNCTUATION}]+|\s"
+from .subwords import RESERVED, SPECIAL_TOKENS, SUBWORDS, end_of_text, train_vocabulary
+
+# The backend keeps padding and truncation as its state, which each call sets for itself. Therefore one call at a time
+# encodes, and leaves none of it to what is saved or hashed.
+ENCODING = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a forked process must not begin with a lock that nobody in it will release
+    os.register_at_fork(before=ENCODING.acquire, after_in_parent=ENCODING.release, after_in_child=ENCODING.release)
 
 
 class PosEncTokenizer(PreTrainedTokenizerFast):
     """Source and target subwords behind one tokenizer: one vocabulary for both sides, or one for each.
 
-    Laws: `decode(encode(text), skip_special_tokens=True) == text` for every text, any whitespace included. Encoding
-    appends `</s>` and nothing else, and `text_target=` does the same: the decoder's start `<s>` is the model's to add.
-    A text that spells a special token, such as `</s>`, is read as the characters it consists of. (One that `adopt` took
-    over keeps what its own subwords keep of a text.)
+    Invariants: `decode(encode(text), skip_special_tokens=True) == text` for every text that spells no tag, any
+    whitespace included. Encoding appends `</s>` and nothing else, and `text_target=` does the same: the decoder's start
+    `<s>` is the model's to add. A text that spells `</s>`, or another special token with a name, is read as the
+    characters it consists of. (A tokenizer that `adopt` took over keeps what its own subwords keep of a text.) Threads
+    may share a tokenizer.
 
-    `tokenizer(...)` and what else is asked for without a side is the source's, `text_target=` and `decode` are the
-    target's; `decode(..., use_source_tokenizer=True)` reads source tokens. `len(tokenizer)` and `target_vocab_size` are
-    the vocabulary sizes, special tokens included, whose numbers are the same on both sides.
+    Tags are special tokens that are read in a text, such as `<2en>`: `train(tags=...)`, or
+    `add_special_tokens({"extra_special_tokens": [...]})`. `"<2en> " + text` is one token more than `text`.
+
+    `tokenizer(...)`, `len(tokenizer)`, `get_vocab()` and whatever names no side is the source's. `text_target=` and
+    `decode` are the target's; `decode(..., use_source_tokenizer=True)` reads source tokens. `tokenizer.target` is the
+    target's side as a tokenizer. Both sides have all special tokens; those of a model's config have one id on both.
     """
 
     _tokenizer: Tokenizer
+    _extra_special_tokens: list[str | AddedToken]
     model_input_names = ["input_ids", "attention_mask"]
     vocab_files_names = {"tokenizer_file": "tokenizer.json", "target_tokenizer_file": "target_tokenizer.json"}
+    _is_one_side = False
 
     def __init__(
         self,
@@ -59,11 +50,12 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         target_tokenizer_file: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(*args, **kwargs)
         if target_tokenizer_file is not None:
-            target_tokenizer_object = Tokenizer.from_file(target_tokenizer_file)
-        self._target = target_tokenizer_object
-        self._aside: Tokenizer | None = None  # the source's while the target's is in its place
+            self._target = Tokenizer.from_file(target_tokenizer_file)
+        else:
+            self._target = copy.deepcopy(target_tokenizer_object)
+        super().__init__(*args, **kwargs)
+        self._check_special_ids()
 
     @classmethod
     def convert_to_native_format(cls, **kwargs: Any) -> dict[str, Any]:
@@ -72,10 +64,17 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
 
     @classmethod
     def train(
-        cls, texts: Iterable[str], vocab_size: int, *, target_texts: Iterable[str] | None = None, subwords: str = "bpe"
+        cls,
+        texts: Iterable[str],
+        vocab_size: int,
+        *,
+        target_texts: Iterable[str] | None = None,
+        subwords: str = "bpe",
+        tags: Sequence[str] = (),
     ) -> "PosEncTokenizer":
-        """Learn `vocab_size` tokens: 4 special tokens, 256 bytes, each character of `texts`, then `subwords`, which are
-        "bpe" or "unigram". With `target_texts`, each side has a vocabulary of its own and of that size.
+        """Learn `vocab_size` tokens: 4 special tokens, the `tags`, 256 bytes, each character of `texts`, then
+        `subwords`, which are "bpe" or "unigram". With `target_texts`, each side has a vocabulary of its own and of that
+        size.
 
         Texts are read once and never held. The same texts in the same order give the same tokenizer (but the last
         digits of a unigram's probabilities are chance). A ValueError if texts are empty, or if they have more
@@ -83,16 +82,21 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         """
         if subwords not in SUBWORDS:
             raise ValueError(f"subwords are one of {', '.join(SUBWORDS)}, but not {subwords!r}; choose one of them.")
-        source = train_vocabulary(texts, vocab_size, subwords)
-        target = None if target_texts is None else train_vocabulary(target_texts, vocab_size, subwords)
-        return cls(tokenizer_object=source, target_tokenizer_object=target, split_special_tokens=True, **SPECIAL_TOKENS)
+        check_tags(tags)
+        size = vocab_size - len(tags)
+        source = train_vocabulary(texts, size, subwords)
+        target = None if target_texts is None else train_vocabulary(target_texts, size, subwords)
+        made = cls(tokenizer_object=source, target_tokenizer_object=target, split_special_tokens=True, **SPECIAL_TOKENS)
+        made.add_special_tokens({"extra_special_tokens": list(tags)})
+        return made
 
     @classmethod
     def adopt(cls, tokenizer: PreTrainedTokenizerBase) -> "PosEncTokenizer":
         """An existing tokenizer, for both sides: its subwords and their numbers, but `</s>` and no more behind a text.
 
         A classifier's first and last token serve as `<s>` and `</s>`; those it does not have, and a missing `<pad>`,
-        are added. A ValueError if it is not a fast one.
+        are added. Its special tokens without a name, such as the languages of NLLB, are tags. A ValueError if it is not
+        a fast one.
         """
         if isinstance(tokenizer, cls):
             return tokenizer
@@ -108,17 +112,30 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         }
         if tokenizer.unk_token is not None:
             special["unk_token"] = tokenizer.unk_token
-        backend = copy.deepcopy(tokenizer.backend_tokenizer)
+        tags = [tag for tag in tokenizer.extra_special_tokens if tag not in special.values()]
+        backend = with_readable(tokenizer.backend_tokenizer, tags)
         backend.add_special_tokens(list(special.values()))
         backend.post_processor = end_of_text(special["eos_token"], backend.token_to_id(special["eos_token"]))
-        return cls(tokenizer_object=backend, split_special_tokens=True, **special)
+        return cls(tokenizer_object=backend, split_special_tokens=True, extra_special_tokens=tags, **special)
 
     def to_str(self) -> str:
         """All that encoding and decoding depend on."""
         return self._tokenizer.to_str() + (self._target.to_str() if self._target else "")
 
     @property
+    def target(self) -> "PosEncTokenizer":
+        """The target's side, for what names none: its `get_vocab`, `convert_tokens_to_ids` and `len` are those of the
+        target's vocabulary. It is made anew for each call, and is the tokenizer itself where both sides have one
+        vocabulary."""
+        if self._target is None:
+            return self
+        side = copy.copy(self)
+        side._tokenizer, side._target, side._is_one_side = self._target, None, True
+        return side
+
+    @property
     def target_vocab_size(self) -> int:
+        """`len` of the target's side."""
         return (self._target or self._tokenizer).get_vocab_size()
 
     @property
@@ -126,27 +143,97 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         """Whether source and target have one vocabulary."""
         return self._target is None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> BatchEncoding:
-        try:
-            return super().__call__(*args, **kwargs)
-        finally:  # transformers leaves the target's mode only if all went well
-            self._switch_to_input_mode()
+    def __call__(
+        self,
+        text: Any = None,
+        text_pair: Any = None,
+        text_target: Any = None,
+        text_pair_target: Any = None,
+        *,
+        max_target_length: int | None = None,
+        **options: Any,
+    ) -> BatchEncoding:
+        """As transformers', each side by its own vocabulary."""
+        if text is None and text_target is None:
+            raise ValueError("Either `text` or `text_target` must be given, but both are None; give one, or both.")
+        source = None if text is None else super().__call__(text, text_pair, **options)
+        if text_target is None:
+            return source
+        if max_target_length is not None:
+            options["max_length"] = max_target_length
+        labels = super(PosEncTokenizer, self.target).__call__(text_target, text_pair_target, **options)
+        if source is None:
+            return labels
+        source["labels"] = labels["input_ids"]
+        return source
 
-    def _switch_to_input_mode(self) -> None:
-        if self._aside is not None:
-            self._tokenizer, self._aside = self._aside, None
+    def _encode_plus(self, *args: Any, **options: Any) -> BatchEncoding:
+        backend = self._tokenizer
+        with ENCODING:
+            try:
+                return super()._encode_plus(*args, **options)
+            finally:
+                backend.no_padding()
+                backend.no_truncation()
+                backend.encode_special_tokens = self.split_special_tokens
 
-    def _switch_to_target_mode(self) -> None:
-        if self._target is not None and self._aside is None:
-            self._tokenizer, self._aside = self._target, self._tokenizer
+    def _decode(
+        self, token_ids: Any, skip_special_tokens: bool = False, *, use_source_tokenizer: bool = False, **options: Any
+    ) -> str:
+        side = self if use_source_tokenizer else self.target
+        if skip_special_tokens and side._extra_special_tokens and isinstance(token_ids, Sequence):
+            tags = set(side.extra_special_tokens_ids)
+            token_ids = [token for token in token_ids if token not in tags]
+        return super(PosEncTokenizer, side)._decode(token_ids, skip_special_tokens, **options)
 
-    def _decode(self, *args: Any, use_source_tokenizer: bool = False, **kwargs: Any) -> str:
-        if not use_source_tokenizer:
-            self._switch_to_target_mode()
-        try:
-            return super()._decode(*args, **kwargs)
-        finally:
-            self._switch_to_input_mode()
+    def add_special_tokens(self, special_tokens_dict: dict[str, Any], replace_extra_special_tokens: bool = True) -> int:
+        """As transformers', to both vocabularies. Those without a name are tags: they are read in a text, with the
+        spaces around them, and stay special whatever is added later. Returns how many are new."""
+        given = dict(special_tokens_dict)
+        for key in {"extra_special_tokens", "additional_special_tokens"} & given.keys():
+            given[key] = [
+                AddedToken(tag, lstrip=True, rstrip=True) if isinstance(tag, str) else tag for tag in given[key]
+            ]
+        before = self._extra_special_tokens
+        added = super().add_special_tokens(given, replace_extra_special_tokens)
+        self._extra_special_tokens = list({str(tag): tag for tag in (*before, *self._extra_special_tokens)}.values())
+        return added
+
+    def _add_tokens(self, new_tokens: list[str | AddedToken], special_tokens: bool = False) -> int:
+        """To both vocabularies. The backend reads a special token in no text, and a tag is to be read."""
+        if self._is_one_side:
+            raise ValueError(
+                "Tokens are added to both vocabularies at once, but this is the target's side alone; call the same of "
+                "the tokenizer itself."
+            )
+        named = {str(token) for token in self._special_tokens_map.values() if token is not None}
+        tokens = [backend_token(token, special_tokens, str(token) in named) for token in new_tokens]
+        added = self._tokenizer.add_tokens(tokens)
+        if self._target is not None:
+            self._target.add_tokens(tokens)
+            self._check_special_ids()
+        return added
+
+    def _check_special_ids(self) -> None:
+        """A ValueError if a token that a model's config names by one id has two."""
+        for name in SPECIAL_TOKENS if self._target is not None else ():
+            token = getattr(self, name)
+            ids = {None if token is None else side.token_to_id(token) for side in (self._tokenizer, self._target)}
+            if len(ids) > 1:
+                raise ValueError(
+                    f"A model's config has one id for the {name} of both sides, but {token!r} is "
+                    f"{self._tokenizer.token_to_id(token)} in the source's vocabulary and "
+                    f"{self._target.token_to_id(token)} in the target's; give both the same special tokens first."
+                )
+
+    def train_new_from_iterator(self, *args: Any, **options: Any) -> "PosEncTokenizer":
+        """As transformers', for one vocabulary; a ValueError if there are two."""
+        if self._target is not None:
+            raise ValueError(
+                "A tokenizer is trained anew from one iterator for one vocabulary, but this one has two; call "
+                "PosEncTokenizer.train(texts, vocab_size, target_texts=...)."
+            )
+        return super().train_new_from_iterator(*args, **options)
 
     def _save_pretrained(
         self,
@@ -164,80 +251,32 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         return (*file_names, target)
 
 
-def train_vocabulary(texts: Iterable[str], vocab_size: int, subwords: str) -> Tokenizer:
-    """One vocabulary learned from `texts`, ready to encode and decode."""
-    empty, trainer, built = SUBWORDS[subwords]
-    learner = Tokenizer(empty())
-    learner.normalizer, learner.pre_tokenizer = normalizers.Prepend(" "), split()
-    characters: set[str] = set()
-
-    def seen() -> Iterator[str]:
-        for text in texts:
-            characters.update(text)
-            yield text
-
-    size = {"vocab_size": max(vocab_size, 0), "special_tokens": RESERVED, "show_progress": sys.stderr.isatty()}
-    try:
-        learner.train_from_iterator(seen(), trainer(**size))
-    except Exception:  # a unigram trainer's, of no other class, where characters have no room
-        refuse_characters(characters, vocab_size)
-        raise
-    refuse_characters(characters, vocab_size)
-    model, vocabulary = built(json.loads(learner.to_str())["model"])
-    if len(vocabulary) < vocab_size:
-        raise ValueError(
-            f"vocab_size must be one that the texts have subwords for, but it is {vocab_size} and they have "
-            f"{len(vocabulary)}: use at most {len(vocabulary)}, or more text"
-        )
-    # A second tokenizer, because the learner counts the bytes among its special tokens and would not decode them.
-    backend = Tokenizer(model)
-    backend.add_special_tokens(list(SPECIAL_TOKENS.values()))
-    backend.normalizer, backend.pre_tokenizer = learner.normalizer, split()
-    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
-    end = SPECIAL_TOKENS["eos_token"]
-    backend.post_processor = end_of_text(end, vocabulary[end])
-    return backend
+def check_tags(tags: Sequence[str]) -> None:
+    """A ValueError for tags that a text could hold by chance."""
+    if isinstance(tags, str) or len(set(tags)) < len(tags):
+        raise ValueError(f"Tags must be a list of different tokens, such as ['<2en>', '<2de>'], but they are {tags!r}.")
+    for tag in tags:
+        if not isinstance(tag, str) or len(tag.split()) != 1 or tag != tag.strip() or tag.isalnum():
+            raise ValueError(
+                f"A tag must be a word that no text holds by chance, such as '<2en>', but it is {tag!r}; give it a "
+                "character that is no letter or digit, and no space."
+            )
+        if tag in RESERVED:
+            raise ValueError(f"A tag must be a token of its own, but {tag!r} is another's name; choose another.")
 
 
-def refuse_characters(characters: set[str], vocab_size: int) -> None:
-    """A ValueError if a vocabulary of that size cannot be learned from texts of these characters."""
-    if not characters:
-        raise ValueError(
-            "a tokenizer is trained on at least one character, but the texts are empty: "
-            "check the files or the filter they come from"
-        )
-    least = len(RESERVED) + len(characters | {" "})
-    if least > vocab_size:
-        raise ValueError(
-            f"vocab_size must hold {len(SPECIAL_TOKENS)} special tokens, {len(BYTES)} bytes and the "
-            f"{len(characters | {' '})} different characters of the texts, but it is {vocab_size}: "
-            f"use at least {least}, and more to have any longer subwords"
-        )
+def backend_token(token: str | AddedToken, special: bool, named: bool) -> AddedToken:
+    """The token as the backend is to have it: special only if it has a name."""
+    plain = AddedToken(token, special=special) if isinstance(token, str) else token
+    special = special or plain.special
+    sides = {name: getattr(plain, name) for name in ("single_word", "lstrip", "rstrip")}
+    return AddedToken(str(token), special=special and named, normalized=plain.normalized and not special, **sides)
 
 
-def byte_pairs(model: dict[str, Any]) -> tuple[BPE, dict[str, int]]:
-    merges = [(left, right) for left, right in model["merges"]]
-    return BPE(model["vocab"], merges, unk_token=SPECIAL_TOKENS["unk_token"], byte_fallback=True), model["vocab"]
-
-
-def unigrams(model: dict[str, Any]) -> tuple[Unigram, dict[str, int]]:
-    """The pieces in alphabetical order, because the trainer's order is chance where probabilities are equal, and with
-    so many digits as tokenizers' JSON gives back unchanged."""
-    pieces = [(piece, 0.0) for piece in RESERVED]
-    pieces += sorted((piece, round(score, 6)) for piece, score in model["vocab"][len(RESERVED) :])
-    unknown = RESERVED.index(SPECIAL_TOKENS["unk_token"])
-    return Unigram(pieces, unknown, byte_fallback=True), {piece: number for number, (piece, _) in enumerate(pieces)}
-
-
-SUBWORDS = {"bpe": (BPE, trainers.BpeTrainer, byte_pairs), "unigram": (Unigram, trainers.UnigramTrainer, unigrams)}
-
-
-def split() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Split(Regex(PIECE), "isolated")
-
-
-def end_of_text(token: str, number: int) -> processors.PostProcessor:
-    """Appends the token to each text."""
-    return processors.TemplateProcessing(
-        single=f"$A {token}", pair=f"$A {token} $B {token}", special_tokens=[(token, number)]
-    )
+def with_readable(backend: Tokenizer, tags: Sequence[str]) -> Tokenizer:
+    """A copy that reads those of its special tokens in a text."""
+    state = json.loads(backend.to_str())
+    for token in state["added_tokens"]:
+        if token["content"] in tags:
+            token["special"] = False
+    return Tokenizer.from_str(json.dumps(state))

@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from .model_inputs import rename_cache
+from .text_checks import check_lengths, checked_texts
 
 
 @dataclass(frozen=True)
@@ -108,13 +109,6 @@ def in_batches(
     return Translations([found[i][0] for i in range(len(sources))], [found[i][1] for i in range(len(sources))])
 
 
-def checked_texts(texts: Iterable[str]) -> list[str]:
-    """As a list; a TypeError for a bare string."""
-    if isinstance(texts, str):
-        raise TypeError("translate takes a list of sentences, but was given one string; write translate([text], ...).")
-    return list(texts)
-
-
 def token_ids(texts: list[str], tokenizer: Any) -> list[list[int]]:
     """The tokens of each text, special ones included; none of a text that is blank."""
     encoded = tokenizer(texts)["input_ids"] if texts else []
@@ -177,8 +171,9 @@ class Translation:
         A translation has at most 2 x source + 50 tokens, or as many as the decoder's encoding can tell apart. Sentences
         of like length, in source tokens, share a batch: `batch_size` of them, or fewer if they would have more than
         `tokens_per_batch` tokens, padding included. A blank text has an empty translation. With `progress`, a bar
-        with this `description` is drawn on line `bar`. `generate` is passed on to `model.generate`. Raises a TypeError
-        for a bare string, a ValueError for a tokenizer that is not the model's.
+        with this `description` is drawn on line `bar`. `generate` is passed on to `model.generate`. Raises, before
+        anything is computed, a TypeError for what is no list of strings, a ValueError for a tokenizer that is not the
+        model's, and one that names the text which is no UTF-8 or longer than the table of an encoding.
         """
         texts = checked_texts(texts)
         check_tokenizer(self.config, tokenizer)
@@ -188,11 +183,13 @@ class Translation:
                 raise ValueError(
                     f"translate gives one text for each source, but {option}={given!r} was given; call generate."
                 )
+        sources = token_ids(texts, tokenizer)
+        check_lengths(sources, self.config.longest_source)
         was_training = self.training
         self.eval()
         try:
             return in_batches(
-                token_ids(texts, tokenizer),
+                sources,
                 lambda sources: self.translate_batch(sources, tokenizer, **generate),
                 batch_size=batch_size,
                 tokens_per_batch=tokens_per_batch,
@@ -212,7 +209,7 @@ class Translation:
         generate = {name: value for name, value in search.items() if getattr(config, name, None) is None} | generate
         if free := all(generate.get(name) is None and getattr(config, name, None) is None for name in LENGTHS):
             generate |= self.at_most(limits, generate.get("logits_processor"))
-        outputs = self.generate(**inputs, **generate)
+        outputs = self.generate(**inputs, tokenizer=tokenizer, **generate)  # by which stop strings are read
         texts = tokenizer.batch_decode(outputs, skip_special_tokens=True)
         ends = [most + 1 if free else None for most in limits]
         ended = [self.config.eos_token_id in ids[1:end] for ids, end in zip(outputs, ends, strict=True)]

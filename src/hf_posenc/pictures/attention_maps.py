@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ..modeling.looked_at import looked_at
+from ..modeling.text_checks import check_utf8
 from ..modeling.translation import check_tokenizer
 
 # A picture of more tokens has labels that nobody can read.
@@ -35,6 +36,7 @@ def attention_maps(model: Any, tokenizer: Any, sentence: str, *, beams: int = 5)
     sentence without words, or of more tokens than the model or a picture can take, before anything is computed.
     """
     check_tokenizer(model.config, tokenizer)
+    check_utf8(sentence, "the sentence")
     inputs = tokenizer([sentence], return_tensors="pt", truncation=False)
     check_length(sentence, inputs["input_ids"].shape[1], model.config)
     longest = min(model.config.longest_target or MOST_TOKENS + 1, MOST_TOKENS + 1)

@@ -18,6 +18,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
@@ -46,6 +47,7 @@ def save_figure(figure: Figure, path: str | Path) -> None:
             f"figures are saved as PNG or SVG; path={str(path)!r} ends in neither .png nor .svg; rename it"
         )
     drawn = io.BytesIO()
+    as_written(figure)
     if path.suffix == ".svg":
         with rc_context({"svg.hashsalt": path.stem}):
             figure.savefig(drawn, format="svg", metadata={"Date": None})
@@ -53,6 +55,13 @@ def save_figure(figure: Figure, path: str | Path) -> None:
         figure.savefig(drawn, format="png", dpi=200)
         drawn = in_few_colours(drawn)
     save_whole(path, lambda unfinished: unfinished.write_bytes(drawn.getvalue()))
+
+
+def as_written(figure: Figure) -> None:
+    """No text is mathematics, which matplotlib sees between two `$`, but the numbers it writes itself at an axis."""
+    for text in figure.findobj(Text):
+        if "$" in text.get_text() and not text.get_text().startswith(r"$\mathdefault"):
+            text.set_parse_math(False)
 
 
 def in_few_colours(drawn: io.BytesIO) -> io.BytesIO:
@@ -95,7 +104,7 @@ def legend(figure: Figure, handles: Iterable[Any], title: str | None = None) -> 
 
 def columns_for(labels: Iterable[str]) -> int:
     """How many labels stand side by side in a legend."""
-    return max(1, min(3, 90 // (max(map(len, labels)) + 8)))
+    return max(1, min(3, 90 // (max(map(len, labels), default=0) + 8)))
 
 
 def with_legend(height: float, labels: Iterable[str]) -> float:

@@ -6,12 +6,14 @@ its encodings, so an encoding has its place in a card by being registered.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
+import jinja2
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import CONFIG_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
@@ -23,7 +25,9 @@ from ..modeling.alignments import alignment_named
 from ..modeling.configuration_posenc import SIDES, PosEncConfig, knob_fields
 from ..modeling.positions import POSITION_ENCODINGS, parts_of
 from ..modeling.references import Reference
+from ..results.markup import markdown_block, markdown_code, markdown_text, python_string
 from ..results.tables import SCORES, length_table, markdown
+from ..results.validation import validate_scores, validate_settings
 from ..training.arguments import arguments_with_defaults
 from ..training.checkpoints import trained_systems
 from ..whole_files import write_whole
@@ -57,7 +61,27 @@ def model_card(run_folder: Path, system: str, repository: str | None = None) -> 
 
     A FileNotFoundError if a file is missing, a ValueError if one is not whole or does not go with the others.
     """
-    run, repository = read_system(run_folder / system), repository or system
+    run = read_system(run_folder / system)
+    with of_another_form(run_folder / system, AttributeError, KeyError, TypeError):
+        shown = card_values(run, system, repository or system)
+    with of_another_form(run_folder / system, TypeError, ValueError, jinja2.UndefinedError):
+        return ModelCard(template().render(shown))
+
+
+@contextmanager
+def of_another_form(folder: Path, *errors: type[Exception]) -> Iterator[None]:
+    """A ValueError that names the folder for what a value of an unexpected kind leads to."""
+    try:
+        yield
+    except errors as error:
+        raise ValueError(
+            f"A card is made from files as train.py writes them, but one of those in {folder} is not "
+            f"({type(error).__name__}: {error}); restore it, or delete the folder and run train.py again."
+        ) from error
+
+
+def card_values(run: ScoredSystem, system: str, repository: str) -> dict[str, Any]:
+    """What the template shows."""
     named = {side: parts_of(run.config[field]) for side, field in SIDES.items() if field in run.config}
     sides = {side: names for side, names in named.items() if side != "cross" or acting(names)}
     used = {name: POSITION_ENCODINGS[name] for names in sides.values() for name in names}
@@ -66,26 +90,48 @@ def model_card(run_folder: Path, system: str, repository: str | None = None) -> 
     code = [model, *(entry.encoding for entry in used.values()), alignment]
     modules = dict.fromkeys(one.__module__ for one in code)
     references = dict.fromkeys(one for part in (model, *used.values(), alignment) for one in part.references)
-    return ModelCard.from_template(
-        metadata(run, list(used), repository),
-        template_path=str(TEMPLATE),
-        **vars(run),
-        repository=repository,
-        architecture=model.summary.rstrip("."),
-        sides={side: "+".join(names) for side, names in sides.items()},
-        encodings=used,
-        alignment=alignment,
-        knobs={name: run.config[name] for name in knob_fields() if run.config.get(name) is not None},
-        own_modules=[module for module in modules if module.partition(".")[0] != __package__.partition(".")[0]],
-        train=arguments_with_defaults(run.settings["train"]),
-        chosen=yaml.safe_dump(
+    return vars(run) | {
+        "card_data": metadata(run, list(used), repository).to_yaml(),
+        "repository": repository,
+        "architecture": model.summary.rstrip("."),
+        "sides": {side: "+".join(names) for side, names in sides.items()},
+        "encodings": used,
+        "alignment": alignment,
+        "knobs": {name: run.config[name] for name in knob_fields() if run.config.get(name) is not None},
+        "own_modules": [module for module in modules if module.partition(".")[0] != __package__.partition(".")[0]],
+        "train": arguments_with_defaults(run.settings["train"]),
+        "chosen": yaml.safe_dump(
             {part: last_names(run.settings[part]) for part in ("model", "train")}, sort_keys=False
         ).strip(),
-        hub_id=partial(hub_id, run),
-        corpora=parts_of_corpus(run.data.train),
-        tables={test: markdown(length_table({system: run.scores["tests"]}, test)) for test in run.scores["tests"]},
-        references={str(reference): bibtex(reference) for reference in references},
-    )
+        "hub_id": partial(hub_id, run),
+        "corpora": parts_of_corpus(run.data.train),
+        "tables": {test: markdown(length_table({system: run.scores["tests"]}, test)) for test in run.scores["tests"]},
+        "references": {str(reference): bibtex(reference) for reference in references},
+    }
+
+
+def template() -> jinja2.Template:
+    """The card's template, in which every value is escaped as Markdown that is not marked as something else."""
+    shown: dict[str, Callable[..., str]] = {"code": markdown_code, "block": markdown_block, "python": python_string}
+    made = jinja2.Environment(autoescape=True, finalize=as_markdown)
+    made.filters |= {name: partial(marked, markup) for name, markup in shown.items()}
+    return made.from_string(TEMPLATE.read_text(encoding="utf-8"))
+
+
+class Markdown(str):
+    """Text that is Markdown already, which jinja leaves as it is."""
+
+    def __html__(self) -> str:
+        return self
+
+
+def as_markdown(value: Any) -> Any:
+    return value if hasattr(value, "__html__") else Markdown(markdown_text(value))
+
+
+def marked(markup: Callable[..., str], value: Any, *options: str) -> Markdown:
+    """What a filter makes of a value, which is not escaped again."""
+    return Markdown(markup(value, *options))
 
 
 def last_names(value: Any) -> Any:
@@ -108,13 +154,15 @@ def read_system(folder: Path) -> ScoredSystem:
     """The files of a scored system, each whole and all of one run."""
     if not folder.is_dir() and (systems := trained_systems(folder.parent)):
         raise ValueError(f"{folder.parent} has no system {folder.name!r}; name one of {', '.join(systems)}.")
-    settings = read_whole(folder / "settings.yaml", "data", "model", "train", "score")
+    settings = read_whole(path := folder / "settings.yaml", "data", "model", "train", "score")
+    validate_settings(settings, path)
     if split := settings.get("split"):
         raise ValueError(
             f"A card is of a trained model, but {folder.name} translates with that of {split['system']}; ask for "
             f"the card of {split['system']}."
         )
-    scores = read_whole(folder / "scores.json", "training", "tests")
+    scores = read_whole(path := folder / "scores.json", "training", "tests")
+    validate_scores(scores, path)
     config = read_whole(folder / "model" / "config.json", "model_type", *SIZES)
     facts = read_whole(folder / "model" / "training.json", "steps", "seconds", "parameters", "pairs")
     data, score = known_settings(DataSettings, settings["data"]), known_settings(ScoreSettings, settings["score"])
@@ -136,7 +184,7 @@ def read_whole(path: Path, *keys: str) -> dict[str, Any]:
         is_yaml = path.suffix == ".yaml"
         content = read_yaml(path, "It") if is_yaml else json.loads(path.read_text(encoding="utf-8"))
         reason = "".join(f" no {key!r}" for key in keys if content.get(key) is None)
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         reason = f" {type(error).__name__}: {' '.join(str(error).split())}"
     if reason:
         raise ValueError(
@@ -153,7 +201,8 @@ def known_settings(kind: type[Any], given: Mapping[str, Any]) -> Any:
 
 def metadata(run: ScoredSystem, encodings: list[str], model_name: str) -> ModelCardData:
     """What the Hub reads; a language or licence that is no identifier it would refuse, so that is left to the text."""
-    languages = (run.data.source_language, run.data.target_language)
+    parts = [vars(run.data), *parts_of_corpus(run.data.train)]
+    languages = dict.fromkeys(part.get(f"{side}_language") or "" for part in parts for side in ("source", "target"))
     results, licence = list(eval_results(run)), run.data.licence or ""
     datasets = dict.fromkeys(hub_id(run, part.get("dataset")) for part in parts_of_corpus(run.data.train))
     return ModelCardData(

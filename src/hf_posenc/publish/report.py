@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config.settings import BY_PREDICTION
+from ..names import BY_PREDICTION
 from ..pictures.diagnostics_figures import attention_distance_figure, loss_by_position
 from ..pictures.loss_figures import loss_curves
 from ..pictures.place_figures import (

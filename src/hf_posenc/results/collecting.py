@@ -18,6 +18,7 @@ from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..whole_files import differing_key
 from .comparison import p_values
 from .training_lengths import lengths_of_rows
+from .validation import validate_results, validate_scores
 
 PARTS = ("baseline", "runs", "comparisons", "paper")
 
@@ -27,7 +28,8 @@ def collect(experiment: Experiment) -> dict[str, Any]:
     runs = {}
     for name, system in experiment.systems.items():
         folder = experiment.folder / name
-        saved = read_json(folder / "scores.json")
+        saved = read_json(path := folder / "scores.json")
+        validate_scores(saved, path)
         runs[name] = {"row": system.row, "min_length": system.data.min_length} | saved
         if system.split:
             continue
@@ -148,7 +150,7 @@ def refuse_unlike_runs(runs: Mapping[str, Any]) -> None:
 
 
 def read_results(folder: Path) -> dict[str, Any]:
-    """The results.json of a folder; a ValueError if it is cut short or from another version."""
+    """The results.json of a folder; a ValueError if it is cut short, from another version, or not of such a form."""
     path = folder / "results.json"
     if not path.exists():
         raise ValueError(f"A report is made of results.json, but there is none in {folder}; run train.py first.")
@@ -157,6 +159,7 @@ def read_results(folder: Path) -> dict[str, Any]:
         raise ValueError(
             f"{path} lacks {', '.join(missing)}; run train.py CONFIG again, which scores but does not train."
         )
+    validate_results(results, path)
     return results
 
 
@@ -169,7 +172,7 @@ def compared_by(results: Mapping[str, Any], test: str) -> dict[str, Any]:
 def read_json(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
+    except (ValueError, TypeError, RecursionError) as error:  # of JSON in JSON without end, too
         raise cut_short(path, error) from None
 
 

@@ -1,7 +1,7 @@
 """Scores of single trainings -> rows of a table, and which rows really differ from the baseline.
 
 A row of one training has the bootstrap's 95 % interval over sentences. A row of several seeds has their mean and
-Student's 95 % interval over them, which is the chance of training alone. Differences are tested by sacrebleu's own
+Student's 95 % interval over them, which is the chance of training alone. Differences are tested by sacrebleu's
 paired bootstrap and by paired approximate randomisation on the sentence statistics that the metric has saved; a row of
 several seeds is compared seed by seed, and its p-value is the largest of them, or 1 where they disagree which row is
 better: a difference counts if it is there every time.
@@ -9,16 +9,14 @@ P-values are not corrected for the number of groups and rows.
 """
 
 import math
-import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
 import numpy as np
-from sacrebleu.significance import PairedTest
 
-from ..metrics.length_buckets.scorers import COUNTED
+from ..metrics.length_buckets.scorers import COUNTED, resampled, sacrebleu_seed, score_of, scores_of
 
 # Student's t at 97.5 % for 1 to 29 degrees of freedom, 2 to 30 seeds; for more the last one is a little too wide.
 # A table, since nothing that this project needs anyway has the quantile: scipy, which has these digits, takes 140 MB.
@@ -27,6 +25,8 @@ T_95 = (
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
 )  # fmt: skip
 LABELS = ("label", "low", "high", "n")
+DRAWS = 32  # Booleans are drawn so many at a time, and what is left of them at the end of a block is lost.
+BLOCK = 2**21  # Booleans of a block, at least DRAWS of each pair
 
 Statistics = Mapping[str, np.ndarray]  # of a training: for each metric (pairs, counts), and the pairs' lengths
 
@@ -97,7 +97,7 @@ def p_values(
                 scorer, pair = COUNTED[metric](), (ours[metric][rows], theirs[metric][rows])
                 for test, (p_value, trials) in TESTS.items():
                     worst[test] = max(worst[test], p_value(scorer, *pair, trials * samples))
-                gain = np.subtract(*(scorer._aggregate_and_compute(one).score for one in pair))
+                gain = np.subtract(*(score_of(scorer, one).score for one in pair))
                 signs.setdefault((label, metric), set()).add(bool(gain > 0))
     for label, metric in (one for one, seen in signs.items() if len(seen) > 1):
         found[label][metric] = dict.fromkeys(TESTS, 1.0)
@@ -110,41 +110,34 @@ def randomisation(scorer: Any, ours: np.ndarray, theirs: np.ndarray, trials: int
     sacrebleu's test (its seed, its draws), except that it counts larger differences alone: of TER, where few edits make
     the difference, most trials differ by just as much, and it finds twice as many differences as chance allows.
     """
-    seed = os.environ.get("SACREBLEU_SEED", "12345")
-    chance = np.random.default_rng(None if seed.lower() == "none" else int(seed))
-    swapped = chance.integers(2, size=(trials, len(ours)), dtype=bool)
-    moved = swapped @ (theirs - ours)
-    totals = ((ours.sum(0) + moved), (theirs.sum(0) - moved))
-    each = [np.array([scorer._compute_score_from_stats(total).score for total in side]) for side in totals]
-    real = abs(np.subtract(*(scorer._compute_score_from_stats(one.sum(0)).score for one in (ours, theirs))))
-    return float((1 + (abs(each[0] - each[1]) >= real - 1e-9).sum()) / (1 + trials))
+    real = abs(np.subtract(*(score_of(scorer, one).score for one in (ours, theirs))))
+    as_large = 0
+    for moved in moved_sums(theirs - ours, trials):
+        totals = (ours.sum(0) + moved, theirs.sum(0) - moved)
+        as_large += int((abs(np.subtract(*(scores_of(scorer, one) for one in totals))) >= real - 1e-9).sum())
+    return (1 + as_large) / (1 + trials)
+
+
+def moved_sums(differences: np.ndarray, trials: int) -> Iterator[np.ndarray]:
+    """(some of the trials, counts): the summed differences of the pairs that each trial swaps; blocks of trials, since
+    all draws at once take trials x pairs numbers."""
+    chance = np.random.default_rng(sacrebleu_seed())
+    block = DRAWS * max(1, BLOCK // (DRAWS * len(differences)))
+    for start in range(0, trials, block):
+        swapped = chance.integers(2, size=(min(block, trials - start), len(differences)), dtype=bool)
+        # BLAS multiplies floats alone, and whole numbers are exact in them.
+        yield (swapped.astype(float) @ differences).astype(differences.dtype)
 
 
 def bootstrap(scorer: Any, ours: np.ndarray, theirs: np.ndarray, samples: int) -> float:
     """sacrebleu's, but never less than 2^(1 - d) of d pairs that differ, which is all that can be told of so few."""
-    systems: Any = [("baseline", theirs), ("ours", ours)]
-    scorers: Any = {"score": Counted(scorer)}
-    made: Any = PairedTest(systems, scorers, references=None, test_type="bs", n_samples=samples)()[1]
-    (compared,) = (results[1] for name, results in made.items() if name != "System")
+    totals = np.split(resampled(np.hstack([ours, theirs]), samples), 2, axis=1)
+    gains = abs(np.subtract(*(scores_of(scorer, one) for one in totals)))
+    real = abs(np.subtract(*(score_of(scorer, one).score for one in (ours, theirs))))
+    p_value = (1 + int((gains - gains.mean() > real).sum())) / (1 + samples)
     differing = int((ours != theirs).any(1).sum())
-    return max(float(compared.p_value), min(1.0, 2.0 ** (1 - differing)))
+    return max(p_value, min(1.0, 2.0 ** (1 - differing)))
 
 
 # Each test, and how many trials it has for each bootstrap sample, as in sacrebleu's defaults.
 TESTS = {"randomisation": (randomisation, 10), "bootstrap": (bootstrap, 1)}
-
-
-class Counted:
-    """A scorer for pairs whose statistics have been taken already: they stand in place of the hypotheses."""
-
-    def __init__(self, scorer: Any) -> None:
-        self.scorer = scorer
-        self._aggregate_and_compute = scorer._aggregate_and_compute
-        self._compute_score_from_stats = scorer._compute_score_from_stats
-
-    def _extract_corpus_statistics(self, statistics: np.ndarray, references: None) -> np.ndarray:
-        return statistics
-
-    def get_signature(self) -> Any:
-        self.scorer.num_refs = 1
-        return self.scorer.get_signature()

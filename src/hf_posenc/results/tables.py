@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .markup import csv_cell, latex_text, markdown_text, one_line
 from .training_lengths import TrainingLimits, trained_on
 
 Group = Mapping[str, Any]
@@ -209,24 +210,19 @@ def legend_of(entries: Collection[list[Group]], baseline: str | None) -> str:
 def markdown(table: Table) -> str:
     """A table of GitHub's Markdown: the first column left, the others right, the legend below."""
     lines = [table.headers, ["---", *["---:"] * (len(table.headers) - 1)], *table.rows]
-    escaped = [[entry.replace("|", "\\|") for entry in line] for line in lines]
-    return "\n".join([*("| " + " | ".join(line) + " |" for line in escaped), "", table.legend, ""])
+    escaped = [[markdown_text(entry) for entry in line] for line in lines]
+    return "\n".join([*("| " + " | ".join(line) + " |" for line in escaped), "", markdown_text(table.legend), ""])
 
 
 def latex(table: Table) -> str:
     """A tabular of LaTeX for the package booktabs: the first column left, the others right, the legend below."""
-    escapes = {sign: f"\\{sign}" for sign in "&%$#_{}"}
-    escapes |= {"±": "$\\pm$", ">": "$>$", "<": "$<$", "*": "$^{*}$", "→": r"$\to$"}
-    escapes |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    lines = [
-        " & ".join("".join(escapes.get(sign, sign) for sign in entry) for entry in line) + r" \\"
-        for line in [table.headers, *table.rows]
-    ]
-    legend = "".join(escapes.get(sign, sign) for sign in table.legend)
+    lines = [" & ".join(map(latex_text, line)) + r" \\" for line in [table.headers, *table.rows]]
     columns = "l" + "r" * (len(table.headers) - 1)
     top, *below = lines
     begin, end = f"\\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
-    return "\n".join([begin, r"\toprule", top, r"\midrule", *below, r"\bottomrule", end, "", legend, ""])
+    return "\n".join(
+        [begin, r"\toprule", top, r"\midrule", *below, r"\bottomrule", end, "", latex_text(table.legend), ""]
+    )
 
 
 def csv_text(results: Results, comparisons: Comparisons) -> str:
@@ -243,7 +239,7 @@ def csv_text(results: Results, comparisons: Comparisons) -> str:
                 for metric, *_ in shown_scores([group]):
                     p = p_values.get(metric, {})
                     scores = [group[metric], group.get(f"{metric}_ci"), p.get("randomisation"), p.get("bootstrap")]
-                    writer.writerow([*first, metric, *scores])
+                    writer.writerow(map(csv_cell, [*first, metric, *scores]))
     return made.getvalue()
 
 
@@ -257,7 +253,7 @@ def text(table: Table) -> str:
         for line in lines
     ]
     printed.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join([*printed, "", table.legend, ""])
+    return "\n".join([*printed, "", one_line(table.legend), ""])
 
 
 def shared_columns(results: Results, test_set: str) -> list[Group]:

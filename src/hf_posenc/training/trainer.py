@@ -3,6 +3,7 @@ tokens a second and padding in the log, and a stop where the loss is no number."
 
 import math
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from datasets import Dataset
 from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import (
     AutoModelForSeq2SeqLM,
     DataCollatorForSeq2Seq,
@@ -54,14 +55,15 @@ def train(
     *,
     name: str,
     bar: int = 0,
+    references: Sequence[str] | None = None,
     bleu_tokenize: str = BLEU.TOKENIZER_DEFAULT,
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Train `model` from the last whole checkpoint in `folder`. Returns the trained one, which is whole in the first
     process, and steps, seconds, the last loss and, if the best model was to be loaded, its step. At SIGTERM a
     SystemExit, with everything saved.
 
-    `bar` is the line of the progress bar, for systems that train side by side; `bleu_tokenize` sacrebleu's tokenizer
-    for BLEU of the validation set.
+    `bar` is the line of the progress bar, for systems that train side by side; `references` are the target texts of
+    `validation`, and `bleu_tokenize` is sacrebleu's tokenizer, for BLEU of the validation set.
     """
     args, stop, log = training_arguments(settings, folder), StopWhenTold(), LossLog(folder / "training.jsonl")
     trainer = LengthTrainer(
@@ -74,7 +76,9 @@ def train(
         compute_loss_func=partial(smoothed_loss, smoothing=args.label_smoothing_factor)
         if args.label_smoothing_factor
         else None,
-        compute_metrics=partial(validation_scores, tokenizer=tokenizer, bleu_tokenize=bleu_tokenize),
+        compute_metrics=partial(
+            validation_scores, tokenizer=tokenizer, references=references, bleu_tokenize=bleu_tokenize
+        ),
         callbacks=[*asked_for(args), ProgressBar(name, bar), log, stop],
     )
     trainer.remove_callback(PrinterCallback)
@@ -200,6 +204,10 @@ class LengthTrainer(Seq2SeqTrainer):
         )
         loader.set_epoch = sampler.set_epoch  # by which the Trainer tells a loader the epoch
         return loader
+
+    def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler:
+        """In the order of the validation set, which is that of its references, and not by length."""
+        return SequentialSampler(eval_dataset)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """One batch forward and back; a FloatingPointError that names the pairs if its loss is not to be trained on."""

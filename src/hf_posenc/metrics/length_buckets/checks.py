@@ -3,7 +3,10 @@
 import difflib
 import operator
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from importlib import import_module
 from itertools import pairwise
+from os import PathLike
 from typing import Any
 
 from .scorers import SCORERS
@@ -92,12 +95,26 @@ def token_counts(column: str, texts: list[str], tokenizer: Any) -> list[int]:
     """The tokens of each text, without special tokens; all but sources are of the tokenizer's target language."""
     if tokenizer is None:
         raise ValueError(f"the length of {column} is counted by a tokenizer, but none is given; pass tokenizer=...")
-    if isinstance(tokenizer, str):
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
+    tokenizer = loaded_tokenizer(tokenizer) if isinstance(tokenizer, str | PathLike) else tokenizer
     side = "text" if column == "sources" else "text_target"
     return [len(ids) for ids in tokenizer(**{side: texts}, add_special_tokens=False)["input_ids"]] if texts else []
+
+
+def loaded_tokenizer(name: str | PathLike[str]) -> Any:
+    """The tokenizer of that name or folder, by a class that is installed: no code that lies beside it is run."""
+    from transformers import AutoTokenizer
+
+    with suppress(ImportError):  # This file also travels without its package, which registers the class of its models.
+        import_module("hf_posenc")
+    try:
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except ValueError as error:
+        reason = " ".join(str(error).split()).partition(". ")[0]
+        raise ValueError(
+            f"tokenizer must be one whose class is installed, but {str(name)!r} cannot be loaded "
+            f"({reason}); install the package that it is of (hf-posenc for those of its models), or load it yourself "
+            "and pass the tokenizer in place of its name"
+        ) from error
 
 
 def checked_column(name: str, column: object) -> list[object]:
@@ -113,6 +130,13 @@ def checked_text(name: str, row: int, text: object) -> str:
             f"{name} must be strings; {name}[{row}] is of type {type(text).__name__}: {text!r:.60}; "
             "pass detokenised text, and references as a string or a flat list of strings per prediction"
         )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name} must be UTF-8; {name}[{row}] has half a character, {text[error.start]!a}, at index "
+            f"{error.start}: {text[:40]!a}; take it out, such as by text.encode(errors='ignore').decode()"
+        ) from None
     return text
 
 

@@ -8,7 +8,6 @@ Positional Encodings for Neural Machine Translation", IWSLT 2019 (https://aclant
 """
 
 # `evaluate` finds this file's requirements by a regular expression: one module a line, and flat imports of our own.
-import os
 import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
@@ -31,7 +30,7 @@ from .checks import (
     group_bounds,
     token_counts,
 )
-from .scorers import SCORERS, score_fields, sentence_statistics
+from .scorers import SCORERS, sacrebleu_seed, score_fields, sentence_statistics
 
 # Of the files here `evaluate` copies only those that this one imports.
 from .ter import TER as TER
@@ -220,5 +219,5 @@ def signature(scorer: Any, bootstrap: int) -> str:
     made = scorer.get_signature()
     if bootstrap:
         made.update("bs", bootstrap)
-        made.update("seed", os.environ.get("SACREBLEU_SEED", "12345").lower())
+        made.update("seed", str(sacrebleu_seed()).lower())
     return str(made)

@@ -4,14 +4,18 @@ Statistics add up: a corpus score, a bootstrap sample and a paired test are all 
 each pair is read once. Everything is cased; sacrebleu's TER is not by default, ours is.
 """
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import zip_longest
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -19,7 +23,6 @@ from sacrebleu.metrics.base import Metric as Scorer
 from sacrebleu.metrics.base import Score, Signature
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.significance import _bootstrap_resample
 from tqdm.auto import tqdm
 
 from .ter import TER
@@ -134,14 +137,35 @@ def processes(number: int) -> Iterator[Callable[..., Iterator[Any]]]:
         yield map
         return
     # A forked process has torch's locks as its threads held them, and may wait for them for ever.
+    context = get_context("spawn")
+    reader, writer = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(number, mp_context=context, initializer=end_with_pipe, initargs=(reader,))
     try:
-        with ProcessPoolExecutor(number, mp_context=get_context("spawn")) as pool:
-            yield pool.map
+        yield pool.map
+        pool.shutdown()
     except BrokenProcessPool:
         raise ValueError(
-            f"num_proc={number} starts processes that import the script again; put what it does under "
+            f"num_proc={number} processes must stay alive until all pairs are read, but one ended; if it was killed, "
+            "likely because memory ran out, take fewer; if it imported the script again, put what that does under "
             "`if __name__ == '__main__':`, or leave num_proc at 1"
         ) from None
+    finally:
+        writer.close()
+        pool.shutdown(cancel_futures=True)
+        reader.close()
+
+
+def end_with_pipe(reader: Connection) -> None:
+    """End this process when the other end of the pipe is closed, which the process that started this one holds: it
+    closes it, or ends in whatever way. Ctrl-C is left to that one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        with suppress(EOFError, OSError):
+            reader.recv_bytes()
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def statistics_of(share: tuple[dict[str, Scorer], list[str], list[list[str]]]) -> dict[str, list[list[float]]]:
@@ -160,12 +184,13 @@ def score_fields(name: str, scorer: Any, statistics: np.ndarray, bootstrap: int)
 
     The confidence interval is `mean` plus or minus `ci`, as sacrebleu estimates both.
     """
-    score: Any = scorer._aggregate_and_compute(statistics) if len(statistics) else None
+    score: Any = score_of(scorer, statistics) if len(statistics) else None
     fields = {name: float(score.score) if score else None}
     if bootstrap:
         mean, ci = None, None
         if len(statistics) > 1:
-            score.estimate_ci(_bootstrap_resample(statistics.tolist(), scorer, bootstrap)[1])
+            samples = scores_of(scorer, resampled(statistics, bootstrap))
+            score.estimate_ci([Score(name, sample) for sample in samples])
             mean, ci = float(score._mean), float(score._ci)
         fields |= {f"{name}_mean": mean, f"{name}_ci": ci}
     if name == "bleu":
@@ -173,3 +198,29 @@ def score_fields(name: str, scorer: Any, statistics: np.ndarray, bootstrap: int)
         fields["brevity_penalty"] = float(bleu.bp) if bleu else None
         fields["length_ratio"] = float(bleu.sys_len / bleu.ref_len) if bleu and bleu.ref_len else None
     return fields
+
+
+def sacrebleu_seed() -> int | None:
+    """The seed of all draws; None is another one each time."""
+    seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
+    return None if seed == "none" else int(seed)
+
+
+def resampled(statistics: np.ndarray, samples: int) -> np.ndarray:
+    """The sums (samples, counts) of bootstrap samples: sacrebleu's draws, and its sums in float32.
+
+    One sample at a time: drawn all at once, as sacrebleu does, those of 100,000 pairs take gigabytes.
+    """
+    rows, chance = np.asarray(statistics, dtype=np.float32), np.random.default_rng(sacrebleu_seed())
+    return np.stack([rows[chance.choice(len(rows), size=len(rows))].sum(0) for _ in range(samples)])
+
+
+def score_of(scorer: Any, statistics: np.ndarray) -> Any:
+    """The corpus score of these pairs, as sacrebleu's object."""
+    return scorer._compute_score_from_stats(statistics.sum(0))
+
+
+def scores_of(scorer: Any, totals: np.ndarray) -> np.ndarray:
+    """The score of each sum of statistics, all of one type: without matches sacrebleu's chrF and TER are a number of
+    Python's among numpy's, and `statistics.mean` refuses the two together."""
+    return np.array([scorer._compute_score_from_stats(total).score for total in totals])

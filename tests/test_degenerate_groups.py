@@ -1,0 +1,145 @@
+"""Groups of few, empty or odd pairs have the scores and intervals that sacrebleu defines, in every metric and table."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sacrebleu.metrics import BLEU, CHRF, TER
+from test_card import TRAINING, run_folder
+
+from hf_posenc.metrics import load_length_buckets
+from hf_posenc.metrics.length_buckets.checks import group_bounds
+from hf_posenc.publish.card import model_card
+from hf_posenc.publish.report import figures, publish
+from hf_posenc.results.collecting import read_results, scores_beyond, scores_by_length
+from hf_posenc.results.comparison import p_values, rows_of
+
+SACREBLEU = {"bleu": BLEU, "chrf": CHRF, "ter": lambda: TER(case_sensitive=True)}
+ALIKE = ("a b c d e", "a b c d e")
+# Each pair is a translation and its reference or references.
+PAIRS: dict[str, list[tuple[str, Any]]] = {
+    "one empty translation": [("", "q r"), ALIKE, ("e f g h", "e f g i")],
+    "one empty reference": [("x", ""), ALIKE],
+    "one pair with nothing in common": [("zzz", "q r"), ALIKE],
+    "one pair of two empty sides": [("", ""), ALIKE],
+    "empty translations": [("", "q r"), ("", "a b")],
+    "empty references": [("x", ""), ("y z", "")],
+    "empty sides": [("", ""), ("", "")],
+    "white space": [(" ", "\t"), ("\u3000", " a "), ("a", "  ")],
+    "single characters": [("a", "a"), ("b", "c"), ("", ".")],
+    "identical pairs": [ALIKE, ALIKE],
+    "an empty one of several references": [("a b", ["", "a b"]), ("c", ["d", ""]), ("", ["", ""])],
+    "a reference less": [("a b", ["a c", "a b"]), ("", ["x"]), ("y", [""])],
+    "one pair": [("", "q r")],
+    "one pair of two empty sides alone": [("", "")],
+}
+
+
+def scored(pairs: list[tuple[str, Any]], bootstrap: int = 100, **options: Any) -> dict[str, Any]:
+    predictions, references = [one for one, _ in pairs], [other for _, other in pairs]
+    result = load_length_buckets(keep_in_memory=True).compute(
+        predictions=predictions, references=references, source_lengths=[1] * len(pairs),
+        metrics=tuple(SACREBLEU), bootstrap=bootstrap, **options,
+    )  # fmt: skip
+    assert result is not None
+    return result
+
+
+def streams(pairs: list[tuple[str, Any]]) -> list[list[str | None]]:
+    references = [[other] if isinstance(other, str) else other for _, other in pairs]
+    return [
+        [one[number] if number < len(one) else None for one in references]
+        for number in range(max(map(len, references)))
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:a confidence interval needs two pairs")
+@pytest.mark.parametrize("name", PAIRS)
+def test_scores_and_intervals_of_odd_groups_are_those_of_sacrebleu(name: str) -> None:
+    """The interval is that of sacrebleu's samples, scored in double precision."""
+    pairs = PAIRS[name]
+    result = scored(pairs)
+    drawn = np.random.default_rng(12345).choice(len(pairs), size=(100, len(pairs)))
+    for metric, scorer in ((metric, make()) for metric, make in SACREBLEU.items()):
+        texts = [one for one, _ in pairs], streams(pairs)
+        for group in (result["all"], result["groups"][0]):
+            assert group[metric] == pytest.approx(scorer.corpus_score(*texts).score, abs=1e-9)
+            assert math.isfinite(group[metric])
+            if len(pairs) == 1:
+                assert group[f"{metric}_mean"] is group[f"{metric}_ci"] is None
+                continue
+            rows = np.array(scorer._extract_corpus_statistics(*texts), dtype=float)
+            samples = sorted(float(scorer._compute_score_from_stats(rows[rows_of].sum(0)).score) for rows_of in drawn)
+            assert group[f"{metric}_mean"] == pytest.approx(sum(samples) / 100, rel=1e-6, abs=1e-9)
+            assert group[f"{metric}_ci"] == pytest.approx((samples[97] - samples[2]) / 2, rel=1e-6, abs=1e-9)
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+
+
+def test_no_pairs_have_no_scores() -> None:
+    result = scored([])
+    assert result["all"]["n"] == 0 and all(result["all"][metric] is None for metric in SACREBLEU)
+    assert set(result["signatures"].values()) == {None}
+
+
+SIDES = {"no pair": [], **PAIRS}
+
+
+def results_of(pairs: list[tuple[str, Any]], edges: tuple[int, ...]) -> dict[str, Any]:
+    """A results.json of a baseline and of a row of two seeds, all with these translations, a third in each group."""
+    lengths = [5 + 10 * (row % 3) for row in range(len(pairs))]
+    metric = load_length_buckets(keep_in_memory=True)
+    texts = {"predictions": [one for one, _ in pairs], "references": [other for _, other in pairs]}
+    tested = metric.compute(**texts, source_lengths=lengths, edges=edges, metrics=tuple(SACREBLEU), bootstrap=100)
+    statistics = {"lengths": np.array(metric.lengths), **metric.statistics}
+    run = {
+        "tokenizer": "3a15",
+        "max_length": edges[0],
+        "training": TRAINING,
+        "tests": {"news": tested | {"truncated": 0, "test_set_sha256": "17"}},
+        "beyond": {"news": scores_beyond(statistics, edges[0], 100)},
+        "by_prediction": {"news": scores_by_length(statistics, lengths, edges, 100)},
+        "loss": {"loss": [[10, 5.0, 3.0]], "eval_loss": [], "eval_bleu": []},
+    }
+    runs = {"plain": run | {"row": "plain"}, "good-seed1": run | {"row": "good"}, "good-seed2": run | {"row": "good"}}
+    labels = ["all", *(bounds["label"] for bounds in group_bounds(edges))]
+    compared = {"good": p_values([statistics] * 2, [statistics], edges, labels, 100)}
+    return {"baseline": "plain", "runs": runs, "comparisons": {"news": compared}, "paper": None}
+
+
+@pytest.mark.filterwarnings("ignore:a confidence interval needs two pairs")
+@pytest.mark.parametrize("name", SIDES)
+def test_odd_groups_have_tables(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are saved and read again; no number in them is none, and what does not differ is not marked."""
+    monkeypatch.setattr("hf_posenc.publish.report.figures", lambda *_: [])
+    results = results_of(SIDES[name], (10, 20))
+    printed = publish(results, tmp_path)
+    assert read_results(tmp_path) == results
+    written = "".join(path.read_text(encoding="utf-8") for path in tmp_path.glob("*.[cmt]*"))
+    assert not re.search(r"\b(nan|inf|None)\b|\d\*", printed + written)
+
+
+@pytest.mark.filterwarnings("ignore:a confidence interval needs two pairs")
+@pytest.mark.parametrize("name", ["no pair", "one pair of two empty sides alone", "empty references", "white space"])
+def test_odd_groups_are_drawn(name: str) -> None:
+    results = results_of(SIDES[name], (10, 20))
+    row_of = {run: one["row"] for run, one in results["runs"].items()}
+    rows = rows_of({run: one["tests"] for run, one in results["runs"].items()}, row_of)
+    for figure in figures(results, rows, row_of):
+        figure.draw().draw_without_rendering()
+
+
+@pytest.mark.filterwarnings("ignore:a confidence interval needs two pairs")
+@pytest.mark.parametrize("name", SIDES)
+def test_odd_groups_have_a_card(name: str, tmp_path: Path) -> None:
+    tested = results_of(SIDES[name], (10, 20))["runs"]["plain"]["tests"]
+    made = model_card(run_folder(tmp_path, tests=tested), "tiny")
+    assert not re.search(r"\b(None|nan|inf)\b", str(made))
+    assert len(made.data.eval_results or []) == len(SACREBLEU) * sum(
+        group["n"] > 0 for group in (tested["news"]["all"], *tested["news"]["groups"])
+    )

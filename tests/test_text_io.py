@@ -1,0 +1,140 @@
+"""Text in and out: UTF-8, by one rule for line ends, whatever the file is packed in and the terminal can show."""
+
+import ast
+import bz2
+import gzip
+import importlib
+import io
+import json
+import lzma
+import sys
+from pathlib import Path
+
+import pytest
+
+from hf_posenc import text_io
+from hf_posenc.modeling.carry import carried_source
+from hf_posenc.text_io import json_line, lines_of, one_line, print_utf8, read_lines
+
+# What str.splitlines, or another program, takes for the end of a line.
+LINE_ENDS = ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
+PACK = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("end", LINE_ENDS, ids=ascii)
+def test_a_line_feed_alone_ends_a_line(tmp_path, end):
+    text = f"a{end}b\r\nc{end}\n\n"
+    expected = [line.removesuffix("\r") for line in text.split("\n")[:-1]]
+    assert list(read_lines(written(tmp_path / "a", text.encode()))) == expected
+    assert list(lines_of(io.BufferedReader(io.BytesIO(text.encode())), "standard input")) == expected
+
+
+@pytest.mark.parametrize("end", LINE_ENDS, ids=ascii)
+def test_what_is_written_as_a_line_is_one_to_every_program(end):
+    assert one_line(f"a{end}b") == "a b"
+    assert one_line(f"{end}a{end}") == " a "
+    value = {"text": f"ä{end}b"}
+    line = json_line(value)
+    assert line.endswith("}\n") and "ä" in line and len(line.splitlines()) == 1
+    assert json.loads(line) == value
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("ending", PACK)
+def test_a_packed_text_is_read_as_a_plain_one(tmp_path, ending, named):
+    """By its content: a name says nothing of it, or the same."""
+    text = "\ufeffJa.\nÖl.\r\n\nein Ende"
+    path = written(tmp_path / f"a{ending if named else ''}", PACK[ending](text.encode()))
+    assert list(read_lines(path)) == ["Ja.", "Öl.", "", "ein Ende"]
+
+
+@pytest.mark.parametrize("ending", [ending for ending in PACK if ending])
+@pytest.mark.parametrize("broken", ["cut", "plain", "flipped"])
+def test_a_broken_packed_text_is_refused(tmp_path, ending, broken):
+    text = "".join(f"{number * number}\n" for number in range(9999)).encode()
+    whole = bytearray(PACK[ending](text))
+    whole[len(whole) // 2] ^= 255
+    content = {"cut": PACK[ending](text)[:-50], "plain": text, "flipped": bytes(whole)}[broken]
+    path = written(tmp_path / f"a{ending}", content)
+    with pytest.raises(ValueError, match=rf"named {ending} must be whole and .*{path} breaks off after line \d+ \("):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("Ja.\nÖl.".encode("latin-1"), r"a, line 2, is not \('utf-8' codec can't decode byte 0xd6 .* iconv -f ISO"),
+        ("Ja.".encode("utf-16"), r"a is UTF-16: convert it, such as by iconv -f UTF-16 -t UTF-8\.$"),
+        ("\ufeffJa.".encode("utf-16-be"), "a is UTF-16: "),
+        ("Ja.".encode("utf-32"), "a is UTF-32: "),
+        ("\ufeffJa.".encode("utf-32-be"), "a is UTF-32: "),
+        ("Ja.".encode("utf-16-le"), "a begins as UTF-16 does"),
+        ("Ja.".encode("utf-16-be"), "a begins as UTF-16 does"),
+        (b"PK\x03\x04\x14\x00\x00\x00", "a is a zip archive: unpack it"),
+        (b"\x28\xb5\x2f\xfd\x04\x00", "a is zstandard: decompress it, such as by zstd -d"),
+        (b"", "A text must have lines, but .*a is empty"),
+    ],
+)
+def test_what_is_no_utf8_is_refused_by_what_it_is(tmp_path, content, said):
+    with pytest.raises(ValueError, match=said):
+        list(read_lines(written(tmp_path / "a", content)))
+
+
+def test_text_that_begins_like_packed_one_is_text(tmp_path):
+    for line in ("BZh", "BZh9 ist ein Name", "PK", "(µ/ý"):
+        assert list(read_lines(written(tmp_path / "a", line.encode()))) == [line]
+
+
+@pytest.mark.parametrize("ending", [ending for ending in PACK if ending])
+def test_a_small_file_that_holds_very_much_is_refused(tmp_path, ending):
+    path = written(tmp_path / f"a{ending}", PACK[ending](b"Ja.\n" * 10**5))
+    assert sum(1 for _ in read_lines(path)) == 10**5, "that much is none yet"
+    lines = read_lines(path, limit=10**5)
+    with pytest.raises(ValueError, match=r"must have at most 100000 bytes, .* has more, from line 25001 on"):
+        list(lines)
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_line_without_end_is_refused(tmp_path, monkeypatch, ending):
+    monkeypatch.setattr(text_io, "LONGEST_LINE", 1000)
+    path = written(tmp_path / f"a{ending}", PACK[ending](b"a\n" + b"b" * 999 + b"\n" + b"c" * 5000))
+    lines = read_lines(path)
+    assert [len(next(lines)) for _ in range(2)] == [1, 999]
+    with pytest.raises(ValueError, match=r"must have at most 1000 bytes, but .*, line 3, has more"):
+        next(lines)
+
+
+def test_a_packed_stream_is_refused():
+    """Nothing says how large it is."""
+    with pytest.raises(ValueError, match=r"must be plain text, but standard input is compressed \(.gz\): decompress"):
+        list(lines_of(io.BufferedReader(io.BytesIO(gzip.compress(b"Ja."))), "standard input"))
+
+
+def test_what_is_printed_is_utf8_whatever_the_terminal_lacks(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1", newline="\r\n"))
+    print_utf8()
+    print("„日本“", flush=True)
+    assert written.getvalue() == "„日本“\n".encode()
+    monkeypatch.setattr(sys, "stdout", io.StringIO())  # of a notebook or another program
+    print_utf8()
+
+
+def test_a_form_feed_in_a_users_file_moves_no_import(tmp_path, monkeypatch, unregistered_after):
+    """Python's parser counts line feeds alone; editors put form feeds between parts of a file."""
+    (tmp_path / "with_form_feed.py").write_text(
+        '"""Mine."""\n\f\nfrom hf_posenc import PositionEncoding, register_position_encoding\n\f\nNOTE = "a\x85b"\n\n\n'
+        "class Mine(PositionEncoding):\n    summary = NOTE\n    shift_invariant = True\n\n\n"
+        'register_position_encoding("mine", Mine)\n',
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made = carried_source(importlib.import_module("with_form_feed").Mine, "register_position_encoding")
+    assert "hf_posenc" not in made and "from .position import PositionEncoding\n" in made
+    assert 'NOTE = "a\x85b"' in made and made.count("\f") == 2
+    ast.parse(made)
