@@ -11,13 +11,14 @@ import os
 import sys
 
 import datasets
+import torch
 import transformers
 
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.settings import Experiment
 from hf_posenc.experiment.dry_run import dry_run
 from hf_posenc.experiment.preparation import prepare
-from hf_posenc.experiment.side_by_side import run_side_by_side
+from hf_posenc.experiment.side_by_side import run_side_by_side, threads_each
 from hf_posenc.experiment.system import run_system
 from hf_posenc.modeling.version import untested_transformers
 from hf_posenc.publish.report import publish
@@ -55,7 +56,7 @@ def main() -> None:
             return
         with full_disk_told(experiment.folder):
             run(experiment, options)
-    except (ValueError, OSError, FloatingPointError) as error:
+    except (ValueError, OSError, FloatingPointError, MemoryError) as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from None
 
 
@@ -65,6 +66,8 @@ def run(experiment: Experiment, options: argparse.Namespace) -> None:
     processes = join_processes(use_cpu=any(one["train"].get("use_cpu") for one in settings.values()))
     refuse_unlike_processes({"code": running_code(), "systems": settings})
     if options.system:
+        if experiment.jobs > 1 and processes.num_processes == 1:
+            torch.set_num_threads(threads_each(experiment))
         run_system(experiment, options.system, options.bar or 0)
         return
     number = processes.num_processes

@@ -55,7 +55,7 @@ def by_marian(model: Any, tokenizer: Any) -> Engine:
 
     def translate(texts: Sequence[str], *, batch_size: int, num_beams: int) -> list[str]:
         def translate_batch(sources: list[list[int]]) -> list[tuple[str, bool]]:
-            limits = model.at_most(model.limits(map(len, sources)), None)
+            limits = model.at_most(model.limits(map(len, sources)), {})
             inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt")
             outputs = marian.generate(**inputs, num_beams=num_beams, do_sample=False, **limits)
             return [(text, False) for text in tokenizer.batch_decode(outputs, skip_special_tokens=True)]

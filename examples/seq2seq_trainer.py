@@ -29,5 +29,5 @@ trainer = Seq2SeqTrainer(
 trainer.train()
 trainer.save_model()
 model = AutoModelForSeq2SeqLM.from_pretrained(folder)
-tokens = model.generate(**tokenizer([pairs[0]["de"]], return_tensors="pt"), num_beams=4, max_new_tokens=60)
+tokens = model.generate(**tokenizer([pairs[0]["de"]], return_tensors="pt"), num_beams=4)
 print(pairs[0]["de"], tokenizer.batch_decode(tokens, skip_special_tokens=True)[0], sep="\n")

@@ -84,15 +84,46 @@ def test_what_the_generation_config_forbids_is_not_written(tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize(("likely", "ends"), [(2, 2), (9, [2, 9])], ids=["at once", "at several tokens"])
-def test_a_translation_ends_where_it_does_in_torch(likely, ends, tokenizer, tmp_path):
-    model = single("relative", output_bias=True)
+@pytest.mark.parametrize("place", ["config", "generation_config"])
+def test_a_translation_ends_where_it_does_in_torch(place, likely, ends, tokenizer, tmp_path):
+    model = single("relative", output_bias=True, **({"eos_token_id": ends} if place == "config" else {}))
     with torch.no_grad():
         model.final_logits_bias[0, likely] = 50
-    model.generation_config.eos_token_id = ends
+    if place == "generation_config":
+        model.generation_config.eos_token_id = ends
     made = CTranslate2Translator(to_ctranslate2(model, tokenizer, tmp_path / "engine"))
-    expected = model.translate(SENTENCES, tokenizer, num_beams=1)
-    assert made.translate(SENTENCES, num_beams=1) == expected
-    assert max(map(len, expected)) <= 1, "it ended with its first token"
+    expected = model.translations(SENTENCES, tokenizer, num_beams=1)
+    assert made.translations(SENTENCES, num_beams=1) == expected
+    assert expected.truncated == [False] * len(SENTENCES)
+    assert max(map(len, expected.texts)) <= 1, "it ended with its first token"
+
+
+def test_it_starts_where_the_generation_config_says(tokenizer, tmp_path):
+    model = single("relative")
+    model.generation_config.decoder_start_token_id = 7
+    assert_same(model, tokenizer, tmp_path / "engine")
+    config = json.loads((tmp_path / "engine/config.json").read_text(encoding="utf-8"))
+    assert config["decoder_start_token"] == tokenizer.convert_ids_to_tokens(7)
+
+
+def test_it_needs_an_end_token(tokenizer, tmp_path):
+    model = single("relative")
+    model.generation_config.eos_token_id = None
+    with pytest.raises(ValueError, match=r"ends a sentence at a token, .* set model\.generation_config\.eos_token_id"):
+        to_ctranslate2(model, tokenizer, tmp_path / "engine")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_a_sentences_limit_holds_in_its_search_whatever_it_is_translated_with(beams, tokenizer, tmp_path):
+    """Cut afterwards, a beam that went on could have taken the place of one that ended."""
+    model, long = single("relative", output_bias=True), "Zwei Kinder im Schnee. " * 8
+    made = CTranslate2Translator(to_ctranslate2(model, tokenizer, tmp_path / "engine"))
+    alone = [made.translations([text], num_beams=beams) for text in (*SENTENCES, long)]
+    together = made.translations([*SENTENCES, long], num_beams=beams)
+    assert together.texts == [one.texts[0] for one in alone]
+    assert together.truncated == [one.truncated[0] for one in alone]
+    assert True in together.truncated
 
 
 def test_a_vocabulary_without_a_token_for_the_unknown(tokenizer, tmp_path):

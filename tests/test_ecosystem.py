@@ -11,7 +11,7 @@ import accelerate
 import pytest
 import torch
 from conftest import ALIGNED, EVERY_ENCODING, KINDS, entries, sentences, tiny_model
-from peft import LoraConfig, PeftModel, TaskType, get_peft_model
+from peft import LoraConfig, PeftModel, PrefixTuningConfig, PromptTuningConfig, TaskType, get_peft_model
 from torch import Tensor, nn
 from torch._dynamo.exc import Unsupported
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -308,3 +308,19 @@ def test_sentences_packed_into_a_row_are_what_they_are_alone(system, form, back_
     ).last_hidden_state  # fmt: skip
     alone = [model(input_ids=s, decoder_input_ids=t).logits for s, t in zip(sources, targets, strict=True)]
     torch.testing.assert_close(model.lm_head(decoded), torch.cat(alone, 1), **EXACT)
+
+
+@pytest.mark.parametrize("system", ["sinusoidal", "relative", "gru", "rnn_nmt"])
+def test_prefix_tuning_works_or_names_what_does(system):
+    """Its cache is peft's own, and has no place for what some encodings remember."""
+    sizes = {"num_layers": 3, "token_dim": 16, "num_attention_heads": 4}
+    how = {"task_type": TaskType.SEQ_2_SEQ_LM, "num_virtual_tokens": 3}
+    inputs = batch()
+    prefixed = get_peft_model(tiny_model(system), PrefixTuningConfig(**how, **sizes)).double()
+    if system == "sinusoidal":
+        assert prefixed(**inputs).logits.isfinite().all()
+        return
+    with pytest.raises(ValueError, match=r"prefix tuning .* take LoRA or prompt tuning instead\."):
+        prefixed(**inputs)
+    prompted = get_peft_model(tiny_model(system), PromptTuningConfig(**how, **sizes)).double()
+    assert prompted(**inputs).logits.isfinite().all()

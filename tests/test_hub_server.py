@@ -177,7 +177,9 @@ def test_whole_checkpoints_are_not_pushed(tmp_path: Path, strategy: str):
 
 def test_a_token_in_a_config_is_refused(tmp_path: Path):
     """It would be saved in settings.yaml and shown by the card."""
-    with pytest.raises(ValueError, match=r"train\.hub_token would .* card; .*HF_TOKEN") as refused:
+    with pytest.raises(
+        ValueError, match=r"train\.hub_token must be null, but it is given: .* card; .*HF_TOKEN"
+    ) as refused:
         prepare(experiment(tmp_path, f"train.hub_token={TOKEN}"))
     assert TOKEN not in str(refused.value)
     assert not list((tmp_path / "runs").rglob("settings.yaml"))

@@ -1,6 +1,7 @@
 """Many lines: in order, by however many processes, whole or not at all, and the same after a kill."""
 
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -10,9 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import TEXTS_VOCABULARY, tiny_model
+from torch import nn
 
 from hf_posenc import PosEncTokenizer, __main__, many_lines, to_ctranslate2
-from hf_posenc.many_lines import Task, checked_lines_translated, translate_lines, translate_to_file
+from hf_posenc.many_lines import (
+    Int8Linear,
+    Task,
+    checked_lines_translated,
+    in_int8,
+    translate_lines,
+    translate_to_file,
+)
 from hf_posenc.modeling.translation import in_batches
 from hf_posenc.text_io import one_line
 from hf_posenc.whole_files import alone
@@ -160,10 +169,39 @@ def test_what_another_training_left_is_not_gone_on_with(folder, tmp_path, monkey
         translate_to_file(LINES, tmp_path / "out", Task(folder, num_beams=1))
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_in_int8_a_token_is_computed_as_it_is_alone(bias):
+    torch.manual_seed(0)
+    linear, x_BTD = nn.Linear(24, 40, bias=bias), torch.randn(3, 5, 24) * torch.logspace(-3, 3, 5)[:, None]
+    x_BTD[1, 2] = 0
+    with torch.no_grad():
+        expected, layer = linear(x_BTD), Int8Linear(linear)
+        made = layer(x_BTD)
+        for batch, number in itertools.product(range(3), range(5)):
+            assert torch.equal(layer(x_BTD[batch, number][None])[0], made[batch, number])
+            assert torch.equal(layer(x_BTD[batch : batch + 1, : number + 1])[0], made[batch, : number + 1])
+    error = (made - expected).norm(dim=-1) / expected.norm(dim=-1)
+    assert error[1, 2] == 0 if bias else made[1, 2].count_nonzero() == 0
+    assert error.nan_to_num().max() < 0.02
+
+
+@pytest.mark.parametrize("beams", [1, pytest.param(3, marks=pytest.mark.full)])
+def test_in_int8_a_line_is_translated_as_it_is_alone(beams, folder):
+    model, tokenizer = many_lines.loaded(folder)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    made = in_int8(model)
+    assert not [module for module in made.modules() if isinstance(module, nn.Linear)]
+    lines, options = [LINES[3], LINES[4], LINES[1]], {"num_beams": beams, "max_new_tokens": 20}
+    together = made.translate(lines, tokenizer, **options)
+    assert together == [made.translate([line], tokenizer, **options)[0] for line in lines]
+    torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
+
+
+@pytest.mark.full
 def test_in_int8_it_translates_too_but_not_what_was_exported(folder, tokenizer, tmp_path):
     model, _ = many_lines.loaded(folder)
-    in_int8 = list(translate_lines(LINES, Task(folder, num_beams=1, quantize=True)))
-    assert len(in_int8) == len(LINES)
+    quantized = list(translate_lines(LINES, Task(folder, num_beams=1, quantize=True)))
+    assert len(quantized) == len(LINES)
     half = tmp_path / "half"
     many_lines.loaded(folder)[0].bfloat16().save_pretrained(half)
     tokenizer.save_pretrained(half)

@@ -54,6 +54,14 @@ def test_greedy_translations_are_those_of_generate(tokenizer, tmp_path):
     assert_same(single("relative"), tokenizer, tmp_path / "graphs")
 
 
+@pytest.mark.slow
+def test_a_generation_config_of_ones_own_changes_no_graph(tokenizer, tmp_path):
+    model = single("relative")
+    expected = {path.name for path in to_onnx(model, tokenizer, tmp_path / "graphs").iterdir()}
+    model.generation_config.update(num_beams=2, num_return_sequences=2, use_cache=False, eos_token_id=None)
+    assert {path.name for path in to_onnx(model, tokenizer, tmp_path / "other").iterdir()} == expected
+
+
 # One of each kind: a bias, products with all distances, a state, keys of another width, scaled queries, and alignments.
 KINDS = ["t5", "deberta", "forgetting", "pope", "relative+log_n", *ALIGNED]
 

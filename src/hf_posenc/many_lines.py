@@ -2,11 +2,11 @@
 
 import json
 import os
-import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import islice
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import transformers
-from torch import nn
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -184,12 +184,40 @@ def shorten_to_whole_pieces(path: Path) -> int:
     return len(kept)
 
 
+class Int8Linear(nn.Module):
+    """A linear layer that computes in int8. Each output has a scale of its own, and so has each token of the input: one
+    scale for all of a batch would let a sentence's translation depend on its neighbours. Sums are in int32, exact."""
+
+    weight_IO: Tensor
+    scale_1O: Tensor
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        int8_OI, scale_O1 = in_steps(linear.weight.detach())
+        self.bias = linear.bias
+        self.register_buffer("weight_IO", int8_OI.T)
+        self.register_buffer("scale_1O", scale_O1.T)
+
+    def forward(self, x: Tensor) -> Tensor:
+        int8_NI, scale_N1 = in_steps(x.flatten(0, -2))
+        y_NO = torch._int_mm(int8_NI, self.weight_IO) * scale_N1 * self.scale_1O
+        return (y_NO if self.bias is None else y_NO + self.bias).unflatten(0, x.shape[:-1])
+
+
+def in_steps(x_NI: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole numbers from -127 to 127, and for each row what to multiply them by."""
+    scale_N1 = x_NI.abs().amax(1, keepdim=True).clamp_min(torch.finfo(x_NI.dtype).tiny) / 127
+    return (x_NI / scale_N1).round().to(torch.int8), scale_N1
+
+
 def in_int8(model: Any) -> Any:
-    """A copy whose linear layers quantise what they are given, and compute in int8."""
-    with warnings.catch_warnings():
-        # torch means to give this up for torchao, in a version that has been and gone.
-        warnings.filterwarnings("ignore", message=".*deprecated")
-        return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    """A copy whose linear layers compute in int8, on a CPU."""
+    model = deepcopy(model)
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Linear):
+                setattr(module, name, Int8Linear(child))
+    return model
 
 
 def in_pieces(lines: Iterable[str]) -> Iterator[list[str]]:

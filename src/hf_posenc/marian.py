@@ -163,7 +163,7 @@ def posenc_config(marian: MarianConfig, **knobs: Any) -> PosEncConfig:
 
 def check_positions(marian: MarianMTModel) -> None:
     for side in ("encoder", "decoder"):
-        table = getattr(marian.model, side).embed_positions.weight.detach().double().cpu()
+        table = getattr(marian.model, side).embed_positions.weight.detach().cpu().double()
         formula = sinusoids(torch.arange(len(table)), table.shape[1], torch.float64)
         off = float((table[:, channel_order(table.shape[1])] - formula).abs().max())
         if not off < 0.01:  # half precision rounds by less

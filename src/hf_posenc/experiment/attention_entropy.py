@@ -24,8 +24,9 @@ def summed_entropies(attentions: Sequence[Tensor] | None, mask_BQ: Tensor) -> Se
         p_BHQS = p_BHQS.to(torch.promote_types(p_BHQS.dtype, torch.float32))
         visible_BHQ = (p_BHQS > 0).sum(-1).to(p_BHQS.dtype)
         both_2BHQ = torch.stack((torch.special.entr(p_BHQS).sum(-1), visible_BHQ.log())) * mask_BQ[:, None]
-        sums.append(both_2BHQ.double().sum(-1))
-    return list(torch.stack(sums, dim=2).transpose(0, 1).cpu().numpy())
+        sums.append(both_2BHQ)
+    # Summed on the CPU: not every device has float64.
+    return list(torch.stack(sums, dim=2).transpose(0, 1).cpu().double().sum(-1).numpy())
 
 
 def entropy_by_group(

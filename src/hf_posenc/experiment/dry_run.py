@@ -4,7 +4,8 @@ from math import ceil, prod
 
 from ..config.settings import Experiment, Split, System
 from ..results.tables import Table
-from ..training.arguments import arguments_with_defaults, training_arguments
+from ..training.arguments import arguments_with_defaults
+from .preparation import checked_arguments
 from .starting import new_model_without_weights
 
 EMBEDDINGS = ("shared.", "embed_tokens.", "lm_head.", "final_logits_bias")
@@ -14,7 +15,7 @@ ADAM = 2  # numbers it keeps for each parameter
 def dry_run(experiment: Experiment, processes: int = 1) -> Table:
     """A row for each system."""
     systems = experiment.systems.values()
-    limits = [training_arguments(one.train, experiment.folder / one.name).save_total_limit for one in systems]
+    limits = [args.save_total_limit for args in checked_arguments(experiment)]
     rows = [
         [one.name, *(no_costs(one.split) if one.split else costs(one, processes, limit))]
         for one, limit in zip(systems, limits, strict=True)

@@ -51,13 +51,14 @@ MOST_TOKENS = 2**13  # of all sources in a batch, padding included; the cache of
 
 
 class Written(NamedTuple):
-    """One decoding: its tokens without </s>, whether it ended before its limit, and the centre and place at each token
-    and </s> (T), or None."""
+    """One decoding: its tokens without its end token, whether it ended before its limit, the centre and place at each
+    token and at the end (T), or None, and its end token, which is text where it is no special one."""
 
     ids: list[int]
     ended: bool
     centre: np.ndarray | None
     place: np.ndarray | None
+    end: tuple[int, ...] = ()
 
 
 def decode_by_length(
@@ -151,8 +152,8 @@ def decode_batch(
     mask_BS = pad_sequence([torch.ones_like(ids) for ids in given], True, 0)
     memory = model.model.encoder(pad_sequence(given, True, model.config.pad_token_id), mask_BS)
     keys_1S = torch.arange(mask_BS.shape[1], device=model.device)[None]
-    limits_B, end = torch.tensor(limits, device=model.device), model.config.eos_token_id
-    new_B, cache = torch.full_like(limits_B, model.config.decoder_start_token_id), None
+    limits_B, (ends, pad) = torch.tensor(limits, device=model.device), model.end_tokens()
+    new_B, cache = torch.full_like(limits_B, model.start_token()), None
     written, centres, ended_B = list[Tensor](), list[Tensor](), torch.zeros_like(limits_B, dtype=torch.bool)
     with places_seen(model) as places:
         while not ended_B.all():
@@ -160,30 +161,32 @@ def decode_batch(
             outputs = model(encoder_outputs=memory, attention_mask=mask_BS, output_attentions=True, **step)
             scores_BV, cache = outputs.logits[:, -1].clone(), cache_of(outputs)
             if not may_end:
-                scores_BV[:, end] = -torch.inf
-            new_B = torch.where(limits_B <= len(written), end, scores_BV.argmax(-1))
-            ended_B = ended_B | (new_B == end)
+                scores_BV[:, ends] = -torch.inf
+            over_B = limits_B <= len(written)
+            new_B = torch.where(over_B, ends[0] if ends else pad, scores_BV.argmax(-1))
+            ended_B = ended_B | over_B | torch.isin(new_B, new_B.new_tensor(ends))
             written.append(new_B)
             if outputs.cross_attentions:
                 centres.append(attention_centre(outputs.cross_attentions, keys_1S)[:, 0])
     tokens_BT = torch.stack(written, 1).cpu().numpy()
     curves = [joined(steps, len(sources)) for steps in (centres, [place_BT[:, 0] for place_BT in places])]
     return [
-        finished(tokens_T, limit, end, [None if of_BT is None else of_BT[row] for of_BT in curves])
+        finished(tokens_T, limit, ends, [None if of_BT is None else of_BT[row] for of_BT in curves])
         for row, (tokens_T, limit) in enumerate(zip(tokens_BT, limits, strict=True))
     ]
 
 
-def finished(tokens_T: np.ndarray, limit: int, end: int, curves: list[np.ndarray | None]) -> Written:
-    """A row of a batch, up to its </s>."""
-    number = int((tokens_T == end).argmax())
+def finished(tokens_T: np.ndarray, limit: int, ends: list[int], curves: list[np.ndarray | None]) -> Written:
+    """A row of a batch, up to its end token or its limit."""
+    number = int(np.append(np.isin(tokens_T[:limit], ends), True).argmax())
     centre, place = (None if curve_T is None else curve_T[: number + 1] for curve_T in curves)
-    return Written(tokens_T[:number].tolist(), number < limit, centre, place)
+    end = tuple(tokens_T[:limit][number : number + 1].tolist())
+    return Written(tokens_T[:number].tolist(), number < limit, centre, place, end)
 
 
 def joined(steps: list[Tensor], batch: int) -> np.ndarray | None:
     """The values of all steps, each of all sentences (B) or of any one of them (1), as curves (B, T)."""
-    return torch.stack([one.expand(batch) for one in steps], 1).double().cpu().numpy() if steps else None
+    return torch.stack([one.expand(batch) for one in steps], 1).cpu().double().numpy() if steps else None
 
 
 @contextmanager
@@ -213,7 +216,7 @@ def scored(
     edges: Sequence[int],
 ) -> list[dict[str, Any]]:
     """BLEU with its interval, and the length ratio, of each group of the pairs that were so decoded."""
-    texts = tokenizer.batch_decode([one.ids for one in made], skip_special_tokens=True)
+    texts = tokenizer.batch_decode([[*one.ids, *one.end] for one in made], skip_special_tokens=True)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "a confidence interval needs two pairs")  # one pair's is None
         result: Any = load_length_buckets().compute(

@@ -28,22 +28,46 @@ from ..data.pieces import BETWEEN, found_pieces, known_pieces
 from ..data.tags import tagged, tagged_parts, tags_of, with_tag
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..publish.hub import refuse_shared_repositories
-from ..training.arguments import training_arguments
+from ..training.arguments import TrainingArguments, training_arguments
+from ..training.validation import validate_same
 from ..whole_files import LOCK, alone, differing_key, save_whole, short_hash, write_whole
 from .held_out import refuse_shared_pairs
-from .starting import check_start, existing_tokenizer, start_digests, warn_of_untrained_distances
+from .starting import (
+    check_start,
+    existing_tokenizer,
+    new_model_without_weights,
+    start_digests,
+    warn_of_untrained_distances,
+)
 
 
 def prepare(experiment: Experiment) -> None:
     """Everything that can go wrong before training: settings, data, vocabulary, lengths. Writes what systems share."""
+    checked_arguments(experiment)
     for system in experiment.systems.values():
-        training_arguments(system.train, experiment.folder / system.name)
         check_same_settings(experiment, system)
     warn_of_untrained_distances(experiment)
     refuse_shared_repositories(experiment)
     refuse_shared_pairs(experiment)
     with alone(experiment.folder / LOCK, patient=True):
         make_what_is_shared(experiment)
+
+
+def checked_arguments(experiment: Experiment) -> list[TrainingArguments]:
+    """The Trainer's arguments of each system; a ValueError if they do not go together, or with their model."""
+    validate_same({name: system.train for name, system in experiment.systems.items()})
+    found = []
+    for system in experiment.systems.values():
+        folder, has_validation = experiment.folder / system.name, system.data.validation is not None
+        args = training_arguments(system.train, folder, has_validation=has_validation)
+        model = new_model_without_weights(system)
+        if args.gradient_checkpointing and not model.supports_gradient_checkpointing:
+            raise ValueError(
+                f"systems.{system.name}: train.gradient_checkpointing is for models of layers, but this one is a "
+                f"{model.config.model_type}; leave it out."
+            )
+        found.append(args)
+    return found
 
 
 def make_what_is_shared(experiment: Experiment) -> None:

@@ -21,10 +21,8 @@ def run_side_by_side(experiment: Experiment, command: list[str]) -> None:
     fails, the others still finish. SIGTERM and SIGINT reach those that run as SIGTERM, and no other is begun. Each has
     a pipe as its standard input, which closes when this process ends, in whatever way (`end_with_standard_input`).
     """
-    turns = list(waves(experiment, unfinished_systems(experiment)))
-    widest = max(map(len, turns), default=1)
-    threads = max(1, (os.cpu_count() or 1) // min(experiment.jobs, widest))
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads_each(experiment))}
+    turns = waves(experiment, unfinished_systems(experiment))
     lines: SimpleQueue[int] = SimpleQueue()
     for line in range(experiment.jobs):
         lines.put(line)
@@ -73,6 +71,13 @@ def refuse_failed(codes: Mapping[str, int], told: Sequence[int]) -> None:
     reason = signal.Signals(told[0]).name if told else reason
     hint = f" {', '.join(killed)}: killed, likely because memory ran out; lower `jobs`." if killed else ""
     raise SystemExit(f"{reason} stopped {', '.join(failed)}; the same command goes on from there.{hint}")
+
+
+def threads_each(experiment: Experiment) -> int:
+    """How many threads a system computes with. Sums over several threads depend on their number, so it follows from the
+    config and the machine, never from which systems are finished: a killed system resumes to the same bits."""
+    widest = max(len(wave) for wave in waves(experiment, list(experiment.systems)))
+    return max(1, (os.cpu_count() or 1) // min(experiment.jobs, widest))
 
 
 def waves(experiment: Experiment, names: list[str]) -> Iterator[list[str]]:

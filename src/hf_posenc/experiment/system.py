@@ -42,7 +42,7 @@ from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..publish.card import write_card
 from ..publish.hub import is_pushed, push_system
 from ..training.checkpoints import check_weights
-from ..training.processes import refuse_unlike_processes
+from ..training.processes import explain_out_of_memory, refuse_unlike_processes
 from ..training.trainer import train
 from ..whole_files import LOCK, alone, save_whole, short_hash, write_whole
 from .diagnostics import diagnose
@@ -60,6 +60,7 @@ from .preparation import (
 )
 from .starting import first_model
 
+SMALLER_BATCHES = "Or lower score.batch_size in a run of another name (name=NAME)."
 WORTH_PROCESSES = 100_000  # translated words, whose TER takes longer than a process to start
 
 
@@ -90,7 +91,8 @@ def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
                 refuse_untrained(experiment, system)
             elif not (folder / "model").exists():
                 train_system(experiment, system, tokenizer, bar)
-            score_system(experiment, system, tokenizer, bar)
+            with explain_out_of_memory(f"A batch of test pairs of {name}", SMALLER_BATCHES):
+                score_system(experiment, system, tokenizer, bar)
         if PartialState().is_main_process and not is_pushed(experiment, system):
             push_system(experiment, system)
     PartialState().wait_for_everyone()

@@ -227,7 +227,7 @@ def attention(run: Run, system: str, source: str, target: str) -> dict[str, Atte
     inputs = tokenizer([source], return_tensors="pt", truncation=False)
     ids = tokenizer(text_target=target, truncation=False)["input_ids"][: most + 1]  # and </s>
     with run.lock:
-        return maps_of(model, tokenizer, inputs, torch.tensor([model.config.decoder_start_token_id, *ids]))
+        return maps_of(model, tokenizer, inputs, torch.tensor([model.start_token(), *ids]))
 
 
 def head_figure(

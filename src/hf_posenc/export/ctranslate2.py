@@ -133,14 +133,14 @@ def to_ctranslate2(
     folder = Path(folder)
     check_runs(model, tokenizer, folder, quantization)
     source, target = vocabularies(model.config, tokenizer)
-    search = search_options(model.generation_config, target)
+    search = search_options(model, target)
     runs = {side: run_of(model, side, positions) for side in ("encoder", "decoder")}
     spec = specification(model, runs)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     config: Any = model.config
-    spec.config.decoder_start_token = spec.config.bos_token = target[config.decoder_start_token_id]
-    spec.config.eos_token = target[config.eos_token_id]
+    spec.config.decoder_start_token = spec.config.bos_token = target[model.start_token()]
+    spec.config.eos_token = search["end_token"][0]
     spec.config.unk_token = tokenizer.unk_token or tokenizer.pad_token  # a byte-level vocabulary has none
     spec.config.layer_norm_epsilon = config.layer_norm_eps
     spec.validate()
@@ -271,15 +271,21 @@ def fill_attention(given: Any, trained: Any, joined: list[int]) -> None:
     fill_linear(given.linear[-1], trained.out_proj)
 
 
-def search_options(config: Any, target: list[str]) -> dict[str, Any]:
+def search_options(model: PosEncForConditionalGeneration, target: list[str]) -> dict[str, Any]:
     """What a model's generation config says of every search, as CTranslate2 has it; a ValueError if it has not."""
+    config: Any = model.generation_config
     if lacking := [name for name, idle in NO_SEARCH.items() if getattr(config, name, None) not in (None, idle)]:
         raise ValueError(
             f"CTranslate2 has no {', '.join(lacking)}, which the model's generation config sets; set "
             f"model.generation_config.{lacking[0]}=None if the translations shall do without."
         )
     made = {name: value for name in SEARCH if (value := getattr(config, name, None)) is not None}
-    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    ends, _ = model.end_tokens()
+    if not ends:
+        raise ValueError(
+            "CTranslate2 ends a sentence at a token, but the model's generation config has eos_token_id=None; set "
+            "model.generation_config.eos_token_id."
+        )
     made["end_token"] = [target[end] for end in ends]
     words = [ids for ids in config.bad_words_ids or [] if ids not in [[end] for end in ends]]  # as transformers does
     hidden = [*words, *([token] for token in config.suppress_tokens or [])]

@@ -8,8 +8,9 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from ..from_checkpoint import from_checkpoint
+from ..modeling.generation_shared import most_tokens
 from ..modeling.text_checks import check_lengths, checked_texts
-from ..modeling.translation import TOKENS_PER_BATCH, Translations, in_batches, most_tokens, token_ids
+from ..modeling.translation import TOKENS_PER_BATCH, Translations, in_batches, token_ids
 from .calls import missing_extra
 
 # What such a folder says of itself, beside CTranslate2's own files.
@@ -75,24 +76,28 @@ class CTranslate2Translator:
             batch_size=batch_size,
             tokens_per_batch=tokens_per_batch,
             progress=progress,
+            # It has one limit for all of a batch, and where a beam may go on, what a sentence becomes changes.
+            limits=most_tokens(map(len, sources), self.about["longest_target"]),
         )
 
     def translate_batch(self, sources: list[list[int]], num_beams: int) -> list[tuple[str, bool]]:
         """The translations of one batch of token ids, and whether each was truncated."""
-        limits = most_tokens(map(len, sources), self.about["longest_target"])
+        (most,) = set(most_tokens(map(len, sources), self.about["longest_target"]))
+        search = self.about.get("search", {})
         results = self.translator.translate_batch(
             [[self.source[number] for number in source] for source in sources],
             beam_size=num_beams,
             max_input_length=0,
             min_decoding_length=0,
-            max_decoding_length=max(limits) + 1,  # and </s>
+            max_decoding_length=most,
             return_end_token=True,
-            **self.about.get("search", {}),
+            **search,
         )
-        made = [[self.number_of[token] for token in result.hypotheses[0]] for result in results]
-        cut = [numbers[:most] for numbers, most in zip(made, limits, strict=True)]
-        texts = self.tokenizer.batch_decode(cut, skip_special_tokens=True)
-        return [(text, len(all_of_it) > most) for text, all_of_it, most in zip(texts, made, limits, strict=True)]
+        made = [result.hypotheses[0] for result in results]
+        numbers = [[self.number_of[token] for token in tokens] for tokens in made]
+        texts = self.tokenizer.batch_decode(numbers, skip_special_tokens=True)
+        ends = search.get("end_token", [self.tokenizer.eos_token])
+        return [(text, not tokens or tokens[-1] not in ends) for text, tokens in zip(texts, made, strict=True)]
 
 
 def tokens_of(folder: Path, side: str) -> list[str]:

@@ -87,7 +87,7 @@ def parts_of(model: PosEncForConditionalGeneration, decomposed: Any) -> dict[str
     inputs = example(config, BATCH, SOURCE)
     target = torch.full((BATCH, CACHED), config.decoder_start_token_id)
     greedy = deepcopy(model.generation_config)
-    greedy.num_beams, greedy.do_sample = 1, False
+    greedy.update(num_beams=1, do_sample=False, num_return_sequences=1, use_cache=True)
     first, later = (
         decomposed(model, inputs | {"decoder_input_ids": given}, generation_config=greedy)
         for given in (target[:, :1], target)
@@ -106,7 +106,13 @@ def check_same(model: PosEncForConditionalGeneration, whole: Any) -> None:
     """A ValueError if the graphs' logits are not the model's for sources and targets of other sizes than those traced
     with: what a trace took for fixed shows there."""
     inputs = example(model.config, BATCH - 1, SOURCE // 2)
-    greedy: dict[str, Any] = {"num_beams": 1, "do_sample": False, "min_new_tokens": 3, "max_new_tokens": 3}
+    greedy: dict[str, Any] = {
+        "num_beams": 1,
+        "do_sample": False,
+        "num_return_sequences": 1,
+        "min_new_tokens": 3,
+        "max_new_tokens": 3,
+    }
     made = model.generate(**inputs, **greedy, output_logits=True, return_dict_in_generate=True)
     known = {"attention_mask": inputs["attention_mask"]}
     try:

@@ -67,8 +67,16 @@ class SharedPreTrainedModel(PreTrainedModel):
 def the_given(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
     """Whichever of a stack's two inputs is there; a ValueError unless it is one."""
     given = input_ids if inputs_embeds is None else inputs_embeds
-    if given is None or (input_ids is not None and inputs_embeds is not None):
-        raise ValueError("Exactly one of input_ids and inputs_embeds must be given to each stack; give one of them.")
+    if given is None:
+        raise ValueError(
+            "Each stack must be given its tokens, but one has none: give the encoder's as input_ids or inputs_embeds, "
+            "the decoder's as decoder_input_ids, decoder_inputs_embeds or labels. (With label_smoothing_factor "
+            "transformers' Trainer keeps the labels away; give its DataCollatorForSeq2Seq the model: model=model.)"
+        )
+    if input_ids is not None and inputs_embeds is not None:
+        raise ValueError(
+            "Exactly one of input_ids and inputs_embeds must be given to each stack; leave one of them out."
+        )
     return given
 
 

@@ -41,9 +41,10 @@ def attention_maps(model: Any, tokenizer: Any, sentence: str, *, beams: int = 5)
     check_length(sentence, inputs["input_ids"].shape[1], model.config)
     longest = min(model.config.longest_target or MOST_TOKENS + 1, MOST_TOKENS + 1)
     with looked_at(model):
-        (written,) = model.generate(**inputs, num_beams=beams, do_sample=False, max_length=longest)
+        search = {"num_beams": beams, "do_sample": False, "max_length": longest, "forced_eos_token_id": None}
+        (written,) = model.generate(**inputs, **search)
     translation = tokenizer.decode(written, skip_special_tokens=True)
-    if written[-1] != model.config.eos_token_id:
+    if int(written[-1]) not in model.end_tokens()[0]:
         translation += (
             f" ... (cut at {len(written) - 1} tokens, the most that a picture has labels for or the model takes)"
         )
@@ -64,7 +65,7 @@ def maps_of(model: Any, tokenizer: Any, inputs: Any, written: torch.Tensor) -> d
         "cross": (outputs.cross_attentions, target[1:], source, "token written", "source token it looks at"),
     }
     return {
-        name: AttentionMap(torch.stack(list(weights))[:, 0].double().numpy(), *labels)
+        name: AttentionMap(torch.stack(list(weights))[:, 0].cpu().double().numpy(), *labels)
         for name, (weights, *labels) in sides.items()
         if weights
     }

@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from transformers import Seq2SeqTrainingArguments
 
+from .optimization import validate_metric, validate_optimizer, validate_schedule
+from .validation import validate_batches, validate_device, validate_evaluations, validate_settings
+
 # Sentences of like length share a batch; no other noise than our own bar; the final model is saved by the experiment.
 DEFAULTS: dict[str, Any] = {
     "ddp_find_unused_parameters": False,  # there are none
@@ -51,12 +54,12 @@ class TrainingArguments(Seq2SeqTrainingArguments):
                 "train.average_checkpoints takes the last checkpoints and train.load_best_model_at_end the best one; "
                 "leave one of them out."
             )
-        super().__post_init__()
-        if self.dataloader_persistent_workers and not self.dataloader_num_workers:
-            raise ValueError(
-                "train.dataloader_persistent_workers needs workers, but train.dataloader_num_workers is 0; raise it, "
-                "or leave the other one out."
-            )
+        validate_metric(self)
+        try:
+            super().__post_init__()
+        except ValueError as error:  # transformers names its arguments as on a command line: --eval_steps
+            raise ValueError(" ".join(re.sub(r"--(?=[a-z])", "train.", str(error)).split())) from None
+        validate_schedule(self)
 
 
 def arguments_with_defaults(settings: dict[str, Any]) -> dict[str, Any]:
@@ -69,65 +72,22 @@ def repository_name(folder: Path) -> str:
     return re.sub(r"[^a-zA-Z0-9_.]+", "-", f"{folder.parent.name}-{folder.name}")
 
 
-def refuse_unheard(args: TrainingArguments) -> None:
-    """A ValueError for a metric that no evaluation has, and for what transformers' own batches take notice of and those
-    by length cannot."""
-    budget, strategy = args.tokens_per_batch, args.train_sampling_strategy
-    measured = ["loss", "perplexity", *(["bleu"] if args.predict_with_generate else [])]
-    if (metric := args.metric_for_best_model) and metric.removeprefix("eval_") not in measured:
-        raise ValueError(
-            f"train.metric_for_best_model must be one of {', '.join(measured)}, but it is {metric!r}; "
-            "bleu is measured with train.predict_with_generate=true."
-        )
-    if budget is not None and args.dataloader_drop_last:
-        raise ValueError(
-            f"Under train.tokens_per_batch={budget} every batch is as full as its pairs allow but the last by length, "
-            "the longest pairs, which train.dataloader_drop_last would never train on; leave one of them out."
-        )
-    if budget is not None and args.auto_find_batch_size:
-        raise ValueError(
-            f"Under train.tokens_per_batch={budget} a batch has no number of pairs for train.auto_find_batch_size to "
-            "halve; lower the budget by hand where memory is too little, and leave the other one out."
-        )
-    if budget is not None and strategy != "group_by_length":
-        raise ValueError(
-            f"Under train.tokens_per_batch={budget} pairs of like length share a batch, but "
-            f"train.train_sampling_strategy is {str(strategy)!r}; leave one of them out."
-        )
-    if strategy != "group_by_length":
-        return
-    for name in ("split_batches", "dispatch_batches"):
-        if getattr(args.accelerator_config, name):
-            raise ValueError(
-                f"Each process makes its own batches by length, but train.accelerator_config has {name}=True; leave it "
-                "out, or say train.train_sampling_strategy=random."
-            )
-    if args.length_column_name not in ("source_length", "target_length"):
-        raise ValueError(
-            "train.length_column_name must be source_length or target_length, by which pairs share batches, but it is "
-            f"{args.length_column_name!r}; leave it out for the source's."
-        )
-
-
-def training_arguments(settings: dict[str, Any], folder: Path) -> TrainingArguments:
-    """The Trainer's arguments for a run in `folder`; a ValueError if the settings do not fit together."""
-    settings = {**DEFAULTS, "hub_model_id": repository_name(folder), **settings}
-    if settings.get("hub_token"):
-        raise ValueError(
-            "train.hub_token would be saved in settings.yaml and shown by the model card; take it out of the config, "
-            "and give it as the environment variable HF_TOKEN or log in by `hf auth login`."
-        )
+def training_arguments(
+    settings: dict[str, Any], folder: Path, *, has_validation: bool | None = None
+) -> TrainingArguments:
+    """The Trainer's arguments for a run in `folder`; a ValueError if the settings do not fit together, or, where
+    `has_validation` is False, ask for an evaluation."""
+    name = repository_name(folder)
+    settings = {**DEFAULTS, "hub_model_id": name, "run_name": name, **settings}
+    validate_settings(settings)
     if settings.get("evaluations_per_epoch") is not None:
         settings |= {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": NEVER, "save_steps": NEVER}
     kept, limit = settings.get("average_checkpoints"), settings["save_total_limit"]
     if type(kept) is int and limit is not None:  # and one more, for an interruption
         settings["save_total_limit"] = max(kept + 1, limit)
     made = TrainingArguments(output_dir=str(folder / "checkpoints"), **settings)
-    refuse_unheard(made)
-    if made.n_gpu > 1:
-        raise ValueError(
-            f"A process trains on one GPU, but this one sees {made.n_gpu}; start one for each by accelerate launch "
-            "--config_file configs/accelerate/eight_gpus.yaml train.py CONFIG, or show it a single one by "
-            "CUDA_VISIBLE_DEVICES=0."
-        )
+    validate_optimizer(made)
+    validate_evaluations(made, has_validation)
+    validate_batches(made)
+    validate_device(made)
     return made

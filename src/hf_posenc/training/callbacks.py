@@ -10,9 +10,10 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
-from transformers import TrainerCallback
+from transformers import EarlyStoppingCallback, TrainerCallback
 
 from ..whole_files import delete, write_whole
+from .arguments import TrainingArguments
 from .checkpoints import EXTRA, checkpoints_in
 from .processes import any_process
 
@@ -170,3 +171,15 @@ class StopWhenTold(TrainerCallback):
         if self.before is not None:
             signal.signal(signal.SIGTERM, self.before)
         self.stopped = any_process(self.told)
+
+
+def asked_for(args: TrainingArguments) -> list[TrainerCallback]:
+    """The callbacks for which there is an argument."""
+    callbacks: list[TrainerCallback] = []
+    if args.evaluations_per_epoch is not None:
+        callbacks.append(EvaluateWithinEpoch(args.evaluations_per_epoch))
+    if args.early_stopping_patience is not None:
+        callbacks.append(EarlyStoppingCallback(args.early_stopping_patience))
+    if args.average_checkpoints is not None:
+        callbacks.append(EnoughCheckpoints(args.average_checkpoints))
+    return callbacks

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import zipfile
 from pathlib import Path
 
@@ -9,8 +10,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from ..whole_files import delete
+
 logger = logging.getLogger(__name__)
 
+NAME = re.compile(r"checkpoint-([0-9]+)")
 EXTRA = "saved_to_stop"  # a file in a checkpoint that was saved for an interruption alone
 
 
@@ -25,8 +29,30 @@ def last_whole_checkpoint(folder: Path) -> str | None:
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """All checkpoints in the order of their steps."""
-    return sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    """All checkpoints in the order of their steps. What has another name, such as checkpoint-10.bak, is none."""
+    return sorted(
+        (path for path in folder.glob("checkpoint-*") if NAME.fullmatch(path.name) and path.is_dir()), key=step_of
+    )
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step in a checkpoint's name."""
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def delete_old_checkpoints(folder: Path, limit: int | None, newest: int, best: str | None) -> None:
+    """Delete all but `limit` checkpoints; None or 0 keeps all. The one of the step `newest` and the `best` one stay.
+
+    Transformers' own rotation also counts and deletes copies of checkpoints. Steps beyond the newest belong to a
+    checkpoint that was not resumed from, and go first.
+    """
+    if limit is None or limit < 1:
+        return
+    kept = {f"checkpoint-{newest}", Path(best or "").name}
+    by_age = sorted(checkpoints_in(folder), key=lambda path: (step_of(path) <= newest, step_of(path)))
+    excess = len(by_age) - max(limit, sum(path.name in kept for path in by_age))
+    for checkpoint in [path for path in by_age if path.name not in kept][: max(excess, 0)]:
+        delete(checkpoint)
 
 
 def flaw_of(checkpoint: Path) -> str | None:

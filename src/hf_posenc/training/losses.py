@@ -30,7 +30,7 @@ def validation_scores(
     tokens may have lost something of them."""
     predictions = evaluated.predictions
     each_N2, written_NT = predictions if isinstance(predictions, tuple) else (predictions, None)
-    nats, tokens = np.asarray(each_N2).sum(0)
+    nats, tokens = np.asarray(each_N2).sum(0, dtype=np.float64)
     scores = {"perplexity": math.exp(min(nats / tokens, 700.0))}
     if written_NT is not None:
         written_NT = np.where(written_NT == -100, tokenizer.pad_token_id, written_NT)

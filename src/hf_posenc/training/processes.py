@@ -1,7 +1,9 @@
-"""Processes that train one system: how they start, and what they agree upon before training and at each step."""
+"""Processes that train one system: how they start, what they agree upon before training and at each step, and how they
+end where memory runs out."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import torch
 import transformers
 from accelerate import PartialState
 from accelerate.utils import gather_object, reduce
+from accelerate.utils.memory import should_reduce_batch_size
 
 from ..whole_files import differing_key, short_hash
 
@@ -63,3 +66,24 @@ def running_code() -> dict[str, str]:
     """What computes: a hash of this package, and the versions of what it stands on."""
     package = b"".join(file.read_bytes() for file in sorted(Path(__file__).parents[1].rglob("*.py")))
     return {"hf_posenc": short_hash(package), "torch": torch.__version__, "transformers": transformers.__version__}
+
+
+class OutOfMemory(MemoryError):
+    """Memory ran out; the message says in which work, and what to do."""
+
+
+@contextmanager
+def explain_out_of_memory(work: str, remedy: str) -> Iterator[None]:
+    """An OutOfMemory of one line for whatever allocator runs out: torch has an error for each."""
+    try:
+        yield
+    except OutOfMemory:
+        raise
+    except (RuntimeError, MemoryError) as error:
+        if not isinstance(error, MemoryError) and not should_reduce_batch_size(error):
+            raise
+        said = next(iter(str(error).splitlines()), "no memory")
+        raise OutOfMemory(
+            f"{work} must fit into memory, but that ran out ({said}); end other programs that hold some and give the "
+            f"same command again, which goes on from what is saved. {remedy}"
+        ) from error

@@ -21,7 +21,6 @@ from transformers import (
     PreTrainedTokenizerBase,
     PrinterCallback,
     Seq2SeqTrainer,
-    TrainerCallback,
     TrainerState,
 )
 from transformers.trainer import TRAINER_STATE_NAME
@@ -34,14 +33,18 @@ from ..from_checkpoint import from_checkpoint
 from ..modeling.translation import check_tokenizer
 from ..whole_files import short_hash
 from .arguments import TrainingArguments, training_arguments
-from .callbacks import EnoughCheckpoints, EvaluateWithinEpoch, LossLog, ProgressBar, StopWhenTold
-from .checkpoints import last_whole_checkpoint, mean_weights
+from .callbacks import LossLog, ProgressBar, StopWhenTold, asked_for
+from .checkpoints import delete_old_checkpoints, last_whole_checkpoint, mean_weights
 from .losses import reads_lengths, smoothed_loss, validation_scores
-from .processes import any_process, refuse_unlike_processes
+from .processes import any_process, explain_out_of_memory, refuse_unlike_processes
 from .pushing import push_checkpoint
 from .sharding import shard_by_layers, with_weights
 
 STOPPED_ELSEWHERE = "Training stops because the loss of another process is not to be trained on; its message says more."
+SMALLER_BATCHES = (
+    "Or lower train.tokens_per_batch or train.per_device_train_batch_size, raise train.gradient_accumulation_steps, "
+    "and train as a run of another name (name=NAME)."
+)
 WORSE_THAN_GUESSING = 10  # times the loss of a uniform guess: what has exploded does not come back
 
 
@@ -65,7 +68,9 @@ def train(
     `bar` is the line of the progress bar, for systems that train side by side; `references` are the target texts of
     `validation`, and `bleu_tokenize` is sacrebleu's tokenizer, for BLEU of the validation set.
     """
-    args, stop, log = training_arguments(settings, folder), StopWhenTold(), LossLog(folder / "training.jsonl")
+    args = training_arguments(settings, folder, has_validation=validation is not None)
+    stop, log = StopWhenTold(), LossLog(folder / "training.jsonl")
+    use_cache = model.config.use_cache
     trainer = LengthTrainer(
         model=model,
         args=args,
@@ -83,11 +88,12 @@ def train(
     )
     trainer.remove_callback(PrinterCallback)
     if trainer.is_fsdp_enabled:
-        if args.predict_with_generate:
-            raise ValueError(
-                "A model that is sharded by FSDP does not translate while it trains; leave train.predict_with_generate "
-                "out, or train without FSDP."
-            )
+        for name in ("predict_with_generate", "neftune_noise_alpha"):
+            if getattr(args, name):
+                raise ValueError(
+                    f"A model that is sharded by FSDP trains without train.{name}, which needs it, or its embeddings, "
+                    "in one piece; leave it out, or train without FSDP."
+                )
         shard_by_layers(model, trainer.accelerator.state.fsdp_plugin)
     checkpoint = last_whole_checkpoint(folder / "checkpoints")
     data = {"training pairs": pairs, "validation pairs": validation}
@@ -103,7 +109,9 @@ def train(
         for callback in trainer.callback_handler.callbacks:
             if isinstance(callback, EarlyStoppingCallback) and before is not None:
                 callback.early_stopping_patience_counter = patience_lost(before)
-        trainer.train(resume_from_checkpoint=checkpoint)
+        args.eval_on_start &= checkpoint is None  # or patience would count it
+        with explain_out_of_memory(f"A step of {name}", SMALLER_BATCHES):
+            trainer.train(resume_from_checkpoint=checkpoint)
         trainer.accelerator.wait_for_everyone()  # the first process has written everything
         if stop.stopped:
             step = trainer.state.global_step
@@ -120,6 +128,7 @@ def train(
     }
     if args.load_best_model_at_end:
         facts["best_step"] = trainer.state.best_global_step
+    model.config.use_cache = use_cache  # the Trainer has set it to its own
     return with_weights(model, weights), facts | {"processes": args.world_size}
 
 
@@ -137,18 +146,6 @@ def patience_lost(state: TrainerState) -> int:
     """After how many evaluations without a better one it was saved."""
     saved: Any = state.stateful_callbacks.get(EarlyStoppingCallback.__name__) or {}
     return int(saved.get("attributes", {}).get("early_stopping_patience_counter", 0))
-
-
-def asked_for(args: TrainingArguments) -> list[TrainerCallback]:
-    """The callbacks for which there is an argument."""
-    callbacks: list[TrainerCallback] = []
-    if args.evaluations_per_epoch is not None:
-        callbacks.append(EvaluateWithinEpoch(args.evaluations_per_epoch))
-    if args.early_stopping_patience is not None:
-        callbacks.append(EarlyStoppingCallback(args.early_stopping_patience))
-    if args.average_checkpoints is not None:
-        callbacks.append(EnoughCheckpoints(args.average_checkpoints))
-    return callbacks
 
 
 def lengths_hash(pairs: Dataset) -> str:
@@ -173,8 +170,9 @@ class LengthTrainer(Seq2SeqTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         check_tokenizer(self.model.config, self.processing_class)
-        self.seen = torch.zeros(2, dtype=torch.float64, device=self.args.device)  # tokens and places since the last log
+        self.seen = torch.zeros(2, dtype=torch.int64, device=self.args.device)  # tokens and places since the last log
         self.seen_since = 0.0
+        self.checkpoint_limit, self.args.save_total_limit = self.args.save_total_limit, None  # _save_checkpoint deletes
 
     def get_train_dataloader(self) -> DataLoader:
         args, pairs = self.args, self.train_dataset
@@ -212,7 +210,7 @@ class LengthTrainer(Seq2SeqTrainer):
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """One batch forward and back; a FloatingPointError that names the pairs if its loss is not to be trained on."""
         labels, mask = inputs["labels"], inputs["attention_mask"]
-        tokens = (mask.sum() + (labels != -100).sum()).double()
+        tokens = mask.sum() + (labels != -100).sum()
         self.seen += torch.stack((tokens, tokens.new_tensor(mask.numel() + labels.numel()))).to(self.seen.device)
         self.seen_since = self.seen_since or time.monotonic()
         described = {name: inputs[name] for name in ("input_ids", "labels")}
@@ -254,9 +252,10 @@ class LengthTrainer(Seq2SeqTrainer):
             logits = model(**inputs).logits
         labels = inputs["labels"]
         nats_BT = nn.functional.cross_entropy(logits.transpose(1, 2).float(), labels, reduction="none")
-        each_B2 = torch.stack((nats_BT.double().sum(1), (labels != -100).sum(1)), dim=1)
+        # In float32, which every device has; those of all sentences are summed on the CPU, in float64.
+        each_B2 = torch.stack((nats_BT.sum(1), (labels != -100).sum(1).float()), dim=1)
         nats, tokens = each_B2.sum(0)
-        loss = (nats / tokens).float()
+        loss = nats / tokens
         if not self.args.predict_with_generate:
             return loss, each_B2, each_B2[:, 1]
         sources = {name: inputs[name] for name in ("input_ids", "attention_mask")}
@@ -266,9 +265,34 @@ class LengthTrainer(Seq2SeqTrainer):
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """As the Trainer's; its time is no time of training."""
         began = time.monotonic()
-        found = super().evaluate(*args, **kwargs)
+        remedy = "Or lower train.per_device_eval_batch_size and train as a run of another name (name=NAME)."
+        with explain_out_of_memory("An evaluation", remedy):
+            found = super().evaluate(*args, **kwargs)
         self.seen_since = self.seen_since and self.seen_since + time.monotonic() - began
         return found
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        """All validation pairs: `dataloader_drop_last` is for training alone."""
+        drop_last, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
+        try:
+            return super().get_eval_dataloader(eval_dataset)
+        finally:
+            self.args.dataloader_drop_last = drop_last
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Whether the model is the best so far. It is then saved, or there would be nothing to load at the end.
+
+        By save_strategy "best" the Trainer saves if this is True, so it is True after SIGTERM as well."""
+        is_best = super()._determine_best_metric(metrics, trial)
+        self.control.should_save |= is_best and self.args.load_best_model_at_end
+        return is_best or self.control.should_save
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """As the Trainer's; what is too old is deleted here, by its name."""
+        super()._save_checkpoint(model, trial)
+        if self.args.should_save:
+            state, folder = self.state, Path(self.args.output_dir)
+            delete_old_checkpoints(folder, self.checkpoint_limit, state.global_step, state.best_model_checkpoint)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         """A checkpoint's model, from its gathered weights if it is sharded."""

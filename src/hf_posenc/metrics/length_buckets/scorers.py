@@ -96,6 +96,7 @@ SCORERS: dict[str, Callable[..., Any]] = {
     "chrf": CHRF,
     "bertscore": BertScore,
 }
+GREATER_IS_BETTER = {"bleu": True, "ter": False, "chrf": True, "bertscore": True}
 # What makes a score of statistics that have been taken already, which needs no model.
 COUNTED: dict[str, Callable[[], Any]] = {**SCORERS, "bertscore": SentenceMean}
 

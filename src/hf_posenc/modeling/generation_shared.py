@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a call of `generate` goes by: its options, then its generation config, then the model's own, never the config.
+
+A generation config that a model holds keeps apart what was chosen and what transformers has filled in: an evaluation of
+Seq2SeqTrainer writes all of transformers' defaults into it, 20 tokens among them.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+
+from .model_inputs import rename_cache
+
+LENGTHS = ("max_length", "max_new_tokens")
+
+
+class ChosenGenerationConfig(GenerationConfig):
+    """A generation config that neither saves nor goes by what transformers' defaults have filled in.
+
+    They can be read, as by Seq2SeqTrainer, which compares lengths with them. What is set later is a choice, whatever
+    its value.
+    """
+
+    filled_in: frozenset[str] = frozenset()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, "filled_in", self.filled_in - {name})
+        super().__setattr__(name, value)
+
+    def update(self, defaults_only: bool = False, allow_custom_entries: bool = False, **kwargs: Any) -> dict[str, Any]:
+        filled_in = self.filled_in
+        if defaults_only and kwargs == self._get_default_generation_params():
+            filled_in |= {name for name in kwargs if getattr(self, name, None) is None}
+            unused = super().update(defaults_only, allow_custom_entries, **kwargs)
+            object.__setattr__(self, "filled_in", filled_in)
+            return unused
+        return super().update(defaults_only, allow_custom_entries, **kwargs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was chosen; None for the rest."""
+        saved = super().to_dict() | dict.fromkeys(self.filled_in)
+        saved.pop("filled_in", None)
+        return saved
+
+
+def chosen(name: str, options: Mapping[str, Any], *configs: GenerationConfig | None) -> Any:
+    """What a call's options say, None too, or else the first of the generation configs in which it is chosen."""
+    if name in options:
+        return options[name]
+    for config in configs:
+        value = None if name in getattr(config, "filled_in", ()) else getattr(config, name, None)
+        if value is not None:
+            return value
+    return None
+
+
+def given_length(options: Mapping[str, Any], *configs: GenerationConfig | None) -> int | None:
+    """The most tokens after the start token by a call's options, or else by the first of the generation configs that
+    says; None if none does."""
+    for where in ((options, None), *(({}, config) for config in configs)):
+        length, new_tokens = (chosen(name, *where) for name in LENGTHS)
+        if new_tokens is not None:
+            return new_tokens
+        if length is not None:
+            return length - 1
+    return None
+
+
+class SentenceLimit(LogitsProcessor):
+    """Ends each sentence of a batch at a limit of its own, in target tokens; a limit for the whole batch would let the
+    length of a translation depend on its neighbours. Each sentence has equally many rows of scores, its beams. All that
+    stands behind a limit is `token_id`: an end token, which ends the sentence, or else padding."""
+
+    def __init__(self, limits: Sequence[int], *, token_id: int) -> None:
+        self.limits_B = torch.tensor(limits)
+        self.token_id = token_id
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        over_B = (self.limits_B <= input_ids.shape[1] - 1).to(scores.device)
+        over_N = over_B.repeat_interleave(len(scores) // len(over_B))
+        only_this = torch.full_like(scores, float("-inf"))
+        only_this[:, self.token_id] = 0
+        return torch.where(over_N[:, None], only_this, scores)
+
+
+def source_lengths(inputs: Tensor | None, given: Mapping[str, Any], pad_token_id: int) -> list[int] | None:
+    """The tokens of each source that `generate` is given, special ones included; None if it is given none."""
+    mask, ids = given.get("attention_mask"), given.get("input_ids") if inputs is None else inputs
+    if mask is not None and mask.ndim == 2:
+        return (mask != 0).sum(1).tolist()
+    if ids is not None:
+        return (ids != pad_token_id).sum(1).tolist()
+    if (x_BSD := given.get("inputs_embeds")) is None and (outputs := given.get("encoder_outputs")) is not None:
+        x_BSD = outputs[0]
+    return None if x_BSD is None else [x_BSD.shape[1]] * len(x_BSD)
+
+
+def most_tokens(lengths: Iterable[int], longest_target: int | None) -> list[int]:
+    """The limits of Translation, for a decoder that can take so many tokens, None for any number."""
+    return [min(2 * (length - 1) + 50, (longest_target or sys.maxsize) - 1) for length in lengths]
+
+
+def padded_behind_ends(ids_NT: Tensor, ends: Sequence[int], pad: int, prompt: Tensor | None) -> Tensor:
+    """What `generate` has written, with padding behind each row's first end token. The prompt, by default the start
+    token, ends nothing. (Where padding is token 0, transformers' beam search fills up with end tokens.)"""
+    first = 1
+    if prompt is not None:  # to which `generate` may have added the start token
+        first = prompt.shape[1] + int(not torch.equal(ids_NT[:1, : prompt.shape[1]], prompt[:1].to(ids_NT)))
+    is_end_NT = torch.isin(ids_NT, torch.tensor(ends, dtype=ids_NT.dtype, device=ids_NT.device))
+    is_end_NT[:, :first] = False
+    return ids_NT.masked_fill(is_end_NT.cumsum(1) - is_end_NT.long() > 0, pad)
+
+
+class Generation:
+    """`generate`, with a limit for each sentence where nothing says how long it may become."""
+
+    @property
+    def generation_config(self) -> Any:
+        return vars(self).get("generation_config")
+
+    @generation_config.setter
+    def generation_config(self, config: Any) -> None:
+        if type(config) is GenerationConfig:
+            config.__class__ = ChosenGenerationConfig  # and no copy: what is set on it later holds here too
+        vars(self)["generation_config"] = config
+
+    def generate(
+        self: Any,
+        inputs: Tensor | None = None,
+        generation_config: Any = None,
+        logits_processor: Sequence[LogitsProcessor] | None = None,
+        **options: Any,
+    ) -> Any:
+        """As transformers', but where nothing says how long (neither `max_new_tokens` nor `max_length`, here or in a
+        generation config), a sentence has at most 2 x source + 50 tokens, as in `translations`, and not 20. Behind its
+        end token is padding."""
+        ends, pad = self.end_tokens(options, generation_config)
+        lengths = {name: options.pop(name, None) for name in LENGTHS}
+        if given_length(lengths) is not None:
+            options |= lengths  # both, for one that a generation config has is not meant
+        elif given_length({}, generation_config, self.generation_config) is None:
+            given = source_lengths(inputs, options, pad)
+            if given is not None:
+                options |= {"logits_processor": logits_processor}
+                options = self.at_most(self.limits(given), options, generation_config)
+                logits_processor = options.pop("logits_processor")
+        outputs = super().generate(  # type: ignore[misc]
+            inputs, generation_config=generation_config, logits_processor=logits_processor, **rename_cache(options)
+        )
+        prompt = options.get("decoder_input_ids")
+        if isinstance(outputs, Tensor):
+            return padded_behind_ends(outputs, ends, pad, prompt)
+        outputs.sequences = padded_behind_ends(outputs.sequences, ends, pad, prompt)
+        return outputs
+
+    def end_tokens(
+        self: Any, options: Mapping[str, Any] | None = None, generation_config: Any = None
+    ) -> tuple[list[int], int]:
+        """The tokens at which a call of `generate` ends a sentence, none or more, and what it pads with."""
+        ends, pad = (
+            chosen(name, options or {}, generation_config, self.generation_config)
+            for name in ("eos_token_id", "pad_token_id")
+        )
+        ends = [] if ends is None else torch.as_tensor(ends).flatten().tolist()
+        if pad is None:  # as transformers does
+            pad = ends[0] if ends else self.config.pad_token_id
+        return ends, int(pad)
+
+    def start_token(self: Any, options: Mapping[str, Any] | None = None, generation_config: Any = None) -> int:
+        """The token from which a call of `generate` starts a target."""
+        for name in ("decoder_start_token_id", "bos_token_id"):
+            start = chosen(name, options or {}, generation_config, self.generation_config)
+            if start is not None:
+                return int(start)
+        return self.config.decoder_start_token_id
+
+    def limits(self: Any, lengths: Iterable[int]) -> list[int]:
+        """The most target tokens, without special ones, of sentences whose sources have so many tokens, with </s>."""
+        return most_tokens(lengths, self.config.longest_target)
+
+    def at_most(self: Any, limits: list[int], options: dict[str, Any], generation_config: Any = None) -> dict[str, Any]:
+        """These options of `generate`, and those that end each sentence at its limit."""
+        ends, pad = self.end_tokens(options, generation_config)
+        limit = SentenceLimit(limits, token_id=ends[0] if ends else pad)
+        together = LogitsProcessorList([*(options.get("logits_processor") or []), limit])
+        most = max(limits) + 1 + bool(ends)  # the start token, and </s>
+        return options | {"max_length": most, "max_new_tokens": None, "logits_processor": together}
