@@ -276,7 +276,7 @@ def test_a_model_of_two_languages_is_trained_scored_and_loaded_elsewhere(side: s
         ({"tags": ["en"]}, r"systems\.one: data\.tags: A tag must be a word that no text holds by chance"),
         ({"test": {"both": with_tags("source_tag")}}, r"data\.test\.both: A test set has one pair of tags"),
         ({"train": with_tags("source_tag") | {"first": 3}}, r"data\.train: `first` is of pairs with the same tags"),
-        ({"train": TO_EN | {"source_tag": ["<2en>"]}}, r"data\.train\.source_tag must be one name"),
+        ({"train": TO_EN | {"source_tag": ["<2en>"]}}, r"data\.train\.source_tag must be text"),
         ({"train": TO_EN | {"target_language": "de"}}, "must differ, but both are 'de'"),
     ],
 )

@@ -35,6 +35,7 @@ from hf_posenc.modeling.version import untested_transformers
 from hf_posenc.publish.card import model_card
 from hf_posenc.results.registries import alignments_table, encodings_table
 from hf_posenc.text_io import lines_of, print_utf8
+from hf_posenc.whole_files import with_home
 
 INTERRUPTED = 128 + 2  # what a shell has for a command that SIGINT ended
 
@@ -45,18 +46,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m hf_posenc", description=__doc__.splitlines()[0])
     # Every command may meet an encoding of one's own.
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--register", type=Path, metavar="FILE.py", help="a file that registers encodings of one's own")
+    common.add_argument(
+        "--register", type=typed_path, metavar="FILE.py", help="a file that registers encodings of one's own"
+    )
     subparsers = parser.add_subparsers(dest="command", required=True)
     add_command = partial(subparsers.add_parser, parents=[common])
     about = "translate standard input, one sentence a line, to standard output or a file"
     command = add_command("translate", help=about, description=about)
-    command.add_argument("folder", type=Path, help="a system of a run, a saved model, or a folder of CTranslate2")
+    command.add_argument("folder", type=typed_path, help="a system of a run, a saved model, or a folder of CTranslate2")
     command.add_argument("--beams", type=int, default=5, help="width of the beam (default 5)")
-    command.add_argument("--to", type=Path, help="a file; the same call goes on with what a killed one left")
+    command.add_argument("--to", type=typed_path, help="a file; the same call goes on with what a killed one left")
     command.add_argument("--processes", type=int, default=1, help="that translate side by side (default 1)")
     command.add_argument("--quantize", action="store_true", help="linear layers in int8, on a CPU")
     command = add_command("export", help="write a trained model for another engine")
-    command.add_argument("folder", type=Path, help="a system of a run, or a saved model")
+    command.add_argument("folder", type=typed_path, help="a system of a run, or a saved model")
     command.add_argument(
         "--to",
         nargs=2,
@@ -66,17 +69,17 @@ def main() -> None:
     )
     command.add_argument("--quantization", help="of the weights, as CTranslate2 calls it: int8, float16, ...")
     command = add_command("report", help="make the tables and figures of a results.json again")
-    command.add_argument("run", type=Path, help="a folder with results.json")
-    command.add_argument("--to", type=Path, help="the folder to write to (default: the same)")
+    command.add_argument("run", type=typed_path, help="a folder with results.json")
+    command.add_argument("--to", type=typed_path, help="the folder to write to (default: the same)")
     command = add_command("card", help="print the model card of a system of a run")
-    command.add_argument("run", type=Path, help="the run's folder")
+    command.add_argument("run", type=typed_path, help="the run's folder")
     command.add_argument("system", help="the system's name")
     command.add_argument("--repository", help="the repository that the card's examples load")
     add_command("encodings", help="print the registered encodings as a Markdown table")
     add_command("alignments", help="print the registered alignments as a Markdown table")
     add_drawing(add_command)
     command = add_command("explorer", help="a page in the browser: see encodings, translate, compare")
-    command.add_argument("run", type=Path, nargs="?", help="a run's folder (default: none, and untrained models)")
+    command.add_argument("run", type=typed_path, nargs="?", help="a run's folder (default: none, and untrained models)")
     command.add_argument("--port", type=int, help="of the page (default: the first that is free from 7860 on)")
     another = "another name of this machine under which the page is opened"
     command.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=another)
@@ -108,12 +111,20 @@ def main() -> None:
         raise SystemExit(INTERRUPTED) from None
 
 
+def typed_path(text: str) -> Path:
+    """A path of the command line: a shell leaves the `~` of `--to=~/FILE` to us."""
+    try:
+        return Path(with_home(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def add_drawing(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """The commands that draw; they need the extra "plots"."""
     command = add_command("figures", help="draw what encodings add or do, untrained or from a checkpoint")
     command.add_argument("encodings", nargs="*", help="names or sums; and knob=value: fields of the config")
-    command.add_argument("--to", type=Path, required=True, help="the folder to write to")
-    command.add_argument("--checkpoint", type=Path, help="a system of a run, or a saved model: draw its encoding")
+    command.add_argument("--to", type=typed_path, required=True, help="the folder to write to")
+    command.add_argument("--checkpoint", type=typed_path, help="a system of a run, or a saved model: draw its encoding")
     command.add_argument("--side", choices=("encoder", "decoder"), default="encoder", help="whose (default encoder)")
     for name, default, what in (
         ("positions", 20, "first positions in heat maps and curves"),
@@ -124,9 +135,9 @@ def add_drawing(add_command: Callable[..., argparse.ArgumentParser]) -> None:
         command.add_argument(f"--{name}", type=int, default=default, help=f"{what} (default {default})")
     command.add_argument("--formats", nargs="+", choices=("png", "svg"), default=["png", "svg"], help="default both")
     command = add_command("attention", help="draw where a model looks while it translates a sentence")
-    command.add_argument("folder", type=Path, help="a system of a run, or a saved model")
+    command.add_argument("folder", type=typed_path, help="a system of a run, or a saved model")
     command.add_argument("sentence")
-    command.add_argument("--to", type=Path, required=True, help="the folder to write to")
+    command.add_argument("--to", type=typed_path, required=True, help="the folder to write to")
     command.add_argument("--layer", type=int, help="one layer, counted from 1 (default: all)")
     command.add_argument("--formats", nargs="+", choices=("png", "svg"), default=["png", "svg"], help="default both")
 
@@ -210,7 +221,7 @@ def export(options: argparse.Namespace) -> None:
     how = {"quantization": options.quantization} if options.quantization else {}
     if how and engine != "ctranslate2":
         raise ValueError(f"--quantization is CTranslate2's, but the model is written for {engine}; leave it out.")
-    print(ENGINES[engine](model, tokenizer, folder, **how))
+    print(ENGINES[engine](model, tokenizer, with_home(folder), **how))
 
 
 if __name__ == "__main__":

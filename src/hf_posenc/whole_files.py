@@ -106,6 +106,17 @@ def full_disk_told(folder: Path) -> Iterator[None]:
         ) from error
 
 
+def with_home(path: str | Path) -> str:
+    """A path as it is typed in a config file or on a command line, with the home folder for `~`, and another user's for
+    `~name`."""
+    if (found := os.path.expanduser(path)).startswith("~"):
+        raise ValueError(
+            f"A path that begins with `~` is in a user's home, but for {found!r} there is no such user; write "
+            f"./{found} for a folder of that name."
+        )
+    return found
+
+
 def short_hash(content: str | bytes) -> str:
     return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:12]
 

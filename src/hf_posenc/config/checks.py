@@ -1,19 +1,16 @@
-"""The values of a config file: refused before any compute, with the rule, the value and what to do about it."""
+"""What must hold between the values of a config file, each of which is of its kind already (schema.py)."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
-from types import NoneType, UnionType
-from typing import Any, get_args
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ..data import check_description
-from ..data.joining import positive
 from ..data.tags import check_tagged
-from ..metrics.length_buckets.checks import TOKENIZERS, checked_choice, checked_edges, checked_metrics, checked_number
 from ..metrics.length_buckets.scorers import SCORERS, BertScore
 from ..modeling.nearest import refuse_unknown
-from ..modeling.tokenization_posenc import SUBWORDS, check_tags
+from ..modeling.tokenization_posenc import check_tags
 from ..names import validate_folder_name, validate_name, validate_test_set_names
+from .schema import check_fields
 from .settings import DataSettings, Paper, ScoreSettings, System
 
 
@@ -36,25 +33,19 @@ def check_test_sets(name: str, joined: list[str]) -> None:
 
 def checked_data(name: str, given: Mapping[str, Any], shared_embeddings: bool) -> DataSettings:
     """The `data` section of a system, none of it missing, and nothing in it against the rest."""
-    missing = [key for key in ("source_language", "target_language", "train", "test") if not given.get(key)]
-    if missing:
-        raise ValueError(f"systems.{name}: data needs {', '.join(missing)}; add what is missing under `data:`.")
-    if not isinstance(tests := given["test"], Mapping):
-        raise ValueError(
-            f"systems.{name}: data.test has the test sets by their names, but it is {tests!r}; write for example "
-            "{news: {files: [news.de, news.en]}}."
-        )
+    where = f"systems.{name}: data"
+    check_fields(given, DataSettings, where)
     for key in ("source_language", "target_language"):
-        validate_name(given[key], f"systems.{name}: data.{key}")
+        validate_name(given[key], f"{where}.{key}")
     data = DataSettings(**given)
     try:
         check_tags(data.tags)
     except ValueError as error:
-        raise ValueError(f"systems.{name}: data.tags: {error}") from None
-    described = {"train": data.train, **{f"test.{test}": where for test, where in data.test.items()}}
-    for key, where in (described | ({"validation": data.validation} if data.validation else {})).items():
-        check_description(where, f"systems.{name}: data.{key}")
-        check_tagged(where, f"systems.{name}: data.{key}", data.tags, is_test=key.startswith("test."))
+        raise ValueError(f"{where}.tags: {error}") from None
+    described = {"train": data.train, **{f"test.{test}": corpus for test, corpus in data.test.items()}}
+    for key, corpus in (described | ({"validation": data.validation} if data.validation else {})).items():
+        check_description(corpus, f"{where}.{key}")
+        check_tagged(corpus, f"{where}.{key}", data.tags, is_test=key.startswith("test."))
     if data.min_length and data.max_length and data.min_length > data.max_length:
         raise ValueError(
             f"systems.{name}: no pair can be at least min_length={data.min_length} and at most max_length="
@@ -65,12 +56,7 @@ def checked_data(name: str, given: Mapping[str, Any], shared_embeddings: bool) -
             f"systems.{name}: data.concatenate={data.concatenate} joins training pairs, but data.train joins "
             f"{data.train['join']} already; leave one of them out."
         )
-    if data.flat_lengths is not None:
-        positive(f"systems.{name}: data.flat_lengths", data.flat_lengths)
-    if data.subwords not in SUBWORDS:
-        raise ValueError(
-            f"systems.{name}: data.subwords must be one of {', '.join(SUBWORDS)}, but it is {data.subwords!r}."
-        )
+    refuse_unknown(data.allow_shared_pairs, (*data.test, "validation"), f"{where}.allow_shared_pairs")
     if not (data.joint_vocabulary or data.tokenizer) and shared_embeddings:
         raise ValueError(
             f"systems.{name}: two vocabularies have no embeddings in common; set data.joint_vocabulary=true or "
@@ -79,65 +65,21 @@ def checked_data(name: str, given: Mapping[str, Any], shared_embeddings: bool) -
     return data
 
 
-def only(*types: type) -> Callable[[Any], bool]:
-    return lambda value: type(value) in types
-
-
-def only_lists_of(kind: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(type(one) is kind for one in value)
-
-
-# What a value is called of which a field holds nothing else, and whether it is one.
-KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
-    bool: ("true or false", only(bool)),
-    int: ("a whole number", only(int)),
-    float: ("a number", only(int, float)),
-    list[int]: ("a list of whole numbers, such as [1, 2]", only_lists_of(int)),
-    list[str]: ("a list of names, such as [bleu, ter]", only_lists_of(str)),
-}
-
-
-def refuse_other_kinds(given: Mapping[str, Any], kind: type, where: str) -> None:
-    """A ValueError for a value that is not of the one kind that the dataclass `kind` has for it."""
-    for field in fields(kind):
-        types = {*get_args(field.type)} - {type(None)} if isinstance(field.type, UnionType) else {field.type}
-        if field.name not in given or given[field.name] is None or len(types) > 1 or not types <= KINDS.keys():
-            continue
-        called, is_one = KINDS[types.pop()]
-        if not is_one(given[field.name]):
-            raise ValueError(f"{where}.{field.name} must be {called}, but it is {given[field.name]!r}.")
-
-
 def check_score(name: str, score: ScoreSettings) -> None:
-    """Refuse before training what could not be scored after it. No table of ours is without intervals."""
-    try:
-        checked_edges(score.edges)
-        metrics = checked_metrics(score.metrics)
-        checked_number("bootstrap", score.bootstrap, 100)
-        checked_choice("bleu_tokenize", score.bleu_tokenize, TOKENIZERS)
-        if score.per_group is not None:
-            checked_number("per_group", score.per_group, 2)
-        if "bleu" not in metrics:
-            raise ValueError(f"metrics must name bleu, which the figures show, but they are {list(metrics)}; add it")
-        if "bertscore" in metrics:
-            BertScore(score.bertscore_model, score.bertscore_layers)
-    except ValueError as error:
-        raise ValueError(f"systems.{name}: score: {error}") from None
+    """Refuse before training a metric whose package or model is not there."""
+    if "bertscore" in score.metrics:
+        try:
+            BertScore(score.bertscore_place, score.bertscore_layers)
+        except ValueError as error:
+            raise ValueError(f"systems.{name}: score: {error}") from None
 
 
 def checked_paper(given: Mapping[str, Any], system: System, rows: list[str]) -> Paper:
     """The published table beside which ours is put: of a test set, rows and groups that there are."""
-    refuse_unknown(given, [f.name for f in fields(Paper)], "paper")
-    if missing := [key for key in ("source", "test", "rows") if not given.get(key)]:
-        raise ValueError(f"paper needs {', '.join(missing)}; add what is missing under `paper:`.")
+    check_fields(given, Paper, "paper")
     paper = Paper(**given)
     refuse_unknown([paper.test], system.test_sets, "paper.test")
     refuse_unknown(paper.rows, rows, "paper.rows")
-    for row, found in paper.rows.items():
-        if not found or not isinstance(found, Mapping):
-            raise ValueError(
-                f"paper.rows.{row} must have scores by their metrics, such as bleu: 31.7, but it is {found!r}."
-            )
     (first, metrics), *others = paper.rows.items()
     for row, found in others:
         if found.keys() != metrics.keys():
@@ -151,16 +93,14 @@ def checked_paper(given: Mapping[str, Any], system: System, rows: list[str]) -> 
     for row, found in paper.rows.items():
         refuse_unknown(found, SCORERS, f"paper.rows.{row}")
         for metric, of in found.items():
-            check_numbers(f"paper.rows.{row}.{metric}", of if isinstance(of, list) else [of], columns, what)
-    if paper.n is not None and not (isinstance(paper.n, list) and len(paper.n) == columns and None not in paper.n):
-        raise ValueError(f"paper.n must be a list with the number of pairs of {what}, but it is {paper.n!r}.")
-    return paper
-
-
-def check_numbers(where: str, numbers: list[Any], columns: int, what: str) -> None:
-    """A ValueError if a published table has other than one number, or null, in each column."""
-    if len(numbers) != columns or not all(type(number) in (int, float, NoneType) for number in numbers):
+            numbers = of if isinstance(of, list) else [of]
+            if len(numbers) != columns:
+                raise ValueError(
+                    f"paper.rows.{row}.{metric} must have a number, or null, for {what}, as the first metric of the "
+                    f"first row has, but it is {numbers}; write one for each."
+                )
+    if paper.n is not None and len(paper.n) != columns:
         raise ValueError(
-            f"{where} must have a number, or null, for {what}, as the first metric of the first row has, but it is "
-            f"{numbers}."
+            f"paper.n must be a list with the number of pairs of {what}, but it is {paper.n}; write one for each."
         )
+    return paper

@@ -16,61 +16,70 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..data.pieces import BOUNDARIES
+from ..data.pieces import sentence_splitter
 from ..data.tags import tagged_parts, tags_of
 from ..modeling.nearest import refuse_unknown
-from ..training.arguments import TrainingArguments
+from ..whole_files import with_home
 from .checks import (
     check_name,
     check_score,
     check_test_sets,
     checked_data,
     checked_paper,
-    refuse_other_kinds,
     refuse_same_names,
 )
-from .files import merge, parse_override, read_config_file
-from .settings import VOCABULARY, DataSettings, Experiment, ScoreSettings, Split, System
+from .file_keys import FileKeys, SystemKeys
+from .files import SECTIONS, merge, parse_override, read_config_file
+from .model_keys import check_model
+from .schema import check_fields, kinds
+from .settings import VOCABULARY, Experiment, ScoreSettings, Split, System
 from .starting import refuse_lost_starts, started
 
-SECTIONS = ("data", "model", "train", "score")
-SYSTEM_KEYS = (*SECTIONS, "seeds", "start_from")
 SPLIT_KEYS = ("split", "boundaries")
-RUN_KEYS = ("extends", "name", "output", "jobs", "diagnose", "encodings")
-FILE_KEYS = (*RUN_KEYS, *SYSTEM_KEYS, "systems", "baseline", "table", "paper")
+SYSTEM_KEYS = tuple(key for key in kinds(SystemKeys) if key not in SPLIT_KEYS)
 
 
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
     """Read and check a config file; `overrides` are `dotted.key=value`. A ValueError says what is wrong and where."""
-    path = Path(path)
+    path = Path(with_home(path))
     merged = read_config_file(path)
     for override in overrides:
         merged = merge(merged, parse_override(override))
-    refuse_unknown(merged, FILE_KEYS, str(path))
-    if not merged.get("systems"):
-        raise ValueError(f"A config needs at least one system, but {path} has none; add one under `systems:`.")
-    if type(jobs := merged.get("jobs", 1)) is not int or jobs < 1:
-        raise ValueError(f"jobs is how many systems train side by side and must be 1 or more, but it is {jobs!r}.")
-    if not isinstance(name := merged.get("name", path.stem), str):
-        raise ValueError(f"name must be that of a folder, but it is {name!r}; write it in quotes.")
-    if type(diagnose := merged.get("diagnose", True)) is not bool:
-        raise ValueError(f"diagnose says whether models are looked into, true or false, but it is {diagnose!r}.")
+    try:
+        check_fields(merged, FileKeys, "", partial=True)
+        if not merged.get("systems"):
+            raise ValueError("A config needs at least one system, but there is none; add one under `systems:`.")
+        return experiment_of(merged, path)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def experiment_of(merged: Mapping[str, Any], path: Path) -> Experiment:
+    """The experiment of a config file whose values are of their kinds."""
     for file in merged.get("encodings") or []:
-        register_encodings(path.parent / file)
+        register_encodings(path.parent / with_home(file))
     shared = {section: merged.get(section) or {} for section in SECTIONS}
     shared |= {key: merged.get(key) for key in ("seeds", "start_from")}
-    systems = resolved_systems({str(name): changes or {} for name, changes in merged["systems"].items()}, shared)
+    systems = resolved_systems({name: changes or {} for name, changes in merged["systems"].items()}, shared)
     refuse_lost_starts(systems)
     refuse_unlike_systems(systems)
-    refuse_targets_without_tags(systems.values(), diagnose)
+    refuse_targets_without_tags(systems.values(), merged.get("diagnose", FileKeys.diagnose))
     rows = list(dict.fromkeys(system.row for system in systems.values()))
-    if (baseline := merged.get("baseline", rows[0])) not in rows:
-        raise ValueError(f"baseline must be one of the systems {', '.join(rows)}, but it is {baseline!r}.")
-    if (table := merged.get("table")) in systems:
-        raise ValueError(f"table is a folder beside the systems', but {table!r} is a system; name it otherwise.")
+    if (baseline := merged.get("baseline") or rows[0]) not in rows:
+        raise ValueError(f"baseline must be one of the systems {', '.join(rows)}, but it is {baseline!r}; name one.")
+    if (table := merged.get("table")) in (*systems, "data", "tokenizer"):
+        raise ValueError(f"table is a folder beside the systems', but {table!r} is one of them; name it otherwise.")
     paper = checked_paper(merged["paper"], next(iter(systems.values())), rows) if merged.get("paper") else None
-    output = Path(merged.get("output", "runs"))
-    return Experiment(name, output, jobs, systems, baseline, table, paper, diagnose)
+    return Experiment(
+        name=merged.get("name") or path.stem,
+        output=Path(with_home(merged.get("output", FileKeys.output))),
+        jobs=merged.get("jobs", FileKeys.jobs),
+        systems=systems,
+        baseline=baseline,
+        table=table,
+        paper=paper,
+        diagnose=merged.get("diagnose", FileKeys.diagnose),
+    )
 
 
 def resolved_systems(entries: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any]) -> dict[str, System]:
@@ -79,7 +88,9 @@ def resolved_systems(entries: Mapping[str, Mapping[str, Any]], shared: Mapping[s
     for name, changes in entries.items():
         if "split" not in changes:
             refuse_unknown(changes, (*SYSTEM_KEYS, "split"), f"systems.{name}")
-            trained += seeded_systems(name, started(name, merge(shared, changes), changes.get("model"), trained))
+            sections = merge(shared, changes)
+            check_model(sections["model"], f"systems.{name}: model")
+            trained += seeded_systems(name, started(name, sections, changes.get("model"), trained))
     split = [system for name, entry in entries.items() if "split" in entry for system in splits(name, entry, trained)]
     refuse_same_names([system.name for system in (*trained, *split)], "systems")
     return {system.name: system for system in (*trained, *split)}
@@ -95,10 +106,8 @@ def splits(name: str, entry: Mapping[str, Any], trained: list[System]) -> list[S
             f"systems.{name}: split names a system that is trained, whose model translates the pieces, but it is "
             f"{entry['split']!r}; choose from {rows or 'those that you add'}."
         )
-    if (boundaries := entry.get("boundaries", Split.boundaries)) not in BOUNDARIES:
-        raise ValueError(
-            f"systems.{name}: boundaries must be one of {', '.join(BOUNDARIES)}, but it is {boundaries!r}."
-        )
+    if (boundaries := entry.get("boundaries", Split.boundaries)) == "found":
+        sentence_splitter(members[0].data.source_language)  # a ValueError if there is none
     return [
         replace(
             system,
@@ -113,12 +122,8 @@ def splits(name: str, entry: Mapping[str, Any], trained: list[System]) -> list[S
 
 def seeded_systems(name: str, sections: dict[str, Any]) -> list[System]:
     """The system itself, or one for each of its seeds, named after it and the seed."""
-    seeds = sections.pop("seeds")
-    if seeds is None:
+    if (seeds := sections.pop("seeds")) is None:
         return [checked_system(name, name, sections)]
-    numbers = isinstance(seeds, list) and seeds and all(type(seed) is int for seed in seeds)
-    if not numbers or len(set(seeds)) < len(seeds):
-        raise ValueError(f"systems.{name}: seeds must be different whole numbers, such as [1, 2, 3]; seeds={seeds!r}.")
     return [checked_system(f"{name}-seed{s}", name, merge(sections, {"train": {"seed": s}})) for s in seeds]
 
 
@@ -146,12 +151,10 @@ def register_encodings(file: Path) -> None:
 def checked_system(name: str, row: str, sections: Mapping[str, Any]) -> System:
     """A system whose sections have only known keys, and whose model can be built."""
     check_name(name)
-    for section, kind in (("data", DataSettings), ("score", ScoreSettings), ("train", TrainingArguments)):
-        refuse_unknown(sections[section], [f.name for f in fields(kind)], f"systems.{name}: {section}")
-        refuse_other_kinds(sections[section], kind, f"systems.{name}: {section}")
     for argument in ("output_dir", "resume_from_checkpoint"):
         if argument in sections["train"]:
             raise ValueError(f"systems.{name}: train.{argument} is the run's own; leave it out.")
+    check_model(sections["model"], f"systems.{name}: model")
     data = checked_data(name, sections["data"], bool(sections["model"].get("share_encoder_decoder_embeddings")))
     score = ScoreSettings(**sections["score"])
     check_score(name, score)

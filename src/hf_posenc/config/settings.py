@@ -2,19 +2,38 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
-from ..metrics.length_buckets.checks import TOKENIZERS
+from ..metrics.length_buckets.checks import EDGES, METRICS, TOKENIZERS
+from ..metrics.length_buckets.scorers import SCORERS
 from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.configuration_rnn_nmt import RnnNmtConfig
 from ..modeling.configuration_shared import SharedConfig
+from ..modeling.tokenization_posenc import SUBWORDS
+from ..whole_files import with_home
+from .corpus_keys import A_CORPUS
+from .schema import Count, Rule, Text, at_least, between, one_of
 
 VOCABULARY = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer", "tags")
-MODEL_TYPES = (PosEncConfig.model_type, RnnNmtConfig.model_type)
+
+Joined = Annotated[
+    list[Count], Rule("different whole numbers from 1 on, such as [1, 2]", lambda ks: 0 < len(ks) == len(set(ks)))
+]
+named = Rule("test sets by their names, such as {{news: {{files: [news.de, news.en]}}}}", bool)
+ascending = Rule(
+    "a list of ascending whole numbers from 1 on, such as [25, 50]",
+    lambda edges: bool(edges) and all(low < high for low, high in pairwise([0, *edges])),
+)
+OTHERS = [name for name in SCORERS if name != "bleu"]
+with_bleu = Rule(
+    f"a list of bleu, which the figures show, and others of {', '.join(OTHERS)}, each once",
+    lambda names: "bleu" in names and len(names) == len(set(names)),
+)
+Scores = Annotated[dict[str, float | list[float | None] | None], Rule("scores by their metrics, {{bleu: 31.7}}", bool)]
 
 
 @dataclass(frozen=True)
@@ -32,27 +51,23 @@ class DataSettings:
     `licence`: that of the training data, for the model card; the Hub's name of it (cc-by-4.0) or free text.
     """
 
-    source_language: str
-    target_language: str
-    train: dict[str, Any]
-    test: dict[str, dict[str, Any]]
-    validation: dict[str, Any] | None = None
-    folder: str | None = None
-    vocab_size: int = 8000
+    source_language: Text
+    target_language: Text
+    train: Annotated[dict[str, Any], A_CORPUS]
+    test: Annotated[dict[str, Annotated[dict[str, Any], A_CORPUS]], named]
+    validation: Annotated[dict[str, Any] | None, A_CORPUS] = None
+    folder: Text | None = None
+    vocab_size: Count = 8000
     joint_vocabulary: bool = True
-    subwords: str = "bpe"
-    tokenizer: str | None = None
-    tags: list[str] = field(default_factory=list)
-    max_length: int | None = None
-    min_length: int | None = None
-    concatenate: list[int] = field(default_factory=lambda: [1])
-    flat_lengths: int | None = None
-    allow_shared_pairs: list[str] = field(default_factory=list)
-    licence: str | None = None
-
-    def __post_init__(self) -> None:
-        named = {str(name): where for name, where in self.test.items()}  # YAML reads 2014 as a number
-        object.__setattr__(self, "test", named)
+    subwords: Annotated[str, one_of(SUBWORDS)] = "bpe"
+    tokenizer: Text | None = None
+    tags: list[Text] = field(default_factory=list)
+    max_length: Count | None = None
+    min_length: Annotated[int, at_least(0)] | None = None
+    concatenate: Joined = field(default_factory=lambda: [1])
+    flat_lengths: Count | None = None
+    allow_shared_pairs: list[Text] = field(default_factory=list)
+    licence: Text | None = None
 
 
 @dataclass(frozen=True)
@@ -66,19 +81,24 @@ class ScoreSettings:
     folder, for the metric "bertscore"; `bertscore_layers`: the layer of it that is compared.
     """
 
-    edges: list[int] = field(default_factory=lambda: [25, 50, 75, 100])
-    metrics: list[str] = field(default_factory=lambda: ["bleu", "ter"])
-    concatenate: list[int] = field(default_factory=lambda: [1])
-    num_beams: int = 5
-    batch_size: int = 32
-    per_group: int | None = None
-    bootstrap: int = 1000
-    bertscore_model: str | None = None
-    bertscore_layers: int | None = None
-    bleu_tokenize: str = TOKENIZERS[0]
+    edges: Annotated[list[int], ascending] = field(default_factory=lambda: list(EDGES))
+    metrics: Annotated[list[Annotated[str, one_of(SCORERS)]], with_bleu] = field(default_factory=lambda: list(METRICS))
+    concatenate: Joined = field(default_factory=lambda: [1])
+    num_beams: Annotated[int, between(1, 1000)] = 5
+    batch_size: Count = 32
+    per_group: Annotated[int, at_least(2)] | None = None
+    bootstrap: Annotated[int, between(100, 10**6)] = 1000
+    bertscore_model: Text | None = None
+    bertscore_layers: Count | None = None
+    bleu_tokenize: Annotated[str, one_of(TOKENIZERS)] = TOKENIZERS[0]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bleu_tokenize", self.bleu_tokenize or TOKENIZERS[0])
+
+    @property
+    def bertscore_place(self) -> str | None:
+        """The model's name or, with the home folder for `~`, its folder."""
+        return self.bertscore_model and with_home(self.bertscore_model)
 
 
 def test_sets(data: DataSettings, score: ScoreSettings) -> dict[str, tuple[dict[str, Any], int]]:
@@ -141,14 +161,9 @@ class System:
     def model_config(self, vocab_size: int, **tokenizer_facts: int) -> SharedConfig:
         """The config of the model, of the type that `model_type` names."""
         fields = {"model_type": PosEncConfig.model_type} | self.model
-        if fields["model_type"] not in MODEL_TYPES:
-            raise ValueError(
-                f"systems.{self.name}: model.model_type must be one of {', '.join(MODEL_TYPES)}, but it is "
-                f"{fields['model_type']!r}."
-            )
         try:
             return AutoConfig.for_model(vocab_size=vocab_size, **tokenizer_facts, **fields)
-        except StrictDataclassError as error:
+        except (StrictDataclassError, ValueError) as error:
             raise ValueError(f"systems.{self.name}: model: {' '.join(str(error).split())}") from None
 
 
@@ -159,10 +174,10 @@ class Paper:
     `rows`: by row and metric, a number for all pairs or a list with one for each length group. `n`: the pairs of each.
     """
 
-    source: str
-    test: str
-    rows: dict[str, dict[str, float | list[float]]]
-    n: list[int] | None = None
+    source: Text
+    test: Text
+    rows: Annotated[dict[str, Scores], Rule("rows by the names of systems", bool)]
+    n: Annotated[list[int] | None, Rule("a list with the number of pairs of each group", lambda n: True)] = None
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,9 @@ from ..data.files import named_folder
 from ..marian import IN_MARIAN, marian_config, posenc_config
 from ..modeling.configuration_posenc import SIDES, PosEncConfig
 from .files import merge
+from .model_keys import GIVEN
 from .settings import System
 
-# What a model has from its tokenizer or its weights, and no config file says.
-TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
-GIVEN = ("vocab_size", "decoder_vocab_size", *TOKEN_IDS, "dtype")
 RULE = "start_from names a system above it, or a checkpoint of this family or of MarianMT"
 
 

@@ -159,18 +159,21 @@ def train_tokenizer(
     return PosEncTokenizer.train(first, vocab_size, target_texts=second, subwords=subwords, tags=tags)
 
 
-def check_description(where: object, name: str) -> None:
-    """A ValueError for what describes no corpus; `name` is where it stands."""
-    if not isinstance(where, Mapping):
-        raise ValueError(f"{name} describes a corpus, but it is {where!r}: write for example {name}: {EXAMPLE}")
+def check_description(where: Mapping[str, Any], name: str) -> None:
+    """A ValueError for keys of a corpus that do not go together; `name` is where it stands."""
+    given = {key: value for key, value in where.items() if value is not None}
     try:
-        kind = _kind_of({key: value for key, value in where.items() if value is not None})
+        kind = _kind_of(given)
+        if (documents := "documents" in given) != ("min_words" in given):
+            raise ValueError(
+                "`documents` and `min_words` belong together, but "
+                f"{'min_words' if documents else 'documents'!r} is missing: add it"
+            )
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-    for key in ("dataset", "documents", *LANGUAGES, *TAGS):
-        if not isinstance(where.get(key), str | None):
-            raise ValueError(f"{name}.{key} must be one name, but it is {where[key]!r}: write it without brackets")
-    for number, part in enumerate(where[kind] if kind == "corpora" and isinstance(where[kind], list) else []):
+    if kind == "generator" and given[kind]["min_words"] > given[kind]["max_words"]:
+        raise ValueError(f"{name}.generator: min_words must not exceed max_words, but it is {given[kind]}; swap them.")
+    for number, part in enumerate(given[kind] if kind == "corpora" else []):
         check_description(part, f"{name}.corpora[{number}]")
 
 

@@ -11,6 +11,7 @@ from itertools import zip_longest
 from typing import Any
 
 from ..text_io import COMPRESSED, read_lines
+from ..whole_files import with_home
 
 TSV, JSONL = (tuple(kind + ending for ending in ("", *COMPRESSED)) for kind in (".tsv", ".jsonl"))
 TABLES = TSV + JSONL
@@ -78,7 +79,7 @@ def named_folder(name: str, folder: str | None) -> str:
 
 
 def absolute_path(path: str, folder: str | None) -> str:
-    return os.path.abspath(os.path.join(os.path.expanduser(folder or ""), os.path.expanduser(path)))
+    return os.path.abspath(os.path.join(with_home(folder or ""), with_home(path)))
 
 
 def _parts(files: Any) -> Iterator[tuple[str, ...]]:
@@ -91,6 +92,14 @@ def _parts(files: Any) -> Iterator[tuple[str, ...]]:
     else:
         for item in files:
             yield from _parts(item)
+
+
+def names_files(files: Any) -> bool:
+    """Whether `files` has the shape that `file_parts` reads."""
+    try:
+        return any(_parts(files))
+    except ValueError:
+        return False
 
 
 def _misshapen(files: Any) -> ValueError:

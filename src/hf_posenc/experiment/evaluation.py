@@ -95,7 +95,7 @@ def score_test_set(
             metrics=settings.metrics,
             bootstrap=settings.bootstrap,
             bleu_tokenize=settings.bleu_tokenize,
-            bertscore_model=settings.bertscore_model,
+            bertscore_model=settings.bertscore_place,
             bertscore_layers=settings.bertscore_layers,
             num_proc=num_proc,
             progress=progress,

@@ -8,10 +8,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import yaml
 from datasets import Dataset, concatenate_datasets, load_from_disk
 
 from ..config.settings import VOCABULARY, DataSettings, Experiment, ScoreSettings, Split, System
+from ..config.yaml_io import dump_yaml, read_yaml
 from ..data import (
     encode_pairs,
     filter_lengths,
@@ -84,7 +84,7 @@ def make_what_is_shared(experiment: Experiment) -> None:
         check_lengths(system, [training] if validation is None else [training, validation], tests)
     for system in experiment.systems.values():
         path = settings_path(experiment, system)
-        settings = yaml.safe_dump(remembered(experiment, system), sort_keys=False, allow_unicode=True)
+        settings = dump_yaml(remembered(experiment, system))
         # Another process may be about to begin with the same.
         if not (has_begun(path.parent) or (path.exists() and path.read_text(encoding="utf-8") == settings)):
             write_whole(path, settings)
@@ -140,7 +140,7 @@ def check_same_settings(experiment: Experiment, system: System) -> None:
 def difference_from_run(experiment: Experiment, system: System) -> str | None:
     """The first setting or file in which a system is not what its run directory remembers, None if there is none."""
     path = settings_path(experiment, system)
-    saved = yaml.safe_load(path.read_text(encoding="utf-8"))
+    saved = read_yaml(path, "The settings of a run")
     data, score = DataSettings(**saved["data"]), ScoreSettings(**saved["score"])
     # What is newer than the run is at its default.
     split = Split(**saved["split"]) if "split" in saved else None

@@ -19,6 +19,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import CONFIG_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 from ..config.settings import DataSettings, ScoreSettings, test_sets
+from ..config.yaml_io import read_yaml
 from ..metrics.length_buckets.scorers import SCORERS
 from ..modeling.alignments import alignment_named
 from ..modeling.configuration_posenc import SIDES, PosEncConfig, knob_fields
@@ -180,9 +181,10 @@ def read_whole(path: Path, *keys: str) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"A card is made from a scored system, but {path} is missing; run train.py first.")
     try:
-        content = (yaml.safe_load if path.suffix == ".yaml" else json.loads)(path.read_text(encoding="utf-8"))
+        is_yaml = path.suffix == ".yaml"
+        content = read_yaml(path, "It") if is_yaml else json.loads(path.read_text(encoding="utf-8"))
         reason = "".join(f" no {key!r}" for key in keys if content.get(key) is None)
-    except (ValueError, AttributeError, RecursionError, yaml.YAMLError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         reason = f" {type(error).__name__}: {' '.join(str(error).split())}"
     if reason:
         raise ValueError(

@@ -1,0 +1,171 @@
+"""YAML, read and written in one way wherever it is: in bounds, without Python objects, with errors that name the file.
+
+PyYAML reads YAML 1.1, in which `010` is 8, `1:30` is 90, `no` is False, `3e-4` is text and `2020-13-45` raises. Here
+scalars are those of YAML 1.2's core schema, as their users mean them: `010` is 10, `3e-4` a number, dates and `no` are
+text. Keys are text as typed. `<<` still merges. A key that stands twice is refused.
+
+What few lines unfold to is bounded: aliases count as often as they are used.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+from yaml.constructor import ConstructorError
+
+MAX_BYTES = 2**22
+MAX_NODES = 50_000  # keys and values, those behind an alias counted each time
+MAX_DEPTH = 50
+MAX_DIGITS = 40
+
+TAG = "tag:yaml.org,2002:"
+TRUTH = {"true": True, "false": False}
+# The core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema): pattern, first characters, value.
+SCALARS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
+    "null": (r"~|null|Null|NULL|", "~nN", lambda text: None),
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF", lambda text: TRUTH[text.lower()]),
+    "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789", lambda text: whole_number(text)),
+    "float": (
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+        lambda text: float(text.lower().replace(".inf", "inf").replace(".nan", "nan")),
+    ),
+}
+
+
+def whole_number(text: str) -> int:
+    base = {"0o": 8, "0x": 16}.get(text[:2], 10)
+    return int(text[2:] if base != 10 else text, base)
+
+
+class Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, list[Any]] = {}
+    yaml_constructors: ClassVar[dict[str | None, Any]] = {
+        tag: yaml.SafeLoader.yaml_constructors[tag] for tag in (f"{TAG}str", f"{TAG}seq", f"{TAG}map", None)
+    }
+    nodes = depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> yaml.Node:
+        """A node that knows how many nodes and how many levels it unfolds to, both within bounds."""
+        mark, is_alias = self.peek_event().start_mark, self.check_event(yaml.AliasEvent)
+        self.nodes, self.depth = self.nodes + 1, self.depth + 1
+        if self.depth > MAX_DEPTH:
+            raise ConstructorError(None, None, f"it is nested more than {MAX_DEPTH} deep", mark)
+        node: Any = super().compose_node(parent, index)
+        self.depth -= 1
+        if is_alias and not hasattr(node, "unfolds_to"):
+            raise ConstructorError(None, None, "an alias stands in what it names", mark)
+        if not is_alias:
+            inside = [] if isinstance(node, yaml.ScalarNode) else node.value
+            parts = [one for part in inside for one in (part if isinstance(part, tuple) else (part,))]
+            sizes = [getattr(one, "unfolds_to", (1, 1)) for one in parts]
+            node.unfolds_to = 1 + sum(size for size, _ in sizes), 1 + max((deep for _, deep in sizes), default=0)
+        if max(node.unfolds_to[0], self.nodes) > MAX_NODES:
+            raise ConstructorError(None, None, f"it unfolds to more than {MAX_NODES:,} keys and values", mark)
+        if node.unfolds_to[1] > MAX_DEPTH:
+            raise ConstructorError(None, None, f"its aliases nest more than {MAX_DEPTH} deep", mark)
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """A mapping whose keys are the text that was typed, each there once."""
+        node = super().compose_mapping_node(anchor)
+        seen, pairs = set(), []
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise ConstructorError(
+                    None, None, "a key must be text, but here is a list or a mapping", key.start_mark
+                )
+            if key.value in seen:
+                raise ConstructorError(None, None, f"found the key {key.value!r} twice", key.start_mark)
+            seen.add(key.value)
+            tag = key.tag if key.tag == f"{TAG}merge" else f"{TAG}str"
+            pairs.append((yaml.ScalarNode(tag, key.value, key.start_mark, key.end_mark), value))
+        node.value = pairs
+        return node
+
+    def construct_core(self, node: yaml.Node) -> Any:
+        """A scalar of the core schema; an explicit tag (`!!int x`) may name one that it is not."""
+        pattern, _, value = SCALARS[kind := node.tag.removeprefix(TAG)]
+        if not isinstance(node, yaml.ScalarNode) or not re.fullmatch(pattern, node.value):
+            raise ConstructorError(None, None, f"this is no {kind}", node.start_mark)
+        if kind == "int" and len(node.value) > MAX_DIGITS:
+            raise ConstructorError(None, None, f"found a number of {len(node.value)} digits", node.start_mark)
+        return value(node.value)
+
+
+for kind, (pattern, first, _) in SCALARS.items():
+    Loader.add_implicit_resolver(f"{TAG}{kind}", re.compile(f"^(?:{pattern})$"), [*first, *([""] * (kind == "null"))])
+    Loader.add_constructor(f"{TAG}{kind}", Loader.construct_core)
+Loader.add_implicit_resolver(f"{TAG}merge", re.compile("^<<$"), ["<"])
+
+
+class OneLine(Loader):
+    """A value of the command line, where nobody means a comment."""
+
+    def scan_to_next_token(self) -> None:
+        ahead = 0
+        while self.peek(ahead) in " \n":
+            ahead += 1
+        if self.peek(ahead) == "#":
+            raise ConstructorError(None, None, "here a comment would begin; write # inside of quotes", self.get_mark())
+        super().scan_to_next_token()
+
+
+class Dumper(yaml.SafeDumper):
+    """Quotes what either PyYAML or the loader above would not read as text."""
+
+
+for kind, (pattern, first, _) in SCALARS.items():
+    Dumper.add_implicit_resolver(f"{TAG}{kind}", re.compile(f"^(?:{pattern})$"), list(first))
+
+
+def read_yaml(path: Path, what: str) -> dict[str, Any]:
+    """The mapping in a YAML file, an empty one if nothing is in it. Every refusal begins with `what` (the file is, such
+    as "A config file") and names the file."""
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"{what} has at most {MAX_BYTES // 2**20} MiB, but {path} has more; name another file.")
+    try:
+        with errors_in_one_line():
+            found = Loader(content.decode("utf-8-sig")).get_single_data()
+    except ValueError as error:
+        raise ValueError(f"{what} must be YAML in UTF-8, but {path} is not: {error}.") from None
+    if not isinstance(found, dict | None):
+        raise ValueError(
+            f"{what} must hold keys and values, but {path} holds {type(found).__name__}; write key: value."
+        )
+    return found or {}
+
+
+def parse_value(text: str) -> Any:
+    """A value as it is typed on a command line: a list, a mapping or a quoted text in YAML, or else all of it as a
+    number, true, false, null or plain text, in which neither `#` nor `:` has a meaning."""
+    text = text.strip(" ")
+    with errors_in_one_line():
+        if text[:1] in ("[", "{", '"', "'"):
+            return OneLine(text).get_single_data()
+        loader = Loader("")
+        tag = loader.resolve(yaml.ScalarNode, text, (True, False))
+        return text if tag == f"{TAG}merge" else loader.construct_object(yaml.ScalarNode(tag, text))
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """A ValueError of one line for all that PyYAML can raise."""
+    try:
+        yield
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ValueError(where + ", ".join(filter(None, (error.context, error.problem)))) from None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # a character that is none, a version of 5000 digits
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+def dump_yaml(content: Any) -> str:
+    """Text that `read_yaml` and PyYAML read alike, keys in their order."""
+    return yaml.dump(content, Dumper=Dumper, sort_keys=False, allow_unicode=True)
