@@ -365,9 +365,13 @@ def test_translate_leaves_the_mode_of_the_model_alone(tokenizer):
 
 
 def test_translate_gives_back_the_mode_of_a_model_that_fails(tokenizer):
-    model = translator(tokenizer, "learned").train()
-    with pytest.raises(ValueError, match="knows the positions 0 to 199"):
-        model.translate(["the cat sat " * 200], tokenizer)
+    class Fails(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            raise RuntimeError("in the midst of it")
+
+    model = translator(tokenizer).train()
+    with pytest.raises(RuntimeError, match="in the midst of it"):
+        model.translate(TEXTS[:1], tokenizer, logits_processor=LogitsProcessorList([Fails()]))
     assert model.training
 
 
