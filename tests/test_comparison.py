@@ -8,7 +8,6 @@ import io
 import json
 import math
 import random
-import subprocess
 import sys
 from itertools import combinations
 from pathlib import Path
@@ -27,7 +26,8 @@ from hf_posenc.metrics import load_length_buckets
 from hf_posenc.metrics.length_buckets.scorers import COUNTED
 from hf_posenc.pictures.loss_figures import loss_curves
 from hf_posenc.pictures.score_figures import gain_by_length, interval_bars, parameters_and_score
-from hf_posenc.publish.report import figures, publish
+from hf_posenc.publish.report import publish
+from hf_posenc.publish.report_figures import figures
 from hf_posenc.results.collecting import read_results, scores_beyond, scores_by_length
 from hf_posenc.results.comparison import T_95, mean_of, p_values, rows_of
 from hf_posenc.results.fall_table import fall_table
@@ -467,12 +467,15 @@ def test_the_command_line_makes_a_report_and_says_what_is_wrong(
             command_line()
 
 
-def test_without_matplotlib_a_report_says_what_to_install(tmp_path: Path) -> None:
-    code = "import sys; sys.modules['matplotlib'] = None; from hf_posenc.__main__ import main; main()"
-    command = [sys.executable, "-c", code, "report", str(tmp_path)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 1 and "Traceback" not in run.stderr
-    assert 'Figures need the extra "plots", but matplotlib is not installed; run `pip install' in run.stderr
+def test_without_matplotlib_a_report_has_its_tables_and_says_what_figures_need(
+    results: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith(("hf_posenc.pictures", "hf_posenc.publish.report_f"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    printed = publish(results, tmp_path)
+    assert 'Figures need the extra "plots", but matplotlib is not installed; run `pip install' in printed
+    assert list(tmp_path.glob("table-*.md")) and not list(tmp_path.glob("*.png"))
 
 
 def test_intervals_are_drawn_where_they_are() -> None:

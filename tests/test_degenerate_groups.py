@@ -16,7 +16,8 @@ from test_card import TRAINING, run_folder
 from hf_posenc.metrics import load_length_buckets
 from hf_posenc.metrics.length_buckets.checks import group_bounds
 from hf_posenc.publish.card import model_card
-from hf_posenc.publish.report import figures, publish
+from hf_posenc.publish.report import publish
+from hf_posenc.publish.report_figures import figures
 from hf_posenc.results.collecting import read_results, scores_beyond, scores_by_length
 from hf_posenc.results.comparison import p_values, rows_of
 
@@ -116,7 +117,7 @@ def results_of(pairs: list[tuple[str, Any]], edges: tuple[int, ...]) -> dict[str
 @pytest.mark.parametrize("name", SIDES)
 def test_odd_groups_have_tables(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As they are saved and read again; no number in them is none, and what does not differ is not marked."""
-    monkeypatch.setattr("hf_posenc.publish.report.figures", lambda *_: [])
+    monkeypatch.setattr("hf_posenc.publish.report_figures.figures", lambda *_: [])
     results = results_of(SIDES[name], (10, 20))
     printed = publish(results, tmp_path)
     assert read_results(tmp_path) == results

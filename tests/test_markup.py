@@ -122,7 +122,7 @@ def test_names_in_a_strangers_results_write_nowhere_else(
     saved(run, renamed(RESULTS, old, new))
     allowed = old == "news" and new in ("fall.md", "data")
     monkeypatch.setattr("sys.argv", ["hf_posenc", "report", str(run), "--to", str(tmp_path / "to")])
-    monkeypatch.setattr("hf_posenc.publish.report.figures", lambda *_: [])
+    monkeypatch.setattr("hf_posenc.publish.report_figures.figures", lambda *_: [])
     if allowed:
         command_line()
     else:

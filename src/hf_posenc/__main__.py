@@ -176,7 +176,7 @@ def encodings(options: argparse.Namespace) -> None:
 
 
 def report(options: argparse.Namespace) -> None:
-    from hf_posenc.publish.report import publish  # needs the extra "plots"
+    from hf_posenc.publish.report import publish
     from hf_posenc.results.collecting import read_results
 
     print(publish(read_results(options.run), options.to or options.run))

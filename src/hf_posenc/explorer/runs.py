@@ -26,7 +26,7 @@ from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..pictures.attention_figures import attention_figure
 from ..pictures.attention_maps import AttentionMap, maps_of
 from ..pictures.subjects import Extent, Subject, new_model, trained_subjects
-from ..publish.report import ReportFigure, figures
+from ..publish.report_figures import ReportFigure, figures
 from ..results.collecting import compared_by, read_results
 from ..results.comparison import rows_of
 from ..results.tables import Table, length_table

@@ -4,31 +4,12 @@ A results.json can be carried elsewhere and published again: `python -m hf_posen
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..names import BY_PREDICTION
-from ..pictures.diagnostics_figures import attention_distance_figure, loss_by_position
-from ..pictures.loss_figures import loss_curves
-from ..pictures.place_figures import (
-    end_forbidden,
-    entropy_by_length,
-    has_centre,
-    has_decoding,
-    has_entropy,
-    place_by_position,
-)
-from ..pictures.score_figures import (
-    bleu_by_length,
-    gain_by_length,
-    parameters_and_score,
-    ranking,
-    ranking_of_test_sets,
-)
-from ..pictures.style import save_figure
 from ..results.collecting import compared_by, refuse_unlike_runs
 from ..results.comparison import rows_of
 from ..results.fall_table import fall_table
@@ -44,34 +25,14 @@ from ..results.tables import (
     text,
 )
 from ..results.time_table import time_table
-from ..results.training_lengths import TrainingLimits, lengths_of_rows
 from ..whole_files import write_whole
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-# More rows than lines of a figure can be told apart where they cross.
-MANY = 12
 DRAWN = "at most {} pairs of each length group were drawn, so that all pairs together stand for no real text"
 
 
-@dataclass(frozen=True)
-class ReportFigure:
-    """A figure that is not drawn yet: its kind, the test set it is of (None: of none), and what to look at in it."""
-
-    kind: str
-    test_set: str | None
-    look_for: str
-    draw: "Callable[[], Figure]"
-
-    @property
-    def name(self) -> str:
-        """What its file is called."""
-        return self.kind if self.test_set is None else f"{self.kind}-{self.test_set}"
-
-
 def publish(results: Mapping[str, Any], folder: Path) -> str:
-    """Write results.json, tables and figures to `folder`; returns the tables as text."""
+    """Write results.json, tables and, with the extra "plots", figures to `folder`; returns the tables as text, which
+    ends in a line that says so where there are no figures."""
     runs, comparisons = results["runs"], results["comparisons"]
     refuse_unlike_runs(runs)
     write_whole(folder / "results.json", json.dumps(results))
@@ -97,9 +58,21 @@ def publish(results: Mapping[str, Any], folder: Path) -> str:
         write_whole(folder / f"table-{name}.md", markdown(table))
         write_whole(folder / f"table-{name}.tex", latex(table))
     write_whole(folder / "scores.csv", csv_text(rows, comparisons))
+    return "\n".join([*(text(made[name]) for name in shown), notes(runs) + draw(results, rows, row_of, folder)])
+
+
+def draw(results: Mapping[str, Any], rows: Results, row_of: Mapping[str, str], folder: Path) -> str:
+    """Write the figures; returns a line that says what to install, if they cannot be drawn, or nothing."""
+    try:
+        from ..pictures.style import save_figure
+        from .report_figures import figures
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        return f"{error.msg}\n"
     for figure in figures(results, rows, row_of):
         save_figure(figure.draw(), folder / f"{figure.name}.png")
-    return "\n".join([*(text(made[name]) for name in shown), notes(runs)])
+    return ""
 
 
 def of_predictions(runs: Mapping[str, Any], row_of: Mapping[str, str], test: str) -> Results:
@@ -126,79 +99,3 @@ def notes(runs: Mapping[str, Any]) -> str:
                 f"{name} is {split['system']}, given its inputs in pieces with {split['boundaries']} boundaries."
             )
     return "".join(f"{line}\n" for line in lines)
-
-
-def figures(results: Mapping[str, Any], rows: Results, row_of: Mapping[str, str]) -> Iterator[ReportFigure]:
-    """Every figure that a report has."""
-    losses = {name: run["loss"] for name, run in results["runs"].items() if "loss" in run}
-    look_for = (
-        "Look at how fast each system learns, by step and by minute; systems trained side by side share a machine."
-    )
-    yield ReportFigure("loss", None, look_for, partial(loss_curves, losses, row_of))
-    tests = next(iter(rows.values()))
-    if len(rows) > MANY and len(tests) > 1 and all(result["all"]["n"] for result in tests.values()):
-        look_for = "Look at how far the marks of a line lie apart, from test set to test set."
-        yield ReportFigure("ranking-of-test-sets", None, look_for, partial(ranking_of_test_sets, rows))
-    for test in tests:
-        yield from figures_of(test, results, rows, row_of)
-
-
-def figures_of(
-    test: str, results: Mapping[str, Any], rows: Results, row_of: Mapping[str, str]
-) -> Iterator[ReportFigure]:
-    """Those of one test set."""
-    runs, lengths = results["runs"], lengths_of_rows(results["runs"])
-    look_for = (
-        "Look beyond the lines, where training ended or began: which system falls first and which falls least, whether "
-        "the intervals leave that to chance, and below, which one stops too early or runs on."
-    )
-    yield ReportFigure("bleu-by-length", test, look_for, partial(bleu_by_length, rows, test, **lengths))
-    if len(rows) > 1:
-        look_for = "Look at filled markers alone: there the difference from the baseline is hardly chance."
-        yield ReportFigure(
-            "gain-by-length", test, look_for, partial(gain_by_length, rows, test, **compared_by(results, test))
-        )
-    outside = rows_of({name: {test: {"all": run["beyond"][test], "groups": []}} for name, run in runs.items()}, row_of)
-    sizes = {run["row"]: run["training"]["parameters"] for run in runs.values() if "training" in run}
-    longer = {row: outside[row][test]["all"] for row in sizes}
-    if all(group["n"] for group in longer.values()):
-        look_for = "Look at whether the better system on longer inputs is merely the larger one."
-        draw = partial(parameters_and_score, longer, parameters=sizes, test_set=test)
-        yield ReportFigure("parameters", test, look_for, draw)
-    beyond = {row: outside[row][test]["all"] for row in rows}
-    if len(rows) > MANY and all(group["n"] for group in beyond.values()):
-        look_for = "Look at how far the marks of a line lie apart: the longer the input, the darker the mark."
-        yield ReportFigure("ranking", test, look_for, partial(ranking, rows, beyond, test_set=test))
-    yield from figures_of_diagnoses(test, runs, rows, lengths["training_limits"])
-
-
-def figures_of_diagnoses(
-    test: str, runs: dict[str, Any], rows: Results, limits: TrainingLimits
-) -> Iterator[ReportFigure]:
-    """What one test set has shown of losses, attention and decodings. Of several seeds the first is shown."""
-    first = {run["row"]: run["diagnostics"][test] for run in reversed(runs.values()) if run.get("diagnostics")}
-    diagnoses = {row: first[row] for row in rows if row in first}
-    if not diagnoses:
-        return
-    look_for = "Look at where a line leaves the others: up to there the right words so far tell the next one."
-    yield ReportFigure("loss-by-position", test, look_for, partial(loss_by_position, diagnoses, training_limits=limits))
-    if any(one["attention_distance"]["encoder"] for one in diagnoses.values()):
-        look_for = "Look at open marks that leave full ones: heads that look elsewhere once inputs are longer."
-        yield ReportFigure("attention-distance", test, look_for, partial(attention_distance_figure, diagnoses))
-    if any(map(has_entropy, diagnoses.values())):
-        look_for = (
-            "Look at lines that rise with the length: there attention spreads over more than it has to tell apart."
-        )
-        yield ReportFigure("attention-entropy", test, look_for, partial(entropy_by_length, diagnoses))
-    if any(map(has_centre, diagnoses.values())):
-        look_for = (
-            "Look at where the coloured line leaves the dotted one: a jump, a step back or a level is a place that is "
-            "lost; a line that stops below the top is an end that came too early."
-        )
-        yield ReportFigure("place", test, look_for, partial(place_by_position, diagnoses))
-    if any(map(has_decoding, diagnoses.values())):
-        look_for = (
-            "Look at full marks above open ones: there the end came too early, and the place was still known. Where "
-            "both are low, it is the place that is lost."
-        )
-        yield ReportFigure("end-forbidden", test, look_for, partial(end_forbidden, diagnoses))
