@@ -33,12 +33,13 @@ from hf_posenc.experiment.evaluation import translate_test_set
 from hf_posenc.experiment.preparation import prepare, shared_tokenizer, training_pairs
 from hf_posenc.experiment.starting import warn_of_untrained_distances
 from hf_posenc.experiment.system import run_system, unfinished_systems
+from hf_posenc.manifest import MANIFEST, write_file
 from hf_posenc.modeling.translation import Translations
 from hf_posenc.publish.report import publish
 from hf_posenc.results.collecting import collect
 from hf_posenc.training.arguments import training_arguments
 from hf_posenc.training.callbacks import ProgressBar
-from hf_posenc.training.checkpoints import check_weights, last_whole_checkpoint
+from hf_posenc.training.checkpoints import check_weights, checkpoint_to_resume, last_whole_checkpoint
 from hf_posenc.training.trainer import LengthTrainer
 from hf_posenc.whole_files import LOCK, alone
 
@@ -429,7 +430,7 @@ def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) ->
     path = folder / "relative" / "scores.json"
     scores = json.loads(path.read_text())
     scores["tests"]["generated"]["truncated"] = 5
-    path.write_text(json.dumps(scores))
+    write_file(path, json.dumps(scores))
     assert "relative 5 of 6 on generated" in publish(collect(experiment), experiment.tables_folder)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.parent != folder}
     prepare(experiment)
@@ -476,7 +477,7 @@ def test_scores_of_an_older_version_are_made_again_without_training(config: Path
     others = [name for name in experiment.systems if name != "relative"]
     assert unfinished_systems(experiment) == others
     shutil.rmtree(folder / "statistics")
-    (folder / "scores.json").write_text("{}")
+    write_file(folder / "scores.json", "{}")
     assert unfinished_systems(experiment) == list(experiment.systems), "also where they run side by side"
     run_system(experiment, "relative")
     assert (folder / "scores.json").read_text() == scores
@@ -507,21 +508,27 @@ def test_a_run_may_leave_the_diagnoses_for_later(config: Path) -> None:
 
 
 @pytest.mark.slow
-def test_results_cut_short_are_refused_and_made_again(config: Path) -> None:
+@pytest.mark.parametrize("is_older", [False, True], ids=["with manifests", "of an older version"])
+def test_results_cut_short_are_refused_and_made_again(config: Path, is_older: bool) -> None:
     experiment = load(config)
     prepare(experiment)
     for name in experiment.systems:
         run_system(experiment, name)
     parts = ("scores.json", "diagnostics/generated.json", "statistics/generated-x2.npz", "translations/generated.jsonl")
-    for part in parts:
+    for part in (*parts, "training.jsonl"):
         path = experiment.folder / "relative" / part
         whole = path.read_bytes()
+        if is_older:
+            (path.parent / MANIFEST).unlink(missing_ok=True)
         path.write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(ValueError, match=rf"must be whole, but .*{path.name} is not .*delete it and run train\.py"):
+        with pytest.raises(
+            ValueError, match=rf"^{path} must be as it was saved.* delete {path} and give the same train"
+        ):
             collect(experiment)
         path.unlink()
         run_system(experiment, "relative")
-        assert path.read_bytes() == whole
+        without_summary = [line for line in whole.splitlines() if b"train_runtime" not in line]
+        assert path.read_bytes().splitlines() == without_summary, "the log is made of the last checkpoint's"
 
 
 @pytest.mark.slow
@@ -761,7 +768,7 @@ def test_a_run_directory_that_is_older_than_a_setting_has_its_default(config: Pa
     path = config.parent / "runs" / "tiny" / "relative" / "settings.yaml"
     settings = yaml.safe_load(path.read_text())
     del settings["data"]["concatenate"], settings["score"]["batch_size"]
-    path.write_text(yaml.safe_dump(settings))
+    write_file(path, yaml.safe_dump(settings))
     (path.parent / "training.jsonl").touch()
     prepare(load(config))
     with pytest.raises(ValueError, match=r"data\.concatenate was \[1\] and is \[1, 2\]"):
@@ -775,7 +782,7 @@ def test_systems_scored_with_different_vocabularies_are_not_put_in_one_table(con
     for name in experiment.systems:
         run_system(experiment, name)
     path = experiment.folder / "relative" / "scores.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"tokenizer": "another"}))
+    write_file(path, json.dumps(json.loads(path.read_text()) | {"tokenizer": "another"}))
     with pytest.raises(ValueError, match=r"share tokenizer and test sets.*tokenizer was"):
         publish(collect(experiment), experiment.tables_folder)
 
@@ -1026,7 +1033,7 @@ def test_a_checkpoint_cut_short_is_passed_over(config: Path, caplog: pytest.LogC
     run_system(experiment, "relative")
     checkpoints = experiment.folder / "relative" / "checkpoints"
     newest, older = checkpoints / "checkpoint-6", checkpoints / "checkpoint-4"
-    for name in ("model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"):
+    for name in ("model.safetensors", "optimizer.pt", "rng_state.pth", "scheduler.pt", "trainer_state.json"):
         whole = (newest / name).read_bytes()
         assert last_whole_checkpoint(checkpoints) == str(newest)
         (newest / name).write_bytes(whole[: len(whole) // 2])
@@ -1034,10 +1041,17 @@ def test_a_checkpoint_cut_short_is_passed_over(config: Path, caplog: pytest.LogC
         (newest / name).unlink()
         assert last_whole_checkpoint(checkpoints) == str(older)
         assert f"passed over {newest}" in caplog.text
+        (newest / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        assert last_whole_checkpoint(checkpoints) == str(older)
         (newest / name).write_bytes(whole)
     for checkpoint in (newest, older):
         (checkpoint / "optimizer.pt").unlink()
     assert last_whole_checkpoint(checkpoints) is None
+    with pytest.raises(
+        ValueError, match=rf"none in {checkpoints} is: .*6: optimizer.pt is missing .*delete {checkpoints}"
+    ):
+        checkpoint_to_resume(checkpoints, with_best=False)
+    (newest / MANIFEST).unlink()  # of an older version
     (newest / "pytorch_model_fsdp_0").mkdir()  # FSDP has its own optimiser files
     assert last_whole_checkpoint(checkpoints) == str(newest)
     assert last_whole_checkpoint(checkpoints / "none") is None

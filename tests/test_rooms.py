@@ -18,6 +18,7 @@ PACKAGE = Path(hf_posenc.__file__).parent
 # From the ground up: a room imports those of floors below its own.
 FLOORS = (
     {"from_checkpoint", "names", "text_io", "whole_files", "worker_processes"},
+    {"manifest"},
     {"modeling", "metrics"},
     {"auto_classes", "conversion", "export"},
     {"data", "marian"},

@@ -536,21 +536,6 @@ def test_a_run_told_to_stop_at_an_epochs_end_stops_behind_its_evaluation(tmp_pat
     torch.testing.assert_close(weights_of(stopped), weights_of(experiment))
 
 
-def test_what_comes_after_a_training_needs_neither_its_log_nor_a_best_model(tmp_path):
-    experiment = tiny(tmp_path, *STEPS, *BEST, "train.max_steps=6", "train.save_steps=6", "train.learning_rate=0.1")
-    trained(experiment)
-    weights = weights_of(experiment)
-    without_its_model(experiment, 6)
-    folder = experiment.folder / "relative"
-    (folder / "training.jsonl").write_text("", encoding="utf-8")
-    state = folder / "checkpoints" / "checkpoint-6" / "trainer_state.json"
-    state.write_text(json.dumps(json.loads(state.read_text()) | {"best_model_checkpoint": str(folder / "gone")}))
-    trained(experiment)
-    assert facts_of(experiment)["seconds"] == 0.0
-    last = load_file(state.parent / "model.safetensors")
-    torch.testing.assert_close(weights_of(experiment), {name: last[name] for name in weights})
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "saved",

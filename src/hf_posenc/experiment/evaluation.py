@@ -15,11 +15,11 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 
 from ..config.settings import ScoreSettings, System
+from ..manifest import check_file, is_listed, readable, save_file, write_file
 from ..metrics import load_length_buckets
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..results.collecting import read_translations
 from ..text_io import json_line
-from ..whole_files import save_whole, write_whole
 
 
 def translate_test_set(
@@ -40,7 +40,7 @@ def translate_test_set(
     and how many processes there were; None if an older version has translated.
     """
     processes, time_path = PartialState(), path.with_suffix(".time.json")
-    if not path.exists():
+    if not path.exists() or (is_listed(time_path) and not time_path.exists()):
         mine = range(processes.process_index, len(sources), processes.num_processes)
         pieces = [text for i in mine for text in sources[i]]
         translator = model()
@@ -55,11 +55,14 @@ def translate_test_set(
         if processes.is_main_process:
             seconds, processor_seconds = zip(*spent, strict=True)
             all_of_it = {"seconds": max(seconds), "processor_seconds": sum(processor_seconds), "processes": len(spent)}
-            write_whole(time_path, json.dumps(all_of_it))
-            write_whole(path, "".join(row_of(parts) for _, parts in sorted(rows)))
+            write_file(time_path, json.dumps(all_of_it))
+            write_file(path, "".join(row_of(parts) for _, parts in sorted(rows)))
         processes.wait_for_everyone()
-    rows = read_translations(path)
-    took = json.loads(time_path.read_text(encoding="utf-8")) if time_path.exists() else None
+    rows, took = read_translations(path, len(sources)), None
+    if time_path.exists():
+        check_file(time_path)
+        with readable(time_path):
+            took = json.loads(time_path.read_text(encoding="utf-8"))
     return {"text": [row["text"] for row in rows], "truncated": [row["truncated"] for row in rows], "time": took}
 
 
@@ -106,7 +109,7 @@ def score_test_set(
         with unfinished.open("wb") as file:  # to a name, numpy would add its own ending
             np.savez_compressed(file, **arrays)
 
-    save_whole(statistics, save)
+    save_file(statistics, save)
     told = {"truncated": sum(translations["truncated"]), "time": translations["time"]}
     return {**result, **told, "test_set_sha256": test_set_hash(test)}
 

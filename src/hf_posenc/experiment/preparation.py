@@ -4,7 +4,6 @@ Everything that can be wrong with them is found here. What is there already is u
 """
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,13 @@ from ..data.flattening import flatten_lengths
 from ..data.mapping import LARGE, progress_bars
 from ..data.pieces import BETWEEN, found_pieces, known_pieces
 from ..data.tags import tagged, tagged_parts, tags_of, with_tag
+from ..manifest import check_file, check_folder, discard, readable, save_folder, write_file
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..publish.hub import refuse_shared_repositories
 from ..training.arguments import TrainingArguments, training_arguments
+from ..training.checkpoints import check_saved
 from ..training.validation import validate_same
-from ..whole_files import LOCK, alone, differing_key, save_whole, short_hash, write_whole
+from ..whole_files import LOCK, alone, differing_key, short_hash, write_whole
 from .held_out import refuse_shared_pairs
 from .starting import (
     check_start,
@@ -46,6 +47,7 @@ def prepare(experiment: Experiment) -> None:
     checked_arguments(experiment)
     for system in experiment.systems.values():
         check_same_settings(experiment, system)
+        check_saved(experiment.folder / system.name)
     warn_of_untrained_distances(experiment)
     refuse_shared_repositories(experiment)
     refuse_shared_pairs(experiment)
@@ -87,7 +89,7 @@ def make_what_is_shared(experiment: Experiment) -> None:
         settings = dump_yaml(remembered(experiment, system))
         # Another process may be about to begin with the same.
         if not (has_begun(path.parent) or (path.exists() and path.read_text(encoding="utf-8") == settings)):
-            write_whole(path, settings)
+            write_file(path, settings)
 
 
 def check_lengths(system: System, encoded: list[Dataset], tests: list[Dataset]) -> None:
@@ -140,11 +142,13 @@ def check_same_settings(experiment: Experiment, system: System) -> None:
 def difference_from_run(experiment: Experiment, system: System) -> str | None:
     """The first setting or file in which a system is not what its run directory remembers, None if there is none."""
     path = settings_path(experiment, system)
-    saved = read_yaml(path, "The settings of a run")
-    data, score = DataSettings(**saved["data"]), ScoreSettings(**saved["score"])
-    # What is newer than the run is at its default.
-    split = Split(**saved["split"]) if "split" in saved else None
-    made = (saved["model"], saved["train"], saved.get("start_from"), split)
+    check_file(path)
+    with readable(path):
+        saved = read_yaml(path, "The settings of a run")
+        data, score = DataSettings(**saved["data"]), ScoreSettings(**saved["score"])
+        # What is newer than the run is at its default.
+        split = Split(**saved["split"]) if "split" in saved else None
+        made = (saved["model"], saved["train"], saved.get("start_from"), split)
     of_the_run = System(system.name, system.row, data, score, *made)
     given = file_digests(experiment, system)
     files = {name: digest for name, digest in saved.get("files", {}).items() if name in given}
@@ -171,11 +175,15 @@ def prepared_tokenizer(experiment: Experiment) -> PosEncTokenizer:
     vocabulary = {name: getattr(first.data, name) for name in (*VOCABULARY, "source_language", "target_language")}
     made_from = vocabulary | {"train": first.data.train, "files": digests(first.data.train, first.data.folder)}
     record = folder / "made_from.json"
+    check_folder(folder)
     if record.exists():
-        saved = {"tags": []} | json.loads(record.read_text(encoding="utf-8"))
+        with readable(record):
+            saved = {"tags": []} | json.loads(record.read_text(encoding="utf-8"))
+            if missing := vocabulary.keys() - saved:
+                raise ValueError(f"it lacks {', '.join(missing)}")
         if not any(map(has_begun, experiment.folder.iterdir())):
             if saved != made_from:
-                shutil.rmtree(folder)
+                discard(folder)
         elif difference := differing_key({name: saved[name] for name in vocabulary}, vocabulary):
             raise ValueError(
                 f"All systems of a run directory have one vocabulary, but for that of {experiment.folder} "
@@ -188,13 +196,15 @@ def prepared_tokenizer(experiment: Experiment) -> PosEncTokenizer:
             tokenizer.save_pretrained(unfinished)
             write_whole(unfinished / record.name, json.dumps(made_from, indent=1))
 
-        save_whole(folder, save)
+        save_folder(folder, save)
     return shared_tokenizer(experiment)
 
 
 def shared_tokenizer(experiment: Experiment) -> PosEncTokenizer:
     """The vocabulary of all systems."""
-    return PosEncTokenizer.from_pretrained(experiment.folder / "tokenizer")
+    check_folder(folder := experiment.folder / "tokenizer")
+    with readable(folder):
+        return PosEncTokenizer.from_pretrained(folder)
 
 
 def new_tokenizer(system: System) -> PosEncTokenizer:
@@ -249,7 +259,7 @@ def encoded_pairs(experiment: Experiment, system: System, tokenizer: PosEncToken
         parts = [tagged(read_pairs(system, part), tags, **languages(system)) for part, tags in tagged_parts(where)]
         encoded = [encode_pairs(pairs, tokenizer, **languages(system)) for pairs in parts]
         save_pairs(folder, concatenate_datasets(encoded))
-    return load_from_disk(str(folder))
+    return saved_pairs(folder)
 
 
 def corpus_hash(system: System, where: dict[str, Any], tokenizer: PosEncTokenizer) -> str:
@@ -272,7 +282,7 @@ def whole_test_set(experiment: Experiment, system: System, name: str, tokenizer:
         read = tagged(pairs, tags_of(where), **languages(system))
         lengths = encode_pairs(read, tokenizer, **languages(system))["source_length"]
         save_pairs(folder, pairs.add_column("source_length", lengths))
-    return load_from_disk(str(folder))
+    return saved_pairs(folder)
 
 
 def drawn(system: System, pairs: Dataset) -> Dataset:
@@ -296,7 +306,7 @@ def sources(experiment: Experiment, system: System, name: str, tokenizer: PosEnc
         else:
             pieces = known_pieces(join_consecutive(read_pairs(system, where, BETWEEN), k, BETWEEN), whole, language)
         save_pairs(folder, Dataset.from_dict({"pieces": pieces}))
-    beside = concatenate_datasets([whole, load_from_disk(str(folder))], axis=1)
+    beside = concatenate_datasets([whole, saved_pairs(folder)], axis=1)
     return [[with_tag(piece, tag) for piece in pieces] for pieces in drawn(system, beside)["pieces"]]
 
 
@@ -311,4 +321,10 @@ def languages(system: System) -> dict[str, str]:
 def save_pairs(folder: Path, pairs: Dataset) -> None:
     """Save pairs, with a bar if they are many."""
     with progress_bars(shown=len(pairs) > LARGE):
-        save_whole(folder, pairs.save_to_disk)
+        save_folder(folder, pairs.save_to_disk)
+
+
+def saved_pairs(folder: Path) -> Dataset:
+    check_folder(folder)
+    with readable(folder):
+        return load_from_disk(str(folder))

@@ -16,6 +16,7 @@ from ..config.starting import RULE, checkpoint_model
 from ..conversion import FREE, converted, saved_config
 from ..data.files import digests, named_folder, path_digests
 from ..from_checkpoint import from_checkpoint
+from ..manifest import COPY_AGAIN, check_folder
 from ..marian import from_marian
 from ..modeling.configuration_posenc import SIDES, PosEncConfig
 from ..modeling.configuration_shared import SharedConfig
@@ -31,7 +32,7 @@ def first_model(experiment: Experiment, system: System, config: SharedConfig) ->
     """The model of that `config` before its training, in float32, as a new one is."""
     if not isinstance(config, PosEncConfig) or system.start_from is None:
         return AutoModelForSeq2SeqLM.from_config(config)
-    place = start_place(experiment, system)
+    check_folder(Path(place := start_place(experiment, system)), COPY_AGAIN)
     cross = [f"cross_{knob.name}" for entry in config.side("cross").entries.values() for knob in entry.knobs]
     knobs = (*config.knobs_in_use, *(name for name in cross if name in config.known_keywords()))
     fields = (*SIDES.values(), "alignment_type", *knobs, *FREE, "initializer", "rope_parameters")
@@ -104,6 +105,7 @@ def made_by(experiment: Experiment, system: System) -> dict[str, Any]:
 
 def existing_tokenizer(name: str) -> Any:
     """A saved tokenizer. A MarianMT model starts from <pad>, has no <s>, and no row for one that would be added."""
+    check_folder(Path(name), COPY_AGAIN)
     tokenizer = from_checkpoint(AutoTokenizer, name)
     try:
         family = saved_config(name, RULE, "a model on the Hub")["model_type"]
@@ -118,6 +120,7 @@ def check_start(experiment: Experiment, system: System, tokenizer: PosEncTokeniz
     """Refuse, before training, a checkpoint and a tokenizer that do not go together."""
     if system.start_from is None or experiment.origin(system):
         return
+    check_folder(Path(named_folder(system.start_from, system.data.folder)), COPY_AGAIN)
     try:
         check_tokenizer(checkpoint_model(system.start_from, system.data.folder)[1], tokenizer)
     except ValueError as error:

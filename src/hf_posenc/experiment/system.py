@@ -36,15 +36,17 @@ from ..config.settings import Experiment, System
 from ..data import lengths
 from ..data.tags import tagged, tags_of
 from ..from_checkpoint import from_checkpoint
+from ..manifest import list_file, readable, save_folder, write_file
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_shared import SharedConfig
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..publish.card import write_card
 from ..publish.hub import is_pushed, push_system
-from ..training.checkpoints import check_weights
+from ..training.callbacks import LossLog
+from ..training.checkpoints import check_weights, last_whole_checkpoint, state_of
 from ..training.processes import explain_out_of_memory, refuse_unlike_processes
 from ..training.trainer import train
-from ..whole_files import LOCK, alone, save_whole, short_hash, write_whole
+from ..whole_files import LOCK, alone, short_hash
 from .diagnostics import diagnose
 from .evaluation import score_test_set, translate_test_set
 from .preparation import (
@@ -61,6 +63,7 @@ from .preparation import (
 from .starting import first_model
 
 SMALLER_BATCHES = "Or lower score.batch_size in a run of another name (name=NAME)."
+LOG = "training.jsonl"
 WORTH_PROCESSES = 100_000  # translated words, whose TER takes longer than a process to start
 
 
@@ -91,11 +94,24 @@ def run_system(experiment: Experiment, name: str, bar: int = 0) -> None:
                 refuse_untrained(experiment, system)
             elif not (folder / "model").exists():
                 train_system(experiment, system, tokenizer, bar)
+            elif not (folder / LOG).exists() and PartialState().is_main_process:
+                restore_log(folder)
             with explain_out_of_memory(f"A batch of test pairs of {name}", SMALLER_BATCHES):
                 score_system(experiment, system, tokenizer, bar)
         if PartialState().is_main_process and not is_pushed(experiment, system):
             push_system(experiment, system)
     PartialState().wait_for_everyone()
+
+
+def restore_log(folder: Path) -> None:
+    """Write the log of a trained system again, from its last checkpoint."""
+    if (checkpoint := last_whole_checkpoint(folder / "checkpoints")) is None:
+        raise ValueError(
+            f"A trained system has a log, but {folder / LOG} is missing, and there is no checkpoint to make it from; "
+            f"restore it, or delete {folder} and give the same train.py command again, which trains anew."
+        )
+    LossLog(folder / LOG).restore(state_of(checkpoint))
+    list_file(folder / LOG)
 
 
 def refuse_untrained(experiment: Experiment, system: System) -> None:
@@ -123,7 +139,7 @@ def is_scored(experiment: Experiment, system: System) -> bool:
     parts = ["scores.json", *(part.format(test) for part in each for test in system.test_sets)]
     if not system.split:
         looked_into = system.test_sets if experiment.diagnose else ()
-        parts += ["model/README.md", *(f"diagnostics/{test}.json" for test in looked_into)]
+        parts += [LOG, "model/README.md", *(f"diagnostics/{test}.json" for test in looked_into)]
     return all((folder / part).exists() for part in parts)
 
 
@@ -152,13 +168,14 @@ def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     vocabulary = short_hash(tokenizer.to_str())
     result = {"tokenizer": vocabulary, "max_length": system.data.max_length, "tests": scores}
     if system.split:
-        write_whole(folder / "scores.json", json.dumps(result | {"split": asdict(system.split)}, indent=1))
+        write_file(folder / "scores.json", json.dumps(result | {"split": asdict(system.split)}, indent=1))
         return
     for name, test in tests.items() if experiment.diagnose else ():
         read = tagged(test, tags_of(system.test_sets[name][0]), **languages(system))
         diagnose_test_set(model(), tokenizer, read, system, folder / "diagnostics" / f"{name}.json", bar)
-    facts = json.loads((folder / "model" / "training.json").read_text(encoding="utf-8"))
-    write_whole(folder / "scores.json", json.dumps(result | {"training": facts}, indent=1))
+    with readable(path := folder / "model" / "training.json"):
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    write_file(folder / "scores.json", json.dumps(result | {"training": facts}, indent=1))
     write_card(experiment.folder, system.name)
 
 
@@ -198,7 +215,7 @@ def diagnose_test_set(
         description=f"{system.name}: diagnosing {path.stem}",
         bar=bar,
     )
-    write_whole(path, json.dumps(found))
+    write_file(path, json.dumps(found))
 
 
 def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, bar: int) -> None:
@@ -220,7 +237,8 @@ def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
         (unfinished / "training.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
     if PartialState().is_main_process:
-        save_whole(folder / "model", save)
+        list_file(folder / LOG)
+        save_folder(folder / "model", save)
     PartialState().wait_for_everyone()
 
 

@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from ..data.generator import generate_pairs
 from ..from_checkpoint import from_checkpoint
+from ..manifest import COPY_AGAIN, check_folder
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_rnn_nmt import RnnNmtConfig
 from ..modeling.position import HOOKS
@@ -85,7 +86,7 @@ class Run:
     def _load(self, system: str) -> tuple[Any, Any]:
         if self.folder is None:
             return new_model(demonstrations()[system]).eval(), demonstration_tokenizer()
-        folder = self.folder_of(system)
+        check_folder(folder := self.folder_of(system), COPY_AGAIN)
         families = (PosEncConfig.model_type, RnnNmtConfig.model_type)
         if (found := from_checkpoint(AutoConfig, folder).model_type) not in families:
             raise ValueError(

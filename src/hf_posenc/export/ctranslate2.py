@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..manifest import save_folder
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
 from ..modeling.place import Place
 from ..modeling.position import HOOKS, PositionEncoding
@@ -25,7 +26,6 @@ from ..modeling.position_rotary import Rotary, turned_channels
 from ..modeling.position_shape import Shape
 from ..modeling.position_sinusoidal import Sinusoidal, sinusoids
 from ..modeling.version import __version__
-from ..whole_files import save_whole
 from .calls import check_call
 from .ctranslate2_translator import ABOUT, engine
 
@@ -162,7 +162,7 @@ def to_ctranslate2(
         tokenizer.save_pretrained(unfinished / "tokenizer")
         (unfinished / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 
-    save_whole(folder, save)
+    save_folder(folder, save)
     return folder
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from ..from_checkpoint import from_checkpoint
+from ..manifest import check_folder
 from ..modeling.generation_shared import most_tokens
 from ..modeling.text_checks import check_lengths, checked_texts
 from ..modeling.translation import TOKENS_PER_BATCH, Translations, in_batches, token_ids
@@ -43,6 +44,7 @@ class CTranslate2Translator:
             raise ValueError(
                 f"A translator for CTranslate2 has {ABOUT}, but {folder} has none; write one by to_ctranslate2."
             )
+        check_folder(folder, "export the model again")
         self.about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         self.tokenizer = from_checkpoint(AutoTokenizer, folder / "tokenizer")
         self.source, self.target = (tokens_of(folder, side) for side in ("source", "target"))

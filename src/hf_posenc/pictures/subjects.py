@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from ..from_checkpoint import from_checkpoint
+from ..manifest import COPY_AGAIN, check_folder
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.position import HOOKS, PositionEncodings
 from ..modeling.positions import build_position_encodings, parts_of
@@ -188,6 +189,7 @@ def new_model(config: Any) -> Any:
 
 def trained_subjects(folder: Path, side: str, extent: Extent) -> dict[str, Subject]:
     """The encoding of a saved model, for every use the same."""
+    check_folder(folder, COPY_AGAIN)
     config = from_checkpoint(AutoConfig, folder)
     if config.model_type != PosEncConfig.model_type:
         raise ValueError(

@@ -20,6 +20,7 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 from ..config.settings import DataSettings, ScoreSettings, test_sets
 from ..config.yaml_io import read_yaml
+from ..manifest import check_file
 from ..metrics.length_buckets.scorers import SCORERS
 from ..modeling.alignments import alignment_named
 from ..modeling.configuration_posenc import SIDES, PosEncConfig, knob_fields
@@ -180,6 +181,7 @@ def read_whole(path: Path, *keys: str) -> dict[str, Any]:
     """A JSON or YAML file that is whole, with these keys."""
     if not path.is_file():
         raise FileNotFoundError(f"A card is made from a scored system, but {path} is missing; run train.py first.")
+    check_file(path)
     try:
         is_yaml = path.suffix == ".yaml"
         content = read_yaml(path, "It") if is_yaml else json.loads(path.read_text(encoding="utf-8"))

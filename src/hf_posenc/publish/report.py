@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..manifest import write_file
 from ..names import BY_PREDICTION
 from ..results.collecting import compared_by, refuse_unlike_runs
 from ..results.comparison import rows_of
@@ -35,7 +36,7 @@ def publish(results: Mapping[str, Any], folder: Path) -> str:
     ends in a line that says so where there are no figures."""
     runs, comparisons = results["runs"], results["comparisons"]
     refuse_unlike_runs(runs)
-    write_whole(folder / "results.json", json.dumps(results))
+    write_file(folder / "results.json", json.dumps(results))
     row_of = {name: run["row"] for name, run in runs.items()}
     rows = rows_of({name: run["tests"] for name, run in runs.items()}, row_of)
     made = {"overview": overview_table(rows, baseline=results["baseline"], comparisons=comparisons)}

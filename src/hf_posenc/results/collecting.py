@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from tqdm.auto import tqdm
 
 from ..config.settings import Experiment
+from ..manifest import check_file, check_folder, readable
 from ..metrics.length_buckets.checks import group_bounds, token_counts
 from ..metrics.length_buckets.scorers import COUNTED, score_fields
 from ..modeling.tokenization_posenc import PosEncTokenizer
@@ -37,7 +37,9 @@ def collect(experiment: Experiment) -> dict[str, Any]:
         diagnoses = {test: read_json(folder / "diagnostics" / f"{test}.json") for test in diagnosed}
         runs[name] |= {"loss": read_losses(folder / "training.jsonl"), "diagnostics": diagnoses}
     refuse_unlike_runs(runs)
-    tokenizer = PosEncTokenizer.from_pretrained(experiment.folder / "tokenizer")
+    check_folder(folder := experiment.folder / "tokenizer")
+    with readable(folder):
+        tokenizer = PosEncTokenizer.from_pretrained(folder)
     limits = [run["max_length"] for run in runs.values()]
     limit = None if None in limits else max(limits)
     for name, run in runs.items():
@@ -46,7 +48,7 @@ def collect(experiment: Experiment) -> dict[str, Any]:
         run["beyond"] = {test: scores_beyond(one, limit, score.bootstrap) for test, one in statistics.items()}
         run["by_prediction"] = {}
         for test, one in statistics.items():
-            rows = read_translations(experiment.folder / name / "translations" / f"{test}.jsonl")
+            rows = read_translations(experiment.folder / name / "translations" / f"{test}.jsonl", len(one["lengths"]))
             lengths = token_counts("predictions", [row["text"] for row in rows], tokenizer)
             run["by_prediction"][test] = scores_by_length(one, lengths, score.edges, score.bootstrap)
     return {
@@ -61,11 +63,13 @@ def collect(experiment: Experiment) -> dict[str, Any]:
 def read_losses(path: Path) -> dict[str, Any]:
     """[step, seconds, nats per token] of training, as label smoothing has it, and of evaluation; [step, seconds, BLEU];
     and whether the losses are those of a model that was told how long each target is."""
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    losses = {
-        key: [[line["step"], line["seconds"], line[key]] for line in lines if key in line]
-        for key in ("loss", "eval_loss", "eval_bleu")
-    }
+    check_file(path)
+    with readable(path):
+        lines = json_lines(path)
+        losses = {
+            key: [[line["step"], line["seconds"], line[key]] for line in lines if key in line]
+            for key in ("loss", "eval_loss", "eval_bleu")
+        }
     return losses | {"lengths_known": any(line.get("lengths_known") for line in lines)}
 
 
@@ -94,21 +98,29 @@ def scored(
     return made
 
 
-def read_translations(path: Path) -> list[dict[str, Any]]:
-    """The saved rows of a test set: `text`, and whether it was `truncated`."""
-    try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
-    except ValueError as error:
-        raise cut_short(path, error) from None
+def read_translations(path: Path, number: int) -> list[dict[str, Any]]:
+    """The saved rows of a test set of that `number` of sources: `text`, and whether it was `truncated`."""
+    check_file(path)
+    with readable(path):
+        rows = [{key: line[key] for key in ("text", "truncated")} for line in json_lines(path)]
+        if len(rows) != number:
+            raise ValueError(f"it has {len(rows)} translations of {number} sources")
+    return rows
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a JSON lines file, one or more, the last of which must be whole too."""
+    *lines, rest = path.read_text(encoding="utf-8").split("\n")
+    if rest or not lines:
+        raise ValueError("it is empty" if not lines and not rest else "its last line is cut short")
+    return [json.loads(line) for line in lines]
 
 
 def read_statistics(experiment: Experiment, name: str, test: str) -> dict[str, np.ndarray]:
     path = experiment.folder / name / "statistics" / f"{test}.npz"
-    try:
-        with path.open("rb") as file:
-            return dict(np.load(file))
-    except (ValueError, EOFError, BadZipFile) as error:
-        raise cut_short(path, error) from None
+    check_file(path)
+    with readable(path), path.open("rb") as file:
+        return dict(np.load(file))
 
 
 def compare_rows(experiment: Experiment, runs: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -170,14 +182,6 @@ def compared_by(results: Mapping[str, Any], test: str) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    try:
+    check_file(path)
+    with readable(path):
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, RecursionError) as error:  # of JSON in JSON without end, too
-        raise cut_short(path, error) from None
-
-
-def cut_short(path: Path, error: Exception) -> ValueError:
-    return ValueError(
-        f"Saved results must be whole, but {path} is not ({error}); delete it and run train.py CONFIG again, which "
-        "does not train again."
-    )

@@ -2,20 +2,25 @@
 ear for SIGTERM."""
 
 import json
+import logging
 import signal
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 from transformers import EarlyStoppingCallback, TrainerCallback
 
+from ..manifest import discard, readable, seal, unlist_file
 from ..whole_files import delete, write_whole
 from .arguments import TrainingArguments
-from .checkpoints import EXTRA, checkpoints_in
+from .checkpoints import EXTRA, checkpoints_in, step_of
 from .processes import any_process
+
+logger = logging.getLogger(__name__)
 
 
 class ProgressBar(TrainerCallback):
@@ -60,23 +65,53 @@ class LossLog(TrainerCallback):
         self.start = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        kept = [line for line in self.lines() if line["step"] <= state.global_step]
+        kept = self.kept(state)
         self.start = time.monotonic() - (kept[-1]["seconds"] if kept else 0.0)
         if state.is_world_process_zero:
-            write_whole(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+            unlist_file(self.path)
+            self.write(kept)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         self.start += (logs or {}).get("eval_runtime", 0.0)
-        if state.is_world_process_zero and logs:
-            line = {"step": state.global_step, "seconds": round(time.monotonic() - self.start, 2), **logs}
+        if not logs:
+            return
+        seconds = round(time.monotonic() - self.start, 2)
+        state.log_history[-1]["seconds"] = seconds  # so that a checkpoint has the whole log
+        if state.is_world_process_zero:
+            line = {"step": state.global_step, "seconds": seconds, **dict(sorted(logs.items()))}
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+                file.write(json_line(line))
+
+    def kept(self, state: Any) -> list[dict[str, Any]]:
+        """The lines up to a checkpoint, from its state, which has all of them: the file may have been damaged since."""
+        if all("seconds" in entry for entry in state.log_history):
+            return [{"step": entry["step"], "seconds": entry["seconds"], **entry} for entry in state.log_history]
+        kept = [line for line in self.lines() if line["step"] <= state.global_step]  # of an older version
+        if len(kept) < len(state.log_history):
+            logger.warning("%s lacks lines of before step %d; its losses stay lost", self.path, state.global_step)
+        return kept
+
+    def restore(self, state: Any) -> None:
+        """Give the file what the state of the last checkpoint has, if it does not have that."""
+        kept = self.kept(state)
+        logged = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
+        if not logged.startswith("".join(map(json_line, kept))):
+            logger.warning("%s was not what had been logged; it is restored from the last checkpoint", self.path)
+            self.write(kept)
+
+    def write(self, lines: list[dict[str, Any]]) -> None:
+        write_whole(self.path, "".join(map(json_line, lines)))
 
     def lines(self) -> list[dict[str, Any]]:
         if not self.path.exists():
             return []
         whole = self.path.read_text(encoding="utf-8").rpartition("\n")[0]
-        return [json.loads(line) for line in whole.splitlines()]
+        with readable(self.path):
+            return [json.loads(line) for line in whole.splitlines()]
+
+
+def json_line(content: dict[str, Any]) -> str:
+    return json.dumps(content) + "\n"
 
 
 class EvaluateWithinEpoch(TrainerCallback):
@@ -148,6 +183,10 @@ class StopWhenTold(TrainerCallback):
         is_end = state.epoch % 1 == 0 or state.global_step >= state.max_steps
         if not (is_end and args.save_strategy == "epoch"):  # which saves in a moment, after the evaluation
             self.is_extra, control.should_save = not control.should_save, True
+        if self.is_extra and state.is_world_process_zero:  # before it is saved, in which a kill may come
+            checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            checkpoint.mkdir(parents=True, exist_ok=True)
+            (checkpoint / EXTRA).touch()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.stopped and state.epoch % 1 and state.global_step < state.max_steps:  # the Trainer takes it for the end
@@ -171,6 +210,27 @@ class StopWhenTold(TrainerCallback):
         if self.before is not None:
             signal.signal(signal.SIGTERM, self.before)
         self.stopped = any_process(self.told)
+
+
+class WholeCheckpoints(TrainerCallback):
+    """Gives each checkpoint its manifest, and a training that goes on its best checkpoint. What is newer than the
+    checkpoint that it goes on from is deleted: it is cut short or damaged, and made again."""
+
+    def __init__(self, best: Path | None) -> None:
+        self.best = best
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.best is not None and self.best.is_dir():  # the state has where it was saved, which may have moved
+            state.best_model_checkpoint = str(self.best)
+        if state.is_world_process_zero:
+            for checkpoint in checkpoints_in(Path(args.output_dir)):
+                if step_of(checkpoint) > state.global_step:
+                    discard(checkpoint)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        PartialState().wait_for_everyone()  # each process has written its random state
+        if state.is_world_process_zero:
+            seal(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
 
 def asked_for(args: TrainingArguments) -> list[TrainerCallback]:

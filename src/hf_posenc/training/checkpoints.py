@@ -1,6 +1,5 @@
 """Checkpoints on disk: the newest whole one, whether weights are whole, and the mean of several."""
 
-import json
 import logging
 import re
 import zipfile
@@ -9,23 +8,66 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
+from transformers import TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
 
+from ..manifest import COPY_AGAIN, MANIFEST, TRAIN_AGAIN, check_files, check_folder, first_flaw
 from ..whole_files import delete
 
 logger = logging.getLogger(__name__)
 
 NAME = re.compile(r"checkpoint-([0-9]+)")
+WEIGHTS = "*.safetensors"
 EXTRA = "saved_to_stop"  # a file in a checkpoint that was saved for an interruption alone
 
 
-def last_whole_checkpoint(folder: Path) -> str | None:
-    """The newest checkpoint that is whole, None if there is none. One that was cut short while it was written, or while
-    it was deleted, is passed over with a warning."""
+def last_whole_checkpoint(folder: Path, *, with_best: bool = False) -> str | None:
+    """The newest checkpoint that is whole, None if there is none, each newer one passed over with a warning.
+
+    `with_best` demands the same of the checkpoint that its state names as the best.
+    """
     for checkpoint in reversed(checkpoints_in(folder)):
-        if (flaw := flaw_of(checkpoint)) is None:
+        if (flaw := flaw_of(checkpoint, with_best=with_best)) is None:
             return str(checkpoint)
         logger.warning("passed over %s: %s", checkpoint, flaw)
     return None
+
+
+def checkpoint_to_resume(folder: Path, *, with_best: bool) -> str | None:
+    """The newest whole checkpoint, None where a training begins. A ValueError where all are damaged: to begin again is
+    the user's decision. What a kill left of a checkpoint's saving is no checkpoint."""
+    checkpoint = last_whole_checkpoint(folder, with_best=with_best)
+    damaged = [] if checkpoint else [one for one in checkpoints_in(folder) if not is_unfinished(one)]
+    if damaged:
+        raise ValueError(
+            f"A training goes on from a whole checkpoint, but none in {folder} is: "
+            + "; ".join(f"{one.name}: {flaw_of(one, with_best=with_best)}" for one in damaged)
+            + f". Restore one, or delete {folder} and give the same train.py command again: it trains from the start."
+        )
+    return checkpoint
+
+
+def is_unfinished(checkpoint: Path) -> bool:
+    """Whether a checkpoint was never saved to its end: no manifest, nor the state that the Trainer writes last."""
+    return not (checkpoint / MANIFEST).exists() and state_flaw(checkpoint) is not None
+
+
+def state_flaw(checkpoint: Path) -> str | None:
+    try:
+        state_of(checkpoint)
+    except (OSError, ValueError, TypeError) as error:
+        return f"{TRAINER_STATE_NAME} cannot be read ({error})"
+    return None
+
+
+def state_of(checkpoint: str | Path) -> TrainerState:
+    return TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME))
+
+
+def best_checkpoint(checkpoint: str | Path) -> Path | None:
+    """The best checkpoint by the state of another one beside it, wherever their folder has been moved to."""
+    best = state_of(checkpoint).best_model_checkpoint
+    return None if best is None else Path(checkpoint).parent / Path(best).name
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
@@ -55,21 +97,30 @@ def delete_old_checkpoints(folder: Path, limit: int | None, newest: int, best: s
         delete(checkpoint)
 
 
-def flaw_of(checkpoint: Path) -> str | None:
-    """What keeps a checkpoint from being resumed from, if anything does.
+def flaw_of(checkpoint: Path, *, with_best: bool = False) -> str | None:
+    """What keeps a checkpoint from being resumed from to the bit, if anything does.
 
-    FSDP and DeepSpeed write files of their own; there only what the Trainer writes last is looked at.
+    FSDP and DeepSpeed write files of their own; without a manifest only what the Trainer writes last is looked at.
     """
     sharded = any(checkpoint.glob("pytorch_model_fsdp*")) or any(checkpoint.glob("global_step*"))
     for name in ("scheduler.pt",) if sharded else ("optimizer.pt", "scheduler.pt"):
         if not zipfile.is_zipfile(checkpoint / name):
             return f"{name} is missing or cut short"
+    random_states = list(checkpoint.glob("rng_state*.pth"))
+    if not random_states or not all(map(zipfile.is_zipfile, random_states)):
+        return "rng_state.pth, the state of the random numbers, is missing or cut short"
+    if flaw := state_flaw(checkpoint):
+        return flaw
     try:
-        json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+        if found := first_flaw(checkpoint):
+            return f"{found[0].name} is not as it was saved ({found[1]})"
         if not sharded:
             check_weights(checkpoint)
     except (OSError, ValueError) as error:
         return str(error)
+    if with_best and (best := best_checkpoint(checkpoint)) and best != checkpoint:
+        flaw = flaw_of(best) if best.is_dir() else "it is missing"
+        return flaw and f"its state names {best.name} as the best, but {flaw}"
     return None
 
 
@@ -79,7 +130,8 @@ def trained_systems(run: Path) -> list[str]:
 
 
 def check_weights(folder: Path) -> None:
-    """A ValueError if the weights in `folder` are missing or cut short."""
+    """A ValueError if the weights in `folder` are missing or cut short, or any file in it is not as it was saved."""
+    check_folder(folder, COPY_AGAIN)
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
         raise ValueError(f"A model's folder holds model.safetensors, but {folder} has none; name a folder that does.")
@@ -94,6 +146,17 @@ def check_weights(folder: Path) -> None:
             ) from None
 
 
+def check_saved(folder: Path) -> None:
+    """A ValueError if a file of a system in `folder` changed after it was saved. Weights
+    may be left out where they are not needed, as when scored systems are copied to another machine."""
+    for part in (folder, *(folder / name for name in ("translations", "statistics", "diagnostics"))):
+        check_files(part)
+    if (model := folder / "model").exists():
+        check_folder(model, may_lack=WEIGHTS)
+        if not any(model.glob(WEIGHTS)):
+            logger.warning("%s has no weights: nothing can translate with it; to train again, delete it", model)
+
+
 def mean_weights(folder: Path, number: int) -> dict[str, Tensor]:
     """The mean of the weights of the last `number` checkpoints in `folder`, in the precision they are saved in."""
     checkpoints = [one for one in checkpoints_in(folder) if not (one / EXTRA).exists()][-number:]
@@ -104,6 +167,7 @@ def mean_weights(folder: Path, number: int) -> dict[str, Tensor]:
         )
     sums: dict[str, Tensor] = {}
     for checkpoint in checkpoints:
+        check_folder(checkpoint, f"all later checkpoints, and {TRAIN_AGAIN}")
         for name, weight in load_file(checkpoint / "model.safetensors").items():
             sums[name] = sums.get(name, 0) + weight.double()
     saved = load_file(checkpoints[-1] / "model.safetensors")

@@ -23,7 +23,6 @@ from transformers import (
     Seq2SeqTrainer,
     TrainerState,
 )
-from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import HubStrategy, seed_worker
 from transformers.utils import PushInProgress
 
@@ -33,8 +32,15 @@ from ..from_checkpoint import from_checkpoint
 from ..modeling.translation import check_tokenizer
 from ..whole_files import short_hash
 from .arguments import TrainingArguments, training_arguments
-from .callbacks import LossLog, ProgressBar, StopWhenTold, asked_for
-from .checkpoints import delete_old_checkpoints, last_whole_checkpoint, mean_weights
+from .callbacks import LossLog, ProgressBar, StopWhenTold, WholeCheckpoints, asked_for
+from .checkpoints import (
+    best_checkpoint,
+    checkpoint_to_resume,
+    delete_old_checkpoints,
+    last_whole_checkpoint,
+    mean_weights,
+    state_of,
+)
 from .losses import reads_lengths, smoothed_loss, validation_scores
 from .processes import any_process, explain_out_of_memory, refuse_unlike_processes
 from .pushing import push_checkpoint
@@ -70,6 +76,8 @@ def train(
     """
     args = training_arguments(settings, folder, has_validation=validation is not None)
     stop, log = StopWhenTold(), LossLog(folder / "training.jsonl")
+    checkpoint = checkpoint_to_resume(folder / "checkpoints", with_best=args.load_best_model_at_end)
+    best = None if checkpoint is None else best_checkpoint(checkpoint)
     use_cache = model.config.use_cache
     trainer = LengthTrainer(
         model=model,
@@ -84,7 +92,7 @@ def train(
         compute_metrics=partial(
             validation_scores, tokenizer=tokenizer, references=references, bleu_tokenize=bleu_tokenize
         ),
-        callbacks=[*asked_for(args), ProgressBar(name, bar), log, stop],
+        callbacks=[*asked_for(args), ProgressBar(name, bar), log, stop, WholeCheckpoints(best)],
     )
     trainer.remove_callback(PrinterCallback)
     if trainer.is_fsdp_enabled:
@@ -95,15 +103,15 @@ def train(
                     "in one piece; leave it out, or train without FSDP."
                 )
         shard_by_layers(model, trainer.accelerator.state.fsdp_plugin)
-    checkpoint = last_whole_checkpoint(folder / "checkpoints")
     data = {"training pairs": pairs, "validation pairs": validation}
     hashes = {name: lengths_hash(one) for name, one in data.items() if one is not None}
     refuse_unlike_processes({"tokenizer": short_hash(tokenizer.to_str()), **hashes, "checkpoint": checkpoint})
     before = None if checkpoint is None else state_of(checkpoint)
     if before is not None and is_last(before, args):  # only what comes after the training was interrupted
         trainer.state = before
-        best = before.best_model_checkpoint if args.load_best_model_at_end else None
-        at_end = best if best is not None and Path(best).is_dir() else str(checkpoint)  # as the Trainer would
+        if trainer.is_world_process_zero():
+            log.restore(before)
+        at_end = best if best is not None and args.load_best_model_at_end else checkpoint
         weights = from_checkpoint(AutoModelForSeq2SeqLM, at_end, dtype="auto").state_dict()
     else:
         for callback in trainer.callback_handler.callbacks:
@@ -130,10 +138,6 @@ def train(
         facts["best_step"] = trainer.state.best_global_step
     model.config.use_cache = use_cache  # the Trainer has set it to its own
     return with_weights(model, weights), facts | {"processes": args.world_size}
-
-
-def state_of(checkpoint: str) -> TrainerState:
-    return TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME))
 
 
 def is_last(state: TrainerState, args: TrainingArguments) -> bool:
