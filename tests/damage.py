@@ -59,13 +59,13 @@ CONFIG: dict[str, Any] = {
     "train": {
         "max_steps": 8,
         "per_device_train_batch_size": 4,
-        "learning_rate": 1e-2,
+        "learning_rate": 2.0,  # far too high once it is reached: the best checkpoint is the first one
+        "warmup_steps": 8,
         "eval_strategy": "steps",
         "eval_steps": 2,
         "save_steps": 2,
         "load_best_model_at_end": True,
         "metric_for_best_model": "loss",
-        "greater_is_better": True,  # so that the best one is not the last one
         "logging_steps": 1,
         "use_cpu": True,
     },
