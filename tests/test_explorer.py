@@ -57,7 +57,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results" / "quickstart" / "results.json"
 SENTENCE = "Ein Hund."
 # Where a run's results hold something for each test set.
-OF_TESTS = ("tests", "beyond", "diagnostics")
+OF_TESTS = ("tests", "beyond", "diagnostics", "by_prediction")
 
 
 def of(*encodings: str, **sizes: Any) -> Subjects:

@@ -52,7 +52,7 @@ def test_what_is_pushed_is_whole_and_loads_by_its_name(hub: Hub, tokenizer: PosE
     model = translator(where)
     model.push_to_hub("someone/tiny")
     tokenizer.push_to_hub("someone/tiny")
-    code = imported_by(f"configuration_{stem}", f"modeling_{stem}")
+    code = imported_by(f"configuration_{stem}", f"modeling_{stem}", "tokenization_posenc")
     pushed = {".gitattributes", "README.md", *code, *MODEL_FILES, *TOKENIZER_FILES}
     assert set(hub.repositories["someone/tiny"].files()) == pushed
     loaded = AutoModelForSeq2SeqLM.from_pretrained("someone/tiny", dtype=torch.float64)
@@ -105,7 +105,7 @@ def test_a_run_pushes_a_loadable_model_at_each_save_and_at_last_its_card(hub: Hu
     assert [message for message in repository.messages if message in steps]
     assert repository.messages[-1] == "Trained and scored"
     folder = run.folder / "gru+relative" / "model"
-    code = imported_by("configuration_posenc", "modeling_posenc")
+    code = imported_by("configuration_posenc", "modeling_posenc", "tokenization_posenc")
     for commit, message in zip(repository.commits, repository.messages, strict=True):
         if message in steps:
             assert repository.files(commit).keys() >= code | MODEL_FILES | TOKENIZER_FILES, message

@@ -36,7 +36,7 @@ def saved(tokenizer: PosEncTokenizer, tmp_path: Path) -> Path:
 
 
 def test_what_is_pushed_of_a_saved_model_is_what_loads_it(saved: Path):
-    code = imported_by("configuration_posenc", "modeling_posenc")
+    code = imported_by("configuration_posenc", "modeling_posenc", "tokenization_posenc")
     assert set(pushed_files(saved)) == code | MODEL_FILES | TOKENIZER_FILES
 
 

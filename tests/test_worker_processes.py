@@ -151,7 +151,8 @@ def run_two(monkeypatch, code: str, jobs: int = 2) -> None:
     """Two systems side by side, each of which runs that code."""
     monkeypatch.setattr(side_by_side, "unfinished_systems", lambda experiment: ["one", "two"])
     monkeypatch.setattr(side_by_side, "waves", lambda experiment, names: [names])
-    side_by_side.run_side_by_side(SimpleNamespace(jobs=jobs), [sys.executable, "-S", "-c", code])
+    experiment = SimpleNamespace(jobs=jobs, systems={"one": {}, "two": {}})
+    side_by_side.run_side_by_side(experiment, [sys.executable, "-S", "-c", code])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -165,7 +166,7 @@ def test_a_signal_stops_the_systems_that_run_and_begins_no_other(tmp_path, monke
         os.kill(os.getpid(), number)
 
     before = signal.getsignal(number)
-    thread = Thread(target=tell)
+    thread = Thread(target=tell, daemon=True)
     thread.start()
     with pytest.raises(SystemExit, match=rf"^{number.name} stopped one, two; the same command goes on from there\.$"):
         run_two(monkeypatch, CHILD.format(begun=str(begun)), jobs)
