@@ -170,6 +170,7 @@ def test_a_sum_goes_by_distance_where_all_its_biases_do():
     assert {name: encodings_of(name, "encoder").clip_distance for name in clips} == clips
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name", [*BY_DISTANCE, "relative to none", "none to t5", "alibi", "relative+window by recurrent"]
 )

@@ -64,6 +64,7 @@ def check(report: dict[str, Any], readme: str, names: list[str], sizes: list[tup
     assert [line.split("`")[1] for line in readme.splitlines() if line.startswith("| `")] == names
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("padding", [[], ["--padding", "0.25"]], ids=["full", "padded"])
 def test_a_training_step_is_compared(benchmark, padding):
     report, readme = benchmark(
@@ -74,6 +75,7 @@ def test_a_training_step_is_compared(benchmark, padding):
     assert ("25 % padding" in readme) == bool(padding)
 
 
+@pytest.mark.full
 def test_a_decoding_step_is_compared_for_all_by_default(benchmark):
     report, readme = benchmark("decoding_step", "--sizes", "2x3")
     names = [record["encoding"] for record in report["records"]]
@@ -82,6 +84,7 @@ def test_a_decoding_step_is_compared_for_all_by_default(benchmark):
     assert names[-1 - len(ALIGNED) :] == [*ALIGNED, "rnn_nmt"]
 
 
+@pytest.mark.full
 def test_generate_is_compared_with_marians_for_all_by_default(benchmark):
     report, readme = benchmark("generation", "--sizes", "2x1", "1x2", "--tokens", "3")
     names = list(dict.fromkeys(record["encoding"] for record in report["records"]))
@@ -90,6 +93,7 @@ def test_generate_is_compared_with_marians_for_all_by_default(benchmark):
     assert {part for name in names for part in re.split(r"\+| by ", name)} >= {*POSITION_ENCODINGS}
 
 
+@pytest.mark.full
 def test_engines_are_compared_on_a_models_own_lines(benchmark, tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": len(tokenizer)}
@@ -156,6 +160,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 BUDGET = ["--tokens-per-batch", "200", "--steps", "2", "--rounds", "2", "--system", "relative"]
 
 
+@pytest.mark.full
 def test_ways_to_make_batches_are_compared(benchmark, config, capsys):
     report, readme = benchmark("batching", str(config), *BUDGET, tiny=["--save", "tiny"])
     random, grouped, budget = report["records"]
@@ -174,6 +179,7 @@ def test_ways_to_make_batches_are_compared(benchmark, config, capsys):
         benchmark("batching", str(config), *BUDGET, "--steps", "900", tiny=[])
 
 
+@pytest.mark.full
 def test_padding_is_that_of_the_batches_which_the_model_is_given(benchmark, config, tmp_path):
     batching, ratios = importlib.import_module("batching"), importlib.import_module("ratios")
     parser = ratios.parser_of_all(None, rounds=1, what="")

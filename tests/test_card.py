@@ -156,6 +156,7 @@ def test_the_hubs_client_sends_the_card_to_be_validated(tmp_path: Path, hub: Hub
         made.validate()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [*REGISTERED, "gru+relative", "relative to none", "rnn_nmt"])
 def test_every_model_has_a_card_with_what_it_is_and_whose(tmp_path: Path, kind: str) -> None:
     made = model_card(run_folder(tmp_path, kind), "tiny")

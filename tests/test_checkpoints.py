@@ -33,6 +33,7 @@ def test_the_best_model_is_found_wherever_the_run_is_moved(tmp_path, last):
     torch.testing.assert_close(weights_of(moved), weights, rtol=0, atol=0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("damage", ["emptied", "missing", "another"])
 def test_a_log_is_that_of_the_last_checkpoint(tmp_path, damage):
     experiment = tiny(tmp_path, *LATE)
@@ -48,6 +49,7 @@ def test_a_log_is_that_of_the_last_checkpoint(tmp_path, damage):
     assert facts_of(experiment)["seconds"] == before[-1]["seconds"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("flaw", ["missing", "damaged"])
 def test_a_checkpoint_is_no_better_than_the_best_one_that_it_names(tmp_path, flaw):
     settings = [*STEPS, *WORSE]
@@ -66,6 +68,7 @@ def test_a_checkpoint_is_no_better_than_the_best_one_that_it_names(tmp_path, fla
         trained(experiment)
 
 
+@pytest.mark.full
 def test_a_mean_of_damaged_checkpoints_is_refused(tmp_path):
     experiment = tiny(tmp_path, *LATE, "train.average_checkpoints=2")
     trained(experiment)

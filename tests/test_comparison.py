@@ -405,6 +405,7 @@ def test_groups_by_the_translations_length_are_corpus_scores_with_their_own_numb
     assert cells[0] == "both (2 seeds)" and cells[1].endswith(" (0.25; 1 seed)")
 
 
+@pytest.mark.full
 def test_a_report_is_made_of_results_json_alone(results: dict[str, Any], tmp_path: Path) -> None:
     printed = publish(results, tmp_path / "a")
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
@@ -430,6 +431,7 @@ def test_a_report_is_made_of_results_json_alone(results: dict[str, Any], tmp_pat
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 
 
+@pytest.mark.full
 def test_a_report_has_a_figure_of_all_that_was_measured(results: dict[str, Any], tmp_path: Path) -> None:
     newer = copy.deepcopy(results)
     for place, run in enumerate(newer["runs"].values()):
@@ -440,6 +442,7 @@ def test_a_report_has_a_figure_of_all_that_was_measured(results: dict[str, Any],
         assert [(tmp_path / name / f"{kind}-news.png").exists() for kind in kinds] == [name == "new"] * 3
 
 
+@pytest.mark.full
 def test_a_report_says_where_training_began(results: dict[str, Any], tmp_path: Path) -> None:
     newer = copy.deepcopy(results)
     for run in newer["runs"].values():
@@ -453,6 +456,7 @@ def test_a_report_says_where_training_began(results: dict[str, Any], tmp_path: P
         assert "training\nfrom 11" in [text.get_text() for text in drawn[kind].axes[0].texts], kind
 
 
+@pytest.mark.full
 def test_the_command_line_makes_a_report_and_says_what_is_wrong(
     results: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -488,6 +492,7 @@ def test_intervals_are_drawn_where_they_are() -> None:
     assert interval_bars(groups, "bleu").T.tolist() == [[7, 3], [0, 13], [5, 5], [0, 0]]
 
 
+@pytest.mark.full
 def test_a_table_of_drawn_pairs_says_so_and_one_of_a_single_row_marks_nothing(
     results: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -508,6 +513,7 @@ def test_a_table_of_drawn_pairs_says_so_and_one_of_a_single_row_marks_nothing(
         assert "±" in table.legend and "against" not in table.legend
 
 
+@pytest.mark.full
 def test_results_that_are_not_whole_or_not_alike_are_refused(results: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"there is none in .*; run train\.py first"):
         read_results(tmp_path)

@@ -52,6 +52,7 @@ def test_it_translates_alike(name, tokenizer, tmp_path):
     assert_same(single(name), tokenizer, tmp_path / "engine")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fields", FIELDS, ids=str)
 def test_it_translates_alike_whatever_the_config_says(fields, tokenizer, tmp_path):
     assert_same(single("relative", **fields), tokenizer, tmp_path / "engine")
@@ -209,6 +210,7 @@ def test_bad_calls_are_refused(tokenizer, tmp_path, monkeypatch):
         to_ctranslate2(model, tokenizer, tmp_path / "engine")
 
 
+@pytest.mark.full
 def test_a_source_longer_than_the_table_is_refused_and_one_as_long_is_not_cut(tokenizer, tmp_path):
     """CTranslate2 by itself cuts sources after 1024 tokens, and translations after 256, and says nothing."""
     text, long = "Ein Hund. " * 4, "Ein Hund im Schnee. " * 400

@@ -37,6 +37,7 @@ def imported(folder: str) -> dict[str, str]:
     return {name: place for name, place in found.items() if name not in sys.stdlib_module_names and name not in OURS}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("folder", ["src", "train.py", "benchmarks", "examples"])
 def test_every_package_that_is_imported_is_declared(folder: str) -> None:
     extras = [one for extra, one in PROJECT["optional-dependencies"].items() if folder != "src" or extra != "dev"]

@@ -135,6 +135,7 @@ def test_odd_groups_are_drawn(name: str) -> None:
         figure.draw().draw_without_rendering()
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:a confidence interval needs two pairs")
 @pytest.mark.parametrize("name", SIDES)
 def test_odd_groups_have_a_card(name: str, tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ def test_the_test_set_is_what_its_table_says():
         assert len(tokenizer()(text_target=row["en"])["input_ids"]) == target + 1
 
 
+@pytest.mark.full
 def test_loss_by_position_is_that_of_single_sentences(family):
     loss = diagnosis_of(family)["loss_by_position"]
     found = [nats for nats, _ in all_alone(family)]

@@ -117,6 +117,7 @@ def test_the_readme_can_be_read() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
 
 
+@pytest.mark.full
 def test_the_example_of_an_encoding_of_ones_own_runs(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "encodings.md").read_text(encoding="utf-8")
     example = page.partition("as `nearness.py`:\n\n```python\n")[2].partition("```")[0]

@@ -129,6 +129,7 @@ def test_an_exported_model_is_right_at_other_sizes(system):
         )
 
 
+@pytest.mark.full
 @pytest.mark.capability("{dtype}")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -236,6 +237,7 @@ def test_a_quantised_model_computes_with_its_rounded_weights(system, bits, tmp_p
     assert (found - model(**batch()).logits).square().mean().sqrt() < expected.std()
 
 
+@pytest.mark.full
 @pytest.mark.capability("LoRA")
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_low_rank_adapters_are_trained_saved_and_merged(system, tmp_path):

@@ -93,6 +93,7 @@ def added_at(name: str, position: int) -> np.ndarray:
     return (out_11D - x_11D)[0, 0].numpy()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", DRAWN)
 def test_hooks_decide_what_is_drawn(name: str) -> None:
     answers = subject(name).answers
@@ -105,6 +106,7 @@ def test_hooks_decide_what_is_drawn(name: str) -> None:
     assert names and pyplot.get_fignums() == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["sinusoidal+relative", "learned", "rotary", "lstm"])
 def test_print_is_readable(name: str) -> None:
     for figure in drawn(name).values():
@@ -286,6 +288,7 @@ def test_influence_is_the_slope_of_the_hook(name: str) -> None:
         assert mean == pytest.approx(expected.diagonal(int(distance)).mean(), rel=1e-5)
 
 
+@pytest.mark.full
 def test_a_decoder_is_drawn_to_the_query_only() -> None:
     made = dict(figures(new_subjects("relative", {}, "decoder", EXTENT)))
     assert image(made["relative-decoder-vectors"]).shape[1] == 7
@@ -352,6 +355,7 @@ def test_what_is_no_vector_is_not_drawn_as_one(unregistered_after: None) -> None
         np.testing.assert_allclose(image(figure), np.tile(0.9 ** (layer * np.arange(13.0)), (64, 1)), rtol=1e-5)
 
 
+@pytest.mark.full
 def test_marks_of_wavelengths_do_not_hide_each_other() -> None:
     for positions, many, expected in (
         (20, 45000, ["45000 positions", "20 positions", "500 positions (two rows)"]),
@@ -405,6 +409,7 @@ def test_a_checkpoint_shows_its_own_tables(checkpoints: Path) -> None:
     np.testing.assert_allclose(image(learned["learned-trained-many"]), table, rtol=1e-6)
 
 
+@pytest.mark.full
 def test_layers_without_attention_and_translations_that_are_cut_are_told(
     tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,6 +422,7 @@ def test_layers_without_attention_and_translations_that_are_cut_are_told(
     assert said.endswith(" ... (cut at 12 tokens, the most that a picture has labels for or the model takes)")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("attending", ["relative", "sinusoidal+gru", "rnn_nmt"])
 def test_attention_drawn_is_the_models(attending: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hf_posenc.pictures.attention_maps.MOST_TOKENS", 12)
@@ -507,6 +513,7 @@ def test_what_attention_cannot_be_drawn_is_refused_first(
     assert not (tmp_path / "to").exists()
 
 
+@pytest.mark.full
 def test_the_command_writes_both_formats_and_says_where(
     checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -519,6 +526,7 @@ def test_the_command_writes_both_formats_and_says_where(
         command(monkeypatch, "encodings", "too", "many")
 
 
+@pytest.mark.full
 def test_both_formats_are_whole_and_the_same_every_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def paths(folder: str) -> list[Path]:
         return list(draw(["rotary", "d_model=16"], tmp_path / folder, extent=EXTENT))

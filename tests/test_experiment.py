@@ -105,6 +105,7 @@ def load(config: Path, *overrides: str) -> Any:
     return load_experiment(config, [f"output={config.parent / 'runs'}", *overrides])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_file_resolves_and_passes_a_dry_run(path: Path, tmp_path: Path) -> None:
     experiment = load_experiment(path)
@@ -120,6 +121,7 @@ def test_every_config_file_resolves_and_passes_a_dry_run(path: Path, tmp_path: P
         assert row[4].endswith(" epochs") or int(row[4].replace(",", "")) > 0
 
 
+@pytest.mark.full
 def test_a_dry_run_counts_what_a_training_has_and_writes_nothing(config: Path) -> None:
     experiment = load(config)
     table = dry_run(experiment)
@@ -332,6 +334,7 @@ def test_knobs_that_nobody_gives_are_measured_on_the_systems_own_pairs(config: P
     assert found["length_ratio_gain=0.5"] == (pytest.approx(step, abs=1e-4), 0.5)
 
 
+@pytest.mark.full
 def test_a_config_can_bring_an_encoding_of_ones_own(config: Path) -> None:
     (config.parent / "nearness_of_mine.py").write_text(
         "from hf_posenc import PositionEncoding, register_position_encoding\n\n\n"
@@ -405,6 +408,7 @@ def test_an_empty_training_set_is_refused_with_its_length_histogram(config: Path
         prepare(load(config, "data.max_length=3"))
 
 
+@pytest.mark.full
 def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) -> None:
     experiment = load(config, "data.min_length=3")
     prepare(experiment)
@@ -822,6 +826,7 @@ def test_two_vocabularies_from_config_to_translation(config: Path) -> None:
     assert made == translated_by_a_stranger(experiment.folder / "relative" / "model", text) != ""
 
 
+@pytest.mark.full
 def test_an_existing_tokenizer_from_a_folder(config: Path) -> None:
     bert().save_pretrained(config.parent / "bert")
     data = ["data.tokenizer=bert", f"data.folder={config.parent}", "data.max_length=80"]
@@ -834,6 +839,7 @@ def test_an_existing_tokenizer_from_a_folder(config: Path) -> None:
     assert (tokenizer.bos_token, tokenizer.eos_token) == ("[CLS]", "[SEP]")
 
 
+@pytest.mark.full
 def test_a_model_with_the_wrong_tokenizer_is_refused(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)
@@ -897,6 +903,7 @@ def test_a_vocabulary_that_cannot_be_is_refused(
         prepare(load(config, "model.share_encoder_decoder_embeddings=true", override))
 
 
+@pytest.mark.full
 def test_a_preparation_that_failed_binds_nothing(config: Path) -> None:
     pairs = list(generate_pairs(seed=1, pairs=80, min_words=6, max_words=12))
     lines = [f"{de}\t{en}\n" for de, en in pairs]
@@ -978,6 +985,7 @@ def test_distances_that_no_training_pair_has_are_warned_of(config: Path, caplog:
         assert (without > never_read) == (name in warned)
 
 
+@pytest.mark.full
 def test_what_is_tested_on_is_not_trained_on(config: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Joined or not; unless it is allowed by name, before the run or within it."""
     pairs = list(generate_pairs(seed=1, pairs=60, min_words=6, max_words=12))
@@ -1026,6 +1034,7 @@ def test_a_run_whose_files_have_changed_is_refused(config: Path) -> None:
     prepare(load(config, *arguments, f"data.folder={moved}"))
 
 
+@pytest.mark.full
 def test_a_checkpoint_cut_short_is_passed_over(config: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Whichever of its files was being written or deleted."""
     experiment = load(config)

@@ -64,6 +64,7 @@ def of(*encodings: str, **sizes: Any) -> Subjects:
     return subjects_of(Choice(encodings=encodings, **({"width": 24, "heads": 2} | sizes)))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
 @pytest.mark.parametrize("encodings", REGISTERED + SUMS)
 def test_every_encoding_is_drawn_by_the_hooks_it_has(encodings, side):
@@ -88,6 +89,7 @@ def test_a_new_figure_of_an_encoding_brings_its_caption_with_it(monkeypatch):
         Drawing("Mirrored", draw=Figure)
 
 
+@pytest.mark.full
 def test_pictures_are_of_as_many_positions_as_are_chosen():
     for positions, rows in ((3, 3), (60, 60), (61, 61), (400, 133)):
         heat, distance = (
@@ -360,6 +362,7 @@ def test_a_number_is_of_the_kind_that_its_field_has() -> None:
     assert type(knob_value(knobs["relative_clip"], 8)) is int
 
 
+@pytest.mark.full
 def test_attention_is_that_of_the_command_line(run: Run, monkeypatch: pytest.MonkeyPatch):
     """The same arrays and labels of the same translation, and the same panel with a head's number above it."""
     model, tokenizer = run.loaded("relative")
@@ -438,6 +441,7 @@ def test_without_a_run_untrained_models_stand_in():
         scored_on(bare)
 
 
+@pytest.mark.full
 def test_what_people_write_is_no_html():
     evil = "<script>alert(1)</script>"
     written = translation_html(evil, Translated(text=evil)) + translation_html("a", Translated(problem=evil))

@@ -251,6 +251,7 @@ def test_a_source_may_be_given_embedded_or_encoded(family, search, ragged):
         assert torch.equal(generated(model, None, attention_mask=mask, **search, **given), expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("help_by", ["a draft", "its prompt"])
 def test_sampled_candidates_are_those_of_the_model(family, help_by):
     """At a temperature near nothing a sample is the best token, whoever proposed it."""
@@ -478,6 +479,7 @@ def test_two_lengths_are_warned_of(saved, warned):
     assert "Both `max_new_tokens`" in warned.records[0].message
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("told_by", ["a mask", "padding", "embeddings", "the encoder's outputs"])
 @pytest.mark.parametrize("how", [{}, {"num_beams": 3}, {"num_beams": 4, "num_return_sequences": 2}], ids=str)
 @pytest.mark.parametrize("system", ["relative", "rnn_nmt"])

@@ -75,6 +75,7 @@ def test_seeds_share_no_long_sentence() -> None:
     assert all(a.isdisjoint(b) for a, b in itertools.combinations(streams, 2))
 
 
+@pytest.mark.full
 def test_a_fresh_process_with_another_hash_seed_draws_the_same() -> None:
     command = "from hf_posenc.data.generator import generate_pairs as g; "
     command += "print(ascii([tuple(pair) for pair in g(seed=5, pairs=200, min_words=6, max_words=40)]))"
@@ -86,6 +87,7 @@ def test_a_fresh_process_with_another_hash_seed_draws_the_same() -> None:
     assert output.stdout.strip() == ascii(pairs)
 
 
+@pytest.mark.full
 def test_sentences_hardly_repeat(many: list[tuple[str, str]]) -> None:
     assert len(set(many)) > 0.999 * len(many)
 
@@ -133,6 +135,7 @@ def test_what_cannot_be_filled_is_refused_before_the_first_sentence(arguments: d
 # One right translation, and few words
 
 
+@pytest.mark.full
 def test_clauses_translate_one_to_one(many: list[tuple[str, str]]) -> None:
     """Also clause by clause: so what is right does not depend on the rest of the sentence."""
     for items in (many, [item for pair in many for item in clauses(pair)]):

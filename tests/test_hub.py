@@ -161,6 +161,7 @@ def test_a_process_without_the_package_computes_and_generates_the_same(tokenizer
         assert_loads_again(tmp_path / "again" / name, found[name], model)
 
 
+@pytest.mark.full
 @torch.no_grad()
 def test_the_auto_classes_know_what_was_saved(family, tmp_path):
     transformer = (PosEncConfig, PosEncModel, PosEncForConditionalGeneration)
@@ -342,6 +343,7 @@ def test_an_output_bias_is_not_dropped_in_silence(tmp_path):
     assert AutoModel.from_pretrained(tmp_path), "which has none"
 
 
+@pytest.mark.full
 def test_a_users_own_encoding_trains_and_travels_with_its_checkpoint(linear_bias, tokenizer, tmp_path):
     models, places = {}, {}
     for where in ("linear_bias", "sinusoidal+linear_bias", "rotary to linear_bias"):
@@ -403,6 +405,7 @@ def test_an_encoding_of_a_notebook_is_not_carried_and_a_warning_says_so(unregist
     torch.testing.assert_close(again(**inputs()).logits, model(**inputs()).logits, **EXACT)
 
 
+@pytest.mark.full
 def test_a_scripts_own_encoding_is_not_carried_and_a_warning_says_so(tmp_path):
     """The script would run again wherever the checkpoint is loaded."""
     saving = """

@@ -67,6 +67,7 @@ def test_what_is_pushed_is_whole_and_loads_by_its_name(hub: Hub, tokenizer: PosE
 
 
 @torch.no_grad()
+@pytest.mark.full
 def test_a_branch_a_tag_and_a_commit_each_have_their_own_weights(hub: Hub):
     first, second = tiny_model("relative"), tiny_model("relative", seed=5)
     first.push_to_hub("someone/tiny")
@@ -95,6 +96,7 @@ def experiment(tmp_path: Path, *overrides: str, **systems: Any) -> Experiment:
     return load_experiment(path, [f"output={tmp_path / 'runs'}", "train.push_to_hub=true", *overrides])
 
 
+@pytest.mark.full
 def test_a_run_pushes_a_loadable_model_at_each_save_and_at_last_its_card(hub: Hub, tmp_path: Path):
     run = experiment(tmp_path, "train.hub_private_repo=true")
     prepare(run)
@@ -143,6 +145,7 @@ def test_a_run_pushes_a_loadable_model_at_each_save_and_at_last_its_card(hub: Hu
     assert repository.files().keys() == pushed.keys()
 
 
+@pytest.mark.full
 def test_a_run_whose_card_the_hub_refuses_keeps_all_and_pushes_when_asked_again(hub: Hub, tmp_path: Path, monkeypatch):
     run = experiment(tmp_path, "train.hub_strategy=end", "train.hub_model_id=lab/tiny")
     prepare(run)

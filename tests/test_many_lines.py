@@ -115,6 +115,7 @@ def test_one_process_at_a_time_writes_a_file(folder, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("after", [0, 1, 3, 5, 7])
 def test_a_killed_call_goes_on_with_the_pieces_that_were_whole(after, folder, expected, tmp_path, monkeypatch):
     class Killed(Exception):
@@ -232,6 +233,7 @@ def standard_input(given: bytes) -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BufferedReader(io.BytesIO(given)))
 
 
+@pytest.mark.full
 def test_the_command_line_writes_a_file_or_prints(folder, expected, tmp_path, monkeypatch, capsys):
     for more in ([], ["--to", str(tmp_path / "out")]):
         monkeypatch.setattr(sys, "stdin", standard_input("\n".join(LINES).encode()))

@@ -110,6 +110,7 @@ def test_ten_pairs_by_hand() -> None:
     assert result["groups"][4]["ter"] == pytest.approx(100 * 4 / 11)
 
 
+@pytest.mark.full
 def test_equals_sacrebleus_command_line_to_the_last_digit(tmp_path: Path) -> None:
     pairs = random_pairs(60)
     result = score(pairs, metrics=("bleu", "ter", "chrf"))
@@ -132,6 +133,7 @@ def test_equals_sacrebleus_command_line_to_the_last_digit(tmp_path: Path) -> Non
             assert result["signatures"][field] == printed[name]["signature"]
 
 
+@pytest.mark.full
 def test_intervals_equal_sacrebleus_command_line(tmp_path: Path) -> None:
     pairs = random_pairs(40)
     pairs = [(length % 50, prediction, reference) for length, prediction, reference in pairs]
@@ -373,6 +375,7 @@ def test_batches_and_single_pairs_add_up() -> None:
     assert load_length_buckets(keep_in_memory=True).compute(**columns(pairs)) == at_once
 
 
+@pytest.mark.full
 def test_combines_with_another_metric() -> None:
     combined = evaluate.combine({"one": load_length_buckets(), "two": load_length_buckets()})
     combined.add_batch(**columns(TEN[:4]))
@@ -382,6 +385,7 @@ def test_combines_with_another_metric() -> None:
     assert result["one_all"] == result["two_all"] == score(TEN, metrics=("bleu",))["all"]
 
 
+@pytest.mark.full
 def test_evaluate_loads_the_folder_offline(tmp_path: Path) -> None:
     """A fresh process without network or cache, started far from the repository, from a folder it cannot write to."""
     code = (

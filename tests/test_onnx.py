@@ -81,6 +81,7 @@ def test_what_would_have_one_fixed_length_is_refused(name, tokenizer, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_bad_calls_are_refused(tokenizer, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"must be a new one, but .* exists"):
         to_onnx(single("relative"), tokenizer, tmp_path)

@@ -1146,6 +1146,7 @@ def test_shape_and_cape_add_the_sinusoids_of_their_positions_and_pass_the_gradie
     assert torch.equal(x.grad, torch.ones_like(x))
 
 
+@pytest.mark.full
 @pytest.mark.oracle("randomized")
 def test_randomized_draws_an_ordered_sample_of_many_positions_by_which_each_token_is_as_likely():
     """Of the i-th of T draws from N without replacement the mean is (i + 1) (N + 1) / (T + 1) - 1."""

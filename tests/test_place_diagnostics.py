@@ -87,6 +87,7 @@ def test_a_groups_entropy_is_the_mean_over_its_queries():
     assert entropy_by_group([None, None], np.array([1, 1]), [1, 1], [5]) is None
 
 
+@pytest.mark.full
 def test_entropy_is_a_plain_loop_over_single_sentences(family):
     found = diagnosed(model_of(family))["attention_entropy"]
     outputs = [one for _, one in all_alone(family)]
@@ -147,6 +148,7 @@ def test_what_is_said_of_curves_that_are_known():
 # Decoding
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["relative", "sinusoidal+gru", "rnn_nmt", "length_ratio"])
 def test_a_greedy_decoding_is_generates(kind, monkeypatch):
     model = aligned() if kind == "length_ratio" else model_of(kind)

@@ -222,6 +222,7 @@ def poison() -> None:
     )
 
 
+@pytest.mark.full
 def test_a_loss_that_is_no_number_in_one_process_stops_both_before_they_save(tmp_path):
     ranks = Ranks(write_config(tmp_path), "ranks", before=(None, poison))
     assert ranks.end() == [1, 1]

@@ -242,6 +242,7 @@ def test_the_defaults_are_neishi_and_yoshinagas():
 # Training
 
 
+@pytest.mark.full
 def test_it_learns_eight_pairs_by_heart_and_says_them_without_their_targets():
     torch.manual_seed(0)
     lengths = [(2, 5), (3, 3), (4, 6), (5, 2), (6, 4), (7, 5), (3, 6), (5, 4)]

@@ -88,6 +88,7 @@ def test_a_room_imports_only_what_is_below_it():
     assert imports_upwards(PACKAGE) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("file", "line", "said"),
     [

@@ -18,6 +18,7 @@ from hf_posenc.experiment.evaluation import translate_test_set
 from hf_posenc.experiment.preparation import prepare, shared_tokenizer, sources
 from hf_posenc.experiment.side_by_side import run_side_by_side
 from hf_posenc.experiment.system import run_system, unfinished_systems
+from hf_posenc.manifest import unlist_file
 from hf_posenc.modeling.translation import Translations
 from hf_posenc.publish.card import model_card
 from hf_posenc.publish.report import publish
@@ -237,5 +238,6 @@ def test_translations_of_pieces_are_joined_and_their_time_is_kept(tmp_path: Path
     assert spent["processes"] == 1 and 0.1 <= spent["processor_seconds"] <= spent["seconds"] - 0.15
     assert spent["seconds"] >= 0.3
     assert translate_test_set(pytest.fail, None, given, system, path) == made, "read back"
+    unlist_file(tmp_path / "a.b.time.json")
     (tmp_path / "a.b.time.json").unlink()
     assert translate_test_set(pytest.fail, None, given, system, path) == made | {"time": None}, "of an older version"

@@ -45,6 +45,7 @@ def begun(experiment: Any, name: str) -> Any:
     )
 
 
+@pytest.mark.full
 def test_a_system_begins_with_the_weights_of_another(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)
@@ -152,6 +153,7 @@ def test_a_checkpoint_of_the_family_gives_its_sizes(config: Path) -> None:
         prepare(load(other))
 
 
+@pytest.mark.full
 def test_a_marian_is_translated_into_the_family_and_trained(config: Path) -> None:
     folder = config.parent / "marian"
     marian = tiny_marian(dtype=torch.float32, d_model=16)
@@ -206,6 +208,7 @@ def test_a_recurrent_model_is_no_start(config: Path) -> None:
         load(config, rnn)
 
 
+@pytest.mark.full
 def test_a_checkpoint_and_another_tokenizer_are_refused(config: Path) -> None:
     place = checkpoint(load(config))
     other = load(config, "data.vocab_size=720", "name=other")

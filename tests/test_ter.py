@@ -72,6 +72,7 @@ def test_edits_are_sacrebleus() -> None:
     assert not differing(240, longest=8)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "limits",
     [(10, 50, 2, 1000), (10, 50, 5, 1000), (2, 50, 25, 1000), (10, 3, 25, 1000), (10, 50, 25, 20), (3, 4, 3, 50)],

@@ -361,6 +361,7 @@ print(*ids["input_ids"], *ids["labels"])
 """
 
 
+@pytest.mark.full
 def test_a_stranger_without_the_package_loads_it(two: PosEncTokenizer, tmp_path: Path) -> None:
     text = "Die Äpfel </s> \u2581 中  Ende"
     folders = [str(tmp_path / "ours"), str(tmp_path / "theirs")]

@@ -363,6 +363,7 @@ def test_an_evaluation_whose_memory_ran_out_names_its_batch(tokenizer, tmp_path,
 # A plain Trainer of transformers
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [PosEncConfig, RnnNmtConfig])
 def test_smoothed_labels_without_decoder_inputs_are_refused_with_a_remedy_that_there_is(tokenizer, tmp_path, kind):
     model = AutoModelForSeq2SeqLM.from_config(kind(vocab_size=len(tokenizer), d_model=16))

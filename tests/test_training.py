@@ -267,6 +267,7 @@ def test_a_run_interrupted_in_its_second_epoch_resumes_to_the_same_parameters(tm
     assert [line["loss"] for line in log if "loss" in line] == [line["loss"] for line in again if "loss" in line]
 
 
+@pytest.mark.full
 def test_a_log_line_has_the_rate_the_speed_and_the_padding(tmp_path):
     experiment = tiny(tmp_path)
     lines = [line for line in trained(experiment) if "loss" in line]
@@ -276,6 +277,7 @@ def test_a_log_line_has_the_rate_the_speed_and_the_padding(tmp_path):
         assert {"learning_rate", "grad_norm", "step", "seconds"} <= line.keys()
 
 
+@pytest.mark.full
 def test_evaluations_are_no_time_of_training(tmp_path, monkeypatch):
     def slowly(*args: Any, **kwargs: Any) -> dict[str, float]:
         time.sleep(1)
@@ -319,6 +321,7 @@ def test_the_smoothed_loss_is_transformers_own(number):
     assert (found[0][1][labels == -100] == 0).all() and found[0][0] > 0
 
 
+@pytest.mark.full
 def test_the_perplexity_is_of_all_tokens_and_unsmoothed(tmp_path):
     experiment = tiny(tmp_path, "train.label_smoothing_factor=0.2", "train.eval_strategy=epoch")
     last = [line for line in trained(experiment) if "eval_perplexity" in line][-1]
@@ -402,6 +405,7 @@ def test_the_rate_falls_after_six_evaluations_without_a_better_perplexity(tmp_pa
     assert all(rate == pytest.approx(0.9e-12) for rate in after)
 
 
+@pytest.mark.full
 def test_training_stops_early_where_nothing_gets_better(tmp_path):
     early = [
         "train.early_stopping_patience=2", "train.evaluations_per_epoch=8", "train.learning_rate=1e-12",
@@ -417,6 +421,7 @@ def test_training_stops_early_where_nothing_gets_better(tmp_path):
     assert f"- steps: {facts['steps']}; the weights are those of step {best['step']}, the best by `perplexity`" in card
 
 
+@pytest.mark.full
 def test_the_trained_model_is_the_mean_of_the_last_checkpoints(tmp_path):
     experiment = tiny(tmp_path, "train.average_checkpoints=3", "train.save_steps=4")
     trained(experiment)
@@ -610,6 +615,7 @@ def test_workers_that_stay_bring_every_epoch_its_own_batches(tmp_path):
     assert seen[0] == seen[1] != seen[2] == seen[3]
 
 
+@pytest.mark.full
 def test_the_order_of_the_data_has_a_seed_of_its_own_if_it_is_given(tmp_path):
     def order(name: str, *overrides: str) -> list[list[int]]:
         return list(loaders(tiny(tmp_path, f"name={name}", *overrides))[1].batch_sampler)
@@ -686,6 +692,7 @@ def test_a_compiled_model_has_the_losses_of_one_that_is_not(tmp_path):
     assert counters["stats"]["unique_graphs"] > before
 
 
+@pytest.mark.full
 def test_a_loss_that_is_no_number_stops_the_run_and_names_step_pairs_and_last_checkpoint(tmp_path, monkeypatch):
     experiment, step = tiny(tmp_path), LengthTrainer.training_step
 
