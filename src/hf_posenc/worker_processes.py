@@ -80,14 +80,19 @@ def afterwards(wait: Callable[[], Any], act: Callable[[], Any]) -> Thread:
     return thread
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, of whatever allocator: torch, CTranslate2, the system and Python each have an error."""
+    said = str(error).lower()
+    return isinstance(error, MemoryError) or any(sign in said for sign in OUT_OF_MEMORY)
+
+
 @contextmanager
 def memory_told(remedy: str) -> Iterator[None]:
     """A MemoryError that ends in `remedy` for whatever fails because memory ran out."""
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as error:
-        said = str(error).lower()
-        if not isinstance(error, MemoryError) and not any(sign in said for sign in OUT_OF_MEMORY):
+        if not is_out_of_memory(error):
             raise
         first_line = str(error).strip().partition("\n")[0]
         raise MemoryError(f"Memory ran out{f' ({first_line})' if first_line else ''}; {remedy}") from error

@@ -12,9 +12,9 @@ import torch
 import transformers
 from accelerate import PartialState
 from accelerate.utils import gather_object, reduce
-from accelerate.utils.memory import should_reduce_batch_size
 
 from ..whole_files import differing_key, short_hash
+from ..worker_processes import is_out_of_memory
 
 PATIENCE = timedelta(hours=2)  # while the first process reads and encodes the data, the others wait
 
@@ -74,13 +74,13 @@ class OutOfMemory(MemoryError):
 
 @contextmanager
 def explain_out_of_memory(work: str, remedy: str) -> Iterator[None]:
-    """An OutOfMemory of one line for whatever allocator runs out: torch has an error for each."""
+    """An OutOfMemory of one line for whatever allocator runs out."""
     try:
         yield
     except OutOfMemory:
         raise
     except (RuntimeError, MemoryError) as error:
-        if not isinstance(error, MemoryError) and not should_reduce_batch_size(error):
+        if not is_out_of_memory(error):
             raise
         said = next(iter(str(error).splitlines()), "no memory")
         raise OutOfMemory(
