@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TEXTS, TEXTS_VOCABULARY, sentences, tiny_model
+from conftest import BEFORE_5_18, TEXTS, TEXTS_VOCABULARY, sentences, tiny_model
 from transformers import WatermarkingConfig
 
 from hf_posenc import PosEncTokenizer
@@ -28,6 +28,8 @@ def source(vocab_size: int = 23) -> torch.Tensor:
 @pytest.mark.parametrize("normalize", [False, True])
 @torch.no_grad()
 def test_transition_scores_are_those_of_the_target(where, sizes, beams, normalize):
+    if beams > 1 and BEFORE_5_18:
+        pytest.skip("transformers before 5.18 takes the encoder's vocabulary for the decoder's in beam search")
     model = tiny_model(where, **sizes)
     made = model.generate(source(), **GREEDY | {"num_beams": beams}, return_dict_in_generate=True, output_scores=True)
     found = model.compute_transition_scores(
