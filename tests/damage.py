@@ -194,7 +194,7 @@ def results_of(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted((folder / "run").rglob("*")):
         name = path.relative_to(folder / "run").as_posix()
-        is_time = path.name.startswith("table-time") or path.name.endswith(".time.json")
+        is_time = path.name.startswith(("table-time", "loss.png")) or path.name.endswith(".time.json")
         if path.is_dir() or is_time or "checkpoints/" in name or path.name.startswith(("manifest.json", ".")):
             continue
         content: Any = path.read_bytes()

@@ -411,6 +411,7 @@ def test_a_report_is_made_of_results_json_alone(results: dict[str, Any], tmp_pat
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
     assert files == sorted(
         [
+            "manifest.json",
             "results.json",
             "scores.csv",
             "loss.png",
@@ -520,7 +521,10 @@ def test_results_that_are_not_whole_or_not_alike_are_refused(results: dict[str, 
     publish(results, tmp_path)
     whole = (tmp_path / "results.json").read_text()
     (tmp_path / "results.json").write_text(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"must be whole, but .*results\.json is not .*run train\.py CONFIG again"):
+    with pytest.raises(ValueError, match=r"results\.json must be as it was saved, but its content has changed"):
+        read_results(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    with pytest.raises(ValueError, match=r"results\.json must be as it was saved, but JSONDecodeError"):
         read_results(tmp_path)
     (tmp_path / "results.json").write_text('{"a": 1}')
     with pytest.raises(ValueError, match=r"lacks baseline, runs, comparisons, paper; run train\.py CONFIG again"):

@@ -196,7 +196,7 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
     )
     environment = os.environ | {"PYTHONPATH": str(FOLDER.parents[2]), "HF_METRICS_CACHE": str(tmp_path)}
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True)
-    assert done.returncode and "put what it does under `if __name__ == '__main__':`" in done.stderr
+    assert done.returncode and "put what that does under `if __name__ == '__main__':`" in done.stderr
 
 
 class Words:

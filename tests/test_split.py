@@ -64,7 +64,7 @@ def test_the_model_that_is_named_translates_the_pieces_and_nothing_is_trained(co
         whole = [row["text"] for row in translated(experiment, trained, "generated-x2")]
         assert [row["text"] for row in translated(experiment, split, "generated-x2")] == pairs != whole
         assert {path.name for path in (experiment.folder / split).iterdir()} == {
-            ".lock", "settings.yaml", "scores.json", "statistics", "translations",
+            ".lock", "manifest.json", "settings.yaml", "scores.json", "statistics", "translations",
         }  # fmt: skip
         assert json.loads((experiment.folder / split / "scores.json").read_text())["split"]["system"] == trained
         with pytest.raises(ValueError, match=rf"translates with that of {trained}; ask for the card of {trained}"):

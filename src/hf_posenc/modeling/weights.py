@@ -51,7 +51,7 @@ def load_fitting(
             refuse_misfit(model, name, found, shapes_only=shapes_only)
 
     files = weight_files(name, **{key: options[key] for key in FILES if key in options})
-    if not ignore_mismatched_sizes:
+    if not (ignore_mismatched_sizes or output_loading_info):
         refuse_impossible_sizes(name, tensor_shapes(files), options)
     token = JUDGE.set(judge)
     own = {"ignore_mismatched_sizes": True, "output_loading_info": True, "use_safetensors": True}

@@ -96,11 +96,11 @@ def train(
     )
     trainer.remove_callback(PrinterCallback)
     if trainer.is_fsdp_enabled:
-        for name in ("predict_with_generate", "neftune_noise_alpha"):
-            if getattr(args, name):
+        for argument in ("predict_with_generate", "neftune_noise_alpha"):
+            if getattr(args, argument):
                 raise ValueError(
-                    f"A model that is sharded by FSDP trains without train.{name}, which needs it, or its embeddings, "
-                    "in one piece; leave it out, or train without FSDP."
+                    f"A model that is sharded by FSDP trains without train.{argument}, which needs it, or its embeddings, in "
+                    f"one piece; leave train.{argument} out, or train without FSDP."
                 )
         shard_by_layers(model, trainer.accelerator.state.fsdp_plugin)
     data = {"training pairs": pairs, "validation pairs": validation}
