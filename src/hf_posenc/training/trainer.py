@@ -99,8 +99,8 @@ def train(
         for argument in ("predict_with_generate", "neftune_noise_alpha"):
             if getattr(args, argument):
                 raise ValueError(
-                    f"A model that is sharded by FSDP trains without train.{argument}, which needs it, or its embeddings, in "
-                    f"one piece; leave train.{argument} out, or train without FSDP."
+                    f"A model that is sharded by FSDP trains without train.{argument}, which needs it, or its "
+                    f"embeddings, in one piece; leave train.{argument} out, or train without FSDP."
                 )
         shard_by_layers(model, trainer.accelerator.state.fsdp_plugin)
     data = {"training pairs": pairs, "validation pairs": validation}
