@@ -17,17 +17,17 @@ import transformers
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.settings import Experiment
 from hf_posenc.experiment.dry_run import dry_run
+from hf_posenc.experiment.parallel import run_parallel, threads_per_system
+from hf_posenc.experiment.pipeline import run_system
 from hf_posenc.experiment.preparation import prepare
-from hf_posenc.experiment.side_by_side import run_side_by_side, threads_each
-from hf_posenc.experiment.system import run_system
-from hf_posenc.modeling.version import untested_transformers
-from hf_posenc.publish.report import publish
-from hf_posenc.results.collecting import collect
-from hf_posenc.results.tables import text
-from hf_posenc.text_io import print_utf8
-from hf_posenc.training.processes import join_processes, refuse_unlike_processes, running_code
-from hf_posenc.whole_files import full_disk_told
-from hf_posenc.worker_processes import end_with_standard_input
+from hf_posenc.modeling.version import untested_transformers_warning
+from hf_posenc.reporting.report import write_report
+from hf_posenc.results.aggregation import aggregate
+from hf_posenc.results.tables import render_text
+from hf_posenc.training.distributed import code_versions, init_distributed, validate_same_on_all_ranks
+from hf_posenc.utils.atomic_io import explain_full_disk
+from hf_posenc.utils.text_io import set_stdout_utf8
+from hf_posenc.utils.worker_processes import terminate_when_stdin_closes
 
 
 def main() -> None:
@@ -43,8 +43,8 @@ def main() -> None:
     parser.add_argument("--bar", type=int, help=argparse.SUPPRESS)  # of a system side by side
     options = parser.parse_intermixed_args()
     if options.bar is not None:
-        end_with_standard_input()
-    print_utf8()
+        terminate_when_stdin_closes()
+    set_stdout_utf8()
     transformers.logging.set_verbosity_error()
     datasets.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -52,9 +52,9 @@ def main() -> None:
     try:
         experiment = load_experiment(options.config, options.overrides)
         if options.dry_run:
-            print(text(dry_run(experiment, int(os.environ.get("WORLD_SIZE", "1")))))
+            print(render_text(dry_run(experiment, int(os.environ.get("WORLD_SIZE", "1")))))
             return
-        with full_disk_told(experiment.folder):
+        with explain_full_disk(experiment.folder):
             run(experiment, options)
     except (ValueError, OSError, FloatingPointError, MemoryError) as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from None
@@ -63,28 +63,30 @@ def main() -> None:
 def run(experiment: Experiment, options: argparse.Namespace) -> None:
     """Prepare, train, score and compare, in as many processes as were launched."""
     settings = {name: system.settings() for name, system in experiment.systems.items()}
-    processes = join_processes(use_cpu=any(one["train"].get("use_cpu") for one in settings.values()))
-    refuse_unlike_processes({"code": running_code(), "systems": settings})
+    distributed_state = init_distributed(
+        use_cpu=any(system_settings["train"].get("use_cpu") for system_settings in settings.values())
+    )
+    validate_same_on_all_ranks({"code": code_versions(), "systems": settings})
     if options.system:
-        if experiment.jobs > 1 and processes.num_processes == 1:
-            torch.set_num_threads(threads_each(experiment))
+        if experiment.jobs > 1 and distributed_state.num_processes == 1:
+            torch.set_num_threads(threads_per_system(experiment))
         run_system(experiment, options.system, options.bar or 0)
         return
-    number = processes.num_processes
-    if processes.is_main_process:
-        if warning := untested_transformers():
+    num_processes = distributed_state.num_processes
+    if distributed_state.is_main_process:
+        if warning := untested_transformers_warning():
             print(warning, file=sys.stderr, flush=True)
-        kind = f"process{'es' if number > 1 else ''} on {processes.device.type}"
-        print(f"Each system trains in {number} {kind}.", flush=True)
+        processes = f"process{'es' if num_processes > 1 else ''} on {distributed_state.device.type}"
+        print(f"Each system trains in {num_processes} {processes}.", flush=True)
         prepare(experiment)
-    processes.wait_for_everyone()
-    if experiment.jobs > 1 and number == 1:
-        run_side_by_side(experiment, [sys.executable, __file__, options.config, *options.overrides])
+    distributed_state.wait_for_everyone()
+    if experiment.jobs > 1 and num_processes == 1:
+        run_parallel(experiment, [sys.executable, __file__, options.config, *options.overrides])
     else:
         for name in experiment.systems:
             run_system(experiment, name)
-    if processes.is_main_process:
-        print(publish(collect(experiment), experiment.tables_folder))
+    if distributed_state.is_main_process:
+        print(write_report(aggregate(experiment), experiment.tables_folder))
         print(f"Everything is in {experiment.folder}.")
 
 

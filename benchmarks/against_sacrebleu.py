@@ -14,13 +14,13 @@ from typing import Any
 
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.settings import Experiment
-from hf_posenc.experiment.preparation import shared_tokenizer, test_set
-from hf_posenc.text_io import one_line
+from hf_posenc.experiment.preparation import load_shared_tokenizer, test_set
+from hf_posenc.utils.text_io import replace_line_ends
 
-NAMES = {"bleu": "bleu", "ter": "ter", "chrf": "chrf2"}  # ours and sacrebleu's
+SACREBLEU_NAMES = {"bleu": "bleu", "ter": "ter", "chrf": "chrf2"}  # ours and sacrebleu's
 
 
-def command_line(
+def run_sacrebleu(
     hypotheses: list[str], references: list[str], metrics: list[str], samples: int
 ) -> list[dict[str, Any]]:
     """What sacrebleu prints of two files, with intervals where there are two lines or more."""
@@ -28,31 +28,31 @@ def command_line(
     interval = ["--confidence", "--confidence-n", str(samples)] if len(hypotheses) > 1 else []
     with TemporaryDirectory() as folder:
         for name, lines in (("hypotheses", hypotheses), ("references", references)):
-            text = "".join(f"{one_line(line)}\n" for line in lines)  # a line of a file is a segment
+            text = "".join(f"{replace_line_ends(line)}\n" for line in lines)  # a line of a file is a segment
             (Path(folder) / name).write_text(text, encoding="utf-8", newline="\n")
         command = [sys.executable, "-m", "sacrebleu", "references", "-i", "hypotheses", *options, *interval]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-    made = json.loads(done.stdout)
-    return list(made) if isinstance(made, list) else [made]
+        completed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    scores = json.loads(completed.stdout)
+    return list(scores) if isinstance(scores, list) else [scores]
 
 
 def differences(group: Mapping[str, Any], theirs: list[dict[str, Any]]) -> Iterator[tuple[str, bool]]:
     """Each number that both have, and whether they are the same."""
-    for one in theirs:
-        ours = next(name for name, theirs in NAMES.items() if theirs == one["name"].lower())
-        yield ours, round(group[ours], 12) == one["score"]
-        if "confidence_mean" in one:
-            yield f"{ours}_mean", abs(group[f"{ours}_mean"] - one["confidence_mean"]) < 1e-9
-            yield f"{ours}_ci", abs(group[f"{ours}_ci"] - one["confidence_var"]) < 1e-9
+    for score in theirs:
+        metric = next(name for name, theirs in SACREBLEU_NAMES.items() if theirs == score["name"].lower())
+        yield metric, round(group[metric], 12) == score["score"]
+        if "confidence_mean" in score:
+            yield f"{metric}_mean", abs(group[f"{metric}_mean"] - score["confidence_mean"]) < 1e-9
+            yield f"{metric}_ci", abs(group[f"{metric}_ci"] - score["confidence_var"]) < 1e-9
 
 
 def compare(experiment: Experiment) -> tuple[int, int]:
     """How many numbers were compared, and how many differ."""
-    compared, wrong = 0, 0
-    tokenizer = shared_tokenizer(experiment)
+    num_compared, num_different = 0, 0
+    tokenizer = load_shared_tokenizer(experiment)
     for name, system in experiment.systems.items():
         folder = experiment.folder / name
-        metrics = [metric for metric in system.score.metrics if metric in NAMES]
+        metrics = [metric for metric in system.score.metrics if metric in SACREBLEU_NAMES]
         scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
         for test, result in scores["tests"].items():
             pairs = test_set(experiment, system, test, tokenizer)
@@ -69,12 +69,12 @@ def compare(experiment: Experiment) -> tuple[int, int]:
                 if not rows:
                     continue
                 texts = [hypotheses[row] for row in rows], [references[row] for row in rows]
-                for field, same in differences(group, command_line(*texts, metrics, system.score.bootstrap)):
-                    compared, wrong = compared + 1, wrong + (not same)
+                for field, same in differences(group, run_sacrebleu(*texts, metrics, system.score.bootstrap)):
+                    num_compared, num_different = num_compared + 1, num_different + (not same)
                     if not same:
                         print(f"{name}, {test}, {group['label']}: {field} differs", file=sys.stderr)
-        print(f"{name}: {compared} numbers compared so far, {wrong} differ")
-    return compared, wrong
+        print(f"{name}: {num_compared} numbers compared so far, {num_different} differ")
+    return num_compared, num_different
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_posenc import CTranslate2Translator, to_ctranslate2
 from hf_posenc.config.loading import load_experiment
-from hf_posenc.experiment.preparation import shared_tokenizer, test_set
+from hf_posenc.experiment.preparation import load_shared_tokenizer, test_set
 
 COLUMNS = {
     "greedy": "the same, greedy",
@@ -49,28 +49,32 @@ def compare(folder: Path, texts: list[str], references: list[str]) -> dict[str, 
             }
         except ValueError:
             return None
-        ours = partial(model.translations, texts, tokenizer)
-        greedy, theirs = ours(num_beams=1).texts, engines["whole"].translate(texts, num_beams=1)
+        generate = partial(model.translations, texts, tokenizer)
+        greedy, ctranslate2 = generate(num_beams=1).texts, engines["whole"].translate(texts, num_beams=1)
         beam = engines["whole"].translate(texts, num_beams=5)
         quantised = engines["int8"].translate(texts, num_beams=1)
-    early = ours(num_beams=5, early_stopping=True)
-    cut = [text for text, other, cut in zip(early.texts, beam, early.truncated, strict=True) if cut and text != other]
+    early = generate(num_beams=5, early_stopping=True)
+    truncated = [
+        text
+        for text, other, truncated in zip(early.texts, beam, early.truncated, strict=True)
+        if truncated and text != other
+    ]
 
-    def bleu(made: list[str]) -> float:
-        return round(sacrebleu.corpus_bleu(made, [references]).score, 1)
+    def bleu(texts_out: list[str]) -> float:
+        return round(sacrebleu.corpus_bleu(texts_out, [references]).score, 1)
 
     return {
-        "greedy": same(greedy, theirs),
-        "beam": same(ours(num_beams=5).texts, beam),
-        "beam, ending early": same(early.texts, beam),
-        "cut": len(cut),
+        "greedy": count_equal(greedy, ctranslate2),
+        "beam": count_equal(generate(num_beams=5).texts, beam),
+        "beam, ending early": count_equal(early.texts, beam),
+        "cut": len(truncated),
         "BLEU": bleu(greedy),
-        "BLEU, CTranslate2": bleu(theirs),
+        "BLEU, CTranslate2": bleu(ctranslate2),
         "BLEU, int8": bleu(quantised),
     }
 
 
-def same(ours: list[str], theirs: list[str]) -> int:
+def count_equal(ours: list[str], theirs: list[str]) -> int:
     return sum(one == other for one, other in zip(ours, theirs, strict=True))
 
 
@@ -78,7 +82,7 @@ def markdown(report: dict[str, Any]) -> str:
     rows = ["| system | " + " | ".join(COLUMNS.values()) + " |", "|---" * (1 + len(COLUMNS)) + "|"]
     for record in report["records"]:
         rows.append("| " + " | ".join([f"`{record['system']}`", *map(str, map(record.get, COLUMNS))]) + " |")
-    return "\n".join([*rows, "", f"Of {report['lines']} lines; {ratios.where(report['machine'])}."])
+    return "\n".join([*rows, "", f"Of {report['lines']} lines; {ratios.describe_machine(report['machine'])}."])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -89,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--save", metavar="NAME", help="as results/NAME.json, and the table in benchmarks/README.md")
     options = parser.parse_args(arguments)
     experiment = load_experiment(options.config, options.overrides)
-    tokenizer = shared_tokenizer(experiment)
+    tokenizer = load_shared_tokenizer(experiment)
     records = []
     for name, system in tqdm(experiment.systems.items(), unit="system"):
         folder = experiment.folder / name / "model"
@@ -103,7 +107,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         if record := compare(folder, texts, references):
             records.append({"system": name, **record})
-    report = {"config": options.config.name, "lines": len(texts), "machine": ratios.machine("cpu"), "records": records}
+    report = {
+        "config": options.config.name,
+        "lines": len(texts),
+        "machine": ratios.machine_info("cpu"),
+        "records": records,
+    }
     if options.save:
         ratios.save(report, markdown(report), options.save)
     print(markdown(report))

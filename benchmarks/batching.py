@@ -35,12 +35,12 @@ from transformers import (
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.settings import Experiment
 from hf_posenc.data import lengths
-from hf_posenc.experiment.preparation import prepare, shared_tokenizer, training_pairs
+from hf_posenc.experiment.preparation import load_shared_tokenizer, prepare, training_pairs
 from hf_posenc.training.arguments import training_arguments
 from hf_posenc.training.trainer import LengthTrainer
 
 # Whatever the config says of evaluations, checkpoints and schedules: a timed step is a step and nothing else.
-NOTHING_ELSE = {
+TIMING_SETTINGS = {
     "average_checkpoints": None,
     "early_stopping_patience": None,
     "eval_strategy": "no",
@@ -53,7 +53,7 @@ NOTHING_ELSE = {
     "save_strategy": "no",
 }
 
-WAYS: dict[str, tuple[type[Seq2SeqTrainer], dict[str, Any]]] = {
+STRATEGIES: dict[str, tuple[type[Seq2SeqTrainer], dict[str, Any]]] = {
     "random": (Seq2SeqTrainer, {"train_sampling_strategy": "random"}),
     "grouped": (Seq2SeqTrainer, {"train_sampling_strategy": "group_by_length"}),
     "budget": (LengthTrainer, {}),
@@ -61,7 +61,7 @@ WAYS: dict[str, tuple[type[Seq2SeqTrainer], dict[str, Any]]] = {
 Batches = list[list[int]]
 
 
-class Ends(TrainerCallback):
+class StepTimer(TrainerCallback):
     """When each step ended."""
 
     def __init__(self, clock: str) -> None:
@@ -74,26 +74,26 @@ class Ends(TrainerCallback):
         self.times.append(self.clock())
 
 
-class Trainings:
+class TimedTrainings:
     """Trainings of one system of a config, by all of its settings but those that make the difference."""
 
     def __init__(self, experiment: Experiment, options: argparse.Namespace) -> None:
         self.options, self.folder = options, experiment.folder
         self.system = experiment.systems[options.system or next(iter(experiment.systems))]
-        self.tokenizer = shared_tokenizer(experiment)
+        self.tokenizer = load_shared_tokenizer(experiment)
         self.pairs = training_pairs(experiment, self.system, self.tokenizer)
         sides = [lengths(self.pairs, side) for side in ("source", "target")]
         self.lengths_N2 = np.stack(sides, axis=1) + self.tokenizer.num_special_tokens_to_add()
-        self.settings = self.system.train | NOTHING_ELSE | {"max_steps": options.steps + 1, "tokens_per_batch": None}
-        batches = len(self.epoch("budget")[0])
+        self.settings = self.system.train | TIMING_SETTINGS | {"max_steps": options.steps + 1, "tokens_per_batch": None}
+        batches = len(self.first_epoch("budget")[0])
         if batches <= options.steps:
             raise SystemExit(
                 f"--steps must be fewer than the batches of an epoch, {batches}, but it is {options.steps}."
             )
         self.settings["per_device_train_batch_size"] = round(len(self.pairs) / batches)
 
-    def trainer(self, way: str, seed: int) -> Seq2SeqTrainer:
-        kind, changes = WAYS[way]
+    def trainer(self, strategy: str, seed: int) -> Seq2SeqTrainer:
+        kind, changes = STRATEGIES[strategy]
         budget = {} if changes else {"tokens_per_batch": self.options.tokens_per_batch}
         set_seed(seed)
         tokenizer = self.tokenizer
@@ -111,49 +111,51 @@ class Trainings:
         trainer.remove_callback(PrinterCallback)
         return trainer
 
-    def epoch(self, way: str) -> tuple[Batches, float]:
+    def first_epoch(self, strategy: str) -> tuple[Batches, float]:
         """The batches of a way's first epoch, as row numbers, and how many seconds its own loader took to draw them."""
-        trainer, clock = self.trainer(way, 0), ratios.CLOCKS[self.options.clock]
+        trainer, clock = self.trainer(strategy, 0), ratios.CLOCKS[self.options.clock]
         start = clock()
         batches = [list(rows) for rows in trainer.get_train_dataloader().batch_sampler]
         return batches, clock() - start
 
-    def speed(self, way: str, epoch: Batches, number: int) -> float:
+    def tokens_per_second(self, strategy: str, epoch: Batches, number: int) -> float:
         """Tokens a second of a training on batches from anywhere in the epoch: its first ones need not be typical, as
         transformers' sampler goes from long to short. One step before those that are timed finds all cold."""
         excerpt = random.Random(number).sample(epoch, self.options.steps + 1)
-        trainer, ends = self.trainer(way, number), Ends(self.options.clock)
+        trainer, timer = self.trainer(strategy, number), StepTimer(self.options.clock)
         columns = self.pairs.select_columns(["input_ids", "labels"])
         loader = DataLoader(columns, batch_sampler=excerpt, collate_fn=trainer.data_collator)
         trainer.get_train_dataloader = lambda: loader
-        trainer.add_callback(ends)
+        trainer.add_callback(timer)
         trainer.train()
         tokens = sum(int(self.lengths_N2[rows].sum()) for rows in excerpt[1:])
-        return tokens / (ends.times[-1] - ends.times[0])
+        return tokens / (timer.times[-1] - timer.times[0])
 
     def measure(self) -> ratios.Records:
         """A record for each way: its speed over that of `random` in each round, and what is to be known of its epoch,
         which is the share of padding among all places, and the most places that one batch has on a side."""
         epochs: dict[str, Batches] = {}
         records: ratios.Records = []
-        for way in WAYS:
-            epoch, seconds = self.epoch(way)
-            epochs[way] = epoch
-            places_N2 = np.array([len(rows) * self.lengths_N2[rows].max(axis=0) for rows in epoch])
+        for strategy in STRATEGIES:
+            epoch, seconds = self.first_epoch(strategy)
+            epochs[strategy] = epoch
+            token_slots_N2 = np.array([len(rows) * self.lengths_N2[rows].max(axis=0) for rows in epoch])
             records.append({
-                "batching": way,
+                "batching": strategy,
                 "batches": len(epoch),
                 "pairs_per_batch": round(len(self.pairs) / len(epoch), 1),
-                "padding": round(float(1 - self.lengths_N2.sum() / places_N2.sum()), 4),
-                "largest": int(places_N2.max()),
+                "padding": round(float(1 - self.lengths_N2.sum() / token_slots_N2.sum()), 4),
+                "largest": int(token_slots_N2.max()),
                 "seconds_to_draw": round(seconds, 2),
             })  # fmt: skip
         with tqdm(total=len(epochs) * self.options.rounds, unit="training") as progress:
-            trainings = {way: partial(self.speed, way, epoch) for way, epoch in epochs.items()}
-            speeds = ratios.take_turns(trainings, self.options.rounds, progress)
+            trainings = {
+                strategy: partial(self.tokens_per_second, strategy, epoch) for strategy, epoch in epochs.items()
+            }
+            speeds = ratios.run_interleaved(trainings, self.options.rounds, progress)
         for record in records:
             mine = speeds[record["batching"]]
-            record |= ratios.spread("speed_ratio", mine, speeds["random"])
+            record |= ratios.ratio_statistics("speed_ratio", mine, speeds["random"])
             record["tokens_per_second"] = round(median(mine))
         return records
 
@@ -170,11 +172,11 @@ def markdown(report: dict[str, Any]) -> str:
     base = f"`random` itself: {report['records'][0]['tokens_per_second']:,} tokens a second"
     what = "{pairs:,} pairs of {tokens:,} tokens, a budget of {tokens_per_batch:,}".format(**report)
     how = "Median (min-max) of {rounds} rounds of {steps} steps, {clock} time".format(**report)
-    return "\n".join([*lines, "", f"{base}. {what}. {how}, {ratios.where(report['machine'])}."])
+    return "\n".join([*lines, "", f"{base}. {what}. {how}, {ratios.describe_machine(report['machine'])}."])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = ratios.parser_of_all(__doc__, rounds=5, what="trainings of each way")
+    parser = ratios.base_parser(__doc__, rounds=5, what="trainings of each way")
     parser.add_argument("config", nargs="?", default="configs/quickstart.yaml", help="of train.py (%(default)s)")
     parser.add_argument("overrides", nargs="*", metavar="dotted.key=value", help="settings that replace the file's")
     parser.add_argument("--system", help="of the config; by default its first")
@@ -186,14 +188,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         experiment = load_experiment(options.config, [*options.overrides, f"output={options.folder or temporary}"])
         prepare(experiment)
-        trainings = Trainings(experiment, options)
+        trainings = TimedTrainings(experiment, options)
         report = {
             "config": Path(options.config).name,
             "settings": trainings.system.settings(),
             **{name: getattr(options, name) for name in ("tokens_per_batch", "steps", "rounds", "clock")},
             "pairs": len(trainings.pairs),
             "tokens": int(trainings.lengths_N2.sum()),
-            "machine": ratios.machine(trainings.trainer("budget", 0).args.device.type),
+            "machine": ratios.machine_info(trainings.trainer("budget", 0).args.device.type),
             "records": trainings.measure(),
         }
     print(markdown(report))

@@ -24,9 +24,9 @@ from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_posenc
-from hf_posenc.many_lines import in_int8
-from hf_posenc.modeling.translation import in_batches
-from hf_posenc.text_io import read_lines
+from hf_posenc.inference.batch_translate import quantize_int8
+from hf_posenc.modeling.translation import translate_in_batches
+from hf_posenc.utils.text_io import read_lines
 
 BATCHES = (1, 16)
 BEAMS = (1, 5)
@@ -37,30 +37,30 @@ def engines(folder: Path, scratch: Path, threads: int) -> dict[str, Engine]:
     """How each engine translates lines, by its name; `generate` is first."""
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    made: dict[str, Engine] = {
+    by_name: dict[str, Engine] = {
         "generate": partial(model.translate, tokenizer=tokenizer),
-        "generate, int8": partial(in_int8(model).translate, tokenizer=tokenizer),
+        "generate, int8": partial(quantize_int8(model).translate, tokenizer=tokenizer),
     }
     if model.config.position_encoding_type == "sinusoidal":
-        made["Marian"] = by_marian(model, tokenizer)
+        by_name["Marian"] = marian_engine(model, tokenizer)
     for name, quantization in (("CTranslate2", None), ("CTranslate2, int8", "int8")):
         exported = hf_posenc.to_ctranslate2(model, tokenizer, scratch / name, quantization=quantization)
-        made[name] = hf_posenc.CTranslate2Translator(exported, threads=threads).translate
-    return made
+        by_name[name] = hf_posenc.CTranslate2Translator(exported, threads=threads).translate
+    return by_name
 
 
-def by_marian(model: Any, tokenizer: Any) -> Engine:
+def marian_engine(model: Any, tokenizer: Any) -> Engine:
     """What transformers' Marian makes of the same batches, with the same limits of length."""
     marian = hf_posenc.to_marian(model).eval()
 
     def translate(texts: Sequence[str], *, batch_size: int, num_beams: int) -> list[str]:
         def translate_batch(sources: list[list[int]]) -> list[tuple[str, bool]]:
-            limits = model.at_most(model.limits(map(len, sources)), {})
+            limits = model.with_length_limits(model.max_target_lengths(map(len, sources)), {})
             inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt")
             outputs = marian.generate(**inputs, num_beams=num_beams, do_sample=False, **limits)
             return [(text, False) for text in tokenizer.batch_decode(outputs, skip_special_tokens=True)]
 
-        return in_batches(tokenizer(texts)["input_ids"], translate_batch, batch_size=batch_size).texts
+        return translate_in_batches(tokenizer(texts)["input_ids"], translate_batch, batch_size=batch_size).texts
 
     return translate
 
@@ -72,29 +72,34 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     clock = ratios.CLOCKS[options.clock]
     records = []
     with TemporaryDirectory() as scratch, tqdm(unit="run") as progress:
-        every = engines(options.folder, Path(scratch), torch.get_num_threads())
-        progress.reset(total=len(BATCHES) * len(BEAMS) * len(every) * options.rounds)
+        engine_by_name = engines(options.folder, Path(scratch), torch.get_num_threads())
+        progress.reset(total=len(BATCHES) * len(BEAMS) * len(engine_by_name) * options.rounds)
         for batch_size in BATCHES:
             for num_beams in BEAMS:
-                made: dict[str, list[str]] = {}
+                outputs: dict[str, list[str]] = {}
 
-                def timed(name: str, number: int, *, how: dict[str, int], made: dict[str, list[str]]) -> float:
+                def timed(
+                    name: str, number: int, *, search_options: dict[str, int], outputs: dict[str, list[str]]
+                ) -> float:
                     start = clock()
-                    made[name] = every[name](lines, **how)
+                    outputs[name] = engine_by_name[name](lines, **search_options)
                     return clock() - start
 
-                how = {"batch_size": batch_size, "num_beams": num_beams}
-                measures = {name: partial(timed, name, how=how, made=made) for name in every}
-                seconds = ratios.take_turns(measures, options.rounds, progress)
-                for name, texts in made.items():
+                search_options = {"batch_size": batch_size, "num_beams": num_beams}
+                measures = {
+                    name: partial(timed, name, search_options=search_options, outputs=outputs)
+                    for name in engine_by_name
+                }
+                seconds = ratios.run_interleaved(measures, options.rounds, progress)
+                for name, texts in outputs.items():
                     num_tokens = sum(map(len, tokenizer(texts)["input_ids"]))
                     records.append({
                         "engine": name,
-                        **how,
-                        **ratios.spread("time_ratio", seconds[name], seconds["generate"]),
+                        **search_options,
+                        **ratios.ratio_statistics("time_ratio", seconds[name], seconds["generate"]),
                         "tokens_per_second": round(num_tokens / median(seconds[name])),
-                        "same": sum(one == other for one, other in zip(texts, made["generate"], strict=True)),
-                        "bleu": round(sacrebleu.corpus_bleu(texts, [made["generate"]]).score, 1),
+                        "same": sum(one == other for one, other in zip(texts, outputs["generate"], strict=True)),
+                        "bleu": round(sacrebleu.corpus_bleu(texts, [outputs["generate"]]).score, 1),
                     })  # fmt: skip
     return records
 
@@ -117,13 +122,13 @@ def markdown(report: dict[str, Any]) -> str:
             *rows,
             "",
             f"Target tokens a second (times as many as `generate`), {report['first']} lines, median of "
-            f"{report['rounds']} rounds, {report['clock']} time, {ratios.where(report['machine'])}.",
+            f"{report['rounds']} rounds, {report['clock']} time, {ratios.describe_machine(report['machine'])}.",
         ]
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = ratios.parser_of_all(__doc__, rounds=3, what="translations of all lines")
+    parser = ratios.base_parser(__doc__, rounds=3, what="translations of all lines")
     parser.add_argument("folder", type=Path, help="a trained model that CTranslate2 can run")
     parser.add_argument("lines", type=Path, help="sentences, one a line")
     parser.add_argument("--first", type=int, default=128, help="so many of them (%(default)s)")
@@ -132,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "rounds": options.rounds,
         "clock": options.clock,
         "first": options.first,
-        "machine": ratios.machine("cpu"),
+        "machine": ratios.machine_info("cpu"),
         "records": measure(options),
     }
     table = markdown(report)

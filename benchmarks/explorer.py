@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--positions", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument(
-        "encodings", nargs="*", default=[name for name, entry in POSITION_ENCODINGS.items() if not entry.needs_another]
+        "encodings", nargs="*", default=[name for name, entry in POSITION_ENCODINGS.items() if not entry.is_modifier]
     )
     options = parser.parse_args()
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

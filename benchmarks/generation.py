@@ -18,7 +18,7 @@ SIZES = [(1, 1), (1, 5), (16, 1), (16, 5)]
 MARIAN = "marian"
 
 
-class Generation(ratios.Step):
+class Generation(ratios.TimedStep):
     """One call of generate() by the model of an encoding, or by the Marian with the weights of `sinusoidal`."""
 
     def __init__(self, name: str, size: ratios.Size, options: argparse.Namespace) -> None:
@@ -44,7 +44,7 @@ def measure(size: ratios.Size, options: argparse.Namespace, progress: tqdm) -> r
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    encodings = [*ratios.ENCODINGS, *ratios.ALIGNED]
+    encodings = [*ratios.ENCODINGS, *ratios.ALIGNED_ENCODINGS]
     parser = ratios.parser(__doc__, encodings=encodings, sizes=SIZES, rounds=5, base=MARIAN, axis="beams")
     parser.add_argument("--tokens", type=int, default=32, help="of each source and target (%(default)s)")
     ratios.run(ratios.parse(parser, arguments), measure)

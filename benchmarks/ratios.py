@@ -28,12 +28,12 @@ from hf_posenc import (
     RnnNmtConfig,
     RnnNmtForConditionalGeneration,
 )
-from hf_posenc.whole_files import write_whole
+from hf_posenc.utils.atomic_io import atomic_write
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 # What only changes what another encoding does, stands in a sum.
-ENCODINGS = [f"relative+{name}" if entry.needs_another else name for name, entry in POSITION_ENCODINGS.items()]
-ALIGNED = [f"relative+window by {name}" for name in ALIGNMENTS if name != "none"]
+ENCODINGS = [f"relative+{name}" if entry.is_modifier else name for name, entry in POSITION_ENCODINGS.items()]
+ALIGNED_ENCODINGS = [f"relative+window by {name}" for name in ALIGNMENTS if name != "none"]
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 VOCAB_SIZE = 8000
 
@@ -41,7 +41,7 @@ Size = tuple[int, int]
 Records = list[dict[str, Any]]
 
 
-class Step:
+class TimedStep:
     """What is timed, for a subclass to say: one step of the Transformer with the encoding `name`, or of RNN-NMT. With
     "by" and an alignment behind it, the cross-attention has `rotary+window` at that one's places."""
 
@@ -53,9 +53,9 @@ class Step:
         if name == "rnn_nmt":
             model = RnnNmtForConditionalGeneration(RnnNmtConfig(**sizes))
         else:
-            own, _, alignment = name.partition(" by ")
+            encoding, _, alignment = name.partition(" by ")
             aligned = {"cross_position_encoding_type": "rotary+window", "alignment_type": alignment}
-            config = PosEncConfig(position_encoding_type=own, **sizes, **(aligned if alignment else {}))
+            config = PosEncConfig(position_encoding_type=encoding, **sizes, **(aligned if alignment else {}))
             model = PosEncForConditionalGeneration(config)
         self.device = options.device
         self.model = model.to(self.device)
@@ -64,7 +64,7 @@ class Step:
     def __call__(self) -> None:
         raise NotImplementedError
 
-    def undo(self) -> None:
+    def reset(self) -> None:
         """What, after a step and untimed, makes the next one do the same again."""
 
     def seconds(self, clock: Callable[[], float]) -> float:
@@ -73,7 +73,7 @@ class Step:
         self()
         self.synchronize()
         end = clock()
-        self.undo()
+        self.reset()
         return end - start
 
     def synchronize(self) -> None:
@@ -81,56 +81,58 @@ class Step:
             torch.cuda.synchronize()
 
 
-def take_turns(measures: Mapping[str, Callable[[int], float]], rounds: int, progress: tqdm) -> dict[str, list[float]]:
+def run_interleaved(
+    measures: Mapping[str, Callable[[int], float]], rounds: int, progress: tqdm
+) -> dict[str, list[float]]:
     """What each measure gives in each round, which it is told: one after the other, in rotating order."""
     names = list(measures)
     measured: dict[str, list[float]] = {name: [] for name in names}
     gc.collect()
     gc.freeze()  # What is there now is not looked at again, so that collecting what a step leaves takes no time.
-    for number in range(rounds):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
+    for round_number in range(rounds):
+        offset = round_number % len(names)
+        for name in names[offset:] + names[:offset]:
             gc.collect()
-            measured[name].append(measures[name](number))
+            measured[name].append(measures[name](round_number))
             progress.update()
     gc.unfreeze()
     return measured
 
 
-def spread(name: str, mine: Sequence[float], base: Sequence[float]) -> dict[str, float]:
+def ratio_statistics(name: str, mine: Sequence[float], base: Sequence[float]) -> dict[str, float]:
     """The median of the ratios within a round, and the least and the greatest of them."""
-    ratios = [one / other for one, other in zip(mine, base, strict=True)]
+    ratios = [time / base_time for time, base_time in zip(mine, base, strict=True)]
     rounded = (round(figure(ratios), 4) for figure in (median, min, max))
     return dict(zip((name, f"{name}_min", f"{name}_max"), rounded, strict=True))
 
 
-def compare(steps: Mapping[str, Step], size: Size, options: argparse.Namespace, progress: tqdm) -> Records:
+def compare(steps: Mapping[str, TimedStep], size: Size, options: argparse.Namespace, progress: tqdm) -> Records:
     """A record for each of the steps: its time over that of `options.base` in each round."""
     clock = CLOCKS[options.clock]
 
-    def timed(step: Step) -> Callable[[int], float]:
+    def timed(step: TimedStep) -> Callable[[int], float]:
         return lambda number: step.seconds(clock)
 
-    seconds = take_turns({name: timed(step) for name, step in steps.items()}, options.rounds, progress)
+    seconds = run_interleaved({name: timed(step) for name, step in steps.items()}, options.rounds, progress)
     return [
         {
             "encoding": name,
             "batch": size[0],
             options.axis: size[1],
-            **spread("time_ratio", seconds[name], seconds[options.base]),
+            **ratio_statistics("time_ratio", seconds[name], seconds[options.base]),
             "milliseconds": round(1000 * median(seconds[name]), 1),
         }
         for name in steps
     ]
 
 
-def machine(device: str) -> dict[str, Any]:
+def machine_info(device: str) -> dict[str, Any]:
     """What a reader needs to judge the numbers, and nothing that says whose machine it was."""
     cpu = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        facts = (line.partition(":") for line in cpuinfo.read_text().splitlines())
-        cpu = next((value.strip() for name, _, value in facts if name.strip() == "model name"), cpu)
+        fields = (line.partition(":") for line in cpuinfo.read_text().splitlines())
+        cpu = next((value.strip() for name, _, value in fields if name.strip() == "model name"), cpu)
     return {
         "cpu": cpu,
         "cores": os.cpu_count(),
@@ -160,33 +162,33 @@ def markdown(report: dict[str, Any]) -> str:
     absolute = "; ".join(template.format(**cells[base, *size]) for size in sizes)
     padding = f"{100 * report['padding']:.0f} % padding, " if report.get("padding") else ""
     how = f"Median (min-max) of {report['rounds']} rounds, {padding}{report['dtype']}, {report['clock']} time"
-    lines += ["", f"`{base}` itself: {absolute}. {how}, {where(report['machine'])}."]
+    lines += ["", f"`{base}` itself: {absolute}. {how}, {describe_machine(report['machine'])}."]
     return "\n".join(lines)
 
 
-def where(facts: dict[str, Any]) -> str:
+def describe_machine(machine: dict[str, Any]) -> str:
     """The machine and the versions, for the line below a table."""
-    hardware = facts["gpu"] or f"{facts['cpu']}, {facts['threads']} of {facts['cores']} cores"
-    return f"{hardware}; torch {facts['torch']}, transformers {facts['transformers']}"
+    hardware = machine["gpu"] or f"{machine['cpu']}, {machine['threads']} of {machine['cores']} cores"
+    return f"{hardware}; torch {machine['torch']}, transformers {machine['transformers']}"
 
 
 def save(report: dict[str, Any], table: str, name: str) -> None:
     """The report as JSON, and its table in README.md between the markers of that name or, without them, at the end."""
-    write_whole(HERE / "results" / f"{name}.json", json.dumps(report, indent=2) + "\n")
+    atomic_write(FOLDER / "results" / f"{name}.json", json.dumps(report, indent=2) + "\n")
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     section = f"{begin}\n{table}\n{end}"
-    readme = HERE / "README.md"
-    marked = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", flags=re.DOTALL)
-    text, found = marked.subn(lambda _: section, readme.read_text(encoding="utf-8"))
-    write_whole(readme, text if found else f"{text}\n{section}\n")
+    readme = FOLDER / "README.md"
+    section_pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", flags=re.DOTALL)
+    text, num_replaced = section_pattern.subn(lambda _: section, readme.read_text(encoding="utf-8"))
+    atomic_write(readme, text if num_replaced else f"{text}\n{section}\n")
 
 
-def two_numbers(text: str) -> Size:
+def parse_size(text: str) -> Size:
     batch, other = text.split("x")
     return int(batch), int(other)
 
 
-def parser_of_all(description: str | None, *, rounds: int, what: str) -> argparse.ArgumentParser:
+def base_parser(description: str | None, *, rounds: int, what: str) -> argparse.ArgumentParser:
     """The options of whatever takes turns; `what` one round takes of each."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=rounds, help=f"{what} that are timed (%(default)s)")
@@ -207,7 +209,7 @@ def parser(
 ) -> argparse.ArgumentParser:
     """The options of what compares the steps of encodings, and the defaults that each benchmark has of its own; `axis`
     is what a size has beside the batch, and `base` what all are compared with."""
-    parser = parser_of_all(description, rounds=rounds, what="steps of each encoding")
+    parser = base_parser(description, rounds=rounds, what="steps of each encoding")
     parser.set_defaults(base=base, axis=axis)
     parser.add_argument(
         "--encodings",
@@ -215,7 +217,7 @@ def parser(
         default=list(encodings),
         help=f"and {base}; rnn_nmt is RNN-NMT, 'relative+window by length_ratio' has an alignment (%(default)s)",
     )
-    parser.add_argument("--sizes", nargs="+", type=two_numbers, default=sizes, metavar=f"BATCHx{axis.upper()}")
+    parser.add_argument("--sizes", nargs="+", type=parse_size, default=sizes, metavar=f"BATCHx{axis.upper()}")
     parser.add_argument("--width", type=int, default=512, help="of the models (%(default)s)")
     parser.add_argument("--layers", type=int, help="of either side; by default the papers': 6 + 6, and rnn_nmt's 4 + 3")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -235,7 +237,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
 
 def run(options: argparse.Namespace, measure: Callable[[Size, argparse.Namespace, tqdm], Records]) -> None:
     """Measure every size; print the table, and save the report if that was asked for."""
-    report: dict[str, Any] = vars(options) | {"machine": machine(options.device), "records": []}
+    report: dict[str, Any] = vars(options) | {"machine": machine_info(options.device), "records": []}
     with tqdm(total=len(options.sizes) * len(options.encodings) * options.rounds, unit="step") as progress:
         for size in options.sizes:
             progress.set_postfix_str(f"{size[0]} x {size[1]}")

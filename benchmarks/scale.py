@@ -19,23 +19,23 @@ import ratios
 from transformers import DataCollatorForSeq2Seq
 
 from hf_posenc import PosEncConfig, PosEncForConditionalGeneration
-from hf_posenc.data import encode_pairs, filter_lengths, load_pairs, train_tokenizer
-from hf_posenc.data.generator import LANGUAGES, generate_pairs
+from hf_posenc.data import filter_lengths, load_pairs, tokenize_pairs, train_tokenizer
+from hf_posenc.data.synthetic import LANGUAGES, generate_pairs
 from hf_posenc.training.arguments import training_arguments
 from hf_posenc.training.trainer import LengthTrainer
 
-KINDS = {"anonymous_mib": "RssAnon", "resident_mib": "VmRSS"}  # of memory, and what Linux calls them
-FETCHED = 200  # batches
+MEMORY_KINDS = {"anonymous_mib": "RssAnon", "resident_mib": "VmRSS"}  # of memory, and what Linux calls them
+NUM_FETCHED = 200  # batches
 
 Stage = Callable[[str], AbstractContextManager[dict[str, Any]]]
 
 
-class Peak(threading.Thread):
+class PeakMemory(threading.Thread):
     """The most memory that this process and those below it hold together, looked at ten times a second."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.mebibytes = held()
+        self.mebibytes = memory_in_use()
         self.over = threading.Event()
 
     def run(self) -> None:
@@ -43,7 +43,8 @@ class Peak(threading.Thread):
         while looking:
             looking = not self.over.wait(0.1)
             self.mebibytes = {
-                kind: max(most, now) for (kind, now), most in zip(held().items(), self.mebibytes.values(), strict=True)
+                kind: max(most, now)
+                for (kind, now), most in zip(memory_in_use().items(), self.mebibytes.values(), strict=True)
             }
 
     def end(self) -> dict[str, float]:
@@ -52,34 +53,34 @@ class Peak(threading.Thread):
         return self.mebibytes
 
 
-def held() -> dict[str, float]:
+def memory_in_use() -> dict[str, float]:
     """The memory of each kind that the process and those below it hold now, in MiB."""
-    total = dict.fromkeys(KINDS, 0.0)
-    for process in family("self"):
+    total = dict.fromkeys(MEMORY_KINDS, 0.0)
+    for process in process_tree("self"):
         with suppress(OSError):  # It may have ended meanwhile.
             lines = (line.split() for line in Path(f"/proc/{process}/status").read_text().splitlines())
             facts = {words[0]: words[1] for words in lines if len(words) > 1}
-            for kind, name in KINDS.items():
+            for kind, name in MEMORY_KINDS.items():
                 total[kind] += int(facts.get(f"{name}:", 0)) / 1024
     return {kind: round(mebibytes, 1) for kind, mebibytes in total.items()}
 
 
-def family(process: str) -> Iterator[str]:
+def process_tree(process: str) -> Iterator[str]:
     """A process and all below it."""
     yield process
     with suppress(OSError):
         for children in Path(f"/proc/{process}/task").glob("*/children"):
             for child in children.read_text().split():
-                yield from family(child)
+                yield from process_tree(child)
 
 
-def measured(options: argparse.Namespace, folder: Path, records: ratios.Records) -> Stage:
+def stage_timer(options: argparse.Namespace, folder: Path, records: ratios.Records) -> Stage:
     """What a stage is wrapped into: it gets a record, in which it may correct the number of pairs."""
 
     @contextmanager
     def stage(name: str) -> Iterator[dict[str, Any]]:
         record: dict[str, Any] = {"stage": name, "pairs": options.pairs}
-        peak = Peak()
+        peak = PeakMemory()
         peak.start()
         started = {kind: clock() for kind, clock in ratios.CLOCKS.items()}
         yield record
@@ -111,7 +112,7 @@ def prepare(options: argparse.Namespace, folder: Path, stage: Stage) -> None:
     with stage("train the tokenizer"):
         tokenizer = train_tokenizer(pairs, options.vocab_size, **languages)
     with stage("encode"):
-        encoded = encode_pairs(pairs, tokenizer, **languages)
+        encoded = tokenize_pairs(pairs, tokenizer, **languages)
     with stage("save"):
         encoded.save_to_disk(folder / "encoded")
         encoded = datasets.load_from_disk(folder / "encoded")
@@ -131,8 +132,8 @@ def prepare(options: argparse.Namespace, folder: Path, stage: Stage) -> None:
     with stage("draw an epoch") as record:
         batches: Any = loader.batch_sampler
         record["pairs"] = sum(len(rows) for rows in batches)
-    with stage(f"fetch {FETCHED} batches") as record:
-        record["pairs"] = sum(len(batch["input_ids"]) for batch in itertools.islice(loader, FETCHED))
+    with stage(f"fetch {NUM_FETCHED} batches") as record:
+        record["pairs"] = sum(len(batch["input_ids"]) for batch in itertools.islice(loader, NUM_FETCHED))
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -147,7 +148,9 @@ def markdown(report: dict[str, Any]) -> str:
     what = "{pairs:,} pairs of {min_words} to {max_words} words, vocabulary {vocab_size}, at most {max_length} subwords"
     before = "before the first stage {anonymous_mib:.0f} and {resident_mib:.0f} MiB".format(**report["before"])
     how = f"{what.format(**report)}, {report['tokens_per_batch']} tokens a batch; {before}."
-    return "\n".join([*lines, "", f"{how} {ratios.where(report['machine'])}, datasets {report['datasets']}."])
+    return "\n".join(
+        [*lines, "", f"{how} {ratios.describe_machine(report['machine'])}, datasets {report['datasets']}."]
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -170,11 +173,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        report = vars(options) | {"before": held(), "records": []}
+        report = vars(options) | {"before": memory_in_use(), "records": []}
         del report["folder"]
         with mock.patch.object(datasets.config, "HF_DATASETS_CACHE", folder / "cache"):
-            prepare(options, folder, measured(options, folder, report["records"]))
-    report |= {"machine": ratios.machine("cpu"), "datasets": datasets.__version__}
+            prepare(options, folder, stage_timer(options, folder, report["records"]))
+    report |= {"machine": ratios.machine_info("cpu"), "datasets": datasets.__version__}
     print(markdown(report))
     if options.save:
         ratios.save(report, markdown(report), options.save)

@@ -9,20 +9,20 @@ import resource
 import time
 
 from hf_posenc import load_length_buckets
-from hf_posenc.data.generator import LANGUAGES, generate_pairs
+from hf_posenc.data.synthetic import LANGUAGES, generate_pairs
 
 
-def translation(reference: str, wrong: float, chance: random.Random) -> str:
+def corrupted(reference: str, error_rate: float, rng: random.Random) -> str:
     """The reference with a share of its words left out, doubled or moved by a place."""
-    made: list[str] = []
+    words: list[str] = []
     for word in reference.split():
-        kind = chance.random() / wrong
-        if kind < 1 / 3:
+        draw = rng.random() / error_rate
+        if draw < 1 / 3:
             continue
-        made.insert(max(0, len(made) - (1 / 3 <= kind < 2 / 3)), word)
-        if 2 / 3 <= kind < 1:
-            made.append(word)
-    return " ".join(made)
+        words.insert(max(0, len(words) - (1 / 3 <= draw < 2 / 3)), word)
+        if 2 / 3 <= draw < 1:
+            words.append(word)
+    return " ".join(words)
 
 
 def main() -> None:
@@ -31,11 +31,11 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--wrong", type=float, default=0.5, help="share of words that are wrong")
     options = parser.parse_args()
-    chance = random.Random(0)
+    rng = random.Random(0)
     english = LANGUAGES.index("en")
     pairs = generate_pairs(seed=1, pairs=options.pairs, min_words=6, max_words=60)
     references = [pair[english] for pair in pairs]
-    predictions = [translation(reference, options.wrong, chance) for reference in references]
+    predictions = [corrupted(reference, options.wrong, rng) for reference in references]
     started = time.perf_counter()
     result = load_length_buckets().compute(
         predictions=predictions,

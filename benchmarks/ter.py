@@ -15,39 +15,39 @@ from pathlib import Path
 from typing import Any
 
 import sacrebleu
-from ratios import machine, save
+from ratios import machine_info, save
 from sacrebleu.metrics import TER
 from tqdm import tqdm
 
-from hf_posenc.data.generator import LANGUAGES, generate_pairs
+from hf_posenc.data.synthetic import LANGUAGES, generate_pairs
 from hf_posenc.metrics.length_buckets.scorers import SCORERS
-from hf_posenc.text_io import read_lines
+from hf_posenc.utils.text_io import read_lines
 
-WRONG = (0.02, 0.1, 0.3, 0.6, 0.9)  # share of the words of an edited copy
-SIDES: dict[str, Callable[[], Any]] = {"ours": SCORERS["ter"], "sacrebleu": partial(TER, case_sensitive=True)}
-SHARE = 100  # pairs at a time
-TIMES = ("sacrebleu_seconds", "seconds")  # of a record
+ERROR_RATES = (0.02, 0.1, 0.3, 0.6, 0.9)  # share of the words of an edited copy
+IMPLEMENTATIONS: dict[str, Callable[[], Any]] = {"ours": SCORERS["ter"], "sacrebleu": partial(TER, case_sensitive=True)}
+PAIRS_PER_TURN = 100  # pairs at a time
+TIME_FIELDS = ("sacrebleu_seconds", "seconds")  # of a record
 
 Pair = tuple[str, str]
 
 
-def edited(text: str, wrong: float, others: Sequence[str], chance: random.Random) -> str:
+def corrupted(text: str, error_rate: float, others: Sequence[str], rng: random.Random) -> str:
     """The text with a share of its words lost, replaced, added to, or moved a few places forward."""
-    made: list[str] = []
+    words: list[str] = []
     for word in text.split():
-        kind = chance.random() / wrong if wrong else 1
-        if kind < 1 / 4:
+        draw = rng.random() / error_rate if error_rate else 1
+        if draw < 1 / 4:
             continue
-        if kind < 1 / 2:
-            made.insert(max(0, len(made) - chance.randint(1, 8)), word)
+        if draw < 1 / 2:
+            words.insert(max(0, len(words) - rng.randint(1, 8)), word)
             continue
-        made.append(chance.choice(others) if kind < 3 / 4 else word)
-        if 3 / 4 <= kind < 1:
-            made.append(chance.choice(others))
-    return " ".join(made)
+        words.append(rng.choice(others) if draw < 3 / 4 else word)
+        if 3 / 4 <= draw < 1:
+            words.append(rng.choice(others))
+    return " ".join(words)
 
 
-class Material:
+class PairSource:
     """Segments of 100 to 500 words, each of consecutive lines, and what stands in for their translations."""
 
     def __init__(self, lines: list[str], translations: list[str] | None) -> None:
@@ -76,27 +76,27 @@ class Material:
         if self.translations:
             yield "translations, joined", [self.segment()[::-1] for _ in range(pairs)]
             return
-        for wrong in WRONG:
+        for wrong in ERROR_RATES:
             texts = [self.segment()[0] for _ in range(pairs)]
             name = f"copies, {100 * wrong:.0f} % of the words wrong"
-            yield name, [(edited(text, wrong, self.words, self.chance), text) for text in texts]
+            yield name, [(corrupted(text, wrong, self.words, self.chance), text) for text in texts]
         yield "other text", [(self.segment()[0], self.segment()[0]) for _ in range(pairs)]
         yield "runaway, 5 times as long", [(self.segment(500, 500)[0], self.segment(100, 100)[0]) for _ in range(pairs)]
         yield "empty translation", [("", self.segment()[0]) for _ in range(pairs)]
         yield "empty reference", [(self.segment()[0], "") for _ in range(pairs)]
         drawn = [(self.random_text(16, 8), self.random_text(16, 8)) for _ in range(short // 2)]
         texts = [self.random_text(16, 8) for _ in range(short - len(drawn))]
-        drawn += [(edited(text, 0.3, self.words, self.chance), text) for text in texts]
+        drawn += [(corrupted(text, 0.3, self.words, self.chance), text) for text in texts]
         yield "random words, up to 16", drawn
 
 
-def compared(name: str, pairs: list[Pair], progress: tqdm) -> dict[str, Any]:
+def compare_kind(name: str, pairs: list[Pair], progress: tqdm) -> dict[str, Any]:
     """Core-seconds of both, which take turns, and how many statistics differ."""
-    seconds = dict.fromkeys(SIDES, 0.0)
-    statistics: dict[str, list[list[float]]] = {who: [] for who in SIDES}
-    for start in range(0, len(pairs), SHARE):
-        hypotheses, references = zip(*pairs[start : start + SHARE], strict=True)
-        for who, scorer in SIDES.items():
+    seconds = dict.fromkeys(IMPLEMENTATIONS, 0.0)
+    statistics: dict[str, list[list[float]]] = {who: [] for who in IMPLEMENTATIONS}
+    for start in range(0, len(pairs), PAIRS_PER_TURN):
+        hypotheses, references = zip(*pairs[start : start + PAIRS_PER_TURN], strict=True)
+        for who, scorer in IMPLEMENTATIONS.items():
             started = time.process_time()
             statistics[who] += scorer()._extract_corpus_statistics(hypotheses, [references])
             seconds[who] += time.process_time() - started
@@ -129,7 +129,7 @@ def markdown(report: dict[str, Any]) -> str:
         theirs, ours = (1000 * record[name] / record["pairs"] for name in ("sacrebleu_seconds", "seconds"))
         cells = [record["kind"], record["pairs"], record["words"], f"{theirs:.2f}", f"{ours:.2f}", record["ratio"]]
         lines.append("| " + " | ".join(map(str, [*cells, record["differ"]])) + " |")
-    facts, total = report["machine"], [sum(record[name] for record in report["records"]) for name in TIMES]
+    facts, total = report["machine"], [sum(record[name] for record in report["records"]) for name in TIME_FIELDS]
     where = f"{facts['cpu']}, Python {facts['python']}, sacrebleu {report['sacrebleu']}"
     lines += [
         "",
@@ -156,13 +156,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     translations = list(read_lines(options.translations)) if options.translations else None
     if translations is not None and len(translations) != len(lines):
         parser.error(f"translations must be as many as lines of text; {len(translations)} and {len(lines)}; align them")
-    report: dict[str, Any] = {"machine": machine("cpu"), "sacrebleu": sacrebleu.__version__, "records": []}
+    report: dict[str, Any] = {"machine": machine_info("cpu"), "sacrebleu": sacrebleu.__version__, "records": []}
     report["text"] = options.text.name if options.text else "generated"
-    kinds = list(Material(lines, translations).kinds(options.pairs, options.short))
+    kinds = list(PairSource(lines, translations).kinds(options.pairs, options.short))
     with tqdm(total=sum(len(pairs) for _, pairs in kinds), unit="pair") as progress:
         for name, pairs in kinds:
             progress.set_postfix_str(name)
-            report["records"].append(compared(name, pairs, progress))
+            report["records"].append(compare_kind(name, pairs, progress))
     print(markdown(report))
     if options.save:
         save(report, markdown(report), options.save)

@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from tqdm import tqdm
 from transformers import initialization as init
 
-from hf_posenc import POSITION_ENCODINGS, Place, PositionEncoding, distance, register_position_encoding
+from hf_posenc import POSITION_ENCODINGS, AttentionContext, PositionEncoding, distance, register_position_encoding
 
 SIZES = [(16, 64), (4, 256), (1, 1024)]
 
@@ -29,19 +29,19 @@ class NaiveRelative(PositionEncoding):
     def __init__(self, config: Any, side: Any) -> None:
         super().__init__(config, side)
         self.clip = config.relative_clip
-        shape = (side.layers, 2 * self.clip + 1, side.head_width)
+        shape = (side.layers, 2 * self.clip + 1, side.head_dim)
         self.keys = torch.nn.Parameter(torch.empty(shape))
         self.values = torch.nn.Parameter(torch.empty(shape))
 
-    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
-        return torch.einsum("bhqk,qsk->bhqs", q_BHQK * self.scaling, self.pairs(self.keys[at.layer], at))
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        return torch.einsum("bhqk,qsk->bhqs", q_BHQK * self.scaling, self.pairs(self.keys[ctx.layer], ctx))
 
-    def value_bias(self, p_BHQS: Tensor, at: Place) -> Tensor:
-        return torch.einsum("bhqs,qsk->bhqk", p_BHQS, self.pairs(self.values[at.layer], at))
+    def value_bias(self, p_BHQS: Tensor, ctx: AttentionContext) -> Tensor:
+        return torch.einsum("bhqs,qsk->bhqk", p_BHQS, self.pairs(self.values[ctx.layer], ctx))
 
-    def pairs(self, table_RK: Tensor, at: Place) -> Tensor:
+    def pairs(self, table_RK: Tensor, ctx: AttentionContext) -> Tensor:
         """The vector of every pair of positions (Q, S, K): with padding on the right, the longest sentence has all."""
-        longest = distance(at.queries_BQ.amax(0, keepdim=True), at.keys_BS.amax(0, keepdim=True))[0]
+        longest = distance(ctx.query_pos_BQ.amax(0, keepdim=True), ctx.key_pos_BS.amax(0, keepdim=True))[0]
         return table_RK[longest.clamp(-self.clip, self.clip) + self.clip]
 
     def init_weights(self) -> None:
@@ -49,7 +49,7 @@ class NaiveRelative(PositionEncoding):
             init.xavier_uniform_(table)
 
 
-class TrainingStep(ratios.Step):
+class TrainingStep(ratios.TimedStep):
     """One training step on a batch of its own drawn from a fixed seed."""
 
     def __init__(self, name: str, size: ratios.Size, options: argparse.Namespace) -> None:
@@ -129,9 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         NaiveRelative,
         summary="Relative, by the (L, L, K) tensors that the equations suggest.",
         shift_invariant=True,
-        knobs=POSITION_ENCODINGS["relative"].knobs,
+        config_parameters=POSITION_ENCODINGS["relative"].config_parameters,
     )
-    parser = ratios.parser(__doc__, encodings=[*ratios.ENCODINGS, *ratios.ALIGNED], sizes=SIZES, rounds=9)
+    parser = ratios.parser(__doc__, encodings=[*ratios.ENCODINGS, *ratios.ALIGNED_ENCODINGS], sizes=SIZES, rounds=9)
     parser.add_argument("--padding", type=float, default=0.0, help="the share of a batch that is padding, on the right")
     options = ratios.parse(parser, arguments)
     if not 0 <= options.padding < 0.5:

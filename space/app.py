@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from hf_posenc.explorer.page import launch
-from hf_posenc.explorer.runs import Run
+from hf_posenc.explorer.runs import ExplorerRun
 
 RUN = Path(__file__).parent / "run"
 
-launch(Run(RUN if RUN.is_dir() else None))
+launch(ExplorerRun(RUN if RUN.is_dir() else None))

@@ -15,24 +15,24 @@ from transformers import AutoModelForSeq2SeqLM
 from upstream import pytest_ignore_collect, pytest_terminal_summary  # noqa: F401  (hooks of test_upstream.py)
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig, PosEncTokenizer, PositionEncodingEntry, RnnNmtConfig
-from hf_posenc.modeling import near_keys
+from hf_posenc.modeling import window_pruning
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
-from hf_posenc.modeling.position import HOOKS
-from hf_posenc.modeling.positions import build_position_encodings
+from hf_posenc.modeling.position_base import HOOKS
+from hf_posenc.modeling.position_registry import build_position_encodings
 
 pytest_plugins = ["hub_server"]
 
 torch.set_num_threads(1)
 
 # However few cached keys there are, a window leaves those out that it hides.
-near_keys.FEW = 0
+window_pruning.MIN_KEYS = 0
 
 # Before 5.18 transformers' beam search took the encoder's vocabulary for the decoder's, and a dynamic cache's `reset`
 # left its length; both hold for any model, so there the tests have one vocabulary and do not reset that cache.
 BEFORE_5_18 = Version(transformers.__version__) < Version("5.18")
 
 # Those that can be by themselves; the others are in sums.
-REGISTERED = [name for name, entry in POSITION_ENCODINGS.items() if not entry.needs_another]
+REGISTERED = [name for name, entry in POSITION_ENCODINGS.items() if not entry.is_modifier]
 SUMS = [
     "relative+log_n",
     "rotary+log_n_learned",
@@ -56,7 +56,7 @@ MIXED = [
 # What reads no lengths gives the same places however a target is read, and so is under every law; the others are under
 # those of generating, which knows no length.
 ALIGNED = {f"relative+window by {name}": alignment for name, alignment in ALIGNMENTS.items() if name != "none"}
-LAWFUL = [sides for sides, alignment in ALIGNED.items() if not alignment.reads_lengths]
+LAWFUL = [sides for sides, alignment in ALIGNED.items() if not alignment.uses_target_length]
 
 # Small enough that a tiny input reaches past the clip and the window and that a table's end can be met.
 SMALL_KNOBS = {
@@ -141,7 +141,11 @@ def tiny_config(sides: str, **changes) -> PosEncConfig | RnnNmtConfig:
     if sides == "rnn_nmt":
         return RnnNmtConfig(**(fields | changes))
     cross = {"cross_position_encoding_type": "rotary+window", "alignment_type": alignment} if alignment else {}
-    used = {knob.name for one in (*entries(own), *([ALIGNMENTS[alignment]] if alignment else [])) for knob in one.knobs}
+    used = {
+        knob.name
+        for one in (*entries(own), *([ALIGNMENTS[alignment]] if alignment else []))
+        for knob in one.config_parameters
+    }
     used |= {"cross_window_size"} if alignment else set()
     fields |= {
         "encoder_attention_heads": 2,
@@ -186,9 +190,9 @@ def kind(name: str) -> tuple:
     config, found = tiny_config(name), []
     for side in map(config.side, ("encoder", "decoder")):
         [encoding] = build_position_encodings(config, side)
-        answered = [hook for hook in (*HOOKS, "prepare", "training_positions") if getattr(encoding, hook) is not None]
-        found.append((tuple(answered), any(True for _ in encoding.parameters()), encoding.has_state))
-    return *found, POSITION_ENCODINGS[name].longest
+        answered = [hook for hook in (*HOOKS, "prepare", "augment_positions") if getattr(encoding, hook) is not None]
+        found.append((tuple(answered), any(True for _ in encoding.parameters()), encoding.is_stateful))
+    return *found, POSITION_ENCODINGS[name].max_length_field
 
 
 # One encoding of each kind and some sums, for the tests that take long and ask what torch and transformers do with such
@@ -197,8 +201,8 @@ EVERY_ENCODING = "EVERY_ENCODING" in os.environ
 FIRST = {kind(name): name for name in reversed(REGISTERED)}.values()
 SINGLE = [name for name in REGISTERED if EVERY_ENCODING or name in FIRST]
 KINDS = [*SINGLE, "sinusoidal+relative", "gru+relative", "relative+log_n", "relative to none"]
-# What `make test` runs on: biases of keys and values, rotations, embeddings, a state beside the cache, a recurrent state in a
-# sum, an alignment, RNN-NMT.
+# What `make test` runs on: biases of keys and values, rotations, embeddings, a state beside the cache, a recurrent
+# state in a sum, an alignment, RNN-NMT.
 FAST = {"relative", "rotary", "sinusoidal", "forgetting", "gru+relative", "relative+window by length_ratio", "rnn_nmt"}
 
 
@@ -209,7 +213,7 @@ def silent_parameters(model: ConditionalGeneration) -> set[str]:
         f"model.{stack}.{number}.{name}"
         for side, stack in stacks.items()
         for number, entry in enumerate(model.config.side(side).entries.values())
-        if entry.silent_at_zero
+        if entry.zero_init_is_identity
         for name, _ in model.get_submodule(f"model.{stack}")[number].named_parameters()
     }
 
@@ -232,13 +236,13 @@ class Remembered:
     def __init__(self, before: Tensor) -> None:
         self.before, self.kept = before, None
 
-    def of(self, *scope) -> "Remembered":
+    def scoped(self, *scope) -> "Remembered":
         return self
 
     def last(self, name: str, width: int) -> Tensor:
         return self.before[:, :width]
 
-    def keep(self, name: str, new: Tensor) -> Tensor:
+    def append(self, name: str, new: Tensor) -> Tensor:
         self.kept = new
         return new
 

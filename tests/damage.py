@@ -33,7 +33,7 @@ import yaml
 ROOT = Path(__file__).parent.parent
 # Children are forked off a process that has imported everything.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["hf_posenc.experiment.system", "hf_posenc.publish.report", "tensorboard"])
+PROCESSES.set_forkserver_preload(["hf_posenc.experiment.pipeline", "hf_posenc.reporting.report", "tensorboard"])
 
 GENERATED = {"seed": 2, "pairs": 4, "min_words": 6, "max_words": 9}
 CONFIG: dict[str, Any] = {
@@ -73,13 +73,13 @@ CONFIG: dict[str, Any] = {
     "systems": {"relative": {}},
 }
 
-# What a run has reached when it stops at a call of train.py or of experiment/system.py.
+# What a run has reached when it stops at a call of train.py or of experiment/pipeline.py.
 STATES = {
     "prepared": ("train", "run_system"),
-    "training": ("hf_posenc.training.callbacks.ProgressBar", "on_step_end"),
-    "trained": ("hf_posenc.experiment.system", "list_file"),
-    "saved": ("hf_posenc.experiment.system", "score_system"),
-    "translated": ("hf_posenc.experiment.system", "score_test_sets"),
+    "training": ("hf_posenc.training.callbacks.ProgressBarCallback", "on_step_end"),
+    "trained": ("hf_posenc.experiment.pipeline", "add_to_manifest"),
+    "saved": ("hf_posenc.experiment.pipeline", "score_system"),
+    "translated": ("hf_posenc.experiment.pipeline", "score_test_sets"),
     "scored": ("train", "collect"),
     "finished": None,
 }
@@ -105,11 +105,11 @@ def train(folder: Path, answer: Path, stop: str | None, kill_at: int | None, lar
     import transformers
     from datasets import config
 
-    import hf_posenc.publish.report
+    import hf_posenc.reporting.report
 
     torch.set_num_threads(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    hf_posenc.publish.report.figures = lambda *arguments: []  # all that takes long, and drawn from results.json
+    hf_posenc.reporting.report.figures = lambda *arguments: []  # all that takes long, and drawn from results.json
     if kill_at is not None:
         config.HF_DATASETS_CACHE = folder / "cache"
     spec = importlib.util.spec_from_file_location("train", ROOT / "train.py")

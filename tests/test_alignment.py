@@ -1,6 +1,6 @@
 """Where in the source the decoder is: what holds for every alignment, each one's oracle, and what is refused.
 
-What reads no lengths is under test_laws.py as well, and all are under test_generation.py.
+What reads no lengths is under test_invariants.py as well, and all are under test_generation.py.
 """
 
 import copy
@@ -9,19 +9,19 @@ import math
 import pytest
 import torch
 from conftest import ALIGNED, padded, sentences, tiny_config, tiny_model, translator
-from test_laws import EXACT, HOLES, cache_for, decode
+from test_invariants import EXACT, HOLES, cache_for, decode
 from torch import Tensor, nn
 
 from hf_posenc import (
     ALIGNMENTS,
     Alignment,
-    Place,
+    AttentionContext,
     PosEncConfig,
     RnnNmtConfig,
     register_alignment,
 )
-from hf_posenc.modeling.alignment import mean_step, source_ends
-from hf_posenc.modeling.alignments import build_alignment
+from hf_posenc.modeling.alignment_base import mean_length_ratio, source_bounds
+from hf_posenc.modeling.alignment_registry import build_alignment
 
 pytestmark = pytest.mark.invariant
 
@@ -38,7 +38,7 @@ def places_given_by(model) -> list[Tensor]:
     found: list[Tensor] = []
 
     def listen(module, asked, answer):
-        if asked[0] == "places":
+        if asked[0] == "source_positions":
             found.append(answer)
 
     model.model.decoder.alignment.register_forward_hook(listen)
@@ -75,7 +75,7 @@ def test_at_given_places_cached_decoding_equals_the_full_forward(aligned, cross,
 def test_however_a_target_is_read_into_a_cache_its_places_are_the_same(aligned, mask, chunks, kind, source, target):
     model = aligned_model(aligned)
     inputs = {"input_ids": source, "decoder_input_ids": target, "decoder_attention_mask": mask}
-    whole = model(**inputs, follow_alignment=True, use_cache=False)
+    whole = model(**inputs, track_attention=True, use_cache=False)
     assert whole.past_key_values is None
     cached, tokens = decode(model, source, target, chunks, cache_for(model, kind), mask=mask), mask
     tokens = torch.ones_like(target) == 1 if mask is None else mask == 1
@@ -90,7 +90,7 @@ def test_however_a_target_is_read_into_a_cache_its_places_are_the_same(aligned, 
 def test_a_forward_that_says_nothing_of_a_cache_finds_the_places_of_decoding(aligned, asked, source, target):
     """A config's `use_cache` is True, as transformers has it."""
     model = aligned_model(aligned)
-    expected = model(input_ids=source, decoder_input_ids=target, follow_alignment=True).logits
+    expected = model(input_ids=source, decoder_input_ids=target, track_attention=True).logits
     outputs = model(input_ids=source, decoder_input_ids=target, **asked)
     torch.testing.assert_close(outputs.logits, expected, **EXACT)
     assert outputs.past_key_values.get_seq_length() == 9
@@ -142,7 +142,7 @@ def test_reading_token_by_token_tells_all_that_one_forward_tells(source, target)
     model = aligned_model()
     found, wanted = places_given_by(model), {"output_attentions": True, "output_hidden_states": True}
     inputs = {"input_ids": source, "decoder_input_ids": target, "decoder_attention_mask": HOLES} | wanted
-    read = model(**inputs, follow_alignment=True)
+    read = model(**inputs, track_attention=True)
     whole = model(**inputs, cross_position_ids=torch.cat(found, 1))
     for name in ("logits", "decoder_hidden_states", "decoder_attentions", "cross_attentions"):
         ours, expected = getattr(read, name), getattr(whole, name)
@@ -187,7 +187,7 @@ def test_places_move_with_the_keys(aligned, move, moved, source, target):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("how", [{"use_cache": False}, {"follow_alignment": True}], ids=["at once", "following"])
+@pytest.mark.parametrize("how", [{"use_cache": False}, {"track_attention": True}], ids=["at once", "following"])
 @torch.no_grad()
 def test_padding_changes_no_place(aligned, how, side):
     model = aligned_model(aligned)
@@ -224,7 +224,7 @@ def test_places_stay_within_their_source(aligned, training):
         places_given_by(model.train(training)),
         padded([sentences(n, seed=n) for n in (9, 2)], "left"),
     )
-    for how in ({"use_cache": False}, {"follow_alignment": True}):
+    for how in ({"use_cache": False}, {"track_attention": True}):
         model(input_ids=source, attention_mask=mask, decoder_input_ids=sentences(2, 12), **how)
     places = torch.cat(found, 1)
     assert places.min() >= 0
@@ -261,30 +261,36 @@ def length_ratio(**knobs) -> Alignment:
     return build_alignment(config).double()
 
 
-def place_of(source: int, target: int, **more) -> Place:
-    return Place(torch.arange(target)[None], torch.arange(source)[None], is_cross=True, **more)
+def place_of(source: int, target: int, **more) -> AttentionContext:
+    return AttentionContext(torch.arange(target)[None], torch.arange(source)[None], is_cross=True, **more)
 
 
 def test_a_whole_targets_places_are_spread_evenly():
     x = torch.zeros(1, 5, 16, dtype=torch.float64)
-    places = length_ratio().eval()("places", x, None, place_of(9, 5))
+    places = length_ratio().eval()("source_positions", x, None, place_of(9, 5))
     assert places.tolist() == [[0, 2, 4, 6, 8]]
-    one = length_ratio().eval()("places", x[:, :1], None, place_of(9, 1))
+    one = length_ratio().eval()("source_positions", x[:, :1], None, place_of(9, 1))
     assert one.tolist() == [[0]]
 
 
 def test_in_training_places_are_moved_by_an_offset_for_the_sentence_and_a_jitter_for_each_token():
-    x, at = torch.zeros(4000, 41, 16, dtype=torch.float64), place_of(81, 41)
+    x, ctx = torch.zeros(4000, 41, 16, dtype=torch.float64), place_of(81, 41)
     spread = 2 * torch.arange(41, dtype=torch.float64)[10:31]  # far enough from the ends
     torch.manual_seed(0)
     moved = (
-        length_ratio(length_ratio_offset=3.0, length_ratio_jitter=0.0).train()("places", x, None, at)[:, 10:31] - spread
+        length_ratio(length_ratio_offset=3.0, length_ratio_jitter=0.0).train()("source_positions", x, None, ctx)[
+            :, 10:31
+        ]
+        - spread
     )
     torch.testing.assert_close(moved, moved[:, :1].expand(-1, 21), **EXACT)
     assert moved.abs().max() <= 3
     assert abs(moved.mean()) < 0.1 and abs(moved.std() - 3 / math.sqrt(3)) < 0.1
     jittered = (
-        length_ratio(length_ratio_offset=0.0, length_ratio_jitter=1.5).train()("places", x, None, at)[:, 10:31] - spread
+        length_ratio(length_ratio_offset=0.0, length_ratio_jitter=1.5).train()("source_positions", x, None, ctx)[
+            :, 10:31
+        ]
+        - spread
     )
     assert abs(jittered.mean()) < 0.05 and abs(jittered.std() - 1.5) < 0.05
     assert abs(torch.corrcoef(jittered.T)[0, 1]) < 0.1
@@ -293,7 +299,7 @@ def test_in_training_places_are_moved_by_an_offset_for_the_sentence_and_a_jitter
 class Kept:
     """A memory that shows what was kept."""
 
-    def keep(self, name: str, new: Tensor) -> Tensor:
+    def append(self, name: str, new: Tensor) -> Tensor:
         self.new = new
         return new
 
@@ -305,7 +311,7 @@ def test_it_follows_the_centre_of_the_attention_as_the_loops_of_its_formula_say(
     places, memory = torch.rand(2, 4, dtype=torch.float64) * 5, Kept()
     alignment = length_ratio(length_ratio_step=0.9, length_ratio_gain=0.5, length_ratio_least=0.7)
     least = 0
-    alignment("follow", weights, Place(places, torch.arange(6)[None], memory=memory, is_cross=True))
+    alignment("update", weights, AttentionContext(places, torch.arange(6)[None], state=memory, is_cross=True))
     for b in range(2):
         for t in range(4):
             above = below = 0.0
@@ -322,12 +328,12 @@ def test_it_follows_the_centre_of_the_attention_as_the_loops_of_its_formula_say(
 
 def test_a_decoder_that_looks_behind_its_place_passes_on_to_the_end_of_the_source():
     """Without a least step it would stand still six tokens before the place, and say the same again and again."""
-    keys_BS, looks_at = torch.arange(40)[None].double(), 3
+    key_pos_BS, looks_at = torch.arange(40)[None].double(), 3
     alignment, memory = length_ratio(length_ratio_gain=0.15, length_ratio_least=0.2), Kept()
     places = [torch.zeros(1, 1, dtype=torch.float64)]
     for _ in range(60):
         weights = nn.functional.one_hot(torch.tensor(looks_at), 40).double().expand(1, 1, 1, 40)
-        alignment("follow", [weights], Place(places[-1], keys_BS, memory=memory, is_cross=True))
+        alignment("update", [weights], AttentionContext(places[-1], key_pos_BS, state=memory, is_cross=True))
         places.append(memory.new[..., 0])
     steps = torch.cat(places).diff(dim=0)
     assert steps.min() == pytest.approx(0.2) and float(places[-1]) > 15
@@ -335,11 +341,11 @@ def test_a_decoder_that_looks_behind_its_place_passes_on_to_the_end_of_the_sourc
 
 
 def test_the_step_is_measured_on_the_training_data():
-    assert mean_step([5, 9], [3, 5]) == 2.0  # 12 steps through the sources, 6 through the targets
-    assert ALIGNMENTS["length_ratio"].measured(iter([5, 9]), iter([3, 5])) == {"length_ratio_step": 2.0}
-    assert ALIGNMENTS["recurrent"].measured([4], [4]) == {"recurrent_step": 1.0}
-    assert mean_step([1], [1]) == 1.0
-    assert Alignment.measured([5], [3]) == {}
+    assert mean_length_ratio([5, 9], [3, 5]) == 2.0  # 12 steps through the sources, 6 through the targets
+    assert ALIGNMENTS["length_ratio"].estimate(iter([5, 9]), iter([3, 5])) == {"length_ratio_step": 2.0}
+    assert ALIGNMENTS["recurrent"].estimate([4], [4]) == {"recurrent_step": 1.0}
+    assert mean_length_ratio([1], [1]) == 1.0
+    assert Alignment.estimate([5], [3]) == {}
 
 
 # Recurrent
@@ -356,7 +362,7 @@ def test_recurrent_is_its_equations_as_loops_in_values_and_gradients():
     oracle = copy.deepcopy(alignment)
     x, memory = torch.randn(2, 5, 16, dtype=torch.float64), torch.randn(2, 7, 16, dtype=torch.float64)
     mask = torch.tensor([[1] * 7, [1] * 5 + [0] * 2])
-    places = alignment("places", x, memory, place_of(7, 5, mask=mask))
+    places = alignment("source_positions", x, memory, place_of(7, 5, mask=mask))
 
     def beta(head: int, distance: Tensor) -> Tensor:
         row = distance.clamp(-2, 2) + 2
@@ -394,7 +400,7 @@ def test_a_new_recurrent_alignment_goes_on_by_its_step():
     alignment = tiny_model("relative by recurrent", recurrent_step=0.7).model.decoder.alignment
     alignment.init_weights()
     x, memory = torch.randn(1, 6, 16, dtype=torch.float64), torch.randn(1, 9, 16, dtype=torch.float64)
-    places = alignment("places", x, memory, place_of(9, 6))
+    places = alignment("source_positions", x, memory, place_of(9, 6))
     torch.testing.assert_close(places, 0.7 * torch.arange(1, 7, dtype=torch.float64)[None], rtol=1e-6, atol=1e-6)
 
 
@@ -404,8 +410,8 @@ def test_a_new_recurrent_alignment_goes_on_by_its_step():
 class Halfway(Alignment):
     summary = "Always in the middle."
 
-    def places(self, x_BTD, memory_BSD, at):
-        first_B1, last_B1 = source_ends(at)
+    def source_positions(self, x_BTD, encoder_states_BSD, ctx):
+        first_B1, last_B1 = source_bounds(ctx)
         return ((first_B1 + last_B1) / 2).expand(len(x_BTD), x_BTD.shape[1]).to(x_BTD.dtype)
 
 
@@ -433,7 +439,7 @@ def test_an_alignment_says_which_idea_it_is_and_whose(name):
     assert alignment.summary.endswith(".") and alignment.formula and alignment.__doc__
     assert alignment is Alignment or alignment.__bases__ == (Alignment,)
     assert alignment is Alignment or all(one.url.startswith("https://") for one in alignment.references)
-    assert all(knob.name.startswith(f"{name}_") for knob in alignment.knobs)
+    assert all(knob.name.startswith(f"{name}_") for knob in alignment.config_parameters)
 
 
 @pytest.mark.parametrize("cross", [*CROSS, "relative_sinusoidal", "t5", "deberta"])
@@ -454,15 +460,15 @@ def test_a_back_end_without_weights_is_refused_to_who_follows_them(back_end):
     stack = aligned_model("rotary by length_ratio", cross="rotary").model.decoder
     stack.config._attn_implementation_internal = back_end
     with pytest.raises(ValueError, match=f"'{back_end}' does not return the attention weights.*'length_ratio' follows"):
-        stack.check_back_end()
+        stack.validate_attn_implementation()
     aligned_model("relative+window by recurrent", cross="rotary").set_attn_implementation("eager")
 
 
 def test_following_without_a_cache_is_refused(source, target):
     model = aligned_model().train()
     (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
-    with pytest.raises(ValueError, match=r"Gradient checkpointing leaves out the cache.*leave follow_alignment out"):
-        model(input_ids=source, decoder_input_ids=target, follow_alignment=True)
+    with pytest.raises(ValueError, match=r"Gradient checkpointing leaves out the cache.*leave track_attention out"):
+        model(input_ids=source, decoder_input_ids=target, track_attention=True)
     model(input_ids=source, labels=target).loss.backward()
 
 
@@ -490,13 +496,13 @@ def test_a_config_that_could_not_work_is_refused():
 
 def test_a_knob_of_the_cross_attention_is_its_own(source, target):
     config = tiny_config("window by length_ratio", cross_position_encoding_type="window", cross_window_size=1)
-    assert config.seen_by(config.side("cross")).window_size == 1
-    assert config.seen_by(config.side("decoder")).window_size == 2
+    assert config.config_for(config.side("cross")).window_size == 1
+    assert config.config_for(config.side("decoder")).window_size == 2
     assert PosEncConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()
     assert {"cross_window_size", "window_size"} <= set(config.to_dict())
     plain = tiny_config("window by length_ratio", cross_position_encoding_type="window", cross_window_size=None)
     assert "cross_window_size" not in plain.to_dict()
-    assert plain.seen_by(plain.side("cross")).window_size == 2
+    assert plain.config_for(plain.side("cross")).window_size == 2
 
 
 GIVEN = [

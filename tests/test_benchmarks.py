@@ -21,8 +21,8 @@ from test_experiment import TINY as SETTINGS
 
 from hf_posenc import POSITION_ENCODINGS
 from hf_posenc.config.loading import load_experiment
+from hf_posenc.experiment.pipeline import run_system
 from hf_posenc.experiment.preparation import prepare
-from hf_posenc.experiment.system import run_system
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 TINY = ["--width", "16", "--layers", "1", "--rounds", "2", "--save", "tiny"]
@@ -35,7 +35,7 @@ def benchmark(
 ) -> Callable[..., tuple[dict[str, Any], str]]:
     """Runs a benchmark of that name on tiny models, in a folder of its own: the report and the README it saves."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    monkeypatch.setattr(importlib.import_module("ratios"), "HERE", tmp_path)
+    monkeypatch.setattr(importlib.import_module("ratios"), "FOLDER", tmp_path)
     (tmp_path / "README.md").write_text(README, encoding="utf-8")
 
     def run(name: str, *options: str, tiny: list[str] = TINY) -> tuple[dict[str, Any], str]:
@@ -119,7 +119,7 @@ def test_a_decoding_step_leaves_the_cache_as_it_was(benchmark):
     for name in ("relative", "lstm", *ALIGNED, "rnn_nmt"):
         step = decoding_step.DecodingStep(name, (2, 3), options)
         expected = step.logits()
-        step.undo()
+        step.reset()
         step.seconds(ratios.CLOCKS["wall"])
         assert step.cache.get_seq_length() == 3
         torch.testing.assert_close(step.logits(), expected)
@@ -182,15 +182,15 @@ def test_ways_to_make_batches_are_compared(benchmark, config, capsys):
 @pytest.mark.full
 def test_padding_is_that_of_the_batches_which_the_model_is_given(benchmark, config, tmp_path):
     batching, ratios = importlib.import_module("batching"), importlib.import_module("ratios")
-    parser = ratios.parser_of_all(None, rounds=1, what="")
+    parser = ratios.base_parser(None, rounds=1, what="")
     for name, number in (("--tokens-per-batch", 200), ("--steps", 1)):
         parser.add_argument(name, type=int, default=number)
     parser.set_defaults(system="relative")
     experiment = load_experiment(config, [f"output={tmp_path}"])
     prepare(experiment)
-    trainings = batching.Trainings(experiment, parser.parse_args([]))
+    trainings = batching.TimedTrainings(experiment, parser.parse_args([]))
     for record in trainings.measure():
-        epoch, _ = trainings.epoch(record["batching"])
+        epoch, _ = trainings.first_epoch(record["batching"])
         assert sorted(row for rows in epoch for row in rows) == list(range(len(trainings.pairs)))
         collate = trainings.trainer(record["batching"], 0).data_collator
         columns = trainings.pairs.select_columns(["input_ids", "labels"])
@@ -228,7 +228,7 @@ def test_a_folder_that_holds_something_is_not_measured_in(benchmark, tmp_path, c
 
 def test_a_peak_is_seen_after_it_is_over_and_in_a_child_too(benchmark):
     scale = importlib.import_module("scale")
-    before, peak = scale.held(), scale.Peak()
+    before, peak = scale.memory_in_use(), scale.PeakMemory()
     peak.start()
     block = b"x" * 2**26
     held = "block = b'x' * 2**26; input()"
@@ -239,7 +239,7 @@ def test_a_peak_is_seen_after_it_is_over_and_in_a_child_too(benchmark):
         child.communicate(b"\n")
     del block
     assert peak.end()["anonymous_mib"] - before["anonymous_mib"] >= 127
-    assert scale.held()["anonymous_mib"] - before["anonymous_mib"] < 64
+    assert scale.memory_in_use()["anonymous_mib"] - before["anonymous_mib"] < 64
 
 
 def test_ter_is_compared_with_sacrebleus(benchmark, tmp_path_factory, monkeypatch, capsys):
@@ -249,7 +249,7 @@ def test_ter_is_compared_with_sacrebleus(benchmark, tmp_path_factory, monkeypatc
     (folder / "hypothesis.gz").write_bytes(gzip.compress("".join(lines[1:] + lines[:1]).encode()))
     text = ["--text", str(folder / "reference"), "--pairs", "1"]
     ter = importlib.import_module("ter")
-    monkeypatch.setattr(ter, "WRONG", (0.02,))  # sacrebleu takes seconds for the others
+    monkeypatch.setattr(ter, "ERROR_RATES", (0.02,))  # sacrebleu takes seconds for the others
     report, readme = benchmark("ter", *text, "--short", "20", tiny=["--save", "tiny"])
     assert [record["pairs"] for record in report["records"]] == [1] * 5 + [20]
     long = [record["words"] for record in report["records"] if record["pairs"] == 1]
@@ -271,8 +271,8 @@ def test_ter_is_compared_with_sacrebleus(benchmark, tmp_path_factory, monkeypatc
 
 def test_a_statistic_that_differs_is_said(benchmark, monkeypatch, capsys):
     ter = importlib.import_module("ter")
-    monkeypatch.setitem(ter.SIDES, "ours", ter.TER)  # not case-sensitive
-    monkeypatch.setattr(ter.Material, "kinds", lambda *_: iter([("case", [("A", "a"), ("a", "a")])]))
+    monkeypatch.setitem(ter.IMPLEMENTATIONS, "ours", ter.TER)  # not case-sensitive
+    monkeypatch.setattr(ter.PairSource, "kinds", lambda *_: iter([("case", [("A", "a"), ("a", "a")])]))
     assert ter.main([]) == 1
     assert capsys.readouterr().out.splitlines()[2].endswith("| 1 |")
 

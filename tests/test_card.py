@@ -17,8 +17,8 @@ from test_style import words_of_the_code
 
 from hf_posenc import POSITION_ENCODINGS, PosEncTokenizer, PositionEncoding, Reference, register_position_encoding
 from hf_posenc.modeling.alignment_length_ratio import LengthRatio
-from hf_posenc.publish import card
-from hf_posenc.publish.card import model_card, write_card
+from hf_posenc.reporting import card
+from hf_posenc.reporting.card import model_card, write_card
 
 TRAINING = {"steps": 6, "seconds": 1234.5, "loss": 6.5, "processes": 2, "parameters": 39168, "pairs": 2060}
 SETTINGS: dict[str, Any] = {

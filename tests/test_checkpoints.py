@@ -7,8 +7,8 @@ import pytest
 import torch
 from test_training import LATE, STEPS, facts_of, tiny, trained, weights_of, without_its_model
 
-from hf_posenc.manifest import MANIFEST
-from hf_posenc.training.checkpoints import last_whole_checkpoint
+from hf_posenc.training.checkpoints import last_intact_checkpoint
+from hf_posenc.utils.manifest import MANIFEST
 
 # With a rate that rises until it is far too high, the best checkpoint is the first one.
 WORSE = [
@@ -61,7 +61,7 @@ def test_a_checkpoint_is_no_better_than_the_best_one_that_it_names(tmp_path, fla
         shutil.rmtree(folder / "checkpoint-2")
     else:
         (folder / "checkpoint-2" / "model.safetensors").write_bytes(b"")
-    assert last_whole_checkpoint(folder) == str(folder / "checkpoint-6")
+    assert last_intact_checkpoint(folder) == str(folder / "checkpoint-6")
     with pytest.raises(
         ValueError, match=rf"checkpoint-6: its state names checkpoint-2 as the best, but .* delete {folder}"
     ):

@@ -11,7 +11,7 @@ from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import AutoConfig, PreTrainedConfig
 
 from hf_posenc import POSITION_ENCODINGS, PosEncConfig, PosEncForConditionalGeneration, PosEncModel
-from hf_posenc.modeling.positions import all_knobs
+from hf_posenc.modeling.position_registry import all_encoding_parameters
 
 ROPE = {"rope_theta": 10000.0, "factor": 2.0}
 REFUSED = {
@@ -161,13 +161,13 @@ def test_a_config_survives_a_dictionary_and_a_file(sides, tmp_path):
 
 def test_a_config_writes_the_knobs_that_are_used_or_changed_and_no_others(sides):
     config = tiny_config(sides)
-    used = {knob.name for entry in entries(sides) for knob in entry.knobs}
-    unused = {knob.name for knob in all_knobs()} - used
+    used = {knob.name for entry in entries(sides) for knob in entry.config_parameters}
+    unused = {knob.name for knob in all_encoding_parameters()} - used
     written = config.to_dict()
     assert used <= set(written)
     assert not unused & set(written)
-    assert all(getattr(config, knob.name) == knob.default for knob in all_knobs() if knob.name in unused)
-    for knob in all_knobs():
+    assert all(getattr(config, knob.name) == knob.default for knob in all_encoding_parameters() if knob.name in unused)
+    for knob in all_encoding_parameters():
         if knob.name in unused:
             other = not knob.default if isinstance(knob.default, bool) else (knob.default or 0) + 1
             other = SMALL_KNOBS.get(knob.name, other)
@@ -175,14 +175,14 @@ def test_a_config_writes_the_knobs_that_are_used_or_changed_and_no_others(sides)
 
 
 def test_a_knob_has_its_encodings_name_a_legal_default_and_a_rule_in_words(entry_name):
-    for knob in POSITION_ENCODINGS[entry_name].knobs:
+    for knob in POSITION_ENCODINGS[entry_name].config_parameters:
         assert entry_name.startswith(knob.name.split("_")[0])
-        knob.check(knob.default)
-        assert knob.rule
-        with pytest.raises(ValueError, match=re.escape(f"`{knob.name}` must be {knob.rule}")):
+        knob.validate(knob.default)
+        assert knob.constraint
+        with pytest.raises(ValueError, match=re.escape(f"`{knob.name}` must be {knob.constraint}")):
             PosEncConfig(**{knob.name: object()})
-    longest = POSITION_ENCODINGS[entry_name].longest
-    assert longest is None or longest in {knob.name for knob in POSITION_ENCODINGS[entry_name].knobs}
+    longest = POSITION_ENCODINGS[entry_name].max_length_field
+    assert longest is None or longest in {knob.name for knob in POSITION_ENCODINGS[entry_name].config_parameters}
 
 
 def test_a_copied_config_is_equal_and_its_own(sides):
@@ -203,7 +203,7 @@ def test_a_view_is_transformers_own_and_leaves_the_config_alone(sides):
     before = deepcopy(vars(config))
     for asked in ({}, {"decoder": True}, {"encoder": True}, {"decoder": True, "encoder": True}):
         view, theirs = config.get_text_config(**asked), PreTrainedConfig.get_text_config(config, **asked)
-        own = {"layer_types": config.decoder_cache_layers(3)} if asked == {"decoder": True} else {}
+        own = {"layer_types": config.decoder_cache_layer_types(3)} if asked == {"decoder": True} else {}
         assert vars(view) == vars(theirs) | own
     assert vars(config) == before
 
@@ -236,7 +236,7 @@ def test_flash_attention_is_refused_for_a_bias_on_the_scores(where):
     stack = model.decoder if " to " in where else model.encoder
     stack.config._attn_implementation_internal = "flash_attention_2"
     with pytest.raises(ValueError, match=ANY_BIAS):
-        stack.check_back_end()
+        stack.validate_attn_implementation()
 
 
 def test_a_refused_back_end_leaves_the_model_as_it_was():

@@ -15,31 +15,31 @@ from transformers import Seq2SeqTrainingArguments
 
 from hf_posenc import PosEncConfig, RnnNmtConfig
 from hf_posenc import __main__ as command_line
-from hf_posenc.config.corpus_keys import Corpus, Generator
+from hf_posenc.config.composition import merge
+from hf_posenc.config.corpus_keys import CorpusKeys, GeneratorKeys
 from hf_posenc.config.file_keys import FileKeys, SystemKeys
-from hf_posenc.config.files import merge
-from hf_posenc.config.loading import SPLIT_KEYS, SYSTEM_KEYS, experiment_of, load_experiment
-from hf_posenc.config.model_keys import GIVEN, check_model, model_keys
+from hf_posenc.config.loading import SEGMENTED_SYSTEM_KEYS, TRAINED_SYSTEM_KEYS, build_experiment, load_experiment
+from hf_posenc.config.model_keys import INFERRED_FIELDS, model_keys, validate_model
 from hf_posenc.config.schema import (
-    Keys,
-    Text,
-    alternatives,
-    check_fields,
-    default_of,
-    in_words,
-    joined,
-    kinds,
-    needs,
-    shown,
-    without_rules,
+    MappingOf,
+    NonEmptyStr,
+    default_value,
+    describe,
+    field_types,
+    format_value,
+    is_required,
+    join_key,
+    split_annotated,
+    union_members,
+    validate_fields,
 )
-from hf_posenc.config.settings import DataSettings, Paper, ScoreSettings
-from hf_posenc.config.train_keys import Train
+from hf_posenc.config.settings import DataSettings, ReferenceTable, ScoreSettings
+from hf_posenc.config.train_keys import TrainKeys
 from hf_posenc.config.yaml_io import MAX_BYTES, MAX_DEPTH, dump_yaml, parse_value, read_yaml
-from hf_posenc.data import KINDS, LANGUAGES
-from hf_posenc.data.files import absolute_path
-from hf_posenc.data.tags import KEYS as TAGS
-from hf_posenc.whole_files import with_home
+from hf_posenc.data import CORPUS_TYPES, LANGUAGE_KEYS
+from hf_posenc.data.readers import absolute_path
+from hf_posenc.data.tags import TAG_KEYS
+from hf_posenc.utils.atomic_io import expand_home
 
 WRONG = {
     "null": None,
@@ -66,20 +66,20 @@ WRONG = {
 
 def keys_of(kind: Any, where: str) -> Iterator[tuple[str, Any]]:
     """Every key below a dataclass of keys, dotted, and its kind; of names that a file may choose, one."""
-    for name, of in kinds(kind).items():
-        yield joined(where, name), of
-        yield from keys_inside(of, joined(where, name))
+    for name, of in field_types(kind).items():
+        yield join_key(where, name), of
+        yield from keys_inside(of, join_key(where, name))
 
 
 def keys_inside(of: Any, where: str) -> Iterator[tuple[str, Any]]:
-    for alternative in alternatives(without_rules(of)[0]):
+    for alternative in union_members(split_annotated(of)[0]):
         if get_origin(alternative) is Annotated:
             yield from keys_inside(alternative, where)
         if get_origin(alternative) is dict and (inner := get_args(alternative)[1]) is not Any:
             name = {"systems": "relative", "test": "generated"}.get(where.rpartition(".")[2], "x")
             yield from keys_inside(inner, f"{where}.{name}")
-    for rule in without_rules(of)[1]:
-        if isinstance(rule, Keys) and where.count("corpora") == 0:
+    for rule in split_annotated(of)[1]:
+        if isinstance(rule, MappingOf) and where.count("corpora") == 0:
             yield from keys_of(rule.dataclass, where)
 
 
@@ -91,20 +91,20 @@ NOWHERE |= {"a list of infinities"}
 
 def documented() -> dict[str, tuple[str, str]]:
     """What docs/training.md says of each key: what it must be, and what it is if it is left out."""
-    places = {"": FileKeys, "data.": DataSettings, "CORPUS.": Corpus, "CORPUS.generator.": Generator}
-    places |= {"score.": ScoreSettings, "paper.": Paper}
-    found = {"extends": (in_words(Text | list[Text]), "")}
+    places = {"": FileKeys, "data.": DataSettings, "CORPUS.": CorpusKeys, "CORPUS.generator.": GeneratorKeys}
+    places |= {"score.": ScoreSettings, "paper.": ReferenceTable}
+    found = {"extends": (describe(NonEmptyStr | list[NonEmptyStr]), "")}
     for where, of in places.items():
         for field in fields(of):
             default = (
                 "needed"
-                if needs(field)
+                if is_required(field)
                 else ""
-                if default_of(field) is None
-                else "`{}`".format(shown(default_of(field)).replace("'", ""))
+                if default_value(field) is None
+                else "`{}`".format(format_value(default_value(field)).replace("'", ""))
             )
-            found[where + field.name] = in_words(kinds(of)[field.name]), default
-    own = {key: (in_words(kinds(SystemKeys)[key]), "") for key in SPLIT_KEYS}
+            found[where + field.name] = describe(field_types(of)[field.name]), default
+    own = {key: (describe(field_types(SystemKeys)[key]), "") for key in SEGMENTED_SYSTEM_KEYS}
     return found | own | {"boundaries": (own["boundaries"][0], f"`{SystemKeys.boundaries}`")}
 
 
@@ -131,16 +131,18 @@ def is_clear(said: str, key: str) -> bool:
 def test_no_key_takes_a_value_of_another_kind(what: str) -> None:
     """Each is taken or refused in one line that names the key, whatever is wrong: never another exception."""
     for key in KEYS:
-        said = refusal(lambda key=key: check_fields(nested(key, WRONG[what]), FileKeys, "", partial=True))
+        said = refusal(lambda key=key: validate_fields(nested(key, WRONG[what]), FileKeys, "", partial=True))
         assert said is None or is_clear(said, key), (key, said)
         assert said is not None or what not in NOWHERE, key
 
 
 @pytest.mark.parametrize("config_class", [PosEncConfig, RnnNmtConfig])
 def test_no_field_of_a_model_takes_a_value_of_another_kind(config_class: type) -> None:
-    for name, value in [(name, value) for name in (*model_keys(config_class), *GIVEN) for value in WRONG.values()]:
+    for name, value in [
+        (name, value) for name in (*model_keys(config_class), *INFERRED_FIELDS) for value in WRONG.values()
+    ]:
         model = {"model_type": config_class.model_type, name: value}
-        said = refusal(lambda model=model: check_model(model, "model"))
+        said = refusal(lambda model=model: validate_model(model, "model"))
         assert said is None or is_clear(said, f"model.{name}"), (name, value, said)
         assert said is not None or not isinstance(value, list), (name, value)
 
@@ -148,7 +150,7 @@ def test_no_field_of_a_model_takes_a_value_of_another_kind(config_class: type) -
 def test_a_number_where_text_belongs_is_to_be_written_in_quotes() -> None:
     """A table named after a year, a licence that YAML reads as a number, a revision of digits."""
     for key, value in (("table", 2019), ("data.licence", 4.0), ("data.train.revision", 123456), ("name", True)):
-        said = refusal(lambda key=key, value=value: check_fields(nested(key, value), FileKeys, "", partial=True))
+        said = refusal(lambda key=key, value=value: validate_fields(nested(key, value), FileKeys, "", partial=True))
         assert said is not None and said.startswith(f"{key} must be text") and "write it in quotes" in said
 
 
@@ -212,10 +214,12 @@ def test_what_a_key_takes_by_itself_makes_an_experiment_or_is_refused_in_one_lin
     """Each value that a key may hold by its kind, in an otherwise good file: no other exception comes of it."""
     content, names = yaml.safe_load(config.read_text()), ("systems.relative", "")
     for key, value in [(key, value) for key in KEYS for value in WRONG.values() if not key.startswith("systems.")]:
-        for changed in [joined(name, key) for name in names if not name or key.partition(".")[0] in SYSTEM_KEYS]:
+        for changed in [
+            join_key(name, key) for name in names if not name or key.partition(".")[0] in TRAINED_SYSTEM_KEYS
+        ]:
             merged = merge(content, nested(changed, value))
-            if refusal(lambda merged=merged: check_fields(merged, FileKeys, "", partial=True)) is None:
-                said = refusal(lambda merged=merged: experiment_of(merged, config))
+            if refusal(lambda merged=merged: validate_fields(merged, FileKeys, "", partial=True)) is None:
+                said = refusal(lambda merged=merged: build_experiment(merged, config))
                 assert said is None or "\n" not in said, (changed, value, said)
 
 
@@ -238,8 +242,13 @@ def test_a_setting_is_called_by_the_name_that_was_typed(config: Path) -> None:
 
 
 def test_a_corpus_has_the_keys_that_are_read() -> None:
-    known = {key for kind, others in KINDS.items() for key in (kind, *others)} | {"first", "join", *LANGUAGES, *TAGS}
-    assert set(kinds(Corpus)) == known
+    known = {key for kind, others in CORPUS_TYPES.items() for key in (kind, *others)} | {
+        "first",
+        "join",
+        *LANGUAGE_KEYS,
+        *TAG_KEYS,
+    }
+    assert set(field_types(CorpusKeys)) == known
 
 
 @pytest.mark.parametrize(
@@ -375,7 +384,7 @@ def test_a_file_that_extends_another_twice_is_refused(config: Path) -> None:
 def test_a_file_is_read_once_however_often_it_is_extended(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = []
     monkeypatch.setattr(
-        "hf_posenc.config.files.read_yaml", lambda path, what: reads.append(path) or read_yaml(path, what)
+        "hf_posenc.config.composition.read_yaml", lambda path, what: reads.append(path) or read_yaml(path, what)
     )
     for i in range(26):
         parent = f"e{i + 1}.yaml" if i < 25 else config.name
@@ -402,7 +411,7 @@ def test_the_home_folder_is_meant_in_every_path_of_a_config(config: Path, tmp_pa
 def test_a_home_that_there_is_not_is_refused_and_no_folder_of_that_name_is_made(config: Path) -> None:
     with pytest.raises(ValueError, match=r"for '~nobody-here/runs' there is no such user; write \./~nobody-here/runs"):
         load_experiment(config, ["output=~nobody-here/runs"])
-    assert with_home("a~b/~") == "a~b/~"
+    assert expand_home("a~b/~") == "a~b/~"
 
 
 @pytest.mark.parametrize(
@@ -442,7 +451,7 @@ def test_the_home_folder_is_meant_in_every_path_of_the_command_line(
 
 def test_an_export_to_the_home_folder_is_written_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(command_line, "loaded", lambda folder: (None, None))
+    monkeypatch.setattr(command_line, "load_model", lambda folder: (None, None))
     written = []
     monkeypatch.setitem(command_line.ENGINES, "onnx", lambda model, tokenizer, folder: written.append(str(folder)))
     monkeypatch.setattr("sys.argv", ["hf_posenc", "export", "~/run", "--to", "onnx", "~/onnx"])
@@ -457,8 +466,8 @@ def test_the_docs_have_every_key_its_kind_and_its_default() -> None:
         [cell.strip() for cell in line.strip("|").split(" | ")] for line in section.splitlines() if line[:3] == "| `"
     ]
     assert {key.strip("`"): (kind, default) for key, kind, default, _ in rows} == documented()
-    assert set(SYSTEM_KEYS) <= set(kinds(FileKeys)), "what a system may change, the file says"
-    own = {field.name for field in fields(Train)} - {field.name for field in fields(Seq2SeqTrainingArguments)}
+    assert set(TRAINED_SYSTEM_KEYS) <= set(field_types(FileKeys)), "what a system may change, the file says"
+    own = {field.name for field in fields(TrainKeys)} - {field.name for field in fields(Seq2SeqTrainingArguments)}
     batches = text[text.index("## Batches, evaluations and stopping") :]
     assert own == set(re.findall(r"^\| `(\w+)` \|", batches, re.MULTILINE))
 

@@ -9,7 +9,7 @@ from test_marian import tiny_marian
 from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM
 
-from hf_posenc import POSITION_ENCODINGS, PosEncForConditionalGeneration, converted
+from hf_posenc import POSITION_ENCODINGS, PosEncForConditionalGeneration, convert_encodings
 
 SMALL = {"relative_clip": 3, "learned_max_positions": 64, "window_size": 2}
 ALIGNED = {"cross_position_encoding_type": "relative", "alignment_type": "length_ratio"}
@@ -33,7 +33,7 @@ def logits(model: PosEncForConditionalGeneration) -> Tensor:
 
 def test_with_the_same_encodings_it_is_the_same_model(sides):
     model = tiny_model(sides)
-    again = converted(model)
+    again = convert_encodings(model)
     assert again.config.to_dict() == model.config.to_dict()
     torch.testing.assert_close(again.state_dict(), model.state_dict(), rtol=0, atol=0)
     assert torch.equal(logits(again), logits(model))
@@ -44,15 +44,15 @@ def test_an_alignment_and_what_asks_it_are_kept_as_well():
     for name in ("length_ratio", "recurrent"):
         knobs = {"cross_position_encoding_type": "rotary+relative", "alignment_type": name, "cross_relative_clip": 2}
         model = tiny_model("none", **knobs)
-        torch.testing.assert_close(converted(model).state_dict(), model.state_dict(), rtol=0, atol=0)
+        torch.testing.assert_close(convert_encodings(model).state_dict(), model.state_dict(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("silent", [name for name, entry in POSITION_ENCODINGS.items() if entry.silent_at_zero])
+@pytest.mark.parametrize("silent", [name for name, entry in POSITION_ENCODINGS.items() if entry.zero_init_is_identity])
 def test_what_is_silent_at_zero_joins_unheard_on_every_side(silent):
     before = tiny_model("sinusoidal")
-    crossing = ALIGNED if POSITION_ENCODINGS[silent].acts_in_attention else {}
+    crossing = ALIGNED if POSITION_ENCODINGS[silent].modifies_attention else {}
     named = "sinusoidal" if silent == "none" else f"sinusoidal+{silent}"
-    after = converted(before, named, **crossing, **SMALL)
+    after = convert_encodings(before, named, **crossing, **SMALL)
     torch.testing.assert_close(logits(after), logits(before), **EXACT)
     found = gradients_after_a_step(after.train(), input_ids=sentences(3, 7), labels=sentences(3, 6, seed=2))
     assert all(gradient.any() for name, gradient in found.items() if "positions." in name)
@@ -60,8 +60,8 @@ def test_what_is_silent_at_zero_joins_unheard_on_every_side(silent):
 
 def test_an_encoding_keeps_its_parameters_wherever_in_the_sum_it_stands():
     before = tiny_model("relative")
-    joined = converted(before, "learned+rotary+relative", learned_max_positions=64)
-    back = converted(joined, "relative")
+    joined = convert_encodings(before, "learned+rotary+relative", learned_max_positions=64)
+    back = convert_encodings(joined, "relative")
     torch.testing.assert_close(back.state_dict(), before.state_dict(), rtol=0, atol=0)
     assert torch.equal(joined.model.encoder.positions[2].keys, before.model.encoder.positions[0].keys)
     assert torch.equal(logits(back), logits(before))
@@ -69,23 +69,23 @@ def test_an_encoding_keeps_its_parameters_wherever_in_the_sum_it_stands():
 
 def test_an_alignments_weights_stay_where_a_knob_changes_no_size():
     before = tiny_model("none", **ALIGNED | {"alignment_type": "recurrent"})
-    after = converted(before, recurrent_step=1.7)
+    after = convert_encodings(before, recurrent_step=1.7)
     assert after.config.recurrent_step == 1.7
     torch.testing.assert_close(after.state_dict(), before.state_dict(), rtol=0, atol=0)
 
 
 def test_in_another_size_an_encoding_begins_anew():
     before = tiny_model("sinusoidal+relative")
-    after = converted(before, relative_clip=5)
+    after = convert_encodings(before, relative_clip=5)
     for stack in (after.model.encoder, after.model.decoder):
         assert all(torch.equal(table, torch.zeros_like(table)) for table in stack.positions.parameters())
-    torch.testing.assert_close(logits(after), logits(converted(before, "sinusoidal")), **EXACT)
+    torch.testing.assert_close(logits(after), logits(convert_encodings(before, "sinusoidal")), **EXACT)
 
 
 def test_the_sides_knobs_are_told_apart():
     """The decoder's tables are not the cross-attention's, whose knob of its own may change alone."""
     before = tiny_model("relative", cross_position_encoding_type="relative")
-    after = converted(before, cross_relative_clip=2)
+    after = convert_encodings(before, cross_relative_clip=2)
     assert torch.equal(after.model.decoder.positions[0].keys, before.model.decoder.positions[0].keys)
     assert after.model.decoder.cross_positions[0].keys.shape[1] == 5
     assert not after.model.decoder.cross_positions[0].keys.any()
@@ -99,7 +99,7 @@ def test_another_encoding_replaces_the_old_and_nothing_else(encodings):
     encoder, _, decoder = encodings.partition(" to ")
     before = tiny_model("lstm to sinusoidal")
     torch.manual_seed(3)
-    after = converted(before, encoder, decoder or None, "relative", "recurrent", **SMALL)
+    after = convert_encodings(before, encoder, decoder or None, "relative", "recurrent", **SMALL)
     assert (after.config.position_encoding_type, after.config.decoder_position_encoding_type) == (
         encoder, decoder or encoder,
     )  # fmt: skip
@@ -125,7 +125,7 @@ def test_a_position_encoding_by_itself_is_for_both_sides_and_one_that_is_not_nam
         ({"alignment_type": "none"}, ("relative", "learned", "rotary", "none")),
         ({"cross_position_encoding_type": "none", "alignment_type": "none"}, ("relative", "learned", "none", "none")),
     ):
-        config = converted(before, **given).config
+        config = convert_encodings(before, **given).config
         assert (
             config.position_encoding_type, config.decoder_position_encoding_type,
             config.cross_position_encoding_type, config.alignment_type,
@@ -135,20 +135,20 @@ def test_a_position_encoding_by_itself_is_for_both_sides_and_one_that_is_not_nam
 def test_precision_mode_and_the_way_of_generating_are_kept_and_dropout_can_be_set():
     before = tiny_model("sinusoidal", dtype=torch.bfloat16).train()
     before.generation_config.update(num_beams=3, bad_words_ids=[[5]])
-    after = converted(before, "relative+window", dropout=0.25, window_size=4)
+    after = convert_encodings(before, "relative+window", dropout=0.25, window_size=4)
     assert {weight.dtype for weight in after.parameters()} == {torch.bfloat16}
-    assert after.training and not converted(before.eval()).training
+    assert after.training and not convert_encodings(before.eval()).training
     assert (after.config.dropout, after.config.window_size) == (0.25, 4)
     assert after.generation_config.to_dict() == before.generation_config.to_dict()
     assert after.generation_config is not before.generation_config
-    assert converted(before.to("meta"), "rotary").device.type == "meta"
+    assert convert_encodings(before.to("meta"), "rotary").device.type == "meta"
 
 
 def test_a_folder_is_read_as_well_and_what_is_saved_is_a_whole_checkpoint(tmp_path):
     before = tiny_model("sinusoidal", dtype=torch.float32)
     before.save_pretrained(tmp_path / "before")
-    after = converted(tmp_path / "before", "relative+window", **ALIGNED)
-    torch.testing.assert_close(after.state_dict(), converted(before, "relative+window", **ALIGNED).state_dict())
+    after = convert_encodings(tmp_path / "before", "relative+window", **ALIGNED)
+    torch.testing.assert_close(after.state_dict(), convert_encodings(before, "relative+window", **ALIGNED).state_dict())
     after.save_pretrained(tmp_path / "after")
     again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "after")
     assert torch.equal(logits(again), logits(after))
@@ -179,34 +179,34 @@ def test_what_cannot_be_is_refused_before_any_weight_is_read(given, said, tmp_pa
     tiny_model("sinusoidal").save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ValueError, match=said):
-        converted(tmp_path, **given)
+        convert_encodings(tmp_path, **given)
 
 
 def test_a_field_that_says_what_is_so_anyway_is_no_change():
-    assert converted(tiny_model("sinusoidal"), "rotary", d_model=16).config.d_model == 16
+    assert convert_encodings(tiny_model("sinusoidal"), "rotary", d_model=16).config.d_model == 16
 
 
 def test_other_families_are_refused_by_name(tmp_path):
     tiny_model("rnn_nmt").save_pretrained(tmp_path / "rnn")
     tiny_marian().save_pretrained(tmp_path / "marian")
     with pytest.raises(ValueError, match=r"`posenc` checkpoint, but .*rnn holds a `posenc_rnn_nmt` model; take"):
-        converted(tmp_path / "rnn", "rotary")
+        convert_encodings(tmp_path / "rnn", "rotary")
     with pytest.raises(ValueError, match=r"holds a `marian` model; .*from_marian"):
-        converted(tmp_path / "marian", "rotary")
+        convert_encodings(tmp_path / "marian", "rotary")
     for other in (tiny_model("rnn_nmt"), tiny_model("sinusoidal").model, tiny_marian()):
         with pytest.raises(TypeError, match=f"but it was given a {type(other).__name__}; "):
-            converted(other, "rotary")
+            convert_encodings(other, "rotary")
 
 
 def test_a_missing_folder_and_one_without_a_model_are_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"d_model": 8}), encoding="utf-8")
     for folder in (tmp_path / "missing", tmp_path):
         with pytest.raises(ValueError, match=r"checkpoint of this family, but none can be read from .*; name a folder"):
-            converted(folder)
+            convert_encodings(folder)
 
 
 def test_an_adapter_is_refused():
     model = tiny_model("sinusoidal")
     model.model.encoder.adapter = nn.Linear(2, 2)
     with pytest.raises(ValueError, match=r"2 too many, such as model\.encoder\.adapter\.bias; "):
-        converted(model, "rotary")
+        convert_encodings(model, "rotary")

@@ -15,7 +15,7 @@ from hf_posenc import (
     register_position_encoding,
     to_ctranslate2,
 )
-from hf_posenc.export import ctranslate2
+from hf_posenc.inference import ctranslate2_export
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 from hf_posenc.modeling.subwords import SPECIAL_TOKENS
 
@@ -28,7 +28,7 @@ FIELDS = [
     {"tie_word_embeddings": False, "share_encoder_decoder_embeddings": False},
     {"output_bias": True},
     {"scale_embedding": False},
-    *({"activation_function": name} for name in ctranslate2.ACTIVATIONS if name != "relu"),
+    *({"activation_function": name} for name in ctranslate2_export.ACTIVATIONS if name != "relu"),
 ]
 
 
@@ -184,7 +184,7 @@ def test_an_encoding_of_ones_own_is_refused_even_if_it_inherits(tokenizer, tmp_p
         summary = "Nothing much."
         shift_invariant = True
 
-        def embed(self, x_BTD, at):
+        def embed(self, x_BTD, ctx):
             return 2 * x_BTD
 
     register_position_encoding("own", Own)

@@ -14,17 +14,17 @@ import pytest
 from datasets import Dataset, Value
 
 from hf_posenc.data import (
-    encode_pairs,
+    concatenate_consecutive,
     filter_lengths,
-    generator,
-    join_consecutive,
     lengths,
     load_pairs,
+    synthetic,
+    tokenize_pairs,
     train_tokenizer,
 )
-from hf_posenc.data.files import digests
-from hf_posenc.data.flattening import flatten_lengths
-from hf_posenc.data.shared import shared_pairs, unjoined
+from hf_posenc.data.length_balancing import balance_lengths
+from hf_posenc.data.overlap import overlapping_pairs, without_concatenation
+from hf_posenc.data.readers import corpus_file_hashes
 from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
 
 GERMAN_ENGLISH = {"source_language": "de", "target_language": "en"}
@@ -162,7 +162,7 @@ def test_the_progress_bars_of_small_corpora_are_hidden_and_the_setting_survives(
 ) -> None:
     assert not datasets.are_progress_bars_disabled()
     pairs = load(tmp_path, {"files": write_aligned(tmp_path, PAIRS), "join": 2})
-    encode_pairs(pairs, tokenizer, **GERMAN_ENGLISH)
+    tokenize_pairs(pairs, tokenizer, **GERMAN_ENGLISH)
     train_tokenizer(pairs, 300, **GERMAN_ENGLISH)
     with pytest.raises(ValueError, match="empty"):
         load(tmp_path, {"files": write(tmp_path / "empty.tsv", "")})
@@ -174,7 +174,7 @@ def test_the_progress_bars_of_large_corpora_are_shown(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("hf_posenc.data", "hf_posenc.data.mapping"):
-        monkeypatch.setattr(f"{module}.LARGE", 0)
+        monkeypatch.setattr(f"{module}.PROGRESS_BAR_MIN_PAIRS", 0)
     load(tmp_path, {"files": write_aligned(tmp_path, PAIRS), "join": 2})
     shown = capfd.readouterr().err
     assert "Generating" in shown and "Map" in shown
@@ -361,7 +361,7 @@ SETTINGS = {"seed": 7, "pairs": 20, "min_words": 8, "max_words": 30}
 
 
 def test_generated_pairs_in_either_direction() -> None:
-    expected = [tuple(pair) for pair in generator.generate_pairs(**SETTINGS)]
+    expected = [tuple(pair) for pair in synthetic.generate_pairs(**SETTINGS)]
     assert texts(load_pairs({"generator": SETTINGS}, **GERMAN_ENGLISH)) == expected
     swapped = load_pairs({"generator": SETTINGS, "first": 5}, source_language="en", target_language="de")
     assert texts(swapped, "en", "de") == [(english, german) for german, english in expected[:5]]
@@ -384,10 +384,10 @@ def test_wrong_settings_of_the_generator_are_refused(tmp_path: Path) -> None:
 def test_a_changed_generator_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = tmp_path / "package" / "__init__.py"
     code.parent.mkdir()
-    monkeypatch.setattr(generator, "__file__", str(code))
+    monkeypatch.setattr(synthetic, "__file__", str(code))
     for word in ("alt", "neu!"):
         code.write_text(f"# writes {word}")
-        monkeypatch.setattr(generator, "generate_pairs", _Fixed(word))
+        monkeypatch.setattr(synthetic, "generate_pairs", _Fixed(word))
         assert texts(load_pairs({"generator": SETTINGS}, **GERMAN_ENGLISH)) == [(word, word)]
 
 
@@ -421,7 +421,7 @@ def test_first_and_then_join(tmp_path: Path) -> None:
 @pytest.mark.parametrize("k", [1, 2, 3, 7, 600, 1500, 4000])
 def test_joining_keeps_every_word_in_order(k: int) -> None:
     num_pairs = 2503  # more than a batch of the map, and no multiple of k
-    joined = texts(join_consecutive(dataset_of([(f"a{i}", f"b{i}") for i in range(num_pairs)]), k))
+    joined = texts(concatenate_consecutive(dataset_of([(f"a{i}", f"b{i}") for i in range(num_pairs)]), k))
     assert len(joined) == -(-num_pairs // k)
     assert all(len(source.split(" ")) == len(target.split(" ")) == k for source, target in joined[:-1])
     assert " ".join(source for source, _ in joined) == " ".join(f"a{i}" for i in range(num_pairs))
@@ -429,7 +429,7 @@ def test_joining_keeps_every_word_in_order(k: int) -> None:
 
 
 def test_an_empty_text_adds_no_space() -> None:
-    joined = join_consecutive(dataset_of([("a", ""), ("", "b"), ("", ""), ("c", "d")]), 4)
+    joined = concatenate_consecutive(dataset_of([("a", ""), ("", "b"), ("", ""), ("c", "d")]), 4)
     assert texts(joined) == [("a c", "b d")]
 
 
@@ -443,7 +443,7 @@ def test_corpora_are_read_one_after_the_other(tmp_path: Path) -> None:
     }
     assert texts(load(tmp_path, where)) == [*first, *second[:1]]
     assert texts(load(tmp_path, where | {"first": 1})) == first[:1]
-    assert set(digests(where, str(tmp_path))) == {"a.de", "a.en", "a.tsv"}
+    assert set(corpus_file_hashes(where, str(tmp_path))) == {"a.de", "a.en", "a.tsv"}
     with pytest.raises(ValueError, match="`corpora` is a list of descriptions of data, but it is 'a'"):
         load(tmp_path, {"corpora": "a"})
     with pytest.raises(ValueError, match="nearest one is 'files'"):
@@ -468,7 +468,7 @@ def test_documents_are_cut_where_there_are_words_enough(
     where = {"files": write_aligned(tmp_path, DOCUMENT), "documents": "a.doc.gz", "min_words": min_words}
     write(tmp_path / "a.doc.gz", "".join(f"{name}\n" for name in names))
     assert texts(load(tmp_path, where)) == expected
-    assert "a.doc.gz" in digests(where, str(tmp_path))
+    assert "a.doc.gz" in corpus_file_hashes(where, str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -494,7 +494,7 @@ def test_documents_that_do_not_fit_are_refused(tmp_path: Path, change: dict[str,
 
 def test_encoding(tokenizer: PosEncTokenizer) -> None:
     pairs = dataset_of([*PAIRS, ("", "No.")])
-    encoded = encode_pairs(pairs, tokenizer, **GERMAN_ENGLISH)
+    encoded = tokenize_pairs(pairs, tokenizer, **GERMAN_ENGLISH)
     assert encoded.column_names == ["input_ids", "labels", "source_length", "target_length"]
     assert len(encoded) == len(pairs)
     for row, (source, target) in zip(encoded, texts(pairs), strict=True):
@@ -504,7 +504,7 @@ def test_encoding(tokenizer: PosEncTokenizer) -> None:
         assert row["source_length"] == len(tokenizer(source, add_special_tokens=False)["input_ids"])
         assert row["target_length"] == len(tokenizer(target, add_special_tokens=False)["input_ids"])
     assert encoded[3]["source_length"] == 0
-    other_way = encode_pairs(pairs, tokenizer, source_language="en", target_language="de")
+    other_way = tokenize_pairs(pairs, tokenizer, source_language="en", target_language="de")
     assert other_way["input_ids"][:] == encoded["labels"][:]
 
 
@@ -575,7 +575,7 @@ def test_the_lengths_of_a_selection_are_its_rows() -> None:
 def test_flat_lengths_are_as_equally_frequent_as_copies_allow(sizes: dict[int, int], most_copies: int) -> None:
     """No pair can be moved to a rarer length that has copies left, and nothing but the number of copies has changed."""
     pairs = lengths_of([(length, number) for length, size in sizes.items() for number in range(size)])
-    flat = flatten_lengths(pairs, most_copies)
+    flat = balance_lengths(pairs, most_copies)
     copies = Counter(zip(flat["source_length"], flat["target_length"], strict=True))
     taken, total = Counter(flat["source_length"]), sum(sizes.values())
     assert len(flat) == total and max(copies.values()) <= most_copies
@@ -586,7 +586,7 @@ def test_flat_lengths_are_as_equally_frequent_as_copies_allow(sizes: dict[int, i
         assert max(of_length) <= min(of_length) + 1
     rows = [(pairs["source_length"].index(length), number) for length, number in copies.elements()]
     assert rows == sorted(rows), "in their order"
-    assert flat.to_dict() == flatten_lengths(pairs, most_copies).to_dict()
+    assert flat.to_dict() == balance_lengths(pairs, most_copies).to_dict()
     if most_copies == 1:
         assert flat.to_dict() == pairs.to_dict()
 
@@ -603,24 +603,24 @@ def test_the_tokenizer_learns_from_both_sides() -> None:
 @pytest.mark.parametrize("batch", [1, 2, 100])
 def test_shared_pairs_are_those_of_two_equal_texts(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever their case, the white space around them and how often they stand there; one text alone is no pair."""
-    monkeypatch.setattr("hf_posenc.data.shared.ROWS", batch)
+    monkeypatch.setattr("hf_posenc.data.overlap.BATCH_ROWS", batch)
     held_out = dataset_of([("Ja.", "Yes."), ("Das Haus.", "A house."), ("ÖL! ", "Oil!"), ("", ""), ("Nein", "No")])
     corpus = dataset_of([*PAIRS, ("öl!", "\toil!"), ("Ja.", "YES."), ("Ja.", "Yes."), ("No", "Nein")])
-    assert shared_pairs(corpus, held_out) == [{"de": "Ja.", "en": "Yes."}, {"de": "ÖL! ", "en": "Oil!"}]
+    assert overlapping_pairs(corpus, held_out) == [{"de": "Ja.", "en": "Yes."}, {"de": "ÖL! ", "en": "Oil!"}]
     backwards = corpus.select(range(len(corpus) - 1, 3, -1))
-    assert shared_pairs(backwards, held_out) == [{"de": "Ja.", "en": "Yes."}]
+    assert overlapping_pairs(backwards, held_out) == [{"de": "Ja.", "en": "Yes."}]
     blank = Dataset.from_dict({"translation": [{"de": "", "en": " "}]}, held_out.features)
-    assert shared_pairs(blank, blank) == []
-    assert shared_pairs(dataset_of(PAIRS[:1]), held_out) == []
+    assert overlapping_pairs(blank, blank) == []
+    assert overlapping_pairs(dataset_of(PAIRS[:1]), held_out) == []
 
 
 def test_pairs_are_found_unjoined(tmp_path: Path) -> None:
     files = {"files": write_aligned(tmp_path, PAIRS), "documents": write(tmp_path / "d", "1\n1\n2\n")}
     single = {"files": files["files"]}
-    assert unjoined({"corpora": [files | {"min_words": 2}, single]}) == {"corpora": [single, single]}
+    assert without_concatenation({"corpora": [files | {"min_words": 2}, single]}) == {"corpora": [single, single]}
     for where in (files | {"min_words": 2, "first": 1}, single | {"join": 2}, single):
-        assert texts(load_pairs(unjoined(where), folder=str(tmp_path), **GERMAN_ENGLISH)) == PAIRS
-    assert unjoined(single | {"first": 2, "join": 2}) == single | {"first": 2}
+        assert texts(load_pairs(without_concatenation(where), folder=str(tmp_path), **GERMAN_ENGLISH)) == PAIRS
+    assert without_concatenation(single | {"first": 2, "join": 2}) == single | {"first": 2}
     for part in (single | {"join": 2}, files):  # of which the first are more pairs than so many
-        assert unjoined({"corpora": [part], "first": 2}) == {"corpora": [single]}
-    assert unjoined({"corpora": [single], "first": 2}) == {"corpora": [single], "first": 2}
+        assert without_concatenation({"corpora": [part], "first": 2}) == {"corpora": [single]}
+    assert without_concatenation({"corpora": [single], "first": 2}) == {"corpora": [single], "first": 2}

@@ -14,12 +14,12 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from test_card import TRAINING, run_folder
 
 from hf_posenc.metrics import load_length_buckets
-from hf_posenc.metrics.length_buckets.checks import group_bounds
-from hf_posenc.publish.card import model_card
-from hf_posenc.publish.report import publish
-from hf_posenc.publish.report_figures import figures
-from hf_posenc.results.collecting import read_results, scores_beyond, scores_by_length
-from hf_posenc.results.comparison import p_values, rows_of
+from hf_posenc.metrics.length_buckets.validation import bucket_bounds
+from hf_posenc.reporting.card import model_card
+from hf_posenc.reporting.report import write_report
+from hf_posenc.reporting.report_figures import report_figures
+from hf_posenc.results.aggregation import read_results, scores_beyond_limit, scores_by_length
+from hf_posenc.results.significance import mean_over_seeds, p_values
 
 SACREBLEU = {"bleu": BLEU, "chrf": CHRF, "ter": lambda: TER(case_sensitive=True)}
 ALIKE = ("a b c d e", "a b c d e")
@@ -103,12 +103,12 @@ def results_of(pairs: list[tuple[str, Any]], edges: tuple[int, ...]) -> dict[str
         "max_length": edges[0],
         "training": TRAINING,
         "tests": {"news": tested | {"truncated": 0, "test_set_sha256": "17"}},
-        "beyond": {"news": scores_beyond(statistics, edges[0], 100)},
+        "beyond": {"news": scores_beyond_limit(statistics, edges[0], 100)},
         "by_prediction": {"news": scores_by_length(statistics, lengths, edges, 100)},
         "loss": {"loss": [[10, 5.0, 3.0]], "eval_loss": [], "eval_bleu": []},
     }
     runs = {"plain": run | {"row": "plain"}, "good-seed1": run | {"row": "good"}, "good-seed2": run | {"row": "good"}}
-    labels = ["all", *(bounds["label"] for bounds in group_bounds(edges))]
+    labels = ["all", *(bounds["label"] for bounds in bucket_bounds(edges))]
     compared = {"good": p_values([statistics] * 2, [statistics], edges, labels, 100)}
     return {"baseline": "plain", "runs": runs, "comparisons": {"news": compared}, "paper": None}
 
@@ -117,9 +117,9 @@ def results_of(pairs: list[tuple[str, Any]], edges: tuple[int, ...]) -> dict[str
 @pytest.mark.parametrize("name", SIDES)
 def test_odd_groups_have_tables(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As they are saved and read again; no number in them is none, and what does not differ is not marked."""
-    monkeypatch.setattr("hf_posenc.publish.report_figures.figures", lambda *_: [])
+    monkeypatch.setattr("hf_posenc.reporting.report_figures.report_figures", lambda *_: [])
     results = results_of(SIDES[name], (10, 20))
-    printed = publish(results, tmp_path)
+    printed = write_report(results, tmp_path)
     assert read_results(tmp_path) == results
     written = "".join(path.read_text(encoding="utf-8") for path in tmp_path.glob("*.[cmt]*"))
     assert not re.search(r"\b(nan|inf|None)\b|\d\*", printed + written)
@@ -130,8 +130,8 @@ def test_odd_groups_have_tables(name: str, tmp_path: Path, monkeypatch: pytest.M
 def test_odd_groups_are_drawn(name: str) -> None:
     results = results_of(SIDES[name], (10, 20))
     row_of = {run: one["row"] for run, one in results["runs"].items()}
-    rows = rows_of({run: one["tests"] for run, one in results["runs"].items()}, row_of)
-    for figure in figures(results, rows, row_of):
+    rows = mean_over_seeds({run: one["tests"] for run, one in results["runs"].items()}, row_of)
+    for figure in report_figures(results, rows, row_of):
         figure.draw().draw_without_rendering()
 
 

@@ -17,12 +17,12 @@ from torch._dynamo.exc import Unsupported
 from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import AutoModelForSeq2SeqLM, BitsAndBytesConfig, CompileConfig
 
-from hf_posenc.modeling.recurrence import has_lstm
+from hf_posenc.modeling.rnn import supports_lstm
 
 SYSTEMS = [*KINDS, *ALIGNED, "rnn_nmt"]
-RECURRENT = [name for name in SYSTEMS if name == "rnn_nmt" or any(entry.reads_in_order for entry in entries(name))]
+RECURRENT = [name for name in SYSTEMS if name == "rnn_nmt" or any(entry.is_sequential for entry in entries(name))]
 # Their alignment reads a target token by token, so that each length is a graph of its own.
-SCANNED = [name for name, alignment in ALIGNED.items() if alignment.follow is None]
+SCANNED = [name for name, alignment in ALIGNED.items() if alignment.update is None]
 A_GRAPH_EACH = "every length is a graph of its own, since its alignment reads token by token"
 PARALLEL = [name for name in SYSTEMS if name not in RECURRENT]
 # A compilation takes long.
@@ -174,9 +174,9 @@ def test_half_precision_needs_no_lstm_of_the_processor(tmp_path):
 # Whether there is one for bf16, and whether the question was answered without a random number.
 HAS_LSTM = """
 import torch
-from hf_posenc.modeling.recurrence import has_lstm
+from hf_posenc.modeling.rnn import supports_lstm
 before = torch.get_rng_state()
-print(has_lstm(torch.bfloat16, trained=True), torch.equal(torch.get_rng_state(), before))
+print(supports_lstm(torch.bfloat16, trained=True), torch.equal(torch.get_rng_state(), before))
 """
 
 
@@ -185,7 +185,7 @@ print(has_lstm(torch.bfloat16, trained=True), torch.equal(torch.get_rng_state(),
 def test_autocast_compiles_in_parts(system, forgetful):
     """Also where the processor is asked first whether it has such an LSTM."""
     model = tiny_model(system, dtype=torch.float32, dropout=0.0, encoder_layers=1, decoder_layers=1).train()
-    has_lstm.__wrapped__.cache_clear()
+    supports_lstm.__wrapped__.cache_clear()
     with torch.autocast("cpu", torch.bfloat16):
         parts = trained(torch.compile(model, backend="eager"), model, 6, 5)
         whole = trained(model, model, 6, 5)

@@ -21,24 +21,24 @@ from torch import Tensor
 
 from hf_posenc import (
     POSITION_ENCODINGS,
-    Place,
+    AttentionContext,
     PositionEncoding,
     RnnNmtForConditionalGeneration,
     register_position_encoding,
 )
 from hf_posenc.__main__ import main
-from hf_posenc.modeling.position import HIDDEN
-from hf_posenc.pictures.attention_figures import attention_figures, draw_attention
-from hf_posenc.pictures.attention_maps import attention_maps
-from hf_posenc.pictures.distance_figures import score_figure
-from hf_posenc.pictures.drawn_files import draw
-from hf_posenc.pictures.encoding_figures import figures
-from hf_posenc.pictures.encoding_values import wavelengths
-from hf_posenc.pictures.style import save_figure
-from hf_posenc.pictures.subjects import Extent, Subject, new_subjects, trained_subjects
-from hf_posenc.pictures.vector_figures import many_positions, row_means, rows_step
+from hf_posenc.analysis.attention_maps import translate_with_attention
+from hf_posenc.analysis.probes import EncodingProbe, PlotExtent, trained_probes, untrained_probes
+from hf_posenc.analysis.probing import wavelengths
+from hf_posenc.modeling.position_base import MASK_VALUE
+from hf_posenc.plotting.attention_plots import attention_figures, save_attention_figures
+from hf_posenc.plotting.distance_plots import score_bias_figure
+from hf_posenc.plotting.encoding_plots import named_figures
+from hf_posenc.plotting.save_figures import save_encoding_figures
+from hf_posenc.plotting.style import save_figure
+from hf_posenc.plotting.vector_plots import many_positions_figure, positions_per_row, row_means
 
-EXTENT = Extent(positions=5, many=400, distances=6, tokens=4)
+EXTENT = PlotExtent(positions=5, many=400, distances=6, tokens=4)
 WIDTH, LAYERS = 16, 2
 SIZES = {"d_model": WIDTH, "encoder_layers": LAYERS, "encoder_attention_heads": 2}
 SETTINGS = SIZES | {"relative_clip": 4, "learned_max_positions": 400}
@@ -50,20 +50,21 @@ READING = ["gru", "lstm", "sinusoidal+gru"]
 
 def knobs_of(name: str) -> dict[str, Any]:
     """The settings that an encoding has."""
-    own = {knob.name for part in name.split("+") for knob in POSITION_ENCODINGS[part].knobs}
+    own = {knob.name for part in name.split("+") for knob in POSITION_ENCODINGS[part].config_parameters}
     return {key: value for key, value in SETTINGS.items() if key in own or key in SIZES}
 
 
 @functools.cache
-def subject(name: str, use: str = "attention") -> Subject:
-    return new_subjects(name, knobs_of(name), "encoder", EXTENT)[use]
+def subject(name: str, use: str = "attention") -> EncodingProbe:
+    return untrained_probes(name, knobs_of(name), "encoder", EXTENT)[use]
 
 
 @functools.cache
 def drawn(name: str) -> dict[str, Figure]:
     """The figures, by what stands behind the encoding's name in theirs."""
     return {
-        key.removeprefix(f"{name}-"): one for key, one in figures(new_subjects(name, knobs_of(name), "encoder", EXTENT))
+        key.removeprefix(f"{name}-"): one
+        for key, one in named_figures(untrained_probes(name, knobs_of(name), "encoder", EXTENT))
     }
 
 
@@ -89,17 +90,17 @@ def added_at(name: str, position: int) -> np.ndarray:
     """What `embed` adds to one random token that stands alone at a position."""
     x_11D = normal(1, 1, WIDTH, seed=position)
     at = torch.tensor([[position]])
-    out_11D = subject(name, "vectors").positions.embed(x_11D, Place(at, at))
+    out_11D = subject(name, "vectors").positions.embed(x_11D, AttentionContext(at, at))
     return (out_11D - x_11D)[0, 0].numpy()
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", DRAWN)
 def test_hooks_decide_what_is_drawn(name: str) -> None:
-    answers = subject(name).answers
+    answers = subject(name).hooks
     names = set(drawn(name))
     assert ("positions" in names) != ("influence" in names) or "embed" not in answers
-    assert ("influence" in names) == any(POSITION_ENCODINGS[part].reads_in_order for part in name.split("+"))
+    assert ("influence" in names) == any(POSITION_ENCODINGS[part].is_sequential for part in name.split("+"))
     assert ("turning" in names) == ("rotate_queries" in answers)
     assert ("scores" in names) == ("score_bias" in answers)
     assert ("vectors" in names) >= ("value_bias" in answers)
@@ -150,8 +151,8 @@ def test_vectors_drawn_are_those_that_embed_adds(name: str) -> None:
 
 
 def test_two_widths_are_compared_unless_one_is_given() -> None:
-    subjects = new_subjects("sinusoidal", {}, "encoder", EXTENT)
-    figure = dict(figures(subjects))["sinusoidal-widths"]
+    subjects = untrained_probes("sinusoidal", {}, "encoder", EXTENT)
+    figure = dict(named_figures(subjects))["sinusoidal-widths"]
     assert [image(figure, panel).shape for panel in (0, 1)] == [(5, 20), (5, 50)]
     np.testing.assert_allclose(image(figure, 0)[:, :2], image(figure, 1)[:, :2], atol=1e-12)
     assert "widths" not in drawn("sinusoidal")
@@ -165,8 +166,8 @@ def test_wavelengths_are_those_of_the_formula_even_from_few_positions() -> None:
         wavelengths(np.stack([added_at("sinusoidal", p) for p in range(12)])), formula, rtol=1e-6
     )
     assert "wavelengths" not in drawn("learned")
-    few = new_subjects("learned", knobs_of("learned"), "encoder", replace(EXTENT, many=3))
-    assert "learned-wavelengths" not in dict(figures(few)), "three numbers are a wave of every length"
+    few = untrained_probes("learned", knobs_of("learned"), "encoder", replace(EXTENT, many=3))
+    assert "learned-wavelengths" not in dict(named_figures(few)), "three numbers are a wave of every length"
     odd = np.stack([np.zeros(99), np.ones(99), np.random.default_rng(0).normal(size=99)], axis=1)
     assert np.isnan(wavelengths(odd)).tolist() == [True, False, True] and wavelengths(odd)[1] > 1e6
 
@@ -174,7 +175,7 @@ def test_wavelengths_are_those_of_the_formula_even_from_few_positions() -> None:
 def test_no_wave_is_drawn_that_is_not_there() -> None:
     """A wave that rows cannot hold leaves grey, at every phase and wavelength; one of many rows stays."""
     positions = np.arange(9000)
-    step = rows_step(len(positions))
+    step = positions_per_row(len(positions))
     short = np.stack(
         [np.cos(2 * np.pi * positions / (w * step) + w) for w in (0.13, 0.5, 0.98, 1.0, 1.02, 1.5, 2.0)], 1
     )
@@ -183,7 +184,7 @@ def test_no_wave_is_drawn_that_is_not_there() -> None:
     assert np.abs(short[::step]).max(0).min() > 0.4
     long = np.cos(2 * np.pi * positions / (20 * step))[:, None]
     assert np.abs(row_means(long, step)[2:-2] - long[step // 2 :: step][2:-2]).max() < 0.05
-    figure = many_positions(np.concatenate((short, long), 1), np.array([1.0] * 7 + [20.0]) * step, title="waves")
+    figure = many_positions_figure(np.concatenate((short, long), 1), np.array([1.0] * 7 + [20.0]) * step, title="waves")
     assert all(line.get_xdata()[0] == 6.5 for axes in figure.axes[:2] for line in axes.lines)
     assert f"two rows ({2 * step} positions)" in figure.get_suptitle()
 
@@ -198,7 +199,7 @@ def test_scores_drawn_are_the_hooks(name: str) -> None:
             for at, distance in enumerate(range(-6, 7)):
                 here, there = torch.tensor([[20]]), torch.tensor([[20 + distance]])
                 q_1H1K = q_NK[query].expand(1, 2, 1, -1)
-                place = asked.positions.prepare(q_1H1K, Place(here, there, layer=layer))
+                place = asked.positions.prepare(q_1H1K, AttentionContext(here, there, layer=layer))
                 bias = asked.positions.score_bias(q_1H1K, q_1H1K, place)
                 assert curves[f"random query {query + 1}"][at] == pytest.approx(bias[0, 1, 0, 0].item(), abs=1e-12)
 
@@ -211,7 +212,7 @@ def test_scores_that_tokens_decide_are_drawn_for_random_ones() -> None:
     panels = [axes for axes in drawn("forgetting")["scores"].axes if axes.lines]
     assert len(panels) == LAYERS
     for layer in range(LAYERS):
-        place = Place(at, at, layer=layer, inputs_BTD=x_1SD)
+        place = AttentionContext(at, at, layer=layer, inputs_BTD=x_1SD)
         expected = asked.positions.score_bias(q_1HSK, q_1HSK, place)[0, :, 6]
         curves = lines(drawn("forgetting")["scores"], layer)
         for head, curve in enumerate((curves["head 1"], curves["head 2"])):
@@ -225,10 +226,10 @@ def test_vectors_by_distance_explain_biases_on_scores_and_values(name: str) -> N
     asked, figure, width = subject(name), drawn(name)["vectors"], WIDTH // 2
     here, there = torch.tensor([[6]]), torch.arange(13)[None]
     q_1H1K, p_1H1S = normal(1, 2, 1, width), normal(1, 2, 1, 13).softmax(-1)
-    columns = 2 if "value_bias" in asked.answers else 1
+    columns = 2 if "value_bias" in asked.hooks else 1
     for layer in range(LAYERS):
         keys_KS = image(figure, columns * layer)
-        place = asked.positions.prepare(q_1H1K, Place(here, there, layer=layer))
+        place = asked.positions.prepare(q_1H1K, AttentionContext(here, there, layer=layer))
         bias = asked.positions.score_bias(q_1H1K, torch.zeros(1, 2, 13, width).double(), place)
         np.testing.assert_allclose(q_1H1K[0, :, 0].numpy() @ keys_KS / width**0.5, bias[0, :, 0], atol=1e-12)
         lengths = lines(figure, layer)
@@ -250,7 +251,7 @@ def test_turned_products_are_the_hooks(name: str) -> None:
     def product(q_K: Tensor, distance: int) -> float:
         both_1H2K = (q_K / q_K.norm()).expand(1, 2, 2, -1)
         positions, at = subject(name).positions, torch.tensor([[11, 11 + distance]])
-        place = positions.prepare(both_1H2K, Place(at, at, layer=0))
+        place = positions.prepare(both_1H2K, AttentionContext(at, at, layer=0))
         q, k = positions.rotate_queries(both_1H2K, place), positions.rotate_keys(both_1H2K, place)
         return float(q[0, 0, 0] @ k[0, 0, 1])
 
@@ -265,11 +266,11 @@ def test_turned_products_are_the_hooks(name: str) -> None:
 @torch.no_grad()
 def test_influence_is_the_slope_of_the_hook(name: str) -> None:
     asked, tiny = subject(name, "influence"), 1e-6
-    x_NTD = asked.sentences()
+    x_NTD = asked.sample_inputs()
 
     def made(x_NTD: Tensor) -> Tensor:
         at = torch.arange(x_NTD.shape[1])[None]
-        return asked.positions.embed(x_NTD, Place(at, at))
+        return asked.positions.embed(x_NTD, AttentionContext(at, at))
 
     squares_TT = torch.zeros(4, 4, dtype=torch.float64)
     for j in range(4):
@@ -290,9 +291,9 @@ def test_influence_is_the_slope_of_the_hook(name: str) -> None:
 
 @pytest.mark.full
 def test_a_decoder_is_drawn_to_the_query_only() -> None:
-    made = dict(figures(new_subjects("relative", {}, "decoder", EXTENT)))
+    made = dict(named_figures(untrained_probes("relative", {}, "decoder", EXTENT)))
     assert image(made["relative-decoder-vectors"]).shape[1] == 7
-    (reading,) = dict(figures(new_subjects("lstm", {}, "decoder", EXTENT))).values()
+    (reading,) = dict(named_figures(untrained_probes("lstm", {}, "decoder", EXTENT))).values()
     assert np.ma.filled(image(reading), 0)[np.triu_indices(4, 1)].max() == 0, "nothing is read that is yet to come"
 
 
@@ -304,9 +305,9 @@ class Slopes(PositionEncoding):
     """Each head its own slope, and the query's place counts."""
     summary = "Slopes."
     shift_invariant = False
-    def score_bias(self, q_BHQK, k_BHSK, at):
+    def score_bias(self, q_BHQK, k_BHSK, ctx):
         slopes_H = torch.arange(1, self.side.heads + 1, dtype=q_BHQK.dtype)[:, None, None]
-        return -slopes_H * (1 + at.layer) * at.distance_BQS[:, None].abs() / (1 + at.queries_BQ[:, None, :, None])
+        return -slopes_H * (1 + ctx.layer) * ctx.distance_BQS[:, None].abs() / (1 + ctx.query_pos_BQ[:, None, :, None])
 
 register_position_encoding("slopes", Slopes)
 '''
@@ -321,7 +322,7 @@ def test_an_encoding_of_ones_own_is_drawn_without_an_edit(
             "d_model=16", "encoder_layers=2")  # fmt: skip
     written = [Path(line).name for line in capsys.readouterr().out.splitlines()]
     assert written == ["slopes-scores.png", "slopes-scores.svg"]
-    made = dict(figures(new_subjects("slopes+sinusoidal", {"encoder_layers": 2}, "encoder", EXTENT)))
+    made = dict(named_figures(untrained_probes("slopes+sinusoidal", {"encoder_layers": 2}, "encoder", EXTENT)))
     assert {"slopes+sinusoidal-scores", "slopes+sinusoidal-positions"} <= set(made)
     figure = made["slopes+sinusoidal-scores"]
     for layer in range(2):
@@ -335,17 +336,17 @@ def test_an_encoding_of_ones_own_is_drawn_without_an_edit(
 class Bent(PositionEncoding):
     """A bias that is no product with a vector, and a rotation that differs from head to head and layer to layer."""
 
-    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
-        return q_BHQK.sum(-1, keepdim=True).tanh() * at.distance_BQS[:, None]
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        return q_BHQK.sum(-1, keepdim=True).tanh() * ctx.distance_BQS[:, None]
 
-    def rotate_keys(self, k_BHTK: Tensor, at: Place) -> Tensor:
+    def rotate_keys(self, k_BHTK: Tensor, ctx: AttentionContext) -> Tensor:
         heads_H11 = torch.arange(1, k_BHTK.shape[1] + 1)[:, None, None]
-        return k_BHTK * 0.9 ** (heads_H11 * (at.layer + 1) * at.new_keys_BT[:, None, :, None])
+        return k_BHTK * 0.9 ** (heads_H11 * (ctx.layer + 1) * ctx.new_key_pos_BT[:, None, :, None])
 
 
 def test_what_is_no_vector_is_not_drawn_as_one(unregistered_after: None) -> None:
     register_position_encoding("bent", Bent, summary="Bent.", shift_invariant=False)
-    made = dict(figures(new_subjects("bent", {"encoder_layers": 2}, "encoder", EXTENT)))
+    made = dict(named_figures(untrained_probes("bent", {"encoder_layers": 2}, "encoder", EXTENT)))
     assert set(made) == {"bent-turning-layer-1", "bent-turning-layer-2", "bent-scores"}
     for layer in (1, 2):
         figure = made[f"bent-turning-layer-{layer}"]
@@ -362,17 +363,21 @@ def test_marks_of_wavelengths_do_not_hide_each_other() -> None:
         (100, 110, ["110 positions"]),
         (20, 40, ["40 positions", "20 positions"]),
     ):
-        extent = Extent(positions=positions, many=many)
+        extent = PlotExtent(positions=positions, many=many)
         (figure,) = [
-            one for name, one in figures(new_subjects("sinusoidal", {}, "encoder", extent)) if "waveleng" in name
+            one
+            for name, one in named_figures(untrained_probes("sinusoidal", {}, "encoder", extent))
+            if "waveleng" in name
         ]
         assert [text.get_text() for text in figure.axes[0].texts] == expected
 
 
 def test_many_channels_are_shown_by_some_of_them() -> None:
-    extent = Extent(distances=3, channels=8)
-    (figure,) = dict(figures(new_subjects("rotary", {"d_model": 96}, "encoder", extent))).values()
-    (all_channels,) = dict(figures(new_subjects("rotary", {"d_model": 96}, "encoder", Extent(distances=3)))).values()
+    extent = PlotExtent(distances=3, channels=8)
+    (figure,) = dict(named_figures(untrained_probes("rotary", {"d_model": 96}, "encoder", extent))).values()
+    (all_channels,) = dict(
+        named_figures(untrained_probes("rotary", {"d_model": 96}, "encoder", PlotExtent(distances=3)))
+    ).values()
     np.testing.assert_allclose(image(figure), image(all_channels)[[0, 2, 3, 5, 6, 8, 9, 11]])
     assert figure.axes[1].get_ylim() == all_channels.axes[1].get_ylim() == (11.5, -0.5)
 
@@ -394,7 +399,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Pat
 
 def test_a_checkpoint_shows_its_own_tables(checkpoints: Path) -> None:
     for side, layers in (("encoder", 2), ("decoder", 3)):
-        tables = dict(figures(trained_subjects(checkpoints / "relative", side, EXTENT)))
+        tables = dict(named_figures(trained_probes(checkpoints / "relative", side, EXTENT)))
         figure = tables[f"relative-trained{'' if side == 'encoder' else '-decoder'}-vectors"]
         positions = getattr(translator("relative").model, side).positions
         rows = np.clip(np.arange(-6, 7 if side == "encoder" else 1), -3, 3) + 3
@@ -402,7 +407,7 @@ def test_a_checkpoint_shows_its_own_tables(checkpoints: Path) -> None:
             for column, table in enumerate((positions[0].keys, positions[0].values)):
                 expected = table[layer].detach().numpy()[rows].T
                 np.testing.assert_allclose(image(figure, 2 * layer + column), expected, atol=1e-6)
-    learned = dict(figures(trained_subjects(checkpoints / "learned", "encoder", EXTENT)))
+    learned = dict(named_figures(trained_probes(checkpoints / "learned", "encoder", EXTENT)))
     table = translator("learned").model.encoder.positions[0].table.detach().numpy()
     (norms,) = [line.get_ydata() for line in learned["learned-trained-lengths"].axes[0].lines]
     np.testing.assert_allclose(norms, np.linalg.norm(table, axis=1), rtol=1e-6)
@@ -413,23 +418,25 @@ def test_a_checkpoint_shows_its_own_tables(checkpoints: Path) -> None:
 def test_layers_without_attention_and_translations_that_are_cut_are_told(
     tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hf_posenc.pictures.attention_maps.MOST_TOKENS", 12)
+    monkeypatch.setattr("hf_posenc.analysis.attention_maps.MAX_TOKENS", 12)
     with pytest.raises(ValueError, match="one of those with attention, 1 to 1, but it is 2"):
-        list(draw_attention(translator("rnn_nmt"), tokenizer, "Ein Hund.", tmp_path, layer=2))
+        list(save_attention_figures(translator("rnn_nmt"), tokenizer, "Ein Hund.", tmp_path, layer=2))
     with pytest.raises(ValueError, match="must be UTF-8, but the sentence has half a character"):
-        list(draw_attention(translator("relative"), tokenizer, "Ein H\udce4nd.", tmp_path))  # of a latin-1 terminal
-    said, *_ = draw_attention(translator("relative"), tokenizer, "Ein Hund.", tmp_path, layer=1)
+        list(
+            save_attention_figures(translator("relative"), tokenizer, "Ein H\udce4nd.", tmp_path)
+        )  # of a latin-1 terminal
+    said, *_ = save_attention_figures(translator("relative"), tokenizer, "Ein Hund.", tmp_path, layer=1)
     assert said.endswith(" ... (cut at 12 tokens, the most that a picture has labels for or the model takes)")
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("attending", ["relative", "sinusoidal+gru", "rnn_nmt"])
 def test_attention_drawn_is_the_models(attending: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_posenc.pictures.attention_maps.MOST_TOKENS", 12)
+    monkeypatch.setattr("hf_posenc.analysis.attention_maps.MAX_TOKENS", 12)
     model = translator(attending)
     back_end = model.config._attn_implementation
     sentence = "Ein Hund. $"
-    translation, maps = attention_maps(model, tokenizer, sentence, beams=2)
+    translation, maps = translate_with_attention(model, tokenizer, sentence, num_beams=2)
     assert model.config._attn_implementation == back_end
     assert list(maps) == (["cross"] if attending == "rnn_nmt" else ["encoder", "decoder", "cross"])
     written = model.generate(**tokenizer([sentence], return_tensors="pt"), num_beams=2, max_length=13, do_sample=False)
@@ -453,7 +460,7 @@ def test_attention_drawn_is_the_models(attending: str, tokenizer: Any, monkeypat
 
 
 def test_subwords_are_marked_in_the_picture(tokenizer: Any) -> None:
-    _, maps = attention_maps(translator("relative"), tokenizer, "Hund Hunde.", beams=1)
+    _, maps = translate_with_attention(translator("relative"), tokenizer, "Hund Hunde.", num_beams=1)
     joined = "".join(piece[1:] if piece[0] == "\u00b7" else f" {piece}" for piece in maps["encoder"].keys)
     assert joined.replace(" .", ".").split() == ["Hund", "Hunde.", "</s>"]
     assert maps["decoder"].keys[0] == "<s>" and maps["decoder"].keys[1:] == maps["decoder"].queries[:-1]
@@ -488,8 +495,8 @@ def test_what_cannot_be_drawn_is_refused_first(
     def compute(*_: object, **__: object) -> None:
         raise AssertionError("something was computed")
 
-    for name in ("added_vectors", "biases", "turned_products", "influence"):
-        monkeypatch.setattr(f"hf_posenc.pictures.encoding_figures.{name}", compute)
+    for name in ("added_vectors", "score_biases_by_distance", "rotated_products", "embed_influence"):
+        monkeypatch.setattr(f"hf_posenc.plotting.encoding_plots.{name}", compute)
     with pytest.raises(SystemExit, match=f"(?s){said}"):
         command(monkeypatch, "figures", *(word.format(checkpoints) for word in words), "--to", tmp_path / "to")
     assert not (tmp_path / "to").exists()
@@ -517,7 +524,7 @@ def test_what_attention_cannot_be_drawn_is_refused_first(
 def test_the_command_writes_both_formats_and_says_where(
     checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("hf_posenc.pictures.attention_maps.MOST_TOKENS", 12)
+    monkeypatch.setattr("hf_posenc.analysis.attention_maps.MAX_TOKENS", 12)
     command(monkeypatch, "attention", checkpoints / "relative", "Ein Hund.", "--to", tmp_path, "--layer", "1")
     _, *paths = capsys.readouterr().out.splitlines()
     assert sorted(Path(path).name for path in paths) == sorted(path.name for path in tmp_path.iterdir())
@@ -529,7 +536,7 @@ def test_the_command_writes_both_formats_and_says_where(
 @pytest.mark.full
 def test_both_formats_are_whole_and_the_same_every_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def paths(folder: str) -> list[Path]:
-        return list(draw(["rotary", "d_model=16"], tmp_path / folder, extent=EXTENT))
+        return list(save_encoding_figures(["rotary", "d_model=16"], tmp_path / folder, extent=EXTENT))
 
     once, again = paths("once"), paths("again")
     assert [path.name for path in once] == ["rotary-turning.png", "rotary-turning.svg"]
@@ -560,7 +567,7 @@ def test_untrained_figures_leave_chance_as_it_was() -> None:
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
-    dict(figures(new_subjects("gru", {"d_model": 8}, "encoder", EXTENT)))
+    dict(named_figures(untrained_probes("gru", {"d_model": 8}, "encoder", EXTENT)))
     assert torch.rand(1) == expected
     assert tiny_model("gru") is not None
 
@@ -573,7 +580,9 @@ def shaded(axes: Axes) -> list[tuple[float, float]]:
 
 def test_vectors_that_a_window_hides_are_shaded() -> None:
     knobs = {"window_size": 2, "relative_clip": 3, "d_model": 16, "encoder_layers": 2}
-    figure = dict(figures(new_subjects("relative+window", knobs, "encoder", EXTENT)))["relative+window-vectors"]
+    figure = dict(named_figures(untrained_probes("relative+window", knobs, "encoder", EXTENT)))[
+        "relative+window-vectors"
+    ]
     reach = EXTENT.distances + 0.5
     panels = [axes for axes in figure.axes if axes.get_xlabel() or axes.get_title()]
     assert [shaded(axes) for axes in panels] == [[(-reach, -2.5), (2.5, reach)]] * len(panels)
@@ -584,13 +593,13 @@ def test_vectors_that_a_window_hides_are_shaded() -> None:
 
 
 def test_what_a_score_hides_is_shaded_and_leaves_the_axis_to_what_is_seen() -> None:
-    distances, scores = np.arange(-4, 5), np.full((1, 3, 2, 9), HIDDEN)
+    distances, scores = np.arange(-4, 5), np.full((1, 3, 2, 9), MASK_VALUE)
     scores[..., 2:7] = np.linspace(-1, 1, 5)
-    (axes,) = score_figure(scores, distances, title="near").axes
+    (axes,) = score_bias_figure(scores, distances, title="near").axes
     low, high = axes.get_ylim()
     assert -1.5 < low < -1 and 1 < high < 1.5
     (line,) = [line for line in axes.lines if line.get_label() == "every head"]
     assert np.isnan(line.get_ydata()).tolist() == [True] * 2 + [False] * 5 + [True] * 2
     assert shaded(axes) == [(-4.5, -2.5), (2.5, 4.5)]
-    (plain,) = score_figure(np.zeros((1, 3, 2, 9)), distances, title="all").axes
+    (plain,) = score_bias_figure(np.zeros((1, 3, 2, 9)), distances, title="all").axes
     assert not [one for one in plain.collections if one.get_label() == "not seen"]

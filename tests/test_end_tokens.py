@@ -19,9 +19,9 @@ from transformers import (
     StoppingCriteria,
 )
 
-from hf_posenc.experiment.place_diagnostics import decode_batch
+from hf_posenc.analysis.attention_maps import translate_with_attention
+from hf_posenc.analysis.decoding_analysis import decode_batch
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
-from hf_posenc.pictures.attention_maps import attention_maps
 
 START, END, OTHER, PAD = 1, 2, 9, 0
 ENDS = {"one": OTHER, "several": [OTHER, END], "a tensor": torch.tensor([OTHER, END]), "none": None}
@@ -115,7 +115,7 @@ def test_a_config_may_have_several_end_tokens_or_none(ends, tokenizer):
     make_likely(model, OTHER)
     found = model.translations(TEXTS, tokenizer, num_beams=1)
     assert found.truncated == [ends is None] * len(TEXTS)
-    limits = model.limits(len(tokenizer(text)["input_ids"]) for text in TEXTS)
+    limits = model.max_target_lengths(len(tokenizer(text)["input_ids"]) for text in TEXTS)
     assert [len(text) for text in found.texts] == [1 if ends else limit for limit in limits]
     model.config.eos_token_id = [OTHER]
     with pytest.raises(ValueError, match=r"this tokenizer's eos_token_id is 2 and the model's \[9\]"):
@@ -180,7 +180,7 @@ def test_a_picture_says_of_what_has_no_end_that_it_is_cut(ends, forced, tokenize
     model = model_of("relative")
     make_likely(model, OTHER)
     model.generation_config.update(eos_token_id=ends, forced_eos_token_id=forced)
-    text, maps = attention_maps(model, tokenizer, TEXTS[0], beams=2)
+    text, maps = translate_with_attention(model, tokenizer, TEXTS[0], num_beams=2)
     assert ("cut at 100 tokens" in text) == (ends is None)
     assert maps["cross"].weights.shape[2] == (100 if ends is None else 1)
 
@@ -194,9 +194,9 @@ def test_an_analysis_of_decoding_ends_where_generate_does(system, ends, may_end)
     make_likely(model, OTHER)
     made = decode_batch(model, sources.tolist(), limits, may_end=may_end)
     if ends is not None and may_end:
-        assert [(one.ids, one.end, one.ended) for one in made] == [([], (OTHER,), True)] * 2
+        assert [(one.ids, one.end_ids, one.ended) for one in made] == [([], (OTHER,), True)] * 2
         return
-    assert [(len(one.ids), one.end, one.ended) for one in made] == [(limit, (), False) for limit in limits]
+    assert [(len(one.ids), one.end_ids, one.ended) for one in made] == [(limit, (), False) for limit in limits]
     never = {"suppress_tokens": ids_of(ends) or None, "max_new_tokens": 6}
     assert made[1].ids == model.generate(sources, **never)[1, 1:].tolist()
 
@@ -239,7 +239,7 @@ def endless() -> ConditionalGeneration:
 
 def test_an_evaluation_limits_nothing(endless, tokenizer, tmp_path):
     before, chosen = longest(endless), copy.deepcopy(endless.generation_config)
-    limits = endless.limits(len(tokenizer(text)["input_ids"]) for text in TEXTS)
+    limits = endless.max_target_lengths(len(tokenizer(text)["input_ids"]) for text in TEXTS)
     assert evaluate(endless, tokenizer, tmp_path) == [limit + 2 for limit in limits]
     again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     assert (longest(endless), longest(again)) == (before, before)

@@ -21,27 +21,27 @@ from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_posenc import POSITION_ENCODINGS, CTranslate2Translator, PosEncConfig, PosEncTokenizer
-from hf_posenc.config.files import read_config_file
+from hf_posenc.config.composition import read_config_file
 from hf_posenc.config.loading import load_experiment, register_encodings
 from hf_posenc.config.settings import DataSettings, ScoreSettings
 from hf_posenc.config.yaml_io import read_yaml
 from hf_posenc.data import load_pairs, train_tokenizer
-from hf_posenc.data.generator import generate_pairs
+from hf_posenc.data.synthetic import generate_pairs
 from hf_posenc.experiment import preparation
 from hf_posenc.experiment.dry_run import dry_run
 from hf_posenc.experiment.evaluation import translate_test_set
-from hf_posenc.experiment.preparation import prepare, shared_tokenizer, training_pairs
-from hf_posenc.experiment.starting import warn_of_untrained_distances
-from hf_posenc.experiment.system import run_system, unfinished_systems
-from hf_posenc.manifest import MANIFEST, write_file
-from hf_posenc.modeling.translation import Translations
-from hf_posenc.publish.report import publish
-from hf_posenc.results.collecting import collect
+from hf_posenc.experiment.initialization import warn_of_untrained_distances
+from hf_posenc.experiment.pipeline import run_system, unfinished_systems
+from hf_posenc.experiment.preparation import load_shared_tokenizer, prepare, training_pairs
+from hf_posenc.modeling.translation import TranslationOutput
+from hf_posenc.reporting.report import write_report
+from hf_posenc.results.aggregation import aggregate
 from hf_posenc.training.arguments import training_arguments
-from hf_posenc.training.callbacks import ProgressBar
-from hf_posenc.training.checkpoints import check_weights, checkpoint_to_resume, last_whole_checkpoint
+from hf_posenc.training.callbacks import ProgressBarCallback
+from hf_posenc.training.checkpoints import checkpoint_to_resume, last_intact_checkpoint, validate_weights
 from hf_posenc.training.trainer import LengthTrainer
-from hf_posenc.whole_files import LOCK, alone
+from hf_posenc.utils.atomic_io import LOCK_NAME, exclusive_lock
+from hf_posenc.utils.manifest import MANIFEST, write_file
 
 ROOT = Path(__file__).parent.parent
 # which others extend
@@ -164,16 +164,16 @@ def test_every_step_has_a_bar_that_moves_on_the_systems_line(config: Path, monke
             self.moves += 1
             return super().update(n)
 
-    shown_by = ("training.callbacks", "experiment.diagnostics", "experiment.place_diagnostics", "experiment.system")
+    shown_by = ("training.callbacks", "analysis.teacher_forced", "analysis.decoding_analysis", "experiment.pipeline")
     shown_by += ("metrics.length_buckets.scorers", "modeling.translation")
     for module in shown_by:
         monkeypatch.setattr(f"hf_posenc.{module}.tqdm", Recorded)
-    monkeypatch.setattr("hf_posenc.experiment.diagnostics.MOST_WEIGHTS", 1)
-    monkeypatch.setattr("hf_posenc.experiment.place_diagnostics.MOST_TOKENS", 1)
-    monkeypatch.setattr("hf_posenc.metrics.length_buckets.scorers.ROWS", 2)
+    monkeypatch.setattr("hf_posenc.analysis.teacher_forced.MAX_WEIGHTS_PER_BATCH", 1)
+    monkeypatch.setattr("hf_posenc.analysis.decoding_analysis.MAX_TOKENS_PER_BATCH", 1)
+    monkeypatch.setattr("hf_posenc.metrics.length_buckets.scorers.PAIRS_PER_CHUNK", 2)
     experiment = load(config, "score.batch_size=2")
     prepare(experiment)
-    run_system(experiment, "relative", bar=2)
+    run_system(experiment, "relative", progress_position=2)
     found = {bar.desc.removesuffix(": "): bar for bar in bars}
     steps = ["generated", "generated-x2", "scoring"]
     for test in steps[:2]:
@@ -189,8 +189,8 @@ PREPARES = """
 import sys
 import train, hf_posenc.data, hf_posenc.data.mapping, hf_posenc.experiment.preparation
 for module in (hf_posenc.data, hf_posenc.data.mapping, hf_posenc.experiment.preparation):
-    module.LARGE = int(sys.argv.pop())
-    sys.argv.append(str(module.LARGE))
+    module.PROGRESS_BAR_MIN_PAIRS = int(sys.argv.pop())
+    sys.argv.append(str(module.PROGRESS_BAR_MIN_PAIRS))
 sys.argv.pop()
 train.run_system = train.collect = train.publish = lambda *arguments: None
 train.main()
@@ -323,7 +323,7 @@ def test_knobs_that_nobody_gives_are_measured_on_the_systems_own_pairs(config: P
         run_system(experiment, "relative")
         saved = json.loads((experiment.folder / "relative" / "model" / "config.json").read_text())
         found[given] = (saved["length_ratio_step"], saved["length_ratio_gain"])
-    system, tokenizer = experiment.systems["relative"], shared_tokenizer(experiment)
+    system, tokenizer = experiment.systems["relative"], load_shared_tokenizer(experiment)
     pairs = training_pairs(experiment, system, tokenizer)
     everything = load(config).systems["relative"]
     assert 0 < len(pairs) < len(training_pairs(experiment, everything, tokenizer))
@@ -341,8 +341,8 @@ def test_a_config_can_bring_an_encoding_of_ones_own(config: Path) -> None:
         "class Nearness(PositionEncoding):\n"
         "    summary = 'Distance has a price.'\n"
         "    shift_invariant = True\n\n"
-        "    def score_bias(self, q_BHQK, k_BHSK, at):\n"
-        "        return -0.1 * at.distance_BQS.abs()[:, None].to(q_BHQK.dtype)\n\n\n"
+        "    def score_bias(self, q_BHQK, k_BHSK, ctx):\n"
+        "        return -0.1 * ctx.distance_BQS.abs()[:, None].to(q_BHQK.dtype)\n\n\n"
         'register_position_encoding("nearness", Nearness)\n',
         encoding="utf-8",
     )
@@ -414,7 +414,7 @@ def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) ->
     prepare(experiment)
     for name in experiment.systems:
         run_system(experiment, name)
-    printed = publish(collect(experiment), experiment.tables_folder)
+    printed = write_report(aggregate(experiment), experiment.tables_folder)
     folder = experiment.folder
     for name in experiment.systems:
         assert name in printed
@@ -435,7 +435,7 @@ def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) ->
     scores = json.loads(path.read_text())
     scores["tests"]["generated"]["truncated"] = 5
     write_file(path, json.dumps(scores))
-    assert "relative 5 of 6 on generated" in publish(collect(experiment), experiment.tables_folder)
+    assert "relative 5 of 6 on generated" in write_report(aggregate(experiment), experiment.tables_folder)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.parent != folder}
     prepare(experiment)
     for name in experiment.systems:
@@ -463,7 +463,7 @@ def test_a_system_is_trained_by_one_process_at_a_time(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)
     with (
-        alone(experiment.folder / "relative" / LOCK),
+        exclusive_lock(experiment.folder / "relative" / LOCK_NAME),
         pytest.raises(ValueError, match=r"what .*relative.* guards, but another one than this is at work"),
     ):
         run_system(experiment, "relative")
@@ -496,7 +496,7 @@ def test_a_run_may_leave_the_diagnoses_for_later(config: Path) -> None:
     for name in experiment.systems:
         run_system(experiment, name)
     assert unfinished_systems(experiment) == [] and not list(experiment.folder.glob("*/diagnostics"))
-    publish(collect(experiment), experiment.tables_folder)
+    write_report(aggregate(experiment), experiment.tables_folder)
     assert (experiment.folder / "table-generated.md").exists()
     drawn = {path.stem for path in experiment.folder.glob("*.png")}
     assert {"bleu-by-length-generated", "loss"} <= drawn and "loss-by-position-generated" not in drawn
@@ -506,7 +506,7 @@ def test_a_run_may_leave_the_diagnoses_for_later(config: Path) -> None:
     written = translations.stat().st_mtime_ns
     for name in later.systems:
         run_system(later, name)
-    publish(collect(later), later.tables_folder)
+    write_report(aggregate(later), later.tables_folder)
     assert unfinished_systems(later) == [] and translations.stat().st_mtime_ns == written
     assert (experiment.folder / "loss-by-position-generated.png").exists()
 
@@ -528,7 +528,7 @@ def test_results_cut_short_are_refused_and_made_again(config: Path, is_older: bo
         with pytest.raises(
             ValueError, match=rf"^{path} must be as it was saved.* delete {path} and give the same train"
         ):
-            collect(experiment)
+            aggregate(experiment)
         path.unlink()
         run_system(experiment, "relative")
         without_summary = [line for line in whole.splitlines() if b"train_runtime" not in line]
@@ -538,7 +538,7 @@ def test_results_cut_short_are_refused_and_made_again(config: Path, is_older: bo
 @pytest.mark.slow
 def test_seeds_train_a_system_once_for_each(config: Path) -> None:
     experiment = load(config, "systems.relative.seeds=[3, 4]")
-    assert {name: (system.row, system.train.get("seed")) for name, system in experiment.systems.items()} == {
+    assert {name: (system.base_name, system.train.get("seed")) for name, system in experiment.systems.items()} == {
         "absolute": ("absolute", None),
         "relative-seed3": ("relative", 3),
         "relative-seed4": ("relative", 4),
@@ -548,9 +548,9 @@ def test_seeds_train_a_system_once_for_each(config: Path) -> None:
     prepare(experiment)
     for name in experiment.systems:
         run_system(experiment, name)
-    results = collect(experiment)
+    results = aggregate(experiment)
     assert results["baseline"] == "absolute" and list(results["comparisons"]["generated"]) == ["relative", "rnn-nmt"]
-    assert "relative (2 seeds)" in publish(results, experiment.tables_folder)
+    assert "relative (2 seeds)" in write_report(results, experiment.tables_folder)
     seeds = [results["runs"][f"relative-seed{seed}"]["loss"]["loss"] for seed in (3, 4)]
     assert seeds[0] != seeds[1]
 
@@ -569,7 +569,7 @@ def test_scored_systems_are_carried_to_another_machines_run_without_their_weight
     for name in here.systems:  # nor do translations need them to be scored
         shutil.rmtree(there.folder / name / "statistics")
         run_system(there, name)
-    assert collect(replace(there, systems=dict(here.systems))) == collect(here)
+    assert aggregate(replace(there, systems=dict(here.systems))) == aggregate(here)
 
 
 @pytest.mark.slow
@@ -586,7 +586,7 @@ def test_configs_of_one_name_share_their_systems_and_have_tables_of_their_own(co
     for name in second.systems:
         run_system(second, name)
     assert trained == {path: path.stat().st_mtime_ns for path in first.folder.rglob("*.safetensors")}
-    publish(collect(second), second.tables_folder)
+    write_report(aggregate(second), second.tables_folder)
     assert (first.folder / "second" / "table-generated.md").is_file()
     assert not (first.folder / "results.json").exists()
     assert second.baseline == "relative"
@@ -596,7 +596,7 @@ def test_a_system_with_flat_lengths_is_trained_on_as_many_joined_pairs(config: P
     joined = ("data.concatenate=[1, 2]", "data.max_length=30", "systems.relative.data.flat_lengths=3")
     experiment = load(config, *joined)
     prepare(experiment)
-    tokenizer = shared_tokenizer(experiment)
+    tokenizer = load_shared_tokenizer(experiment)
     plain, flat = (training_pairs(experiment, experiment.systems[name], tokenizer) for name in ("absolute", "relative"))
     assert len(flat) == len(plain) and max(flat["source_length"]) <= 30
     assert flat["source_length"] != plain["source_length"]
@@ -609,7 +609,7 @@ def test_a_group_is_drawn_from_once_and_for_all(config: Path) -> None:
     overrides = ("score.per_group=2", "data.test.generated.generator.pairs=40", "score.edges=[8, 12]")
     experiment, whole = load(config, *overrides), load(config, *overrides[1:])
     prepare(experiment)
-    tokenizer = shared_tokenizer(experiment)
+    tokenizer = load_shared_tokenizer(experiment)
     system = experiment.systems["relative"]
     drawn, everything = (
         preparation.test_set(one, one.systems["relative"], "generated", tokenizer) for one in (experiment, whole)
@@ -725,7 +725,7 @@ def test_languages_that_are_turned_round_are_other_data(config: Path) -> None:
         experiment = load(config, f"data.source_language={source}", f"data.target_language={target}")
         prepare(experiment)
         system = experiment.systems["absolute"]
-        made.append(preparation.training_pairs(experiment, system, shared_tokenizer(experiment))[:3])
+        made.append(preparation.training_pairs(experiment, system, load_shared_tokenizer(experiment))[:3])
     assert made[0]["input_ids"] == made[1]["labels"] and made[0]["input_ids"] != made[1]["input_ids"]
 
 
@@ -735,14 +735,14 @@ def test_an_interrupted_run_resumes_to_the_same_parameters(config: Path, monkeyp
     prepare(straight)
     run_system(straight, "relative")
 
-    def interrupt(self: ProgressBar, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def interrupt(self: ProgressBarCallback, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == 5:
             raise KeyboardInterrupt
 
     interrupted = load(config, "name=interrupted")
     prepare(interrupted)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(ProgressBar, "on_step_end", interrupt)
+        patch.setattr(ProgressBarCallback, "on_step_end", interrupt)
         run_system(interrupted, "relative")
     assert (interrupted.folder / "relative" / "checkpoints" / "checkpoint-4").is_dir()
     assert not (interrupted.folder / "relative" / "model").exists()
@@ -788,7 +788,7 @@ def test_systems_scored_with_different_vocabularies_are_not_put_in_one_table(con
     path = experiment.folder / "relative" / "scores.json"
     write_file(path, json.dumps(json.loads(path.read_text()) | {"tokenizer": "another"}))
     with pytest.raises(ValueError, match=r"share tokenizer and test sets.*tokenizer was"):
-        publish(collect(experiment), experiment.tables_folder)
+        write_report(aggregate(experiment), experiment.tables_folder)
 
 
 def translated_by_a_stranger(model: Path, text: str) -> str:
@@ -813,7 +813,7 @@ def test_two_vocabularies_from_config_to_translation(config: Path) -> None:
     run_system(experiment, "relative")
     model = AutoModelForSeq2SeqLM.from_pretrained(experiment.folder / "relative" / "model")
     tokenizer = AutoTokenizer.from_pretrained(experiment.folder / "relative" / "model")
-    assert not tokenizer.is_joint and "Unigram" in tokenizer.to_str()
+    assert not tokenizer.shares_vocabulary and "Unigram" in tokenizer.to_str()
     assert (model.config.vocab_size, model.config.decoder_vocab_size) == (400, 400)
     assert model.get_input_embeddings() is not model.get_decoder().embed_tokens
     pairs = load_pairs(TINY["data"]["train"], source_language="de", target_language="en")
@@ -865,7 +865,9 @@ def test_a_bad_loss_shows_each_side_in_its_own_vocabulary(config: Path) -> None:
     trainer = LengthTrainer(model, training_arguments({"use_cpu": True}, config.parent), processing_class=two)
     german, english = pairs[0]["translation"]["de"], pairs[0]["translation"]["en"]
     ids = two(german, text_target=english)
-    said = trainer.accident(float("nan"), torch.tensor([ids["input_ids"]]), torch.tensor([[*ids["labels"], -100]]))
+    said = trainer.divergence_message(
+        float("nan"), torch.tensor([ids["input_ids"]]), torch.tensor([[*ids["labels"], -100]])
+    )
     assert f"{german!r} -> {english!r}" in said
 
 
@@ -920,7 +922,7 @@ def test_a_preparation_that_failed_binds_nothing(config: Path) -> None:
             prepare(load(config, *data, "data.vocab_size=400", f"data.max_length={bound}"))
     experiment = load(config, *data, "data.vocab_size=410", "data.max_length=null")
     prepare(experiment)
-    assert len(shared_tokenizer(experiment)) == 410
+    assert len(load_shared_tokenizer(experiment)) == 410
     (experiment.folder / "absolute" / "training.jsonl").touch()
     file.write_text("".join(lines[:70]), encoding="utf-8")
     with pytest.raises(ValueError, match=r"files\.train\.tsv was"):
@@ -945,7 +947,7 @@ def test_pairs_are_encoded_again_where_a_failed_preparation_had_other_files(conf
     file.write_text("".join(lines), encoding="utf-8")
     experiment = load(config, *data, "data.max_length=null")
     prepare(experiment)
-    assert len(training_pairs(experiment, experiment.systems["relative"], shared_tokenizer(experiment))) == 80
+    assert len(training_pairs(experiment, experiment.systems["relative"], load_shared_tokenizer(experiment))) == 80
 
 
 def test_distances_that_no_training_pair_has_are_warned_of(config: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -1044,28 +1046,28 @@ def test_a_checkpoint_cut_short_is_passed_over(config: Path, caplog: pytest.LogC
     newest, older = checkpoints / "checkpoint-6", checkpoints / "checkpoint-4"
     for name in ("model.safetensors", "optimizer.pt", "rng_state.pth", "scheduler.pt", "trainer_state.json"):
         whole = (newest / name).read_bytes()
-        assert last_whole_checkpoint(checkpoints) == str(newest)
+        assert last_intact_checkpoint(checkpoints) == str(newest)
         (newest / name).write_bytes(whole[: len(whole) // 2])
-        assert last_whole_checkpoint(checkpoints) == str(older)
+        assert last_intact_checkpoint(checkpoints) == str(older)
         (newest / name).unlink()
-        assert last_whole_checkpoint(checkpoints) == str(older)
+        assert last_intact_checkpoint(checkpoints) == str(older)
         assert f"passed over {newest}" in caplog.text
         (newest / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-        assert last_whole_checkpoint(checkpoints) == str(older)
+        assert last_intact_checkpoint(checkpoints) == str(older)
         (newest / name).write_bytes(whole)
     for checkpoint in (newest, older):
         (checkpoint / "optimizer.pt").unlink()
-    assert last_whole_checkpoint(checkpoints) is None
+    assert last_intact_checkpoint(checkpoints) is None
     with pytest.raises(
         ValueError, match=rf"none in {checkpoints} is: .*6: optimizer.pt is missing .*delete {checkpoints}"
     ):
         checkpoint_to_resume(checkpoints, with_best=False)
     (newest / MANIFEST).unlink()  # of an older version
     (newest / "pytorch_model_fsdp_0").mkdir()  # FSDP has its own optimiser files
-    assert last_whole_checkpoint(checkpoints) == str(newest)
-    assert last_whole_checkpoint(checkpoints / "none") is None
+    assert last_intact_checkpoint(checkpoints) == str(newest)
+    assert last_intact_checkpoint(checkpoints / "none") is None
     with pytest.raises(ValueError, match=r"holds model\.safetensors"):
-        check_weights(experiment.folder)
+        validate_weights(experiment.folder)
 
 
 @pytest.mark.slow
@@ -1106,8 +1108,8 @@ def test_the_command_line_trains_side_by_side_prints_the_table_and_translates(co
 
 def test_a_translation_may_hold_what_unicode_calls_a_line_end(tmp_path: Path) -> None:
     class Echo:
-        def translations(self, texts: list[str], tokenizer: Any, **options: Any) -> Translations:
-            return Translations(texts, [False] * len(texts))
+        def translations(self, texts: list[str], tokenizer: Any, **options: Any) -> TranslationOutput:
+            return TranslationOutput(texts, [False] * len(texts))
 
     texts = ["one\u2028line", "an\x85other", "a\nthird", ""]
     system = load_experiment(ROOT / "configs" / "quickstart.yaml").systems["relative"]

@@ -27,30 +27,38 @@ from PIL import Image
 from transformers import BartConfig
 
 from hf_posenc import POSITION_ENCODINGS, PositionEncoding, explorer, register_position_encoding, sinusoids
-from hf_posenc.explorer import drawing
-from hf_posenc.explorer.choice import Choice, Subjects, has_sides, in_words, knobs_of, needs_heads, subjects_of
-from hf_posenc.explorer.controls import knob_value
-from hf_posenc.explorer.drawing import png
+from hf_posenc.analysis.attention_maps import translate_with_attention
+from hf_posenc.analysis.probes import PlotExtent, untrained_probes
+from hf_posenc.analysis.probing import added_vectors
+from hf_posenc.explorer import render
+from hf_posenc.explorer.encoding_views import affordable_tokens, encoding_views
 from hf_posenc.explorer.html import figure_html, table_html, translation_html
-from hf_posenc.explorer.pictures import pictures, readable_tokens
+from hf_posenc.explorer.render import render_png
 from hf_posenc.explorer.runs import (
-    Run,
-    Translated,
-    attention,
+    ExplorerRun,
+    TranslationResult,
+    attention_of_pair,
+    generated_sentence,
     head_figure,
-    joined,
+    repeat_sentence,
     run_figures,
-    scored_on,
-    sentence,
-    table,
+    score_table,
+    scored_test_sets,
     translate,
 )
-from hf_posenc.explorer.steps import step, wave_of
-from hf_posenc.pictures.attention_figures import attention_figures
-from hf_posenc.pictures.attention_maps import attention_maps
-from hf_posenc.pictures.encoding_figures import Drawing
-from hf_posenc.pictures.encoding_values import added_vectors
-from hf_posenc.pictures.subjects import Extent, new_subjects
+from hf_posenc.explorer.state import (
+    EncodingChoice,
+    Probes,
+    depends_on_heads,
+    depends_on_side,
+    describe_probe,
+    parameters_of_encodings,
+    probes_for,
+)
+from hf_posenc.explorer.walkthrough import explain_value, fit_wave
+from hf_posenc.explorer.widgets import parameter_value
+from hf_posenc.plotting.attention_plots import attention_figures
+from hf_posenc.plotting.encoding_plots import LazyFigure
 from hf_posenc.results.tables import Table
 
 ROOT = Path(__file__).parent.parent
@@ -60,8 +68,8 @@ SENTENCE = "Ein Hund."
 OF_TESTS = ("tests", "beyond", "diagnostics", "by_prediction")
 
 
-def of(*encodings: str, **sizes: Any) -> Subjects:
-    return subjects_of(Choice(encodings=encodings, **({"width": 24, "heads": 2} | sizes)))
+def of(*encodings: str, **sizes: Any) -> Probes:
+    return probes_for(EncodingChoice(encodings=encodings, **({"width": 24, "heads": 2} | sizes)))
 
 
 @pytest.mark.full
@@ -69,10 +77,10 @@ def of(*encodings: str, **sizes: Any) -> Subjects:
 @pytest.mark.parametrize("encodings", REGISTERED + SUMS)
 def test_every_encoding_is_drawn_by_the_hooks_it_has(encodings, side):
     subjects = of(*encodings.split("+"), side=side)
-    hooks = subjects["attention"].answers
-    assert f"hooks: {', '.join(hooks) or 'none'}" in in_words(subjects["attention"])
+    hooks = subjects["attention"].hooks
+    assert f"hooks: {', '.join(hooks) or 'none'}" in describe_probe(subjects["attention"])
     for positions in (16, 70):
-        made = pictures(subjects, positions)
+        made = encoding_views(subjects, positions)
         assert bool(made) == bool(hooks)
         assert {"Turning"} & set(made) == ({"Turning"} if "rotate_queries" in hooks else set())
         assert ("Scores" in made) == ("score_bias" in hooks)
@@ -82,18 +90,18 @@ def test_every_encoding_is_drawn_by_the_hooks_it_has(encodings, side):
 
 
 def test_a_new_figure_of_an_encoding_brings_its_caption_with_it(monkeypatch):
-    new = Drawing("Mirrored", "Look twice.", Figure)
-    monkeypatch.setattr("hf_posenc.pictures.encoding_figures.of_scores", lambda _: {"mirror-all": new})
-    assert pictures(of("relative"), 16)["Mirrored"] == new
+    new = LazyFigure("Mirrored", "Look twice.", Figure)
+    monkeypatch.setattr("hf_posenc.plotting.encoding_plots.score_bias_figures", lambda _: {"mirror-all": new})
+    assert encoding_views(of("relative"), 16)["Mirrored"] == new
     with pytest.raises(TypeError, match="look_for"):
-        Drawing("Mirrored", draw=Figure)
+        LazyFigure("Mirrored", draw=Figure)
 
 
 @pytest.mark.full
 def test_pictures_are_of_as_many_positions_as_are_chosen():
     for positions, rows in ((3, 3), (60, 60), (61, 61), (400, 133)):
         heat, distance = (
-            pictures(of("sinusoidal", "relative"), positions)[name].draw() for name in ("Heat map", "Scores")
+            encoding_views(of("sinusoidal", "relative"), positions)[name].draw() for name in ("Heat map", "Scores")
         )
         assert heat.axes[0].images[0].get_array().shape == (rows, 24)
         reach = min(positions - 1, 64)
@@ -102,31 +110,31 @@ def test_pictures_are_of_as_many_positions_as_are_chosen():
 
 def test_a_decoder_has_no_keys_behind_the_query():
     for side, last in (("encoder", 15), ("decoder", 0)):
-        figure = pictures(of("relative", side=side), 16)["Scores"].draw()
+        figure = encoding_views(of("relative", side=side), 16)["Scores"].draw()
         assert figure.axes[0].lines[0].get_xdata()[-1] == last
 
 
 def test_a_picture_is_no_blank():
-    for picture in pictures(of("sinusoidal"), 16).values():
-        assert len(set(png(picture.draw()))) > 100
+    for picture in encoding_views(of("sinusoidal"), 16).values():
+        assert len(set(render_png(picture.draw()))) > 100
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("encodings", ["relative"])
 def test_a_layout_is_looked_for_once_and_fits_all_that_are_alike(encodings, monkeypatch):
     """The same figure is the same picture; another with its layout stands where its own would be, and is not cut."""
-    monkeypatch.setattr(drawing, "LAYOUTS", kept := OrderedDict())
+    monkeypatch.setattr(render, "LAYOUT_CACHE", kept := OrderedDict())
     alike, borrowed = {}, 0
     for width, positions in itertools.product((8, 50, 100, 512), (3, 10, 64, 100, 150, 1000)):
-        for name, picture in pictures(of(encodings, width=width, heads=1), positions).items():
+        for name, picture in encoding_views(of(encodings, width=width, heads=1), positions).items():
             kept.clear()
-            first = png(picture.draw())
-            assert png(figure := picture.draw()) == first
+            first = render_png(picture.draw())
+            assert render_png(figure := picture.draw()) == first
             assert isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine), "no layout was looked for"
             ((like, (boxes, texts)),) = kept.items()
             if (name, like) in alike:
                 kept[like], other = alike[name, like], picture.draw()
-                png(other)
+                render_png(other)
                 borrowed += 1
                 for box, axes in zip(boxes, other.axes, strict=True):
                     np.testing.assert_allclose(axes.get_position(original=True).extents, box.extents, atol=0.02)
@@ -139,18 +147,18 @@ def test_a_layout_is_looked_for_once_and_fits_all_that_are_alike(encodings, monk
 
 def test_an_encoding_of_ones_own_is_drawn_as_well(unregistered_after):
     class Near(PositionEncoding):
-        def score_bias(self, q_BHQK, k_BHSK, at):
-            return -at.distance_BQS.abs()[:, None].to(q_BHQK.dtype)
+        def score_bias(self, q_BHQK, k_BHSK, ctx):
+            return -ctx.distance_BQS.abs()[:, None].to(q_BHQK.dtype)
 
     register_position_encoding("near", Near, summary="Near is dear.", shift_invariant=True)
-    assert set(pictures(of("near"), 16)) == {"Scores"}, "a bias that no query changes has no vectors"
-    assert "-5.000000 in score" in " ".join(step(of("near")["attention"], 5, 0).lines)
+    assert set(encoding_views(of("near"), 16)) == {"Scores"}, "a bias that no query changes has no vectors"
+    assert "-5.000000 in score" in " ".join(explain_value(of("near")["attention"], 5, 0).lines)
 
 
 def test_what_heads_do_not_change_has_no_control_for_them():
-    assert needs_heads(("rotary",)) and needs_heads(("sinusoidal", "relative"))
-    assert not needs_heads(("sinusoidal", "gru")) and not needs_heads(("none",))
-    assert has_sides(("gru",)) and has_sides(("rotary",)) and not has_sides(("learned", "sinusoidal"))
+    assert depends_on_heads(("rotary",)) and depends_on_heads(("sinusoidal", "relative"))
+    assert not depends_on_heads(("sinusoidal", "gru")) and not depends_on_heads(("none",))
+    assert depends_on_side(("gru",)) and depends_on_side(("rotary",)) and not depends_on_side(("learned", "sinusoidal"))
 
 
 @pytest.mark.parametrize(
@@ -162,9 +170,9 @@ def test_what_heads_do_not_change_has_no_control_for_them():
         ({"width": math.nan}, "but it is nan"),
         ({"heads": True}, "heads must be a whole number"),
         ({"heads": 5}, "d_model must be a multiple of the number of heads"),
-        ({"knobs": (("relative_clip", 10**9),)}, "`relative_clip` up to 4096"),
-        ({"knobs": (("relative_clip", 0),)}, "1 or more"),
-        ({"knobs": (("relative_clip", None),)}, "relative_clip"),
+        ({"parameters": (("relative_clip", 10**9),)}, "`relative_clip` up to 4096"),
+        ({"parameters": (("relative_clip", 0),)}, "1 or more"),
+        ({"parameters": (("relative_clip", None),)}, "relative_clip"),
         ({"encodings": ()}, "none is chosen"),
         ({"encodings": ("relative", "relative_key")}, "presets of one encoding"),
         ({"encodings": ("nonsense",)}, "no registered position encoding"),
@@ -172,32 +180,32 @@ def test_what_heads_do_not_change_has_no_control_for_them():
 )
 def test_what_cannot_be_drawn_is_refused_with_the_reason(change, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        pictures(of(*change.pop("encodings", ("relative",)), **change), 16)
+        encoding_views(of(*change.pop("encodings", ("relative",)), **change), 16)
 
 
 @pytest.mark.parametrize("positions", [-5, 2, 4097, None, 7.5])
 def test_so_many_positions_cannot_be_drawn(positions):
     with pytest.raises(ValueError, match="positions must be a whole number from 3 to 4096"):
-        pictures(of("relative"), positions)
+        encoding_views(of("relative"), positions)
 
 
 def test_positions_past_a_table_are_refused_by_the_encoding():
     with pytest.raises(ValueError, match="`learned` knows the positions 0 to 9"):
-        pictures(of("learned", knobs=(("learned_max_positions", 10),)), 20)["Heat map"].draw()
+        encoding_views(of("learned", parameters=(("learned_max_positions", 10),)), 20)["Heat map"].draw()
 
 
 def test_what_takes_too_long_is_refused_before_it_is_made():
     with pytest.raises(ValueError, match="up to 20000000 parameters, but this one has 34078744"):
-        of("lstm", knobs=(("lstm_hidden_size", 2048),))
-    wide = new_subjects("lstm", {"d_model": 1024}, "encoder", Extent())["influence"]
+        of("lstm", parameters=(("lstm_hidden_size", 2048),))
+    wide = untrained_probes("lstm", {"d_model": 1024}, "encoder", PlotExtent())["influence"]
     with pytest.raises(ValueError, match="the page has time for 2e"):
-        readable_tokens(wide, 24)
-    assert readable_tokens(of("lstm", width=8)["influence"], 3) == 3
+        affordable_tokens(wide, 24)
+    assert affordable_tokens(of("lstm", width=8)["influence"], 3) == 3
 
 
 def test_what_is_costly_is_drawn_of_fewer_tokens():
-    made = pictures(of("lstm", width=32, heads=1, knobs=(("lstm_hidden_size", 1024),)), 24)["Influence"]
-    tokens = readable_tokens(of("lstm", width=32, heads=1, knobs=(("lstm_hidden_size", 1024),))["influence"], 24)
+    made = encoding_views(of("lstm", width=32, heads=1, parameters=(("lstm_hidden_size", 1024),)), 24)["Influence"]
+    tokens = affordable_tokens(of("lstm", width=32, heads=1, parameters=(("lstm_hidden_size", 1024),))["influence"], 24)
     assert 4 < tokens < 16
     assert made.look_for.endswith(f"drawn at D = 24 and {tokens} tokens.")
 
@@ -206,11 +214,11 @@ def test_what_is_costly_is_drawn_of_fewer_tokens():
 def test_a_wave_is_written_with_the_numbers_of_the_formula(width):
     one = of("sinusoidal", width=width, heads=1)["attention"]
     for channel in range(width):
-        wave = wave_of(one, channel)
+        wave = fit_wave(one, channel)
         assert wave is not None and wave.amplitude == pytest.approx(1)
         assert wave.divisor == pytest.approx(10000 ** (2 * (channel // 2) / width), rel=1e-6)
         for position in (0, 3, 500):
-            found = step(one, position, channel)
+            found = explain_value(one, position, channel)
             expected = float(sinusoids(torch.tensor(position), width, torch.float64)[channel])
             assert found.value == pytest.approx(expected, abs=1e-12)
             assert f"{expected:.6f}" in found.lines[0]
@@ -219,35 +227,35 @@ def test_a_wave_is_written_with_the_numbers_of_the_formula(width):
 
 def test_the_number_of_a_step_is_the_hooks_own(registered):
     one = of(registered)["attention"]
-    found = step(one, 5, 3)
-    assert one.adds_by_position == (registered in ("sinusoidal", "learned", "shape", "cape"))
-    if one.adds_by_position:
+    found = explain_value(one, 5, 3)
+    assert one.is_additive == (registered in ("sinusoidal", "learned", "shape", "cape"))
+    if one.is_additive:
         assert found.value == added_vectors(one.positions, 24, 6)[5, 3]
     else:
         assert found.value is None
     assert found.lines
-    reads = POSITION_ENCODINGS[registered].has_state and "score_bias" in one.answers
+    reads = POSITION_ENCODINGS[registered].is_stateful and "score_bias" in one.hooks
     assert any("depends on the tokens between it and the query" in line for line in found.lines) == reads
-    assert any("in score" in line for line in found.lines) == ("score_bias" in one.answers and not reads)
+    assert any("in score" in line for line in found.lines) == ("score_bias" in one.hooks and not reads)
 
 
 def test_a_turned_unit_is_cosine_and_sine():
-    (line,) = step(of("rotary", heads=1)["attention"], 5, 0).lines
+    (line,) = explain_value(of("rotary", heads=1)["attention"], 5, 0).lines
     assert f"{math.cos(5):+.6f} in channel 0, {math.sin(5):+.6f} in channel 1" in line
 
 
 def test_the_formula_is_the_encodings_own_and_a_sum_has_those_of_its_parts():
-    formula = step(of("sinusoidal", "relative")["attention"], 0, 0).formula.splitlines()
+    formula = explain_value(of("sinusoidal", "relative")["attention"], 0, 0).formula.splitlines()
     assert {"PE[p, 2c] = sin(p / 10000^(2c/D))", "d = clip(j - i, -tau, tau)"} <= set(formula)
-    assert step(of("none")["attention"], 0, 0).formula == ""
+    assert explain_value(of("none")["attention"], 0, 0).formula == ""
 
 
 def test_a_step_off_the_vector_is_refused():
     for position, channel in ((0, 24), (0, -1), (-1, 0), (10**6, 0), (1.5, 0), (None, 0)):
         with pytest.raises(ValueError, match="must be a whole number"):
-            step(of("sinusoidal")["attention"], position, channel)
+            explain_value(of("sinusoidal")["attention"], position, channel)
     with pytest.raises(ValueError, match="The layer must be a whole number from 1 to 1"):
-        step(of("relative")["attention"], 0, 0, layer=2)
+        explain_value(of("relative")["attention"], 0, 0, layer=2)
 
 
 @pytest.fixture(scope="module")
@@ -268,47 +276,47 @@ def run_folder(tmp_path_factory, tokenizer) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(run_folder: Path) -> Run:
-    return Run(run_folder)
+def run(run_folder: Path) -> ExplorerRun:
+    return ExplorerRun(run_folder)
 
 
-def test_systems_are_those_with_a_model(run: Run):
+def test_systems_are_those_with_a_model(run: ExplorerRun):
     assert run.systems == ["relative", "rnn", "short", "strange"], "first those of the results, in their order"
 
 
-def test_trained_encodings_are_those_of_the_checkpoint(run: Run):
-    model, _ = run.loaded("relative")
+def test_trained_encodings_are_those_of_the_checkpoint(run: ExplorerRun):
+    model, _ = run.load_model("relative")
     for side, where in (("encoder", slice(None)), ("decoder", slice(0, 4))):
-        subjects = run.subjects("relative", side)
+        subjects = run.probes("relative", side)
         table_LVK = getattr(model.model, side).positions[0].keys.detach().double().numpy()
-        figure = pictures(subjects, 4)["Vectors"].draw()
+        figure = encoding_views(subjects, 4)["Vectors"].draw()
         shown = [axes.images[0].get_array() for axes in figure.axes if axes.images]
         rows = np.arange(-3, 4)[where] + (table_LVK.shape[1] - 1) // 2
         for layer, table_VK in enumerate(table_LVK):
             np.testing.assert_allclose(shown[2 * layer], table_VK[rows].T, atol=1e-6)
             one = subjects["attention"]
-            found = step(one, 2, 1, layer + 1)
-            score = table_VK[rows[1], 1] / one.head_width**0.5
+            found = explain_value(one, 2, 1, layer + 1)
+            score = table_VK[rows[1], 1] / one.head_dim**0.5
             assert any(f"2 tokens back {score:+.6f} in score" in line for line in found.lines)
             assert ("ahead" in " ".join(found.lines)) == (side == "encoder")
-    assert "trained: D" in in_words(one) and "decoder" in in_words(one)
+    assert "trained: D" in describe_probe(one) and "decoder" in describe_probe(one)
     with pytest.raises(ValueError, match="posenc_rnn_nmt"):
-        run.subjects("rnn", "encoder")
+        run.probes("rnn", "encoder")
     with pytest.raises(ValueError, match="'bart'"):
-        run.subjects("strange", "encoder")
+        run.probes("strange", "encoder")
     with pytest.raises(ValueError, match="`learned` knows the positions 0 to 11"):
-        pictures(run.subjects("short", "encoder"), 16)["Heat map"].draw()
+        encoding_views(run.probes("short", "encoder"), 16)["Heat map"].draw()
 
 
-def test_a_sentence_is_translated_by_each_system_or_the_reason_is_given(run: Run):
+def test_a_sentence_is_translated_by_each_system_or_the_reason_is_given(run: ExplorerRun):
     found = translate(run, run.systems, f"  {SENTENCE}\n", 1, 2)
-    model, tokenizer = run.loaded("relative")
+    model, tokenizer = run.load_model("relative")
     assert found["relative"].text == model.translate([SENTENCE], tokenizer, num_beams=2)[0]
     assert not found["short"].problem and not found["rnn"].problem
     assert "'bart'" in found["strange"].problem and "choose another" in found["strange"].problem
 
 
-def test_a_sentence_past_a_table_says_so_and_keeps_no_other_from_it(run: Run):
+def test_a_sentence_past_a_table_says_so_and_keeps_no_other_from_it(run: ExplorerRun):
     found = translate(run, ["relative", "short"], "Zwei Kinder im Schnee", 10, 1)
     assert found["relative"].source_tokens > 12 and not found["relative"].problem
     assert "at most 12 tokens, as many as the table of the encoder's positions" in found["short"].problem
@@ -326,27 +334,27 @@ def test_a_sentence_past_a_table_says_so_and_keeps_no_other_from_it(run: Run):
         ("Ein \ud83d Hund", 1, 1, r"must be UTF-8, but the sentence has half a character, '\\ud83d', at index 4"),
     ],
 )
-def test_sentences_that_cannot_be_translated(run: Run, text, times, beams, message):
+def test_sentences_that_cannot_be_translated(run: ExplorerRun, text, times, beams, message):
     with pytest.raises(ValueError, match=message):
         translate(run, ["relative"], text, times, beams)
     with pytest.raises(ValueError, match="none is ticked"):
         translate(run, [], SENTENCE, 1, 1)
 
 
-def test_a_sentence_of_too_many_subwords(run: Run):
+def test_a_sentence_of_too_many_subwords(run: ExplorerRun):
     assert "up to 400 subwords" in translate(run, ["relative"], "qx" * 900, 1, 1)["relative"].problem
-    assert joined(" a  b\n", 2) == "a b a b"
+    assert repeat_sentence(" a  b\n", 2) == "a b a b"
 
 
-def test_attention_is_the_models_and_its_rows_sum_to_one(run: Run):
-    maps = attention(run, "relative", SENTENCE, "Zwei Hunde")
+def test_attention_is_the_models_and_its_rows_sum_to_one(run: ExplorerRun):
+    maps = attention_of_pair(run, "relative", SENTENCE, "Zwei Hunde")
     assert set(maps) == {"encoder", "decoder", "cross"}
     for kind, one in maps.items():
         assert one.weights.shape[2:] == (len(one.queries), len(one.keys))
         np.testing.assert_allclose(one.weights.sum(-1), 1, atol=1e-5)
         assert head_figure(maps, "relative", kind, 2, 1)
     assert np.triu(maps["decoder"].weights[0, 0], 1).max() == 0, "nobody looks ahead"
-    assert set(attention(run, "rnn", SENTENCE, "Hund")) == {"cross"}
+    assert set(attention_of_pair(run, "rnn", SENTENCE, "Hund")) == {"cross"}
     for layer, head in ((0, 1), (9, 1), (1, 99)):
         with pytest.raises(ValueError, match="attention must be a whole number"):
             head_figure(maps, "relative", "cross", layer, head)
@@ -356,20 +364,25 @@ def test_attention_is_the_models_and_its_rows_sum_to_one(run: Run):
 
 def test_a_number_is_of_the_kind_that_its_field_has() -> None:
     """A browser writes 10000.0 as 10000, which is no size."""
-    knobs = knobs_of(("pope", "relative"))
-    assert knob_value(knobs["pope_theta"], 10000) == 10000.0 and type(knob_value(knobs["pope_theta"], 10000)) is float
-    assert subjects_of(Choice(encodings=("pope",), knobs=(("pope_theta", knob_value(knobs["pope_theta"], 10000)),)))
-    assert type(knob_value(knobs["relative_clip"], 8)) is int
+    knobs = parameters_of_encodings(("pope", "relative"))
+    assert (
+        parameter_value(knobs["pope_theta"], 10000) == 10000.0
+        and type(parameter_value(knobs["pope_theta"], 10000)) is float
+    )
+    assert probes_for(
+        EncodingChoice(encodings=("pope",), parameters=(("pope_theta", parameter_value(knobs["pope_theta"], 10000)),))
+    )
+    assert type(parameter_value(knobs["relative_clip"], 8)) is int
 
 
 @pytest.mark.full
-def test_attention_is_that_of_the_command_line(run: Run, monkeypatch: pytest.MonkeyPatch):
+def test_attention_is_that_of_the_command_line(run: ExplorerRun, monkeypatch: pytest.MonkeyPatch):
     """The same arrays and labels of the same translation, and the same panel with a head's number above it."""
-    model, tokenizer = run.loaded("relative")
+    model, tokenizer = run.load_model("relative")
     written = torch.tensor([[model.config.decoder_start_token_id, *tokenizer(text_target="Zwei Hunde.")["input_ids"]]])
     monkeypatch.setattr("transformers.GenerationMixin.generate", lambda *_, **__: written)
-    translation, expected = attention_maps(model, tokenizer, SENTENCE)
-    maps = attention(run, "relative", SENTENCE, translation)
+    translation, expected = translate_with_attention(model, tokenizer, SENTENCE)
+    maps = attention_of_pair(run, "relative", SENTENCE, translation)
     for kind, one in expected.items():
         np.testing.assert_array_equal(maps[kind].weights, one.weights)
         assert asdict(maps[kind]) | {"weights": None} == asdict(one) | {"weights": None}
@@ -383,21 +396,23 @@ def test_attention_is_that_of_the_command_line(run: Run, monkeypatch: pytest.Mon
         assert not any(text.get_parse_math() for text in drawn)
 
 
-def test_more_tokens_than_have_space_are_numbered_and_the_others_keep_theirs(run: Run):
-    maps = attention(run, "relative", " ".join(["Hund"] * 60), "Zwei Hunde und zwei Kinder im Schnee.")
+def test_more_tokens_than_have_space_are_numbered_and_the_others_keep_theirs(run: ExplorerRun):
+    maps = attention_of_pair(run, "relative", " ".join(["Hund"] * 60), "Zwei Hunde und zwei Kinder im Schnee.")
     panel, _ = (figure := head_figure(maps, "relative", "cross", 1, 1)).axes
     assert panel.get_xlim()[1] > 100 and len(panel.get_xticks()) < 20
     assert len(panel.get_yticks()) == len(maps["cross"].queries) > 15
-    png(figure)
+    render_png(figure)
     assert panel.get_window_extent().height / figure.dpi / len(panel.get_yticks()) > 0.12, "inches of a label"
-    narrow, _ = head_figure(maps, "relative", "decoder", 1, 1, written=3).axes
+    narrow, _ = head_figure(maps, "relative", "decoder", 1, 1, max_labels=3).axes
     assert len(narrow.get_yticks()) != len(maps["decoder"].queries)
 
 
-def test_the_table_and_the_figures_are_those_of_the_report(run: Run):
-    (test,) = scored_on(run)
+def test_the_table_and_the_figures_are_those_of_the_report(run: ExplorerRun):
+    (test,) = scored_test_sets(run)
     saved = (RESULTS.parent / f"table-{test}.md").read_text(encoding="utf-8").splitlines()
-    assert [f"| {' | '.join(row)} |" for row in table(run, test).rows] == saved[2 : 2 + len(table(run, test).rows)]
+    assert [f"| {' | '.join(row)} |" for row in score_table(run, test).rows] == saved[
+        2 : 2 + len(score_table(run, test).rows)
+    ]
     made = run_figures(run, test)
     assert {"loss", "bleu-by-length", "gain-by-length"} <= set(made)
     assert {f"{one.name}.png" for one in made.values()} == {path.name for path in RESULTS.parent.glob("*.png")}
@@ -413,8 +428,8 @@ def test_a_figure_is_of_the_test_set_that_is_chosen(tmp_path: Path):
     for scores in (results["comparisons"], *(run[part] for run in results["runs"].values() for part in OF_TESTS)):
         scores |= dict.fromkeys(names, scores.pop(test))
     (tmp_path / "results.json").write_text(json.dumps(results | {"paper": None}), encoding="utf-8")
-    run = Run(tmp_path)
-    assert scored_on(run) == list(names)
+    run = ExplorerRun(tmp_path)
+    assert scored_test_sets(run) == list(names)
     kinds = ["loss", "bleu-by-length", "gain-by-length", "parameters", "loss-by-position", "attention-distance"]
     kinds += ["attention-entropy", "place", "end-forbidden"]
     for name in names:
@@ -424,29 +439,31 @@ def test_a_figure_is_of_the_test_set_that_is_chosen(tmp_path: Path):
 
 
 def test_a_folder_without_results_or_models(tmp_path: Path):
-    empty = Run(tmp_path)
+    empty = ExplorerRun(tmp_path)
     assert empty.systems == []
     with pytest.raises(ValueError, match="there is none in"):
-        scored_on(empty)
+        scored_test_sets(empty)
     with pytest.raises(ValueError, match="is none; name one"):
-        Run(tmp_path / "nowhere")
+        ExplorerRun(tmp_path / "nowhere")
 
 
 def test_without_a_run_untrained_models_stand_in():
-    bare = Run()
+    bare = ExplorerRun()
     assert bare.systems and all("untrained" in system for system in bare.systems)
-    found = translate(bare, bare.systems[:1], sentence(0)[0], 1, 1)
+    found = translate(bare, bare.systems[:1], generated_sentence(0)[0], 1, 1)
     assert not next(iter(found.values())).problem
     with pytest.raises(ValueError, match="started without a run"):
-        scored_on(bare)
+        scored_test_sets(bare)
 
 
 @pytest.mark.full
 def test_what_people_write_is_no_html():
     evil = "<script>alert(1)</script>"
-    written = translation_html(evil, Translated(text=evil)) + translation_html("a", Translated(problem=evil))
+    written = translation_html(evil, TranslationResult(text=evil)) + translation_html(
+        "a", TranslationResult(problem=evil)
+    )
     written += table_html(Table([evil], [[evil]], evil))
-    written += figure_html(pictures(of("sinusoidal"), 16)["Curves"].draw(), evil, f'"{evil}', 1000)
+    written += figure_html(encoding_views(of("sinusoidal"), 16)["Curves"].draw(), evil, f'"{evil}', 1000)
     assert "<script>" not in written and written.count("&lt;script&gt;") >= 6
 
 
@@ -639,7 +656,7 @@ class TestPage:
             function = math.cos if channel % 2 else math.sin
             assert shown == pytest.approx(function(position / denominator), abs=1e-9), "as the formula says"
 
-    def test_a_trained_encoding_is_seen_and_stepped_through(self, address, opened, run: Run):
+    def test_a_trained_encoding_is_seen_and_stepped_through(self, address, opened, run: ExplorerRun):
         page = opened(address)
         for name in ("See", "Step"):
             tab(page, name)
@@ -647,20 +664,20 @@ class TestPage:
             page.get_by_role("option", name="relative, as trained").locator("visible=true").click()
             page.get_by_label("decoder", exact=True).locator("visible=true").check()
         typed(page, "Layer", 2)
-        table_LVK = run.loaded("relative")[0].model.decoder.positions[0].keys.detach()
+        table_LVK = run.load_model("relative")[0].model.decoder.positions[0].keys.detach()
         score = float(table_LVK[1, 0, 6 % table_LVK.shape[2]]) / table_LVK.shape[2] ** 0.5
         page.locator("#step", has_text=f"5 tokens back {score:+.6f} in score").wait_for()
         tab(page, "See")
         page.locator("#see .facts", has_text="relative in the decoder, trained").wait_for()
         assert not page.get_by_label("D, the model's width").locator("visible=true").count()
 
-    def test_a_sentence_is_translated_side_by_side_and_attention_is_shown(self, address, opened, run: Run):
+    def test_a_sentence_is_translated_side_by_side_and_attention_is_shown(self, address, opened, run: ExplorerRun):
         page = opened(address)
         tab(page, "Translate")
         page.get_by_label("German sentence").fill(SENTENCE)
         page.get_by_role("button", name="Translate", exact=True).click()
         page.wait_for_selector("#attention img")
-        model, tokenizer = run.loaded("relative")
+        model, tokenizer = run.load_model("relative")
         text = page.locator("#translations").inner_text()
         assert " ".join(model.translate([SENTENCE], tokenizer)[0].split()) in " ".join(text.split())
         assert "'bart'" in text

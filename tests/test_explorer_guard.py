@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from hf_posenc.explorer.guard import MOST_BYTES, Guard, hosts_by_environment
+from hf_posenc.explorer.guard import MAX_BODY_BYTES, Guard, hosts_from_environment
 
 PAGE = "http://localhost:7860"
 
@@ -77,9 +77,9 @@ def test_what_the_page_uses_is_answered(path):
 
 
 def test_a_request_has_a_limit_whether_its_length_is_said_or_not():
-    pieces = [b"0" * 2**16] * (MOST_BYTES // 2**16)
+    pieces = [b"0" * 2**16] * (MAX_BODY_BYTES // 2**16)
     for content in (b"".join(pieces), iter(pieces)):
-        assert client().post("/gradio_api/run/predict", content=content).text == f"{MOST_BYTES} bytes"
+        assert client().post("/gradio_api/run/predict", content=content).text == f"{MAX_BODY_BYTES} bytes"
     for content in (b"".join(pieces) + b"1", iter([*pieces, b"1"])):
         refused = client().post("/gradio_api/run/predict", content=content)
         assert refused.status_code == 413 and "send less" in refused.text
@@ -88,9 +88,9 @@ def test_a_request_has_a_limit_whether_its_length_is_said_or_not():
 def test_a_page_that_others_should_see_has_the_names_that_it_is_given_there(monkeypatch):
     monkeypatch.delenv("SPACE_ID", raising=False)
     monkeypatch.delenv("GRADIO_SHARE", raising=False)
-    assert hosts_by_environment(None) == hosts_by_environment(False) == ()
-    assert hosts_by_environment(True) == ("*.gradio.live",)
+    assert hosts_from_environment(None) == hosts_from_environment(False) == ()
+    assert hosts_from_environment(True) == ("*.gradio.live",)
     monkeypatch.setenv("GRADIO_SHARE", "True")
-    assert hosts_by_environment(None) == ("*.gradio.live",)
+    assert hosts_from_environment(None) == ("*.gradio.live",)
     monkeypatch.setenv("SPACE_ID", "someone/seeing-position")
-    assert hosts_by_environment(None) == ("*",)
+    assert hosts_from_environment(None) == ("*",)

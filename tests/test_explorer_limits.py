@@ -13,31 +13,38 @@ from conftest import TEXTS_VOCABULARY, tiny_model
 
 pytest.importorskip("gradio")
 
+from hf_posenc.analysis import probing
 from hf_posenc.explorer import runs
-from hf_posenc.explorer.choice import Choice, checked_choice, checked_choices, checked_number, checked_text, subjects_of
-from hf_posenc.explorer.page import page
-from hf_posenc.explorer.runs import Run, attention, kept_sentence, kept_translations, translate
-from hf_posenc.pictures import encoding_values
+from hf_posenc.explorer.page import build_page
+from hf_posenc.explorer.runs import ExplorerRun, attention_of_pair, parse_sentence, parse_translations, translate
+from hf_posenc.explorer.state import (
+    EncodingChoice,
+    probes_for,
+    validate_choice,
+    validate_choices,
+    validate_number,
+    validate_text,
+)
 
 SENTENCE = "Ein Hund."
 STRANGE: list[Any] = [None, True, -1, 10**400, 1e308, math.nan, "", "nobody", [], [[]], ["relative"] * 99, {}, {"a": 1}]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> ExplorerRun:
     folder = tmp_path_factory.mktemp("run")
     sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY, "dtype": torch.float32}
     tiny_model("relative", **sizes).save_pretrained(folder / "relative" / "model")
     tokenizer.save_pretrained(folder / "relative" / "model")
-    return Run(folder)
+    return ExplorerRun(folder)
 
 
 @pytest.fixture(scope="module")
-def calls(run: Run) -> dict[str, tuple[Any, list[Any]]]:
+def calls(run: ExplorerRun) -> dict[str, tuple[Any, list[Any]]]:
     """Each handler of the page by its name, with what its controls hold when the page opens."""
 
     async def made() -> Any:  # outside a loop gradio would open one for each lock, and close none
-        return page(run)
+        return build_page(run)
 
     events = [event for event in asyncio.run(made()).fns.values() if event.fn is not None]
     return {event.fn.__name__: (event.fn, [control.value for control in event.inputs]) for event in events}
@@ -78,82 +85,82 @@ def test_a_handler_answers_whatever_a_request_holds(
 def test_what_is_no_choice_is_refused_and_named(strange: Any):
     among = ["relative", "rotary"]
     with pytest.raises(ValueError, match=r"The system must be one of relative, rotary, but it is .*; choose one"):
-        checked_choice("The system", strange, among)
+        validate_choice("The system", strange, among)
     if strange != []:
         with pytest.raises(ValueError, match="ystems must be"):
-            checked_choices("The systems", strange, among)
+            validate_choices("The systems", strange, among)
     if strange != "" and strange != "nobody":
         with pytest.raises(ValueError, match="The sentence must be a text of at most 10 characters, but it is"):
-            checked_text("The sentence", strange, 10)
+            validate_text("The sentence", strange, 10)
     if strange != -1:
         with pytest.raises(ValueError, match=r"D must be a whole number from -1 to 5, but it is .{1,100}; change it"):
-            checked_number("D", strange, -1, 5)
+            validate_number("D", strange, -1, 5)
 
 
 def test_a_message_does_not_repeat_a_long_input():
     for refused in (
-        lambda: checked_choice("The system", "x" * 10**6, ["relative"]),
-        lambda: checked_choices("The systems", ["x" * 10**6], ["relative"]),
-        lambda: checked_choices("The systems", ["x"] * 10**5, ["relative"]),
-        lambda: checked_text("The sentence", "x" * 10**6, 10),
-        lambda: checked_number("D", "9" * 10**6, 1, 5),
+        lambda: validate_choice("The system", "x" * 10**6, ["relative"]),
+        lambda: validate_choices("The systems", ["x" * 10**6], ["relative"]),
+        lambda: validate_choices("The systems", ["x"] * 10**5, ["relative"]),
+        lambda: validate_text("The sentence", "x" * 10**6, 10),
+        lambda: validate_number("D", "9" * 10**6, 1, 5),
     ):
         with pytest.raises(ValueError) as error:
             refused()
         assert len(str(error.value)) < 300
 
 
-def test_a_system_translates_once_however_often_it_is_asked_for(run: Run):
+def test_a_system_translates_once_however_often_it_is_asked_for(run: ExplorerRun):
     for systems in (["relative"] * 1000, ["relative", "relative"], "relative", [["relative"]]):
         with pytest.raises(ValueError, match="ystems must be"):
             translate(run, systems, SENTENCE, 1, 1)
 
 
 @pytest.mark.parametrize("words", [401, 5000])
-def test_attention_has_the_limits_of_a_translation(run: Run, words: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(runs, "maps_of", lambda *_: pytest.fail("it was computed"))
+def test_attention_has_the_limits_of_a_translation(run: ExplorerRun, words: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runs, "compute_attention_maps", lambda *_: pytest.fail("it was computed"))
     with pytest.raises(ValueError, match=r"up to 400 subwords|at most 20000 characters"):
-        attention(run, "relative", "Ein " * words, "A dog.")
+        attention_of_pair(run, "relative", "Ein " * words, "A dog.")
     with pytest.raises(ValueError, match="at most 20000 characters"):
-        attention(run, "relative", SENTENCE, "Ein " * 5001)
+        attention_of_pair(run, "relative", SENTENCE, "Ein " * 5001)
 
 
-def test_attention_is_drawn_of_no_more_than_the_system_would_write(run: Run):
-    model, tokenizer = run.loaded("relative")
-    (most,) = model.limits([len(tokenizer(SENTENCE)["input_ids"])])
-    maps = attention(run, "relative", SENTENCE, "Ein " * 2000)
+def test_attention_is_drawn_of_no_more_than_the_system_would_write(run: ExplorerRun):
+    model, tokenizer = run.load_model("relative")
+    (most,) = model.max_target_lengths([len(tokenizer(SENTENCE)["input_ids"])])
+    maps = attention_of_pair(run, "relative", SENTENCE, "Ein " * 2000)
     assert len(maps["decoder"].queries) == most + 1
 
 
 @pytest.mark.parametrize(
     "text", [*STRANGE, "[1]", '{"nobody": ["a", "b"]}', '{"relative": "abc"}', '{"relative": []}', "[" * 10**5]
 )
-def test_what_a_page_has_kept_is_checked(run: Run, text: Any):
-    for read in (kept_sentence, lambda text: kept_translations(run, text)):
+def test_what_a_page_has_kept_is_checked(run: ExplorerRun, text: Any):
+    for read in (parse_sentence, lambda text: parse_translations(run, text)):
         with pytest.raises(ValueError, match=r"A page keeps .*cannot be read"):
             read(text)
 
 
 def test_what_a_page_has_kept_is_read():
-    assert kept_sentence(json.dumps([3, "ä", "b"])) == (3, "ä", "b")
+    assert parse_sentence(json.dumps([3, "ä", "b"])) == (3, "ä", "b")
 
 
 def test_many_queries_of_a_wide_head_are_asked_in_parts(monkeypatch: pytest.MonkeyPatch):
     """All at once, the unit queries of one head of 1024 channels have keys of a gigabyte."""
-    subject = subjects_of(Choice(encodings=("deberta", "relative"), width=24, heads=2))["attention"]
+    subject = probes_for(EncodingChoice(encodings=("deberta", "relative"), width=24, heads=2))["attention"]
     asked = []
-    score_biases = encoding_values.score_biases
+    score_biases = probing.score_biases_at
 
     def counted(positions: Any, q_NHK: Any, pos_1Q: Any, pos_1S: Any, layer: int) -> Any:
         asked.append(q_NHK.numel() * pos_1S.shape[1])
         return score_biases(positions, q_NHK, pos_1Q, pos_1S, layer)
 
-    monkeypatch.setattr(encoding_values, "score_biases", counted)
-    queries = encoding_values.normal(30, 2, 12)
+    monkeypatch.setattr(probing, "score_biases_at", counted)
+    queries = probing.standard_normal(30, 2, 12)
     found = {}
     for most in (2**22, 2000):
-        monkeypatch.setattr(encoding_values, "MOST_NUMBERS", most)
+        monkeypatch.setattr(probing, "MAX_ELEMENTS", most)
         asked.clear()
-        found[most] = encoding_values.biases(subject.positions, queries, np.arange(-9, 10), 0)
+        found[most] = probing.score_biases_by_distance(subject.positions, queries, np.arange(-9, 10), 0)
         assert max(asked) <= most
     np.testing.assert_allclose(found[2**22], found[2000], rtol=1e-12, atol=1e-12)

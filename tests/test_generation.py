@@ -11,9 +11,9 @@ from transformers import AutoModelForSeq2SeqLM, GenerationConfig, LogitsProcesso
 from transformers.utils import logging
 
 from hf_posenc import PosEncForConditionalGeneration, PosEncTokenizer
-from hf_posenc.modeling.cache import RememberingLayer
-from hf_posenc.modeling.model_inputs import CACHE_NAMES, cache_of
-from hf_posenc.modeling.translation import token_ids
+from hf_posenc.modeling.cache import StatefulLayer
+from hf_posenc.modeling.model_inputs import CACHE_NAMES, get_cache
+from hf_posenc.modeling.translation import encode_texts
 
 pytestmark = pytest.mark.decoding
 
@@ -135,7 +135,7 @@ def test_beams_that_do_not_take_their_state_along_are_noticed(recurrent, ragged,
     options = {"attention_mask": mask, "num_beams": 4, "num_return_sequences": 4}
     expected = generated(model, source, use_cache=False, **options)
     assert torch.equal(generated(model, source, **options), expected)
-    monkeypatch.setattr(RememberingLayer, "batch_select_remembered", lambda layer, indices: None)
+    monkeypatch.setattr(StatefulLayer, "batch_select_states", lambda layer, indices: None)
     assert not torch.equal(generated(model, source, **options), expected)
 
 
@@ -158,7 +158,7 @@ def one_forward(model: PosEncForConditionalGeneration, source: Tensor, mask: Ten
         decoder_input_ids=ids[:, :-1],
         output_attentions=True,
         output_hidden_states=True,
-        follow_alignment=True,
+        track_attention=True,
     )
 
 
@@ -214,7 +214,7 @@ def test_a_beams_score_is_the_log_probability_of_its_sentence(family, ragged):
 def test_the_cache_holds_keys_and_values_of_what_was_read(sides, cache, ragged):
     model, (source, mask) = tiny_model(sides), ragged
     found = model.generate(source, attention_mask=mask, **FULL_LENGTH, return_dict_in_generate=True, **cache)
-    own, cross = cache_of(found).self_attention_cache, cache_of(found).cross_attention_cache
+    own, cross = get_cache(found).self_attention_cache, get_cache(found).cross_attention_cache
     assert int(own.get_seq_length()) == 6
     heads, layers = model.config.decoder_attention_heads, model.config.decoder_layers
     for part, length in ((own, 6), (cross, 7)):
@@ -237,7 +237,7 @@ def test_generating_goes_on_where_it_stopped(family, name, ragged):
     half = model.generate(source, max_new_tokens=3, return_dict_in_generate=True, **options)
     # By this mask transformers sees which of the tokens are in the cache already.
     options |= {"decoder_attention_mask": torch.ones_like(half.sequences)}
-    options |= {"decoder_input_ids": half.sequences, name: cache_of(half)}
+    options |= {"decoder_input_ids": half.sequences, name: get_cache(half)}
     torch.testing.assert_close(model.generate(source, max_new_tokens=5, **options), expected)
 
 
@@ -428,9 +428,9 @@ def test_translating_nothing_gives_nothing(tokenizer):
 
 
 def test_a_blank_text_has_no_tokens_whatever_a_tokenizer_adds():
-    assert token_ids([], None) == []
+    assert encode_texts([], None) == []
     added = {"": [1, 2], "x": [1, 7, 2], " ": [1, 2]}
-    assert token_ids(["", "x", " "], lambda texts: {"input_ids": [added[text] for text in texts]}) == [
+    assert encode_texts(["", "x", " "], lambda texts: {"input_ids": [added[text] for text in texts]}) == [
         [],
         [1, 7, 2],
         [],

@@ -9,8 +9,8 @@ from collections import Counter
 
 import pytest
 
-from hf_posenc.data.generator import LANGUAGES, generate_pairs
-from hf_posenc.data.generator.grammar import (
+from hf_posenc.data.synthetic import LANGUAGES, generate_pairs
+from hf_posenc.data.synthetic.grammar import (
     ACCUSATIVE,
     NOMINATIVE,
     NounPhrase,
@@ -21,27 +21,27 @@ from hf_posenc.data.generator.grammar import (
     noun_phrase,
     sentence,
 )
-from hf_posenc.data.generator.vocabulary import (
-    CHARACTERS,
+from hf_posenc.data.synthetic.vocabulary import (
     CONJUNCTIONS,
     COUNTRIES,
     CURRENCIES,
     DURATIONS,
     FREE_CONJUNCTIONS,
-    GOODS,
-    HANDLING,
-    LOOKS,
+    HANDLING_VERBS,
+    MEASURED_FOODS,
     PEOPLE,
-    REPORTING,
-    SIZES,
-    SPEAKING,
+    PERSON_ADJECTIVES,
+    REPORT_VERBS,
+    SIZE_ADJECTIVES,
+    SPEECH_VERBS,
+    THING_ADJECTIVES,
     THINGS,
-    TRADING,
+    TRADE_VERBS,
     VERB_FINAL,
     Phrase,
 )
 
-VERBS = SPEAKING + TRADING + HANDLING + REPORTING
+VERBS = SPEECH_VERBS + TRADE_VERBS + HANDLING_VERBS + REPORT_VERBS
 
 
 def tokens(text: str) -> list[str]:
@@ -77,7 +77,7 @@ def test_seeds_share_no_long_sentence() -> None:
 
 @pytest.mark.full
 def test_a_fresh_process_with_another_hash_seed_draws_the_same() -> None:
-    command = "from hf_posenc.data.generator import generate_pairs as g; "
+    command = "from hf_posenc.data.synthetic import generate_pairs as g; "
     command += "print(ascii([tuple(pair) for pair in g(seed=5, pairs=200, min_words=6, max_words=40)]))"
     environment = os.environ | {"PYTHONHASHSEED": "4321", "PYTHONPATH": os.pathsep.join(sys.path)}
     output = subprocess.run(
@@ -157,7 +157,7 @@ def test_no_form_of_a_verb_has_two_meanings() -> None:
 
 
 def test_names_are_single_words_as_the_lengths_of_the_draws_suppose() -> None:
-    for phrase in COUNTRIES + DURATIONS + list(GOODS.values()):
+    for phrase in COUNTRIES + DURATIONS + list(MEASURED_FOODS.values()):
         assert len(tokens(phrase.german)) == 1
     assert {len(tokens(currency.german)) for currency in CURRENCIES} == {1, 2}
 
@@ -176,7 +176,7 @@ def test_the_verb_stands_last_after_subordinating_conjunctions_and_never_last_el
     many: list[tuple[str, str]],
 ) -> None:
     forms = {form for verb in VERBS for form in verb[:4]}
-    reports = {form for verb in REPORTING for form in verb[:4]}
+    reports = {form for verb in REPORT_VERBS for form in verb[:4]}
     seen: Counter[str] = Counter()
     for pair in many[:5000]:
         for german, english in clauses(pair):
@@ -192,7 +192,7 @@ def test_the_verb_stands_last_after_subordinating_conjunctions_and_never_last_el
 
 
 def test_dass_follows_a_report_and_nothing_else_and_no_other_conjunction_repeats(many: list[tuple[str, str]]) -> None:
-    reports = {form for verb in REPORTING for form in verb[:4]}
+    reports = {form for verb in REPORT_VERBS for form in verb[:4]}
     for pair in many[:5000]:
         cut = [german.split() for german, _ in clauses(pair)]
         for before, after in itertools.pairwise(cut):
@@ -217,9 +217,9 @@ def test_numbers_dates_and_times_change_their_order(many: list[tuple[str, str]])
 
 PEOPLE_BY_NAME = {noun.singular: noun for noun in PEOPLE}
 THINGS_BY_NAME = {noun.singular: noun for noun in THINGS}
-GOODS_BY_NAME = {noun.singular: noun for noun in GOODS}
+GOODS_BY_NAME = {noun.singular: noun for noun in MEASURED_FOODS}
 VERB_BY_PAST = {verb.past: verb for verb in VERBS}
-ADJECTIVES = {adjective.german: adjective for adjective in SIZES + CHARACTERS + LOOKS}
+ADJECTIVES = {adjective.german: adjective for adjective in SIZE_ADJECTIVES + PERSON_ADJECTIVES + THING_ADJECTIVES}
 JAPAN = next(country for country in COUNTRIES if country.german == "Japan")
 
 

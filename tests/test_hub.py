@@ -187,7 +187,7 @@ def test_a_saved_folder_holds_the_code_it_needs_and_nothing_else(tmp_path, where
     other = {"posenc": "rnn_nmt", "rnn_nmt": "posenc"}[stem]
     assert not code & {"tokenization_posenc.py", f"configuration_{other}.py", f"modeling_{other}.py"}
     # The encodings, self-attention and what carries a user's own encoding are the Transformer's alone.
-    encodings = {name for name in code if name.startswith(("position", "attention", "carry"))}
+    encodings = {name for name in code if name.startswith(("position", "attention", "custom_code"))}
     assert bool(encodings) == (stem == "posenc")
     for name in code:
         assert (tmp_path / name).read_text(encoding="utf-8") == (MODELING / name).read_text(encoding="utf-8")
@@ -266,8 +266,8 @@ class LinearBias(PositionEncoding):
         super().__init__(config, side)
         self.slopes = nn.Parameter(torch.empty(side.heads))
 
-    def score_bias(self, q_BHQK, k_BHSK, at):
-        return -distance(at.queries_BQ, at.keys_BS).abs()[:, None] * self.slopes[:, None, None]
+    def score_bias(self, q_BHQK, k_BHSK, ctx):
+        return -distance(ctx.query_pos_BQ, ctx.key_pos_BS).abs()[:, None] * self.slopes[:, None, None]
 
     def init_weights(self):
         from transformers import initialization as init
@@ -298,8 +298,8 @@ from hf_posenc import Alignment, register_alignment
 class Middle(Alignment):
     summary = "Always the middle of the source."
 
-    def places(self, x_BTD, memory_BSD, at):
-        return at.keys_BS.amax(1, keepdim=True).expand(len(x_BTD), x_BTD.shape[1]).to(x_BTD.dtype) / 2
+    def source_positions(self, x_BTD, encoder_states_BSD, ctx):
+        return ctx.key_pos_BS.amax(1, keepdim=True).expand(len(x_BTD), x_BTD.shape[1]).to(x_BTD.dtype) / 2
 
 
 register_alignment("middle", Middle)
@@ -329,7 +329,7 @@ def test_a_users_own_alignment_travels_with_its_checkpoint(tokenizer, tmp_path, 
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     assert "hf_posenc" not in (folder / "registered_my_middle.py").read_text()
-    assert not (folder / "positions.py").read_text().count("registered_")
+    assert not (folder / "position_registry.py").read_text().count("registered_")
     found = stranger(tmp_path, {"middle": folder})
     assert_found(found["middle"], model, tokenizer)
 
@@ -362,9 +362,9 @@ def test_a_users_own_encoding_trains_and_travels_with_its_checkpoint(linear_bias
         carried = (folder / "registered_my_linear_bias.py").read_text()
         assert "hf_posenc" not in carried
         # A second save changes nothing.
-        registry = (folder / "positions.py").read_text()
+        registry = (folder / "position_registry.py").read_text()
         model.save_pretrained(folder)
-        assert (folder / "positions.py").read_text() == registry
+        assert (folder / "position_registry.py").read_text() == registry
         assert type(AutoModelForSeq2SeqLM.from_pretrained(folder)) is PosEncForConditionalGeneration
     found = stranger(tmp_path, places)
     for name, model in models.items():
@@ -383,13 +383,13 @@ def test_a_users_own_encoding_is_pushed_with_its_file(linear_bias, hub, tmp_path
         pushing.push_to_hub("someone/biased")
     pushed = hub.repositories["someone/biased"].files()
     assert b"class LinearBias(PositionEncoding)" in pushed["registered_my_linear_bias.py"]
-    assert b"from .registered_my_linear_bias import LinearBias" in pushed["positions.py"]
+    assert b"from .registered_my_linear_bias import LinearBias" in pushed["position_registry.py"]
 
 
 def test_a_checkpoint_that_does_not_use_it_does_not_carry_a_users_file(linear_bias, tmp_path):
     tiny_model("none").save_pretrained(tmp_path / "model")
     assert not list((tmp_path / "model").glob("registered_*"))
-    assert (tmp_path / "model" / "positions.py").read_text() == (MODELING / "positions.py").read_text()
+    assert (tmp_path / "model" / "position_registry.py").read_text() == (MODELING / "position_registry.py").read_text()
 
 
 def test_an_encoding_of_a_notebook_is_not_carried_and_a_warning_says_so(unregistered_after, tmp_path):

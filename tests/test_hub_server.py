@@ -33,11 +33,11 @@ import hf_posenc
 from hf_posenc import PosEncConfig, PosEncForConditionalGeneration, PosEncModel, PosEncTokenizer
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.settings import Experiment
+from hf_posenc.experiment.pipeline import run_system, unfinished_systems
 from hf_posenc.experiment.preparation import prepare
-from hf_posenc.experiment.system import run_system, unfinished_systems
 from hf_posenc.training.arguments import training_arguments
-from hf_posenc.training.pushing import pushed_files
-from hf_posenc.whole_files import save_whole
+from hf_posenc.training.push_to_hub import pushed_files
+from hf_posenc.utils.atomic_io import atomic_save
 
 TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "tokenization_posenc.py"}
 MODEL_FILES = {"config.json", "generation_config.json", "model.safetensors"}
@@ -459,7 +459,7 @@ def separate_environment() -> Path:
             pytest.skip(f"pip cannot install {' '.join(wanted)}: {answer.stderr.strip().splitlines()[-1]}")
 
     if not folder.exists():
-        save_whole(folder, make)
+        atomic_save(folder, make)
     return folder / "bin" / "python"
 
 

@@ -16,7 +16,7 @@ from test_experiment import TINY
 
 # Children are forked off a process that has imported everything, so that they start at once.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["hf_posenc.experiment.system"])
+PROCESSES.set_forkserver_preload(["hf_posenc.experiment.pipeline"])
 
 
 def write_config(tmp_path: Path, steps: int, save_steps: int = 1) -> Path:
@@ -29,8 +29,8 @@ def write_config(tmp_path: Path, steps: int, save_steps: int = 1) -> Path:
 def run(path: Path, name: str, largest_file: int | None = None) -> None:
     """What a child does: all of train.py for one system."""
     from hf_posenc.config.loading import load_experiment
+    from hf_posenc.experiment.pipeline import run_system
     from hf_posenc.experiment.preparation import prepare
-    from hf_posenc.experiment.system import run_system
 
     torch.set_num_threads(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

@@ -7,24 +7,25 @@ from pathlib import Path
 import pytest
 from conftest import translator
 
-from hf_posenc import CTranslate2Translator, manifest
-from hf_posenc.explorer.runs import Run
-from hf_posenc.export.ctranslate2 import to_ctranslate2
-from hf_posenc.manifest import (
+from hf_posenc import CTranslate2Translator
+from hf_posenc.analysis.probes import PlotExtent, trained_probes
+from hf_posenc.explorer.runs import ExplorerRun
+from hf_posenc.inference.batch_translate import TranslationJob, load_model
+from hf_posenc.inference.ctranslate2_export import to_ctranslate2
+from hf_posenc.utils import manifest
+from hf_posenc.utils.manifest import (
     MANIFEST,
-    check_file,
-    check_files,
-    check_folder,
-    discard,
-    list_file,
-    readable,
+    add_to_manifest,
+    atomic_delete,
+    explain_read_errors,
+    remove_from_manifest,
     save_folder,
-    seal,
-    unlist_file,
+    verify_file,
+    verify_files,
+    verify_folder,
     write_file,
+    write_folder_manifest,
 )
-from hf_posenc.many_lines import Task, loaded
-from hf_posenc.pictures.subjects import Extent, trained_subjects
 
 DAMAGES = {
     "cut": lambda content: content[: len(content) // 2],
@@ -48,23 +49,23 @@ def saved(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("name", ["weights", "inside/more"])
 def test_a_file_of_a_folder_that_changed_is_refused_by_its_name(saved: Path, name: str, how: str) -> None:
-    check_folder(saved)
+    verify_folder(saved)
     path = saved / name
     path.write_bytes(DAMAGES[how](path.read_bytes()))
     with pytest.raises(ValueError, match=rf"^{path} must be as .* has changed; restore it, or delete {saved} and give"):
-        check_folder(saved)
+        verify_folder(saved)
     with pytest.raises(ValueError, match=rf"and copy it again\. If the change is your own, delete {saved / MANIFEST}"):
-        check_folder(saved, "copy it again")
+        verify_folder(saved, "copy it again")
     (saved / MANIFEST).unlink()
-    check_folder(saved)
+    verify_folder(saved)
 
 
 @pytest.mark.parametrize("name", ["weights", "inside/more"])
 def test_a_file_of_a_folder_that_is_missing_is_refused_unless_it_may_be(saved: Path, name: str) -> None:
     (saved / name).unlink()
-    check_folder(saved, may_lack=Path(name).name)
+    verify_folder(saved, allow_missing=Path(name).name)
     with pytest.raises(ValueError, match=rf"{saved / name} must be as it was saved, but it is missing"):
-        check_folder(saved, may_lack="others")
+        verify_folder(saved, allow_missing="others")
 
 
 @pytest.mark.parametrize("how", DAMAGES)
@@ -73,14 +74,14 @@ def test_a_file_by_itself_that_changed_is_refused_by_its_name(tmp_path: Path, ho
     write_file(path, "scores")
     write_file(other, "something else")
     path.write_bytes(DAMAGES[how](path.read_bytes()))
-    check_file(other)
-    for check, place in ((check_file, path), (check_files, tmp_path)):
+    verify_file(other)
+    for check, place in ((verify_file, path), (verify_files, tmp_path)):
         with pytest.raises(ValueError, match=rf"^{path} .* restore it, or delete {path} and give the same train\.py"):
             check(place)
     write_file(path, "made anew")
-    check_files(tmp_path)
+    verify_files(tmp_path)
     path.unlink()
-    check_files(tmp_path)  # it is made anew
+    verify_files(tmp_path)  # it is made anew
 
 
 def test_a_file_is_whole_before_and_after_it_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +89,7 @@ def test_a_file_is_whole_before_and_after_it_is_replaced(tmp_path: Path, monkeyp
     path = tmp_path / "scores"
     for text in ("first", "second", "third"):
         write_file(path, text)
-        check_file(path)
+        verify_file(path)
     replace = os.replace
 
     def killed(source: Path, target: Path) -> None:
@@ -100,30 +101,30 @@ def test_a_file_is_whole_before_and_after_it_is_replaced(tmp_path: Path, monkeyp
     with pytest.raises(KeyboardInterrupt):
         write_file(path, "fourth")
     assert path.read_text(encoding="utf-8") == "third"
-    check_file(path)
+    verify_file(path)
     path.write_text("second", encoding="utf-8")
     with pytest.raises(ValueError, match="has changed"):
-        check_file(path)
+        verify_file(path)
 
 
 def test_a_file_that_is_written_on_is_listed_when_it_is_done(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("one\n", encoding="utf-8")
-    list_file(path)
-    unlist_file(path)
+    add_to_manifest(path)
+    remove_from_manifest(path)
     path.write_text("one\ntwo\n", encoding="utf-8")
-    check_files(tmp_path)
-    list_file(path)
+    verify_files(tmp_path)
+    add_to_manifest(path)
     path.write_text("one\n", encoding="utf-8")
     with pytest.raises(ValueError, match="has changed"):
-        check_files(tmp_path)
+        verify_files(tmp_path)
 
 
 def test_what_no_manifest_lists_is_not_checked(tmp_path: Path, saved: Path) -> None:
     (saved / "notes").write_text("mine", encoding="utf-8")
-    check_folder(saved)
-    check_folder(tmp_path / "none")
-    check_file(tmp_path / "none" / "file")
+    verify_folder(saved)
+    verify_folder(tmp_path / "none")
+    verify_file(tmp_path / "none" / "file")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_a_manifest_that_is_none_is_refused_by_its_name(saved: Path, content: st
     with pytest.raises(
         ValueError, match=rf"A manifest must be whole, but {saved / MANIFEST} is not .* delete .* same command"
     ):
-        check_folder(saved)
+        verify_folder(saved)
 
 
 def test_what_cannot_be_read_is_refused_by_its_name(tmp_path: Path) -> None:
@@ -142,24 +143,27 @@ def test_what_cannot_be_read_is_refused_by_its_name(tmp_path: Path) -> None:
     path.touch()
     with (
         pytest.raises(ValueError, match=rf"^{path} .*KeyError: 'name'; restore it, or delete {path} and"),
-        readable(path),
+        explain_read_errors(path),
     ):
         {}["name"]
     path.unlink()
-    with pytest.raises(ValueError, match=rf"^{path} .* it is missing; restore it, or give the same"), readable(path):
+    with (
+        pytest.raises(ValueError, match=rf"^{path} .* it is missing; restore it, or give the same"),
+        explain_read_errors(path),
+    ):
         path.read_text(encoding="utf-8")
 
 
 def test_a_large_file_is_read_again_once_it_has_changed(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest, "LARGE", 0)
-    check_folder(saved)
+    monkeypatch.setattr(manifest, "CACHE_MIN_BYTES", 0)
+    verify_folder(saved)
     reads: list[str] = []
-    read = manifest.digest_of
-    monkeypatch.setattr(manifest, "digest_of", lambda path: reads.append(path) or read(path))
-    check_folder(saved)
+    read = manifest.compute_digest
+    monkeypatch.setattr(manifest, "compute_digest", lambda path: reads.append(path) or read(path))
+    verify_folder(saved)
     assert reads == []
     os.utime(saved / "weights", ns=(0, 0))
-    check_folder(saved)
+    verify_folder(saved)
     assert reads == [str(saved / "weights")]
 
 
@@ -170,18 +174,18 @@ def test_a_folder_is_deleted_whole_or_not_at_all(saved: Path, monkeypatch: pytes
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(shutil, "rmtree", killed)
-        discard(saved)
+        atomic_delete(saved)
     assert not saved.exists()
     save_folder(saved, save)
-    discard(saved)
+    atomic_delete(saved)
     assert list(saved.parent.iterdir()) == []
 
 
 READERS = {
-    "translate": Task,
-    "export and attention": loaded,
-    "explorer": lambda folder: Run(folder).loaded(folder.name),
-    "figures": lambda folder: trained_subjects(folder, "encoder", Extent()),
+    "translate": TranslationJob,
+    "export and attention": load_model,
+    "explorer": lambda folder: ExplorerRun(folder).load_model(folder.name),
+    "figures": lambda folder: trained_probes(folder, "encoder", PlotExtent()),
 }
 
 
@@ -190,7 +194,7 @@ def model(tmp_path_factory: pytest.TempPathFactory, tokenizer) -> Path:
     folder = tmp_path_factory.mktemp("model")
     translator("relative").save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    seal(folder)
+    write_folder_manifest(folder)
     return folder
 
 

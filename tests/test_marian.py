@@ -28,9 +28,9 @@ from transformers import (
 )
 
 from hf_posenc import PosEncForConditionalGeneration, from_marian, to_marian
-from hf_posenc.modeling.generation_shared import padded_behind_ends
-from hf_posenc.modeling.model_inputs import CACHE_NAME, cache_of
-from hf_posenc.modeling.translation import check_tokenizer
+from hf_posenc.modeling.generation_shared import pad_after_end_token
+from hf_posenc.modeling.model_inputs import CACHE_NAME, get_cache
+from hf_posenc.modeling.translation import validate_tokenizer
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 PAD, EOS = 28, 0  # Marian's habits: </s> is the first token, <pad> the last one, and also the start token.
@@ -164,7 +164,7 @@ def test_decoding_token_by_token_is_marians():
         cache, steps = None, []
         for t in range(8):
             out = model(**batch, decoder_input_ids=target[:, t : t + 1], **{CACHE_NAME: cache}, use_cache=True)
-            cache = cache_of(out)
+            cache = get_cache(out)
             steps.append(out.logits)
         logits.append(torch.cat(steps, dim=1))
     torch.testing.assert_close(*logits, **EXACT)
@@ -363,7 +363,7 @@ def test_a_sinusoidal_model_goes_to_marian_and_comes_back(variant, tmp_path):
     how = {"num_beams": 4, "no_repeat_ngram_size": 1, "max_new_tokens": 12}
     ids = {"input_ids": sentences(4, 7)}
     ours, theirs = (m.generate(**ids, **how) for m in (model, again))
-    theirs = padded_behind_ends(theirs, [2], 0, None)  # which Marian's beam search fills up with ends
+    theirs = pad_after_end_token(theirs, [2], 0, None)  # which Marian's beam search fills up with ends
     assert torch.equal(ours, theirs)
     assert len({tuple(row.tolist()) for row in theirs}) > 2
 
@@ -414,13 +414,13 @@ def test_the_targets_vocabulary_is_counted_by_itself():
     config, tokenizer = tiny_marian(**SEPARATE | {"decoder_vocab_size": 31}).config, Words.tokenizer()
     for size in (5, 31):
         tokenizer.target_encoder = {str(i): i for i in range(size)}
-        check_tokenizer(config, tokenizer)
+        validate_tokenizer(config, tokenizer)
     tokenizer.target_encoder["one more"] = 31
     with pytest.raises(ValueError, match="32 target tokens and the model 31; load"):
-        check_tokenizer(config, tokenizer)
+        validate_tokenizer(config, tokenizer)
     config.decoder_vocab_size = 28
     tokenizer.target_encoder = dict.fromkeys("abc")
-    check_tokenizer(config, tokenizer)
+    validate_tokenizer(config, tokenizer)
 
 
 SEPARATE_TOKENIZERS = {"one vocabulary": False, "more source than target tokens": True}

@@ -20,13 +20,13 @@ from test_card import RESULT, SETTINGS, TRAINING, change, run_folder
 
 from hf_posenc.__main__ import main as command_line
 from hf_posenc.config.loading import load_experiment
-from hf_posenc.explorer.drawing import png
-from hf_posenc.names import is_name
-from hf_posenc.pictures.style import save_figure
-from hf_posenc.publish.card import model_card
-from hf_posenc.results.collecting import read_results
+from hf_posenc.explorer.render import render_png
+from hf_posenc.plotting.style import save_figure
+from hf_posenc.reporting.card import model_card
+from hf_posenc.results.aggregation import read_results
 from hf_posenc.results.markup import csv_cell, latex_text, markdown_block, markdown_code, markdown_text, python_string
-from hf_posenc.results.tables import Table, csv_text, latex, markdown, text
+from hf_posenc.results.tables import Table, render_csv, render_latex, render_markdown, render_text
+from hf_posenc.utils.names import is_valid_name
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -48,14 +48,14 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", ["relative", "2014", "r-1.5_b+c", "Öl", "x" * 100])
 def test_names_of_files_are_names(name: str) -> None:
-    assert is_name(name)
+    assert is_valid_name(name)
 
 
 @pytest.mark.parametrize(
     "name", ["", "..", ".hidden", "-o", "_a", "a/b", "a\\b", "a b", "a\n", "a\0", "~", "$HOME", "x" * 101, "ö" * 51, 7]
 )
 def test_what_could_be_a_path_is_no_name(name: object) -> None:
-    assert not is_name(name)
+    assert not is_valid_name(name)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_names_in_a_strangers_results_write_nowhere_else(
     saved(run, renamed(RESULTS, old, new))
     allowed = old == "news" and new in ("fall.md", "data")
     monkeypatch.setattr("sys.argv", ["hf_posenc", "report", str(run), "--to", str(tmp_path / "to")])
-    monkeypatch.setattr("hf_posenc.publish.report_figures.figures", lambda *_: [])
+    monkeypatch.setattr("hf_posenc.reporting.report_figures.report_figures", lambda *_: [])
     if allowed:
         command_line()
     else:
@@ -183,7 +183,7 @@ def test_what_is_no_json_of_results_is_refused_by_its_file(tmp_path: Path, whole
 def test_markdown_shows_text_and_nothing_else(hostile: str) -> None:
     reader = pytest.importorskip("markdown_it").MarkdownIt("commonmark", {"linkify": False}).enable("table")
     table = Table(["system", hostile], [[hostile, "1"], ["b", hostile]], f"legend {hostile}")
-    source = markdown(table)
+    source = render_markdown(table)
     tokens = reader.parse(source)
     kinds = {token.type for token in tokens}
     assert kinds == {"inline", *(f"{kind}_{end}" for kind in ("table", "thead", "tbody", "tr", "th", "td", "paragraph")
@@ -204,11 +204,11 @@ def test_other_markups_show_text_and_nothing_else(hostile: str) -> None:
     assert ast.literal_eval(python_string(hostile)) == hostile and "\n" not in python_string(hostile)
     assert not re.search(r"(?<!\\)[&%#_]|(?<!\\)\\(input|frac)|\n", latex_text(hostile))
     table = Table(["system", "n"], [[hostile, "1"]], hostile)
-    assert len(latex(table).splitlines()) == 9 and latex(table).count(r" \\") == 2
-    assert text(table).splitlines()[-1].isprintable()
+    assert len(render_latex(table).splitlines()) == 9 and render_latex(table).count(r" \\") == 2
+    assert render_text(table).splitlines()[-1].isprintable()
     group = {"label": "all", "low": 0, "high": None, "n": 3, "bleu": -1.5}
     tests = {hostile: {"all": group, "groups": []}}
-    (line,) = list(csv.reader(io.StringIO(csv_text({hostile: tests}, {hostile: {}}))))[1:]
+    (line,) = list(csv.reader(io.StringIO(render_csv({hostile: tests}, {hostile: {}}))))[1:]
     assert not any(cell.startswith(("=", "+", "@", "\t", "\r")) for cell in line) and line[8] == "-1.5"
     assert csv_cell("-1+cmd") == "'-1+cmd" and csv_cell(-1.5) == -1.5
 
@@ -273,7 +273,9 @@ def test_settings_of_another_form_make_no_card(tmp_path: Path, section: str, cha
         assert "<b>" not in made.replace("`<b>`", "")
 
 
-@pytest.mark.parametrize("draw", [lambda figure, to: save_figure(figure, to / "a.png"), lambda figure, _: png(figure)])
+@pytest.mark.parametrize(
+    "draw", [lambda figure, to: save_figure(figure, to / "a.png"), lambda figure, _: render_png(figure)]
+)
 def test_no_text_of_a_figure_is_mathematics(tmp_path: Path, draw: Callable[[Figure, Path], object]) -> None:
     """But the powers of ten that matplotlib writes at an axis, when it is drawn again, too."""
     figure = Figure(layout="constrained")

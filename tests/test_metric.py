@@ -23,7 +23,7 @@ from transformers import BertConfig, BertModel, BertTokenizer
 import hf_posenc.metrics
 from hf_posenc import PosEncTokenizer
 from hf_posenc.metrics import load_length_buckets
-from hf_posenc.metrics.length_buckets.scorers import ROWS
+from hf_posenc.metrics.length_buckets.scorers import PAIRS_PER_CHUNK
 
 FOLDER = Path(hf_posenc.metrics.__file__).parent / "length_buckets"
 
@@ -340,7 +340,7 @@ def test_several_references_and_their_nesting() -> None:
     assert result["all"]["bleu"] == pytest.approx(100)
     assert "nrefs:var" in result["signatures"]["bleu"]
     assert score([(5, good, [good])]) == score([(5, good, good)])
-    more = [(5, good, good)] * ROWS + [(6, good, [bad, good])] * 4  # the last share alone has two
+    more = [(5, good, good)] * PAIRS_PER_CHUNK + [(6, good, [bad, good])] * 4  # the last share alone has two
     assert "nrefs:var" in score(more)["signatures"]["bleu"]
 
 

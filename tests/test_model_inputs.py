@@ -9,8 +9,8 @@ from transformers import AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCach
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.trainer import Trainer
 
-from hf_posenc.modeling.model_inputs import CACHE_NAME, CACHE_NAMES, cache_of, rename_cache
-from hf_posenc.modeling.version import NEWEST_TESTED_TRANSFORMERS, untested_transformers
+from hf_posenc.modeling.model_inputs import CACHE_NAME, CACHE_NAMES, get_cache, rename_cache
+from hf_posenc.modeling.version import NEWEST_TESTED_TRANSFORMERS, untested_transformers_warning
 
 FAMILIES = ["relative", "gru", "rnn_nmt"]
 SOURCE, TARGET = torch.tensor([[5, 6, 7, 8, 2]]), torch.tensor([[2, 9, 4, 11]])
@@ -36,7 +36,7 @@ def test_a_cache_is_read_under_both_names(model, name):
     assert cache.get_seq_length() == 3
     step = model(input_ids=SOURCE, decoder_input_ids=TARGET[:, 3:], **{name: cache})
     torch.testing.assert_close(step.logits, full.logits[:, 3:], rtol=1e-4, atol=1e-5)
-    assert cache_of(step) is cache
+    assert get_cache(step) is cache
     cache.crop(-1)
     step = model.model(input_ids=SOURCE, decoder_input_ids=TARGET[:, 3:], **{name: cache})
     torch.testing.assert_close(step.last_hidden_state, base.last_hidden_state[:, 3:], rtol=1e-4, atol=1e-5)
@@ -98,6 +98,6 @@ def test_the_trainer_leaves_caches_out_of_predictions(model):
 @pytest.mark.parametrize(("later", "warned"), [((0, -1), False), ((0, 0), False), ((0, 1), True), ((1, -9), True)])
 def test_a_transformers_newer_than_any_tested_is_told_in_one_line(later, warned):
     version = [a + b for a, b in zip(NEWEST_TESTED_TRANSFORMERS, later, strict=True)]
-    warning = untested_transformers(f"{version[0]}.{version[1]}.0.dev0")
+    warning = untested_transformers_warning(f"{version[0]}.{version[1]}.0.dev0")
     assert bool(warning) == warned
     assert not warned or ("\n" not in warning and f"{version[0]}.{version[1]}" in warning)

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from conftest import tiny_model
-from test_laws import CHUNKS, EXACT, cache_for, decode
+from test_invariants import CHUNKS, EXACT, cache_for, decode
 
 from hf_posenc import PositionEncoding, register_position_encoding
 
@@ -18,16 +18,16 @@ def running_sum(sign: float) -> type[PositionEncoding]:
     class RunningSum(PositionEncoding):
         summary = "A key gains by the tokens between it and the query."
         shift_invariant = True
-        has_state = True
+        is_stateful = True
 
-        def score_bias(self, q_BHQK, k_BHSK, at):
-            steps_BT1 = at.inputs_BTD[..., :1].tanh() * sign
+        def score_bias(self, q_BHQK, k_BHSK, ctx):
+            steps_BT1 = ctx.inputs_BTD[..., :1].tanh() * sign
             sums_BT1 = steps_BT1.cumsum(1)
             keys_BS1 = sums_BT1
-            if at.memory is not None:
-                if (before_B1 := at.memory.last("sums", 1)) is not None:
+            if ctx.state is not None:
+                if (before_B1 := ctx.state.last("sums", 1)) is not None:
                     sums_BT1 = sums_BT1 + before_B1[:, None]
-                keys_BS1 = at.memory.keep("sums", sums_BT1)
+                keys_BS1 = ctx.state.append("sums", sums_BT1)
             return (sums_BT1 - keys_BS1.mT)[:, None]
 
     return RunningSum

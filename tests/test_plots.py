@@ -14,10 +14,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
-from hf_posenc.pictures.score_figures import bleu_by_length, gain_by_length, ranking, ranking_of_test_sets
-from hf_posenc.pictures.style import save_figure
-from hf_posenc.results.registries import alignments_table, encodings_table
-from hf_posenc.results.tables import length_table, markdown, overview_table, text
+from hf_posenc.plotting.score_plots import (
+    bleu_by_length_figure,
+    gain_by_length_figure,
+    ranking_by_test_set_figure,
+    ranking_figure,
+)
+from hf_posenc.plotting.style import save_figure
+from hf_posenc.results.registry_tables import alignments_table, encodings_table
+from hf_posenc.results.tables import length_table, overview_table, render_markdown, render_text
 
 EDGES = [(0, 25), (26, 50), (51, 75), (76, 100), (101, None)]
 SIZES = [14125, 11169, 2413, 318, 50]
@@ -76,7 +81,7 @@ def same_limit(limit: int | None, results: dict[str, Any] = RESULTS) -> dict[str
 
 
 def test_curves_are_the_results_values() -> None:
-    figure = bleu_by_length(RESULTS, "newstest", training_limits=same_limit(50), title="De-En")
+    figure = bleu_by_length_figure(RESULTS, "newstest", max_training_lengths=same_limit(50), title="De-En")
     for panel, field in ((0, "bleu"), (1, "length_ratio")):
         assert curves(figure, panel) == {
             system: [group[field] for group in tests["newstest"]["groups"]] for system, tests in RESULTS.items()
@@ -88,7 +93,7 @@ def test_curves_are_the_results_values() -> None:
 
 
 def test_empty_groups_are_gaps() -> None:
-    figure = bleu_by_length(WITH_GAP, "newstest", training_limits=same_limit(None, WITH_GAP))
+    figure = bleu_by_length_figure(WITH_GAP, "newstest", max_training_lengths=same_limit(None, WITH_GAP))
     for drawn in (*curves(figure, 0).values(), *curves(figure, 1).values()):
         assert [math.isnan(value) for value in drawn] == [False, False, False, True, False]
 
@@ -107,7 +112,7 @@ def test_empty_groups_are_gaps() -> None:
     ],
 )
 def test_the_limit_stands_where_training_ended(limit: int, x: float) -> None:
-    figure = bleu_by_length(RESULTS, "newstest", training_limits=same_limit(limit))
+    figure = bleu_by_length_figure(RESULTS, "newstest", max_training_lengths=same_limit(limit))
     assert [place for place, _ in uprights(figure)] == [pytest.approx(x)]
     assert [label.get_text() for label in figure.axes[0].texts] == [f"training\nlimit {limit}"]
 
@@ -115,23 +120,34 @@ def test_the_limit_stands_where_training_ended(limit: int, x: float) -> None:
 @pytest.mark.parametrize(("start", "x"), [(26, 0.5), (51, 1.5), (14, -0.5 + 13 / 25), (101, 3.5)])
 def test_a_line_stands_where_training_began_too(start: int, x: float) -> None:
     starts = same_limit(start)
-    limited = bleu_by_length(RESULTS, "newstest", training_limits=same_limit(None), training_starts=starts)
+    limited = bleu_by_length_figure(
+        RESULTS, "newstest", max_training_lengths=same_limit(None), min_training_lengths=starts
+    )
     assert [place for place, _ in uprights(limited)] == [pytest.approx(x)]
     assert [label.get_text() for label in limited.axes[0].texts] == [f"training\nfrom {start}"]
     assert set(RESULTS) <= set(colours(limited)), "what all share is not in the legend"
-    gain = gain_by_length(
-        RESULTS, "newstest", baseline="sinusoidal", training_limits=same_limit(100), training_starts=starts, p_values={}
+    gain = gain_by_length_figure(
+        RESULTS,
+        "newstest",
+        baseline="sinusoidal",
+        max_training_lengths=same_limit(100),
+        min_training_lengths=starts,
+        p_values={},
     )
     assert {label.get_text() for label in gain.axes[0].texts} == {f"training\nfrom {start}", "training\nlimit 100"}
 
 
 def test_of_rows_that_began_elsewhere_each_has_its_line() -> None:
     starts = {"relative": 26, "rotary": 51, "sinusoidal": None}
-    figure = bleu_by_length(RESULTS, "newstest", training_limits=same_limit(100), training_starts=starts)
+    figure = bleu_by_length_figure(
+        RESULTS, "newstest", max_training_lengths=same_limit(100), min_training_lengths=starts
+    )
     of = colours(figure)
     assert sorted(uprights(figure))[:2] == [(0.5, of["relative (from 26)"]), (1.5, of["rotary (from 51)"])]
     assert "sinusoidal" in of
-    first = bleu_by_length(RESULTS, "newstest", training_limits=same_limit(None), training_starts=same_limit(1))
+    first = bleu_by_length_figure(
+        RESULTS, "newstest", max_training_lengths=same_limit(None), min_training_lengths=same_limit(1)
+    )
     assert uprights(first) == [], "every pair has a subword"
 
 
@@ -139,38 +155,38 @@ def test_a_group_that_ends_at_the_limit_ends_at_the_line() -> None:
     result = saved([40, 30, 20, 15, 10], [1] * 5)
     for group, (low, high) in zip(result["groups"], [(0, 40), (41, 60), (61, 80), (81, 90), (91, None)], strict=True):
         group |= {"low": low, "high": high}
-    figure = bleu_by_length({"relative": {"toy": result}}, "toy", training_limits={"relative": 40})
+    figure = bleu_by_length_figure({"relative": {"toy": result}}, "toy", max_training_lengths={"relative": 40})
     assert [place for place, _ in uprights(figure)] == [0.5]
 
 
 def test_no_axis_of_bleu_goes_far_above_100_with_an_interval_of_seeds() -> None:
     result = saved([99, 98, 79, 48, 21], [1] * 5)
     result["groups"] = [group | {"bleu_ci": 60.0} for group in result["groups"]]
-    bleu, *_ = bleu_by_length({"relative": {"toy": result}}, "toy", training_limits=same_limit(None)).axes
+    bleu, *_ = bleu_by_length_figure({"relative": {"toy": result}}, "toy", max_training_lengths=same_limit(None)).axes
     assert bleu.get_ylim()[1] == 105
 
 
 def test_different_limits_have_their_systems_colours() -> None:
     limits = {"relative": 75, "rotary": 100, "sinusoidal": None}
-    figure = bleu_by_length(RESULTS, "newstest", training_limits=limits)
+    figure = bleu_by_length_figure(RESULTS, "newstest", max_training_lengths=limits)
     colour = colours(figure)
     assert uprights(figure) == [(2.5, colour["relative (limit 75)"]), (3.5, colour["rotary (limit 100)"])]
     assert "sinusoidal (no limit)" in colour
-    shared_by_two = bleu_by_length(RESULTS, "newstest", training_limits=limits | {"sinusoidal": 75})
+    shared_by_two = bleu_by_length_figure(RESULTS, "newstest", max_training_lengths=limits | {"sinusoidal": 75})
     assert [x for x, _ in uprights(shared_by_two)] == [2.5, 2.5, 3.5]
     assert len({drawn for _, drawn in uprights(shared_by_two)}) == 3
-    assert uprights(bleu_by_length(RESULTS, "newstest", training_limits=same_limit(None))) == []
+    assert uprights(bleu_by_length_figure(RESULTS, "newstest", max_training_lengths=same_limit(None))) == []
 
 
 def test_close_limits_share_a_label() -> None:
     limits = {"relative": 74, "rotary": 75, "sinusoidal": 20}
-    figure = bleu_by_length(RESULTS, "newstest", training_limits=limits)
+    figure = bleu_by_length_figure(RESULTS, "newstest", max_training_lengths=limits)
     assert [label.get_text() for label in figure.axes[0].texts] == ["training\nlimit 20", "training\nlimits 74, 75"]
 
 
 def test_a_ranking_has_the_best_beyond_the_training_length_at_the_top() -> None:
     beyond = {"relative": {"bleu": 20.0}, "rotary": {"bleu": 5.0}, "sinusoidal": {"bleu": 30.0}}
-    axes = ranking(RESULTS, beyond, test_set="newstest").axes[0]
+    axes = ranking_figure(RESULTS, beyond, test_set="newstest").axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["rotary", "relative", "sinusoidal"]
     assert [round(float(tick)) for tick in axes.get_yticks()] == [0, 1, 2]
     drawn = {str(marks.get_label()): list(numpy.asarray(marks.lines[0].get_xdata())) for marks in axes.containers}
@@ -181,7 +197,7 @@ def test_a_ranking_has_the_best_beyond_the_training_length_at_the_top() -> None:
             groups = tests["newstest"]["groups"] = tests["newstest"]["groups"][: len(sizes)]
             for group, n in zip(groups, sizes, strict=True):
                 group["n"] = n
-        marks = ranking(few, beyond, test_set="newstest").axes[0].containers
+        marks = ranking_figure(few, beyond, test_set="newstest").axes[0].containers
         assert [int(str(mark.get_label()).partition("n=")[2]) for mark in marks] == shown
 
 
@@ -191,7 +207,7 @@ def test_a_ranking_of_test_sets_has_the_best_of_their_mean_at_the_top() -> None:
         system: {test: {"all": {"bleu": bleu, "n": 7}} for test, bleu in zip(("one", "two"), scores, strict=True)}
         for system, scores in sets.items()
     }
-    axes = ranking_of_test_sets(results).axes[0]
+    axes = ranking_by_test_set_figure(results).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["c", "a", "b"]
     drawn = {str(marks.get_label()): list(numpy.asarray(marks.lines[0].get_xdata())) for marks in axes.containers}
     assert drawn == {"one n=7": [9, 10, 25], "two n=7": [8, 30, 20]}
@@ -199,14 +215,16 @@ def test_a_ranking_of_test_sets_has_the_best_of_their_mean_at_the_top() -> None:
 
 def test_systems_differ_without_colour() -> None:
     many = {f"system {number}": RESULTS["relative"] for number in range(20)}
-    figure = bleu_by_length(many, "newstest", training_limits=same_limit(50, many))
+    figure = bleu_by_length_figure(many, "newstest", max_training_lengths=same_limit(50, many))
     lines = [line for line in figure.axes[0].lines if str(line.get_label()).startswith("system")]
     assert len({(str(line.get_marker()), str(line.get_linestyle())) for line in lines}) == len(lines) == 20
 
 
 def test_print_is_readable() -> None:
     long_names = {f"{'a long name ' * 12}{number}": RESULTS["rotary"] for number in range(3)}
-    figure = bleu_by_length(long_names, "newstest", training_limits=same_limit(75, long_names), title="title " * 30)
+    figure = bleu_by_length_figure(
+        long_names, "newstest", max_training_lengths=same_limit(75, long_names), title="title " * 30
+    )
     figure.draw_without_rendering()
     assert figure.get_figwidth() == 6.5
     axis_labels = [label for axes in figure.axes for label in (*axes.get_yticklabels(), *axes.get_xticklabels())]
@@ -217,7 +235,7 @@ def test_print_is_readable() -> None:
 
 def test_saving_is_atomic_and_leaves_no_pyplot_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "bleu.png"
-    save_figure(bleu_by_length(RESULTS, "newstest", training_limits=same_limit(50)), path)
+    save_figure(bleu_by_length_figure(RESULTS, "newstest", max_training_lengths=same_limit(50)), path)
     whole = path.read_bytes()
     assert whole.startswith(b"\x89PNG")
     assert pyplot.get_fignums() == []
@@ -238,12 +256,12 @@ def test_saving_is_atomic_and_leaves_no_pyplot_state(tmp_path: Path, monkeypatch
 
 def test_a_table_says_where_training_began() -> None:
     limits, starts = {"relative": 50, "rotary": None, "sinusoidal": 75}, {"relative": 26, "rotary": 16}
-    table = length_table(RESULTS, "newstest", training_limits=limits, training_starts=starts)
+    table = length_table(RESULTS, "newstest", max_training_lengths=limits, min_training_lengths=starts)
     assert [row[1] for row in table.rows] == ["50, from 26", "no limit, from 16", "75"]
 
 
 def test_table_prints_the_results_values() -> None:
-    table = length_table(RESULTS, "newstest", training_limits={"relative": 50, "rotary": None, "sinusoidal": 75})
+    table = length_table(RESULTS, "newstest", max_training_lengths={"relative": 50, "rotary": None, "sinusoidal": 75})
     assert table.headers == [
         "system",
         "trained to",
@@ -279,20 +297,20 @@ def test_empty_groups_are_dashes() -> None:
 def test_text_is_aligned_and_markdown_is_one_table() -> None:
     results = {"a|b": RESULTS["relative"], "a longer name": RESULTS["rotary"]}
     table = length_table(results, "newstest")
-    lines = text(table).splitlines()
+    lines = render_text(table).splitlines()
     assert len({len(line) for line in lines[:4]}) == 1
     assert lines[2].startswith("a|b  ") and lines[2].endswith(table.rows[0][-1])
-    rows = markdown(table).splitlines()[:4]
+    rows = render_markdown(table).splitlines()[:4]
     assert [row.replace("\\|", "").count("|") for row in rows] == [8] * 4
     assert rows[2].startswith("| a\\|b | 31.7 / 68.3 / 1.02 |")
-    assert all(table.legend in printed for printed in (text(table), markdown(table)))
+    assert all(table.legend in printed for printed in (render_text(table), render_markdown(table)))
 
 
 def test_unlike_test_sets_are_refused() -> None:
     other = {"other": {"newstest": saved([1] * 5, [1] * 5, [14126, 11168, 2413, 318, 50])}}
     for compare in (
         lambda results: length_table(results, "newstest"),
-        lambda results: bleu_by_length(results, "newstest", training_limits=same_limit(50, results)),
+        lambda results: bleu_by_length_figure(results, "newstest", max_training_lengths=same_limit(50, results)),
     ):
         with pytest.raises(ValueError, match=r"share the test set.*'relative' has .*n=14125.*'other' has .*n=14126"):
             compare(RESULTS | other)
@@ -308,9 +326,9 @@ def test_missing_and_impossible_limits_are_refused() -> None:
         (same_limit(0), "must be positive; 'relative' has 0; write None"),
     ):
         with pytest.raises(ValueError, match=said):
-            bleu_by_length(RESULTS, "newstest", training_limits=limits)
+            bleu_by_length_figure(RESULTS, "newstest", max_training_lengths=limits)
         with pytest.raises(ValueError, match=said):
-            length_table(RESULTS, "newstest", training_limits=limits)
+            length_table(RESULTS, "newstest", max_training_lengths=limits)
 
 
 def test_the_overview_has_a_column_for_each_test_set() -> None:

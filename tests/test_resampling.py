@@ -11,9 +11,9 @@ import pytest
 from sacrebleu.metrics.base import Signature
 from sacrebleu.significance import PairedTest, _bootstrap_resample
 
-from hf_posenc.metrics.length_buckets.scorers import COUNTED, resampled, score_fields, scores_of
-from hf_posenc.results import comparison
-from hf_posenc.results.comparison import bootstrap, moved_sums, p_values, randomisation
+from hf_posenc.metrics.length_buckets.scorers import PRECOMPUTED_SCORERS, bootstrap_sums, corpus_scores, score_fields
+from hf_posenc.results import significance
+from hf_posenc.results.significance import approximate_randomization, p_values, paired_bootstrap, swapped_sums
 
 COUNTS = {"bleu": 10, "chrf": 18, "ter": 2, "bertscore": 2}
 
@@ -30,20 +30,20 @@ def counted(metric: str, pairs: int, seed: int = 0) -> np.ndarray:
 def test_a_randomisation_in_blocks_is_that_of_one_draw(
     metric: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparison, "BLOCK", block)
+    monkeypatch.setattr(significance, "DRAWS_PER_BLOCK", block)
     ours, theirs = counted(metric, 7), counted(metric, 7, seed=1)
     swapped = np.random.default_rng(12345).integers(2, size=(150, 7), dtype=bool)
-    sums = np.concatenate([*moved_sums(theirs - ours, 150)])
+    sums = np.concatenate([*swapped_sums(theirs - ours, 150)])
     assert sums.dtype == ours.dtype
     assert np.allclose(sums, swapped @ (theirs - ours), rtol=0, atol=0 if metric != "bertscore" else 1e-12)
-    scorer: Any = COUNTED[metric]()
+    scorer: Any = PRECOMPUTED_SCORERS[metric]()
 
     def gain(one: np.ndarray, other: np.ndarray) -> float:
         return abs(scorer._aggregate_and_compute(one).score - scorer._aggregate_and_compute(other).score)
 
     mixed = [[np.where(trial[:, None], *both) for both in ((theirs, ours), (ours, theirs))] for trial in swapped]
     as_large = sum(gain(*one) >= gain(ours, theirs) - 1e-9 for one in mixed)
-    assert randomisation(scorer, ours, theirs, 150) == (1 + as_large) / 151
+    assert approximate_randomization(scorer, ours, theirs, 150) == (1 + as_large) / 151
 
 
 class Counted:
@@ -64,35 +64,35 @@ class Counted:
 def test_bootstrap_samples_are_those_of_sacrebleu(metric: str) -> None:
     """The draws, the scores, and with them the p-value."""
     ours, theirs = counted(metric, 33), counted(metric, 33, seed=1)
-    scorer: Any = COUNTED[metric]()
+    scorer: Any = PRECOMPUTED_SCORERS[metric]()
     expected = [one.score for one in _bootstrap_resample(ours.tolist(), scorer, 50)[1]]
-    assert scores_of(scorer, resampled(ours, 50)).tolist() == expected
+    assert corpus_scores(scorer, bootstrap_sums(ours, 50)).tolist() == expected
     systems: Any = [("baseline", theirs), ("ours", ours)]
     tested: Any = PairedTest(systems, {"": Counted(scorer)}, None, test_type="bs", n_samples=50)()[1]
     (of_sacrebleu,) = (results[1].p_value for name, results in tested.items() if name != "System")
-    assert bootstrap(scorer, ours, theirs, 50) == of_sacrebleu
+    assert paired_bootstrap(scorer, ours, theirs, 50) == of_sacrebleu
 
 
 def test_without_a_seed_both_systems_have_the_same_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SACREBLEU_SEED", "none")
     rows = counted("bleu", 33)
-    assert not np.array_equal(resampled(rows, 5), resampled(rows, 5))
-    assert bootstrap(COUNTED["bleu"](), rows, rows, 50) == 1.0
+    assert not np.array_equal(bootstrap_sums(rows, 5), bootstrap_sums(rows, 5))
+    assert paired_bootstrap(PRECOMPUTED_SCORERS["bleu"](), rows, rows, 50) == 1.0
 
 
 @pytest.mark.parametrize(
     "take",
     [
-        lambda rows, number: score_fields("ter", COUNTED["ter"](), rows, number),
-        lambda rows, number: bootstrap(COUNTED["ter"](), rows, rows[::-1], number),
-        lambda rows, number: randomisation(COUNTED["ter"](), rows, rows[::-1], number),
+        lambda rows, number: score_fields("ter", PRECOMPUTED_SCORERS["ter"](), rows, number),
+        lambda rows, number: paired_bootstrap(PRECOMPUTED_SCORERS["ter"](), rows, rows[::-1], number),
+        lambda rows, number: approximate_randomization(PRECOMPUTED_SCORERS["ter"](), rows, rows[::-1], number),
     ],
     ids=["interval", "bootstrap", "randomisation"],
 )
 def test_more_samples_take_no_more_memory(
     take: Callable[[np.ndarray, int], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparison, "BLOCK", 1)
+    monkeypatch.setattr(significance, "DRAWS_PER_BLOCK", 1)
     rows = counted("ter", 3000)
 
     def peak(number: int) -> int:

@@ -236,7 +236,7 @@ def test_a_config_survives_a_dictionary_and_a_folder(tmp_path):
 def test_the_defaults_are_neishi_and_yoshinagas():
     config = RnnNmtConfig()
     assert (config.encoder_layers, config.decoder_layers, config.d_model, config.dropout) == (4, 3, 512, 0.2)
-    assert (config.longest_source, config.longest_target) == (None, None)
+    assert (config.max_source_length, config.max_target_length) == (None, None)
 
 
 # Training

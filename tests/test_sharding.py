@@ -15,10 +15,10 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.state import AcceleratorState
 from accelerate.utils import FullyShardedDataParallelPlugin
 from conftest import ALIGNED, MIXED, REGISTERED, SUMS, sentences, tiny_model
-from test_processes import ACCELERATE, PROCESSES, Ranks, become_rank, free_port, same, write_config
+from test_distributed import ACCELERATE, PROCESSES, Ranks, become_rank, free_port, same, write_config
 
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
-from hf_posenc.training.sharding import shard_by_layers, with_weights
+from hf_posenc.training.sharding import materialize, shard_by_layers
 
 SIDES_TIED = {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": 29}
 TIES = ({"tie_word_embeddings": True}, SIDES_TIED, SIDES_TIED | {"tie_word_embeddings": True})
@@ -109,7 +109,7 @@ def differences(number: int, port: int, cases: list[tuple[str, dict]], path: Pat
         for first in (0, 2):
             step(whole, optimizers[0], first, first + 1)
             step(part, optimizers[1], first + number)
-        gathered = with_weights(part, accelerator.get_state_dict(part))
+        gathered = materialize(part, accelerator.get_state_dict(part))
         if number == 0:
             pairs = zip(gathered.parameters(), whole.parameters(), strict=True)
             found.append(max((ours - theirs).abs().max().item() for ours, theirs in pairs))

@@ -14,16 +14,16 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_posenc import PosEncTokenizer
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.data import load_pairs
-from hf_posenc.data.tags import tagged, tagged_parts
+from hf_posenc.data.tags import group_by_tags, prepend_tags
+from hf_posenc.experiment.pipeline import run_system
 from hf_posenc.experiment.preparation import (
+    load_shared_tokenizer,
     prepare,
-    shared_tokenizer,
-    sources,
+    source_segments,
     training_pairs,
     validation_pairs,
 )
 from hf_posenc.experiment.preparation import test_set as held_out_set
-from hf_posenc.experiment.system import run_system
 
 TAGS = ["<2en>", "<2de>"]
 
@@ -95,8 +95,8 @@ def test_languages_of_an_adopted_tokenizer_are_tags(tmp_path: Path) -> None:
     theirs = bert()
     theirs.add_special_tokens({"extra_special_tokens": ["deu_Latn"]})
     assert theirs("deu_Latn 3")["input_ids"][1] == 10
-    PosEncTokenizer.adopt(theirs).save_pretrained(tmp_path)
-    for ours in (PosEncTokenizer.adopt(theirs), AutoTokenizer.from_pretrained(tmp_path)):
+    PosEncTokenizer.from_fast_tokenizer(theirs).save_pretrained(tmp_path)
+    for ours in (PosEncTokenizer.from_fast_tokenizer(theirs), AutoTokenizer.from_pretrained(tmp_path)):
         assert ours("deu_Latn 3")["input_ids"] == [10, 7, ours.eos_token_id]
         assert ours.decode([10, 7], skip_special_tokens=True) == "3"
         assert 3 not in ours("[SEP]")["input_ids"][:-1]
@@ -154,13 +154,13 @@ def test_corpora_of_several_languages_are_read_under_one_name() -> None:
 @pytest.mark.parametrize("join", [None, 4])
 def test_parts_with_one_tag_are_joined_by_themselves(join: int | None) -> None:
     where = {"corpora": [TO_EN | {"source_tag": "<2en>"}, *with_tags("source_tag")["corpora"]], "join": join}
-    parts = tagged_parts(where)
+    parts = group_by_tags(where)
     assert [tags for _, tags in parts] == [("<2en>", None), ("<2de>", None)]
     sizes = [len(load_pairs(part, **NAMES)) for part, _ in parts]
     assert sizes == ([80, 30] if join is None else [20, 8])
-    assert tagged_parts(TO_EN) == [(TO_EN, (None, None))]
+    assert group_by_tags(TO_EN) == [(TO_EN, (None, None))]
     outer = {"corpora": [TO_EN, TO_DE], "source_tag": "<2xx>", "join": 2}
-    assert tagged_parts(outer) == [(outer, ("<2xx>", None))]
+    assert group_by_tags(outer) == [(outer, ("<2xx>", None))]
 
 
 def test_tags_stand_at_the_head_of_what_is_joined_and_blank_texts_stay_blank() -> None:
@@ -169,12 +169,12 @@ def test_tags_stand_at_the_head_of_what_is_joined_and_blank_texts_stay_blank() -
         lambda row, i: {"translation": row["translation"] if i else {"source": "", "target": " "}}, with_indices=True
     )
     pairs = pairs.add_column("source_length", [1, 2])
-    read = tagged(pairs, ("<2en>", "<2de>"), **NAMES)
+    read = prepend_tags(pairs, ("<2en>", "<2de>"), **NAMES)
     assert read["source_length"] == [1, 2]
     assert read["translation"][0] == {"source": "", "target": " "}
     for side, tag in (("source", "<2en>"), ("target", "<2de>")):
         assert read["translation"][1][side] == f"{tag} {pairs['translation'][1][side]}"
-    assert tagged(pairs, (None, None), **NAMES) is pairs
+    assert prepend_tags(pairs, (None, None), **NAMES) is pairs
 
 
 def small(seed: int, pairs: int) -> list[dict[str, Any]]:
@@ -221,7 +221,7 @@ def test_each_pair_is_encoded_with_the_tag_of_its_corpus(side: str, joint: bool,
     experiment = load(on_side(side, joint_vocabulary=joint, concatenate=[1, 2]), tmp_path)
     prepare(experiment)
     (system,) = experiment.systems.values()
-    tokenizer = shared_tokenizer(experiment)
+    tokenizer = load_shared_tokenizer(experiment)
     assert len(tokenizer) == tokenizer.target_vocab_size == 500
     column, other = ("input_ids", "labels")[:: 1 if side == "source_tag" else -1]
     for pairs, numbers in (
@@ -234,7 +234,7 @@ def test_each_pair_is_encoded_with_the_tag_of_its_corpus(side: str, joint: bool,
         assert not any({498, 499} & {*ids[1:]} for ids in pairs[column])
         assert not any({498, 499} & {*ids} for ids in pairs[other])
     for name, tag in (("de-en", "<2en>"), ("en-de-x2", "<2de>")):
-        texts = [text for (text,) in sources(experiment, system, name, tokenizer)]
+        texts = [text for (text,) in source_segments(experiment, system, name, tokenizer)]
         assert all(text.count("<2") == text.startswith(tag) == (side == "source_tag") for text in texts)
         test = held_out_set(experiment, system, name, tokenizer)
         assert test["source_length"] == [len(ids) - 1 for ids in tokenizer(texts)["input_ids"]]
@@ -255,7 +255,7 @@ def test_a_model_of_two_languages_is_trained_scored_and_loaded_elsewhere(side: s
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     for name, tag in (("de-en", "<2en>"), ("en-de", "<2de>")):
         (system,) = experiment.systems.values()
-        texts = [text for (text,) in sources(experiment, system, name, tokenizer)]
+        texts = [text for (text,) in source_segments(experiment, system, name, tokenizer)]
         first = tokenizer.target.convert_tokens_to_ids(tag)
         how = {"num_beams": 1} | ({"forced_bos_token_id": first} if side == "target_tag" else {})
         lines = (experiment.folder / "one" / "translations" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()

@@ -70,25 +70,25 @@ def test_a_stop_string_is_read_in_what_is_generated(where, two):
     assert made == [two.decode(stopped, skip_special_tokens=True)]
 
 
-OF_BOTH_SIDES = {"encoder_repetition_penalty": 1.3, "encoder_no_repeat_ngram_size": 2}
-OF_ONE_SIZE = {"prompt_lookup_num_tokens": 3, "watermarking_config": WatermarkingConfig()}
+SOURCE_COMPARING_OPTIONS = {"encoder_repetition_penalty": 1.3, "encoder_no_repeat_ngram_size": 2}
+EQUAL_SIZE_OPTIONS = {"prompt_lookup_num_tokens": 3, "watermarking_config": WatermarkingConfig()}
 
 
 @of_sizes
-@pytest.mark.parametrize("name", [*OF_BOTH_SIDES, *OF_ONE_SIZE])
+@pytest.mark.parametrize("name", [*SOURCE_COMPARING_OPTIONS, *EQUAL_SIZE_OPTIONS])
 @pytest.mark.parametrize("by", ["option", "generation config"])
 def test_what_mixes_two_vocabularies_is_refused(sizes, name, by):
-    model, value = tiny_model("relative", **sizes), (OF_BOTH_SIDES | OF_ONE_SIZE)[name]
+    model, value = tiny_model("relative", **sizes), (SOURCE_COMPARING_OPTIONS | EQUAL_SIZE_OPTIONS)[name]
     if by == "generation config":
         setattr(model.generation_config, name, value)
     with pytest.raises(ValueError, match=rf"^{name} .*{sizes['vocab_size']} and {sizes['decoder_vocab_size']} tokens"):
         model.generate(source(), **GREEDY, **({name: value} if by == "option" else {}))
 
 
-@pytest.mark.parametrize("name", OF_BOTH_SIDES)
+@pytest.mark.parametrize("name", SOURCE_COMPARING_OPTIONS)
 def test_a_tokenizer_says_that_two_vocabularies_of_one_size_are_two(two, tokenizer, name):
     model = tiny_model("relative", vocab_size=TEXTS_VOCABULARY, decoder_vocab_size=TEXTS_VOCABULARY)
-    options = {name: OF_BOTH_SIDES[name], **GREEDY}
+    options = {name: SOURCE_COMPARING_OPTIONS[name], **GREEDY}
     with pytest.raises(ValueError, match=f"^{name} .* one vocabulary for both sides, but here there are two"):
         model.translate(TEXTS[:1], two, **options)
     assert len(model.translate(TEXTS[:1], tokenizer, **options)) == 1

@@ -14,10 +14,10 @@ from hf_posenc.metrics.length_buckets import ter
 from hf_posenc.metrics.length_buckets.scorers import SCORERS
 
 LIMITS = {
-    "LONGEST_BLOCK": "_MAX_SHIFT_SIZE",
-    "FARTHEST": "_MAX_SHIFT_DIST",
+    "MAX_BLOCK_LENGTH": "_MAX_SHIFT_SIZE",
+    "MAX_MOVE_DISTANCE": "_MAX_SHIFT_DIST",
     "BEAM": "_BEAM_WIDTH",
-    "MOST_MOVES": "_MAX_SHIFT_CANDIDATES",
+    "MAX_CANDIDATE_MOVES": "_MAX_SHIFT_CANDIDATES",
 }
 
 
@@ -115,7 +115,7 @@ def test_a_round_with_too_many_moves_measures_none(monkeypatch: pytest.MonkeyPat
     """It makes none, so that the slowest pairs of sacrebleu's cost nothing here."""
     words = [f"w{number % 40}" for number in range(200)]
     measured = []
-    monkeypatch.setattr(ter.Distances, "saved", lambda *arguments: measured.append(arguments) or 0)
+    monkeypatch.setattr(ter.EditDistances, "saved", lambda *arguments: measured.append(arguments) or 0)
     ter.count_edits(words[7:] + words[:3], words)
     assert not measured
     ter.count_edits(["a", "b", "c"], ["c", "a", "b"])

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from hf_posenc import text_io
-from hf_posenc.modeling.carry import carried_source
-from hf_posenc.text_io import json_line, lines_of, one_line, print_utf8, read_lines
+from hf_posenc.modeling.custom_code import rewrite_imports
+from hf_posenc.utils import text_io
+from hf_posenc.utils.text_io import iter_lines, json_line, read_lines, replace_line_ends, set_stdout_utf8
 
 # What str.splitlines, or another program, takes for the end of a line.
 LINE_ENDS = ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
@@ -31,13 +31,13 @@ def test_a_line_feed_alone_ends_a_line(tmp_path, end):
     text = f"a{end}b\r\nc{end}\n\n"
     expected = [line.removesuffix("\r") for line in text.split("\n")[:-1]]
     assert list(read_lines(written(tmp_path / "a", text.encode()))) == expected
-    assert list(lines_of(io.BufferedReader(io.BytesIO(text.encode())), "standard input")) == expected
+    assert list(iter_lines(io.BufferedReader(io.BytesIO(text.encode())), "standard input")) == expected
 
 
 @pytest.mark.parametrize("end", LINE_ENDS, ids=ascii)
 def test_what_is_written_as_a_line_is_one_to_every_program(end):
-    assert one_line(f"a{end}b") == "a b"
-    assert one_line(f"{end}a{end}") == " a "
+    assert replace_line_ends(f"a{end}b") == "a b"
+    assert replace_line_ends(f"{end}a{end}") == " a "
     value = {"text": f"ä{end}b"}
     line = json_line(value)
     assert line.endswith("}\n") and "ä" in line and len(line.splitlines()) == 1
@@ -94,14 +94,14 @@ def test_text_that_begins_like_packed_one_is_text(tmp_path):
 def test_a_small_file_that_holds_very_much_is_refused(tmp_path, ending):
     path = written(tmp_path / f"a{ending}", PACK[ending](b"Ja.\n" * 10**5))
     assert sum(1 for _ in read_lines(path)) == 10**5, "that much is none yet"
-    lines = read_lines(path, limit=10**5)
+    lines = read_lines(path, max_bytes=10**5)
     with pytest.raises(ValueError, match=r"must have at most 100000 bytes, .* has more, from line 25001 on"):
         list(lines)
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch, ending):
-    monkeypatch.setattr(text_io, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(text_io, "MAX_LINE_BYTES", 1000)
     path = written(tmp_path / f"a{ending}", PACK[ending](b"a\n" + b"b" * 999 + b"\n" + b"c" * 5000))
     lines = read_lines(path)
     assert [len(next(lines)) for _ in range(2)] == [1, 999]
@@ -112,17 +112,17 @@ def test_a_line_without_end_is_refused(tmp_path, monkeypatch, ending):
 def test_a_packed_stream_is_refused():
     """Nothing says how large it is."""
     with pytest.raises(ValueError, match=r"must be plain text, but standard input is compressed \(.gz\): decompress"):
-        list(lines_of(io.BufferedReader(io.BytesIO(gzip.compress(b"Ja."))), "standard input"))
+        list(iter_lines(io.BufferedReader(io.BytesIO(gzip.compress(b"Ja."))), "standard input"))
 
 
 def test_what_is_printed_is_utf8_whatever_the_terminal_lacks(monkeypatch):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1", newline="\r\n"))
-    print_utf8()
+    set_stdout_utf8()
     print("„日本“", flush=True)
     assert written.getvalue() == "„日本“\n".encode()
     monkeypatch.setattr(sys, "stdout", io.StringIO())  # of a notebook or another program
-    print_utf8()
+    set_stdout_utf8()
 
 
 def test_a_form_feed_in_a_users_file_moves_no_import(tmp_path, monkeypatch, unregistered_after):
@@ -134,7 +134,7 @@ def test_a_form_feed_in_a_users_file_moves_no_import(tmp_path, monkeypatch, unre
         encoding="utf-8",
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    made = carried_source(importlib.import_module("with_form_feed").Mine, "register_position_encoding")
-    assert "hf_posenc" not in made and "from .position import PositionEncoding\n" in made
+    made = rewrite_imports(importlib.import_module("with_form_feed").Mine, "register_position_encoding")
+    assert "hf_posenc" not in made and "from .position_base import PositionEncoding\n" in made
     assert 'NOTE = "a\x85b"' in made and made.count("\f") == 2
     ast.parse(made)

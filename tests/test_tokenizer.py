@@ -17,7 +17,7 @@ from tokenizers.models import BPE, WordPiece
 from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from hf_posenc import PosEncConfig, PosEncTokenizer
-from hf_posenc.data.generator import generate_pairs
+from hf_posenc.data.synthetic import generate_pairs
 
 TEXTS = [
     "Das Mädchen kauft 3 Äpfel, und der Junge isst sie.",
@@ -90,7 +90,7 @@ def test_ids_of_special_tokens(tokenizer: PosEncTokenizer) -> None:
 @pytest.mark.parametrize("subwords", ["bpe", "unigram"])
 def test_one_vocabulary_encodes_source_and_target_alike(subwords: str) -> None:
     tokenizer = PosEncTokenizer.train(SOURCES, 380, subwords=subwords)
-    assert tokenizer.is_joint
+    assert tokenizer.shares_vocabulary
     both = tokenizer(TEXTS[0], text_target=TEXTS[0])
     assert both["labels"] == both["input_ids"]
     plain = tokenizer(TEXTS[0], add_special_tokens=False)["input_ids"]
@@ -99,7 +99,7 @@ def test_one_vocabulary_encodes_source_and_target_alike(subwords: str) -> None:
 
 
 def test_two_vocabularies_know_their_own_language(two: PosEncTokenizer) -> None:
-    assert not two.is_joint
+    assert not two.shares_vocabulary
     german, english = PosEncTokenizer.train(SOURCES, 380, subwords="unigram"), TEXTS[1]
     assert two(TEXTS)["input_ids"] == german(TEXTS)["input_ids"]
     as_target = two(text_target=english)["input_ids"]
@@ -181,7 +181,7 @@ def test_a_call_changes_nothing_that_another_could_see(two: PosEncTokenizer, mon
 def test_the_targets_side_is_a_tokenizer_of_its_own(two: PosEncTokenizer) -> None:
     english = PosEncTokenizer.train(TARGETS, 380, subwords="unigram")
     side = two.target
-    assert side.is_joint and len(side) == two.target_vocab_size
+    assert side.shares_vocabulary and len(side) == two.target_vocab_size
     assert side.get_vocab() == english.get_vocab() != two.get_vocab()
     ids = side(TEXTS[1])["input_ids"]
     assert ids == two(text_target=TEXTS[1])["input_ids"]
@@ -234,7 +234,7 @@ def test_each_side_has_a_length_of_its_own_to_be_cut_to(two: PosEncTokenizer) ->
 
 def test_a_copy_is_as_good(tokenizer: PosEncTokenizer) -> None:
     for other in (copy.deepcopy(tokenizer), pickle.loads(pickle.dumps(tokenizer))):
-        assert other.is_joint == tokenizer.is_joint and other.to_str() == tokenizer.to_str()
+        assert other.shares_vocabulary == tokenizer.shares_vocabulary and other.to_str() == tokenizer.to_str()
         assert other(TEXTS, text_target=TEXTS) == tokenizer(TEXTS, text_target=TEXTS)
 
 
@@ -344,7 +344,11 @@ def test_auto_tokenizer_gives_the_class_back(
     for text in ANY_TEXT:
         assert loaded(text, text_target=text) == tokenizer(text, text_target=text)
         assert loaded.decode(loaded(text_target=text)["input_ids"], skip_special_tokens=True) == text
-    assert (tmp_path / "target_tokenizer.json").exists() == (not tokenizer.is_joint) == (not loaded.is_joint)
+    assert (
+        (tmp_path / "target_tokenizer.json").exists()
+        == (not tokenizer.shares_vocabulary)
+        == (not loaded.shares_vocabulary)
+    )
     assert loaded.padding_side == "right" and loaded.model_max_length > 10**9
 
 
@@ -394,27 +398,27 @@ def test_an_existing_tokenizer_is_taken_over(tmp_path: Path) -> None:
     bert().save_pretrained(tmp_path / "bert")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "bert")
     assert theirs("Das kaufte.")["input_ids"][0] == 2, "a classifier's first token"
-    ours = PosEncTokenizer.adopt(theirs)
+    ours = PosEncTokenizer.from_fast_tokenizer(theirs)
     ours.save_pretrained(tmp_path / "ours")
     for tokenizer in (ours, AutoTokenizer.from_pretrained(tmp_path / "ours")):
-        assert isinstance(tokenizer, PosEncTokenizer) and tokenizer.is_joint and len(tokenizer) == 10
+        assert isinstance(tokenizer, PosEncTokenizer) and tokenizer.shares_vocabulary and len(tokenizer) == 10
         assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 2, 3)
         both = tokenizer("Das kaufte.", text_target="Das Das kaufte 3.")
         assert both["input_ids"] == [4, 5, 6, 8, 9, 3] and both["labels"] == [4, 4, 5, 6, 8, 7, 9, 3], "not cut"
         assert tokenizer.decode(both["labels"], skip_special_tokens=True) == "Das Das kaufte 3."
         assert 3 not in tokenizer("[SEP]")["input_ids"][:-1]
     assert theirs("Das kaufte.")["input_ids"][0] == 2, "theirs is left as it was"
-    assert PosEncTokenizer.adopt(ours) is ours
+    assert PosEncTokenizer.from_fast_tokenizer(ours) is ours
 
 
 def test_an_existing_tokenizer_is_given_the_tokens_that_it_lacks() -> None:
     backend = Tokenizer(BPE({"a": 0, "<|end|>": 1}, []))
     theirs = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>")
-    ours = PosEncTokenizer.adopt(theirs)
+    ours = PosEncTokenizer.from_fast_tokenizer(theirs)
     assert (ours.pad_token_id, ours.bos_token_id, ours.eos_token_id, len(ours)) == (2, 3, 1, 4)
     assert ours("aa")["input_ids"] == [0, 0, 1]
 
 
 def test_a_slow_tokenizer_is_refused() -> None:
     with pytest.raises(ValueError, match=r"must be a fast one.* is a ByT5Tokenizer; convert it"):
-        PosEncTokenizer.adopt(ByT5Tokenizer())
+        PosEncTokenizer.from_fast_tokenizer(ByT5Tokenizer())

@@ -22,10 +22,10 @@ from transformers import (
 )
 
 from hf_posenc import PosEncConfig, PosEncForConditionalGeneration, PosEncTokenizer, RnnNmtConfig
-from hf_posenc.experiment.attention_entropy import summed_entropies
-from hf_posenc.training.callbacks import ProgressBar
-from hf_posenc.training.checkpoints import checkpoints_in, delete_old_checkpoints, last_whole_checkpoint
-from hf_posenc.training.processes import OutOfMemory, explain_out_of_memory
+from hf_posenc.analysis.attention_entropy import sum_entropies
+from hf_posenc.training.callbacks import ProgressBarCallback
+from hf_posenc.training.checkpoints import delete_old_checkpoints, last_intact_checkpoint, list_checkpoints
+from hf_posenc.training.distributed import OutOfMemory, explain_out_of_memory
 from hf_posenc.training.trainer import LengthTrainer, train
 
 ROOT = Path(__file__).parents[1]
@@ -55,12 +55,12 @@ def measured(monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> None:
     """Let the evaluations have these perplexities, one after the other."""
     following = iter(scores)
     monkeypatch.setattr(
-        "hf_posenc.training.trainer.validation_scores", lambda *_, **__: {"perplexity": next(following)}
+        "hf_posenc.training.trainer.validation_metrics", lambda *_, **__: {"perplexity": next(following)}
     )
 
 
 def steps_of(folder: Path) -> list[int]:
-    return [int(checkpoint.name.split("-")[1]) for checkpoint in checkpoints_in(folder / "checkpoints")]
+    return [int(checkpoint.name.split("-")[1]) for checkpoint in list_checkpoints(folder / "checkpoints")]
 
 
 EVERY = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "metric_for_best_model": "perplexity"}
@@ -97,11 +97,11 @@ def test_training_stops_early_where_perplexity_rises_and_not_where_it_falls(
 def stopped_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a training be killed in that step."""
 
-    def interrupt(self: ProgressBar, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def interrupt(self: ProgressBarCallback, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == step:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(ProgressBar, "on_step_end", interrupt)
+    monkeypatch.setattr(ProgressBarCallback, "on_step_end", interrupt)
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_an_evaluation_is_of_all_pairs_though_training_drops_the_last(tokenizer,
         numbers.append(len(evaluated.predictions))
         return {"perplexity": 1.0}
 
-    monkeypatch.setattr("hf_posenc.training.trainer.validation_scores", counted)
+    monkeypatch.setattr("hf_posenc.training.trainer.validation_metrics", counted)
     settings = {"dataloader_drop_last": True, "train_sampling_strategy": strategy, "per_device_eval_batch_size": 2}
     run(tokenizer, tmp_path, validation=5, max_steps=1, eval_strategy="steps", eval_steps=1, **settings)
     assert numbers == [5]
@@ -212,9 +212,9 @@ def folder_of(tmp_path: Path, *steps: int) -> Path:
 
 
 def test_what_has_another_name_is_no_checkpoint(tmp_path):
-    names = [checkpoint.name for checkpoint in checkpoints_in(folder_of(tmp_path, 100, 4, 20))]
+    names = [checkpoint.name for checkpoint in list_checkpoints(folder_of(tmp_path, 100, 4, 20))]
     assert names == ["checkpoint-4", "checkpoint-20", "checkpoint-100"]
-    assert last_whole_checkpoint(tmp_path) is None
+    assert last_intact_checkpoint(tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_what_has_another_name_is_no_checkpoint(tmp_path):
 def test_the_newest_checkpoints_and_the_best_stay_and_what_has_another_name(tmp_path, limit, newest, best, kept):
     folder = folder_of(tmp_path, 1, 2, 3, 4, 5)
     delete_old_checkpoints(folder, limit, newest, best)
-    assert [int(path.name.split("-")[1]) for path in checkpoints_in(folder)] == kept
+    assert [int(path.name.split("-")[1]) for path in list_checkpoints(folder)] == kept
     assert all((folder / name).is_dir() for name in OTHERS)
 
 
@@ -281,8 +281,8 @@ def test_training_and_evaluation_need_no_float64_on_their_device(tokenizer, tmp_
 
 # float64 is made on the CPU: after .cpu(), or where nothing is ever on another device.
 ON_THE_CPU = {
-    "explorer/steps.py", "marian.py", "pictures/encoding_figures.py", "pictures/encoding_values.py",
-    "pictures/subjects.py", "training/checkpoints.py",
+    "explorer/walkthrough.py", "convert/marian.py", "plotting/encoding_plots.py", "analysis/probing.py",
+    "analysis/probes.py", "training/checkpoints.py",
 }  # fmt: skip
 
 
@@ -297,7 +297,7 @@ def test_entropies_are_summed_in_float64():
     torch.manual_seed(0)
     p_BHQS = torch.rand(2, 3, 50, 7).softmax(-1)
     mask_BQ = torch.ones(2, 50, dtype=torch.bool)
-    (first, _), each = summed_entropies([p_BHQS], mask_BQ), torch.special.entr(p_BHQS).sum(-1)
+    (first, _), each = sum_entropies([p_BHQS], mask_BQ), torch.special.entr(p_BHQS).sum(-1)
     assert first.dtype == "float64"
     torch.testing.assert_close(torch.from_numpy(first)[0, 0], each[0].double().sum(-1), rtol=1e-12, atol=0)
 

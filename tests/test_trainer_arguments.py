@@ -16,9 +16,9 @@ from hf_posenc.config.settings import Experiment
 from hf_posenc.experiment.dry_run import dry_run
 from hf_posenc.experiment.preparation import prepare
 from hf_posenc.metrics.length_buckets.scorers import GREATER_IS_BETTER, SCORERS
+from hf_posenc.training.argument_validation import FIXED_ARGUMENTS
 from hf_posenc.training.arguments import DEFAULTS, training_arguments
 from hf_posenc.training.optimization import OPTIMIZERS
-from hf_posenc.training.validation import FIXED
 
 RIGHT, SET, REFUSED = "right", "set by train.py", "refused"
 # Each with a value that is not transformers' default: one that is accepted, or one that is refused.
@@ -167,13 +167,13 @@ def test_every_argument_of_this_transformers_was_looked_at():
     assert not new, (
         f"transformers {transformers.__version__} has arguments that nobody has looked at: {', '.join(new)}. Try each "
         "with resumption, the best model, early stopping, evaluations, token budgets, pushes, seeds, several systems; "
-        "then add it to ARGUMENTS, and to FIXED in training/validation.py if it breaks one of them."
+        "then add it to ARGUMENTS, and to FIXED_ARGUMENTS in training/argument_validation.py if it breaks one of them."
     )
 
 
 def test_what_is_refused_and_what_is_set_are_the_ones_of_the_table():
     by = {verdict: {name for name, (one, _) in ARGUMENTS.items() if one == verdict} for verdict in (SET, REFUSED)}
-    assert FIXED.keys() | {"fp16"} == by[REFUSED]
+    assert FIXED_ARGUMENTS.keys() | {"fp16"} == by[REFUSED]
     others = {"greater_is_better", "hub_model_id", "output_dir", "resume_from_checkpoint", "run_name"}
     assert DEFAULTS.keys() | others == by[SET]
 

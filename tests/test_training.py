@@ -38,14 +38,20 @@ from transformers.trainer_pt_utils import LabelSmoother
 from hf_posenc import PosEncTokenizer
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.settings import Experiment
-from hf_posenc.data.batches import BANDS, EpochSampler, LengthGroupedSampler, TokenBudgetSampler
-from hf_posenc.experiment.preparation import prepare, read_pairs, shared_tokenizer, training_pairs, validation_pairs
-from hf_posenc.experiment.system import run_system
-from hf_posenc.results.collecting import read_losses
+from hf_posenc.data.samplers import BIN_WIDTHS, DistributedBatchSampler, LengthSortedSampler, MaxTokensSampler
+from hf_posenc.experiment.pipeline import run_system
+from hf_posenc.experiment.preparation import (
+    load_shared_tokenizer,
+    prepare,
+    read_pairs,
+    training_pairs,
+    validation_pairs,
+)
+from hf_posenc.results.aggregation import read_losses
 from hf_posenc.training.arguments import TrainingArguments, training_arguments
-from hf_posenc.training.callbacks import ProgressBar
-from hf_posenc.training.checkpoints import mean_weights
-from hf_posenc.training.losses import smoothed_loss, validation_scores
+from hf_posenc.training.callbacks import ProgressBarCallback
+from hf_posenc.training.checkpoints import average_checkpoints
+from hf_posenc.training.losses import label_smoothed_loss, validation_metrics
 from hf_posenc.training.trainer import LengthTrainer
 
 # Batches of a token budget
@@ -61,26 +67,26 @@ def lengths() -> tuple[np.ndarray, np.ndarray]:
 
 
 SAMPLERS = {
-    "token budget": lambda lengths, **share: TokenBudgetSampler(*lengths, 700, **share),
-    "length grouped": lambda lengths, **share: LengthGroupedSampler(lengths[0], 33, **share),
+    "token budget": lambda lengths, **share: MaxTokensSampler(*lengths, 700, **share),
+    "length grouped": lambda lengths, **share: LengthSortedSampler(lengths[0], 33, **share),
 }
 
 
-def epoch(sampler: EpochSampler, number: int) -> list[list[int]]:
+def epoch(sampler: DistributedBatchSampler, number: int) -> list[list[int]]:
     sampler.set_epoch(number)
     return list(sampler)
 
 
 @pytest.mark.parametrize("tokens", [100, 777, 4700, 10**6])
 def test_every_pair_is_in_one_batch_and_no_batch_is_over_the_budget_or_could_hold_the_next(lengths, tokens):
-    sampler = TokenBudgetSampler(*lengths, tokens, seed=1)
+    sampler = MaxTokensSampler(*lengths, tokens, seed=1)
     batches = epoch(sampler, 3)
     assert sorted(row for batch in batches for row in batch) == list(range(5000))
     assert len(batches) == len(sampler)
     longest = [max(side[batch].max() for side in lengths) for batch in batches]
     filled = [len(batch) * most for batch, most in zip(batches, longest, strict=True)]
     assert max(filled) <= tokens
-    rows = np.split(sampler.by_length(sampler.band), sampler.ends[:-1])
+    rows = np.split(sampler.sort_by_length(sampler.bin_width), sampler.batch_ends[:-1])
     for batch, following in itertools.pairwise(rows):
         with_one_more = [*batch, following[0]]
         assert len(with_one_more) * max(side[with_one_more].max() for side in lengths) > tokens
@@ -110,19 +116,19 @@ def test_the_ranks_share_an_epoch_out_and_none_has_more_batches_than_another(len
 def test_ranks_take_turns_so_that_two_of_them_see_what_one_accumulating_two_batches_does(lengths):
     alone = next(
         epoch(sampler, 0)
-        for sampler in (TokenBudgetSampler(*lengths, tokens, seed=1) for tokens in range(700, 720))
+        for sampler in (MaxTokensSampler(*lengths, tokens, seed=1) for tokens in range(700, 720))
         if len(sampler) % 2 == 0
     )
     tokens = max(len(batch) * max(side[batch].max() for side in lengths) for batch in alone)
-    ranks = [TokenBudgetSampler(*lengths, int(tokens), seed=1, rank=rank, num_ranks=2) for rank in range(2)]
+    ranks = [MaxTokensSampler(*lengths, int(tokens), seed=1, rank=rank, num_ranks=2) for rank in range(2)]
     assert [batch for both in zip(*(epoch(rank, 0) for rank in ranks), strict=True) for batch in both] == alone
 
 
 @pytest.mark.parametrize(
     "sampler",
     [
-        lambda **share: LengthGroupedSampler(np.arange(1, 1002), 1, seed=1, **share),
-        lambda **share: TokenBudgetSampler(np.full(1001, 100), np.full(1001, 100), 100, seed=1, **share),
+        lambda **share: LengthSortedSampler(np.arange(1, 1002), 1, seed=1, **share),
+        lambda **share: MaxTokensSampler(np.full(1001, 100), np.full(1001, 100), 100, seed=1, **share),
     ],
 )
 def test_batches_of_one_pair_are_shared_out_and_another_one_left_out_each_time(sampler):
@@ -142,7 +148,7 @@ def test_little_of_a_batch_is_padding(lengths):
         filled = sum(len(batch) * side[batch].max() for batch in batches for side in lengths)
         return 1 - sum(side.sum() for side in lengths) / filled
 
-    sampler = TokenBudgetSampler(*lengths, 500, seed=1)
+    sampler = MaxTokensSampler(*lengths, 500, seed=1)
     batches = [np.array(batch) for batch in epoch(sampler, 0)]
     assert padding(batches) < 0.05
     at_random = np.array_split(np.random.default_rng(1).permutation(5000), len(batches))
@@ -151,30 +157,33 @@ def test_little_of_a_batch_is_padding(lengths):
 
 def test_the_fewer_pairs_a_batch_is_chosen_from_the_wider_a_band_of_lengths_is_sorted_as_one(lengths):
     """No other width leaves less padding, and one length at a time leaves much more."""
-    few, many = (TokenBudgetSampler(*lengths, tokens, seed=1) for tokens in (4700, 100))
-    assert few.band > many.band
+    few, many = (MaxTokensSampler(*lengths, tokens, seed=1) for tokens in (4700, 100))
+    assert few.bin_width > many.bin_width
     for sampler, tokens in ((few, 4700), (many, 100)):
         held = {}
-        for band in BANDS:
-            _, _, ends = sampler.cut(band, tokens)
-            batches = np.split(sampler.by_length(band), ends[:-1])
+        for band in BIN_WIDTHS:
+            _, _, ends = sampler.batch_boundaries(band, tokens)
+            batches = np.split(sampler.sort_by_length(band), ends[:-1])
             held[band] = sum(len(batch) * side[batch].max() for batch in batches for side in lengths)
-        assert held[sampler.band] == min(held.values())
-    tokens, wide, narrow = sum(side.sum() for side in lengths), *(few.cut(band, 4700)[0] for band in (few.band, 1))
+        assert held[sampler.bin_width] == min(held.values())
+    tokens, wide, narrow = (
+        sum(side.sum() for side in lengths),
+        *(few.batch_boundaries(band, 4700)[0] for band in (few.bin_width, 1)),
+    )
     assert 1 - tokens / wide < 0.8 * (1 - tokens / narrow)
 
 
-@pytest.mark.parametrize("band", BANDS)
+@pytest.mark.parametrize("band", BIN_WIDTHS)
 def test_chance_moves_pairs_of_equal_lengths_only(lengths, band):
-    sampler = TokenBudgetSampler(*lengths, 700, seed=1)
-    plain, drawn = sampler.by_length(band), sampler.by_length(band, np.random.default_rng(3).random(5000))
+    sampler = MaxTokensSampler(*lengths, 700, seed=1)
+    plain, drawn = sampler.sort_by_length(band), sampler.sort_by_length(band, np.random.default_rng(3).random(5000))
     assert (plain != drawn).any()
     for side in lengths:
         assert (side[plain] == side[drawn]).all()
 
 
 def test_batches_of_a_size_have_it_and_are_of_like_length(lengths):
-    batches = epoch(LengthGroupedSampler(lengths[0], 33, seed=1), 0)
+    batches = epoch(LengthSortedSampler(lengths[0], 33, seed=1), 0)
     assert sorted(map(len, batches)) == [5000 % 33, *[33] * (5000 // 33)]
     spread = np.median([lengths[0][batch].max() - lengths[0][batch].min() for batch in batches])
     assert spread <= 2 < np.median(np.ptp(lengths[0][: 33 * 150].reshape(-1, 33), axis=1))
@@ -184,7 +193,7 @@ def test_batches_of_a_size_have_it_and_are_of_like_length(lengths):
 def test_without_the_last_batch_all_are_full_and_others_are_left_out_in_another_epoch(lengths, num_ranks):
     """Left out by chance and not by length, as the last ones of sorted pairs would be."""
     samplers = [
-        LengthGroupedSampler(lengths[0], 33, drop_last=True, seed=1, rank=rank, num_ranks=num_ranks)
+        LengthSortedSampler(lengths[0], 33, drop_last=True, seed=1, rank=rank, num_ranks=num_ranks)
         for rank in range(num_ranks)
     ]
     left_out = []
@@ -202,22 +211,22 @@ def test_without_the_last_batch_all_are_full_and_others_are_left_out_in_another_
 
 def test_fewer_pairs_than_full_batches_are_refused(lengths):
     with pytest.raises(ValueError, match=r"dataloader_drop_last .* 65 pairs .* 2 process.* 33; lower"):
-        LengthGroupedSampler(lengths[0][:65], 33, drop_last=True, seed=1, num_ranks=2)
+        LengthSortedSampler(lengths[0][:65], 33, drop_last=True, seed=1, num_ranks=2)
 
 
 def test_a_budget_that_the_longest_pair_does_not_fit_into_is_refused(lengths):
     longest = max(side.max() for side in lengths)
-    TokenBudgetSampler(*lengths, longest, seed=1)
+    MaxTokensSampler(*lengths, longest, seed=1)
     with pytest.raises(
         ValueError, match=f"has {longest} tokens.*tokens_per_batch={longest - 1}; raise it to {longest}"
     ):
-        TokenBudgetSampler(*lengths, longest - 1, seed=1)
+        MaxTokensSampler(*lengths, longest - 1, seed=1)
 
 
 def test_more_processes_than_pairs_are_refused(lengths):
     few = [side[:3] for side in lengths]
     with pytest.raises(ValueError, match="there are 3 pairs and 4 processes; use fewer"):
-        TokenBudgetSampler(*few, 1000, seed=1, num_ranks=4)
+        MaxTokensSampler(*few, 1000, seed=1, num_ranks=4)
 
 
 # Real runs
@@ -254,12 +263,12 @@ def test_a_run_interrupted_in_its_second_epoch_resumes_to_the_same_parameters(tm
     steps = max(line["step"] for line in log)
     stop = steps // 2 + 3 | 1  # not at a checkpoint, which are at even steps
 
-    def interrupt(self: ProgressBar, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def interrupt(self: ProgressBarCallback, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == stop:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(ProgressBar, "on_step_end", interrupt)
+        patch.setattr(ProgressBarCallback, "on_step_end", interrupt)
         trained(interrupted)
     again = trained(interrupted)
     ours, theirs = weights_of(straight), weights_of(interrupted)
@@ -283,7 +292,7 @@ def test_evaluations_are_no_time_of_training(tmp_path, monkeypatch):
         time.sleep(1)
         return {"perplexity": 1.0}
 
-    monkeypatch.setattr("hf_posenc.training.trainer.validation_scores", slowly)
+    monkeypatch.setattr("hf_posenc.training.trainer.validation_metrics", slowly)
     *_, last = lines = trained(tiny(tmp_path, "train.evaluations_per_epoch=1"))
     spent = [line["eval_runtime"] for line in lines if "eval_loss" in line]
     assert len(spent) == 2
@@ -312,7 +321,7 @@ def test_the_smoothed_loss_is_transformers_own(number):
     torch.manual_seed(0)
     labels = torch.randint(11, (3, 7)).masked_fill(torch.rand(3, 7) < 0.3, -100)
     found = []
-    for loss in (partial(smoothed_loss, smoothing=0.2), LabelSmoother(epsilon=0.2)):
+    for loss in (partial(label_smoothed_loss, smoothing=0.2), LabelSmoother(epsilon=0.2)):
         logits = torch.linspace(-3, 3, 3 * 7 * 11).sin().view(3, 7, 11).requires_grad_()
         value = loss(Seq2SeqLMOutput(logits=logits), labels, num_items_in_batch=number)
         value.backward()
@@ -342,17 +351,17 @@ def test_a_validation_set_is_scored_against_its_texts_and_not_what_tokens_keep_o
     backend = Tokenizer(words)
     backend.normalizer, backend.pre_tokenizer = Lowercase(), Whitespace()
     special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
-    lossy = PosEncTokenizer.adopt(PreTrainedTokenizerFast(tokenizer_object=backend, **special))
+    lossy = PosEncTokenizer.from_fast_tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend, **special))
     references = ["Ein Mann schläft hier", "ein Mann schläft"]
     labels = np.array([[3, 4, 5, 6, 2], [3, 4, 5, 2, -100]])
     evaluated = EvalPrediction(predictions=(np.array([[6.0, 5.0], [4.0, 4.0]]), labels), label_ids=labels)
-    found = validation_scores(evaluated, lossy, references)
+    found = validation_metrics(evaluated, lossy, references)
     written = [text.lower() for text in references]
     assert found["bleu"] == pytest.approx(BLEU().corpus_score(written, [references]).score)
     assert 0 < found["bleu"] < 90
     for missing in (None, references[:1]):
         with pytest.raises(ValueError, match="needs the reference of each pair"):
-            validation_scores(evaluated, lossy, missing)
+            validation_metrics(evaluated, lossy, missing)
 
 
 @pytest.mark.slow
@@ -568,13 +577,13 @@ def test_a_mean_of_more_checkpoints_than_there_are_is_refused(tmp_path):
     (tmp_path / "checkpoint-2").mkdir()
     save_file({"w": torch.ones(2)}, tmp_path / "checkpoint-2" / "model.safetensors")
     with pytest.raises(ValueError, match=r"average_checkpoints=2 needs as many checkpoints, but .* has 1; lower it"):
-        mean_weights(tmp_path, 2)
+        average_checkpoints(tmp_path, 2)
 
 
 def loaders(experiment: Experiment) -> tuple[LengthTrainer, DataLoader]:
     """The Trainer of a run, and what it takes its batches from."""
     prepare(experiment)
-    system, tokenizer = experiment.systems["relative"], shared_tokenizer(experiment)
+    system, tokenizer = experiment.systems["relative"], load_shared_tokenizer(experiment)
     sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": tokenizer.target_vocab_size}
     trainer = LengthTrainer(
         model=AutoModelForSeq2SeqLM.from_config(system.model_config(**sizes)),

@@ -11,8 +11,8 @@ from conftest import tiny_model, translator
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
 from hf_posenc import PosEncForConditionalGeneration, PosEncModel, PosEncTokenizer
-from hf_posenc.from_checkpoint import from_checkpoint
-from hf_posenc.modeling.weight_files import misfits, tensor_shapes, weight_files
+from hf_posenc.modeling.weight_files import expected_loading_info, tensor_shapes, weight_files
+from hf_posenc.utils.auto_loading import auto_from_pretrained
 
 SHARDED = {"max_shard_size": "10KB"}
 
@@ -50,7 +50,7 @@ def test_the_files_headers_say_what_transformers_finds(tmp_path: Path, where: st
         assert (len(files) > 1) == bool(options)
         for auto, one in ((AutoModelForSeq2SeqLM, model), (AutoModel, model.model)):
             _, found = auto.from_pretrained(tmp_path / saved, output_loading_info=True)
-            said = misfits(one, tensor_shapes(files))
+            said = expected_loading_info(one, tensor_shapes(files))
             assert {kind: sorted(keys) for kind, keys in said.items()} == {kind: sorted(found[kind]) for kind in said}
 
 
@@ -194,6 +194,6 @@ def test_a_strange_tokenizer_is_not_run_by_the_familys_own_class_nor_unasked(tmp
     with pytest.raises(
         ValueError, match=r"must not run, but .* needs code of its own \(AutoTokenizer\)\. Name a model"
     ):
-        from_checkpoint(AutoTokenizer, tmp_path)
+        auto_from_pretrained(AutoTokenizer, tmp_path)
     assert type(AutoModel.from_pretrained(tmp_path, trust_remote_code=True)) is PosEncModel
     assert not trace.exists()

@@ -16,15 +16,15 @@ import yaml
 from test_experiment import ROOT, TINY
 
 import hf_posenc
-from hf_posenc import worker_processes
-from hf_posenc.experiment import side_by_side
-from hf_posenc.worker_processes import afterwards, memory_told
+from hf_posenc.experiment import parallel
+from hf_posenc.utils import worker_processes
+from hf_posenc.utils.worker_processes import explain_out_of_memory, run_after
 
 PACKAGE = Path(hf_posenc.__file__).parent
 # Two pools: where they are, without the package, which takes long to import; how one is made, and
 # how it calls a function on numbers.
 POOLS = {
-    "worker_pool": (PACKAGE, "worker_processes", "pool(2, 'take fewer.')", "made.map(work, [1, 2])"),
+    "worker_pool": (PACKAGE / "utils", "worker_processes", "pool(2, 'take fewer.')", "made.map(work, [1, 2])"),
     "processes": (PACKAGE / "metrics", "length_buckets.scorers", "pool(2)", "made(work, [1, 2])"),
 }
 
@@ -39,7 +39,7 @@ def interrupts_as_before():
 
 def test_what_waits_acts_when_the_wait_is_over_and_not_before():
     over, acted = Event(), []
-    thread = afterwards(over.wait, lambda: acted.append(True))
+    thread = run_after(over.wait, lambda: acted.append(True))
     assert not acted
     over.set()
     thread.join()
@@ -50,7 +50,7 @@ def test_a_worker_ends_when_its_parent_holds_the_pipe_no_more(monkeypatch, inter
     codes, ended = [], Event()
     monkeypatch.setattr(worker_processes.os, "_exit", lambda code: (codes.append(code), ended.set()))
     reader, writer = Pipe(duplex=False)
-    worker_processes.end_with_pipe(reader)
+    worker_processes.exit_when_pipe_closes(reader)
     assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN and not ended.is_set()
     writer.close()
     ended.wait()
@@ -59,8 +59,8 @@ def test_a_worker_ends_when_its_parent_holds_the_pipe_no_more(monkeypatch, inter
 
 def test_a_system_is_told_to_stop_when_its_standard_input_ends():
     code = (
-        f"import sys, threading; sys.path.insert(0, {str(PACKAGE)!r}); import worker_processes\n"
-        "worker_processes.end_with_standard_input(); print('begun', flush=True); threading.Event().wait()"
+        f"import sys, threading; sys.path.insert(0, {str(PACKAGE / 'utils')!r}); import worker_processes\n"
+        "worker_processes.terminate_when_stdin_closes(); print('begun', flush=True); threading.Event().wait()"
     )
     command = [sys.executable, "-S", "-c", code]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
@@ -82,14 +82,14 @@ def test_a_system_is_told_to_stop_when_its_standard_input_ends():
     ids=["cuda", "cpu", "ctranslate2", "system", "python"],
 )
 def test_memory_that_runs_out_is_told_in_one_line_with_the_remedy(error, said):
-    with pytest.raises(MemoryError) as told, memory_told("take less."):
+    with pytest.raises(MemoryError) as told, explain_out_of_memory("take less."):
         raise error
     assert said in str(told.value) and str(told.value).endswith("; take less.") and "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shapes differ"), OSError(2, os.strerror(2))])
 def test_what_is_no_lack_of_memory_stays_as_it_was(error):
-    with pytest.raises(type(error)) as told, memory_told("take less."):
+    with pytest.raises(type(error)) as told, explain_out_of_memory("take less."):
         raise error
     assert told.value is error
 
@@ -149,10 +149,10 @@ sys.stdin.read()
 
 def run_two(monkeypatch, code: str, jobs: int = 2) -> None:
     """Two systems side by side, each of which runs that code."""
-    monkeypatch.setattr(side_by_side, "unfinished_systems", lambda experiment: ["one", "two"])
-    monkeypatch.setattr(side_by_side, "waves", lambda experiment, names: [names])
+    monkeypatch.setattr(parallel, "unfinished_systems", lambda experiment: ["one", "two"])
+    monkeypatch.setattr(parallel, "topological_batches", lambda experiment, names: [names])
     experiment = SimpleNamespace(jobs=jobs, systems={"one": {}, "two": {}})
-    side_by_side.run_side_by_side(experiment, [sys.executable, "-S", "-c", code])
+    parallel.run_parallel(experiment, [sys.executable, "-S", "-c", code])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

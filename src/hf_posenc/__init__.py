@@ -5,23 +5,23 @@ AutoModelForSeq2SeqLM and AutoTokenizer.
 """
 
 from .auto_classes import register_auto_classes
-from .conversion import converted
-from .export.ctranslate2 import to_ctranslate2
-from .export.ctranslate2_translator import CTranslate2Translator
-from .export.onnx import to_onnx
-from .marian import from_marian, to_marian
+from .convert.encodings import convert_encodings
+from .convert.marian import from_marian, to_marian
+from .inference.ctranslate2_export import to_ctranslate2
+from .inference.ctranslate2_translator import CTranslate2Translator
+from .inference.onnx_export import to_onnx
 from .metrics import load_length_buckets
-from .modeling.alignment import Alignment
-from .modeling.alignments import ALIGNMENTS, register_alignment
+from .modeling.alignment_base import Alignment
+from .modeling.alignment_registry import ALIGNMENTS, register_alignment
+from .modeling.attention_context import AttentionContext, distance
+from .modeling.citations import Reference
 from .modeling.configuration_posenc import PosEncConfig
 from .modeling.configuration_rnn_nmt import RnnNmtConfig
 from .modeling.modeling_posenc import PosEncForConditionalGeneration, PosEncModel, PosEncPreTrainedModel
 from .modeling.modeling_rnn_nmt import RnnNmtForConditionalGeneration, RnnNmtModel
-from .modeling.place import Place, distance
-from .modeling.position import Knob, PositionEncoding
+from .modeling.position_base import EncodingParameter, PositionEncoding
+from .modeling.position_registry import POSITION_ENCODINGS, PositionEncodingEntry, register_position_encoding
 from .modeling.position_sinusoidal import sinusoids
-from .modeling.positions import POSITION_ENCODINGS, PositionEncodingEntry, register_position_encoding
-from .modeling.references import Reference
 from .modeling.tokenization_posenc import PosEncTokenizer
 from .modeling.version import __version__
 
@@ -32,9 +32,9 @@ __all__ = [
     "ALIGNMENTS",
     "POSITION_ENCODINGS",
     "Alignment",
+    "AttentionContext",
     "CTranslate2Translator",
-    "Knob",
-    "Place",
+    "EncodingParameter",
     "PosEncConfig",
     "PosEncForConditionalGeneration",
     "PosEncModel",
@@ -47,7 +47,7 @@ __all__ = [
     "RnnNmtForConditionalGeneration",
     "RnnNmtModel",
     "__version__",
-    "converted",
+    "convert_encodings",
     "distance",
     "from_marian",
     "load_length_buckets",

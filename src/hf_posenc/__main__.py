@@ -28,16 +28,23 @@ from pathlib import Path
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
 from hf_posenc.config.loading import register_encodings
-from hf_posenc.export.ctranslate2 import to_ctranslate2
-from hf_posenc.export.onnx import to_onnx
-from hf_posenc.many_lines import Task, loaded, model_folder, quiet, translate_lines, translate_to_file
-from hf_posenc.modeling.version import untested_transformers
-from hf_posenc.publish.card import model_card
-from hf_posenc.results.registries import alignments_table, encodings_table
-from hf_posenc.text_io import lines_of, print_utf8
-from hf_posenc.whole_files import with_home
+from hf_posenc.inference.batch_translate import (
+    TranslationJob,
+    load_model,
+    model_folder,
+    silence_logging,
+    translate_lines,
+    translate_to_file,
+)
+from hf_posenc.inference.ctranslate2_export import to_ctranslate2
+from hf_posenc.inference.onnx_export import to_onnx
+from hf_posenc.modeling.version import untested_transformers_warning
+from hf_posenc.reporting.card import model_card
+from hf_posenc.results.registry_tables import alignments_table, encodings_table
+from hf_posenc.utils.atomic_io import expand_home
+from hf_posenc.utils.text_io import iter_lines, set_stdout_utf8
 
-INTERRUPTED = 128 + 2  # what a shell has for a command that SIGINT ended
+SIGINT_EXIT_CODE = 128 + 2  # what a shell has for a command that SIGINT ended
 
 ENGINES: dict[str, Callable[..., Path]] = {"ctranslate2": to_ctranslate2, "onnx": to_onnx}
 
@@ -47,19 +54,21 @@ def main() -> None:
     # Every command may meet an encoding of one's own.
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
-        "--register", type=typed_path, metavar="FILE.py", help="a file that registers encodings of one's own"
+        "--register", type=path_argument, metavar="FILE.py", help="a file that registers encodings of one's own"
     )
     subparsers = parser.add_subparsers(dest="command", required=True)
     add_command = partial(subparsers.add_parser, parents=[common])
-    about = "translate standard input, one sentence a line, to standard output or a file"
-    command = add_command("translate", help=about, description=about)
-    command.add_argument("folder", type=typed_path, help="a system of a run, a saved model, or a folder of CTranslate2")
+    translate_help = "translate standard input, one sentence a line, to standard output or a file"
+    command = add_command("translate", help=translate_help, description=translate_help)
+    command.add_argument(
+        "folder", type=path_argument, help="a system of a run, a saved model, or a folder of CTranslate2"
+    )
     command.add_argument("--beams", type=int, default=5, help="width of the beam (default 5)")
-    command.add_argument("--to", type=typed_path, help="a file; the same call goes on with what a killed one left")
+    command.add_argument("--to", type=path_argument, help="a file; the same call goes on with what a killed one left")
     command.add_argument("--processes", type=int, default=1, help="that translate side by side (default 1)")
     command.add_argument("--quantize", action="store_true", help="linear layers in int8, on a CPU")
     command = add_command("export", help="write a trained model for another engine")
-    command.add_argument("folder", type=typed_path, help="a system of a run, or a saved model")
+    command.add_argument("folder", type=path_argument, help="a system of a run, or a saved model")
     command.add_argument(
         "--to",
         nargs=2,
@@ -69,25 +78,29 @@ def main() -> None:
     )
     command.add_argument("--quantization", help="of the weights, as CTranslate2 calls it: int8, float16, ...")
     command = add_command("report", help="make the tables and figures of a results.json again")
-    command.add_argument("run", type=typed_path, help="a folder with results.json")
-    command.add_argument("--to", type=typed_path, help="the folder to write to (default: the same)")
+    command.add_argument("run", type=path_argument, help="a folder with results.json")
+    command.add_argument("--to", type=path_argument, help="the folder to write to (default: the same)")
     command = add_command("card", help="print the model card of a system of a run")
-    command.add_argument("run", type=typed_path, help="the run's folder")
+    command.add_argument("run", type=path_argument, help="the run's folder")
     command.add_argument("system", help="the system's name")
     command.add_argument("--repository", help="the repository that the card's examples load")
     add_command("encodings", help="print the registered encodings as a Markdown table")
     add_command("alignments", help="print the registered alignments as a Markdown table")
-    add_drawing(add_command)
+    add_plot_commands(add_command)
     command = add_command("explorer", help="a page in the browser: see encodings, translate, compare")
-    command.add_argument("run", type=typed_path, nargs="?", help="a run's folder (default: none, and untrained models)")
+    command.add_argument(
+        "run", type=path_argument, nargs="?", help="a run's folder (default: none, and untrained models)"
+    )
     command.add_argument("--port", type=int, help="of the page (default: the first that is free from 7860 on)")
-    another = "another name of this machine under which the page is opened"
-    command.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=another)
-    options, words = parser.parse_known_args()
-    if strange := [word for word in words if options.command != "figures" or word.startswith("-")]:
-        parser.error(f"unrecognized arguments: {' '.join(strange)}")
-    options.words = words
-    run = {
+    host_help = "another name of this machine under which the page is opened"
+    command.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=host_help)
+    options, extra_arguments = parser.parse_known_args()
+    if unknown := [
+        argument for argument in extra_arguments if options.command != "figures" or argument.startswith("-")
+    ]:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    options.extra_arguments = extra_arguments
+    run_command = {
         "alignments": alignments,
         "attention": attention,
         "card": card,
@@ -98,70 +111,72 @@ def main() -> None:
         "report": report,
         "translate": translate,
     }[options.command]
-    if warning := untested_transformers():
+    if warning := untested_transformers_warning():
         print(warning, file=sys.stderr, flush=True)
-    print_utf8()
+    set_stdout_utf8()
     try:
         if options.register:
             register_encodings(options.register)
-        run(options)
+        run_command(options)
     except (ValueError, OSError, ModuleNotFoundError, MemoryError) as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from None
     except KeyboardInterrupt:
-        raise SystemExit(INTERRUPTED) from None
+        raise SystemExit(SIGINT_EXIT_CODE) from None
 
 
-def typed_path(text: str) -> Path:
+def path_argument(text: str) -> Path:
     """A path of the command line: a shell leaves the `~` of `--to=~/FILE` to us."""
     try:
-        return Path(with_home(text))
+        return Path(expand_home(text))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def add_drawing(add_command: Callable[..., argparse.ArgumentParser]) -> None:
+def add_plot_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """The commands that draw; they need the extra "plots"."""
     command = add_command("figures", help="draw what encodings add or do, untrained or from a checkpoint")
     command.add_argument("encodings", nargs="*", help="names or sums; and knob=value: fields of the config")
-    command.add_argument("--to", type=typed_path, required=True, help="the folder to write to")
-    command.add_argument("--checkpoint", type=typed_path, help="a system of a run, or a saved model: draw its encoding")
+    command.add_argument("--to", type=path_argument, required=True, help="the folder to write to")
+    command.add_argument(
+        "--checkpoint", type=path_argument, help="a system of a run, or a saved model: draw its encoding"
+    )
     command.add_argument("--side", choices=("encoder", "decoder"), default="encoder", help="whose (default encoder)")
-    for name, default, what in (
+    for name, default, description in (
         ("positions", 20, "first positions in heat maps and curves"),
         ("many", 45000, "positions in the picture of many"),
         ("distances", 32, "tokens between query and key, either way"),
         ("tokens", 24, "tokens of a sentence that an encoding reads"),
     ):
-        command.add_argument(f"--{name}", type=int, default=default, help=f"{what} (default {default})")
+        command.add_argument(f"--{name}", type=int, default=default, help=f"{description} (default {default})")
     command.add_argument("--formats", nargs="+", choices=("png", "svg"), default=["png", "svg"], help="default both")
     command = add_command("attention", help="draw where a model looks while it translates a sentence")
-    command.add_argument("folder", type=typed_path, help="a system of a run, or a saved model")
+    command.add_argument("folder", type=path_argument, help="a system of a run, or a saved model")
     command.add_argument("sentence")
-    command.add_argument("--to", type=typed_path, required=True, help="the folder to write to")
+    command.add_argument("--to", type=path_argument, required=True, help="the folder to write to")
     command.add_argument("--layer", type=int, help="one layer, counted from 1 (default: all)")
     command.add_argument("--formats", nargs="+", choices=("png", "svg"), default=["png", "svg"], help="default both")
 
 
 def figures(options: argparse.Namespace) -> None:
-    from hf_posenc.pictures.drawn_files import draw
-    from hf_posenc.pictures.subjects import Extent
+    from hf_posenc.analysis.probes import PlotExtent
+    from hf_posenc.plotting.save_figures import save_encoding_figures
 
-    quiet()
-    extent = Extent(**{name: getattr(options, name) for name in ("positions", "many", "distances", "tokens")})
+    silence_logging()
+    extent = PlotExtent(**{name: getattr(options, name) for name in ("positions", "many", "distances", "tokens")})
     checkpoint = options.checkpoint and model_folder(options.checkpoint)
-    names = [*options.encodings, *options.words]
-    for path in draw(
+    names = [*options.encodings, *options.extra_arguments]
+    for path in save_encoding_figures(
         names, options.to, checkpoint=checkpoint, side=options.side, extent=extent, formats=options.formats
     ):
         print(path, flush=True)
 
 
 def attention(options: argparse.Namespace) -> None:
-    from hf_posenc.pictures.attention_figures import draw_attention
+    from hf_posenc.plotting.attention_plots import save_attention_figures
 
-    quiet()
-    model, tokenizer = loaded(options.folder)
-    for line in draw_attention(
+    silence_logging()
+    model, tokenizer = load_model(options.folder)
+    for line in save_attention_figures(
         model, tokenizer, options.sentence, options.to, layer=options.layer, formats=options.formats
     ):
         print(line, flush=True)
@@ -176,24 +191,24 @@ def encodings(options: argparse.Namespace) -> None:
 
 
 def report(options: argparse.Namespace) -> None:
-    from hf_posenc.publish.report import publish
-    from hf_posenc.results.collecting import read_results
+    from hf_posenc.reporting.report import write_report
+    from hf_posenc.results.aggregation import read_results
 
-    print(publish(read_results(options.run), options.to or options.run))
+    print(write_report(read_results(options.run), options.to or options.run))
 
 
 def explorer(options: argparse.Namespace) -> None:
     try:
         from hf_posenc.explorer.page import launch
-        from hf_posenc.explorer.runs import Run
+        from hf_posenc.explorer.runs import ExplorerRun
     except ModuleNotFoundError as error:
         raise ValueError(
             f'The explorer needs the extra "explorer", but {error.name} is not installed; '
             "run `pip install 'hf-posenc[explorer]'`, in a clone `pip install '.[explorer]'`."
         ) from None
 
-    quiet()
-    launch(Run(options.run), port=options.port, hosts=options.allow_host)
+    silence_logging()
+    launch(ExplorerRun(options.run), port=options.port, hosts=options.allow_host)
 
 
 def card(options: argparse.Namespace) -> None:
@@ -201,27 +216,27 @@ def card(options: argparse.Namespace) -> None:
 
 
 def translate(options: argparse.Namespace) -> None:
-    quiet()
-    task = Task(options.folder, options.beams, options.quantize, options.register)
-    lines = list(lines_of(sys.stdin.buffer, "standard input"))
-    how = {"processes": options.processes, "progress": sys.stderr.isatty()}
+    silence_logging()
+    job = TranslationJob(options.folder, options.beams, options.quantize, options.register)
+    lines = list(iter_lines(sys.stdin.buffer, "standard input"))
+    kwargs = {"processes": options.processes, "progress": sys.stderr.isatty()}
     if options.to:
-        translate_to_file(lines, options.to, task, **how)
+        translate_to_file(lines, options.to, job, **kwargs)
         return
-    for translation in translate_lines(lines, task, **how):
+    for translation in translate_lines(lines, job, **kwargs):
         print(translation, flush=True)
 
 
 def export(options: argparse.Namespace) -> None:
-    quiet()
+    silence_logging()
     engine, folder = options.to
     if engine not in ENGINES:
         raise ValueError(f"A model is written for one of {', '.join(ENGINES)}, but not for {engine!r}.")
-    model, tokenizer = loaded(options.folder)
-    how = {"quantization": options.quantization} if options.quantization else {}
-    if how and engine != "ctranslate2":
+    model, tokenizer = load_model(options.folder)
+    kwargs = {"quantization": options.quantization} if options.quantization else {}
+    if kwargs and engine != "ctranslate2":
         raise ValueError(f"--quantization is CTranslate2's, but the model is written for {engine}; leave it out.")
-    print(ENGINES[engine](model, tokenizer, with_home(folder), **how))
+    print(ENGINES[engine](model, tokenizer, expand_home(folder), **kwargs))
 
 
 if __name__ == "__main__":

@@ -20,13 +20,13 @@ def register_auto_classes() -> None:
 
     What is saved then carries its code, so that it loads where this package is not installed.
     """
-    for config, base, whole in FAMILIES:
+    for config, base_model, model_with_head in FAMILIES:
         AutoConfig.register(config.model_type, config)
-        AutoModel.register(config, base)
-        AutoModelForSeq2SeqLM.register(config, whole)
+        AutoModel.register(config, base_model)
+        AutoModelForSeq2SeqLM.register(config, model_with_head)
         config.register_for_auto_class()
-        base.register_for_auto_class("AutoModel")
-        whole.register_for_auto_class("AutoModelForSeq2SeqLM")
+        base_model.register_for_auto_class("AutoModel")
+        model_with_head.register_for_auto_class("AutoModelForSeq2SeqLM")
     # By its name alone and for no config that a model has: for those, the code in a checkpoint would be run instead of
     # this class where trust_remote_code=True, which is not so for configs and models.
     AutoTokenizer.register(SharedConfig, tokenizer_class=PosEncTokenizer)

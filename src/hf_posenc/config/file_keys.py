@@ -3,15 +3,18 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from ..data.pieces import BOUNDARIES
-from .schema import Count, Keys, Rule, Seed, Text, one_of
-from .settings import DataSettings, Paper, ScoreSettings
-from .train_keys import Train
+from ..data.segmentation import SEGMENTATIONS
+from .schema import Constraint, MappingOf, NonEmptyStr, PositiveInt, Seed, one_of
+from .settings import DataSettings, ReferenceTable, ScoreSettings
+from .train_keys import TrainKeys
 
-a_folder = Rule("{}, the name of a folder and no path", lambda name: name not in ("", ".", "..") and "/" not in name)
-FolderName = Annotated[str, a_folder]
+is_folder_name = Constraint(
+    "{}, the name of a folder and no path", lambda name: name not in ("", ".", "..") and "/" not in name
+)
+FolderName = Annotated[str, is_folder_name]
 Seeds = Annotated[
-    list[Seed], Rule("different whole numbers, such as [1, 2, 3]", lambda seeds: 0 < len(seeds) == len(set(seeds)))
+    list[Seed],
+    Constraint("different whole numbers, such as [1, 2, 3]", lambda seeds: 0 < len(seeds) == len(set(seeds))),
 ]
 
 
@@ -19,18 +22,19 @@ Seeds = Annotated[
 class SystemKeys:
     """What a system's own entry changes of the file's; with `split` it holds `boundaries` and nothing else."""
 
-    data: Annotated[dict[str, Any] | None, Keys(DataSettings)] = None
+    data: Annotated[dict[str, Any] | None, MappingOf(DataSettings)] = None
     model: dict[str, Any] | None = None
-    train: Annotated[dict[str, Any] | None, Keys(Train)] = None
-    score: Annotated[dict[str, Any] | None, Keys(ScoreSettings)] = None
+    train: Annotated[dict[str, Any] | None, MappingOf(TrainKeys)] = None
+    score: Annotated[dict[str, Any] | None, MappingOf(ScoreSettings)] = None
     seeds: Seeds | None = None
-    start_from: Text | None = None
-    split: Text | None = None
-    boundaries: Annotated[str, one_of(BOUNDARIES)] = "known"
+    start_from: NonEmptyStr | None = None
+    split: NonEmptyStr | None = None
+    boundaries: Annotated[str, one_of(SEGMENTATIONS)] = "known"
 
 
 Systems = Annotated[
-    dict[str, Annotated[dict[str, Any] | None, Keys(SystemKeys)]], Rule("one system or more, by their names", bool)
+    dict[str, Annotated[dict[str, Any] | None, MappingOf(SystemKeys)]],
+    Constraint("one system or more, by their names", bool),
 ]
 
 
@@ -39,17 +43,17 @@ class FileKeys:
     """What a config file holds; `extends` is gone by then."""
 
     systems: Systems
-    data: Annotated[dict[str, Any] | None, Keys(DataSettings)] = None
+    data: Annotated[dict[str, Any] | None, MappingOf(DataSettings)] = None
     model: dict[str, Any] | None = None
-    train: Annotated[dict[str, Any] | None, Keys(Train)] = None
-    score: Annotated[dict[str, Any] | None, Keys(ScoreSettings)] = None
+    train: Annotated[dict[str, Any] | None, MappingOf(TrainKeys)] = None
+    score: Annotated[dict[str, Any] | None, MappingOf(ScoreSettings)] = None
     seeds: Seeds | None = None
-    start_from: Text | None = None
-    baseline: Text | None = None
+    start_from: NonEmptyStr | None = None
+    baseline: NonEmptyStr | None = None
     name: FolderName | None = None
-    output: Text = "runs"
+    output: NonEmptyStr = "runs"
     table: FolderName | None = None
-    paper: Annotated[dict[str, Any] | None, Keys(Paper)] = None
-    jobs: Count = 1
+    paper: Annotated[dict[str, Any] | None, MappingOf(ReferenceTable)] = None
+    jobs: PositiveInt = 1
     diagnose: bool = True
-    encodings: list[Text] | None = None
+    encodings: list[NonEmptyStr] | None = None

@@ -6,21 +6,21 @@ from typing import Annotated, Any
 
 from transformers.activations import ACT2FN
 
-from ..modeling.configuration_posenc import PosEncConfig, knob_fields
+from ..modeling.configuration_posenc import PosEncConfig, parameter_fields
 from ..modeling.configuration_rnn_nmt import RnnNmtConfig
 from ..modeling.configuration_shared import INITIALIZERS, SharedConfig
-from ..modeling.nearest import refuse_unknown
-from ..modeling.position import Knob
-from .schema import Rule, Text, above_zero, below_one, between, check, joined, one_of
+from ..modeling.position_base import EncodingParameter
+from ..modeling.suggestions import validate_names
+from .schema import Constraint, NonEmptyStr, above_zero, below_one, in_range, join_key, one_of, validate
 
-CONFIG_CLASSES: dict[str, type[SharedConfig]] = {one.model_type: one for one in (PosEncConfig, RnnNmtConfig)}
+CONFIG_CLASSES: dict[str, type[SharedConfig]] = {cls.model_type: cls for cls in (PosEncConfig, RnnNmtConfig)}
 # What a model has from its tokenizer or its weights, and no config file says.
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
-GIVEN = ("vocab_size", "decoder_vocab_size", *TOKEN_IDS, "dtype")
-OF_THE_CODE = ("hf_posenc_version", "is_encoder_decoder")
-Size = Annotated[int, between(1, 2**24)]
-NARROWER: dict[str, Any] = {
-    **dict.fromkeys(("encoder_layers", "decoder_layers"), Annotated[int, between(1, 1000)]),
+INFERRED_FIELDS = ("vocab_size", "decoder_vocab_size", *TOKEN_IDS, "dtype")
+INTERNAL_FIELDS = ("hf_posenc_version", "is_encoder_decoder")
+Size = Annotated[int, in_range(1, 2**24)]
+NARROWED_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), Annotated[int, in_range(1, 1000)]),
     **dict.fromkeys(("d_model", "encoder_ffn_dim", "decoder_ffn_dim", "max_position_embeddings"), Size),
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), Size),
     **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), Annotated[float, below_one]),
@@ -33,40 +33,48 @@ NARROWER: dict[str, Any] = {
 
 def model_keys(config_class: type[SharedConfig]) -> dict[str, tuple[Any, Any]]:
     """The kind and the default of each key that a model of that class has."""
-    own = {name for one in config_class.__mro__ if issubclass(one, SharedConfig) for name in one.__annotations__}
+    own_fields = {name for cls in config_class.__mro__ if issubclass(cls, SharedConfig) for name in cls.__annotations__}
     keys = {
-        one.name: (NARROWER.get(one.name, one.type), one.default)
-        for one in fields(config_class)
-        if one.name in own and one.name not in (*GIVEN, *OF_THE_CODE, "auto_classes")
+        field.name: (NARROWED_TYPES.get(field.name, field.type), field.default)
+        for field in fields(config_class)
+        if field.name in own_fields and field.name not in (*INFERRED_FIELDS, *INTERNAL_FIELDS, "auto_classes")
     }
     if config_class is PosEncConfig:
-        keys |= {name: (of_knob(name, knob), knob.default) for name, knob in knob_fields().items()}
+        keys |= {
+            name: (parameter_annotation(name, parameter), parameter.default)
+            for name, parameter in parameter_fields().items()
+        }
     keys |= {alias: keys[name] for alias, name in config_class.attribute_map.items() if name in keys}
-    return keys | {"model_type": (Annotated[str, one_of(CONFIG_CLASSES)], None), "attn_implementation": (Text, "sdpa")}
+    return keys | {
+        "model_type": (Annotated[str, one_of(CONFIG_CLASSES)], None),
+        "attn_implementation": (NonEmptyStr, "sdpa"),
+    }
 
 
-def of_knob(name: str, knob: Knob) -> Any:
+def parameter_annotation(name: str, parameter: EncodingParameter) -> Any:
     """Its default says its type; that of a cross-attention may be null, which is as elsewhere."""
-    kind: Any = int | None if knob.default is None else type(knob.default)
-    ruled: Any = Annotated[kind, Rule(knob.rule.replace("{", "{{").replace("}", "}}"), knob.holds)]
-    return ruled if name == knob.name else ruled | None
+    annotation: Any = int | None if parameter.default is None else type(parameter.default)
+    constrained: Any = Annotated[
+        annotation, Constraint(parameter.constraint.replace("{", "{{").replace("}", "}}"), parameter.is_valid)
+    ]
+    return constrained if name == parameter.name else constrained | None
 
 
-def check_model(model: Mapping[str, Any], where: str) -> None:
+def validate_model(model: Mapping[str, Any], key: str) -> None:
     """A ValueError for a value that a field of the model cannot have, or a field that is not for a config file to set.
     What is no field at all the config class refuses."""
     model_type = model.get("model_type", PosEncConfig.model_type)
-    check(model_type, Annotated[str, one_of(CONFIG_CLASSES)], f"{where}.model_type")
+    validate(model_type, Annotated[str, one_of(CONFIG_CLASSES)], f"{key}.model_type")
     config_class = CONFIG_CLASSES[model_type]
-    known = model_keys(config_class)
+    known_keys = model_keys(config_class)
     for name, value in model.items():
-        if name in GIVEN:
+        if name in INFERRED_FIELDS:
             raise ValueError(
-                f"{where}.{name} is that of the tokenizer or the weights, but it is given as {value!r}; leave it out"
+                f"{key}.{name} is that of the tokenizer or the weights, but it is given as {value!r}; leave it out"
                 + (", and set data.vocab_size." if "vocab" in name else ".")
             )
-        if name in known:
-            kind, default = known[name]
-            check(value, kind, joined(where, name), default=default)
-        elif config_class.tolerates(name):
-            refuse_unknown([name], known, where)
+        if name in known_keys:
+            annotation, default = known_keys[name]
+            validate(value, annotation, join_key(key, name), default=default)
+        elif config_class.accepts_keyword(name):
+            validate_names([name], known_keys, key)

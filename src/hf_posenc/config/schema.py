@@ -15,218 +15,228 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ..modeling.nearest import nearest, refuse_unknown
+from ..modeling.suggestions import closest_name, validate_names
 
-LARGEST = 2**32 - 1  # a seed of numpy's
-SCALARS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "null"}
-MANY = 16  # names
-SHORT = reprlib.Repr()
-SHORT.maxstring = SHORT.maxother = SHORT.maxlong = 80
+MAX_INT = 2**32 - 1  # a seed of numpy's
+SCALAR_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "null"}
+MAX_LISTED = 16  # names
+SHORT_REPR = reprlib.Repr()
+SHORT_REPR.maxstring = SHORT_REPR.maxother = SHORT_REPR.maxlong = 80
 
 
 @dataclass(frozen=True)
-class Rule:
+class Constraint:
     """What a value of the right type must be besides, and how that is said; `{}` stands for the type."""
 
-    says: str
-    holds: Callable[[Any], bool]
-    names: tuple[str, ...] = ()  # that there are, where it must be one of them
+    description: str
+    is_valid: Callable[[Any], bool]
+    valid_names: tuple[str, ...] = ()  # that there are, where it must be one of them
 
 
 @dataclass(frozen=True)
-class Keys:
-    """A mapping whose keys are the fields of a dataclass; of one that holds itself, `of` returns it."""
+class MappingOf:
+    """A mapping whose keys are the fields of a dataclass; of one that holds itself, `schema` returns it."""
 
-    of: Callable[..., Any]
-    says: str = "keys and values"
+    schema: Callable[..., Any]
+    description: str = "keys and values"
 
     @property
     def dataclass(self) -> type:
-        return self.of if isinstance(self.of, type) else self.of()
+        return self.schema if isinstance(self.schema, type) else self.schema()
 
 
-def at_least(least: int | float) -> Rule:
-    return Rule(f"{{}} from {least} on", lambda value: value >= least)
+def at_least(minimum: int | float) -> Constraint:
+    return Constraint(f"{{}} from {minimum} on", lambda value: value >= minimum)
 
 
-def between(least: int | float, most: int | float) -> Rule:
-    return Rule(f"{{}} from {least} to {most}", lambda value: least <= value <= most)
+def in_range(minimum: int | float, maximum: int | float) -> Constraint:
+    return Constraint(f"{{}} from {minimum} to {maximum}", lambda value: minimum <= value <= maximum)
 
 
-def one_of(names: Iterable[str]) -> Rule:
+def one_of(names: Iterable[str]) -> Constraint:
     names = list(names)
-    return Rule(listed(names), tuple(names).__contains__, tuple(names))
+    return Constraint(format_choices(names), tuple(names).__contains__, tuple(names))
 
 
-above_zero = Rule("{} above 0", lambda value: value > 0)
-below_one = Rule("{} from 0 to below 1", lambda value: 0 <= value < 1)
-not_empty = Rule("{}", bool)
-each_once = Rule("{}, each once", lambda values: len(set(values)) == len(values))
+above_zero = Constraint("{} above 0", lambda value: value > 0)
+below_one = Constraint("{} from 0 to below 1", lambda value: 0 <= value < 1)
+non_empty = Constraint("{}", bool)
+each_once = Constraint("{}, each once", lambda values: len(set(values)) == len(values))
 
-Text = Annotated[str, not_empty]
-Count = Annotated[int, at_least(1)]
-Seed = Annotated[int, between(0, LARGEST)]
+NonEmptyStr = Annotated[str, non_empty]
+PositiveInt = Annotated[int, at_least(1)]
+Seed = Annotated[int, in_range(0, MAX_INT)]
 
 
-def check(value: Any, kind: Any, key: str, *, partial: bool = False, default: Any = MISSING) -> None:
+def validate(value: Any, annotation: Any, key: str, *, partial: bool = False, default: Any = MISSING) -> None:
     """A ValueError if `value`, which stands under `key`, is not of that kind. In a `partial` mapping any key may lack,
     since another mapping stands under it."""
-    base, rules = without_rules(kind)
-    able = [one for one in alternatives(base) if fits(value, one)]
-    if not able:
-        refuse(value, kind, key, default)
-    for number, one in enumerate(able, 1):
+    base, metadata = split_annotated(annotation)
+    candidates = [candidate for candidate in union_members(base) if matches_type(value, candidate)]
+    if not candidates:
+        raise_invalid(value, annotation, key, default)
+    for number, candidate in enumerate(candidates, 1):
         try:
-            check_inside(value, one, key, partial, default)
+            validate_contents(value, candidate, key, partial, default)
             break
         except ValueError:
-            if number == len(able):
+            if number == len(candidates):
                 raise
-    for rule in rules:
-        if isinstance(rule, Keys) and value is not None:
-            check_fields(value, rule.dataclass, key, partial)
-        elif isinstance(rule, Rule) and not rule.holds(value):
-            refuse(value, kind, key, default, rule.names)
+    for constraint in metadata:
+        if isinstance(constraint, MappingOf) and value is not None:
+            validate_fields(value, constraint.dataclass, key, partial)
+        elif isinstance(constraint, Constraint) and not constraint.is_valid(value):
+            raise_invalid(value, annotation, key, default, constraint.valid_names)
 
 
-def check_inside(value: Any, kind: Any, key: str, partial: bool, default: Any) -> None:
+def validate_contents(value: Any, annotation: Any, key: str, partial: bool, default: Any) -> None:
     """The parts of a value whose outermost type is right."""
-    if get_origin(kind) is Annotated:
-        check(value, kind, key, partial=partial, default=default)
-    elif get_origin(kind) is list:
-        for number, part in enumerate(value):
-            check(part, get_args(kind)[0], f"{key}[{number}]", partial=partial)
-    elif get_origin(kind) is dict:
-        for name, part in value.items():
-            check(part, get_args(kind)[1], joined(key, name), partial=partial)
-    elif is_choice(kind):
-        if value not in choices(kind):
-            refuse(value, kind, key, default, choices(kind))
+    if get_origin(annotation) is Annotated:
+        validate(value, annotation, key, partial=partial, default=default)
+    elif get_origin(annotation) is list:
+        for number, item in enumerate(value):
+            validate(item, get_args(annotation)[0], f"{key}[{number}]", partial=partial)
+    elif get_origin(annotation) is dict:
+        for name, item in value.items():
+            validate(item, get_args(annotation)[1], join_key(key, name), partial=partial)
+    elif is_enumerated(annotation):
+        if value not in choices(annotation):
+            raise_invalid(value, annotation, key, default, choices(annotation))
     else:
-        check_leaf(value, key, default)
+        validate_leaf(value, key, default)
 
 
-def check_leaf(value: Any, key: str, default: Any) -> None:
+def validate_leaf(value: Any, key: str, default: Any) -> None:
     """What no text and no number may be, wherever it is."""
-    if isinstance(value, str) and not is_writable(value):
-        refuse(value, "text that a file in UTF-8 can hold, without the character NUL", key, default)
-    elif type(value) is int and abs(value) > LARGEST:
-        refuse(value, f"a number of at most {LARGEST}", key, default)
+    if isinstance(value, str) and not is_valid_text(value):
+        raise_invalid(value, "text that a file in UTF-8 can hold, without the character NUL", key, default)
+    elif type(value) is int and abs(value) > MAX_INT:
+        raise_invalid(value, f"a number of at most {MAX_INT}", key, default)
     elif isinstance(value, float) and not math.isfinite(value):
-        refuse(value, "a number that is neither infinite nor NaN", key, default)
+        raise_invalid(value, "a number that is neither infinite nor NaN", key, default)
     elif isinstance(value, dict | list):  # of any content
-        for name, part in value.items() if isinstance(value, dict) else enumerate(value):
-            check_leaf(part, joined(key, str(name)), MISSING)
+        for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+            validate_leaf(item, join_key(key, str(name)), MISSING)
 
 
-def check_fields(value: Mapping[str, Any], kind: Any, key: str, partial: bool = False) -> None:
-    """As `check`, of a mapping whose keys are the fields of the dataclass `kind`."""
-    known = {field.name: field for field in fields(kind)}
-    refuse_unknown(value, known, key or "a config file")
-    if not partial and (missing := [name for name, field in known.items() if needs(field) and not value.get(name)]):
+def validate_fields(value: Mapping[str, Any], dataclass_type: Any, key: str, partial: bool = False) -> None:
+    """As `validate`, of a mapping whose keys are the fields of the dataclass `dataclass_type`."""
+    fields_by_name = {field.name: field for field in fields(dataclass_type)}
+    validate_names(value, fields_by_name, key or "a config file")
+    if not partial and (
+        missing := [name for name, field in fields_by_name.items() if is_required(field) and not value.get(name)]
+    ):
         raise ValueError(f"{key} needs {', '.join(missing)}; add what is missing under `{key.split()[-1]}:`.")
-    for name, part in value.items():
-        check(part, kinds(kind)[name], joined(key, name), partial=partial, default=default_of(known[name]))
+    for name, item in value.items():
+        validate(
+            item,
+            field_types(dataclass_type)[name],
+            join_key(key, name),
+            partial=partial,
+            default=default_value(fields_by_name[name]),
+        )
 
 
 @cache
-def kinds(kind: Any) -> dict[str, Any]:
+def field_types(dataclass_type: Any) -> dict[str, Any]:
     """The annotations of a dataclass's fields."""
-    return get_type_hints(kind, include_extras=True)
+    return get_type_hints(dataclass_type, include_extras=True)
 
 
-def alternatives(kind: Any) -> list[Any]:
+def union_members(annotation: Any) -> list[Any]:
     """The kinds of a union. A text is no alternative to an Enum's names."""
-    parts = list(get_args(kind)) if get_origin(kind) in (Union, UnionType) else [kind]
-    has_enum = any(isinstance(part, type) and issubclass(part, Enum) for part in parts)
-    return [part for part in parts if not (has_enum and part is str)]
+    members = list(get_args(annotation)) if get_origin(annotation) in (Union, UnionType) else [annotation]
+    has_enum = any(isinstance(item, type) and issubclass(item, Enum) for item in members)
+    return [item for item in members if not (has_enum and item is str)]
 
 
-def without_rules(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    return (get_args(kind)[0], get_args(kind)[1:]) if get_origin(kind) is Annotated else (kind, ())
+def split_annotated(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    return (
+        (get_args(annotation)[0], get_args(annotation)[1:]) if get_origin(annotation) is Annotated else (annotation, ())
+    )
 
 
-def fits(value: Any, kind: Any) -> bool:
+def matches_type(value: Any, annotation: Any) -> bool:
     """Whether the outermost type is right."""
-    base, rules = without_rules(kind)
-    if rules:
-        return any(fits(value, one) for one in alternatives(base))
-    if kind is Any:
+    base, metadata = split_annotated(annotation)
+    if metadata:
+        return any(matches_type(value, candidate) for candidate in union_members(base))
+    if annotation is Any:
         return True
-    if kind is float:
+    if annotation is float:
         return type(value) in (int, float)
-    if is_choice(kind):
-        return type(value) in {type(one) for one in choices(kind)}
-    return type(value) is (get_origin(kind) or kind)
+    if is_enumerated(annotation):
+        return type(value) in {type(candidate) for candidate in choices(annotation)}
+    return type(value) is (get_origin(annotation) or annotation)
 
 
-def refuse(value: Any, kind: Any, key: str, default: Any, names: Iterable[Any] = ()) -> None:
-    said = kind if isinstance(kind, str) else in_words(kind)
+def raise_invalid(value: Any, annotation: Any, key: str, default: Any, valid_names: Iterable[Any] = ()) -> None:
+    requirement = annotation if isinstance(annotation, str) else describe(annotation)
     remedy = "correct it"
-    if names and isinstance(value, str):
-        remedy = f"the nearest is {nearest(value, map(str, names))!r}"
+    if valid_names and isinstance(value, str):
+        remedy = f"the nearest is {closest_name(value, map(str, valid_names))!r}"
     elif (
         type(value) in (bool, int, float)
-        and not isinstance(kind, str)
-        and any(fits("", one) for one in alternatives(without_rules(kind)[0]))
+        and not isinstance(annotation, str)
+        and any(matches_type("", candidate) for candidate in union_members(split_annotated(annotation)[0]))
     ):
         remedy = "write it in quotes"
     if default is not MISSING and value != default:
-        remedy += ", or leave it out" + ("" if default is None else f" for {shown(default)}")
-    raise ValueError(f"{key} must be {said}, but it is {shown(value)}; {remedy}.")
+        remedy += ", or leave it out" + ("" if default is None else f" for {format_value(default)}")
+    raise ValueError(f"{key} must be {requirement}, but it is {format_value(value)}; {remedy}.")
 
 
-def in_words(kind: Any) -> str:
+def describe(annotation: Any) -> str:
     """What a value of that kind is, for a message and for the docs; that it may be null goes without saying."""
-    base, rules = without_rules(kind)
-    if rules:
-        said = in_words(base)
-        for rule in rules:
-            said = rule.says.format(said)
-        return said
-    if kind in SCALARS:
-        return SCALARS[kind]
-    if is_choice(kind):
-        return listed(choices(kind))
-    if get_origin(kind) is list:
-        return f"a list in which each is {in_words(get_args(kind)[0])}"
-    if kind is list or (get_origin(kind) is not Union and not isinstance(kind, UnionType)):
-        return "a list" if kind is list else "keys and values"
-    parts = [part for part in alternatives(kind) if part is not NoneType] or [NoneType]
-    return " or ".join(dict.fromkeys(map(in_words, parts)))
+    base, metadata = split_annotated(annotation)
+    if metadata:
+        requirement = describe(base)
+        for constraint in metadata:
+            requirement = constraint.description.format(requirement)
+        return requirement
+    if annotation in SCALAR_NAMES:
+        return SCALAR_NAMES[annotation]
+    if is_enumerated(annotation):
+        return format_choices(choices(annotation))
+    if get_origin(annotation) is list:
+        return f"a list in which each is {describe(get_args(annotation)[0])}"
+    if annotation is list or (get_origin(annotation) is not Union and not isinstance(annotation, UnionType)):
+        return "a list" if annotation is list else "keys and values"
+    members = [item for item in union_members(annotation) if item is not NoneType] or [NoneType]
+    return " or ".join(dict.fromkeys(map(describe, members)))
 
 
-def is_choice(kind: Any) -> bool:
-    return get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, Enum))
+def is_enumerated(annotation: Any) -> bool:
+    return get_origin(annotation) is Literal or (isinstance(annotation, type) and issubclass(annotation, Enum))
 
 
-def choices(kind: Any) -> list[Any]:
-    return list(get_args(kind)) or [one.value for one in kind]
+def choices(annotation: Any) -> list[Any]:
+    return list(get_args(annotation)) or [member.value for member in annotation]
 
 
-def listed(names: list[Any]) -> str:
+def format_choices(names: list[Any]) -> str:
     """The names, or of many the first."""
-    first = ", ".join(name if isinstance(name, str) else shown(name) for name in names[:MANY])
-    return f"one of {first}" + (f" and {len(names) - MANY} more" if len(names) > MANY else "")
+    shown_names = ", ".join(name if isinstance(name, str) else format_value(name) for name in names[:MAX_LISTED])
+    return f"one of {shown_names}" + (f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else "")
 
 
-def needs(field: "Field[Any]") -> bool:
+def is_required(field: "Field[Any]") -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def default_of(field: "Field[Any]") -> Any:
+def default_value(field: "Field[Any]") -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def joined(key: str, name: str) -> str:
+def join_key(key: str, name: str) -> str:
     return f"{key}.{name}" if key else name
 
 
-def is_writable(text: str) -> bool:
+def is_valid_text(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as YAML spells null and truth, and as Python all others, cut where it is long."""
     spelled = {None: "null", True: "true", False: "false"}
-    return spelled[value] if value is None or isinstance(value, bool) else SHORT.repr(value)
+    return spelled[value] if value is None or isinstance(value, bool) else SHORT_REPR.repr(value)

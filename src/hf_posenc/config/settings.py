@@ -9,31 +9,34 @@ from typing import Annotated, Any
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
-from ..metrics.length_buckets.checks import EDGES, METRICS, TOKENIZERS
 from ..metrics.length_buckets.scorers import SCORERS
+from ..metrics.length_buckets.validation import EDGES, METRICS, TOKENIZERS
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_shared import SharedConfig
-from ..modeling.tokenization_posenc import SUBWORDS
-from ..whole_files import with_home
-from .corpus_keys import A_CORPUS
-from .schema import Count, Rule, Text, at_least, between, one_of
+from ..modeling.tokenization_posenc import SUBWORD_MODELS
+from ..utils.atomic_io import expand_home
+from .corpus_keys import CORPUS_SPEC
+from .schema import Constraint, NonEmptyStr, PositiveInt, at_least, in_range, one_of
 
-VOCABULARY = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer", "tags")
+VOCABULARY_KEYS = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer", "tags")
 
-Joined = Annotated[
-    list[Count], Rule("different whole numbers from 1 on, such as [1, 2]", lambda ks: 0 < len(ks) == len(set(ks)))
+ConcatenationSizes = Annotated[
+    list[PositiveInt],
+    Constraint("different whole numbers from 1 on, such as [1, 2]", lambda ks: 0 < len(ks) == len(set(ks))),
 ]
-named = Rule("test sets by their names, such as {{news: {{files: [news.de, news.en]}}}}", bool)
-ascending = Rule(
+test_sets_by_name = Constraint("test sets by their names, such as {{news: {{files: [news.de, news.en]}}}}", bool)
+ascending = Constraint(
     "a list of ascending whole numbers from 1 on, such as [25, 50]",
     lambda edges: bool(edges) and all(low < high for low, high in pairwise([0, *edges])),
 )
-OTHERS = [name for name in SCORERS if name != "bleu"]
-with_bleu = Rule(
-    f"a list of bleu, which the figures show, and others of {', '.join(OTHERS)}, each once",
+OTHER_METRICS = [name for name in SCORERS if name != "bleu"]
+includes_bleu = Constraint(
+    f"a list of bleu, which the figures show, and others of {', '.join(OTHER_METRICS)}, each once",
     lambda names: "bleu" in names and len(names) == len(set(names)),
 )
-Scores = Annotated[dict[str, float | list[float | None] | None], Rule("scores by their metrics, {{bleu: 31.7}}", bool)]
+PublishedScores = Annotated[
+    dict[str, float | list[float | None] | None], Constraint("scores by their metrics, {{bleu: 31.7}}", bool)
+]
 
 
 @dataclass(frozen=True)
@@ -51,23 +54,23 @@ class DataSettings:
     `licence`: that of the training data, for the model card; the Hub's name of it (cc-by-4.0) or free text.
     """
 
-    source_language: Text
-    target_language: Text
-    train: Annotated[dict[str, Any], A_CORPUS]
-    test: Annotated[dict[str, Annotated[dict[str, Any], A_CORPUS]], named]
-    validation: Annotated[dict[str, Any] | None, A_CORPUS] = None
-    folder: Text | None = None
-    vocab_size: Count = 8000
+    source_language: NonEmptyStr
+    target_language: NonEmptyStr
+    train: Annotated[dict[str, Any], CORPUS_SPEC]
+    test: Annotated[dict[str, Annotated[dict[str, Any], CORPUS_SPEC]], test_sets_by_name]
+    validation: Annotated[dict[str, Any] | None, CORPUS_SPEC] = None
+    folder: NonEmptyStr | None = None
+    vocab_size: PositiveInt = 8000
     joint_vocabulary: bool = True
-    subwords: Annotated[str, one_of(SUBWORDS)] = "bpe"
-    tokenizer: Text | None = None
-    tags: list[Text] = field(default_factory=list)
-    max_length: Count | None = None
+    subwords: Annotated[str, one_of(SUBWORD_MODELS)] = "bpe"
+    tokenizer: NonEmptyStr | None = None
+    tags: list[NonEmptyStr] = field(default_factory=list)
+    max_length: PositiveInt | None = None
     min_length: Annotated[int, at_least(0)] | None = None
-    concatenate: Joined = field(default_factory=lambda: [1])
-    flat_lengths: Count | None = None
-    allow_shared_pairs: list[Text] = field(default_factory=list)
-    licence: Text | None = None
+    concatenate: ConcatenationSizes = field(default_factory=lambda: [1])
+    flat_lengths: PositiveInt | None = None
+    allow_shared_pairs: list[NonEmptyStr] = field(default_factory=list)
+    licence: NonEmptyStr | None = None
 
 
 @dataclass(frozen=True)
@@ -82,33 +85,35 @@ class ScoreSettings:
     """
 
     edges: Annotated[list[int], ascending] = field(default_factory=lambda: list(EDGES))
-    metrics: Annotated[list[Annotated[str, one_of(SCORERS)]], with_bleu] = field(default_factory=lambda: list(METRICS))
-    concatenate: Joined = field(default_factory=lambda: [1])
-    num_beams: Annotated[int, between(1, 1000)] = 5
-    batch_size: Count = 32
+    metrics: Annotated[list[Annotated[str, one_of(SCORERS)]], includes_bleu] = field(
+        default_factory=lambda: list(METRICS)
+    )
+    concatenate: ConcatenationSizes = field(default_factory=lambda: [1])
+    num_beams: Annotated[int, in_range(1, 1000)] = 5
+    batch_size: PositiveInt = 32
     per_group: Annotated[int, at_least(2)] | None = None
-    bootstrap: Annotated[int, between(100, 10**6)] = 1000
-    bertscore_model: Text | None = None
-    bertscore_layers: Count | None = None
+    bootstrap: Annotated[int, in_range(100, 10**6)] = 1000
+    bertscore_model: NonEmptyStr | None = None
+    bertscore_layers: PositiveInt | None = None
     bleu_tokenize: Annotated[str, one_of(TOKENIZERS)] = TOKENIZERS[0]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bleu_tokenize", self.bleu_tokenize or TOKENIZERS[0])
 
     @property
-    def bertscore_place(self) -> str | None:
+    def bertscore_name_or_path(self) -> str | None:
         """The model's name or, with the home folder for `~`, its folder."""
-        return self.bertscore_model and with_home(self.bertscore_model)
+        return self.bertscore_model and expand_home(self.bertscore_model)
 
 
 def test_sets(data: DataSettings, score: ScoreSettings) -> dict[str, tuple[dict[str, Any], int]]:
     """As `System.test_sets`; sets of k joined pairs are `name-xk`."""
     ks = sorted(set(score.concatenate))
-    return {name if k == 1 else f"{name}-x{k}": (where, k) for name, where in data.test.items() for k in ks}
+    return {name if k == 1 else f"{name}-x{k}": (corpus_spec, k) for name, corpus_spec in data.test.items() for k in ks}
 
 
 @dataclass(frozen=True)
-class Split:
+class Segmentation:
     """How a system translates that trains nothing: with the model of the `system` named here, piece by piece.
 
     `boundaries`: those of the pieces, "known" where pairs were joined or "found" as a user of sentences finds them.
@@ -120,20 +125,20 @@ class Split:
 
 @dataclass(frozen=True)
 class System:
-    """One training: a name and everything that makes it, as plain values. Trainings of one `row` differ in the seed.
+    """One training: a name and everything that makes it, as plain values. Those of one `base_name` differ in the seed.
 
     With `split` it is no training but another use of one, whose settings it has.
-    `start_from`: what is trained already, another system's name or a checkpoint's; None for new weights (starting.py).
+    `start_from`: what is trained already, another system's name or a checkpoint's; None for new weights (init_from.py).
     """
 
     name: str
-    row: str
+    base_name: str
     data: DataSettings
     score: ScoreSettings
     model: dict[str, Any]
     train: dict[str, Any]
     start_from: str | None = None
-    split: Split | None = None
+    split: Segmentation | None = None
 
     def settings(self) -> dict[str, Any]:
         """What a run directory remembers of the system; where files lie and what they may share changes nothing."""
@@ -143,41 +148,43 @@ class System:
         return settings | {key: value for key, value in rest.items() if value is not None}
 
     @property
-    def trained_as(self) -> str:
+    def model_system_name(self) -> str:
         """The name of the training whose model translates."""
         return self.split.system if self.split else self.name
 
-    def origin_in(self, systems: Mapping[str, "System"]) -> "System | None":
+    def find_dependency(self, systems: Mapping[str, "System"]) -> "System | None":
         """That of the systems whose model it needs: to translate with, or to start from, and then of one with several
         seeds that with its own."""
         names = (f"{self.start_from}-seed{self.train.get('seed')}", str(self.start_from))
-        return next((systems[name] for name in ((self.trained_as,) if self.split else names) if name in systems), None)
+        return next(
+            (systems[name] for name in ((self.model_system_name,) if self.split else names) if name in systems), None
+        )
 
     @property
     def test_sets(self) -> dict[str, tuple[dict[str, Any], int]]:
         """Where each test set comes from and how many of its consecutive pairs are joined."""
         return test_sets(self.data, self.score)
 
-    def model_config(self, vocab_size: int, **tokenizer_facts: int) -> SharedConfig:
+    def model_config(self, vocab_size: int, **special_token_ids: int) -> SharedConfig:
         """The config of the model, of the type that `model_type` names."""
         fields = {"model_type": PosEncConfig.model_type} | self.model
         try:
-            return AutoConfig.for_model(vocab_size=vocab_size, **tokenizer_facts, **fields)
+            return AutoConfig.for_model(vocab_size=vocab_size, **special_token_ids, **fields)
         except (StrictDataclassError, ValueError) as error:
             raise ValueError(f"systems.{self.name}: model: {' '.join(str(error).split())}") from None
 
 
 @dataclass(frozen=True)
-class Paper:
+class ReferenceTable:
     """A published table: where it stands, which test set it is of, and its numbers.
 
     `rows`: by row and metric, a number for all pairs or a list with one for each length group. `n`: the pairs of each.
     """
 
-    source: Text
-    test: Text
-    rows: Annotated[dict[str, Scores], Rule("rows by the names of systems", bool)]
-    n: Annotated[list[int] | None, Rule("a list with the number of pairs of each group", lambda n: True)] = None
+    source: NonEmptyStr
+    test: NonEmptyStr
+    rows: Annotated[dict[str, PublishedScores], Constraint("rows by the names of systems", bool)]
+    n: Annotated[list[int] | None, Constraint("a list with the number of pairs of each group", lambda n: True)] = None
 
 
 @dataclass(frozen=True)
@@ -195,16 +202,16 @@ class Experiment:
     systems: dict[str, System]
     baseline: str
     table: str | None = None
-    paper: Paper | None = None
+    paper: ReferenceTable | None = None
     diagnose: bool = True
 
     @property
     def folder(self) -> Path:
         return self.output / self.name
 
-    def origin(self, system: System) -> System | None:
+    def dependency_of(self, system: System) -> System | None:
         """The system of this file from which that one starts, if it starts from one."""
-        return system.origin_in(self.systems)
+        return system.find_dependency(self.systems)
 
     @property
     def tables_folder(self) -> Path:

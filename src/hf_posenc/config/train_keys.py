@@ -12,24 +12,28 @@ from transformers.integrations.integration_utils import (
 from transformers.training_args import trainer_log_levels
 
 from ..training.arguments import TrainingArguments
-from .schema import Count, Rule, Seed, above_zero, at_least, below_one, between, one_of
+from .schema import Constraint, PositiveInt, Seed, above_zero, at_least, below_one, in_range, one_of
 
 REPORTERS = (*INTEGRATION_TO_CALLBACK, "all", "none")
 Reporter = Annotated[
     str,
     one_of(REPORTERS),
-    Rule(
+    Constraint(
         "{}, whose package is installed",
         lambda name: name in ("all", "none", *get_available_reporting_integrations()),
     ),
 ]
-Share, NotNegative, Positive = Annotated[float, below_one], Annotated[float, at_least(0)], Annotated[float, above_zero]
-CountOrNone, WholeNumber = Count | None, Annotated[int, at_least(0)]
+Fraction, NonNegative, Positive = (
+    Annotated[float, below_one],
+    Annotated[float, at_least(0)],
+    Annotated[float, above_zero],
+)
+OptionalPositiveInt, NonNegativeInt = PositiveInt | None, Annotated[int, at_least(0)]
 # What is narrower than transformers' annotation; an argument that a version lacks is passed over.
-NARROWER: dict[str, Any] = {
+NARROWED_TYPES: dict[str, Any] = {
     **dict.fromkeys(
         ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "ddp_timeout"),
-        Count,
+        PositiveInt,
     ),
     **dict.fromkeys(
         (
@@ -37,43 +41,53 @@ NARROWER: dict[str, Any] = {
             "eval_accumulation_steps", "evaluations_per_epoch", "generation_max_length", "generation_num_beams",
             "tokens_per_batch", "torch_empty_cache_steps",
         ),
-        CountOrNone,
+        OptionalPositiveInt,
     ),
-    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), Share),
-    **dict.fromkeys(("eval_delay", "learning_rate", "max_grad_norm", "warmup_steps", "weight_decay"), NotNegative),
+    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), Fraction),
+    **dict.fromkeys(("eval_delay", "learning_rate", "max_grad_norm", "warmup_steps", "weight_decay"), NonNegative),
     **dict.fromkeys(("adam_epsilon", "logging_steps", "num_train_epochs", "save_steps"), Positive),
     "data_seed": Seed | None,
     "dataloader_multiprocessing_context": Annotated[str, one_of(("fork", "forkserver", "spawn"))] | None,
-    "dataloader_num_workers": Annotated[int, between(0, 1000)],
+    "dataloader_num_workers": Annotated[int, in_range(0, 1000)],
     "eval_steps": Positive | None,
     "include_num_input_tokens_seen": Annotated[str, one_of(("all", "non_padding", "no"))] | bool,
     "log_level": Annotated[str, one_of(trainer_log_levels)],
     "log_level_replica": Annotated[str, one_of(trainer_log_levels)],
-    "max_steps": Annotated[int, Rule("{} from 1 on, or -1 for whole epochs", lambda steps: steps > 0 or steps == -1)],
-    "neftune_noise_alpha": NotNegative | None,
+    "max_steps": Annotated[
+        int, Constraint("{} from 1 on, or -1 for whole epochs", lambda steps: steps > 0 or steps == -1)
+    ],
+    "neftune_noise_alpha": NonNegative | None,
     "report_to": Reporter | list[Reporter] | None,
-    "save_total_limit": WholeNumber | None,
+    "save_total_limit": NonNegativeInt | None,
     "seed": Seed,
     "train_sampling_strategy": Annotated[str, one_of(("random", "sequential", "group_by_length"))],
-    "warmup_ratio": Annotated[float, between(0, 1)] | None,
+    "warmup_ratio": Annotated[float, in_range(0, 1)] | None,
 }  # fmt: skip
 
 
-def in_yaml(kind: Any) -> Any:
+def yaml_types(annotation: Any) -> Any:
     """The kinds of a union that a config file can hold: no path and no object of transformers' or accelerate's."""
-    if get_origin(kind) not in (Union, UnionType):
-        return kind
-    able = [part for part in get_args(kind) if not isinstance(part, type) or issubclass(part, (Enum, *PLAIN))]
-    return Union[tuple(able)]  # noqa: UP007
+    if get_origin(annotation) not in (Union, UnionType):
+        return annotation
+    members = [
+        member
+        for member in get_args(annotation)
+        if not isinstance(member, type) or issubclass(member, (Enum, *YAML_TYPES))
+    ]
+    return Union[tuple(members)]  # noqa: UP007
 
 
-PLAIN = (bool, int, float, str, list, dict, NoneType)
-Train = make_dataclass(
-    "Train",
+YAML_TYPES = (bool, int, float, str, list, dict, NoneType)
+TrainKeys = make_dataclass(
+    "TrainKeys",
     [
-        (one.name, NARROWER.get(one.name, in_yaml(one.type)), field(default=one.default, default_factory=MISSING))
-        if one.default_factory is MISSING
-        else (one.name, in_yaml(one.type), field(default_factory=one.default_factory))
-        for one in fields(TrainingArguments)
+        (
+            argument.name,
+            NARROWED_TYPES.get(argument.name, yaml_types(argument.type)),
+            field(default=argument.default, default_factory=MISSING),
+        )
+        if argument.default_factory is MISSING
+        else (argument.name, yaml_types(argument.type), field(default_factory=argument.default_factory))
+        for argument in fields(TrainingArguments)
     ],
 )

@@ -22,12 +22,12 @@ MAX_DEPTH = 50
 MAX_DIGITS = 40
 
 TAG = "tag:yaml.org,2002:"
-TRUTH = {"true": True, "false": False}
+BOOLEANS = {"true": True, "false": False}
 # The core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema): pattern, first characters, value.
-SCALARS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
+CORE_SCHEMA: dict[str, tuple[str, str, Callable[[str], Any]]] = {
     "null": (r"~|null|Null|NULL|", "~nN", lambda text: None),
-    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF", lambda text: TRUTH[text.lower()]),
-    "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789", lambda text: whole_number(text)),
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF", lambda text: BOOLEANS[text.lower()]),
+    "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789", lambda text: parse_int(text)),
     "float": (
         r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
         "-+.0123456789",
@@ -36,7 +36,7 @@ SCALARS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
 }
 
 
-def whole_number(text: str) -> int:
+def parse_int(text: str) -> int:
     base = {"0o": 8, "0x": 16}.get(text[:2], 10)
     return int(text[2:] if base != 10 else text, base)
 
@@ -56,16 +56,16 @@ class Loader(yaml.SafeLoader):
             raise ConstructorError(None, None, f"it is nested more than {MAX_DEPTH} deep", mark)
         node: Any = super().compose_node(parent, index)
         self.depth -= 1
-        if is_alias and not hasattr(node, "unfolds_to"):
+        if is_alias and not hasattr(node, "expanded_size"):
             raise ConstructorError(None, None, "an alias stands in what it names", mark)
         if not is_alias:
-            inside = [] if isinstance(node, yaml.ScalarNode) else node.value
-            parts = [one for part in inside for one in (part if isinstance(part, tuple) else (part,))]
-            sizes = [getattr(one, "unfolds_to", (1, 1)) for one in parts]
-            node.unfolds_to = 1 + sum(size for size, _ in sizes), 1 + max((deep for _, deep in sizes), default=0)
-        if max(node.unfolds_to[0], self.nodes) > MAX_NODES:
+            children = [] if isinstance(node, yaml.ScalarNode) else node.value
+            child_nodes = [child for part in children for child in (part if isinstance(part, tuple) else (part,))]
+            sizes = [getattr(child, "expanded_size", (1, 1)) for child in child_nodes]
+            node.expanded_size = 1 + sum(size for size, _ in sizes), 1 + max((levels for _, levels in sizes), default=0)
+        if max(node.expanded_size[0], self.nodes) > MAX_NODES:
             raise ConstructorError(None, None, f"it unfolds to more than {MAX_NODES:,} keys and values", mark)
-        if node.unfolds_to[1] > MAX_DEPTH:
+        if node.expanded_size[1] > MAX_DEPTH:
             raise ConstructorError(None, None, f"its aliases nest more than {MAX_DEPTH} deep", mark)
         return node
 
@@ -86,30 +86,32 @@ class Loader(yaml.SafeLoader):
         node.value = pairs
         return node
 
-    def construct_core(self, node: yaml.Node) -> Any:
+    def construct_core_scalar(self, node: yaml.Node) -> Any:
         """A scalar of the core schema; an explicit tag (`!!int x`) may name one that it is not."""
-        pattern, _, value = SCALARS[kind := node.tag.removeprefix(TAG)]
+        pattern, _, value = CORE_SCHEMA[type_name := node.tag.removeprefix(TAG)]
         if not isinstance(node, yaml.ScalarNode) or not re.fullmatch(pattern, node.value):
-            raise ConstructorError(None, None, f"this is no {kind}", node.start_mark)
-        if kind == "int" and len(node.value) > MAX_DIGITS:
+            raise ConstructorError(None, None, f"this is no {type_name}", node.start_mark)
+        if type_name == "int" and len(node.value) > MAX_DIGITS:
             raise ConstructorError(None, None, f"found a number of {len(node.value)} digits", node.start_mark)
         return value(node.value)
 
 
-for kind, (pattern, first, _) in SCALARS.items():
-    Loader.add_implicit_resolver(f"{TAG}{kind}", re.compile(f"^(?:{pattern})$"), [*first, *([""] * (kind == "null"))])
-    Loader.add_constructor(f"{TAG}{kind}", Loader.construct_core)
+for type_name, (pattern, first_characters, _) in CORE_SCHEMA.items():
+    Loader.add_implicit_resolver(
+        f"{TAG}{type_name}", re.compile(f"^(?:{pattern})$"), [*first_characters, *([""] * (type_name == "null"))]
+    )
+    Loader.add_constructor(f"{TAG}{type_name}", Loader.construct_core_scalar)
 Loader.add_implicit_resolver(f"{TAG}merge", re.compile("^<<$"), ["<"])
 
 
-class OneLine(Loader):
+class CommandLineLoader(Loader):
     """A value of the command line, where nobody means a comment."""
 
     def scan_to_next_token(self) -> None:
-        ahead = 0
-        while self.peek(ahead) in " \n":
-            ahead += 1
-        if self.peek(ahead) == "#":
+        offset = 0
+        while self.peek(offset) in " \n":
+            offset += 1
+        if self.peek(offset) == "#":
             raise ConstructorError(None, None, "here a comment would begin; write # inside of quotes", self.get_mark())
         super().scan_to_next_token()
 
@@ -118,50 +120,52 @@ class Dumper(yaml.SafeDumper):
     """Quotes what either PyYAML or the loader above would not read as text."""
 
 
-for kind, (pattern, first, _) in SCALARS.items():
-    Dumper.add_implicit_resolver(f"{TAG}{kind}", re.compile(f"^(?:{pattern})$"), list(first))
+for type_name, (pattern, first_characters, _) in CORE_SCHEMA.items():
+    Dumper.add_implicit_resolver(f"{TAG}{type_name}", re.compile(f"^(?:{pattern})$"), list(first_characters))
 
 
-def read_yaml(path: Path, what: str) -> dict[str, Any]:
-    """The mapping in a YAML file, an empty one if nothing is in it. Every refusal begins with `what` (the file is, such
-    as "A config file") and names the file."""
+def read_yaml(path: Path, file_description: str) -> dict[str, Any]:
+    """The mapping in a YAML file, an empty one if nothing is in it. Every refusal begins with `file_description`
+    (such as "A config file") and names the file."""
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
-        raise ValueError(f"{what} has at most {MAX_BYTES // 2**20} MiB, but {path} has more; name another file.")
-    try:
-        with errors_in_one_line():
-            found = Loader(content.decode("utf-8-sig")).get_single_data()
-    except ValueError as error:
-        raise ValueError(f"{what} must be YAML in UTF-8, but {path} is not: {error}.") from None
-    if not isinstance(found, dict | None):
         raise ValueError(
-            f"{what} must hold keys and values, but {path} holds {type(found).__name__}; write key: value."
+            f"{file_description} has at most {MAX_BYTES // 2**20} MiB, but {path} has more; name another file."
         )
-    return found or {}
+    try:
+        with one_line_errors():
+            data = Loader(content.decode("utf-8-sig")).get_single_data()
+    except ValueError as error:
+        raise ValueError(f"{file_description} must be YAML in UTF-8, but {path} is not: {error}.") from None
+    if not isinstance(data, dict | None):
+        raise ValueError(
+            f"{file_description} must hold keys and values, but {path} holds {type(data).__name__}; write key: value."
+        )
+    return data or {}
 
 
 def parse_value(text: str) -> Any:
     """A value as it is typed on a command line: a list, a mapping or a quoted text in YAML, or else all of it as a
     number, true, false, null or plain text, in which neither `#` nor `:` has a meaning."""
     text = text.strip(" ")
-    with errors_in_one_line():
+    with one_line_errors():
         if text[:1] in ("[", "{", '"', "'"):
-            return OneLine(text).get_single_data()
+            return CommandLineLoader(text).get_single_data()
         loader = Loader("")
         tag = loader.resolve(yaml.ScalarNode, text, (True, False))
         return text if tag == f"{TAG}merge" else loader.construct_object(yaml.ScalarNode(tag, text))
 
 
 @contextmanager
-def errors_in_one_line() -> Iterator[None]:
+def one_line_errors() -> Iterator[None]:
     """A ValueError of one line for all that PyYAML can raise."""
     try:
         yield
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ValueError(where + ", ".join(filter(None, (error.context, error.problem)))) from None
+        position = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ValueError(position + ", ".join(filter(None, (error.context, error.problem)))) from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # a character that is none, a version of 5000 digits
         raise ValueError(" ".join(str(error).split())) from None
 

@@ -2,13 +2,15 @@
 
 The form is the Hub's own for parallel text: a `datasets.Dataset` with the one column `translation`, which holds
 `{source_language: text, target_language: text}`. `load_pairs` reads it, `joining` makes long pairs of short
-ones, `encode_pairs` turns text into token ids, `filter_lengths` bounds what is trained on.
+ones, `tokenize_pairs` turns text into token ids, `filter_lengths` bounds what is trained on.
 
 Length means subwords without special tokens, everywhere. Files are streamed into a memory-mapped Arrow file, so a
 corpus need not fit into memory; a file that has changed is read again.
 """
 
 import glob
+import hashlib
+import json
 import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,30 +23,35 @@ from datasets import Dataset, Features, Value
 from datasets.exceptions import DatasetGenerationError
 from transformers import PreTrainedTokenizerBase
 
-from ..modeling.nearest import refuse_unknown
+from ..modeling.suggestions import validate_names
 from ..modeling.tokenization_posenc import PosEncTokenizer
-from .files import file_parts, named_folder, read_parts
-from .joining import join_consecutive, join_documents, positive
-from .mapping import BATCH, LARGE, mapped, progress_bars, renamed
-from .tags import KEYS as TAGS
+from .concatenation import concatenate_consecutive, concatenate_documents, validate_positive
+from .mapping import BATCH_SIZE, PROGRESS_BAR_MIN_PAIRS, map_batches, progress_bars, rename_languages
+from .readers import read_shards, resolve_name_or_path, resolve_shards
+from .tags import TAG_KEYS
 
 logger = logging.getLogger(__name__)
 
-KINDS = {"dataset": ("name", "split", "revision"), "files": ("documents", "min_words"), "generator": (), "corpora": ()}
-LANGUAGES = ("source_language", "target_language")
-EXAMPLE = "{files: [train.de, train.en]}"
-GENERATOR_KEYS = ("seed", "pairs", "min_words", "max_words")
+CORPUS_TYPES = {
+    "dataset": ("name", "split", "revision"),
+    "files": ("documents", "min_words"),
+    "generator": (),
+    "corpora": (),
+}
+LANGUAGE_KEYS = ("source_language", "target_language")
+EXAMPLE_SPEC = "{files: [train.de, train.en]}"
+GENERATOR_FIELDS = ("seed", "pairs", "min_words", "max_words")
 
 
 def load_pairs(
-    where: Mapping[str, Any],
+    corpus_spec: Mapping[str, Any],
     *,
     source_language: str,
     target_language: str,
     folder: str | None = None,
-    between: str = " ",
+    separator: str = " ",
 ) -> Dataset:
-    """The pairs that `where` describes, in their order. `where` holds exactly one of
+    """The pairs that `corpus_spec` describes, in their order. `corpus_spec` holds exactly one of
 
     - `dataset`: a dataset on the Hub or a local folder, with `name`, `split` and `revision` as in `load_dataset`;
     - `files`: two aligned texts `[a.de, a.en]`, a `.tsv` (source, tab, target), a `.jsonl` (a `{"translation": {...}}`
@@ -52,31 +59,38 @@ def load_pairs(
     - `generator`: `{seed, pairs, min_words, max_words}` for the embedded German-English generator;
     - `corpora`: a list of such descriptions, read one after the other;
 
-    and, if wanted, `first: n`, which keeps the first n pairs, and then `join: k` (see `join_consecutive`);
+    and, if wanted, `first: n`, which keeps the first n pairs, and then `join: k` (see `concatenate_consecutive`);
     `source_language` and `target_language`, where the description has other ones; `source_tag` and `target_tag`, which
     are no part of these texts (see tags.py). `files` may have `documents: FILE`, a line of which names the document of
-    each pair, and `min_words: n` (see `join_documents`). `between` is what stands between texts that are joined. A key
+    each pair, and `min_words: n` (see `concatenate_documents`). `separator` stands between joined texts. A key
     whose value is None counts as absent. A pair with an empty side is kept. What cannot be read is a ValueError that
     names the file and the line, a missing file a FileNotFoundError.
     """
-    where = {key: value for key, value in where.items() if value is not None}
-    kind = _kind_of(where)
+    corpus_spec = {key: value for key, value in corpus_spec.items() if value is not None}
+    corpus_type = _corpus_type(corpus_spec)
     names = (source_language, target_language)
-    languages = (where.get("source_language", source_language), where.get("target_language", target_language))
+    languages = (
+        corpus_spec.get("source_language", source_language),
+        corpus_spec.get("target_language", target_language),
+    )
     if same := [source for source, target in (names, languages) if source == target]:
         raise ValueError(f"source_language and target_language must differ, but both are {same[0]!r}: name one of each")
-    corpora = partial(_load_corpora, between=between)
+    corpora = partial(_load_corpora, separator=separator)
     loaders: dict[str, Callable[..., Dataset]]
     loaders = {"dataset": _load_dataset, "files": _load_files, "generator": _load_generated, "corpora": corpora}
-    pairs = _in_form(loaders[kind](where, languages, folder), languages)
-    if "documents" in where or "min_words" in where:
-        pairs = join_documents(pairs, where, folder, languages[0], between)
-    if "first" in where:
-        pairs = pairs.select(range(min(positive("first", where["first"]), len(pairs))))
-    return renamed(join_consecutive(pairs, where["join"], between) if "join" in where else pairs, languages, names)
+    pairs = _to_translation_format(loaders[corpus_type](corpus_spec, languages, folder), languages)
+    if "documents" in corpus_spec or "min_words" in corpus_spec:
+        pairs = concatenate_documents(pairs, corpus_spec, folder, languages[0], separator)
+    if "first" in corpus_spec:
+        pairs = pairs.select(range(min(validate_positive("first", corpus_spec["first"]), len(pairs))))
+    return rename_languages(
+        concatenate_consecutive(pairs, corpus_spec["join"], separator) if "join" in corpus_spec else pairs,
+        languages,
+        names,
+    )
 
 
-def encode_pairs(
+def tokenize_pairs(
     pairs: Dataset, tokenizer: PreTrainedTokenizerBase, *, source_language: str, target_language: str
 ) -> Dataset:
     """Token ids in place of text: `input_ids` and `labels`, lists that end in `</s>`, nothing truncated or padded;
@@ -84,7 +98,7 @@ def encode_pairs(
     """
     num_special = tokenizer.num_special_tokens_to_add()
 
-    def encode(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    def tokenize(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         sources = [row[source_language] for row in batch["translation"]]
         targets = [row[target_language] for row in batch["translation"]]
         input_ids = tokenizer(sources, truncation=False, return_attention_mask=False)["input_ids"]
@@ -98,7 +112,7 @@ def encode_pairs(
 
     ids, length = datasets.Sequence(Value("int32")), Value("int32")
     features = Features({"input_ids": ids, "labels": ids, "source_length": length, "target_length": length})
-    return mapped(pairs, encode, features)
+    return map_batches(pairs, tokenize, features)
 
 
 def lengths(encoded: Dataset, side: str) -> np.ndarray:
@@ -115,25 +129,25 @@ def filter_lengths(encoded: Dataset, *, min_length: int | None, max_length: int 
     """
     source, target = lengths(encoded, "source"), lengths(encoded, "target")
     shorter, longer = np.minimum(source, target), np.maximum(source, target)
-    least, most = max(min_length or 0, 1), np.inf if max_length is None else max_length
-    kept = (shorter >= least) & (longer <= most)
+    minimum, maximum = max(min_length or 0, 1), np.inf if max_length is None else max_length
+    kept = (shorter >= minimum) & (longer <= maximum)
     if not kept.any():
         raise ValueError(
-            f"training needs pairs with both sides of {least} to {most} subwords (min_length={min_length}, "
+            f"training needs pairs with both sides of {minimum} to {maximum} subwords (min_length={min_length}, "
             f"max_length={max_length}), but none of {len(encoded)} is. Pairs by the length of their longer side:\n"
             f"{_histogram(longer)}\nchoose bounds that hold some of them"
         )
     if num_empty := int((shorter == 0).sum()):
         logger.warning("dropped %d of %d pairs: one side is empty", num_empty, len(encoded))
-    logger.info("kept %d of %d pairs, of %s to %s subwords a side", kept.sum(), len(encoded), least, most)
+    logger.info("kept %d of %d pairs, of %s to %s subwords a side", kept.sum(), len(encoded), minimum, maximum)
     return encoded.select(np.flatnonzero(kept))
 
 
-def sample_by_length(pairs: Dataset, edges: Sequence[int], per_group: int) -> Dataset:
+def stratified_sample(pairs: Dataset, edges: Sequence[int], per_group: int) -> Dataset:
     """At most `per_group` pairs of each length group, drawn without replacement, in their order; always the same."""
-    groups = np.searchsorted(edges, pairs["source_length"])
-    chance = np.random.default_rng(0)
-    rows = [chance.permutation(np.flatnonzero(groups == group))[:per_group] for group in range(len(edges) + 1)]
+    buckets = np.searchsorted(edges, pairs["source_length"])
+    rng = np.random.default_rng(0)
+    rows = [rng.permutation(np.flatnonzero(buckets == bucket))[:per_group] for bucket in range(len(edges) + 1)]
     return pairs.select(np.sort(np.concatenate(rows)))
 
 
@@ -150,7 +164,7 @@ def train_tokenizer(
     """A tokenizer learned from `pairs`, the unfiltered ones: one vocabulary, or, unless `joint`, one for each side."""
 
     def texts(*languages: str) -> Iterator[str]:
-        for batch in pairs.iter(BATCH):
+        for batch in pairs.iter(BATCH_SIZE):
             for row in batch["translation"]:
                 yield from (row[language] for language in languages)
 
@@ -159,40 +173,44 @@ def train_tokenizer(
     return PosEncTokenizer.train(first, vocab_size, target_texts=second, subwords=subwords, tags=tags)
 
 
-def check_description(where: Mapping[str, Any], name: str) -> None:
-    """A ValueError for keys of a corpus that do not go together; `name` is where it stands."""
-    given = {key: value for key, value in where.items() if value is not None}
+def validate_corpus_spec(corpus_spec: Mapping[str, Any], key: str) -> None:
+    """A ValueError for keys of a corpus that do not go together; `key` is where it stands."""
+    present = {field: value for field, value in corpus_spec.items() if value is not None}
     try:
-        kind = _kind_of(given)
-        if (documents := "documents" in given) != ("min_words" in given):
+        corpus_type = _corpus_type(present)
+        if (documents := "documents" in present) != ("min_words" in present):
             raise ValueError(
                 "`documents` and `min_words` belong together, but "
                 f"{'min_words' if documents else 'documents'!r} is missing: add it"
             )
     except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    if kind == "generator" and given[kind]["min_words"] > given[kind]["max_words"]:
-        raise ValueError(f"{name}.generator: min_words must not exceed max_words, but it is {given[kind]}; swap them.")
-    for number, part in enumerate(given[kind] if kind == "corpora" else []):
-        check_description(part, f"{name}.corpora[{number}]")
-
-
-def _kind_of(where: Mapping[str, Any]) -> str:
-    kinds = [kind for kind in KINDS if kind in where]
-    known = [key for kind in kinds or KINDS for key in (kind, *KINDS[kind])]
-    known += ["first", "join", *LANGUAGES, *TAGS]
-    refuse_unknown(where, known, f"a description of data ({', '.join(known)})")
-    if len(kinds) != 1:
+        raise ValueError(f"{key}: {error}") from None
+    if corpus_type == "generator" and present[corpus_type]["min_words"] > present[corpus_type]["max_words"]:
         raise ValueError(
-            f"a description of data holds exactly one of {', '.join(KINDS)}, but it holds "
-            f"{' and '.join(kinds) or 'none'}: write for example {EXAMPLE}"
+            f"{key}.generator: min_words must not exceed max_words, but it is {present[corpus_type]}; swap them."
         )
-    return kinds[0]
+    for number, spec in enumerate(present[corpus_type] if corpus_type == "corpora" else []):
+        validate_corpus_spec(spec, f"{key}.corpora[{number}]")
 
 
-def _load_dataset(where: Mapping[str, Any], languages: tuple[str, str], folder: str | None) -> Dataset:
-    name = named_folder(where["dataset"], folder)
-    loaded = datasets.load_dataset(name, **{key: where.get(key) for key in KINDS["dataset"]})
+def _corpus_type(corpus_spec: Mapping[str, Any]) -> str:
+    corpus_types = [corpus_type for corpus_type in CORPUS_TYPES if corpus_type in corpus_spec]
+    known_keys = [
+        key for corpus_type in corpus_types or CORPUS_TYPES for key in (corpus_type, *CORPUS_TYPES[corpus_type])
+    ]
+    known_keys += ["first", "join", *LANGUAGE_KEYS, *TAG_KEYS]
+    validate_names(corpus_spec, known_keys, f"a description of data ({', '.join(known_keys)})")
+    if len(corpus_types) != 1:
+        raise ValueError(
+            f"a description of data holds exactly one of {', '.join(CORPUS_TYPES)}, but it holds "
+            f"{' and '.join(corpus_types) or 'none'}: write for example {EXAMPLE_SPEC}"
+        )
+    return corpus_types[0]
+
+
+def _load_dataset(corpus_spec: Mapping[str, Any], languages: tuple[str, str], folder: str | None) -> Dataset:
+    name = resolve_name_or_path(corpus_spec["dataset"], folder)
+    loaded = datasets.load_dataset(name, **{key: corpus_spec.get(key) for key in CORPUS_TYPES["dataset"]})
     if isinstance(loaded, datasets.DatasetDict):
         if len(loaded) > 1:
             raise ValueError(
@@ -200,8 +218,8 @@ def _load_dataset(where: Mapping[str, Any], languages: tuple[str, str], folder: 
             )
         loaded = next(iter(loaded.values()))
     column = loaded.features.get("translation")
-    found = column.languages if isinstance(column, datasets.Translation) else column
-    if not isinstance(found, Collection) or not set(languages) <= set(found):
+    column_languages = column.languages if isinstance(column, datasets.Translation) else column
+    if not isinstance(column_languages, Collection) or not set(languages) <= set(column_languages):
         raise ValueError(
             f"a dataset needs a column `translation` with {' and '.join(languages)}, but {name} has "
             f"{dict(loaded.features)}: choose other languages or another `name`, or write a .jsonl and use `files`"
@@ -209,64 +227,76 @@ def _load_dataset(where: Mapping[str, Any], languages: tuple[str, str], folder: 
     return loaded
 
 
-def _load_files(where: Mapping[str, Any], languages: tuple[str, str], folder: str | None) -> Dataset:
-    parts = file_parts(where["files"], folder)
-    paths = [path for part in parts for path in part]
-    large = sum(map(os.path.getsize, paths)) > 50 * LARGE  # a compressed pair takes some 50 bytes
-    return _stream(read_parts, languages, paths, large, parts=parts, languages=languages)
+def _load_files(corpus_spec: Mapping[str, Any], languages: tuple[str, str], folder: str | None) -> Dataset:
+    shards = resolve_shards(corpus_spec["files"], folder)
+    paths = [path for shard in shards for path in shard]
+    large = sum(map(os.path.getsize, paths)) > 50 * PROGRESS_BAR_MIN_PAIRS  # a compressed pair takes some 50 bytes
+    return _dataset_from_reader(read_shards, languages, paths, large, shards=shards, languages=languages)
 
 
-def _load_corpora(where: Mapping[str, Any], languages: tuple[str, str], folder: str | None, between: str) -> Dataset:
-    if not isinstance(where["corpora"], list) or not where["corpora"]:
+def _load_corpora(
+    corpus_spec: Mapping[str, Any], languages: tuple[str, str], folder: str | None, separator: str
+) -> Dataset:
+    if not isinstance(corpus_spec["corpora"], list) or not corpus_spec["corpora"]:
         raise ValueError(
-            f"`corpora` is a list of descriptions of data, but it is {where['corpora']!r}: write for example "
+            f"`corpora` is a list of descriptions of data, but it is {corpus_spec['corpora']!r}: write for example "
             "[{files: [a.de, a.en]}, {dataset: wmt/wmt19, name: de-en, split: train}]"
         )
     source, target = languages
-    how: dict[str, Any] = {"source_language": source, "target_language": target, "folder": folder, "between": between}
-    return datasets.concatenate_datasets([load_pairs(part, **how) for part in where["corpora"]])
+    options: dict[str, Any] = {
+        "source_language": source,
+        "target_language": target,
+        "folder": folder,
+        "separator": separator,
+    }
+    return datasets.concatenate_datasets([load_pairs(spec, **options) for spec in corpus_spec["corpora"]])
 
 
-def _load_generated(where: Mapping[str, Any], languages: tuple[str, str], folder: str | None) -> Dataset:
-    from . import generator
+def _load_generated(corpus_spec: Mapping[str, Any], languages: tuple[str, str], folder: str | None) -> Dataset:
+    from . import synthetic
 
-    settings = where["generator"]
-    if not isinstance(settings, Mapping) or any(type(settings.get(key)) is not int for key in GENERATOR_KEYS):
+    settings = corpus_spec["generator"]
+    if not isinstance(settings, Mapping) or any(type(settings.get(key)) is not int for key in GENERATOR_FIELDS):
         raise ValueError(
-            f"`generator` needs {', '.join(GENERATOR_KEYS)}, all whole numbers, but it is {settings!r}: give all four"
+            f"`generator` needs {', '.join(GENERATOR_FIELDS)}, all whole numbers, but it is {settings!r}: give all four"
         )
-    refuse_unknown(settings, GENERATOR_KEYS, "`generator`")
-    if set(languages) != set(generator.LANGUAGES):
+    validate_names(settings, GENERATOR_FIELDS, "`generator`")
+    if set(languages) != set(synthetic.LANGUAGES):
         raise ValueError(
-            f"the generator writes {' and '.join(generator.LANGUAGES)}, but the languages asked for are "
+            f"the generator writes {' and '.join(synthetic.LANGUAGES)}, but the languages asked for are "
             f"{' and '.join(languages)}: set source_language and target_language to its two, in either order"
         )
-    code = glob.glob(os.path.join(os.path.dirname(str(generator.__file__)), "*.py"))
-    written = (generator.LANGUAGES[0], generator.LANGUAGES[1])
-    large = settings["pairs"] > LARGE
-    return _stream(generator.generate_pairs, languages, code, large, written, **settings)
+    code = glob.glob(os.path.join(os.path.dirname(str(synthetic.__file__)), "*.py"))
+    written_languages = (synthetic.LANGUAGES[0], synthetic.LANGUAGES[1])
+    large = settings["pairs"] > PROGRESS_BAR_MIN_PAIRS
+    return _dataset_from_reader(synthetic.generate_pairs, languages, code, large, written_languages, **settings)
 
 
-def _stream(
+def _dataset_from_reader(
     read: Callable[..., Iterator[tuple[str, str]]],
     languages: tuple[str, str],
     depends_on: list[str],
-    large: bool,
-    written: tuple[str, str] | None = None,
+    show_progress: bool,
+    written_languages: tuple[str, str] | None = None,
     /,
-    **how: Any,
+    **options: Any,
 ) -> Dataset:
-    """The pairs of `read(**how)`, on disk; `written` names their languages where the order is another.
+    """The pairs of `read(**options)`, on disk; `written_languages` names their languages where the order is another.
 
     datasets finds them in its cache again by `read` and its arguments alone. The state of the files they depend on, the
     reading code among them, is made an argument too: a changed file never gives yesterday's pairs.
     """
     code = glob.glob(os.path.join(os.path.dirname(__file__), "*.py"))
     status = [os.stat(path) for path in sorted([*code, *depends_on])]
-    state = tuple((one.st_size, one.st_mtime_ns) for one in status)
-    arguments = {"read": read, "how": how, "written": written or languages, "state": state}
+    file_state = tuple((file.st_size, file.st_mtime_ns) for file in status)
+    arguments = {
+        "read": read,
+        "options": options,
+        "written_languages": written_languages or languages,
+        "file_state": file_state,
+    }
     try:
-        with progress_bars(shown=large):
+        with progress_bars(shown=show_progress):
             return Dataset.from_generator(_rows, features=_features(languages), gen_kwargs=arguments)
     except DatasetGenerationError as error:
         if isinstance(error.__cause__, ValueError | OSError):
@@ -275,20 +305,23 @@ def _stream(
 
 
 def _rows(
-    read: Callable[..., Iterator[tuple[str, str]]], how: dict[str, Any], written: tuple[str, str], state: object
+    read: Callable[..., Iterator[tuple[str, str]]],
+    options: dict[str, Any],
+    written_languages: tuple[str, str],
+    file_state: object,
 ) -> Iterator[dict[str, Any]]:
-    for texts in read(**how):
-        yield {"translation": dict(zip(written, texts, strict=True))}
+    for texts in read(**options):
+        yield {"translation": dict(zip(written_languages, texts, strict=True))}
 
 
-def _in_form(pairs: Dataset, languages: tuple[str, str]) -> Dataset:
+def _to_translation_format(pairs: Dataset, languages: tuple[str, str]) -> Dataset:
     features = _features(languages)
 
-    def shape(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    def convert(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         rows = batch["translation"]
         return {"translation": [{language: row[language] or "" for language in languages} for row in rows]}
 
-    return pairs if pairs.features == features else mapped(pairs, shape, features)
+    return pairs if pairs.features == features else map_batches(pairs, convert, features)
 
 
 def _features(languages: tuple[str, str]) -> Features:
@@ -303,3 +336,11 @@ def _histogram(lengths: np.ndarray) -> str:
         lines.append(f"{low:>6} to {high:>6} {count:>9} {'#' * round(40 * count / len(lengths))}".rstrip())
         low, high = high + 1, 2 * high
     return "\n".join(lines)
+
+
+def hash_test_set(test: Dataset) -> str:
+    """SHA-256 of a test set's texts and lengths: what must be equal for two scores to be comparable."""
+    digest = hashlib.sha256()
+    for row in test:
+        digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False).encode())
+    return digest.hexdigest()

@@ -9,40 +9,42 @@ from typing import Any
 
 from datasets import Dataset
 
-from ..modeling.nearest import nearest
-from .mapping import BATCH, LARGE, progress_bars
+from ..modeling.suggestions import closest_name
+from .mapping import BATCH_SIZE, PROGRESS_BAR_MIN_PAIRS, progress_bars
 
-KEYS = ("source_tag", "target_tag")
-Tags = tuple[str | None, str | None]
+TAG_KEYS = ("source_tag", "target_tag")
+TagPair = tuple[str | None, str | None]
 
 
-def tagged_parts(where: Mapping[str, Any], inherited: Tags = (None, None)) -> list[tuple[dict[str, Any], Tags]]:
+def group_by_tags(
+    corpus_spec: Mapping[str, Any], inherited: TagPair = (None, None)
+) -> list[tuple[dict[str, Any], TagPair]]:
     """The parts of a description, in order, whose pairs have the same tags of source and target; one if all have.
 
     What a description does to its corpora together, `join`, it does to each part. Their first pairs are none of a part:
     `first` around several parts is a ValueError.
     """
-    tags = (where.get("source_tag") or inherited[0], where.get("target_tag") or inherited[1])
-    if not where.get("corpora"):
-        return [(dict(where), tags)]
-    parts: list[tuple[list[dict[str, Any]], Tags]] = []
-    for corpus in where["corpora"]:
-        for part, own in tagged_parts(corpus, tags):
-            if parts and parts[-1][1] == own:
-                parts[-1][0].append(part)
+    tags = (corpus_spec.get("source_tag") or inherited[0], corpus_spec.get("target_tag") or inherited[1])
+    if not corpus_spec.get("corpora"):
+        return [(dict(corpus_spec), tags)]
+    groups: list[tuple[list[dict[str, Any]], TagPair]] = []
+    for corpus in corpus_spec["corpora"]:
+        for spec, group_tags in group_by_tags(corpus, tags):
+            if groups and groups[-1][1] == group_tags:
+                groups[-1][0].append(spec)
             else:
-                parts.append(([part], own))
-    if len(parts) > 1 and where.get("first") is not None:
+                groups.append(([spec], group_tags))
+    if len(groups) > 1 and corpus_spec.get("first") is not None:
         raise ValueError(
-            f"`first` is of pairs with the same tags, but first={where['first']} stands over corpora of several; write "
-            "it into each of them."
+            f"`first` is of pairs with the same tags, but first={corpus_spec['first']} stands over corpora of several; "
+            "write it into each of them."
         )
-    return [({**where, "corpora": corpora}, own) for corpora, own in parts]
+    return [({**corpus_spec, "corpora": corpora}, group_tags) for corpora, group_tags in groups]
 
 
-def tags_of(where: Mapping[str, Any]) -> Tags:
+def corpus_tags(corpus_spec: Mapping[str, Any]) -> TagPair:
     """The tags of a description whose pairs all have the same."""
-    (_, tags), *others = tagged_parts(where)
+    (_, tags), *others = group_by_tags(corpus_spec)
     if others:
         raise ValueError(
             f"A test set has one pair of tags, but its corpora have {tags} and {others[0][1]}; make a test set of each."
@@ -50,42 +52,45 @@ def tags_of(where: Mapping[str, Any]) -> Tags:
     return tags
 
 
-def check_tagged(where: Mapping[str, Any], name: str, known: Collection[str], *, is_test: bool = False) -> None:
-    """A ValueError for tags that are not among the vocabulary's, and for a test set of several; `name` is where the
+def validate_corpus_tags(
+    corpus_spec: Mapping[str, Any], key: str, known_tags: Collection[str], *, is_test: bool = False
+) -> None:
+    """A ValueError for tags that are not among the vocabulary's, and for a test set of several; `key` is where the
     description stands."""
     try:
-        parts = tagged_parts(where)
+        specs = group_by_tags(corpus_spec)
         if is_test:
-            tags_of(where)
+            corpus_tags(corpus_spec)
     except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    for tag in (tag for _, tags in parts for tag in tags if tag is not None):
-        if tag not in known:
-            near = f"; the nearest one is {nearest(tag, known)!r}" if known else ""
+        raise ValueError(f"{key}: {error}") from None
+    for tag in (tag for _, tags in specs for tag in tags if tag is not None):
+        if tag not in known_tags:
+            suggestion = f"; the nearest one is {closest_name(tag, known_tags)!r}" if known_tags else ""
             raise ValueError(
-                f"{name}: a tag must be one of data.tags, but {tag!r} is not{near}; correct it, or add it."
+                f"{key}: a tag must be one of data.tags, but {tag!r} is not{suggestion}; correct it, or add it."
             )
 
 
-def with_tag(text: str, tag: str | None) -> str:
+def prepend_tag(text: str, tag: str | None) -> str:
     """The text behind its tag; a blank one stays blank, and is told by that."""
     return f"{tag} {text}" if tag is not None and text.strip() else text
 
 
-def tagged(pairs: Dataset, tags: Tags, *, source_language: str, target_language: str) -> Dataset:
+def prepend_tags(pairs: Dataset, tags: TagPair, *, source_language: str, target_language: str) -> Dataset:
     """The pairs with their tags at the head of their texts; whatever else they have stays."""
     if tags == (None, None):
         return pairs
 
-    tag_of = dict(zip((source_language, target_language), tags, strict=True))
+    tag_by_language = dict(zip((source_language, target_language), tags, strict=True))
 
-    def tag(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    def add_tags(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         rows = batch["translation"]
         return {
             "translation": [
-                {language: with_tag(text, tag_of[language]) for language, text in row.items()} for row in rows
+                {language: prepend_tag(text, tag_by_language[language]) for language, text in row.items()}
+                for row in rows
             ]
         }
 
-    with progress_bars(shown=len(pairs) > LARGE):
-        return pairs.map(tag, batched=True, batch_size=BATCH, features=pairs.features)
+    with progress_bars(shown=len(pairs) > PROGRESS_BAR_MIN_PAIRS):
+        return pairs.map(add_tags, batched=True, batch_size=BATCH_SIZE, features=pairs.features)

@@ -2,26 +2,26 @@
 
 from math import ceil, prod
 
-from ..config.settings import Experiment, Split, System
+from ..config.settings import Experiment, Segmentation, System
 from ..results.tables import Table
 from ..training.arguments import arguments_with_defaults
-from .preparation import checked_arguments
-from .starting import new_model_without_weights
+from .initialization import build_meta_model
+from .preparation import validated_arguments
 
-EMBEDDINGS = ("shared.", "embed_tokens.", "lm_head.", "final_logits_bias")
-ADAM = 2  # numbers it keeps for each parameter
+EMBEDDING_PARAMETERS = ("shared.", "embed_tokens.", "lm_head.", "final_logits_bias")
+ADAM_MOMENTS = 2  # numbers it keeps for each parameter
 
 
 def dry_run(experiment: Experiment, processes: int = 1) -> Table:
     """A row for each system."""
     systems = experiment.systems.values()
-    limits = [args.save_total_limit for args in checked_arguments(experiment)]
+    limits = [args.save_total_limit for args in validated_arguments(experiment)]
     rows = [
-        [one.name, *(no_costs(one.split) if one.split else costs(one, processes, limit))]
-        for one, limit in zip(systems, limits, strict=True)
+        [system.name, *(untrained_costs(system.split) if system.split else system_costs(system, processes, limit))]
+        for system, limit in zip(systems, limits, strict=True)
     ]
     headers = ["system", "encoding", "parameters", "in the body", "steps", "tokens at most", "model", "checkpoints"]
-    trainings = sum(not one.split for one in systems)
+    trainings = sum(not system.split for system in systems)
     legend = (
         f"{experiment.folder}: {trainings} trainings; the body is all but embeddings and output projection; tokens of "
         f"both sides, padding included, in {processes} process{'es' if processes > 1 else ''}; the model in float32, "
@@ -30,13 +30,15 @@ def dry_run(experiment: Experiment, processes: int = 1) -> Table:
     return Table(headers, rows, legend)
 
 
-def costs(system: System, processes: int, limit: int | None) -> list[str]:
+def system_costs(system: System, processes: int, limit: int | None) -> list[str]:
     """The cells of a system's row behind its name; `limit`: how many checkpoints stay, None for all."""
-    model = new_model_without_weights(system)
-    tied = dict(model.named_parameters())  # each once
-    total = sum(prod(parameter.shape) for parameter in tied.values())
+    model = build_meta_model(system)
+    unique_parameters = dict(model.named_parameters())  # each once
+    total = sum(prod(parameter.shape) for parameter in unique_parameters.values())
     body = sum(
-        prod(parameter.shape) for name, parameter in tied.items() if not any(part in name for part in EMBEDDINGS)
+        prod(parameter.shape)
+        for name, parameter in unique_parameters.items()
+        if not any(key in name for key in EMBEDDING_PARAMETERS)
     )
     arguments = arguments_with_defaults(system.train)
     steps = arguments["max_steps"] if arguments["max_steps"] > 0 else None
@@ -49,22 +51,22 @@ def costs(system: System, processes: int, limit: int | None) -> list[str]:
         else "unknown"
     )
     kept = max(limit, 1 + arguments["load_best_model_at_end"]) if limit and limit > 0 else "all"  # as the Trainer does
-    named = [f"cross {side.encoding}" if side.name == "cross" else side.encoding for side in model.config.sides]
+    encodings = [f"cross {side.encoding}" if side.name == "cross" else side.encoding for side in model.config.sides]
     return [
-        " / ".join(dict.fromkeys(named)) or model.config.model_type,
+        " / ".join(dict.fromkeys(encodings)) or model.config.model_type,
         f"{total:,}",
         f"{body:,}",
         f"{steps:,}" if steps else f"{arguments['num_train_epochs']:g} epochs",
         tokens,
-        megabytes(4 * total),
-        f"{kept} of {megabytes(4 * total * (1 + ADAM))}",
+        format_megabytes(4 * total),
+        f"{kept} of {format_megabytes(4 * total * (1 + ADAM_MOMENTS))}",
     ]
 
 
-def no_costs(split: Split) -> list[str]:
+def untrained_costs(split: Segmentation) -> list[str]:
     """The cells of a system that trains nothing."""
     return [f"{split.system}'s, by {split.boundaries} pieces", *["-"] * 6]
 
 
-def megabytes(number: int) -> str:
+def format_megabytes(number: int) -> str:
     return f"{ceil(number / 1e6):,} MB"

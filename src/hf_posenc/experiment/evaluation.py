@@ -1,6 +1,5 @@
 """Translate test sets and score them by source length."""
 
-import hashlib
 import json
 import time
 import warnings
@@ -15,11 +14,12 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 
 from ..config.settings import ScoreSettings, System
-from ..manifest import check_file, is_listed, readable, save_file, write_file
+from ..data import hash_test_set
 from ..metrics import load_length_buckets
 from ..modeling.tokenization_posenc import PosEncTokenizer
-from ..results.collecting import read_translations
-from ..text_io import json_line
+from ..results.aggregation import read_translations
+from ..utils.manifest import explain_read_errors, is_in_manifest, save_file, verify_file, write_file
+from ..utils.text_io import json_line
 
 
 def translate_test_set(
@@ -29,7 +29,7 @@ def translate_test_set(
     system: System,
     path: Path,
     target_tag: str | None = None,
-    **bar: Any,
+    **progress_options: Any,
 ) -> dict[str, Any]:
     """Translate by beam search into `path`, JSON lines in the sources' order, unless it is there; returns its rows.
     `model` is called where there is something to translate. Each translation begins with the `target_tag`, if any.
@@ -39,37 +39,41 @@ def translate_test_set(
     all of them must call this. `time` is what that took: the seconds of the slowest process, those of all processors,
     and how many processes there were; None if an older version has translated.
     """
-    processes, time_path = PartialState(), path.with_suffix(".time.json")
-    if not path.exists() or (is_listed(time_path) and not time_path.exists()):
-        mine = range(processes.process_index, len(sources), processes.num_processes)
-        pieces = [text for i in mine for text in sources[i]]
+    distributed_state, time_path = PartialState(), path.with_suffix(".time.json")
+    if not path.exists() or (is_in_manifest(time_path) and not time_path.exists()):
+        own_rows = range(distributed_state.process_index, len(sources), distributed_state.num_processes)
+        segments = [text for i in own_rows for text in sources[i]]
         translator = model()
-        how = {"batch_size": system.score.batch_size, "num_beams": system.score.num_beams}
+        options = {"batch_size": system.score.batch_size, "num_beams": system.score.num_beams}
         if target_tag is not None:
-            how["forced_bos_token_id"] = tokenizer.target.convert_tokens_to_ids(target_tag)
-        began, busy = time.perf_counter(), time.process_time()
-        made = translator.translations(pieces, tokenizer, **how, **bar)
-        spent = gather_object([(time.perf_counter() - began, time.process_time() - busy)])
-        found = zip(made.texts, made.truncated, strict=True)
-        rows = gather_object([(i, list(islice(found, len(sources[i])))) for i in mine])
-        if processes.is_main_process:
-            seconds, processor_seconds = zip(*spent, strict=True)
-            all_of_it = {"seconds": max(seconds), "processor_seconds": sum(processor_seconds), "processes": len(spent)}
-            write_file(time_path, json.dumps(all_of_it))
-            write_file(path, "".join(row_of(parts) for _, parts in sorted(rows)))
-        processes.wait_for_everyone()
-    rows, took = read_translations(path, len(sources)), None
+            options["forced_bos_token_id"] = tokenizer.target.convert_tokens_to_ids(target_tag)
+        start, cpu_start = time.perf_counter(), time.process_time()
+        outputs = translator.translations(segments, tokenizer, **options, **progress_options)
+        timings = gather_object([(time.perf_counter() - start, time.process_time() - cpu_start)])
+        segment_outputs = zip(outputs.texts, outputs.truncated, strict=True)
+        rows = gather_object([(i, list(islice(segment_outputs, len(sources[i])))) for i in own_rows])
+        if distributed_state.is_main_process:
+            seconds, processor_seconds = zip(*timings, strict=True)
+            timing = {"seconds": max(seconds), "processor_seconds": sum(processor_seconds), "processes": len(timings)}
+            write_file(time_path, json.dumps(timing))
+            write_file(path, "".join(translation_line(row_segments) for _, row_segments in sorted(rows)))
+        distributed_state.wait_for_everyone()
+    rows, saved_timing = read_translations(path, len(sources)), None
     if time_path.exists():
-        check_file(time_path)
-        with readable(time_path):
-            took = json.loads(time_path.read_text(encoding="utf-8"))
-    return {"text": [row["text"] for row in rows], "truncated": [row["truncated"] for row in rows], "time": took}
+        verify_file(time_path)
+        with explain_read_errors(time_path):
+            saved_timing = json.loads(time_path.read_text(encoding="utf-8"))
+    return {
+        "text": [row["text"] for row in rows],
+        "truncated": [row["truncated"] for row in rows],
+        "time": saved_timing,
+    }
 
 
-def row_of(pieces: Sequence[tuple[str, bool]]) -> str:
+def translation_line(segments: Sequence[tuple[str, bool]]) -> str:
     """The saved line of one source, of the translations of its pieces."""
-    joined = " ".join(filter(None, (text for text, _ in pieces)))
-    return json_line({"text": joined, "truncated": any(cut for _, cut in pieces)})
+    joined_text = " ".join(filter(None, (text for text, _ in segments)))
+    return json_line({"text": joined_text, "truncated": any(is_truncated for _, is_truncated in segments)})
 
 
 def score_test_set(
@@ -77,14 +81,14 @@ def score_test_set(
     test: Dataset,
     target_language: str,
     settings: ScoreSettings,
-    statistics: Path,
+    statistics_path: Path,
     num_proc: int = 1,
     progress: Callable[[int], Any] | None = None,
 ) -> dict[str, Any]:
     """The length_buckets result of one test set, with the number of truncated translations, the time of translating and
     the test set's hash.
 
-    `statistics` is written: the sentence statistics, from which comparisons are made, and the pairs' `lengths`.
+    `statistics_path` is written: the sentence statistics, from which comparisons are made, and the pairs' `lengths`.
     `progress` is told of pairs that have been read.
     """
     metric = load_length_buckets()
@@ -98,25 +102,17 @@ def score_test_set(
             metrics=settings.metrics,
             bootstrap=settings.bootstrap,
             bleu_tokenize=settings.bleu_tokenize,
-            bertscore_model=settings.bertscore_place,
+            bertscore_model=settings.bertscore_name_or_path,
             bertscore_layers=settings.bertscore_layers,
             num_proc=num_proc,
             progress=progress,
         )
     arrays: dict[str, Any] = {"lengths": metric.lengths, **metric.statistics}
 
-    def save(unfinished: Path) -> None:
-        with unfinished.open("wb") as file:  # to a name, numpy would add its own ending
+    def save(temp_path: Path) -> None:
+        with temp_path.open("wb") as file:  # to a name, numpy would add its own ending
             np.savez_compressed(file, **arrays)
 
-    save_file(statistics, save)
-    told = {"truncated": sum(translations["truncated"]), "time": translations["time"]}
-    return {**result, **told, "test_set_sha256": test_set_hash(test)}
-
-
-def test_set_hash(test: Dataset) -> str:
-    """SHA-256 of a test set's texts and lengths: what must be equal for two scores to be comparable."""
-    digest = hashlib.sha256()
-    for row in test:
-        digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False).encode())
-    return digest.hexdigest()
+    save_file(statistics_path, save)
+    extra = {"truncated": sum(translations["truncated"]), "time": translations["time"]}
+    return {**result, **extra, "test_set_sha256": hash_test_set(test)}

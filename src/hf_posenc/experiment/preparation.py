@@ -9,109 +9,111 @@ from typing import Any
 
 from datasets import Dataset, concatenate_datasets, load_from_disk
 
-from ..config.settings import VOCABULARY, DataSettings, Experiment, ScoreSettings, Split, System
+from ..config.settings import VOCABULARY_KEYS, DataSettings, Experiment, ScoreSettings, Segmentation, System
 from ..config.yaml_io import dump_yaml, read_yaml
 from ..data import (
-    encode_pairs,
+    concatenate_consecutive,
     filter_lengths,
-    join_consecutive,
     lengths,
     load_pairs,
-    sample_by_length,
+    stratified_sample,
+    tokenize_pairs,
     train_tokenizer,
 )
-from ..data.files import digests, named_folder
-from ..data.flattening import flatten_lengths
-from ..data.mapping import LARGE, progress_bars
-from ..data.pieces import BETWEEN, found_pieces, known_pieces
-from ..data.tags import tagged, tagged_parts, tags_of, with_tag
-from ..manifest import check_file, check_folder, discard, readable, save_folder, write_file
+from ..data.length_balancing import balance_lengths
+from ..data.mapping import PROGRESS_BAR_MIN_PAIRS, progress_bars
+from ..data.readers import corpus_file_hashes, resolve_name_or_path
+from ..data.segmentation import SEGMENT_SEPARATOR, automatic_segments, gold_segments
+from ..data.tags import corpus_tags, group_by_tags, prepend_tag, prepend_tags
 from ..modeling.tokenization_posenc import PosEncTokenizer
-from ..publish.hub import refuse_shared_repositories
+from ..reporting.hub import validate_repositories
+from ..training.argument_validation import validate_process_wide
 from ..training.arguments import TrainingArguments, training_arguments
-from ..training.checkpoints import check_saved
-from ..training.validation import validate_same
-from ..whole_files import LOCK, alone, differing_key, short_hash, write_whole
-from .held_out import refuse_shared_pairs
-from .starting import (
-    check_start,
-    existing_tokenizer,
-    new_model_without_weights,
-    start_digests,
+from ..training.checkpoints import validate_saved_system
+from ..utils.atomic_io import LOCK_NAME, atomic_write, exclusive_lock, first_difference, short_hash
+from ..utils.manifest import atomic_delete, explain_read_errors, save_folder, verify_file, verify_folder, write_file
+from .contamination import validate_no_contamination
+from .initialization import (
+    build_meta_model,
+    init_file_hashes,
+    load_pretrained_tokenizer,
+    validate_init_checkpoint,
     warn_of_untrained_distances,
 )
 
 
 def prepare(experiment: Experiment) -> None:
     """Everything that can go wrong before training: settings, data, vocabulary, lengths. Writes what systems share."""
-    checked_arguments(experiment)
+    validated_arguments(experiment)
     for system in experiment.systems.values():
-        check_same_settings(experiment, system)
-        check_saved(experiment.folder / system.name)
+        validate_unchanged_settings(experiment, system)
+        validate_saved_system(experiment.folder / system.name)
     warn_of_untrained_distances(experiment)
-    refuse_shared_repositories(experiment)
-    refuse_shared_pairs(experiment)
-    with alone(experiment.folder / LOCK, patient=True):
-        make_what_is_shared(experiment)
+    validate_repositories(experiment)
+    validate_no_contamination(experiment)
+    with exclusive_lock(experiment.folder / LOCK_NAME, blocking=True):
+        build_artifacts(experiment)
 
 
-def checked_arguments(experiment: Experiment) -> list[TrainingArguments]:
+def validated_arguments(experiment: Experiment) -> list[TrainingArguments]:
     """The Trainer's arguments of each system; a ValueError if they do not go together, or with their model."""
-    validate_same({name: system.train for name, system in experiment.systems.items()})
-    found = []
+    validate_process_wide({name: system.train for name, system in experiment.systems.items()})
+    arguments = []
     for system in experiment.systems.values():
         folder, has_validation = experiment.folder / system.name, system.data.validation is not None
         args = training_arguments(system.train, folder, has_validation=has_validation)
-        model = new_model_without_weights(system)
+        model = build_meta_model(system)
         if args.gradient_checkpointing and not model.supports_gradient_checkpointing:
             raise ValueError(
                 f"systems.{system.name}: train.gradient_checkpointing is for models of layers, but this one is a "
                 f"{model.config.model_type}; leave it out."
             )
-        found.append(args)
-    return found
+        arguments.append(args)
+    return arguments
 
 
-def make_what_is_shared(experiment: Experiment) -> None:
+def build_artifacts(experiment: Experiment) -> None:
     """The vocabulary, pairs and test sets of the systems, and beside each what it is made with."""
-    tokenizer = prepared_tokenizer(experiment)
+    tokenizer = prepare_tokenizer(experiment)
     for system in experiment.systems.values():
         tests = [test_set(experiment, system, name, tokenizer) for name in system.test_sets]
         if system.split:
-            check_pieces(system, [sources(experiment, system, name, tokenizer) for name in system.test_sets])
+            validate_segments(
+                system, [source_segments(experiment, system, name, tokenizer) for name in system.test_sets]
+            )
             continue
         training = training_pairs(experiment, system, tokenizer)
         validation = validation_pairs(experiment, system, tokenizer)
-        check_start(experiment, system, tokenizer)
-        check_lengths(system, [training] if validation is None else [training, validation], tests)
+        validate_init_checkpoint(experiment, system, tokenizer)
+        validate_lengths(system, [training] if validation is None else [training, validation], tests)
     for system in experiment.systems.values():
         path = settings_path(experiment, system)
-        settings = dump_yaml(remembered(experiment, system))
+        settings = dump_yaml(run_fingerprint(experiment, system))
         # Another process may be about to begin with the same.
-        if not (has_begun(path.parent) or (path.exists() and path.read_text(encoding="utf-8") == settings)):
+        if not (has_outputs(path.parent) or (path.exists() and path.read_text(encoding="utf-8") == settings)):
             write_file(path, settings)
 
 
-def check_lengths(system: System, encoded: list[Dataset], tests: list[Dataset]) -> None:
+def validate_lengths(system: System, tokenized: list[Dataset], tests: list[Dataset]) -> None:
     """Refuse, before training, pairs that are longer than the system's encodings can tell apart."""
     config = system.model_config(system.data.vocab_size)
-    sources = max(lengths(pairs, "source").max() for pairs in [*encoded, *tests])
-    targets = max(lengths(pairs, "target").max() for pairs in encoded)
-    for side, length, longest in (
-        ("source", sources, config.longest_source),
-        ("target", targets, config.longest_target),
+    sources = max(lengths(pairs, "source").max() for pairs in [*tokenized, *tests])
+    targets = max(lengths(pairs, "target").max() for pairs in tokenized)
+    for side, length, max_positions in (
+        ("source", sources, config.max_source_length),
+        ("target", targets, config.max_target_length),
     ):
-        if longest is not None and length + 1 > longest:
+        if max_positions is not None and length + 1 > max_positions:
             raise ValueError(
-                f"systems.{system.name}: its encoding tells {longest} positions apart, but a {side} has {length} "
+                f"systems.{system.name}: its encoding tells {max_positions} positions apart, but a {side} has {length} "
                 "subwords and a special token; raise its table (such as model.learned_max_positions), lower "
                 "data.max_length, or choose another test set."
             )
 
 
-def check_pieces(system: System, tests: list[list[list[str]]]) -> None:
+def validate_segments(system: System, tests: list[list[list[str]]]) -> None:
     """Refuse a row that could only repeat another one's translations."""
-    if system.split and all(len(pieces) <= 1 for test in tests for pieces in test):
+    if system.split and all(len(segments) <= 1 for test in tests for segments in test):
         raise ValueError(
             f"systems.{system.name}: to split is for long inputs, but with boundaries: {system.split.boundaries} "
             f"no source of {', '.join(system.test_sets)} has two pieces; join some, such as by score.concatenate="
@@ -123,97 +125,108 @@ def settings_path(experiment: Experiment, system: System) -> Path:
     return experiment.folder / system.name / "settings.yaml"
 
 
-def has_begun(folder: Path) -> bool:
+def has_outputs(folder: Path) -> bool:
     """Whether anything in the folder of a system was made with its settings, which from then on may not change."""
-    made = ("training.jsonl", "model", "translations")
-    return (folder / "settings.yaml").exists() and any((folder / name).exists() for name in made)
+    outputs = ("training.jsonl", "model", "translations")
+    return (folder / "settings.yaml").exists() and any((folder / name).exists() for name in outputs)
 
 
-def check_same_settings(experiment: Experiment, system: System) -> None:
+def validate_unchanged_settings(experiment: Experiment, system: System) -> None:
     """Refuse a run directory in which other settings, or files of other content, have made something."""
     folder = settings_path(experiment, system).parent
-    if has_begun(folder) and (difference := difference_from_run(experiment, system)):
+    if has_outputs(folder) and (difference := settings_difference(experiment, system)):
         raise ValueError(
             f"A run directory belongs to the settings and files that made it, but in {folder} {difference}; undo "
             f"the change, give the run another name (name=...), or delete the directory."
         )
 
 
-def difference_from_run(experiment: Experiment, system: System) -> str | None:
+def settings_difference(experiment: Experiment, system: System) -> str | None:
     """The first setting or file in which a system is not what its run directory remembers, None if there is none."""
     path = settings_path(experiment, system)
-    check_file(path)
-    with readable(path):
+    verify_file(path)
+    with explain_read_errors(path):
         saved = read_yaml(path, "The settings of a run")
         data, score = DataSettings(**saved["data"]), ScoreSettings(**saved["score"])
         # What is newer than the run is at its default.
-        split = Split(**saved["split"]) if "split" in saved else None
-        made = (saved["model"], saved["train"], saved.get("start_from"), split)
-    of_the_run = System(system.name, system.row, data, score, *made)
-    given = file_digests(experiment, system)
-    files = {name: digest for name, digest in saved.get("files", {}).items() if name in given}
-    return differing_key(of_the_run.settings() | {"files": given | files}, remembered(experiment, system))
+        split = Segmentation(**saved["split"]) if "split" in saved else None
+        model_and_training = (saved["model"], saved["train"], saved.get("start_from"), split)
+    saved_system = System(system.name, system.base_name, data, score, *model_and_training)
+    current_hashes = system_file_hashes(experiment, system)
+    saved_hashes = {name: digest for name, digest in saved.get("files", {}).items() if name in current_hashes}
+    return first_difference(
+        saved_system.settings() | {"files": current_hashes | saved_hashes}, run_fingerprint(experiment, system)
+    )
 
 
-def remembered(experiment: Experiment, system: System) -> dict[str, Any]:
+def run_fingerprint(experiment: Experiment, system: System) -> dict[str, Any]:
     """What a run directory remembers of a system."""
-    return system.settings() | {"files": file_digests(experiment, system)}
+    return system.settings() | {"files": system_file_hashes(experiment, system)}
 
 
-def file_digests(experiment: Experiment, system: System) -> dict[str, str]:
+def system_file_hashes(experiment: Experiment, system: System) -> dict[str, str]:
     """A hash of each local file that the system reads."""
     corpora = [system.data.train, system.data.validation or {}, *system.data.test.values()]
-    found = {name: digest for where in corpora for name, digest in digests(where, system.data.folder).items()}
-    return found | start_digests(experiment, system)
+    hashes = {
+        name: digest
+        for corpus_spec in corpora
+        for name, digest in corpus_file_hashes(corpus_spec, system.data.folder).items()
+    }
+    return hashes | init_file_hashes(experiment, system)
 
 
-def prepared_tokenizer(experiment: Experiment) -> PosEncTokenizer:
+def prepare_tokenizer(experiment: Experiment) -> PosEncTokenizer:
     """The vocabulary of all systems, trained or taken over once; and again where nothing was made with it yet and the
     settings are others now."""
     folder = experiment.folder / "tokenizer"
-    first, *_ = experiment.systems.values()
-    vocabulary = {name: getattr(first.data, name) for name in (*VOCABULARY, "source_language", "target_language")}
-    made_from = vocabulary | {"train": first.data.train, "files": digests(first.data.train, first.data.folder)}
-    record = folder / "made_from.json"
-    check_folder(folder)
-    if record.exists():
-        with readable(record):
-            saved = {"tags": []} | json.loads(record.read_text(encoding="utf-8"))
+    first_system, *_ = experiment.systems.values()
+    vocabulary = {
+        name: getattr(first_system.data, name) for name in (*VOCABULARY_KEYS, "source_language", "target_language")
+    }
+    provenance = vocabulary | {
+        "train": first_system.data.train,
+        "files": corpus_file_hashes(first_system.data.train, first_system.data.folder),
+    }
+    provenance_path = folder / "made_from.json"
+    verify_folder(folder)
+    if provenance_path.exists():
+        with explain_read_errors(provenance_path):
+            saved = {"tags": []} | json.loads(provenance_path.read_text(encoding="utf-8"))
             if missing := vocabulary.keys() - saved:
                 raise ValueError(f"it lacks {', '.join(missing)}")
-        if not any(map(has_begun, experiment.folder.iterdir())):
-            if saved != made_from:
-                discard(folder)
-        elif difference := differing_key({name: saved[name] for name in vocabulary}, vocabulary):
+        if not any(map(has_outputs, experiment.folder.iterdir())):
+            if saved != provenance:
+                atomic_delete(folder)
+        elif difference := first_difference({name: saved[name] for name in vocabulary}, vocabulary):
             raise ValueError(
                 f"All systems of a run directory have one vocabulary, but for that of {experiment.folder} "
                 f"{difference}; undo the change, give the run another name (name=...), or delete the directory."
             )
     if not folder.exists():
-        tokenizer = new_tokenizer(first)
+        tokenizer = build_tokenizer(first_system)
 
-        def save(unfinished: Path) -> None:
-            tokenizer.save_pretrained(unfinished)
-            write_whole(unfinished / record.name, json.dumps(made_from, indent=1))
+        def save(temp_path: Path) -> None:
+            tokenizer.save_pretrained(temp_path)
+            atomic_write(temp_path / provenance_path.name, json.dumps(provenance, indent=1))
 
         save_folder(folder, save)
-    return shared_tokenizer(experiment)
+    return load_shared_tokenizer(experiment)
 
 
-def shared_tokenizer(experiment: Experiment) -> PosEncTokenizer:
+def load_shared_tokenizer(experiment: Experiment) -> PosEncTokenizer:
     """The vocabulary of all systems."""
-    check_folder(folder := experiment.folder / "tokenizer")
-    with readable(folder):
+    verify_folder(folder := experiment.folder / "tokenizer")
+    with explain_read_errors(folder):
         return PosEncTokenizer.from_pretrained(folder)
 
 
-def new_tokenizer(system: System) -> PosEncTokenizer:
+def build_tokenizer(system: System) -> PosEncTokenizer:
     """The tokenizer that the settings name, or one trained on the unfiltered training text."""
     data = system.data
     if data.tokenizer is not None:
-        name = named_folder(data.tokenizer, data.folder)
+        name = resolve_name_or_path(data.tokenizer, data.folder)
         try:
-            tokenizer = PosEncTokenizer.adopt(existing_tokenizer(name))
+            tokenizer = PosEncTokenizer.from_fast_tokenizer(load_pretrained_tokenizer(name))
         except OSError as error:
             raise ValueError(
                 f"data.tokenizer must be a folder or the name of a tokenizer on the Hub, but {name} is not, or cannot "
@@ -233,16 +246,18 @@ def new_tokenizer(system: System) -> PosEncTokenizer:
 
 def training_pairs(experiment: Experiment, system: System, tokenizer: PosEncTokenizer) -> Dataset:
     """The encoded training pairs within the system's length filter, drawn anew where lengths are to be flat."""
-    joined = [system.data.train if k == 1 else system.data.train | {"join": k} for k in system.data.concatenate]
-    encoded = concatenate_datasets([encoded_pairs(experiment, system, tokenizer, where) for where in joined])
-    kept = filter_lengths(encoded, min_length=system.data.min_length, max_length=system.data.max_length)
-    return kept if system.data.flat_lengths is None else flatten_lengths(kept, system.data.flat_lengths)
+    corpus_specs = [system.data.train if k == 1 else system.data.train | {"join": k} for k in system.data.concatenate]
+    tokenized = concatenate_datasets(
+        [tokenized_pairs(experiment, system, tokenizer, corpus_spec) for corpus_spec in corpus_specs]
+    )
+    filtered = filter_lengths(tokenized, min_length=system.data.min_length, max_length=system.data.max_length)
+    return filtered if system.data.flat_lengths is None else balance_lengths(filtered, system.data.flat_lengths)
 
 
 def validation_pairs(experiment: Experiment, system: System, tokenizer: PosEncTokenizer) -> Dataset | None:
     """The encoded validation pairs, all lengths, or None if the config names none."""
-    where = system.data.validation
-    return encoded_pairs(experiment, system, tokenizer, where) if where else None
+    corpus_spec = system.data.validation
+    return tokenized_pairs(experiment, system, tokenizer, corpus_spec) if corpus_spec else None
 
 
 def validation_references(system: System) -> list[str] | None:
@@ -252,66 +267,82 @@ def validation_references(system: System) -> list[str] | None:
     return [row[system.data.target_language] for row in read_pairs(system, system.data.validation)["translation"]]
 
 
-def encoded_pairs(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, where: dict[str, Any]) -> Dataset:
-    """The pairs that `where` describes as token ids, kept in the run."""
-    folder = experiment.folder / "data" / f"encoded-{corpus_hash(system, where, tokenizer)}"
+def tokenized_pairs(
+    experiment: Experiment, system: System, tokenizer: PosEncTokenizer, corpus_spec: dict[str, Any]
+) -> Dataset:
+    """The pairs that `corpus_spec` describes as token ids, kept in the run."""
+    folder = experiment.folder / "data" / f"encoded-{corpus_hash(system, corpus_spec, tokenizer)}"
     if not folder.exists():
-        parts = [tagged(read_pairs(system, part), tags, **languages(system)) for part, tags in tagged_parts(where)]
-        encoded = [encode_pairs(pairs, tokenizer, **languages(system)) for pairs in parts]
-        save_pairs(folder, concatenate_datasets(encoded))
-    return saved_pairs(folder)
+        corpora = [
+            prepend_tags(read_pairs(system, part_spec), tags, **languages(system))
+            for part_spec, tags in group_by_tags(corpus_spec)
+        ]
+        tokenized = [tokenize_pairs(pairs, tokenizer, **languages(system)) for pairs in corpora]
+        save_pairs(folder, concatenate_datasets(tokenized))
+    return load_saved_pairs(folder)
 
 
-def corpus_hash(system: System, where: dict[str, Any], tokenizer: PosEncTokenizer) -> str:
+def corpus_hash(system: System, corpus_spec: dict[str, Any], tokenizer: PosEncTokenizer) -> str:
     """A hash of all that encoded pairs are made from."""
-    made_from = [where, digests(where, system.data.folder), languages(system), tokenizer.to_str()]
-    return short_hash(json.dumps(made_from, sort_keys=True))
+    provenance = [
+        corpus_spec,
+        corpus_file_hashes(corpus_spec, system.data.folder),
+        languages(system),
+        tokenizer.to_str(),
+    ]
+    return short_hash(json.dumps(provenance, sort_keys=True))
 
 
 def test_set(experiment: Experiment, system: System, name: str, tokenizer: PosEncTokenizer) -> Dataset:
     """A test set's pairs and their `source_length` in subwords, kept in the run."""
-    return drawn(system, whole_test_set(experiment, system, name, tokenizer))
+    return subsample(system, full_test_set(experiment, system, name, tokenizer))
 
 
-def whole_test_set(experiment: Experiment, system: System, name: str, tokenizer: PosEncTokenizer) -> Dataset:
+def full_test_set(experiment: Experiment, system: System, name: str, tokenizer: PosEncTokenizer) -> Dataset:
     """As `test_set`, but all pairs, whatever `per_group` says."""
-    where, k = system.test_sets[name]
-    folder = experiment.folder / "data" / f"test-{name}-{corpus_hash(system, where, tokenizer)}"
+    corpus_spec, k = system.test_sets[name]
+    folder = experiment.folder / "data" / f"test-{name}-{corpus_hash(system, corpus_spec, tokenizer)}"
     if not folder.exists():
-        pairs = join_consecutive(read_pairs(system, where), k)
-        read = tagged(pairs, tags_of(where), **languages(system))
-        lengths = encode_pairs(read, tokenizer, **languages(system))["source_length"]
-        save_pairs(folder, pairs.add_column("source_length", lengths))
-    return saved_pairs(folder)
+        pairs = concatenate_consecutive(read_pairs(system, corpus_spec), k)
+        tagged_pairs = prepend_tags(pairs, corpus_tags(corpus_spec), **languages(system))
+        source_lengths = tokenize_pairs(tagged_pairs, tokenizer, **languages(system))["source_length"]
+        save_pairs(folder, pairs.add_column("source_length", source_lengths))
+    return load_saved_pairs(folder)
 
 
-def drawn(system: System, pairs: Dataset) -> Dataset:
+def subsample(system: System, pairs: Dataset) -> Dataset:
     """Those of the pairs that are scored."""
-    return sample_by_length(pairs, system.score.edges, system.score.per_group) if system.score.per_group else pairs
+    return stratified_sample(pairs, system.score.edges, system.score.per_group) if system.score.per_group else pairs
 
 
-def sources(experiment: Experiment, system: System, name: str, tokenizer: PosEncTokenizer) -> list[list[str]]:
+def source_segments(experiment: Experiment, system: System, name: str, tokenizer: PosEncTokenizer) -> list[list[str]]:
     """The pieces of each source of a test set, as `system` is given them; a whole one is its only piece."""
-    language, (where, k) = system.data.source_language, system.test_sets[name]
-    tag, _ = tags_of(where)
+    language, (corpus_spec, k) = system.data.source_language, system.test_sets[name]
+    tag, _ = corpus_tags(corpus_spec)
     if system.split is None:
         rows = test_set(experiment, system, name, tokenizer)["translation"]
-        return [[with_tag(row[language], tag)] for row in rows]
-    kind = f"{system.split.boundaries}-{name}"
-    folder = experiment.folder / "data" / f"pieces-{kind}-{corpus_hash(system, where, tokenizer)}"
-    whole = whole_test_set(experiment, system, name, tokenizer)
+        return [[prepend_tag(row[language], tag)] for row in rows]
+    segmentation = f"{system.split.boundaries}-{name}"
+    folder = experiment.folder / "data" / f"pieces-{segmentation}-{corpus_hash(system, corpus_spec, tokenizer)}"
+    all_pairs = full_test_set(experiment, system, name, tokenizer)
     if not folder.exists():
         if system.split.boundaries == "found":
-            pieces = found_pieces(whole, language)
+            segments = automatic_segments(all_pairs, language)
         else:
-            pieces = known_pieces(join_consecutive(read_pairs(system, where, BETWEEN), k, BETWEEN), whole, language)
-        save_pairs(folder, Dataset.from_dict({"pieces": pieces}))
-    beside = concatenate_datasets([whole, saved_pairs(folder)], axis=1)
-    return [[with_tag(piece, tag) for piece in pieces] for pieces in drawn(system, beside)["pieces"]]
+            segments = gold_segments(
+                concatenate_consecutive(read_pairs(system, corpus_spec, SEGMENT_SEPARATOR), k, SEGMENT_SEPARATOR),
+                all_pairs,
+                language,
+            )
+        save_pairs(folder, Dataset.from_dict({"pieces": segments}))
+    with_segments = concatenate_datasets([all_pairs, load_saved_pairs(folder)], axis=1)
+    return [
+        [prepend_tag(segment, tag) for segment in segments] for segments in subsample(system, with_segments)["pieces"]
+    ]
 
 
-def read_pairs(system: System, where: dict[str, Any], between: str = " ") -> Dataset:
-    return load_pairs(where, folder=system.data.folder, between=between, **languages(system))
+def read_pairs(system: System, corpus_spec: dict[str, Any], separator: str = " ") -> Dataset:
+    return load_pairs(corpus_spec, folder=system.data.folder, separator=separator, **languages(system))
 
 
 def languages(system: System) -> dict[str, str]:
@@ -320,11 +351,11 @@ def languages(system: System) -> dict[str, str]:
 
 def save_pairs(folder: Path, pairs: Dataset) -> None:
     """Save pairs, with a bar if they are many."""
-    with progress_bars(shown=len(pairs) > LARGE):
+    with progress_bars(shown=len(pairs) > PROGRESS_BAR_MIN_PAIRS):
         save_folder(folder, pairs.save_to_disk)
 
 
-def saved_pairs(folder: Path) -> Dataset:
-    check_folder(folder)
-    with readable(folder):
+def load_saved_pairs(folder: Path) -> Dataset:
+    verify_folder(folder)
+    with explain_read_errors(folder):
         return load_from_disk(str(folder))

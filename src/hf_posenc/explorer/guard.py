@@ -16,13 +16,13 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # The largest thing that the page sends: the translations of a few sentences by every system.
-MOST_BYTES = 2**20
+MAX_BODY_BYTES = 2**20
 # What the page and gradio's Python client use of gradio's interface.
-USED = re.compile(r"/gradio_api/(startup-events|info|heartbeat|queue|run|call|reset|cancel)(/|$)")
+ALLOWED_ROUTES = re.compile(r"/gradio_api/(startup-events|info|heartbeat|queue|run|call|reset|cancel)(/|$)")
 ANY_HOST = ("*",)
 
 
-def hosts_by_environment(share: bool | None) -> tuple[str, ...]:
+def hosts_from_environment(share: bool | None) -> tuple[str, ...]:
     """The names of a page that others are meant to see: any in a Space, which stands behind the Hub's proxy, and those
     that gradio lends where the page is shared."""
     if "SPACE_ID" in os.environ:
@@ -46,7 +46,7 @@ class Guard:
         if scope["type"] == "http":
             request = Request(scope, receive)
             if (refusal := self.refusal(request)) is None and request.method == "POST":
-                refusal, receive = await read_whole(request, receive)
+                refusal, receive = await read_body(request, receive)
             await (refusal or self.app)(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self.app(scope, receive, send)
@@ -56,48 +56,48 @@ class Guard:
     def refusal(self, request: Request) -> PlainTextResponse | None:
         """What is answered instead of the app, None if it may answer."""
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        if not (is_local(name_of(f"//{host}")) or self.is_named(name_of(f"//{host}"))):
+        if not (is_local(hostname_of(f"//{host}")) or self.is_allowed(hostname_of(f"//{host}"))):
             return PlainTextResponse(
                 f"A page is asked for by a name of its own, but this one was asked for as {host[:100]!r}. Start it "
                 "with --allow-host and that name, if it is yours.",
                 400,
             )
-        if origin is not None and origin.partition("://")[2] != host and not self.is_named(name_of(origin)):
+        if origin is not None and origin.partition("://")[2] != host and not self.is_allowed(hostname_of(origin)):
             return PlainTextResponse(
                 f"Only the page itself may ask for this, but {origin[:100]!r} did. Open the page, or start it with "
                 "--allow-host and the name of what stands before it.",
                 403,
             )
         path = request.scope["path"]
-        if path.startswith("/gradio_api") and not USED.match(path):
+        if path.startswith("/gradio_api") and not ALLOWED_ROUTES.match(path):
             return PlainTextResponse("The page takes no files and fetches none; use its controls.", 404)
         return None
 
-    def is_named(self, name: str) -> bool:
+    def is_allowed(self, name: str) -> bool:
         return any(
             host in ("*", name) or (host.startswith("*.") and name.endswith(host[1:]))
             for host in map(str.lower, self.hosts)
         )
 
 
-async def read_whole(request: Request, receive: Receive) -> tuple[PlainTextResponse | None, Receive]:
+async def read_body(request: Request, receive: Receive) -> tuple[PlainTextResponse | None, Receive]:
     """What is answered if the request's body is too large, and how the app reads it if not. It may come in pieces, of
     which nobody has said how many there are."""
     body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MOST_BYTES:
-            too_large = f"A request has at most {MOST_BYTES} bytes, but this one has more; send less at once."
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            too_large = f"A request has at most {MAX_BODY_BYTES} bytes, but this one has more; send less at once."
             return PlainTextResponse(too_large, 413), receive
-    whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def read() -> Message:
-        return whole.pop() if whole else await receive()
+        return messages.pop() if messages else await receive()
 
     return None, read
 
 
-def name_of(address: str) -> str:
+def hostname_of(address: str) -> str:
     """The host in an address, in small letters and without its port; empty if there is none."""
     try:
         return urlsplit(address).hostname or ""

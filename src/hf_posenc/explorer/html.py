@@ -6,12 +6,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ..pictures.style import FONT_SIZE
+from ..plotting.style import FONT_SIZE
 from ..results.tables import Table
-from .drawing import address, png
+from .render import cache_png, render_png
 
 # How wide a figure is, in inches, and its title, in letters, where a page is too narrow for its print size.
-NARROW, NARROW_INCHES, NARROW_TITLE = 640, 3.9, 48
+NARROW_PIXELS, NARROW_INCHES, NARROW_TITLE_CHARS = 640, 3.9, 48
 CSS = """
 /* all of it, or a tab with little in it would be narrow */
 .gradio-container { width: 100%; max-width: 72rem !important; margin: auto; }
@@ -49,29 +49,29 @@ figure.picture figcaption, .note { margin-top: .5rem; max-width: 52rem; line-hei
 """
 
 
-def problem(text: str) -> str:
+def error_html(text: str) -> str:
     return f'<div class="problem" role="alert">{escape(text)}</div>'
 
 
-def note(text: str) -> str:
+def note_html(text: str) -> str:
     return f'<p class="note">{escape(text)}</p>'
 
 
-def translation_html(system: str, one: Any) -> str:
-    if one.problem:
-        return f'<div class="translation"><h4>{escape(system)}</h4>{problem(one.problem)}</div>'
-    cut = ", cut at its length limit" if one.truncated else ""
-    head = f"{escape(system)} <small>({one.source_tokens} subwords read{cut})</small>"
-    return f'<div class="translation"><h4>{head}</h4><p>{escape(one.text) or "(nothing)"}</p></div>'
+def translation_html(system: str, result: Any) -> str:
+    if result.problem:
+        return f'<div class="translation"><h4>{escape(system)}</h4>{error_html(result.problem)}</div>'
+    truncated = ", cut at its length limit" if result.truncated else ""
+    head = f"{escape(system)} <small>({result.source_tokens} subwords read{truncated})</small>"
+    return f'<div class="translation"><h4>{head}</h4><p>{escape(result.text) or "(nothing)"}</p></div>'
 
 
-def table_html(one: Table) -> str:
+def table_html(table: Table) -> str:
     """A table with the scores of a cell one below the other, so that it is no wider than it must be."""
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in one.headers)
-    body = "".join(f"<tr>{''.join(map(cell_html, row))}</tr>" for row in one.rows)
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.headers)
+    body = "".join(f"<tr>{''.join(map(cell_html, row))}</tr>" for row in table.rows)
     rows = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
     box = '<div class="scroll" tabindex="0" role="region" aria-label="scores">'
-    return f"{box}<table>{rows}</table></div>{note(one.legend)}"
+    return f"{box}<table>{rows}</table></div>{note_html(table.legend)}"
 
 
 def cell_html(cell: str) -> str:
@@ -79,7 +79,7 @@ def cell_html(cell: str) -> str:
 
 
 def is_narrow(viewport: Any) -> bool:
-    return type(viewport) in (int, float) and 0 < viewport < NARROW
+    return type(viewport) in (int, float) and 0 < viewport < NARROW_PIXELS
 
 
 def figure_html(figure: Figure, caption: str, name: str, viewport: Any) -> str:
@@ -87,7 +87,7 @@ def figure_html(figure: Figure, caption: str, name: str, viewport: Any) -> str:
     if is_narrow(viewport):
         figure.set_size_inches(NARROW_INCHES, max(0.8 * float(figure.get_figheight()), 3.0))
         if title := figure.get_suptitle():
-            lines = (textwrap.fill(line, NARROW_TITLE) for line in title.splitlines())
+            lines = (textwrap.fill(line, NARROW_TITLE_CHARS) for line in title.splitlines())
             figure.suptitle("\n".join(lines), fontsize=FONT_SIZE)
     text = f"<figcaption>{escape(caption)}</figcaption>"
-    return f'<figure class="picture"><img alt="{escape(name)}" src="{address(png(figure))}">{text}</figure>'
+    return f'<figure class="picture"><img alt="{escape(name)}" src="{cache_png(render_png(figure))}">{text}</figure>'

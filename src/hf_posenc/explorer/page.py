@@ -20,15 +20,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from .drawing import FOLDER, PICTURES
-from .guard import Guard, hosts_by_environment
-from .html import CSS, NARROW
-from .runs import Run
+from .guard import Guard, hosts_from_environment
+from .html import CSS, NARROW_PIXELS
+from .render import PNG_CACHE, PNG_ROUTE
+from .runs import ExplorerRun
 from .tabs_encoding import see_tab, step_tab
 from .tabs_run import compare_tab, translate_tab
 
 
-def launch(run: Run, *, port: int | None = None, hosts: Sequence[str] = (), **options: Any) -> Any:
+def launch(run: ExplorerRun, *, port: int | None = None, hosts: Sequence[str] = (), **options: Any) -> Any:
     """Serve the page, until it is stopped unless `options`, which are gradio's, say otherwise.
 
     It answers to `localhost`, IP addresses, `hosts`, and where others are meant to see it (a Space, or
@@ -37,24 +37,24 @@ def launch(run: Run, *, port: int | None = None, hosts: Sequence[str] = (), **op
     theme = gr.themes.Base(
         primary_hue="blue", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "Consolas", "monospace"]
     )
-    guard = Middleware(Guard, hosts=[*hosts, *hosts_by_environment(options.get("share"))])
-    routes = {"routes": [Route(f"/{FOLDER}/{{key}}.png", picture)], "middleware": [guard]}
-    look: dict[str, Any] = {"theme": theme, "css": CSS, "ssr_mode": False, "footer_links": []}
-    made = page(run)
+    guard = Middleware(Guard, hosts=[*hosts, *hosts_from_environment(options.get("share"))])
+    routes = {"routes": [Route(f"/{PNG_ROUTE}/{{key}}.png", serve_png)], "middleware": [guard]}
+    appearance: dict[str, Any] = {"theme": theme, "css": CSS, "ssr_mode": False, "footer_links": []}
+    blocks = build_page(run)
     gc.freeze()  # or every few pictures one waits while all that was imported is searched for garbage
-    return made.launch(server_port=port, app_kwargs=routes, **look, **options)
+    return blocks.launch(server_port=port, app_kwargs=routes, **appearance, **options)
 
 
-async def picture(request: Request) -> Response:
-    if (found := PICTURES.get(request.path_params["key"])) is None:
+async def serve_png(request: Request) -> Response:
+    if (png := PNG_CACHE.get(request.path_params["key"])) is None:
         return Response("This picture is gone; ask for it again by touching a control.", status_code=404)
-    return Response(found, media_type="image/png", headers={"Cache-Control": "private, max-age=86400, immutable"})
+    return Response(png, media_type="image/png", headers={"Cache-Control": "private, max-age=86400, immutable"})
 
 
-def page(run: Run) -> gr.Blocks:
-    with gr.Blocks(title="hf_posenc explorer", analytics_enabled=False) as made:
+def build_page(run: ExplorerRun) -> gr.Blocks:
+    with gr.Blocks(title="hf_posenc explorer", analytics_enabled=False) as blocks:
         gr.Markdown("# Seeing position\nWhat a position encoding adds, does, and changes in a translation.")
-        viewport = gr.Number(value=NARROW, visible=False)
+        viewport = gr.Number(value=NARROW_PIXELS, visible=False)
         with gr.Tab("See"):
             see_first = see_tab(run, viewport)
         with gr.Tab("Step"):
@@ -63,6 +63,6 @@ def page(run: Run) -> gr.Blocks:
             translate_tab(run, viewport)
         with gr.Tab("Compare") as compare:
             compare_first = compare_tab(run, viewport)
-        made.load(None, None, viewport, js="() => window.innerWidth").then(**see_first).then(**step_first)
+        blocks.load(None, None, viewport, js="() => window.innerWidth").then(**see_first).then(**step_first)
         compare.select(**compare_first)
-    return made
+    return blocks

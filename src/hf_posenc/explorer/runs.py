@@ -15,35 +15,35 @@ import transformers
 from matplotlib.figure import Figure
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from ..data.generator import generate_pairs
-from ..from_checkpoint import from_checkpoint
-from ..manifest import COPY_AGAIN, check_folder
+from ..analysis.attention_maps import AttentionMap, compute_attention_maps
+from ..analysis.probes import EncodingProbe, PlotExtent, trained_probes, untrained_model
+from ..data.synthetic import generate_pairs
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_rnn_nmt import RnnNmtConfig
-from ..modeling.position import HOOKS
-from ..modeling.positions import POSITION_ENCODINGS
-from ..modeling.text_checks import check_utf8
+from ..modeling.position_base import HOOKS
+from ..modeling.position_registry import POSITION_ENCODINGS
+from ..modeling.text_validation import validate_utf8
 from ..modeling.tokenization_posenc import PosEncTokenizer
-from ..pictures.attention_figures import attention_figure
-from ..pictures.attention_maps import AttentionMap, maps_of
-from ..pictures.subjects import Extent, Subject, new_model, trained_subjects
-from ..publish.report_figures import ReportFigure, figures
-from ..results.collecting import compared_by, read_results
-from ..results.comparison import rows_of
+from ..plotting.attention_plots import attention_figure
+from ..reporting.report_figures import LazyReportFigure, report_figures
+from ..results.aggregation import read_results, table_context
+from ..results.significance import mean_over_seeds
 from ..results.tables import Table, length_table
-from ..training.checkpoints import check_weights
-from .choice import SIDES, checked_choice, checked_choices, checked_number, checked_text
+from ..training.checkpoints import validate_weights
+from ..utils.auto_loading import auto_from_pretrained
+from ..utils.manifest import COPY_AGAIN, verify_folder
+from .state import SIDES, validate_choice, validate_choices, validate_number, validate_text
 
-MOST_SENTENCES = 1_000_000
-MOST_TOKENS, MOST_TIMES, MOST_BEAMS, MOST_CHARACTERS = 400, 10, 10, 20000
-KINDS = ("encoder", "decoder", "cross")
+MAX_SENTENCE_NUMBER = 1_000_000
+MAX_TOKENS, MAX_REPEATS, MAX_BEAMS, MAX_CHARACTERS = 400, 10, 10, 20000
+ATTENTION_KINDS = ("encoder", "decoder", "cross")
 # More tokens than this are numbered and not written beside an attention map, on a page and on a narrow one.
-WRITTEN, WRITTEN_NARROW = 45, 18
-LOADED = 12
+MAX_LABELS, MAX_LABELS_NARROW = 45, 18
+MAX_LOADED_MODELS = 12
 
 
 @dataclass(frozen=True)
-class Translated:
+class TranslationResult:
     """What one system made of a sentence, or in `problem` why it could not."""
 
     text: str = ""
@@ -52,7 +52,7 @@ class Translated:
     problem: str = ""
 
 
-class Run:
+class ExplorerRun:
     """The models of a run's folder, or untrained ones where there is no folder. Models are loaded when they are asked
     for, left as they were, and shared by everyone who looks at the page; one computes at a time."""
 
@@ -60,64 +60,66 @@ class Run:
         if folder is not None and not folder.is_dir():
             raise ValueError(f"RUN is the folder of a run, but {folder} is none; name one, such as runs/quickstart.")
         self.folder, self.lock = folder and folder.resolve(), Lock()  # a name, even of `.`
-        self.load = lru_cache(maxsize=LOADED)(self._load)
-        self.trained_subjects = lru_cache(maxsize=LOADED)(self._subjects)
+        self.load_cached = lru_cache(maxsize=MAX_LOADED_MODELS)(self._load_uncached)
+        self.load_trained_probes = lru_cache(maxsize=MAX_LOADED_MODELS)(self._probes)
         self.results = lru_cache(maxsize=1)(self._results)
-        self.systems = list(demonstrations()) if folder is None else list(self.folders())
+        self.systems = list(demo_configs()) if folder is None else list(self.model_folders())
 
     @property
     def trained(self) -> bool:
         return self.folder is not None
 
-    def folders(self) -> dict[str, Path]:
+    def model_folders(self) -> dict[str, Path]:
         """Each system's model folder; the folder itself if it is a saved model."""
         assert self.folder is not None
         if (self.folder / "config.json").is_file():
             return {self.folder.name: self.folder}
         if (self.folder / "model" / "config.json").is_file():
             return {self.folder.name: self.folder / "model"}
-        found = {path.parent.parent.name: path.parent for path in sorted(self.folder.glob("*/model/config.json"))}
+        folder_by_name = {
+            path.parent.parent.name: path.parent for path in sorted(self.folder.glob("*/model/config.json"))
+        }
         try:
-            first = [name for name in self.results()["runs"] if name in found]
+            in_order = [name for name in self.results()["runs"] if name in folder_by_name]
         except (ValueError, OSError):  # which the tab that compares will say
-            first = []
-        return {name: found[name] for name in dict.fromkeys([*first, *found])}
+            in_order = []
+        return {name: folder_by_name[name] for name in dict.fromkeys([*in_order, *folder_by_name])}
 
-    def _load(self, system: str) -> tuple[Any, Any]:
+    def _load_uncached(self, system: str) -> tuple[Any, Any]:
         if self.folder is None:
-            return new_model(demonstrations()[system]).eval(), demonstration_tokenizer()
-        check_folder(folder := self.folder_of(system), COPY_AGAIN)
+            return untrained_model(demo_configs()[system]).eval(), demo_tokenizer()
+        verify_folder(folder := self.folder_of(system), COPY_AGAIN)
         families = (PosEncConfig.model_type, RnnNmtConfig.model_type)
-        if (found := from_checkpoint(AutoConfig, folder).model_type) not in families:
+        if (model_type := auto_from_pretrained(AutoConfig, folder).model_type) not in families:
             raise ValueError(
                 f"This page shows models of this family (model_type {' or '.join(families)}), but {folder} is of "
-                f"model_type {found!r}; choose another system."
+                f"model_type {model_type!r}; choose another system."
             )
-        check_weights(folder)
-        return from_checkpoint(AutoModelForSeq2SeqLM, folder), from_checkpoint(AutoTokenizer, folder)
+        validate_weights(folder)
+        return auto_from_pretrained(AutoModelForSeq2SeqLM, folder), auto_from_pretrained(AutoTokenizer, folder)
 
-    def _subjects(self, system: str, side: str) -> dict[str, Subject]:
-        return trained_subjects(self.folder_of(system), side, Extent())
+    def _probes(self, system: str, side: str) -> dict[str, EncodingProbe]:
+        return trained_probes(self.folder_of(system), side, PlotExtent())
 
-    def subjects(self, system: str, side: str) -> dict[str, Subject]:
+    def probes(self, system: str, side: str) -> dict[str, EncodingProbe]:
         """The trained encodings of one side of a system."""
-        return self.trained_subjects(self.checked(system), checked_choice("The side", side, SIDES))
+        return self.load_trained_probes(self.validate_system(system), validate_choice("The side", side, SIDES))
 
     def folder_of(self, system: str) -> Path:
-        if (folder := self.folders().get(system)) is None:
+        if (folder := self.model_folders().get(system)) is None:
             raise ValueError(
                 f"A system has a model in the run's folder, but {system!r} has none there; choose another."
             )
         return folder
 
-    def checked(self, system: Any) -> str:
-        return checked_choice("The system", system, self.systems)
+    def validate_system(self, system: Any) -> str:
+        return validate_choice("The system", system, self.systems)
 
-    def loaded(self, system: str) -> tuple[Any, Any]:
-        system = self.checked(system)
+    def load_model(self, system: str) -> tuple[Any, Any]:
+        system = self.validate_system(system)
         with self.lock:
             transformers.logging.disable_progress_bar()
-            return self.load(system)
+            return self.load_cached(system)
 
     def _results(self) -> dict[str, Any]:
         if self.folder is None:
@@ -129,139 +131,141 @@ class Run:
 
 
 @lru_cache(maxsize=1)
-def demonstrations() -> dict[str, PosEncConfig]:
+def demo_configs() -> dict[str, PosEncConfig]:
     """One small config for each hook that an encoding can answer: the first registered that does."""
-    chosen = {
+    names = {
         next((name for name, entry in POSITION_ENCODINGS.items() if getattr(entry.encoding, hook) is not None), None)
         for hook in HOOKS
     }
-    size = len(demonstration_tokenizer())
+    size = len(demo_tokenizer())
     sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
     sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "vocab_size": size}
     return {
         f"{name} (untrained)": PosEncConfig(position_encoding_type=name, **sizes)
         for name in POSITION_ENCODINGS
-        if name in chosen
+        if name in names
     }
 
 
 @lru_cache(maxsize=1)
-def demonstration_tokenizer() -> PosEncTokenizer:
+def demo_tokenizer() -> PosEncTokenizer:
     pairs = generate_pairs(seed=0, pairs=300, min_words=6, max_words=20)
     return PosEncTokenizer.train([text for pair in pairs for text in pair], 800)
 
 
-def sentence(number: int) -> tuple[str, str]:
+def generated_sentence(number: int) -> tuple[str, str]:
     """A German sentence of the embedded generator and its one right translation; `number` draws another one."""
     return next(generate_pairs(seed=1000 + number, pairs=1, min_words=6, max_words=14))
 
 
-def joined(text: str, times: int) -> str:
+def repeat_sentence(text: str, times: int) -> str:
     """A sentence so many times in a row, as long inputs are made; a ValueError for one that is empty or endless."""
-    times = checked_number("How often the sentence is joined", times, 1, MOST_TIMES)
-    if not (text := " ".join(checked_text("The sentence", text or "", MOST_CHARACTERS).split())):
+    times = validate_number("How often the sentence is joined", times, 1, MAX_REPEATS)
+    if not (text := " ".join(validate_text("The sentence", text or "", MAX_CHARACTERS).split())):
         raise ValueError("There must be a sentence to translate, but the box is empty; write one, or draw one.")
-    check_utf8(text, "the sentence")
-    if len(text) * times > MOST_CHARACTERS:
+    validate_utf8(text, "the sentence")
+    if len(text) * times > MAX_CHARACTERS:
         raise ValueError(
-            f"This page translates up to {MOST_CHARACTERS} characters, but this is {len(text)} x {times}; shorten it."
+            f"This page translates up to {MAX_CHARACTERS} characters, but this is {len(text)} x {times}; shorten it."
         )
     return " ".join([text] * times)
 
 
-def kept_translations(run: Run, text: Any) -> dict[str, tuple[str, str]]:
+def parse_translations(run: ExplorerRun, text: Any) -> dict[str, tuple[str, str]]:
     """What a page has kept of its translations: each system's source and translation, as JSON."""
     try:
-        kept = {run.checked(system): tuple(pair) for system, pair in json.loads(text).items()}
-        return {system: (str(source), str(target)) for system, (source, target) in kept.items()}
+        translations = {run.validate_system(system): tuple(pair) for system, pair in json.loads(text).items()}
+        return {system: (str(source), str(target)) for system, (source, target) in translations.items()}
     except (AttributeError, TypeError, ValueError, RecursionError):
         raise ValueError("A page keeps its own translations, but these cannot be read; translate again.") from None
 
 
-def kept_sentence(text: Any) -> tuple[int, str, str]:
+def parse_sentence(text: Any) -> tuple[int, str, str]:
     """What a page has kept of the sentence that it drew: its number, and both texts, as JSON."""
     try:
         number, german, english = json.loads(text)
-        return checked_number("The sentence's number", number, 0, MOST_SENTENCES), str(german), str(english)
+        return validate_number("The sentence's number", number, 0, MAX_SENTENCE_NUMBER), str(german), str(english)
     except (TypeError, ValueError, RecursionError):
         raise ValueError("A page keeps the sentence it drew, but this one cannot be read; load it again.") from None
 
 
-def translate(run: Run, systems: Sequence[str], text: str, times: int, beams: int) -> dict[str, Translated]:
+def translate(
+    run: ExplorerRun, systems: Sequence[str], text: str, times: int, beams: int
+) -> dict[str, TranslationResult]:
     """What each system makes of the sentence joined `times` times; what one cannot do keeps no other from it."""
-    beams = checked_number("The width of the beam", beams, 1, MOST_BEAMS)
-    source = joined(text, times)
-    if not (systems := checked_choices("The systems", systems, run.systems)):
+    beams = validate_number("The width of the beam", beams, 1, MAX_BEAMS)
+    source = repeat_sentence(text, times)
+    if not (systems := validate_choices("The systems", systems, run.systems)):
         raise ValueError("A translation needs a system, but none is ticked; tick at least one.")
-    return {system: translated(run, system, source, beams) for system in systems}
+    return {system: translate_with(run, system, source, beams) for system in systems}
 
 
-def translated(run: Run, system: str, source: str, beams: int) -> Translated:
+def translate_with(run: ExplorerRun, system: str, source: str, beams: int) -> TranslationResult:
     try:
-        model, tokenizer = run.loaded(system)
-        tokens = source_tokens(tokenizer, source)
+        model, tokenizer = run.load_model(system)
+        tokens = count_source_tokens(tokenizer, source)
         with run.lock:
-            made = model.translations([source], tokenizer, num_beams=beams)
-        return Translated(made.texts[0], made.truncated[0], tokens)
+            output = model.translations([source], tokenizer, num_beams=beams)
+        return TranslationResult(output.texts[0], output.truncated[0], tokens)
     except (ValueError, OSError, RuntimeError, KeyError) as error:
-        return Translated(problem=str(error))
+        return TranslationResult(problem=str(error))
 
 
-def source_tokens(tokenizer: Any, source: str) -> int:
+def count_source_tokens(tokenizer: Any, source: str) -> int:
     """How many subwords a sentence has; a ValueError if they are more than this page has time for."""
     tokens = len(tokenizer([source], truncation=False)["input_ids"][0]) - 1
-    if tokens > MOST_TOKENS:
+    if tokens > MAX_TOKENS:
         raise ValueError(
-            f"This page translates up to {MOST_TOKENS} subwords, but the sentence has {tokens}; shorten it or join "
+            f"This page translates up to {MAX_TOKENS} subwords, but the sentence has {tokens}; shorten it or join "
             "fewer."
         )
     return tokens
 
 
-def attention(run: Run, system: str, source: str, target: str) -> dict[str, AttentionMap]:
+def attention_of_pair(run: ExplorerRun, system: str, source: str, target: str) -> dict[str, AttentionMap]:
     """Where a system looks while it reads `source` and writes `target`, up to the most tokens that it would write; a
     map is missing where it has none. Both texts are a reader's own: a page only says what it has shown."""
-    model, tokenizer = run.loaded(system)
-    source = checked_text("The sentence", source, MOST_CHARACTERS)
-    target = checked_text("The translation", target, MOST_CHARACTERS)
-    (most,) = model.limits([source_tokens(tokenizer, source) + 1])
+    model, tokenizer = run.load_model(system)
+    source = validate_text("The sentence", source, MAX_CHARACTERS)
+    target = validate_text("The translation", target, MAX_CHARACTERS)
+    (max_tokens,) = model.max_target_lengths([count_source_tokens(tokenizer, source) + 1])
     inputs = tokenizer([source], return_tensors="pt", truncation=False)
-    ids = tokenizer(text_target=target, truncation=False)["input_ids"][: most + 1]  # and </s>
+    ids = tokenizer(text_target=target, truncation=False)["input_ids"][: max_tokens + 1]  # and </s>
     with run.lock:
-        return maps_of(model, tokenizer, inputs, torch.tensor([model.start_token(), *ids]))
+        return compute_attention_maps(model, tokenizer, inputs, torch.tensor([model.start_token(), *ids]))
 
 
 def head_figure(
-    maps: dict[str, AttentionMap], system: str, kind: str, layer: int, head: int, *, written: int = WRITTEN
+    maps: dict[str, AttentionMap], system: str, kind: str, layer: int, head: int, *, max_labels: int = MAX_LABELS
 ) -> Figure:
     """One head's map; layers and heads count from 1. A ValueError for one that the system does not have."""
     if kind not in maps:
         raise ValueError(f"{system} has no attention of the kind {kind!r}; choose from {', '.join(maps) or 'none'}.")
     layers, heads = maps[kind].weights.shape[:2]
-    layer = checked_number(f"The layer of {system}'s {kind} attention", layer, 1, layers)
-    head = checked_number(f"The head of {system}'s {kind} attention", head, 1, heads)
-    return attention_figure(maps[kind], kind, layer, head=head, written=written, of=system)
+    layer = validate_number(f"The layer of {system}'s {kind} attention", layer, 1, layers)
+    head = validate_number(f"The head of {system}'s {kind} attention", head, 1, heads)
+    return attention_figure(maps[kind], kind, layer, head=head, max_labels=max_labels, model_name=system)
 
 
-def scored_on(run: Run) -> list[str]:
+def scored_test_sets(run: ExplorerRun) -> list[str]:
     return list(next(iter(run.results()["runs"].values()))["tests"])
 
 
-def table(run: Run, test_set: str) -> Table:
+def score_table(run: ExplorerRun, test_set: str) -> Table:
     """The run's scores by length on one test set."""
-    return length_table(rows(run), test_set, **compared_by(run.results(), test_set))
+    return length_table(mean_rows(run), test_set, **table_context(run.results(), test_set))
 
 
-def rows(run: Run) -> dict[str, dict[str, Any]]:
+def mean_rows(run: ExplorerRun) -> dict[str, dict[str, Any]]:
     runs = run.results()["runs"]
-    return rows_of({name: one["tests"] for name, one in runs.items()}, row_of(run))
+    return mean_over_seeds({name: run_results["tests"] for name, run_results in runs.items()}, row_by_run(run))
 
 
-def row_of(run: Run) -> dict[str, str]:
-    return {name: one["row"] for name, one in run.results()["runs"].items()}
+def row_by_run(run: ExplorerRun) -> dict[str, str]:
+    return {name: run_results["row"] for name, run_results in run.results()["runs"].items()}
 
 
-def run_figures(run: Run, test_set: str) -> dict[str, ReportFigure]:
+def run_figures(run: ExplorerRun, test_set: str) -> dict[str, LazyReportFigure]:
     """The run's figures that are of no test set or of this one, by their kind."""
-    made = figures(run.results(), rows(run), row_of(run))
-    return {one.kind: one for one in made if one.test_set in (None, test_set)}
+    lazy = report_figures(run.results(), mean_rows(run), row_by_run(run))
+    return {figure.kind: figure for figure in lazy if figure.test_set in (None, test_set)}

@@ -8,56 +8,68 @@ from typing import Any
 
 import gradio as gr
 
-from ..modeling.positions import POSITION_ENCODINGS, all_knobs, parts_of
-from ..pictures.encoding_figures import drawings
-from ..pictures.subjects import Extent
-from .choice import (
-    MOST_HEADS,
-    MOST_LAYERS,
-    MOST_POSITIONS,
+from ..analysis.probes import PlotExtent
+from ..modeling.position_registry import POSITION_ENCODINGS, all_encoding_parameters, parse_sum
+from ..plotting.encoding_plots import lazy_figures
+from .encoding_views import encoding_views
+from .events import UNQUEUED, connect_events, show_errors, update_unless_equal
+from .html import figure_html, note_html
+from .runs import ExplorerRun
+from .state import (
+    MAX_HEADS,
+    MAX_LAYERS,
+    MAX_POSITIONS,
+    MAX_WIDTH,
     SIDES,
-    WIDEST,
-    Choice,
-    checked_choice,
-    checked_choices,
-    checked_number,
-    has_sides,
-    in_words,
-    knobs_of,
-    needs_heads,
-    subjects_of,
+    EncodingChoice,
+    depends_on_heads,
+    depends_on_side,
+    describe_probe,
+    parameters_of_encodings,
+    probes_for,
+    validate_choice,
+    validate_choices,
+    validate_number,
 )
-from .controls import NEW, first_encoding, knob_control, knob_value, of_control, pairs_of, side_control, slider
-from .html import figure_html, note
-from .live import RAW, live, offered, readable
-from .pictures import pictures
-from .runs import Run
-from .steps import step
+from .walkthrough import explain_value
+from .widgets import (
+    UNTRAINED,
+    default_encoding,
+    dropdown_choices,
+    parameter_value,
+    parameter_widget,
+    side_radio,
+    slider,
+    source_dropdown,
+)
 
 FIRST_POSITIONS = 20
 
 
-def see_tab(run: Run, viewport: gr.Number) -> dict[str, Any]:
-    first = first_encoding()
+def see_tab(run: ExplorerRun, viewport: gr.Number) -> dict[str, Any]:
+    first = default_encoding()
     with gr.Row():
         with gr.Column(scale=2, min_width=280):
-            of = of_control(run)
+            source = source_dropdown(run)
             encodings = gr.Dropdown(
                 list(POSITION_ENCODINGS), value=[first], multiselect=True, label="Encoding, or several for their sum",
                 info="A sum is applied in the order of your choice.",
             )  # fmt: skip
-            side = side_control()
-            width = slider(2, WIDEST, 50, label="D, the model's width")
-            positions = slider(3, MOST_POSITIONS, 64, label="Positions")
-            heads = slider(1, MOST_HEADS, 1, label="Heads, among which D is divided", visible=False)
-            knobs = {knob.name: knob_control(knob, visible=knob.name in knobs_of((first,))) for knob in all_knobs()}
+            side = side_radio()
+            width = slider(2, MAX_WIDTH, 50, label="D, the model's width")
+            positions = slider(3, MAX_POSITIONS, 64, label="Positions")
+            heads = slider(1, MAX_HEADS, 1, label="Heads, among which D is divided", visible=False)
+            parameter_widgets = {
+                parameter.name: parameter_widget(parameter, visible=parameter.name in parameters_of_encodings((first,)))
+                for parameter in all_encoding_parameters()
+            }
         with gr.Column(scale=5, min_width=320):
             picture = gr.Radio([], label="Picture")
-            shown = gr.HTML(elem_id="see")
-    inputs = [of, encodings, side, width, positions, heads, picture, viewport, *knobs.values()]
+            output = gr.HTML(elem_id="see")
+    inputs = [source, encodings, side, width, positions, heads, picture, viewport, *parameter_widgets.values()]
 
     def see(
-        of: str,
+        source: str,
         chosen: list[str],
         side: str,
         width: Any,
@@ -67,110 +79,132 @@ def see_tab(run: Run, viewport: gr.Number) -> dict[str, Any]:
         narrow: Any,
         *values: Any,
     ) -> list:
-        given = dict(zip(knobs, values, strict=True))
+        values_by_name = dict(zip(parameter_widgets, values, strict=True))
 
-        def drawn() -> list:
-            if of != NEW:
-                subjects = run.subjects(of, side)
+        def render() -> list:
+            if source != UNTRAINED:
+                probes = run.probes(source, side)
             else:
-                names = checked_choices("The encodings", chosen, POSITION_ENCODINGS)
-                used = tuple((name, knob_value(knob, given[name])) for name, knob in knobs_of(names).items())
-                sizes: dict[str, Any] = {"width": width, "heads": heads if needs_heads(names) else 1}
-                where = side if has_sides(names) else SIDES[0]
-                subjects = subjects_of(Choice(encodings=names, side=where, knobs=used, **sizes))
-            one = subjects["attention"]
-            facts = f'<p class="facts">{escape(in_words(one))}</p>'
-            if not (made := pictures(subjects, positions)):
-                return [gr.update(visible=False), facts + note(f"`{one.name}` has nothing to draw.")]
-            at = name if name in list(made) else next(iter(made))
-            html = figure_html(made[at].draw(), made[at].look_for, f"{at} of {one.name}", narrow)
-            return [offered(name, at, choices=pairs_of(made), visible=True), facts + html]
+                names = validate_choices("The encodings", chosen, POSITION_ENCODINGS)
+                parameters = tuple(
+                    (name, parameter_value(parameter, values_by_name[name]))
+                    for name, parameter in parameters_of_encodings(names).items()
+                )
+                sizes: dict[str, Any] = {"width": width, "heads": heads if depends_on_heads(names) else 1}
+                effective_side = side if depends_on_side(names) else SIDES[0]
+                probes = probes_for(
+                    EncodingChoice(encodings=names, side=effective_side, parameters=parameters, **sizes)
+                )
+            probe = probes["attention"]
+            properties_html = f'<p class="facts">{escape(describe_probe(probe))}</p>'
+            if not (views := encoding_views(probes, positions)):
+                return [gr.update(visible=False), properties_html + note_html(f"`{probe.name}` has nothing to draw.")]
+            view = name if name in list(views) else next(iter(views))
+            html = figure_html(views[view].draw(), views[view].look_for, f"{view} of {probe.name}", narrow)
+            return [
+                update_unless_equal(name, view, choices=dropdown_choices(views), visible=True),
+                properties_html + html,
+            ]
 
-        return readable(drawn, lambda text: [gr.skip(), text])
+        return show_errors(render, lambda text: [gr.skip(), text])
 
-    def follow(of: str, chosen: list[str], *_: Any) -> list:
-        def looks() -> list:
-            new, names = of == NEW, checked_choices("The encodings", chosen, POSITION_ENCODINGS)
-            shows = [new, new and needs_heads(names), not new or has_sides(names), new]
-            shows += [new and knob in knobs_of(names) for knob in knobs]
-            return [gr.update(visible=one) for one in shows]
+    def follow(source: str, chosen: list[str], *_: Any) -> list:
+        def visibility() -> list:
+            is_new, names = source == UNTRAINED, validate_choices("The encodings", chosen, POSITION_ENCODINGS)
+            is_visible = [is_new, is_new and depends_on_heads(names), not is_new or depends_on_side(names), is_new]
+            is_visible += [is_new and parameter in parameters_of_encodings(names) for parameter in parameter_widgets]
+            return [gr.update(visible=flag) for flag in is_visible]
 
-        return readable(looks, lambda _: [gr.skip()] * (4 + len(knobs)))  # `see` says what is wrong
+        return show_errors(visibility, lambda _: [gr.skip()] * (4 + len(parameter_widgets)))  # `see` says what is wrong
 
-    outputs = [picture, shown]
-    gr.on([of.change, encodings.change], follow, inputs, [width, heads, side, encodings, *knobs.values()], **RAW)
-    touched = [side, width, positions, heads, picture, *knobs.values()]
-    live(see, inputs, outputs, [of.change, encodings.change], touched)
-    return {"fn": see, "inputs": inputs, "outputs": outputs} | RAW
+    outputs = [picture, output]
+    gr.on(
+        [source.change, encodings.change],
+        follow,
+        inputs,
+        [width, heads, side, encodings, *parameter_widgets.values()],
+        **UNQUEUED,
+    )
+    user_inputs = [side, width, positions, heads, picture, *parameter_widgets.values()]
+    connect_events(see, inputs, outputs, [source.change, encodings.change], user_inputs)
+    return {"fn": see, "inputs": inputs, "outputs": outputs} | UNQUEUED
 
 
-def step_tab(run: Run, viewport: gr.Number) -> dict[str, Any]:
-    first = first_encoding()
+def step_tab(run: ExplorerRun, viewport: gr.Number) -> dict[str, Any]:
+    first = default_encoding()
     with gr.Row():
         with gr.Column(scale=2, min_width=280):
-            of = of_control(run)
-            alone = [name for name, entry in POSITION_ENCODINGS.items() if not entry.needs_another]
-            encoding = gr.Dropdown(alone, value=first, label="Encoding")
-            side = side_control()
+            source = source_dropdown(run)
+            standalone = [name for name, entry in POSITION_ENCODINGS.items() if not entry.is_modifier]
+            encoding = gr.Dropdown(standalone, value=first, label="Encoding")
+            side = side_radio()
             layer = slider(1, 2, 1, label="Layer", visible=False)
-            position = slider(0, MOST_POSITIONS - 1, 5, label="Position p, or distance in tokens")
-            channel = slider(0, WIDEST - 1, 6, label="Channel, counted from 0")
-            width = slider(2, WIDEST, 50, label="D, the model's width")
-            other = slider(2, WIDEST, 20, label="Another D, to compare")
+            position = slider(0, MAX_POSITIONS - 1, 5, label="Position p, or distance in tokens")
+            channel = slider(0, MAX_WIDTH - 1, 6, label="Channel, counted from 0")
+            width = slider(2, MAX_WIDTH, 50, label="D, the model's width")
+            other = slider(2, MAX_WIDTH, 20, label="Another D, to compare")
         with gr.Column(scale=5, min_width=320):
-            shown = gr.HTML(elem_id="step")
-    inputs = [of, encoding, side, layer, position, channel, width, other, viewport]
+            output = gr.HTML(elem_id="step")
+    inputs = [source, encoding, side, layer, position, channel, width, other, viewport]
 
     def stepped(
-        of: str, name: str, side: str, layer: Any, position: Any, channel: Any, width: Any, other: Any, narrow: Any
+        source: str, name: str, side: str, layer: Any, position: Any, channel: Any, width: Any, other: Any, narrow: Any
     ) -> list:
-        def written() -> list:
-            new = of == NEW
-            if new:
-                checked_choice("The encoding", name, POSITION_ENCODINGS)
-                knobs = tuple((knob.name, knob.default) for knob in POSITION_ENCODINGS[name].knobs)
-                where = side if has_sides((name,)) else SIDES[0]
-                choice = Choice(encodings=(name,), width=width, side=where, knobs=knobs)
-                one = subjects_of(choice)["attention"]
+        def render() -> list:
+            is_new = source == UNTRAINED
+            if is_new:
+                validate_choice("The encoding", name, POSITION_ENCODINGS)
+                defaults = tuple(
+                    (parameter.name, parameter.default) for parameter in POSITION_ENCODINGS[name].config_parameters
+                )
+                effective_side = side if depends_on_side((name,)) else SIDES[0]
+                choice = EncodingChoice(encodings=(name,), width=width, side=effective_side, parameters=defaults)
+                probe = probes_for(choice)["attention"]
             else:
-                one = run.subjects(of, side)["attention"]
-            layers = one.layers if needs_heads(tuple(parts_of(one.name))) else 1
-            found = step(one, position, channel, min(checked_number("The layer", layer or 1, 1, MOST_LAYERS), layers))
-            parts = [f'<pre class="formula">{escape(found.formula)}</pre>'] if found.formula else []
-            if found.value is not None:
-                parts.append(f'<p class="number" data-value="{found.value!r}">{found.value:.6f}</p>')
-            parts += [note(line) for line in found.lines]
-            compares = new and found.value is not None
+                probe = run.probes(source, side)["attention"]
+            layers = probe.layers if depends_on_heads(tuple(parse_sum(probe.name))) else 1
+            explanation = explain_value(
+                probe, position, channel, min(validate_number("The layer", layer or 1, 1, MAX_LAYERS), layers)
+            )
+            html_parts = [f'<pre class="formula">{escape(explanation.formula)}</pre>'] if explanation.formula else []
+            if explanation.value is not None:
+                html_parts.append(f'<p class="number" data-value="{explanation.value!r}">{explanation.value:.6f}</p>')
+            html_parts += [note_html(line) for line in explanation.lines]
+            compares = is_new and explanation.value is not None
             if compares:
-                compared = replace(choice, width=other)
+                other_choice = replace(choice, width=other)
                 if channel < other:
-                    there = step(subjects_of(compared)["attention"], position, channel)
-                    parts.append(note(f"And with another width: {there.lines[0]}"))
+                    other_explanation = explain_value(probes_for(other_choice)["attention"], position, channel)
+                    html_parts.append(note_html(f"And with another width: {other_explanation.lines[0]}"))
                 else:
-                    parts.append(note(f"With D = {other} there is no channel {channel}: they are 0 to {other - 1}."))
+                    html_parts.append(
+                        note_html(f"With D = {other} there is no channel {channel}: they are 0 to {other - 1}.")
+                    )
                 if width != other:
-                    parts.append(both_widths(choice, compared, narrow))
-            looks = [
-                gr.update(visible=new),
-                gr.update(visible=not new or has_sides((name,))),
+                    html_parts.append(widths_html(choice, other_choice, narrow))
+            updates = [
+                gr.update(visible=is_new),
+                gr.update(visible=not is_new or depends_on_side((name,))),
                 gr.update(visible=layers > 1, maximum=max(2, layers)),
-                gr.update(maximum=one.width - 1),
-                gr.update(visible=new),
+                gr.update(maximum=probe.width - 1),
+                gr.update(visible=is_new),
                 gr.update(visible=compares),
             ]
-            return ["".join(parts), *looks]
+            return ["".join(html_parts), *updates]
 
-        return readable(written, lambda text: [text, *[gr.skip()] * 6])
+        return show_errors(render, lambda text: [text, *[gr.skip()] * 6])
 
-    outputs = [shown, encoding, side, layer, channel, width, other]
-    live(stepped, inputs, outputs, [of.change, encoding.change], [side, layer, position, channel, width, other])
-    return {"fn": stepped, "inputs": inputs, "outputs": outputs} | RAW
+    outputs = [output, encoding, side, layer, channel, width, other]
+    connect_events(
+        stepped, inputs, outputs, [source.change, encoding.change], [side, layer, position, channel, width, other]
+    )
+    return {"fn": stepped, "inputs": inputs, "outputs": outputs} | UNQUEUED
 
 
-def both_widths(choice: Choice, compared: Choice, narrow: Any) -> str:
+def widths_html(choice: EncodingChoice, other_choice: EncodingChoice, narrow: Any) -> str:
     """The same positions at two widths."""
-    extent = Extent(positions=FIRST_POSITIONS)
-    one, other = sorted((choice, compared), key=lambda one: one.width)
-    subjects = {"narrower vectors": subjects_of(one)["vectors"]} | subjects_of(other)
-    drawing = drawings(subjects | {"vectors": subjects["vectors"].showing(extent)})["widths"]
-    return figure_html(drawing.draw(), drawing.look_for, f"{subjects['vectors'].name} at two widths", narrow)
+    extent = PlotExtent(positions=FIRST_POSITIONS)
+    narrower, wider = sorted((choice, other_choice), key=lambda narrower: narrower.width)
+    probes = {"narrower vectors": probes_for(narrower)["vectors"]} | probes_for(wider)
+    figure = lazy_figures(probes | {"vectors": probes["vectors"].with_extent(extent)})["widths"]
+    return figure_html(figure.draw(), figure.look_for, f"{probes['vectors'].name} at two widths", narrow)

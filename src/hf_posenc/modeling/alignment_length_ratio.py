@@ -7,7 +7,7 @@ by noise, so that heads learn to find their word by what it says, near a place t
     g_t = t (S - 1) / (T - 1) + U(-offset, offset) for the sentence + N(0, jitter^2) for each token
 
 Decoding knows no T. The place goes on by the corpus's mean step r and is drawn to c_t, the centre of the attention that
-the step has paid, over all layers and heads (attention_centre in alignment.py):
+the step has paid, over all layers and heads (attention_centroid in alignment_base.py):
 
     g_0 = 0,    g_(t+1) = g_t + max(r + a (c_t - g_t), l r)
 
@@ -27,28 +27,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .alignment import Alignment, attention_centre, mean_step, source_ends
-from .place import Place, angle_dtype
-from .position import Knob
-from .references import Reference
+from .alignment_base import Alignment, attention_centroid, mean_length_ratio, source_bounds
+from .attention_context import AttentionContext, at_least_float32
+from .citations import Reference
+from .position_base import EncodingParameter
 
 
 class LengthRatio(Alignment):
     """No parameters; defined at every length. Remembers the next token's place."""
 
     summary = "Even steps through the source, with noise in training; in decoding it follows the attention's centre."
-    reads_lengths = True
-    knobs = (
-        Knob("length_ratio_step", 1.0, "source tokens for a target token, above 0", lambda value: value > 0),
-        Knob("length_ratio_gain", 0.15, "a share of the way, 0 to 1", lambda value: 0 <= value <= 1),
-        Knob(
+    uses_target_length = True
+    config_parameters = (
+        EncodingParameter(
+            "length_ratio_step", 1.0, "source tokens for a target token, above 0", lambda value: value > 0
+        ),
+        EncodingParameter("length_ratio_gain", 0.15, "a share of the way, 0 to 1", lambda value: 0 <= value <= 1),
+        EncodingParameter(
             "length_ratio_least",
             0.2,
             "a share of the step, below 1; -100 for none",
             lambda value: value < 1,
         ),
-        Knob("length_ratio_offset", 3.0, "a number of source tokens, 0 or more", lambda value: value >= 0),
-        Knob("length_ratio_jitter", 1.0, "a number of source tokens, 0 or more", lambda value: value >= 0),
+        EncodingParameter("length_ratio_offset", 3.0, "a number of source tokens, 0 or more", lambda value: value >= 0),
+        EncodingParameter("length_ratio_jitter", 1.0, "a number of source tokens, 0 or more", lambda value: value >= 0),
     )
     formula = """
         a whole target: g_t = t (S - 1) / (T - 1), in training + U(-offset, offset) + N(0, jitter^2)
@@ -72,32 +74,36 @@ class LengthRatio(Alignment):
     )
 
     @classmethod
-    def measured(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, Any]:
-        return {"length_ratio_step": mean_step(source_lengths, target_lengths)}
+    def estimate(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, Any]:
+        return {"length_ratio_step": mean_length_ratio(source_lengths, target_lengths)}
 
-    def places(self, x_BTD: Tensor, memory_BSD: Tensor, at: Place) -> Tensor:
-        first_B1, last_B1 = (end.to(angle_dtype(x_BTD)) for end in source_ends(at))
-        if at.memory is not None:
-            remembered = at.memory.last("place", 1)
-            place_B1 = torch.zeros_like(x_BTD[:, 0, :1], dtype=first_B1.dtype) if remembered is None else remembered
-            return torch.clamp(place_B1, first_B1, last_B1)
-        return torch.clamp(self.spread(x_BTD, at, first_B1, last_B1), first_B1, last_B1)
+    def source_positions(self, x_BTD: Tensor, encoder_states_BSD: Tensor, ctx: AttentionContext) -> Tensor:
+        first_B1, last_B1 = (end.to(at_least_float32(x_BTD)) for end in source_bounds(ctx))
+        if ctx.state is not None:
+            cached_B1 = ctx.state.last("source_position", 1)
+            position_B1 = torch.zeros_like(x_BTD[:, 0, :1], dtype=first_B1.dtype) if cached_B1 is None else cached_B1
+            return torch.clamp(position_B1, first_B1, last_B1)
+        return torch.clamp(self.evenly_spaced_positions(x_BTD, ctx, first_B1, last_B1), first_B1, last_B1)
 
-    def spread(self, x_BTD: Tensor, at: Place, first_B1: Tensor, last_B1: Tensor) -> Tensor:
+    def evenly_spaced_positions(
+        self, x_BTD: Tensor, ctx: AttentionContext, first_B1: Tensor, last_B1: Tensor
+    ) -> Tensor:
         """The places of a whole target (B, T)."""
-        tokens_BT = torch.ones_like(x_BTD[..., 0], dtype=torch.bool) if at.tokens_BT is None else at.tokens_BT
-        steps_BT = (tokens_BT.long().cumsum(1) - 1).clamp(min=0).to(first_B1.dtype)
-        places_BT = first_B1 + steps_BT * (last_B1 - first_B1) / steps_BT.amax(1, keepdim=True).clamp(min=1)
+        valid_mask_BT = (
+            torch.ones_like(x_BTD[..., 0], dtype=torch.bool) if ctx.valid_mask_BT is None else ctx.valid_mask_BT
+        )
+        index_BT = (valid_mask_BT.long().cumsum(1) - 1).clamp(min=0).to(first_B1.dtype)
+        source_positions_BT = first_B1 + index_BT * (last_B1 - first_B1) / index_BT.amax(1, keepdim=True).clamp(min=1)
         if not self.training:
-            return places_BT
+            return source_positions_BT
         offset, jitter = self.config.length_ratio_offset, self.config.length_ratio_jitter
-        moved_B1 = (torch.rand_like(places_BT[:, :1]) * 2 - 1) * offset
-        return places_BT + moved_B1 + torch.randn_like(places_BT) * jitter
+        shift_B1 = (torch.rand_like(source_positions_BT[:, :1]) * 2 - 1) * offset
+        return source_positions_BT + shift_B1 + torch.randn_like(source_positions_BT) * jitter
 
-    def follow(self, weights: list[Tensor], at: Place) -> None:
-        centre_BQ = attention_centre(weights, at.keys_BS).to(at.queries_BQ.dtype)
+    def update(self, weights: list[Tensor], ctx: AttentionContext) -> None:
+        centroid_BQ = attention_centroid(weights, ctx.key_pos_BS).to(ctx.query_pos_BQ.dtype)
         step = self.config.length_ratio_step
-        on_BQ = step + self.config.length_ratio_gain * (centre_BQ - at.queries_BQ)
-        on_BQ = on_BQ.clamp(min=self.config.length_ratio_least * step)
-        on_BQ = on_BQ if at.tokens_BT is None else on_BQ * at.tokens_BT  # padding is no step
-        at.memory.keep("place", (at.queries_BQ + on_BQ)[..., None])
+        step_BQ = step + self.config.length_ratio_gain * (centroid_BQ - ctx.query_pos_BQ)
+        step_BQ = step_BQ.clamp(min=self.config.length_ratio_least * step)
+        step_BQ = step_BQ if ctx.valid_mask_BT is None else step_BQ * ctx.valid_mask_BT  # padding is no step
+        ctx.state.append("source_position", (ctx.query_pos_BQ + step_BQ)[..., None])

@@ -23,22 +23,24 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .alignment import Alignment, mean_step, source_ends, source_padding
-from .place import Place, angle_dtype
-from .position import HIDDEN, Knob
-from .references import Reference
+from .alignment_base import Alignment, mean_length_ratio, source_bounds, source_padding_mask
+from .attention_context import AttentionContext, at_least_float32
+from .citations import Reference
+from .position_base import MASK_VALUE, EncodingParameter
 
-HEADS, HEAD_WIDTH = 4, 32
+NUM_HEADS, HEAD_DIM = 4, 32
 
 
 class RecurrentAlignment(Alignment):
     """An LSTM of `recurrent_hidden_size`, and what it reads the source with. Remembers its state and the place."""
 
     summary = "A small LSTM reads target and source token by token and learns how far to go on."
-    knobs = (
-        Knob("recurrent_hidden_size", 256, "a whole number of units, 1 or more", lambda value: value >= 1),
-        Knob("recurrent_reach", 16, "a whole number of source tokens, 1 or more", lambda value: value >= 1),
-        Knob("recurrent_step", 1.0, "source tokens for a target token, above 0", lambda value: value > 0),
+    config_parameters = (
+        EncodingParameter("recurrent_hidden_size", 256, "a whole number of units, 1 or more", lambda value: value >= 1),
+        EncodingParameter(
+            "recurrent_reach", 16, "a whole number of source tokens, 1 or more", lambda value: value >= 1
+        ),
+        EncodingParameter("recurrent_step", 1.0, "source tokens for a target token, above 0", lambda value: value > 0),
     )
     formula = """
         g_t = g_(t-1) + softplus(u h_t + b), g_(-1) = 0
@@ -57,66 +59,71 @@ class RecurrentAlignment(Alignment):
 
     def __init__(self, config: Any, side: Any) -> None:
         super().__init__(config, side)
-        width, self.reach = config.recurrent_hidden_size, config.recurrent_reach
-        self.beta = nn.Parameter(torch.empty(HEADS, 2 * self.reach + 1))
-        self.v_proj = nn.Linear(config.d_model, HEADS * HEAD_WIDTH)
-        self.cell = nn.LSTMCell(config.d_model + HEADS * HEAD_WIDTH, width)
+        hidden_size, self.reach = config.recurrent_hidden_size, config.recurrent_reach
+        self.beta = nn.Parameter(torch.empty(NUM_HEADS, 2 * self.reach + 1))
+        self.v_proj = nn.Linear(config.d_model, NUM_HEADS * HEAD_DIM)
+        self.cell = nn.LSTMCell(config.d_model + NUM_HEADS * HEAD_DIM, hidden_size)
         # No Linear, which quantisation would round, and bitsandbytes cannot pack with a single row.
-        self.step_weight, self.step_bias = nn.Parameter(torch.empty(1, width)), nn.Parameter(torch.empty(1))
+        self.step_weight, self.step_bias = nn.Parameter(torch.empty(1, hidden_size)), nn.Parameter(torch.empty(1))
 
     @classmethod
-    def measured(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, Any]:
-        return {"recurrent_step": mean_step(source_lengths, target_lengths)}
+    def estimate(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, Any]:
+        return {"recurrent_step": mean_length_ratio(source_lengths, target_lengths)}
 
     def init_weights(self) -> None:
         distances = torch.linspace(-1, 1, 2 * self.reach + 1, device=self.beta.device)
-        init.copy_(self.beta, (-4.5 * distances**2).expand(HEADS, -1))
+        init.copy_(self.beta, (-4.5 * distances**2).expand(NUM_HEADS, -1))
         bound = self.cell.hidden_size**-0.5
         for parameter in self.cell.parameters():
             init.uniform_(parameter, -bound, bound)
         init.zeros_(self.step_weight)
         init.constant_(self.step_bias, math.log(math.expm1(self.config.recurrent_step)))
 
-    def places(self, x_BTD: Tensor, memory_BSD: Tensor, at: Place) -> Tensor:
+    def source_positions(self, x_BTD: Tensor, encoder_states_BSD: Tensor, ctx: AttentionContext) -> Tensor:
         with torch.autocast(x_BTD.device.type, enabled=False):  # half precision counts places badly
             dtype = self.beta.dtype
-            return self.scan(x_BTD.to(dtype), self.v_proj(memory_BSD.to(dtype)), at)
+            return self.run_lstm(x_BTD.to(dtype), self.v_proj(encoder_states_BSD.to(dtype)), ctx)
 
-    def scan(self, x_BTD: Tensor, v_BSN: Tensor, at: Place) -> Tensor:
+    def run_lstm(self, x_BTD: Tensor, v_BSN: Tensor, ctx: AttentionContext) -> Tensor:
         """The places after each of the tokens (B, T), from where the memory left off; N are all heads' channels."""
-        wide, width = angle_dtype(x_BTD), self.cell.hidden_size
-        first_B1, last_B1 = source_ends(at)
-        keys_BS, furthest_B1 = (at.keys_BS - first_B1).to(wide), (last_B1 - first_B1).to(wide)
-        padding_BS = source_padding(at)
-        hidden_BS = None if padding_BS is None else padding_BS * HIDDEN
-        state_BM = None if at.memory is None else at.memory.last("state", 1 + 2 * width)
+        position_dtype, hidden_size = at_least_float32(x_BTD), self.cell.hidden_size
+        first_B1, last_B1 = source_bounds(ctx)
+        key_pos_BS, max_position_B1 = (
+            (ctx.key_pos_BS - first_B1).to(position_dtype),
+            (last_B1 - first_B1).to(position_dtype),
+        )
+        padding_BS = source_padding_mask(ctx)
+        mask_bias_BS = None if padding_BS is None else padding_BS * MASK_VALUE
+        state_BM = None if ctx.state is None else ctx.state.last("state", 1 + 2 * hidden_size)
         if state_BM is None:
-            state_BM = torch.zeros(x_BTD.shape[0], 1 + 2 * width, dtype=wide, device=x_BTD.device)
+            state_BM = torch.zeros(x_BTD.shape[0], 1 + 2 * hidden_size, dtype=position_dtype, device=x_BTD.device)
         states = []
-        for token, x_BD in enumerate(x_BTD.unbind(1)):
-            place_B1, h_BN, c_BN = state_BM.split((1, width, width), dim=1)
-            read_BN = self.read(v_BSN, keys_BS - place_B1, hidden_BS)
-            h_BN, c_BN = self.cell(torch.cat((x_BD, read_BN), 1), (h_BN.to(x_BD.dtype), c_BN.to(x_BD.dtype)))
+        for step, x_BD in enumerate(x_BTD.unbind(1)):
+            position_B1, h_BN, c_BN = state_BM.split((1, hidden_size, hidden_size), dim=1)
+            context_BN = self.attend_locally(v_BSN, key_pos_BS - position_B1, mask_bias_BS)
+            h_BN, c_BN = self.cell(torch.cat((x_BD, context_BN), 1), (h_BN.to(x_BD.dtype), c_BN.to(x_BD.dtype)))
             step_B1 = nn.functional.softplus(nn.functional.linear(h_BN, self.step_weight, self.step_bias))
-            place_B1 = (place_B1 + step_B1).clamp(max=furthest_B1)
-            new_BM = torch.cat((place_B1, h_BN.to(wide), c_BN.to(wide)), 1)
-            state_BM = new_BM if at.tokens_BT is None else torch.where(at.tokens_BT[:, token, None], new_BM, state_BM)
+            position_B1 = (position_B1 + step_B1).clamp(max=max_position_B1)
+            new_BM = torch.cat((position_B1, h_BN.to(position_dtype), c_BN.to(position_dtype)), 1)
+            state_BM = (
+                new_BM if ctx.valid_mask_BT is None else torch.where(ctx.valid_mask_BT[:, step, None], new_BM, state_BM)
+            )
             states.append(state_BM)
         states_BTM = torch.stack(states, dim=1)
-        if at.memory is not None:
-            at.memory.keep("state", states_BTM)
+        if ctx.state is not None:
+            ctx.state.append("state", states_BTM)
         return states_BTM[..., 0] + first_B1
 
-    def read(self, v_BSN: Tensor, distance_BS: Tensor, hidden_BS: Tensor | None) -> Tensor:
+    def attend_locally(self, v_BSN: Tensor, distance_BS: Tensor, mask_bias_BS: Tensor | None) -> Tensor:
         """What stands around the place (B, N)."""
-        rows_BS = distance_BS.clamp(-self.reach, self.reach) + self.reach
-        lower_BS = rows_BS.floor()
-        share_BS, lower_BS = rows_BS - lower_BS, lower_BS.long()
+        index_BS = distance_BS.clamp(-self.reach, self.reach) + self.reach
+        lower_BS = index_BS.floor()
+        fraction_BS, lower_BS = index_BS - lower_BS, lower_BS.long()
         upper_BS = (lower_BS + 1).clamp(max=2 * self.reach)
-        score_HBS = self.beta[:, lower_BS] * (1 - share_BS) + self.beta[:, upper_BS] * share_BS
+        score_HBS = self.beta[:, lower_BS] * (1 - fraction_BS) + self.beta[:, upper_BS] * fraction_BS
         score_HBS = score_HBS - (distance_BS.abs() - self.reach).clamp(min=0)
-        if hidden_BS is not None:
-            score_HBS = score_HBS + hidden_BS
+        if mask_bias_BS is not None:
+            score_HBS = score_HBS + mask_bias_BS
         weight_HBS = score_HBS.softmax(-1).to(v_BSN.dtype)
-        v_BSHC = v_BSN.unflatten(-1, (HEADS, HEAD_WIDTH))
+        v_BSHC = v_BSN.unflatten(-1, (NUM_HEADS, HEAD_DIM))
         return torch.einsum("hbs,bshc->bhc", weight_HBS, v_BSHC).flatten(1)

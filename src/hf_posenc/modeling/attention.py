@@ -4,7 +4,7 @@ It asks whatever it is handed; who hands what to whom is the stack's business.
 
     output(i) = sum_j p_ij v_j + value_bias,    p = softmax(q k^T / sqrt(K) + score_bias + mask)
 
-The shape letters are those of position.py.
+The shape letters are those of position_base.py.
 """
 
 from collections.abc import Callable
@@ -15,19 +15,19 @@ from torch import Tensor, nn
 from transformers import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .attention_by_distance import attend_by_distance
-from .place import Place
-from .position import PositionEncodings
+from .attention_context import AttentionContext
+from .linear_attention import linear_attention_forward
+from .position_base import PositionEncodingSum
 
 
 class Attention(nn.Module):
-    """Self-attention; or cross-attention, over the `memory_BSD` of an encoder."""
+    """Self-attention; or cross-attention, over the `key_value_states_BSD` of an encoder."""
 
     def __init__(self, config: Any, *, num_heads: int, is_causal: bool, layer: int) -> None:
         super().__init__()
         self.config = config
-        self.head_width = config.d_model // num_heads
-        self.scaling = self.head_width**-0.5
+        self.head_dim = config.d_model // num_heads
+        self.scaling = self.head_dim**-0.5
         self.dropout = config.attention_dropout
         self.is_causal = is_causal
         self.layer_idx = layer
@@ -41,61 +41,64 @@ class Attention(nn.Module):
         x_BTD: Tensor,
         attention_mask: Any = None,
         *,
-        positions: PositionEncodings,
-        at: Place,
-        memory_BSD: Tensor | None = None,
+        positions: PositionEncodingSum,
+        ctx: AttentionContext,
+        key_value_states_BSD: Tensor | None = None,
         cache: Cache | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The attended tokens (B, T, D) and, where they were computed, the attention weights (B, H, Q, S)."""
-        if positions.act_in_attention:
-            at = at.but(layer=self.layer_idx, inputs_BTD=x_BTD)
-        plain_q_BHQK = self.heads(self.q_proj(x_BTD))
-        k_BHSK, v_BHSK = self.keys_and_values(x_BTD, memory_BSD, positions, at, cache)
-        if at.slots_BN is not None:
-            k_BHSK, v_BHSK = at.near(k_BHSK), at.near(v_BHSK)
-            attention_mask = None if attention_mask is None else at.near(attention_mask, axis=3)
-        q_BHQK = positions.rotate_queries(plain_q_BHQK, at)
-        if at.by_distance:
-            out_BQHK = attend_by_distance(q_BHQK, k_BHSK, v_BHSK, plain_q_BHQK, positions, at)
+        if positions.modifies_attention:
+            ctx = ctx.replace(layer=self.layer_idx, inputs_BTD=x_BTD)
+        unrotated_q_BHQK = self.split_heads(self.q_proj(x_BTD))
+        k_BHSK, v_BHSK = self.project_keys_and_values(x_BTD, key_value_states_BSD, positions, ctx, cache)
+        if ctx.key_indices_BN is not None:
+            k_BHSK, v_BHSK = ctx.gather_keys(k_BHSK), ctx.gather_keys(v_BHSK)
+            attention_mask = None if attention_mask is None else ctx.gather_keys(attention_mask, axis=3)
+        q_BHQK = positions.rotate_queries(unrotated_q_BHQK, ctx)
+        if ctx.use_linear_attention:
+            out_BQHK = linear_attention_forward(q_BHQK, k_BHSK, v_BHSK, unrotated_q_BHQK, positions, ctx)
             return self.out_proj(out_BQHK.flatten(2)), None
-        by_weights = positions.values or at.watched
-        attend = attend_by_weights if by_weights else self.back_end(kwargs)
+        needs_weights = positions.has_value_bias or ctx.return_weights
+        attention_forward = eager_attention_forward if needs_weights else self.attention_interface(kwargs)
         biases: dict[str, Any] = {}
-        if positions.scores:
-            bias = positions.score_bias(plain_q_BHQK, k_BHSK, at)
+        if positions.has_score_bias:
+            bias = positions.score_bias(unrotated_q_BHQK, k_BHSK, ctx)
             # One back end indexes where the others broadcast.
-            if not by_weights and self.config._attn_implementation == "flex_attention":
-                bias = bias.expand(*plain_q_BHQK.shape[:3], k_BHSK.shape[2])
+            if not needs_weights and self.config._attn_implementation == "flex_attention":
+                bias = bias.expand(*unrotated_q_BHQK.shape[:3], k_BHSK.shape[2])
             biases["position_bias"] = bias
-        if positions.values:
-            biases["value_bias"] = lambda p_BHQS: positions.value_bias(p_BHQS, at)
-        out_BQHK, p_BHQS = attend(
+        if positions.has_value_bias:
+            biases["value_bias"] = lambda p_BHQS: positions.value_bias(p_BHQS, ctx)
+        out_BQHK, p_BHQS = attention_forward(
             self, q_BHQK, k_BHSK, v_BHSK, attention_mask,
             dropout=self.dropout if self.training else 0.0, scaling=self.scaling, **biases, **kwargs,
         )  # fmt: skip
         return self.out_proj(out_BQHK.flatten(2)), p_BHQS
 
-    def heads(self, x_BTD: Tensor) -> Tensor:
+    def split_heads(self, x_BTD: Tensor) -> Tensor:
         """Split the width among the heads (B, H, T, K)."""
-        return x_BTD.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+        return x_BTD.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def keys_and_values(
+    def project_keys_and_values(
         self,
         x_BTD: Tensor,
-        memory_BSD: Tensor | None,
-        positions: PositionEncodings,
-        at: Place,
+        key_value_states_BSD: Tensor | None,
+        positions: PositionEncodingSum,
+        ctx: AttentionContext,
         cache: EncoderDecoderCache | None,
     ) -> tuple[Tensor, Tensor]:
         """All of them (B, H, S, K); those of the memory are computed at a cached decoding's first step only."""
-        is_cross, layer = memory_BSD is not None, self.layer_idx
+        is_cross, layer = key_value_states_BSD is not None, self.layer_idx
         if is_cross and cache is not None and cache.is_updated.get(layer):
             cached = cache.cross_attention_cache.layers[layer]
             return cached.keys, cached.values
-        read_BSD = memory_BSD if is_cross else x_BTD
-        k_BHSK, v_BHSK = self.heads(self.k_proj(read_BSD)), self.heads(self.v_proj(read_BSD))
-        k_BHSK = positions.rotate_keys(k_BHSK, at)
+        key_value_inputs_BSD = key_value_states_BSD if is_cross else x_BTD
+        k_BHSK, v_BHSK = (
+            self.split_heads(self.k_proj(key_value_inputs_BSD)),
+            self.split_heads(self.v_proj(key_value_inputs_BSD)),
+        )
+        k_BHSK = positions.rotate_keys(k_BHSK, ctx)
         if cache is None:
             return k_BHSK, v_BHSK
         if not is_cross:
@@ -103,14 +106,14 @@ class Attention(nn.Module):
         cache.is_updated[layer] = True
         return cache.cross_attention_cache.update(k_BHSK, v_BHSK, layer)
 
-    def back_end(self, kwargs: dict[str, Any]) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    def attention_interface(self, kwargs: dict[str, Any]) -> Callable[..., tuple[Tensor, Tensor | None]]:
         """transformers' function that the config names; whoever asks for weights gets the one that has them."""
         if kwargs.get("output_attentions") and self.config._attn_implementation == "sdpa":
-            return attend_by_weights
-        return ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, attend_by_weights)
+            return eager_attention_forward
+        return ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
 
 
-def attend_by_weights(
+def eager_attention_forward(
     module: nn.Module,
     q_BHQK: Tensor,
     k_BHSK: Tensor,
@@ -138,8 +141,8 @@ def attend_by_weights(
         scores_BHQS = scores_BHQS.masked_fill(~attention_mask, torch.finfo(scores_BHQS.dtype).min)
     elif attention_mask is not None:
         scores_BHQS = scores_BHQS + attention_mask
-    wide = torch.promote_types(scores_BHQS.dtype, torch.float32)
-    p_BHQS = nn.functional.softmax(scores_BHQS, dim=-1, dtype=wide).to(v_BHSK.dtype)
+    softmax_dtype = torch.promote_types(scores_BHQS.dtype, torch.float32)
+    p_BHQS = nn.functional.softmax(scores_BHQS, dim=-1, dtype=softmax_dtype).to(v_BHSK.dtype)
     if dropout:
         p_BHQS = nn.functional.dropout(p_BHQS, p=dropout, training=module.training)
     out_BHQK = p_BHQS @ v_BHSK
@@ -148,18 +151,20 @@ def attend_by_weights(
     return out_BHQK.transpose(1, 2).contiguous(), p_BHQS
 
 
-def check_back_end(config: Any, side: Any, positions: PositionEncodings, follows: bool = False) -> None:
+def validate_attn_implementation(
+    config: Any, side: Any, positions: PositionEncodingSum, tracks_attention: bool = False
+) -> None:
     """A ValueError where the back end that the config names would leave an encoding of that side out, or an alignment
     that follows its weights."""
     name = config._attn_implementation or ""
-    if follows and (name.startswith("flex") or "flash" in name):
+    if tracks_attention and (name.startswith("flex") or "flash" in name):
         raise ValueError(
             f"attn_implementation={name!r} does not return the attention weights, which alignment_type="
             f"{config.alignment_type!r} follows; leave attn_implementation out, or choose sdpa or eager."
         )
-    if positions.values and name.startswith("flex"):
+    if positions.has_value_bias and name.startswith("flex"):
         needs, instead = "the attention weights, which it does not return", "sdpa or eager"
-    elif (positions.values or positions.scores) and "flash" in name:
+    elif (positions.has_value_bias or positions.has_score_bias) and "flash" in name:
         needs, instead = "a bias on the attention scores, which it does not take", "sdpa, flex_attention or eager"
     else:
         return

@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 from huggingface_hub.dataclasses import strict
 from transformers.modeling_rope_utils import RopeParameters
 
-from .alignment import Alignment
-from .alignments import ALIGNMENTS, alignment_named
-from .carry import carry_registered_files
+from .alignment_base import Alignment
+from .alignment_registry import ALIGNMENTS, get_alignment
 from .configuration_shared import SharedConfig
-from .position import Knob
-from .positions import POSITION_ENCODINGS, PositionEncodingEntry, all_knobs, parts_of
+from .custom_code import copy_custom_code
+from .position_base import EncodingParameter
+from .position_registry import POSITION_ENCODINGS, PositionEncodingEntry, all_encoding_parameters, parse_sum
 
 # The field that names each side's encoding.
-SIDES = {
+ENCODING_TYPE_FIELDS = {
     "encoder": "position_encoding_type",
     "decoder": "decoder_position_encoding_type",
     "cross": "cross_position_encoding_type",
@@ -25,10 +25,10 @@ SIDES = {
 
 
 @dataclass(frozen=True)
-class Side:
+class StackSpec:
     """One side of the model: the encoder, the decoder, or the cross-attention, which has the decoder's sizes.
 
-    `encoding` is a name or a sum; `head_width` a head's share of `d_model`.
+    `encoding` is a name or a sum; `head_dim` a head's share of `d_model`.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Side:
     heads: int
     ffn_dim: int
     vocab_size: int
-    head_width: int
+    head_dim: int
 
     @property
     def is_causal(self) -> bool:
@@ -46,15 +46,17 @@ class Side:
     @property
     def entries(self) -> dict[str, PositionEncodingEntry]:
         """The registry's entries of its encodings, by name."""
-        return {name: POSITION_ENCODINGS[name] for name in parts_of(self.encoding, SIDES[self.name])}
+        return {name: POSITION_ENCODINGS[name] for name in parse_sum(self.encoding, ENCODING_TYPE_FIELDS[self.name])}
 
 
-def knob_fields() -> dict[str, Knob]:
+def parameter_fields() -> dict[str, EncodingParameter]:
     """Every field that the registered encodings and alignments bring, by name."""
-    fields = {knob.name: knob for knob in all_knobs()}
-    able = [entry for entry in POSITION_ENCODINGS.values() if entry.acts_in_attention]
-    fields |= {f"cross_{knob.name}": knob for entry in able for knob in entry.knobs}
-    return fields | {knob.name: knob for alignment in ALIGNMENTS.values() for knob in alignment.knobs}
+    fields = {parameter.name: parameter for parameter in all_encoding_parameters()}
+    supported = [entry for entry in POSITION_ENCODINGS.values() if entry.modifies_attention]
+    fields |= {f"cross_{parameter.name}": parameter for entry in supported for parameter in entry.config_parameters}
+    return fields | {
+        parameter.name: parameter for alignment in ALIGNMENTS.values() for parameter in alignment.config_parameters
+    }
 
 
 @strict
@@ -100,16 +102,16 @@ class PosEncConfig(SharedConfig):
     alignment_type: str = "none"
 
     def __post_init__(self, **kwargs: Any) -> None:
-        for name, knob in knob_fields().items():
-            setattr(self, name, kwargs.pop(name, knob.default if name == knob.name else None))
+        for name, parameter in parameter_fields().items():
+            setattr(self, name, kwargs.pop(name, parameter.default if name == parameter.name else None))
         if self.decoder_position_encoding_type is None:
             self.decoder_position_encoding_type = self.position_encoding_type
         super().__post_init__(**kwargs)
-        for name, knob in knob_fields().items():
-            if (value := getattr(self, name)) is not None or name == knob.name:
-                replace(knob, name=name).check(value)
-        self._check_sides()
-        self._check_alignment()
+        for name, parameter in parameter_fields().items():
+            if (value := getattr(self, name)) is not None or name == parameter.name:
+                replace(parameter, name=name).validate(value)
+        self._validate_sides()
+        self._validate_alignment()
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -120,8 +122,10 @@ class PosEncConfig(SharedConfig):
 
     @classmethod
     def hint(cls, config_dict: dict[str, Any]) -> str | None:
-        named = "+".join(config_dict.get(field) or "none" for field in SIDES.values()).split("+")
-        if (hint := super().hint(config_dict)) is None and not set(named) <= set(POSITION_ENCODINGS):
+        encoding_names = "+".join(config_dict.get(field) or "none" for field in ENCODING_TYPE_FIELDS.values()).split(
+            "+"
+        )
+        if (hint := super().hint(config_dict)) is None and not set(encoding_names) <= set(POSITION_ENCODINGS):
             hint = "If it is an encoding of your own, import the file that registers it first."
         if hint is None and config_dict.get("alignment_type", "none") not in ALIGNMENTS:
             hint = "If it is an alignment of your own, import the file that registers it first."
@@ -129,97 +133,104 @@ class PosEncConfig(SharedConfig):
 
     @classmethod
     def known_keywords(cls) -> set[str]:
-        return super().known_keywords() | set(knob_fields())
+        return super().known_keywords() | set(parameter_fields())
 
-    def side(self, name: str) -> Side:
+    def side(self, name: str) -> StackSpec:
         """The encoder, the decoder or the cross-attention ("cross")."""
         stack = "encoder" if name == "encoder" else "decoder"
 
-        def own(field: str) -> Any:
+        def stack_field(field: str) -> Any:
             # A view of the decoder, as get_text_config makes it, has what is the decoder's under the plain name alone.
             value = getattr(self, f"{stack}_{field}", None)
             return getattr(self, field) if value is None else value
 
-        encoding = own("position_encoding_type") if name == "decoder" else getattr(self, SIDES[name])
-        heads, vocab_size = own("attention_heads"), self.vocab_size if name == "encoder" else own("vocab_size")
-        head_width = self.d_model // heads if heads > 0 else 0
-        return Side(name, encoding, own("layers"), heads, own("ffn_dim"), vocab_size, head_width)
+        encoding = (
+            stack_field("position_encoding_type") if name == "decoder" else getattr(self, ENCODING_TYPE_FIELDS[name])
+        )
+        heads, vocab_size = (
+            stack_field("attention_heads"),
+            self.vocab_size if name == "encoder" else stack_field("vocab_size"),
+        )
+        head_dim = self.d_model // heads if heads > 0 else 0
+        return StackSpec(name, encoding, stack_field("layers"), heads, stack_field("ffn_dim"), vocab_size, head_dim)
 
     @property
-    def sides(self) -> list[Side]:
+    def sides(self) -> list[StackSpec]:
         """Encoder and decoder, and the cross-attention where something acts in it."""
-        encoder, decoder, cross = map(self.side, SIDES)
-        return [encoder, decoder, cross] if self.acts_in_cross_attention else [encoder, decoder]
+        encoder, decoder, cross = map(self.side, ENCODING_TYPE_FIELDS)
+        return [encoder, decoder, cross] if self.modifies_cross_attention else [encoder, decoder]
 
-    def _check_sides(self) -> None:
-        for side in map(self.side, SIDES):
+    def _validate_sides(self) -> None:
+        for side in map(self.side, ENCODING_TYPE_FIELDS):
             if side.heads < 1 or self.d_model % side.heads:
                 raise ValueError(
                     f"d_model must be a multiple of the number of heads, but d_model={self.d_model} and "
                     f"{side.name}_attention_heads={side.heads}; change one of them."
                 )
-            if side.name != "cross" and all(entry.needs_another for entry in side.entries.values()):
+            if side.name != "cross" and all(entry.is_modifier for entry in side.entries.values()):
                 raise ValueError(
-                    f"{SIDES[side.name]}={side.encoding!r}: it says nothing of where a token is and only changes what "
-                    f"another encoding does; write a sum, such as 'relative+{side.encoding}'."
+                    f"{ENCODING_TYPE_FIELDS[side.name]}={side.encoding!r}: it says nothing of where a token is and "
+                    f"only changes what another encoding does; write a sum, such as 'relative+{side.encoding}'."
                 )
             for name, entry in side.entries.items():
-                if side.name == "cross" and name != "none" and not entry.acts_in_attention:
-                    able = [name for name, other in POSITION_ENCODINGS.items() if other.acts_in_attention]
+                if side.name == "cross" and name != "none" and not entry.modifies_attention:
+                    supported = [name for name, other in POSITION_ENCODINGS.items() if other.modifies_attention]
                     raise ValueError(
                         f"cross_position_encoding_type={side.encoding!r}: `{name}` acts on embedded tokens or on "
                         "positions in training, which cross-attention has not; choose from none, "
-                        f"{', '.join(able)}, or a sum of these."
+                        f"{', '.join(supported)}, or a sum of these."
                     )
-                entry.encoding.check(self.seen_by(side), side)
+                entry.encoding.validate(self.config_for(side), side)
 
-    def _check_alignment(self) -> None:
-        if self.alignment is not Alignment and not self.acts_in_cross_attention:
+    def _validate_alignment(self) -> None:
+        if self.alignment is not Alignment and not self.modifies_cross_attention:
             raise ValueError(
                 f"An alignment gives places to the position encodings of the cross-attention, but alignment_type="
                 f"{self.alignment_type!r} with cross_position_encoding_type={self.cross_position_encoding_type!r} has "
                 "nobody to ask it; choose an encoding there, such as 'rotary+window', or leave the alignment out."
             )
 
-    def seen_by(self, side: Side) -> "PosEncConfig":
+    def config_for(self, side: StackSpec) -> "PosEncConfig":
         """This config with an encoding's knobs as they are on that side."""
         view = copy.copy(self)
-        for name, knob in knob_fields().items() if side.name == "cross" else ():
-            if name != knob.name and (own := getattr(self, name)) is not None:
-                setattr(view, knob.name, own)
+        for name, parameter in parameter_fields().items() if side.name == "cross" else ():
+            if name != parameter.name and (cross_value := getattr(self, name)) is not None:
+                setattr(view, parameter.name, cross_value)
         return view
 
     @property
     def alignment(self) -> type[Alignment]:
-        return alignment_named(self.alignment_type)
+        return get_alignment(self.alignment_type)
 
     @property
-    def acts_in_cross_attention(self) -> bool:
-        return any(entry.acts_in_attention for entry in self.side("cross").entries.values())
+    def modifies_cross_attention(self) -> bool:
+        return any(entry.modifies_attention for entry in self.side("cross").entries.values())
 
     @property
-    def decoder_remembers(self) -> bool:
+    def decoder_needs_state_cache(self) -> bool:
         """Whether the decoder's caches must keep more than keys and values: states, places, positions."""
-        own = self.side("decoder").entries.values()
-        return self.acts_in_cross_attention or any(entry.remembers for entry in own)
+        decoder_entries = self.side("decoder").entries.values()
+        return self.modifies_cross_attention or any(entry.needs_state_cache for entry in decoder_entries)
 
-    @property
-    def in_words(self) -> str:
-        names = (*SIDES.values(), "alignment_type", *self.knobs_in_use)
+    def describe(self) -> str:
+        names = (*ENCODING_TYPE_FIELDS.values(), "alignment_type", *self.parameter_fields_in_use)
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
-    def longest(self, side: Side) -> int | None:
+    def max_length_of(self, side: StackSpec) -> int | None:
         """How many tokens a side can take, None if its encodings are defined at every length."""
-        view = self.seen_by(side)
-        return min((getattr(view, one.longest) for one in side.entries.values() if one.longest), default=None)
+        view = self.config_for(side)
+        return min(
+            (getattr(view, entry.max_length_field) for entry in side.entries.values() if entry.max_length_field),
+            default=None,
+        )
 
     @property
-    def longest_source(self) -> int | None:
-        return self.longest(self.side("encoder"))
+    def max_source_length(self) -> int | None:
+        return self.max_length_of(self.side("encoder"))
 
     @property
-    def longest_target(self) -> int | None:
-        return self.longest(self.side("decoder"))
+    def max_target_length(self) -> int | None:
+        return self.max_length_of(self.side("decoder"))
 
     @property
     def position_encodings_in_use(self) -> list[str]:
@@ -227,34 +238,36 @@ class PosEncConfig(SharedConfig):
         return [name for side in self.sides for name in side.entries]
 
     @property
-    def knobs_in_use(self) -> list[str]:
+    def parameter_fields_in_use(self) -> list[str]:
         """The fields that the sides' encodings and the alignment read, in order."""
-        read = [
-            knob.name if side.name != "cross" or getattr(self, f"cross_{knob.name}") is None else f"cross_{knob.name}"
+        names = [
+            parameter.name
+            if side.name != "cross" or getattr(self, f"cross_{parameter.name}") is None
+            else f"cross_{parameter.name}"
             for side in self.sides
             for entry in side.entries.values()
-            for knob in entry.knobs
+            for parameter in entry.config_parameters
         ]
-        return list(dict.fromkeys(read + [knob.name for knob in self.alignment.knobs]))
+        return list(dict.fromkeys(names + [parameter.name for parameter in self.alignment.config_parameters]))
 
-    def decoder_cache_layers(self, num_layers: int) -> list[str]:
-        first = "remembering_attention" if self.decoder_remembers else "full_attention"
-        sees_far = all(entry.encoding.sees_far for entry in self.side("decoder").entries.values())
-        return [first] + ["full_attention" if sees_far else "shortening_attention"] * (num_layers - 1)
+    def decoder_cache_layer_types(self, num_layers: int) -> list[str]:
+        first = "stateful_attention" if self.decoder_needs_state_cache else "full_attention"
+        is_global = all(entry.encoding.is_global for entry in self.side("decoder").entries.values())
+        return [first] + ["full_attention" if is_global else "evicting_attention"] * (num_layers - 1)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields; of the encodings' knobs those in use or changed: a config asks for no more than it needs."""
-        output, used = super().to_dict(), self.knobs_in_use
-        for name, knob in knob_fields().items():
-            if name not in used and output.get(name) == (knob.default if name == knob.name else None):
+        output, used = super().to_dict(), self.parameter_fields_in_use
+        for name, parameter in parameter_fields().items():
+            if name not in used and output.get(name) == (parameter.default if name == parameter.name else None):
                 output.pop(name, None)
         return output
 
     def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs: Any) -> None:
         super().save_pretrained(save_directory)
         encodings = {name: POSITION_ENCODINGS[name].encoding for name in self.position_encodings_in_use}
-        carry_registered_files(Path(save_directory), "positions", encodings)
-        carry_registered_files(Path(save_directory), "alignments", {self.alignment_type: self.alignment})
+        copy_custom_code(Path(save_directory), "position_registry", encodings)
+        copy_custom_code(Path(save_directory), "alignment_registry", {self.alignment_type: self.alignment})
         if push_to_hub:  # by transformers' save_pretrained it would be too early
             self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
 

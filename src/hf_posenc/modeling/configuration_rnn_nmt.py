@@ -38,8 +38,8 @@ class RnnNmtConfig(SharedConfig):
                 )
         super().__post_init__(**kwargs)
 
-    def decoder_cache_layers(self, num_layers: int) -> list[str]:
-        return ["remembering_attention"]  # one state for all LSTM layers
+    def decoder_cache_layer_types(self, num_layers: int) -> list[str]:
+        return ["stateful_attention"]  # one state for all LSTM layers
 
 
 __all__ = ["RnnNmtConfig"]

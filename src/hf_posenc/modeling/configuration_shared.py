@@ -11,7 +11,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import GenerationConfig, PreTrainedConfig
 
 from .model_inputs import CACHE_NAMES
-from .nearest import nearest
+from .suggestions import closest_name
 from .version import __version__
 
 # What transformers itself passes to a config beyond its fields.
@@ -57,7 +57,7 @@ class SharedConfig(PreTrainedConfig):
     hf_posenc_version: str | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
-        self._refuse_unknown(kwargs)
+        self._validate_keywords(kwargs)
         if kwargs.pop("transformers_weights", None) is not None:  # by which transformers would find any file
             raise ValueError("transformers_weights must be left out: weights of this family are model.safetensors.")
         if self.decoder_vocab_size is None:
@@ -67,28 +67,28 @@ class SharedConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
         if self.initializer not in INITIALIZERS:
             raise ValueError(f"initializer must be one of {', '.join(INITIALIZERS)}, but it is {self.initializer!r}.")
-        self._check_numbers()
+        self._validate_numbers()
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
             raise ValueError(
                 f"Shared embeddings need one vocabulary, but vocab_size={self.vocab_size} and decoder_vocab_size="
                 f"{self.decoder_vocab_size}; make them equal or set share_encoder_decoder_embeddings=False."
             )
 
-    def _check_numbers(self) -> None:
+    def _validate_numbers(self) -> None:
         for field in fields(self):
             name, value = field.name, getattr(self, field.name)
             if name == "d_model" or name.endswith(("vocab_size", "_layers", "_ffn_dim")):
-                holds, rule = value >= 1, "1 or more"
+                is_valid, constraint = value >= 1, "1 or more"
             elif name.endswith("dropout"):
-                holds, rule = 0 <= value < 1, "a share from 0 to below 1"
+                is_valid, constraint = 0 <= value < 1, "a share from 0 to below 1"
             elif name == "layer_norm_eps":
-                holds, rule = value > 0, "above 0"
+                is_valid, constraint = value > 0, "above 0"
             elif name in ("pad_token_id", "decoder_start_token_id"):
-                holds, rule = value is not None, "a token id, which padding and targets are made with"
+                is_valid, constraint = value is not None, "a token id, which padding and targets are made with"
             else:
                 continue
-            if not holds:
-                raise ValueError(f"{name} must be {rule}, but it is {value!r}; its default is {field.default!r}.")
+            if not is_valid:
+                raise ValueError(f"{name} must be {constraint}, but it is {value!r}; its default is {field.default!r}.")
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -100,37 +100,37 @@ class SharedConfig(PreTrainedConfig):
                     f"A saved config must name no code that lies elsewhere, but it has {name}={value!r}; take it out, "
                     "and give it to from_pretrained if you trust it."
                 )
-        own = cls.known_keywords() - {field.name for field in fields(PreTrainedConfig)}
-        given = {cls.attribute_map.get(name, name): kwargs.pop(name) for name in own & kwargs.keys()}
-        extra = {}
+        own_fields = cls.known_keywords() - {field.name for field in fields(PreTrainedConfig)}
+        overrides = {cls.attribute_map.get(name, name): kwargs.pop(name) for name in own_fields & kwargs.keys()}
+        unknown_fields = {}
         if config_dict.get("hf_posenc_version") == __version__:  # else it may be a field of that version
-            extra = {name: value for name, value in config_dict.items() if not cls.tolerates(name)}
-            for name in extra:
+            unknown_fields = {name: value for name, value in config_dict.items() if not cls.accepts_keyword(name)}
+            for name in unknown_fields:
                 warnings.warn(
                     f"{name!r} is no field of {cls.__name__} and has no effect on the model; the nearest field is "
-                    f"{cls.nearest(name)!r}.",
+                    f"{cls.nearest_field(name)!r}.",
                     stacklevel=3,
                 )
-        fields_read = {name: value for name, value in (config_dict | given).items() if name not in extra}
+        fields_read = {name: value for name, value in (config_dict | overrides).items() if name not in unknown_fields}
         try:
-            made = super().from_dict(fields_read, **kwargs)
+            loaded = super().from_dict(fields_read, **kwargs)
         except (ValueError, StrictDataclassError) as error:
-            if (hint := cls.hint(config_dict | given)) is None:
+            if (hint := cls.hint(config_dict | overrides)) is None:
                 raise
             raise ValueError(f"{error} {hint}") from error
-        for name, value in extra.items():
-            setattr(made[0] if isinstance(made, tuple) else made, name, value)
-        return made
+        for name, value in unknown_fields.items():
+            setattr(loaded[0] if isinstance(loaded, tuple) else loaded, name, value)
+        return loaded
 
     @classmethod
     def hint(cls, config_dict: dict[str, Any]) -> str | None:
         """What else there is to say of a saved config that is refused."""
-        written = config_dict.get("hf_posenc_version")
-        if written in (None, __version__):
+        saved_version = config_dict.get("hf_posenc_version")
+        if saved_version in (None, __version__):
             return None
         return (
-            f"This config was written by hf_posenc {written} and is read by {__version__}: take the version that wrote "
-            "it. (Where hf_posenc is installed, it reads every checkpoint, whatever trust_remote_code says.)"
+            f"This config was written by hf_posenc {saved_version} and is read by {__version__}: take the version "
+            "that wrote it. (Where hf_posenc is installed, it reads every checkpoint, whatever trust_remote_code says.)"
         )
 
     @classmethod
@@ -138,27 +138,26 @@ class SharedConfig(PreTrainedConfig):
         return {field.name for field in fields(cls)} | set(cls.attribute_map)
 
     @classmethod
-    def tolerates(cls, name: str) -> bool:
+    def accepts_keyword(cls, name: str) -> bool:
         """Whether it is a field, or a keyword that transformers gives any config."""
         known = cls.known_keywords() | UPSTREAM_KEYWORDS
         return name in known or name.startswith("_") or name in GenerationConfig().to_dict()
 
     @classmethod
-    def nearest(cls, name: str) -> str:
-        return nearest(name, cls.known_keywords())
+    def nearest_field(cls, name: str) -> str:
+        return closest_name(name, cls.known_keywords())
 
-    def _refuse_unknown(self, kwargs: dict[str, Any]) -> None:
+    def _validate_keywords(self, kwargs: dict[str, Any]) -> None:
         for name in kwargs:
-            if not self.tolerates(name):
+            if not self.accepts_keyword(name):
                 raise ValueError(
-                    f"{name!r} is no field of {type(self).__name__}; the nearest one is {self.nearest(name)!r}."
+                    f"{name!r} is no field of {type(self).__name__}; the nearest one is {self.nearest_field(name)!r}."
                 )
 
     def to_dict(self) -> dict[str, Any]:
         return super().to_dict() | {"hf_posenc_version": __version__}
 
-    @property
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """What an error about a model of this config calls it."""
         return f"model_type={self.model_type!r}"
 
@@ -168,16 +167,16 @@ class SharedConfig(PreTrainedConfig):
         return []
 
     @property
-    def longest_source(self) -> int | None:
+    def max_source_length(self) -> int | None:
         """How many tokens, </s> among them, the encoder can take; None if any number."""
         return None
 
     @property
-    def longest_target(self) -> int | None:
+    def max_target_length(self) -> int | None:
         """How many tokens, the start token among them, the decoder can take; None if any number."""
         return None
 
-    def decoder_cache_layers(self, num_layers: int) -> list[str]:
+    def decoder_cache_layer_types(self, num_layers: int) -> list[str]:
         """transformers' names of the cache layers that the decoder's self-attention needs."""
         raise NotImplementedError
 
@@ -188,13 +187,15 @@ class SharedConfig(PreTrainedConfig):
             return self
         view, side = copy(self), "decoder_" if decoder else "encoder_"
         for name in [name for name in vars(self) if name.startswith(side)]:
-            plain = name.removeprefix(side)
-            plain = {"layers": "num_hidden_layers", "attention_heads": "num_attention_heads"}.get(plain, plain)
+            config_name = name.removeprefix(side)
+            config_name = {"layers": "num_hidden_layers", "attention_heads": "num_attention_heads"}.get(
+                config_name, config_name
+            )
             value = getattr(view, name)
             delattr(view, name)
-            setattr(view, self.attribute_map.get(plain, plain), value)
+            setattr(view, self.attribute_map.get(config_name, config_name), value)
         if decoder:
-            view.layer_types = self.decoder_cache_layers(view.num_hidden_layers)
+            view.layer_types = self.decoder_cache_layer_types(view.num_hidden_layers)
         return view
 
 

@@ -15,54 +15,54 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from .model_inputs import rename_cache
 
-LENGTHS = ("max_length", "max_new_tokens")
+LENGTH_OPTIONS = ("max_length", "max_new_tokens")
 
 
-class ChosenGenerationConfig(GenerationConfig):
+class ExplicitGenerationConfig(GenerationConfig):
     """A generation config that neither saves nor goes by what transformers' defaults have filled in.
 
     They can be read, as by Seq2SeqTrainer, which compares lengths with them. What is set later is a choice, whatever
     its value.
     """
 
-    filled_in: frozenset[str] = frozenset()
+    defaulted_fields: frozenset[str] = frozenset()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        object.__setattr__(self, "filled_in", self.filled_in - {name})
+        object.__setattr__(self, "defaulted_fields", self.defaulted_fields - {name})
         super().__setattr__(name, value)
 
     def update(self, defaults_only: bool = False, allow_custom_entries: bool = False, **kwargs: Any) -> dict[str, Any]:
-        filled_in = self.filled_in
+        defaulted_fields = self.defaulted_fields
         if defaults_only and kwargs == self._get_default_generation_params():
-            filled_in |= {name for name in kwargs if getattr(self, name, None) is None}
+            defaulted_fields |= {name for name in kwargs if getattr(self, name, None) is None}
             unused = super().update(defaults_only, allow_custom_entries, **kwargs)
-            object.__setattr__(self, "filled_in", filled_in)
+            object.__setattr__(self, "defaulted_fields", defaulted_fields)
             return unused
         return super().update(defaults_only, allow_custom_entries, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
         """What was chosen; None for the rest."""
-        saved = super().to_dict() | dict.fromkeys(self.filled_in)
-        saved.pop("filled_in", None)
+        saved = super().to_dict() | dict.fromkeys(self.defaulted_fields)
+        saved.pop("defaulted_fields", None)
         return saved
 
 
-def chosen(name: str, options: Mapping[str, Any], *configs: GenerationConfig | None) -> Any:
+def explicit_option(name: str, options: Mapping[str, Any], *configs: GenerationConfig | None) -> Any:
     """What a call's options say, None too, or else the first of the generation configs in which it is chosen."""
     if name in options:
         return options[name]
     for config in configs:
-        value = None if name in getattr(config, "filled_in", ()) else getattr(config, name, None)
+        value = None if name in getattr(config, "defaulted_fields", ()) else getattr(config, name, None)
         if value is not None:
             return value
     return None
 
 
-def given_length(options: Mapping[str, Any], *configs: GenerationConfig | None) -> int | None:
+def explicit_max_new_tokens(options: Mapping[str, Any], *configs: GenerationConfig | None) -> int | None:
     """The most tokens after the start token by a call's options, or else by the first of the generation configs that
     says; None if none does."""
-    for where in ((options, None), *(({}, config) for config in configs)):
-        length, new_tokens = (chosen(name, *where) for name in LENGTHS)
+    for sources in ((options, None), *(({}, config) for config in configs)):
+        length, new_tokens = (explicit_option(name, *sources) for name in LENGTH_OPTIONS)
         if new_tokens is not None:
             return new_tokens
         if length is not None:
@@ -70,52 +70,56 @@ def given_length(options: Mapping[str, Any], *configs: GenerationConfig | None) 
     return None
 
 
-class SentenceLimit(LogitsProcessor):
+class PerSentenceMaxLength(LogitsProcessor):
     """Ends each sentence of a batch at a limit of its own, in target tokens; a limit for the whole batch would let the
     length of a translation depend on its neighbours. Each sentence has equally many rows of scores, its beams. All that
     stands behind a limit is `token_id`: an end token, which ends the sentence, or else padding."""
 
-    def __init__(self, limits: Sequence[int], *, token_id: int) -> None:
-        self.limits_B = torch.tensor(limits)
+    def __init__(self, max_target_lengths: Sequence[int], *, token_id: int) -> None:
+        self.max_target_lengths_B = torch.tensor(max_target_lengths)
         self.token_id = token_id
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        over_B = (self.limits_B <= input_ids.shape[1] - 1).to(scores.device)
-        over_N = over_B.repeat_interleave(len(scores) // len(over_B))
-        only_this = torch.full_like(scores, float("-inf"))
-        only_this[:, self.token_id] = 0
-        return torch.where(over_N[:, None], only_this, scores)
+        is_over_B = (self.max_target_lengths_B <= input_ids.shape[1] - 1).to(scores.device)
+        is_over_N = is_over_B.repeat_interleave(len(scores) // len(is_over_B))
+        forced_scores = torch.full_like(scores, float("-inf"))
+        forced_scores[:, self.token_id] = 0
+        return torch.where(is_over_N[:, None], forced_scores, scores)
 
 
-def source_lengths(inputs: Tensor | None, given: Mapping[str, Any], pad_token_id: int) -> list[int] | None:
+def source_lengths(inputs: Tensor | None, model_inputs: Mapping[str, Any], pad_token_id: int) -> list[int] | None:
     """The tokens of each source that `generate` is given, special ones included; None if it is given none."""
-    mask, ids = given.get("attention_mask"), given.get("input_ids") if inputs is None else inputs
+    mask, ids = model_inputs.get("attention_mask"), model_inputs.get("input_ids") if inputs is None else inputs
     if mask is not None and mask.ndim == 2:
         return (mask != 0).sum(1).tolist()
     if ids is not None:
         return (ids != pad_token_id).sum(1).tolist()
-    if (x_BSD := given.get("inputs_embeds")) is None and (outputs := given.get("encoder_outputs")) is not None:
+    if (x_BSD := model_inputs.get("inputs_embeds")) is None and (
+        outputs := model_inputs.get("encoder_outputs")
+    ) is not None:
         x_BSD = outputs[0]
     return None if x_BSD is None else [x_BSD.shape[1]] * len(x_BSD)
 
 
-def most_tokens(lengths: Iterable[int], longest_target: int | None) -> list[int]:
-    """The limits of Translation, for a decoder that can take so many tokens, None for any number."""
-    return [min(2 * (length - 1) + 50, (longest_target or sys.maxsize) - 1) for length in lengths]
+def max_target_lengths(lengths: Iterable[int], max_target_length: int | None) -> list[int]:
+    """The length limits of TranslationMixin, for a decoder that can take so many tokens, None for any number."""
+    return [min(2 * (length - 1) + 50, (max_target_length or sys.maxsize) - 1) for length in lengths]
 
 
-def padded_behind_ends(ids_NT: Tensor, ends: Sequence[int], pad: int, prompt: Tensor | None) -> Tensor:
+def pad_after_end_token(
+    ids_NT: Tensor, end_token_ids: Sequence[int], pad_token_id: int, prompt: Tensor | None
+) -> Tensor:
     """What `generate` has written, with padding behind each row's first end token. The prompt, by default the start
     token, ends nothing. (Where padding is token 0, transformers' beam search fills up with end tokens.)"""
     first = 1
     if prompt is not None:  # to which `generate` may have added the start token
         first = prompt.shape[1] + int(not torch.equal(ids_NT[:1, : prompt.shape[1]], prompt[:1].to(ids_NT)))
-    is_end_NT = torch.isin(ids_NT, torch.tensor(ends, dtype=ids_NT.dtype, device=ids_NT.device))
+    is_end_NT = torch.isin(ids_NT, torch.tensor(end_token_ids, dtype=ids_NT.dtype, device=ids_NT.device))
     is_end_NT[:, :first] = False
-    return ids_NT.masked_fill(is_end_NT.cumsum(1) - is_end_NT.long() > 0, pad)
+    return ids_NT.masked_fill(is_end_NT.cumsum(1) - is_end_NT.long() > 0, pad_token_id)
 
 
-class Generation:
+class LengthLimitedGenerationMixin:
     """`generate`, with a limit for each sentence where nothing says how long it may become."""
 
     @property
@@ -125,7 +129,7 @@ class Generation:
     @generation_config.setter
     def generation_config(self, config: Any) -> None:
         if type(config) is GenerationConfig:
-            config.__class__ = ChosenGenerationConfig  # and no copy: what is set on it later holds here too
+            config.__class__ = ExplicitGenerationConfig  # and no copy: what is set on it later holds here too
         vars(self)["generation_config"] = config
 
     def generate(
@@ -138,54 +142,60 @@ class Generation:
         """As transformers', but where nothing says how long (neither `max_new_tokens` nor `max_length`, here or in a
         generation config), a sentence has at most 2 x source + 50 tokens, as in `translations`, and not 20. Behind its
         end token is padding."""
-        ends, pad = self.end_tokens(options, generation_config)
-        lengths = {name: options.pop(name, None) for name in LENGTHS}
-        if given_length(lengths) is not None:
+        end_token_ids, pad_token_id = self.end_tokens(options, generation_config)
+        lengths = {name: options.pop(name, None) for name in LENGTH_OPTIONS}
+        if explicit_max_new_tokens(lengths) is not None:
             options |= lengths  # both, for one that a generation config has is not meant
-        elif given_length({}, generation_config, self.generation_config) is None:
-            given = source_lengths(inputs, options, pad)
-            if given is not None:
+        elif explicit_max_new_tokens({}, generation_config, self.generation_config) is None:
+            num_source_tokens = source_lengths(inputs, options, pad_token_id)
+            if num_source_tokens is not None:
                 options |= {"logits_processor": logits_processor}
-                options = self.at_most(self.limits(given), options, generation_config)
+                options = self.with_length_limits(
+                    self.max_target_lengths(num_source_tokens), options, generation_config
+                )
                 logits_processor = options.pop("logits_processor")
         outputs = super().generate(  # type: ignore[misc]
             inputs, generation_config=generation_config, logits_processor=logits_processor, **rename_cache(options)
         )
         prompt = options.get("decoder_input_ids")
         if isinstance(outputs, Tensor):
-            return padded_behind_ends(outputs, ends, pad, prompt)
-        outputs.sequences = padded_behind_ends(outputs.sequences, ends, pad, prompt)
+            return pad_after_end_token(outputs, end_token_ids, pad_token_id, prompt)
+        outputs.sequences = pad_after_end_token(outputs.sequences, end_token_ids, pad_token_id, prompt)
         return outputs
 
     def end_tokens(
         self: Any, options: Mapping[str, Any] | None = None, generation_config: Any = None
     ) -> tuple[list[int], int]:
         """The tokens at which a call of `generate` ends a sentence, none or more, and what it pads with."""
-        ends, pad = (
-            chosen(name, options or {}, generation_config, self.generation_config)
+        end_token_ids, pad_token_id = (
+            explicit_option(name, options or {}, generation_config, self.generation_config)
             for name in ("eos_token_id", "pad_token_id")
         )
-        ends = [] if ends is None else torch.as_tensor(ends).flatten().tolist()
-        if pad is None:  # as transformers does
-            pad = ends[0] if ends else self.config.pad_token_id
-        return ends, int(pad)
+        end_token_ids = [] if end_token_ids is None else torch.as_tensor(end_token_ids).flatten().tolist()
+        if pad_token_id is None:  # as transformers does
+            pad_token_id = end_token_ids[0] if end_token_ids else self.config.pad_token_id
+        return end_token_ids, int(pad_token_id)
 
     def start_token(self: Any, options: Mapping[str, Any] | None = None, generation_config: Any = None) -> int:
         """The token from which a call of `generate` starts a target."""
         for name in ("decoder_start_token_id", "bos_token_id"):
-            start = chosen(name, options or {}, generation_config, self.generation_config)
+            start = explicit_option(name, options or {}, generation_config, self.generation_config)
             if start is not None:
                 return int(start)
         return self.config.decoder_start_token_id
 
-    def limits(self: Any, lengths: Iterable[int]) -> list[int]:
+    def max_target_lengths(self: Any, lengths: Iterable[int]) -> list[int]:
         """The most target tokens, without special ones, of sentences whose sources have so many tokens, with </s>."""
-        return most_tokens(lengths, self.config.longest_target)
+        return max_target_lengths(lengths, self.config.max_target_length)
 
-    def at_most(self: Any, limits: list[int], options: dict[str, Any], generation_config: Any = None) -> dict[str, Any]:
+    def with_length_limits(
+        self: Any, max_target_lengths: list[int], options: dict[str, Any], generation_config: Any = None
+    ) -> dict[str, Any]:
         """These options of `generate`, and those that end each sentence at its limit."""
-        ends, pad = self.end_tokens(options, generation_config)
-        limit = SentenceLimit(limits, token_id=ends[0] if ends else pad)
-        together = LogitsProcessorList([*(options.get("logits_processor") or []), limit])
-        most = max(limits) + 1 + bool(ends)  # the start token, and </s>
-        return options | {"max_length": most, "max_new_tokens": None, "logits_processor": together}
+        end_token_ids, pad_token_id = self.end_tokens(options, generation_config)
+        length_processor = PerSentenceMaxLength(
+            max_target_lengths, token_id=end_token_ids[0] if end_token_ids else pad_token_id
+        )
+        processors = LogitsProcessorList([*(options.get("logits_processor") or []), length_processor])
+        max_length = max(max_target_lengths) + 1 + bool(end_token_ids)  # the start token, and </s>
+        return options | {"max_length": max_length, "max_new_tokens": None, "logits_processor": processors}

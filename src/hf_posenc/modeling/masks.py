@@ -7,60 +7,60 @@ import torch
 from torch import Tensor
 
 
-def positions_of(attention_mask: Any, num_new: int, num_cached: int | Tensor = 0, device: Any = None) -> Tensor:
+def positions_from_mask(attention_mask: Any, num_new: int, num_cached: int | Tensor = 0, device: Any = None) -> Tensor:
     """The position of each new token (B or 1, T): how many tokens that the mask lets through stand before it; padding
     is at 0. A 2-D mask covers the cached tokens as well; another says nothing of them, and all of them count."""
     if isinstance(attention_mask, Tensor) and attention_mask.ndim == 2:
-        return counted(attention_mask != 0)[:, -num_new:]
-    tokens_BT = new_tokens(attention_mask, num_new, num_cached)
-    new_BT = torch.arange(num_new, device=device)[None] if tokens_BT is None else counted(tokens_BT)
+        return cumsum_positions(attention_mask != 0)[:, -num_new:]
+    valid_mask_BT = new_valid_mask(attention_mask, num_new, num_cached)
+    new_BT = torch.arange(num_new, device=device)[None] if valid_mask_BT is None else cumsum_positions(valid_mask_BT)
     return new_BT + num_cached
 
 
-def counted(tokens_BT: Tensor) -> Tensor:
-    return (tokens_BT.long().cumsum(-1) - 1).masked_fill(~tokens_BT, 0)
+def cumsum_positions(valid_mask_BT: Tensor) -> Tensor:
+    return (valid_mask_BT.long().cumsum(-1) - 1).masked_fill(~valid_mask_BT, 0)
 
 
-def new_tokens(attention_mask: Any, num_new: int, num_cached: int | Tensor = 0) -> Tensor | None:
+def new_valid_mask(attention_mask: Any, num_new: int, num_cached: int | Tensor = 0) -> Tensor | None:
     """Which of the new tokens are no padding (B, T); in a 4-D mask, those that may attend to themselves."""
     if not isinstance(attention_mask, Tensor):
         return None
     if attention_mask.ndim == 2:
         return attention_mask[:, -num_new:] != 0
     new = torch.arange(num_new, device=attention_mask.device)
-    return allowed(attention_mask[:, 0, new, new + num_cached])
+    return to_bool_mask(attention_mask[:, 0, new, new + num_cached])
 
 
-def num_visible(
+def num_attendable(
     attention_mask: Any, num_new: int, num_keys: int, num_cached: int | Tensor, is_causal: bool, device: Any
 ) -> Tensor:
     """How many keys each query may see (B or 1, Q or 1). A 4-D mask says it all; a 2-D one says which keys are tokens,
     and a causal attention hides what stands behind the query."""
     if isinstance(attention_mask, Tensor) and attention_mask.ndim == 4:
-        return allowed(attention_mask[:, 0]).sum(-1)
+        return to_bool_mask(attention_mask[:, 0]).sum(-1)
     if isinstance(attention_mask, Tensor):
-        tokens_BS = attention_mask != 0
-        return tokens_BS.cumsum(-1)[:, -num_new:] if is_causal else tokens_BS.sum(-1, keepdim=True)
+        valid_mask_BS = attention_mask != 0
+        return valid_mask_BS.cumsum(-1)[:, -num_new:] if is_causal else valid_mask_BS.sum(-1, keepdim=True)
     if is_causal:
         return (torch.arange(1, num_new + 1, device=device) + num_cached)[None]
     return torch.full((1, 1), num_keys, device=device)
 
 
-def allowed(mask: Tensor) -> Tensor:
+def to_bool_mask(mask: Tensor) -> Tensor:
     """A Boolean mask as it is; of an additive one, where it adds nothing."""
     return mask if mask.dtype == torch.bool else mask == 0
 
 
-def tokens_of(tokens_BT: Tensor | None, input_ids: Tensor | None, config: Any) -> Tensor | None:
-    """Which target tokens are no padding (B, T): what a mask says, `tokens_BT`, or where there is none the tokens
+def target_valid_mask(valid_mask_BT: Tensor | None, input_ids: Tensor | None, config: Any) -> Tensor | None:
+    """Which target tokens are no padding (B, T): what a mask says, `valid_mask_BT`, or where there is none the tokens
     themselves, of which the first is one whatever it is."""
-    if tokens_BT is not None or input_ids is None:
-        return tokens_BT
+    if valid_mask_BT is not None or input_ids is None:
+        return valid_mask_BT
     first_T = torch.arange(input_ids.shape[1], device=input_ids.device) == 0
     return (input_ids != config.pad_token_id) | first_T
 
 
-def mask_until(attention_mask: Any, token: int, num_new: int, keeps_size: bool) -> Any:
+def slice_mask(attention_mask: Any, token: int, num_new: int, is_static: bool) -> Any:
     """A decoder's mask as it is for one of its new tokens, when the later ones are not there yet. A 4-D mask has a
     column for each key: all of them from the beginning where the cache keeps its size."""
     if not isinstance(attention_mask, Tensor):
@@ -69,10 +69,10 @@ def mask_until(attention_mask: Any, token: int, num_new: int, keeps_size: bool) 
     until = attention_mask.shape[-1] - later
     if attention_mask.ndim == 2:
         return attention_mask[:, :until]
-    return attention_mask[:, :, token : token + 1, : None if keeps_size else until]
+    return attention_mask[:, :, token : token + 1, : None if is_static else until]
 
 
-def check_source(attention_mask: Any) -> None:
+def validate_source_mask(attention_mask: Any) -> None:
     """A ValueError for a sentence of padding alone."""
     if not isinstance(attention_mask, Tensor) or attention_mask.ndim != 2 or torch.compiler.is_compiling():
         return

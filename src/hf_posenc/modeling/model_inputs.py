@@ -15,16 +15,16 @@ from typing import Any
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.utils import TransformersKwargs
 
-from .nearest import nearest
+from .suggestions import closest_name
 
 CACHE_NAMES = ("cache", "past_key_values")
 # The name by which the installed transformers passes a cache to a model and reads it from the outputs.
 CACHE_NAME = next(name for name in CACHE_NAMES if name in Seq2SeqLMOutput.__dataclass_fields__)
 # What attention back ends and the loss read. `ignore_index` is an argument of transformers' loss functions.
-PASSED_ON = {*TransformersKwargs.__annotations__, "return_dict", "ignore_index"}
+FORWARDED_KEYWORDS = {*TransformersKwargs.__annotations__, "return_dict", "ignore_index"}
 
 
-def cache_of(outputs: Any) -> Any:
+def get_cache(outputs: Any) -> Any:
     """The cache of a model's outputs, None if there is none; their field has the one or the other name."""
     return getattr(outputs, CACHE_NAME)
 
@@ -38,27 +38,27 @@ def rename_cache(inputs: dict[str, Any], name: str = CACHE_NAME) -> dict[str, An
     return rest | {name: caches[0]} if caches else rest
 
 
-def reads_model_inputs(forward: Callable[..., Any]) -> Callable[..., Any]:
+def normalize_model_inputs(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator of a `forward` with an argument `cache`, which may be given as `past_key_values`. A keyword that is
-    neither an argument of `forward` nor one of PASSED_ON is a TypeError, unless its value is None."""
+    neither an argument of `forward` nor one of FORWARDED_KEYWORDS is a TypeError, unless its value is None."""
     signature = inspect.signature(forward)
     arguments = [name for name in signature.parameters if name not in ("self", "kwargs")]
 
     @functools.wraps(forward)
-    def with_checked_inputs(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def normalized_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         kwargs = rename_cache(kwargs, "cache")
         for name, value in kwargs.items():
-            if value is not None and name not in arguments and name not in PASSED_ON:
+            if value is not None and name not in arguments and name not in FORWARDED_KEYWORDS:
                 raise TypeError(
                     f"{type(self).__name__} reads no input {name!r}, so it would be lost without an effect; the "
-                    f"nearest one is {nearest(name, arguments)!r}. Leave it out, or rename it."
+                    f"nearest one is {closest_name(name, arguments)!r}. Leave it out, or rename it."
                 )
         return forward(self, *args, **kwargs)
 
     # `generate` refuses a cache whose name is not in the signature.
     renamed = [p.replace(name=CACHE_NAME) if p.name == "cache" else p for p in signature.parameters.values()]
-    with_checked_inputs.__signature__ = signature.replace(parameters=renamed)  # type: ignore[attr-defined]
-    return with_checked_inputs
+    normalized_forward.__signature__ = signature.replace(parameters=renamed)  # type: ignore[attr-defined]
+    return normalized_forward
 
 
-__all__ = ["CACHE_NAME", "CACHE_NAMES", "cache_of", "reads_model_inputs", "rename_cache"]
+__all__ = ["CACHE_NAME", "CACHE_NAMES", "get_cache", "normalize_model_inputs", "rename_cache"]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The encoder-decoder Transformer. It asks its position encodings and never knows which they are.
 
-It is that of Vaswani et al. (references.py); parameter names are BART's, the shape letters those of position.py. From
-top to bottom: layers, stacks, the model, the model with an output projection.
+It is that of Vaswani et al. (citations.py); parameter names are BART's, the shape letters those of position_base.py.
+From top to bottom: layers, stacks, the model, the model with an output projection.
 """
 
 from typing import Any, Unpack
@@ -22,27 +22,27 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .alignment import Alignment, places_of, refuse_places
-from .alignments import build_alignment
-from .attention import Attention, check_back_end
-from .attention_by_distance import goes_by_distance
-from .cache import Memory, cached_tokens, drop_hidden, memory_of, source_positions
-from .configuration_posenc import PosEncConfig, Side
-from .masks import new_tokens, positions_of, tokens_of
-from .model_inputs import CACHE_NAME, CACHE_NAMES, reads_model_inputs
-from .modeling_shared import ConditionalGeneration, EncoderDecoder, SharedPreTrainedModel, Stack, outputs_of_both
-from .near_keys import near_keys
-from .one_by_one import read_one_by_one
-from .place import Place
-from .position import PositionEncoding, PositionEncodings
-from .positions import build_position_encodings
-from .references import VASWANI
+from .alignment_base import Alignment, resolve_source_positions, validate_no_source_positions
+from .alignment_registry import build_alignment
+from .attention import Attention, validate_attn_implementation
+from .attention_context import AttentionContext
+from .cache import EncodingState, cached_seq_length, encoder_positions, evict_outside_window, state_of_cache
+from .citations import VASWANI
+from .configuration_posenc import PosEncConfig, StackSpec
+from .linear_attention import supports_linear_attention
+from .masks import new_valid_mask, positions_from_mask, target_valid_mask
+from .model_inputs import CACHE_NAME, CACHE_NAMES, normalize_model_inputs
+from .modeling_shared import ConditionalGeneration, EncoderDecoder, SharedPreTrainedModel, Stack, merge_outputs
+from .position_base import PositionEncoding, PositionEncodingSum
+from .position_registry import build_position_encodings
+from .sequential_decoding import decode_sequentially
+from .window_pruning import prune_to_window
 
 
 class PosEncLayer(GradientCheckpointingLayer):
     """What encoder and decoder layers share: the feed-forward sub-layer, and residuals with LayerNorm around them."""
 
-    def __init__(self, config: PosEncConfig, side: Side) -> None:
+    def __init__(self, config: PosEncConfig, side: StackSpec) -> None:
         super().__init__()
         self.norm_first = config.norm_first
         self.dropout = nn.Dropout(config.dropout)
@@ -54,8 +54,8 @@ class PosEncLayer(GradientCheckpointingLayer):
 
     def residual(self, x_BTD: Tensor, sublayer: Any, norm: nn.LayerNorm) -> tuple[Tensor, Tensor | None]:
         """The tokens behind a sub-layer (B, T, D), and its attention weights, if there are any (B, H, T, S)."""
-        made_BTD, p_BHQS = sublayer(norm(x_BTD) if self.norm_first else x_BTD)
-        x_BTD = x_BTD + self.dropout(made_BTD)
+        output_BTD, p_BHQS = sublayer(norm(x_BTD) if self.norm_first else x_BTD)
+        x_BTD = x_BTD + self.dropout(output_BTD)
         return x_BTD if self.norm_first else norm(x_BTD), p_BHQS
 
     def feed_forward(self, x_BTD: Tensor) -> tuple[Tensor, None]:
@@ -63,7 +63,7 @@ class PosEncLayer(GradientCheckpointingLayer):
 
 
 class PosEncEncoderLayer(PosEncLayer):
-    def __init__(self, config: PosEncConfig, side: Side, layer: int) -> None:
+    def __init__(self, config: PosEncConfig, side: StackSpec, layer: int) -> None:
         super().__init__(config, side)
         self.self_attn = Attention(config, num_heads=side.heads, is_causal=False, layer=layer)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
@@ -76,7 +76,7 @@ class PosEncEncoderLayer(PosEncLayer):
 
 
 class PosEncDecoderLayer(PosEncLayer):
-    def __init__(self, config: PosEncConfig, side: Side, layer: int) -> None:
+    def __init__(self, config: PosEncConfig, side: StackSpec, layer: int) -> None:
         super().__init__(config, side)
         self.self_attn = Attention(config, num_heads=side.heads, is_causal=True, layer=layer)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
@@ -87,24 +87,31 @@ class PosEncDecoderLayer(PosEncLayer):
         self,
         x_BTD: Tensor,
         attention_mask: Any,
-        memory_BSD: Tensor,
-        memory_mask: Any,
+        encoder_states_BSD: Tensor,
+        encoder_attention_mask: Any,
         *,
-        positions: PositionEncodings,
-        at: Place,
-        cross_positions: PositionEncodings,
-        cross_at: Place,
+        positions: PositionEncodingSum,
+        ctx: AttentionContext,
+        cross_positions: PositionEncodingSum,
+        cross_ctx: AttentionContext,
         cache: EncoderDecoderCache | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The tokens (B, T, D) and, where they were computed, the weights of the cross-attention (B, H, T, S)."""
-        own = {"positions": positions, "at": at, "cache": cache}
+        self_inputs = {"positions": positions, "ctx": ctx, "cache": cache}
         x_BTD, _ = self.residual(
-            x_BTD, lambda x: self.self_attn(x, attention_mask, **own, **kwargs), self.self_attn_layer_norm
+            x_BTD, lambda x: self.self_attn(x, attention_mask, **self_inputs, **kwargs), self.self_attn_layer_norm
         )
-        cross = {"positions": cross_positions, "at": cross_at, "cache": cache, "memory_BSD": memory_BSD}
+        cross_inputs = {
+            "positions": cross_positions,
+            "ctx": cross_ctx,
+            "cache": cache,
+            "key_value_states_BSD": encoder_states_BSD,
+        }
         x_BTD, p_BHTS = self.residual(
-            x_BTD, lambda x: self.encoder_attn(x, memory_mask, **cross, **kwargs), self.encoder_attn_layer_norm
+            x_BTD,
+            lambda x: self.encoder_attn(x, encoder_attention_mask, **cross_inputs, **kwargs),
+            self.encoder_attn_layer_norm,
         )
         return self.residual(x_BTD, self.feed_forward, self.final_layer_norm)[0], p_BHTS
 
@@ -134,7 +141,7 @@ class PosEncPreTrainedModel(SharedPreTrainedModel):
         try:
             for stack in self.modules():
                 if isinstance(stack, PosEncStack):
-                    stack.check_back_end()
+                    stack.validate_attn_implementation()
         except ValueError:
             super().set_attn_implementation(before)
             raise
@@ -146,7 +153,7 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
 
     layer_class: type[PosEncEncoderLayer] | type[PosEncDecoderLayer]
 
-    def __init__(self, config: PosEncConfig, side: Side) -> None:
+    def __init__(self, config: PosEncConfig, side: StackSpec) -> None:
         super().__init__(config, vocab_size=side.vocab_size)
         self.side = side
         self.positions = build_position_encodings(config, side)
@@ -154,39 +161,44 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
         self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if config.norm_first else None
         self.gradient_checkpointing = False
 
-    def check_back_end(self) -> None:
+    def validate_attn_implementation(self) -> None:
         """Refuse a back end that would leave an encoding out; transformers' own choice is always right."""
-        check_back_end(self.config, self.side, self.positions)
+        validate_attn_implementation(self.config, self.side, self.positions)
 
-    def place(
+    def attention_context(
         self,
         x_BTD: Tensor,
         mask: Any,
         position_ids: Tensor,
-        memory: Memory | None = None,
-        start: int | Tensor = 0,
+        state: EncodingState | None = None,
+        num_cached: int | Tensor = 0,
         *,
         output_attentions: bool | None = False,
         **kwargs: Any,
-    ) -> tuple[Tensor, Place]:
+    ) -> tuple[Tensor, AttentionContext]:
         """The tokens as the encodings change them (B, T, D), and where this stack attends.
 
-        What a later step needs of this one, positions and states, goes into the `memory`.
+        What a later step needs of this one, positions and states, goes into the `state`.
         """
-        tokens_BT, back_end = new_tokens(mask, x_BTD.shape[1], start), self.config._attn_implementation
-        all_keys = bool(output_attentions) or back_end == "flex_attention"
-        at = Place(position_ids, position_ids, tokens_BT, mask, start, self.side.is_causal, all_keys=all_keys)
-        if self.training and self.positions.answered("training_positions"):
-            pos_BT = self.positions.training_positions(position_ids.expand(x_BTD.shape[0], -1), at)
-            at = at.but(queries_BQ=pos_BT, keys_BS=pos_BT)
-        if memory is not None:
-            keys_BS = memory.keep("positions", at.queries_BQ.expand(x_BTD.shape[0], -1))
-            at = at.but(keys_BS=keys_BS, memory=memory)
-        drops = self.training and self.config.attention_dropout
-        if memory is None and back_end == "sdpa" and not (at.all_keys or drops):
-            at = at.but(by_distance=goes_by_distance(self.positions, at))
-        x_BTD = self.positions.embed(x_BTD, at)
-        return x_BTD, self.positions.prepare(x_BTD, at, near_keys(at, self.positions.hidden_from))
+        valid_mask_BT, attn_implementation = (
+            new_valid_mask(mask, x_BTD.shape[1], num_cached),
+            self.config._attn_implementation,
+        )
+        need_weights = bool(output_attentions) or attn_implementation == "flex_attention"
+        ctx = AttentionContext(
+            position_ids, position_ids, valid_mask_BT, mask, num_cached, self.side.is_causal, need_weights=need_weights
+        )
+        if self.training and self.positions.has_hook("augment_positions"):
+            pos_BT = self.positions.augment_positions(position_ids.expand(x_BTD.shape[0], -1), ctx)
+            ctx = ctx.replace(query_pos_BQ=pos_BT, key_pos_BS=pos_BT)
+        if state is not None:
+            key_pos_BS = state.append("positions", ctx.query_pos_BQ.expand(x_BTD.shape[0], -1))
+            ctx = ctx.replace(key_pos_BS=key_pos_BS, state=state)
+        has_dropout = self.training and self.config.attention_dropout
+        if state is None and attn_implementation == "sdpa" and not (ctx.need_weights or has_dropout):
+            ctx = ctx.replace(use_linear_attention=supports_linear_attention(self.positions, ctx))
+        x_BTD = self.positions.embed(x_BTD, ctx)
+        return x_BTD, self.positions.prepare(x_BTD, ctx, prune_to_window(ctx, self.positions.sliding_window))
 
 
 class PosEncEncoder(PosEncStack):
@@ -197,7 +209,7 @@ class PosEncEncoder(PosEncStack):
 
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config, config.side("encoder"))
-        self.check_back_end()
+        self.validate_attn_implementation()
         self.post_init()
 
     @merge_with_config_defaults
@@ -212,11 +224,13 @@ class PosEncEncoder(PosEncStack):
     ) -> BaseModelOutput:
         x_BTD = self.embed(input_ids, inputs_embeds)
         if position_ids is None:
-            position_ids = positions_of(attention_mask, x_BTD.shape[1], device=x_BTD.device)
-        x_BTD, at = self.place(x_BTD, attention_mask, position_ids, **kwargs)
-        attention_mask = None if at.by_distance else create_bidirectional_mask(self.config, x_BTD, attention_mask)
+            position_ids = positions_from_mask(attention_mask, x_BTD.shape[1], device=x_BTD.device)
+        x_BTD, ctx = self.attention_context(x_BTD, attention_mask, position_ids, **kwargs)
+        attention_mask = (
+            None if ctx.use_linear_attention else create_bidirectional_mask(self.config, x_BTD, attention_mask)
+        )
         for layer in self.layers:
-            x_BTD = layer(x_BTD, attention_mask, positions=self.positions, at=at, **kwargs)
+            x_BTD = layer(x_BTD, attention_mask, positions=self.positions, ctx=ctx, **kwargs)
         return BaseModelOutput(last_hidden_state=x_BTD if self.layer_norm is None else self.layer_norm(x_BTD))
 
 
@@ -234,16 +248,16 @@ class PosEncDecoder(PosEncStack):
         super().__init__(config, config.side("decoder"))
         self.cross_positions = build_position_encodings(config, config.side("cross"))
         self.alignment = build_alignment(config)
-        self.remembers = config.decoder_remembers
-        self.check_back_end()
+        self.needs_state_cache = config.decoder_needs_state_cache
+        self.validate_attn_implementation()
         self.post_init()
 
-    def check_back_end(self) -> None:
-        super().check_back_end()
-        follows = self.alignment.follow is not None
-        check_back_end(self.config, self.config.side("cross"), self.cross_positions, follows)
+    def validate_attn_implementation(self) -> None:
+        super().validate_attn_implementation()
+        tracks_attention = self.alignment.update is not None
+        validate_attn_implementation(self.config, self.config.side("cross"), self.cross_positions, tracks_attention)
 
-    @reads_model_inputs
+    @normalize_model_inputs
     @merge_with_config_defaults
     @capture_outputs
     def forward(
@@ -271,18 +285,26 @@ class PosEncDecoder(PosEncStack):
         if use_cache and cache is None:
             cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         own_cache = None if cache is None else cache.self_attention_cache
-        memory = None
-        if own_cache is not None and self.remembers:
-            drop_hidden(own_cache, None if kwargs.get("output_attentions") else self.positions.hidden_from)
-            memory = memory_of(own_cache)
-        start = cached_tokens(own_cache)
+        state = None
+        if own_cache is not None and self.needs_state_cache:
+            evict_outside_window(own_cache, None if kwargs.get("output_attentions") else self.positions.sliding_window)
+            state = state_of_cache(own_cache)
+        num_cached = cached_seq_length(own_cache)
         if position_ids is None:
-            position_ids = positions_of(attention_mask, x_BTD.shape[1], start, x_BTD.device)
-        x_BTD, at = self.place(x_BTD, attention_mask, position_ids, memory, start, **kwargs)
-        given = {"mask": encoder_attention_mask, "source_ids": encoder_position_ids, "places_BT": cross_position_ids}
-        cross_at = at.but(queries_BQ=position_ids, tokens_BT=tokens_of(at.tokens_BT, input_ids, self.config))
-        cross_at = self.cross_place(x_BTD, cross_at, encoder_hidden_states, cache, **given)
-        attention_mask = None if at.by_distance else create_causal_mask(self.config, x_BTD, attention_mask, own_cache)
+            position_ids = positions_from_mask(attention_mask, x_BTD.shape[1], num_cached, x_BTD.device)
+        x_BTD, ctx = self.attention_context(x_BTD, attention_mask, position_ids, state, num_cached, **kwargs)
+        source_inputs = {
+            "mask": encoder_attention_mask,
+            "encoder_position_ids": encoder_position_ids,
+            "source_positions_BT": cross_position_ids,
+        }
+        cross_ctx = ctx.replace(
+            query_pos_BQ=position_ids, valid_mask_BT=target_valid_mask(ctx.valid_mask_BT, input_ids, self.config)
+        )
+        cross_ctx = self.cross_attention_context(x_BTD, cross_ctx, encoder_hidden_states, cache, **source_inputs)
+        attention_mask = (
+            None if ctx.use_linear_attention else create_causal_mask(self.config, x_BTD, attention_mask, own_cache)
+        )
         encoder_attention_mask = create_bidirectional_mask(
             self.config, x_BTD, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
         )
@@ -294,46 +316,52 @@ class PosEncDecoder(PosEncStack):
                 encoder_hidden_states,
                 encoder_attention_mask,
                 positions=self.positions,
-                at=at,
+                ctx=ctx,
                 cross_positions=self.cross_positions,
-                cross_at=cross_at,
+                cross_ctx=cross_ctx,
                 cache=cache,
                 **kwargs,
             )
-            if cross_at.watched:
+            if cross_ctx.return_weights:
                 weights.append(p_BHTS)
-        if cross_at.watched:
-            self.alignment("follow", weights, cross_at)
+        if cross_ctx.return_weights:
+            self.alignment("update", weights, cross_ctx)
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=x_BTD if self.layer_norm is None else self.layer_norm(x_BTD),
             **{CACHE_NAME: cache},
         )
 
-    def cross_place(
+    def cross_attention_context(
         self,
         x_BTD: Tensor,
-        at: Place,
-        memory_BSD: Tensor,
+        ctx: AttentionContext,
+        encoder_states_BSD: Tensor,
         cache: EncoderDecoderCache | None,
         *,
         mask: Any,
-        source_ids: Tensor | None,
-        places_BT: Tensor | None,
-    ) -> Place:
+        encoder_position_ids: Tensor | None,
+        source_positions_BT: Tensor | None,
+    ) -> AttentionContext:
         """Where cross-attention happens: at the positions of the source, the queries at their places among them.
 
-        `at` is the decoder's own place; given places, `places_BT`, stand for the alignment's.
+        `ctx` is the decoder's own place; given places, `source_positions_BT`, stand for the alignment's.
         """
-        memory = at.memory and at.memory.of("cross")
-        at = at.but(is_cross=True, is_causal=False, by_distance=False, slots_BN=None, prepared=None, memory=memory)
-        if not self.cross_positions.act_in_attention:
-            refuse_places(places_BT)
-            return at
-        at = at.but(keys_BS=source_positions(source_ids, mask, memory_BSD, cache), mask=mask)
-        places_BT = places_of(self.alignment, x_BTD, memory_BSD, at, given_BT=places_BT)
-        watched = self.alignment.follow is not None and at.memory is not None
-        at = at.but(queries_BQ=places_BT, watched=watched)
-        return self.cross_positions.prepare(x_BTD, at, near_keys(at, self.cross_positions.hidden_from))
+        state = ctx.state and ctx.state.scoped("cross")
+        ctx = ctx.replace(
+            is_cross=True, is_causal=False, use_linear_attention=False, key_indices_BN=None, prepared=None, state=state
+        )
+        if not self.cross_positions.modifies_attention:
+            validate_no_source_positions(source_positions_BT)
+            return ctx
+        ctx = ctx.replace(
+            key_pos_BS=encoder_positions(encoder_position_ids, mask, encoder_states_BSD, cache), mask=mask
+        )
+        source_positions_BT = resolve_source_positions(
+            self.alignment, x_BTD, encoder_states_BSD, ctx, cross_position_ids=source_positions_BT
+        )
+        return_weights = self.alignment.update is not None and ctx.state is not None
+        ctx = ctx.replace(query_pos_BQ=source_positions_BT, return_weights=return_weights)
+        return self.cross_positions.prepare(x_BTD, ctx, prune_to_window(ctx, self.cross_positions.sliding_window))
 
 
 class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
@@ -342,7 +370,7 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
     encoder_class = PosEncEncoder
     decoder_class = PosEncDecoder
 
-    @reads_model_inputs
+    @normalize_model_inputs
     @can_return_tuple
     def forward(
         self,
@@ -358,7 +386,7 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
-        follow_alignment: bool = False,
+        track_attention: bool = False,
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> Seq2SeqModelOutput:
         """Source (B, S) and target (B, T) to hidden states (B, T, D).
@@ -366,7 +394,7 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
         Given `position_ids` (B, S) and `decoder_position_ids` (B, T) win; else a token's position is the number of
         unmasked tokens before it. A `decoder_attention_mask` covers the cached tokens as well as the new ones. Given
         `cross_position_ids` (B, T), the places in the source of the target's tokens, stand for those of the alignment.
-        Where that follows the attention, it does so with a cache or with `follow_alignment`, and is told how long the
+        Where that follows the attention, it does so with a cache or with `track_attention`, and is told how long the
         target is without them. No cache is made in training unless `use_cache` asks for one.
         """
         if use_cache is None:
@@ -393,22 +421,22 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
             "inputs_embeds": decoder_inputs_embeds,
             "use_cache": use_cache,
         }
-        follows = self.decoder.alignment.follow is not None and cross_position_ids is None
-        if follows and (follow_alignment or use_cache or cache is not None):
-            decoder_outputs = read_one_by_one(self.decoder, **inputs, **kwargs)
+        tracks_attention = self.decoder.alignment.update is not None and cross_position_ids is None
+        if tracks_attention and (track_attention or use_cache or cache is not None):
+            decoder_outputs = decode_sequentially(self.decoder, **inputs, **kwargs)
         else:
             decoder_outputs = self.decoder(**inputs, **kwargs)
-        return outputs_of_both(encoder_outputs, decoder_outputs)
+        return merge_outputs(encoder_outputs, decoder_outputs)
 
 
 class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneration, GenerationMixin):
     """The translation model: a PosEncModel and the projection on the target vocabulary."""
 
-    body = PosEncModel
+    base_model_class = PosEncModel
     summary = "The encoder-decoder Transformer."
     references = (VASWANI,)
 
-    @reads_model_inputs
+    @normalize_model_inputs
     @can_return_tuple
     def forward(
         self,
@@ -425,7 +453,7 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
         decoder_inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
-        follow_alignment: bool = False,
+        track_attention: bool = False,
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> Seq2SeqLMOutput:
         """As PosEncModel's, to logits (B, T, V); with `labels` (B, T), -100 where there is none, also to their loss."""
@@ -446,14 +474,14 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
-            follow_alignment=follow_alignment,
+            track_attention=track_attention,
             **kwargs,
         )
-        return self.predicted(outputs, labels, kwargs)
+        return self.logits_and_loss(outputs, labels, kwargs)
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
         """transformers' inputs for a step, and that nobody knows how long the sentence will be."""
-        return super().prepare_inputs_for_generation(input_ids, **kwargs) | {"follow_alignment": True}
+        return super().prepare_inputs_for_generation(input_ids, **kwargs) | {"track_attention": True}
 
 
 __all__ = ["PosEncForConditionalGeneration", "PosEncModel", "PosEncPreTrainedModel"]

@@ -12,7 +12,7 @@ the score over all layers are those of the baseline in Neishi & Yoshinaga (2019)
 
 Departure: its output projection has no bias unless `output_bias` asks for one; theirs has. Input feeding makes a step
 wait for the one before it, so the decoder is a loop over the target's tokens in training too. Shape letters are those
-of position.py; N is the width of all decoder layers together.
+of position_base.py; N is the width of all decoder layers together.
 """
 
 from dataclasses import dataclass
@@ -30,13 +30,13 @@ from transformers.modeling_outputs import (
 from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 
-from .cache import memory_of
+from .cache import state_of_cache
+from .citations import NEISHI, Reference
 from .configuration_rnn_nmt import RnnNmtConfig
-from .masks import new_tokens
-from .model_inputs import CACHE_NAME, reads_model_inputs
-from .modeling_shared import ConditionalGeneration, EncoderDecoder, SharedPreTrainedModel, Stack, outputs_of_both
-from .recurrence import read_in_order, run
-from .references import NEISHI, Reference
+from .masks import new_valid_mask
+from .model_inputs import CACHE_NAME, normalize_model_inputs
+from .modeling_shared import ConditionalGeneration, EncoderDecoder, SharedPreTrainedModel, Stack, merge_outputs
+from .rnn import run_dense_rnn, run_rnn
 
 LUONG = Reference(
     "Luong, Pham & Manning",
@@ -85,9 +85,9 @@ class RnnNmtEncoder(RnnNmtPreTrainedModel, Stack):
         **kwargs: Any,
     ) -> RnnNmtEncoderOutput:
         x_BSD = self.embed(input_ids, inputs_embeds)
-        memory, (h, c) = read_in_order(self.lstm, x_BSD, new_tokens(attention_mask, x_BSD.shape[1]))
+        encoder_states, (h, c) = run_rnn(self.lstm, x_BSD, new_valid_mask(attention_mask, x_BSD.shape[1]))
         return RnnNmtEncoderOutput(
-            last_hidden_state=memory, last_h=h.transpose(0, 1).flatten(1), last_c=c.transpose(0, 1).flatten(1)
+            last_hidden_state=encoder_states, last_h=h.transpose(0, 1).flatten(1), last_c=c.transpose(0, 1).flatten(1)
         )
 
 
@@ -96,15 +96,15 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
 
     def __init__(self, config: RnnNmtConfig) -> None:
         super().__init__(config, vocab_size=config.decoder_vocab_size)
-        memory_width, self.layers_width = 2 * config.d_model, config.decoder_layers * config.d_model
+        encoder_dim, self.layers_dim = 2 * config.d_model, config.decoder_layers * config.d_model
         self.lstm = lstm(config, 2 * config.d_model, config.decoder_layers)
-        self.h_bridge = nn.Linear(config.encoder_layers * memory_width, self.layers_width)
-        self.c_bridge = nn.Linear(config.encoder_layers * memory_width, self.layers_width)
-        self.score = nn.Linear(memory_width, self.layers_width, bias=False)
-        self.combine = nn.Linear(self.layers_width + memory_width, config.d_model, bias=False)
+        self.h_bridge = nn.Linear(config.encoder_layers * encoder_dim, self.layers_dim)
+        self.c_bridge = nn.Linear(config.encoder_layers * encoder_dim, self.layers_dim)
+        self.score = nn.Linear(encoder_dim, self.layers_dim, bias=False)
+        self.combine = nn.Linear(self.layers_dim + encoder_dim, config.d_model, bias=False)
         self.post_init()
 
-    @reads_model_inputs
+    @normalize_model_inputs
     @merge_with_config_defaults
     def forward(
         self,
@@ -123,10 +123,10 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
         if use_cache and cache is None:
             cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         num_new, num_cached = x_BTD.shape[1], 0 if cache is None else cache.get_seq_length()
-        mask_BT = new_tokens(attention_mask, num_new, num_cached)
+        mask_BT = new_valid_mask(attention_mask, num_new, num_cached)
         keys_BSN = self.keys(encoder_hidden_states, cache)
-        mask_BS = new_tokens(encoder_attention_mask, keys_BSN.shape[1])
-        state_BM = self.first_state(encoder_last) if num_cached == 0 else self.last_state(cache)
+        mask_BS = new_valid_mask(encoder_attention_mask, keys_BSN.shape[1])
+        state_BM = self.initial_state(encoder_last) if num_cached == 0 else self.last_state(cache)
         states, weights = [], []
         for token, x_BD in enumerate(x_BTD.unbind(1)):
             new_BM, p_BS = self.step(x_BD, state_BM, keys_BSN, encoder_hidden_states, mask_BS)
@@ -135,7 +135,7 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
             weights.append(p_BS)
         states_BTM = torch.stack(states, dim=1)
         if cache is not None:
-            self.remember(states_BTM, cache)
+            self.cache_states(states_BTM, cache)
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=states_BTM[..., -self.config.d_model :],
             **{CACHE_NAME: cache},
@@ -143,22 +143,22 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
         )
 
     def step(
-        self, x_BD: Tensor, state_BM: Tensor, keys_BSN: Tensor, memory: Tensor, mask_BS: Tensor | None
+        self, x_BD: Tensor, state_BM: Tensor, keys_BSN: Tensor, encoder_states: Tensor, mask_BS: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """The state after one more token (B, 2N + D), and the attention weights (B, S)."""
-        h_BN, c_BN, fed_BD = state_BM.split((self.layers_width, self.layers_width, x_BD.shape[-1]), dim=-1)
+        h_BN, c_BN, input_feed_BD = state_BM.split((self.layers_dim, self.layers_dim, x_BD.shape[-1]), dim=-1)
         by_layer = [s.unflatten(-1, (-1, x_BD.shape[-1])).transpose(0, 1).contiguous() for s in (h_BN, c_BN)]
-        _, last = run(self.lstm, torch.cat((x_BD, fed_BD), dim=-1)[:, None], tuple(by_layer))
+        _, last = run_dense_rnn(self.lstm, torch.cat((x_BD, input_feed_BD), dim=-1)[:, None], tuple(by_layer))
         h_BN, c_BN = (s.transpose(0, 1).flatten(1) for s in last)
         scores_BS = (keys_BSN @ h_BN[..., None])[..., 0]
         if mask_BS is not None:
             scores_BS = scores_BS.masked_fill(~mask_BS, torch.finfo(scores_BS.dtype).min)
-        wide = torch.promote_types(scores_BS.dtype, torch.float32)
-        p_BS = nn.functional.softmax(scores_BS, dim=-1, dtype=wide).to(scores_BS.dtype)
-        context = (p_BS[:, None] @ memory)[:, 0]
+        softmax_dtype = torch.promote_types(scores_BS.dtype, torch.float32)
+        p_BS = nn.functional.softmax(scores_BS, dim=-1, dtype=softmax_dtype).to(scores_BS.dtype)
+        context = (p_BS[:, None] @ encoder_states)[:, 0]
         return torch.cat((h_BN, c_BN, self.combine(torch.cat((h_BN, context), dim=-1)).tanh()), dim=-1), p_BS
 
-    def first_state(self, encoder_last: tuple[Tensor, Tensor] | None) -> Tensor:
+    def initial_state(self, encoder_last: tuple[Tensor, Tensor] | None) -> Tensor:
         """The bridges, and zeros to be fed."""
         if encoder_last is None or encoder_last[0] is None:
             raise ValueError(
@@ -166,38 +166,38 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
                 "encoder_outputs as model.model.encoder(...) returned them."
             )
         last_h, last_c = encoder_last
-        fed_BD = last_h.new_zeros(len(last_h), self.config.d_model)
-        return torch.cat((self.h_bridge(last_h).tanh(), self.c_bridge(last_c).tanh(), fed_BD), dim=-1)
+        input_feed_BD = last_h.new_zeros(len(last_h), self.config.d_model)
+        return torch.cat((self.h_bridge(last_h).tanh(), self.c_bridge(last_c).tanh(), input_feed_BD), dim=-1)
 
-    def keys(self, memory: Tensor, cache: EncoderDecoderCache | None) -> Tensor:
+    def keys(self, encoder_states: Tensor, cache: EncoderDecoderCache | None) -> Tensor:
         """W_a of the memory (B, S, N), computed at a cached decoding's first step only."""
         if cache is None:
-            return self.score(memory)
+            return self.score(encoder_states)
         if not cache.is_updated.get(0):
-            keys = self.score(memory)[:, None]
+            keys = self.score(encoder_states)[:, None]
             cache.cross_attention_cache.update(keys, keys[..., :0], 0)
             cache.is_updated[0] = True
         return cache.cross_attention_cache.layers[0].keys[:, 0]
 
     def last_state(self, cache: EncoderDecoderCache) -> Tensor:
-        width = 2 * self.layers_width + self.config.d_model
-        return memory_of(cache.self_attention_cache).last("states", width)
+        width = 2 * self.layers_dim + self.config.d_model
+        return state_of_cache(cache.self_attention_cache).last("states", width)
 
-    def remember(self, states_BTM: Tensor, cache: EncoderDecoderCache) -> None:
+    def cache_states(self, states_BTM: Tensor, cache: EncoderDecoderCache) -> None:
         """The states go into the cache, and keys and values of one channel: by keys a cache counts its tokens."""
-        memory_of(cache.self_attention_cache).keep("states", states_BTM)
-        one_B1T1 = states_BTM[:, None, :, :1]
-        cache.self_attention_cache.update(one_B1T1, one_B1T1, 0)
+        state_of_cache(cache.self_attention_cache).append("states", states_BTM)
+        placeholder_B1T1 = states_BTM[:, None, :, :1]
+        cache.self_attention_cache.update(placeholder_B1T1, placeholder_B1T1, 0)
 
 
 class RnnNmtModel(RnnNmtPreTrainedModel, EncoderDecoder):
-    """RNN-NMT without an output projection. It has no positions and no alignment: position ids and `follow_alignment`,
+    """RNN-NMT without an output projection. It has no positions and no alignment: position ids and `track_attention`,
     which the Transformer reads, change nothing."""
 
     encoder_class = RnnNmtEncoder
     decoder_class = RnnNmtDecoder
 
-    @reads_model_inputs
+    @normalize_model_inputs
     @can_return_tuple
     def forward(
         self,
@@ -212,7 +212,7 @@ class RnnNmtModel(RnnNmtPreTrainedModel, EncoderDecoder):
         use_cache: bool | None = None,
         position_ids: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
-        follow_alignment: bool = False,
+        track_attention: bool = False,
         **kwargs: Any,
     ) -> Seq2SeqModelOutput:
         """Source (B, S) and target (B, T) to what the output projection reads (B, T, D)."""
@@ -231,17 +231,17 @@ class RnnNmtModel(RnnNmtPreTrainedModel, EncoderDecoder):
             encoder_last=tuple(encoder_outputs.get(name) for name in ("last_h", "last_c")),
             **kwargs,
         )
-        return outputs_of_both(encoder_outputs, decoder_outputs)
+        return merge_outputs(encoder_outputs, decoder_outputs)
 
 
 class RnnNmtForConditionalGeneration(RnnNmtPreTrainedModel, ConditionalGeneration, GenerationMixin):
     """The translation model: an RnnNmtModel and the projection on the target vocabulary."""
 
-    body = RnnNmtModel
+    base_model_class = RnnNmtModel
     summary = "RNN-NMT: recurrent encoder and decoder, with attention between them and no position encoding."
     references = (LUONG, NEISHI)
 
-    @reads_model_inputs
+    @normalize_model_inputs
     @can_return_tuple
     def forward(
         self,
@@ -257,7 +257,7 @@ class RnnNmtForConditionalGeneration(RnnNmtPreTrainedModel, ConditionalGeneratio
         use_cache: bool | None = None,
         position_ids: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
-        follow_alignment: bool = False,
+        track_attention: bool = False,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """As RnnNmtModel's, to logits (B, T, V); with `labels` (B, T), -100 where there is none, also to their loss."""
@@ -277,7 +277,7 @@ class RnnNmtForConditionalGeneration(RnnNmtPreTrainedModel, ConditionalGeneratio
             use_cache,
             **kwargs,
         )
-        return self.predicted(outputs, labels, kwargs)
+        return self.logits_and_loss(outputs, labels, kwargs)
 
 
 __all__ = ["RnnNmtForConditionalGeneration", "RnnNmtModel", "RnnNmtPreTrainedModel"]

@@ -12,11 +12,11 @@ from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 
 from .configuration_shared import SharedConfig
-from .masks import positions_of
-from .model_inputs import CACHE_NAME, cache_of, rename_cache
-from .target_side import seen_from_target, target_options
-from .translation import Translation
-from .weights import judge_files, load_fitting
+from .masks import positions_from_mask
+from .model_inputs import CACHE_NAME, get_cache, rename_cache
+from .strict_loading import load_strict, validate_weight_files
+from .target_vocabulary import target_generate_options, with_target_vocab_size
+from .translation import TranslationMixin
 
 
 class SharedPreTrainedModel(PreTrainedModel):
@@ -28,12 +28,12 @@ class SharedPreTrainedModel(PreTrainedModel):
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """As transformers', but from safetensors only, and weights that do not fit the saved config are refused."""
-        return load_fitting(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
+        return load_strict(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
 
     @staticmethod
     def _load_pretrained_model(model: Any, state_dict: Any, checkpoint_files: Any, load_config: Any, *rest: Any) -> Any:
         """As transformers', to whom the files are known and the weights have no memory yet; first they are judged."""
-        judge_files(model, checkpoint_files, packed=load_config.is_quantized)
+        validate_weight_files(model, checkpoint_files, is_quantized=load_config.is_quantized)
         return PreTrainedModel._load_pretrained_model(model, state_dict, checkpoint_files, load_config, *rest)
 
     # All kinds of modules are filled here, once, by this family's own rules. trf-ignore: TRF018
@@ -64,10 +64,10 @@ class SharedPreTrainedModel(PreTrainedModel):
         return dict(self._tied_weights_keys or {})
 
 
-def the_given(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+def exactly_one_input(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
     """Whichever of a stack's two inputs is there; a ValueError unless it is one."""
-    given = input_ids if inputs_embeds is None else inputs_embeds
-    if given is None:
+    tokens = input_ids if inputs_embeds is None else inputs_embeds
+    if tokens is None:
         raise ValueError(
             "Each stack must be given its tokens, but one has none: give the encoder's as input_ids or inputs_embeds, "
             "the decoder's as decoder_input_ids, decoder_inputs_embeds or labels. (With label_smoothing_factor "
@@ -77,7 +77,7 @@ def the_given(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         raise ValueError(
             "Exactly one of input_ids and inputs_embeds must be given to each stack; leave one of them out."
         )
-    return given
+    return tokens
 
 
 # Its subclasses call post_init when they are whole, and differ in their vocabulary. trf-ignore: TRF013
@@ -92,13 +92,13 @@ class Stack(SharedPreTrainedModel):
 
     def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         """Dropout of the scaled token embeddings (B, T, D)."""
-        the_given(input_ids, inputs_embeds)
+        exactly_one_input(input_ids, inputs_embeds)
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
         return self.dropout(inputs_embeds * self.embed_scale)
 
 
-class TwoVocabularies(SharedPreTrainedModel):
+class ResizableVocabularies(SharedPreTrainedModel):
     """Both sides' token embeddings, and how they grow and shrink after training; config and ties follow.
 
     `resize_token_embeddings(n)` is for the source's vocabulary, and for the target's as well where both sides share one
@@ -112,15 +112,15 @@ class TwoVocabularies(SharedPreTrainedModel):
     @property
     def shares_embeddings(self) -> bool:
         """Whether both sides have one table."""
-        body = self.base_model
-        return body.encoder.embed_tokens.weight is body.decoder.embed_tokens.weight
+        model = self.base_model
+        return model.encoder.embed_tokens.weight is model.decoder.embed_tokens.weight
 
-    def describe_tables(self) -> None:
+    def sync_tying_config(self) -> None:
         """Write into the config which tables are one, and remember it for loading and saving."""
         self.config.share_encoder_decoder_embeddings = self.shares_embeddings
 
     def save_pretrained(self, *args: Any, **options: Any) -> Any:
-        self.describe_tables()
+        self.sync_tying_config()
         return super().save_pretrained(*args, **options)
 
     def _resize_token_embeddings(
@@ -158,7 +158,7 @@ class TwoVocabularies(SharedPreTrainedModel):
         self.config.decoder_vocab_size = num_tokens
 
 
-class EncoderDecoder(TwoVocabularies):
+class EncoderDecoder(ResizableVocabularies):
     """An encoder and a decoder, which may share their token embeddings, without an output projection."""
 
     encoder_class: type[SharedPreTrainedModel]
@@ -170,23 +170,23 @@ class EncoderDecoder(TwoVocabularies):
             self.shared = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
         self.encoder = self.encoder_class(config)
         self.decoder = self.decoder_class(config)
-        self._tied_weights_keys = self.tied_tables()
+        self._tied_weights_keys = self.tied_weight_keys()
         self.post_init()
 
-    def tied_tables(self) -> dict[str, str]:
+    def tied_weight_keys(self) -> dict[str, str]:
         """The sides' tables that are the shared one."""
         sides = ("encoder", "decoder") if hasattr(self, "shared") else ()
         return {f"{side}.embed_tokens.weight": "shared.weight" for side in sides}
 
-    def describe_tables(self) -> None:
-        super().describe_tables()
+    def sync_tying_config(self) -> None:
+        super().sync_tying_config()
         if not self.shares_embeddings:
             self._modules.pop("shared", None)
             self._keys_to_ignore_on_save = ["shared.weight"]
         else:
             self.shared = self.encoder.embed_tokens
             self._keys_to_ignore_on_save = None
-        self._tied_weights_keys = self.tied_tables()
+        self._tied_weights_keys = self.tied_weight_keys()
         self.all_tied_weights_keys = dict(self._tied_weights_keys)
 
     def get_input_embeddings(self) -> nn.Embedding:
@@ -198,11 +198,11 @@ class EncoderDecoder(TwoVocabularies):
         self.encoder.embed_tokens = value
 
 
-def outputs_of_both(encoder_outputs: BaseModelOutput, decoder_outputs: Any) -> Seq2SeqModelOutput:
+def merge_outputs(encoder_outputs: BaseModelOutput, decoder_outputs: Any) -> Seq2SeqModelOutput:
     """The outputs of an encoder and a decoder as one."""
     return Seq2SeqModelOutput(
         last_hidden_state=decoder_outputs.last_hidden_state,
-        **{CACHE_NAME: cache_of(decoder_outputs)},
+        **{CACHE_NAME: get_cache(decoder_outputs)},
         decoder_hidden_states=decoder_outputs.hidden_states,
         decoder_attentions=decoder_outputs.attentions,
         cross_attentions=decoder_outputs.cross_attentions,
@@ -212,33 +212,35 @@ def outputs_of_both(encoder_outputs: BaseModelOutput, decoder_outputs: Any) -> S
     )
 
 
-class ConditionalGeneration(TwoVocabularies, Translation):
+class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
     """An encoder-decoder and the projection on the target vocabulary."""
 
-    body: type[EncoderDecoder]
+    base_model_class: type[EncoderDecoder]
 
     def __init__(self, config: SharedConfig) -> None:
         super().__init__(config)
-        self.model = self.body(config)
+        self.model = self.base_model_class(config)
         self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size, bias=False)
         self.final_logits_bias = nn.Parameter(torch.empty(1, config.decoder_vocab_size)) if config.output_bias else None
-        self._tied_weights_keys = self.tied_tables()
+        self._tied_weights_keys = self.tied_weight_keys()
         self.post_init()
 
-    def tied_tables(self) -> dict[str, str]:
+    def tied_weight_keys(self) -> dict[str, str]:
         """Those of the sides, and the output projection if it is a table, too."""
-        tied = {f"model.{name}": f"model.{table}" for name, table in self.model.tied_tables().items()}
+        tied = {f"model.{name}": f"model.{table}" for name, table in self.model.tied_weight_keys().items()}
         table = "shared" if hasattr(self.model, "shared") else "decoder.embed_tokens"
         return tied | ({"lm_head.weight": f"model.{table}.weight"} if self.config.tie_word_embeddings else {})
 
-    def describe_tables(self) -> None:
-        self.model.describe_tables()
+    def sync_tying_config(self) -> None:
+        self.model.sync_tying_config()
         self._keys_to_ignore_on_save = [f"model.{key}" for key in self.model._keys_to_ignore_on_save or ()]
         self.config.tie_word_embeddings = self.lm_head.weight is self.model.decoder.embed_tokens.weight
-        self._tied_weights_keys = self.tied_tables()
+        self._tied_weights_keys = self.tied_weight_keys()
         self.all_tied_weights_keys = dict(self._tied_weights_keys)
 
-    def predicted(self, outputs: Seq2SeqModelOutput, labels: Tensor | None, kwargs: dict[str, Any]) -> Seq2SeqLMOutput:
+    def logits_and_loss(
+        self, outputs: Seq2SeqModelOutput, labels: Tensor | None, kwargs: dict[str, Any]
+    ) -> Seq2SeqLMOutput:
         """Logits (B, T, V) of hidden states (B, T, D), and with `labels` (B, T), -100 where there is none, their
         cross-entropy in nats: a mean over label tokens, or their sum over the Trainer's `num_items_in_batch`."""
         logits = self.lm_head(outputs.last_hidden_state)
@@ -265,13 +267,13 @@ class ConditionalGeneration(TwoVocabularies, Translation):
     def generate(
         self, inputs: Tensor | None = None, generation_config: Any = None, logits_processor: Any = None, **options: Any
     ) -> Any:
-        """As Translation's; what names no side is the target's (see target_side.py)."""
-        options = target_options(self.config, (generation_config, self.generation_config), options)
+        """As TranslationMixin's; what names no side is the target's (see target_vocabulary.py)."""
+        options = target_generate_options(self.config, (generation_config, self.generation_config), options)
         return super().generate(inputs, generation_config, logits_processor, **options)
 
     def compute_transition_scores(self, *args: Any, **options: Any) -> Tensor:
         """As transformers', counting the target's tokens, which it reads off nothing but a config."""
-        side = SimpleNamespace(config=seen_from_target(self.config))
+        side = SimpleNamespace(config=with_target_vocab_size(self.config))
         return GenerationMixin.compute_transition_scores(side, *args, **options)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
@@ -287,5 +289,5 @@ class ConditionalGeneration(TwoVocabularies, Translation):
         kwargs.pop("tokenizer", None)  # which `generate` reads stop strings by, and passes on
         mask = kwargs.get("decoder_attention_mask")
         if kwargs.get("decoder_position_ids") is None and mask is not None and mask.ndim == 2:
-            kwargs["decoder_position_ids"] = positions_of(mask, mask.shape[1])
+            kwargs["decoder_position_ids"] = positions_from_mask(mask, mask.shape[1])
         return super().prepare_inputs_for_generation(input_ids, **rename_cache(kwargs))

@@ -19,23 +19,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .place import Place, angle_dtype
-from .position import PositionEncoding
-from .references import Reference
+from .attention_context import AttentionContext, at_least_float32
+from .citations import Reference
+from .position_base import PositionEncoding
 
 
 class Alibi(PositionEncoding):
     """No parameters. Shift-invariant; defined at every length."""
 
     summary = "Every head lowers scores in proportion to the distance, at prices of its own for past and future."
-    symmetric = {
-        "one_price": True,
-        "reversal_blind": True,
+    SYMMETRIC = {
+        "shared_slope": True,
+        "reversal_equivariant": True,
         "summary": "Every head lowers scores in proportion to the distance, past and future alike.",
         "formula": "score(i, j) = q_i . k_j / sqrt(K) - m_h |j - i|",
     }
     shift_invariant = True
-    clip_distance = math.inf
+    max_distance = math.inf
     formula = """
         score(i, j) = q_i . k_j / sqrt(K) - m_h |j - i|, with m_(H+1-h) for j > i
         m_h = 2^(-8h/H), h = 1..H
@@ -50,25 +50,27 @@ class Alibi(PositionEncoding):
         ),
     )
 
-    def __init__(self, config: Any, side: Any, *, one_price: bool = False) -> None:
+    def __init__(self, config: Any, side: Any, *, shared_slope: bool = False) -> None:
         super().__init__(config, side)
-        self.past = prices(side.heads)
-        self.future = self.past if one_price else self.past[::-1]
+        self.past_slopes = slopes(side.heads)
+        self.future_slopes = self.past_slopes if shared_slope else self.past_slopes[::-1]
 
-    def prepare(self, x_BTD: Tensor, at: Place) -> Tensor:
+    def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
         """What each head pays for every query and key (B, H, Q, S)."""
-        distance_B1QS = at.distance_BQS[:, None].to(angle_dtype(x_BTD))
-        past_H11, future_H11 = (distance_B1QS.new_tensor(m)[:, None, None] for m in (self.past, self.future))
-        cost_BHQS = torch.where(distance_B1QS < 0, past_H11, -future_H11) * distance_B1QS
-        return cost_BHQS.to(x_BTD.dtype)
+        distance_B1QS = ctx.distance_BQS[:, None].to(at_least_float32(x_BTD))
+        past_H11, future_H11 = (
+            distance_B1QS.new_tensor(m)[:, None, None] for m in (self.past_slopes, self.future_slopes)
+        )
+        penalty_BHQS = torch.where(distance_B1QS < 0, past_H11, -future_H11) * distance_B1QS
+        return penalty_BHQS.to(x_BTD.dtype)
 
-    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
-        return at.prepared
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        return ctx.prepared
 
 
-def prices(heads: int) -> list[float]:
+def slopes(heads: int) -> list[float]:
     """m_h for each head."""
-    whole = 2 ** int(math.log2(heads))
-    if whole == heads:
+    power_of_two = 2 ** int(math.log2(heads))
+    if power_of_two == heads:
         return [2.0 ** (-8 * h / heads) for h in range(1, heads + 1)]
-    return prices(whole) + prices(2 * whole)[::2][: heads - whole]
+    return slopes(power_of_two) + slopes(2 * power_of_two)[::2][: heads - power_of_two]

@@ -11,10 +11,10 @@ import math
 import torch
 from torch import Tensor
 
-from .place import Place
-from .position import Knob, PositionEncoding
-from .position_sinusoidal import plus_sinusoids
-from .references import Reference
+from .attention_context import AttentionContext
+from .citations import Reference
+from .position_base import EncodingParameter, PositionEncoding
+from .position_sinusoidal import add_sinusoids
 
 
 class Cape(PositionEncoding):
@@ -22,10 +22,12 @@ class Cape(PositionEncoding):
 
     summary = "The wave pattern of each position, shifted, jittered and stretched at random in training."
     shift_invariant = False
-    knobs = (
-        Knob("cape_shift", 5.0, "a number of tokens, 0 or more", lambda value: value >= 0),
-        Knob("cape_jitter", 0.5, "a part of a token, 0 to 0.5, which keeps their order", lambda part: 0 <= part <= 0.5),
-        Knob("cape_stretch", 1.03, "a factor, 1 (which is none) or more", lambda value: value >= 1),
+    config_parameters = (
+        EncodingParameter("cape_shift", 5.0, "a number of tokens, 0 or more", lambda value: value >= 0),
+        EncodingParameter(
+            "cape_jitter", 0.5, "a part of a token, 0 to 0.5, which keeps their order", lambda part: 0 <= part <= 0.5
+        ),
+        EncodingParameter("cape_stretch", 1.03, "a factor, 1 (which is none) or more", lambda value: value >= 1),
     )
     formula = """
         x[p] <- x[p] + PE[(p + D + e_p) s], PE of `sinusoidal`; D = e_p = 0 and s = 1 but in training
@@ -41,7 +43,7 @@ class Cape(PositionEncoding):
         ),
     )
 
-    def training_positions(self, pos_BT: Tensor, at: Place) -> Tensor:
+    def augment_positions(self, pos_BT: Tensor, ctx: AttentionContext) -> Tensor:
         """Of sentences D and s, of tokens e."""
         batch, num_new = pos_BT.shape
         shift_B1, log_B1 = torch.empty(2, batch, 1, device=pos_BT.device).uniform_(-1, 1)
@@ -49,5 +51,5 @@ class Cape(PositionEncoding):
         stretch_B1 = (log_B1 * math.log(self.config.cape_stretch)).exp()
         return (pos_BT + shift_B1 * self.config.cape_shift + jitter_BT * self.config.cape_jitter) * stretch_B1
 
-    def embed(self, x_BTD: Tensor, at: Place) -> Tensor:
-        return plus_sinusoids(x_BTD, at.queries_BQ)
+    def embed(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
+        return add_sinusoids(x_BTD, ctx.query_pos_BQ)

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .place import Place, between, times
-from .position import Knob, PositionEncoding
-from .references import Reference
+from .attention_context import AttentionContext, interpolation_weights, scale_by
+from .citations import Reference
+from .position_base import EncodingParameter, PositionEncoding
 
 
 class Deberta(PositionEncoding):
@@ -28,7 +28,9 @@ class Deberta(PositionEncoding):
 
     summary = "Content asks for a trained vector of the clipped distance, and that vector for content."
     shift_invariant = True
-    knobs = (Knob("deberta_clip", 64, "a whole number of tokens, 1 or more", lambda value: value >= 1),)
+    config_parameters = (
+        EncodingParameter("deberta_clip", 64, "a whole number of tokens, 1 or more", lambda value: value >= 1),
+    )
     formula = """
         score(i, j) = (q_i . k_j + q_i . WK P[d] + k_j . (WQ P[d] + bQ)) / sqrt(3 K)
         d = clip(i - j, -tau, tau - 1)
@@ -46,50 +48,55 @@ class Deberta(PositionEncoding):
     def __init__(self, config: Any, side: Any) -> None:
         super().__init__(config, side)
         self.clip, width = config.deberta_clip, config.d_model
-        self.first = self.clip if side.is_causal else 0  # Of what is behind a query nobody there asks.
+        self.first_row = self.clip if side.is_causal else 0  # Of what is behind a query nobody there asks.
         self.vectors = nn.Parameter(torch.empty(2 * self.clip, width))
         self.key_weight, self.query_weight = (nn.Parameter(torch.empty(side.layers, width, width)) for _ in "kq")
         self.query_bias = nn.Parameter(torch.empty(side.layers, width))
 
     @classmethod
-    def check(cls, config: Any, side: Any) -> None:
-        cls.refuse_turned_keys(side, "asks for the keys' content")
+    def validate(cls, config: Any, side: Any) -> None:
+        cls.require_unrotated_keys(side, "asks for the keys' content")
 
-    def prepare(self, x_BTD: Tensor, at: Place) -> list[tuple[Tensor, Tensor | None]]:
+    def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> list[tuple[Tensor, Tensor | None]]:
         """The row of the vectors for every query and key, and its share (B, 1, Q, S)."""
-        shares = between(at.distance_BQS[:, None], x_BTD.dtype)
-        last = 2 * self.clip - 1 - self.first
-        return [((self.clip - self.first - distance).clamp(0, last), share) for distance, share in shares]
+        weighted_distances = interpolation_weights(ctx.distance_BQS[:, None], x_BTD.dtype)
+        last_row = 2 * self.clip - 1 - self.first_row
+        return [
+            ((self.clip - self.first_row - distance).clamp(0, last_row), weight)
+            for distance, weight in weighted_distances
+        ]
 
-    def rotate_queries(self, q_BHQK: Tensor, at: Place) -> Tensor:
+    def rotate_queries(self, q_BHQK: Tensor, ctx: AttentionContext) -> Tensor:
         return q_BHQK * 3**-0.5
 
-    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
-        vectors_RD = self.vectors[self.first :]
-        keys_RD = vectors_RD @ self.key_weight[at.layer].T
-        queries_RD = vectors_RD @ self.query_weight[at.layer].T + self.query_bias[at.layer]
-        c2p_BHQR = q_BHQK @ self.by_head(keys_RD).transpose(1, 2)
-        p2c = self.p2c_of_one if q_BHQK.shape[2] == 1 else self.p2c
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        vectors_RD = self.vectors[self.first_row :]
+        keys_RD = vectors_RD @ self.key_weight[ctx.layer].T
+        queries_RD = vectors_RD @ self.query_weight[ctx.layer].T + self.query_bias[ctx.layer]
+        c2p_BHQR = q_BHQK @ self.split_heads(keys_RD).transpose(1, 2)
+        p2c = self.p2c_single_query if q_BHQK.shape[2] == 1 else self.p2c
 
-        def looked_up(rows_B1QS: Tensor) -> Tensor:
+        def gather_scores(rows_B1QS: Tensor) -> Tensor:
             c2p_BHQS = c2p_BHQR.gather(-1, rows_B1QS.expand(*c2p_BHQR.shape[:3], -1))
             return c2p_BHQS + p2c(k_BHSK, queries_RD, rows_B1QS)
 
-        both_BHQS = reduce(torch.add, [times(looked_up(rows_B1QS), share) for rows_B1QS, share in at.prepared])
+        both_BHQS = reduce(
+            torch.add, [scale_by(gather_scores(rows_B1QS), weight) for rows_B1QS, weight in ctx.prepared]
+        )
         return both_BHQS * (self.scaling * 3**-0.5)
 
-    def by_head(self, rows_RD: Tensor) -> Tensor:
+    def split_heads(self, rows_RD: Tensor) -> Tensor:
         """(..., H, R, K)"""
         return rows_RD.unflatten(-1, (self.side.heads, -1)).transpose(-3, -2)
 
     def p2c(self, k_BHSK: Tensor, queries_RD: Tensor, rows_B1QS: Tensor) -> Tensor:
         """Every key's product with every row, looked up by distance (B, H, Q, S)."""
-        p2c_BHSR = k_BHSK @ self.by_head(queries_RD).transpose(1, 2)
+        p2c_BHSR = k_BHSK @ self.split_heads(queries_RD).transpose(1, 2)
         return p2c_BHSR.gather(-1, rows_B1QS.transpose(2, 3).expand(*p2c_BHSR.shape[:3], -1)).transpose(2, 3)
 
-    def p2c_of_one(self, k_BHSK: Tensor, queries_RD: Tensor, rows_B11S: Tensor) -> Tensor:
+    def p2c_single_query(self, k_BHSK: Tensor, queries_RD: Tensor, rows_B11S: Tensor) -> Tensor:
         """The same of a single query, to which each key has one distance, and its product with that row alone."""
-        queries_BHSK = self.by_head(nn.functional.embedding(rows_B11S[:, 0, 0], queries_RD))
+        queries_BHSK = self.split_heads(nn.functional.embedding(rows_B11S[:, 0, 0], queries_RD))
         return (k_BHSK * queries_BHSK).sum(-1)[:, :, None]
 
     def init_weights(self) -> None:

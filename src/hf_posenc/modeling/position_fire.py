@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .place import Place, angle_dtype
-from .position import Knob, PositionEncoding
-from .references import Reference
+from .attention_context import AttentionContext, at_least_float32
+from .citations import Reference
+from .position_base import EncodingParameter, PositionEncoding
 
 
 class Fire(PositionEncoding):
@@ -28,9 +28,9 @@ class Fire(PositionEncoding):
 
     summary = "A small network of the distance, as a share of the length so far, added to scores."
     shift_invariant = False
-    knobs = (
-        Knob("fire_hidden_size", 32, "a whole number of units, 1 or more", lambda value: value >= 1),
-        Knob("fire_threshold", 512.0, "a number of tokens, above 0", lambda value: value > 0),
+    config_parameters = (
+        EncodingParameter("fire_hidden_size", 32, "a whole number of units, 1 or more", lambda value: value >= 1),
+        EncodingParameter("fire_threshold", 512.0, "a number of tokens, above 0", lambda value: value > 0),
     )
     formula = """
         score(i, j) = q_i . k_j / sqrt(K) + f_h(psi(i - j) / (psi(max(i, L)) + 1e-6))
@@ -54,39 +54,39 @@ class Fire(PositionEncoding):
         self.weight_out = nn.Parameter(torch.empty(side.layers, side.heads, config.fire_hidden_size))
         self.c, self.multiple = nn.Parameter(torch.empty(side.layers)), nn.Parameter(torch.empty(side.layers))
 
-    def prepare(self, x_BTD: Tensor, at: Place) -> tuple[Tensor, Tensor]:
+    def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> tuple[Tensor, Tensor]:
         """Query minus key (B, Q, S), and how far the sentence goes from each query (B, Q, 1)."""
-        wide = angle_dtype(x_BTD)
-        queries_BQ1 = goes_BQ1 = at.queries_BQ[:, :, None].to(wide)
+        dtype = at_least_float32(x_BTD)
+        queries_BQ1 = extent_BQ1 = ctx.query_pos_BQ[:, :, None].to(dtype)
         if not self.side.is_causal:
-            goes_BQ1 = goes_BQ1.maximum(at.num_visible_BQ[:, :, None] - 1 - queries_BQ1)
-        return -at.distance_BQS.to(wide), goes_BQ1
+            extent_BQ1 = extent_BQ1.maximum(ctx.num_attendable_BQ[:, :, None] - 1 - queries_BQ1)
+        return -ctx.distance_BQS.to(dtype), extent_BQ1
 
-    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
-        (distance_BQS, goes_BQ1), layer = at.prepared, at.layer
-        wide = distance_BQS.dtype
-        c, multiple = self.c[layer].to(wide), self.multiple[layer].to(wide)
-        furthest_BQ1 = goes_BQ1.maximum((multiple * self.config.fire_threshold).abs())
-        share_BQS = (c * distance_BQS).abs().log1p() / ((c * furthest_BQ1).abs().log1p() + 1e-6)
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        (distance_BQS, extent_BQ1), layer = ctx.prepared, ctx.layer
+        dtype = distance_BQS.dtype
+        c, multiple = self.c[layer].to(dtype), self.multiple[layer].to(dtype)
+        scale_BQ1 = extent_BQ1.maximum((multiple * self.config.fire_threshold).abs())
+        normalized_BQS = (c * distance_BQS).abs().log1p() / ((c * scale_BQ1).abs().log1p() + 1e-6)
         if not self.side.is_causal:
-            share_BQS = share_BQS * distance_BQS.sign()
-        return self.network(share_BQS, layer).to(q_BHQK.dtype)
+            normalized_BQS = normalized_BQS * distance_BQS.sign()
+        return self.piecewise_linear(normalized_BQS, layer).to(q_BHQK.dtype)
 
-    def network(self, share_BQS: Tensor, layer: int) -> Tensor:
+    def piecewise_linear(self, normalized_BQS: Tensor, layer: int) -> Tensor:
         """W2 relu(W1 x + b1) (B, H, Q, S), as slope and intercept of the segment in which each x is."""
         weight_U, bias_U, out_HU = (
-            parameter[layer].to(share_BQS.dtype) for parameter in (self.weight_in, self.bias_in, self.weight_out)
+            parameter[layer].to(normalized_BQS.dtype) for parameter in (self.weight_in, self.bias_in, self.weight_out)
         )
         # Its corner is where a unit is 0; one of weight 0 is on or off everywhere.
-        always_U = torch.where(bias_U > 0, -torch.inf, torch.inf)
-        corners_U, order_U = torch.where(weight_U == 0, always_U, -bias_U / weight_U).detach().sort()
+        infinite_U = torch.where(bias_U > 0, -torch.inf, torch.inf)
+        corners_U, order_U = torch.where(weight_U == 0, infinite_U, -bias_U / weight_U).detach().sort()
         weight_U, bias_U, out_HU = weight_U[order_U], bias_U[order_U], out_HU[:, order_U]
         # To the right of a corner the units that rise there are on, to its left those that fall.
-        unit_U, segment_S = (torch.arange(len(corners_U) + more, device=share_BQS.device) for more in (0, 1))
-        on_SU = ((unit_U < segment_S[:, None]) == (weight_U >= 0)).to(share_BQS.dtype)
+        unit_U, segment_S = (torch.arange(len(corners_U) + extra, device=normalized_BQS.device) for extra in (0, 1))
+        on_SU = ((unit_U < segment_S[:, None]) == (weight_U >= 0)).to(normalized_BQS.dtype)
         slopes_HS, intercepts_HS = ((out_HU * numbers_U) @ on_SU.T for numbers_U in (weight_U, bias_U))
-        segment_BQS = torch.searchsorted(corners_U, share_BQS.detach())
-        bias_HBQS = slopes_HS[:, segment_BQS] * share_BQS + intercepts_HS[:, segment_BQS]
+        segment_BQS = torch.searchsorted(corners_U, normalized_BQS.detach())
+        bias_HBQS = slopes_HS[:, segment_BQS] * normalized_BQS + intercepts_HS[:, segment_BQS]
         return bias_HBQS.transpose(0, 1)
 
     def init_weights(self) -> None:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .place import Place, angle_dtype
-from .position import PositionEncoding
-from .references import Reference
+from .attention_context import AttentionContext, at_least_float32
+from .citations import Reference
+from .position_base import PositionEncoding
 
 
 class Forgetting(PositionEncoding):
@@ -23,9 +23,9 @@ class Forgetting(PositionEncoding):
     at every length. The state of the decoder is the sum of each head's logarithms, one for every layer."""
 
     summary = "Every token closes a gate a little on all that stands beyond it, in each head by what it is."
-    also_called = ("fox", "forget_gate")
+    aliases = ("fox", "forget_gate")
     shift_invariant = True
-    has_state = True
+    is_stateful = True
     formula = """
         score(i, j) = q_i . k_j / sqrt(K) + sum_l log f_l, l = j+1..i
         f_l = sigmoid(w_h . x_l + b_h), x what the layer's attention reads; for j > i l = i+1..j, with w' and b'
@@ -47,28 +47,28 @@ class Forgetting(PositionEncoding):
         self.bias = nn.Parameter(torch.empty(shape))
 
     @classmethod
-    def check(cls, config: Any, side: Any) -> None:
+    def validate(cls, config: Any, side: Any) -> None:
         if side.name == "cross":
             raise ValueError(
                 f"cross_position_encoding_type={side.encoding!r}: `forgetting` counts the tokens between a query and a "
                 "key of one text, and cross-attention has two; leave it out there."
             )
 
-    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
-        x_BTD, wide = at.inputs_BTD, angle_dtype(at.inputs_BTD)
-        gates_BTRH = torch.einsum("btd,rhd->btrh", x_BTD, self.weight[at.layer]) + self.bias[at.layer]
-        logs_BTN = nn.functional.logsigmoid(gates_BTRH.to(wide)).flatten(2)
-        if at.tokens_BT is not None:
-            logs_BTN = logs_BTN * at.tokens_BT[..., None]
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        x_BTD, dtype = ctx.inputs_BTD, at_least_float32(ctx.inputs_BTD)
+        gates_BTRH = torch.einsum("btd,rhd->btrh", x_BTD, self.weight[ctx.layer]) + self.bias[ctx.layer]
+        logs_BTN = nn.functional.logsigmoid(gates_BTRH.to(dtype)).flatten(2)
+        if ctx.valid_mask_BT is not None:
+            logs_BTN = logs_BTN * ctx.valid_mask_BT[..., None]
         queries_BTN = keys_BSN = logs_BTN.cumsum(1)
-        if at.memory is not None:
-            if (before_BN := at.memory.last("sums", logs_BTN.shape[-1])) is not None:
-                queries_BTN = queries_BTN + before_BN[:, None]
-            keys_BSN = at.memory.keep("sums", queries_BTN)
-        between_BNQS = queries_BTN.transpose(1, 2)[..., None] - keys_BSN.transpose(1, 2)[:, :, None]
+        if ctx.state is not None:
+            if (previous_BN := ctx.state.last("sums", logs_BTN.shape[-1])) is not None:
+                queries_BTN = queries_BTN + previous_BN[:, None]
+            keys_BSN = ctx.state.append("sums", queries_BTN)
+        decay_BNQS = queries_BTN.transpose(1, 2)[..., None] - keys_BSN.transpose(1, 2)[:, :, None]
         if self.side.is_causal:
-            return between_BNQS.to(q_BHQK.dtype)
-        past_BHQS, future_BHQS = between_BNQS.chunk(2, dim=1)
+            return decay_BNQS.to(q_BHQK.dtype)
+        past_BHQS, future_BHQS = decay_BNQS.chunk(2, dim=1)
         is_past_QS = torch.ones(past_BHQS.shape[2:], dtype=torch.bool, device=x_BTD.device).tril()
         return torch.where(is_past_QS, past_BHQS, -future_BHQS).to(q_BHQK.dtype)
 

@@ -15,17 +15,17 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .place import Place, angle_dtype
-from .position import PositionEncoding
-from .references import Reference
+from .attention_context import AttentionContext, at_least_float32
+from .citations import Reference
+from .position_base import PositionEncoding
 
 
 class Kerple(PositionEncoding):
     """2 x heads x directions parameters, read by all layers. Shift-invariant; defined at every length."""
 
     summary = "Every head lowers scores with the logarithm of the distance, at trained prices."
-    by_power = {
-        "logarithm": False,
+    POWER = {
+        "logarithmic": False,
         "summary": "Every head lowers scores with a power of the distance, trained like its price.",
         "formula": """
             score(i, j) = q_i . k_j / sqrt(K) - a |j - i|^p
@@ -33,7 +33,7 @@ class Kerple(PositionEncoding):
         """,
     }
     shift_invariant = True
-    clip_distance = math.inf
+    max_distance = math.inf
     formula = """
         score(i, j) = q_i . k_j / sqrt(K) - p log(1 + a |j - i|)
         a = softplus(a'_h), p = softplus(p'_h), with a' and p' of their own for j > i
@@ -48,38 +48,38 @@ class Kerple(PositionEncoding):
         ),
     )
 
-    def __init__(self, config: Any, side: Any, *, logarithm: bool = True) -> None:
+    def __init__(self, config: Any, side: Any, *, logarithmic: bool = True) -> None:
         super().__init__(config, side)
-        self.logarithm = logarithm
+        self.logarithmic = logarithmic
         shape = (1 if side.is_causal else 2, side.heads)  # the past, the future
         self.a, self.p = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
 
-    def prepare(self, x_BTD: Tensor, at: Place) -> tuple[Tensor, Tensor]:
+    def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> tuple[Tensor, Tensor]:
         """How far each key stands from each query, and whether behind it (B, 1, Q, S)."""
-        distance_B1QS = at.distance_BQS[:, None].to(angle_dtype(x_BTD))
+        distance_B1QS = ctx.distance_BQS[:, None].to(at_least_float32(x_BTD))
         return distance_B1QS.abs(), distance_B1QS > 0
 
-    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
-        distance_B1QS, is_future_B1QS = at.prepared
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        distance_B1QS, is_future_B1QS = ctx.prepared
 
-        def of_direction(numbers_RH: Tensor) -> Tensor:
+        def by_direction(numbers_RH: Tensor) -> Tensor:
             past_H11, future_H11 = numbers_RH.to(distance_B1QS.dtype)[[0, -1], :, None, None]
             return torch.where(is_future_B1QS, future_H11, past_H11)
 
-        a_BHQS = of_direction(nn.functional.softplus(self.a))
-        if self.logarithm:
-            cost_BHQS = of_direction(nn.functional.softplus(self.p)) * (a_BHQS * distance_B1QS).log1p()
+        a_BHQS = by_direction(nn.functional.softplus(self.a))
+        if self.logarithmic:
+            penalty_BHQS = by_direction(nn.functional.softplus(self.p)) * (a_BHQS * distance_B1QS).log1p()
         else:  # 0^p is 0, but its gradients would be those of log 0
-            apart_B1QS = distance_B1QS > 0
-            power_BHQS = distance_B1QS.where(apart_B1QS, 1.0).pow(of_direction(2 * self.p.sigmoid()))
-            cost_BHQS = a_BHQS * power_BHQS * apart_B1QS
-        return -cost_BHQS.to(q_BHQK.dtype)
+            nonzero_B1QS = distance_B1QS > 0
+            power_BHQS = distance_B1QS.where(nonzero_B1QS, 1.0).pow(by_direction(2 * self.p.sigmoid()))
+            penalty_BHQS = a_BHQS * power_BHQS * nonzero_B1QS
+        return -penalty_BHQS.to(q_BHQK.dtype)
 
     def init_weights(self) -> None:
         """a from U(0.01, 1); p from U(0.01, 2) or, as a power, from the middle nine tenths of 0 to 2."""
-        for parameter, greatest in ((self.a, 1.0), (self.p, 2.0)):
-            init.uniform_(parameter, 0.01, greatest)
-            if self.logarithm or parameter is self.a:
+        for parameter, upper in ((self.a, 1.0), (self.p, 2.0)):
+            init.uniform_(parameter, 0.01, upper)
+            if self.logarithmic or parameter is self.a:
                 init.copy_(parameter, parameter.expm1().log())
             else:
                 init.copy_(parameter, (0.05 + 0.45 * parameter).logit())

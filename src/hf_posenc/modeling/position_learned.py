@@ -10,20 +10,24 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .place import Place
-from .position import Knob, PositionEncoding
-from .references import VASWANI
+from .attention_context import AttentionContext
+from .citations import VASWANI
+from .position_base import EncodingParameter, PositionEncoding
 
 
 class Learned(PositionEncoding):
     """`learned_max_positions` x D parameters. Not shift-invariant; longest length: `learned_max_positions`."""
 
     summary = "A trained vector for each position, added to the embeddings."
-    also_called = ("absolute", "embedding")
+    aliases = ("absolute", "embedding")
     shift_invariant = False
-    silent_at_zero = True
-    longest = "learned_max_positions"
-    knobs = (Knob("learned_max_positions", 1024, "a whole number of tokens, 1 or more", lambda value: value >= 1),)
+    zero_init_is_identity = True
+    max_length_field = "learned_max_positions"
+    config_parameters = (
+        EncodingParameter(
+            "learned_max_positions", 1024, "a whole number of tokens, 1 or more", lambda value: value >= 1
+        ),
+    )
     formula = "x[p] <- x[p] + w[p]"
     references = (VASWANI,)
 
@@ -31,21 +35,21 @@ class Learned(PositionEncoding):
         super().__init__(config, side)
         self.table = nn.Parameter(torch.empty(config.learned_max_positions, config.d_model))
 
-    def embed(self, x_BTD: Tensor, at: Place) -> Tensor:
-        self.check_positions(at.queries_BQ)
-        return x_BTD + nn.functional.embedding(at.queries_BQ, self.table)
+    def embed(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
+        self.check_positions(ctx.query_pos_BQ)
+        return x_BTD + nn.functional.embedding(ctx.query_pos_BQ, self.table)
 
     def check_positions(self, pos_BT: Tensor) -> None:
-        longest = len(self.table)
+        num_positions = len(self.table)
         if torch.compiler.is_compiling():
             torch._assert_async(
-                ((pos_BT >= 0) & (pos_BT < longest)).all(), "a position lies past learned_max_positions"
+                ((pos_BT >= 0) & (pos_BT < num_positions)).all(), "a position lies past learned_max_positions"
             )
-        elif (last := int(pos_BT.max())) >= longest or (last := int(pos_BT.min())) < 0:
+        elif (position := int(pos_BT.max())) >= num_positions or (position := int(pos_BT.min())) < 0:
             raise ValueError(
-                f"`learned` knows the positions 0 to {longest - 1} (learned_max_positions={longest}), but a token "
-                f"stands at position {last}; shorten the input, train with a larger learned_max_positions, or choose "
-                "an encoding that is defined at every length, such as `sinusoidal` or `relative`."
+                f"`learned` knows the positions 0 to {num_positions - 1} (learned_max_positions={num_positions}), but "
+                f"a token stands at position {position}; shorten the input, train with a larger learned_max_positions, "
+                "or choose an encoding that is defined at every length, such as `sinusoidal` or `relative`."
             )
 
     def init_weights(self) -> None:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .place import Place, angle_dtype
-from .position import Knob, PositionEncoding
-from .references import Reference
+from .attention_context import AttentionContext, at_least_float32
+from .citations import Reference
+from .position_base import EncodingParameter, PositionEncoding
 
 CHIANG = Reference(
     "Chiang & Cholak",
@@ -36,18 +36,20 @@ class LogN(PositionEncoding):
     """No parameters, or layers x heads of them. Shift-invariant; defined at every length."""
 
     summary = "Queries grow with the logarithm of the number of keys that they see."
-    learned = {
+    LEARNED = {
         "trained": True,
         "summary": "Queries grow with the logarithm of the number of keys that they see, at a trained rate.",
         "formula": "score(i, j) = s_h log(n_i) q_i . k_j / sqrt(K), for n_i keys that query i sees",
         "references": (CHIANG, NAKANISHI),
-        "also_called": ("ssmax", "scalable_softmax"),
+        "aliases": ("ssmax", "scalable_softmax"),
     }
     shift_invariant = True
-    order_blind = True
-    reversal_blind = True
-    needs_another = True
-    knobs = (Knob("log_n_length", 64, "a whole number of tokens, 2 or more", lambda value: value >= 2),)
+    permutation_equivariant = True
+    reversal_equivariant = True
+    is_modifier = True
+    config_parameters = (
+        EncodingParameter("log_n_length", 64, "a whole number of tokens, 2 or more", lambda value: value >= 2),
+    )
     formula = "score(i, j) = log(n_i) / log(`log_n_length`) q_i . k_j / sqrt(K), for n_i keys that query i sees"
     references = (CHIANG,)
 
@@ -56,17 +58,17 @@ class LogN(PositionEncoding):
         self.rate = nn.Parameter(torch.empty(side.layers, side.heads)) if trained else None
 
     @classmethod
-    def check(cls, config: Any, side: Any) -> None:
-        cls.refuse_window(side, "counts the keys that the mask leaves, and a window has as many at any length")
+    def validate(cls, config: Any, side: Any) -> None:
+        cls.require_global(side, "counts the keys that the mask leaves, and a window has as many at any length")
 
-    def prepare(self, x_BTD: Tensor, at: Place) -> Tensor:
+    def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
         """log n for each query (B or 1, 1, Q or 1, 1)."""
-        return at.num_visible_BQ.clamp(min=1).to(angle_dtype(x_BTD)).log()[:, None, :, None].to(x_BTD.dtype)
+        return ctx.num_attendable_BQ.clamp(min=1).to(at_least_float32(x_BTD)).log()[:, None, :, None].to(x_BTD.dtype)
 
-    def rotate_queries(self, q_BHQK: Tensor, at: Place) -> Tensor:
-        fixed = 1 / math.log(self.config.log_n_length)
-        rate: Any = fixed if self.rate is None else self.rate[at.layer, :, None, None]
-        return (q_BHQK * (at.prepared * rate)).to(q_BHQK.dtype)
+    def rotate_queries(self, q_BHQK: Tensor, ctx: AttentionContext) -> Tensor:
+        fixed_rate = 1 / math.log(self.config.log_n_length)
+        rate: Any = fixed_rate if self.rate is None else self.rate[ctx.layer, :, None, None]
+        return (q_BHQK * (ctx.prepared * rate)).to(q_BHQK.dtype)
 
     def init_weights(self) -> None:
         if self.rate is not None:

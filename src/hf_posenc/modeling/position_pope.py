@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .place import Place, angle_dtype
-from .position import Knob, PositionEncoding
-from .position_rotary import turns
-from .references import Reference
+from .attention_context import AttentionContext, at_least_float32
+from .citations import Reference
+from .position_base import EncodingParameter, PositionEncoding
+from .position_rotary import cos_sin
 
 
 class Pope(PositionEncoding):
@@ -23,8 +23,8 @@ class Pope(PositionEncoding):
 
     summary = "Each channel of queries and keys is a length at an angle that grows with the position."
     shift_invariant = True
-    keeps_width = False
-    knobs = (Knob("pope_theta", 10000.0, "a number above 1", lambda value: value > 1),)
+    preserves_head_dim = False
+    config_parameters = (EncodingParameter("pope_theta", 10000.0, "a number above 1", lambda value: value > 1),)
     formula = """
         score(i, j) = sum_c softplus(q_ic) softplus(k_jc) cos((j - i) w_c + delta_hc) / sqrt(K)
         w_c = theta^(-c/K), delta_hc = min(max(delta'_hc, -2 pi), 0)
@@ -41,26 +41,26 @@ class Pope(PositionEncoding):
 
     def __init__(self, config: Any, side: Any) -> None:
         super().__init__(config, side)
-        self.delta = nn.Parameter(torch.empty(side.layers, side.heads, 1, side.head_width))
+        self.delta = nn.Parameter(torch.empty(side.layers, side.heads, 1, side.head_dim))
 
     @classmethod
-    def check(cls, config: Any, side: Any) -> None:
-        cls.refuse_turned_keys(side, "gives each channel an angle of its own")
+    def validate(cls, config: Any, side: Any) -> None:
+        cls.require_unrotated_keys(side, "gives each channel an angle of its own")
 
-    def prepare(self, x_BTD: Tensor, at: Place) -> tuple[Tensor, ...]:
+    def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> tuple[Tensor, ...]:
         """The cosines and sines of queries, then of new keys (B, 1, T, K)."""
-        width = self.side.head_width
-        channels_K = torch.arange(width, device=x_BTD.device, dtype=angle_dtype(x_BTD))
+        width = self.side.head_dim
+        channels_K = torch.arange(width, device=x_BTD.device, dtype=at_least_float32(x_BTD))
         frequencies_K = self.config.pope_theta ** -(channels_K / width)
-        queries = turns(at.queries_BQ, frequencies_K, 1.0)
-        return (*queries, *(turns(at.new_keys_BT, frequencies_K, 1.0) if at.is_cross else queries))
+        queries = cos_sin(ctx.query_pos_BQ, frequencies_K, 1.0)
+        return (*queries, *(cos_sin(ctx.new_key_pos_BT, frequencies_K, 1.0) if ctx.is_cross else queries))
 
-    def rotate_queries(self, q_BHQK: Tensor, at: Place) -> Tensor:
-        return polar(q_BHQK, *at.prepared[:2])
+    def rotate_queries(self, q_BHQK: Tensor, ctx: AttentionContext) -> Tensor:
+        return polar(q_BHQK, *ctx.prepared[:2])
 
-    def rotate_keys(self, k_BHTK: Tensor, at: Place) -> Tensor:
-        cos_B1TK, sin_B1TK = at.prepared[2:]
-        delta_H1K = self.delta[at.layer].clamp(-2 * torch.pi, 0.0).to(cos_B1TK.dtype)
+    def rotate_keys(self, k_BHTK: Tensor, ctx: AttentionContext) -> Tensor:
+        cos_B1TK, sin_B1TK = ctx.prepared[2:]
+        delta_H1K = self.delta[ctx.layer].clamp(-2 * torch.pi, 0.0).to(cos_B1TK.dtype)
         cos_H1K, sin_H1K = delta_H1K.cos(), delta_H1K.sin()
         return polar(k_BHTK, cos_B1TK * cos_H1K - sin_B1TK * sin_H1K, sin_B1TK * cos_H1K + cos_B1TK * sin_H1K)
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .place import Place
-from .position import Knob, PositionEncoding
-from .references import Reference
+from .attention_context import AttentionContext
+from .citations import Reference
+from .position_base import EncodingParameter, PositionEncoding
 
 
 class Randomized(PositionEncoding):
@@ -22,11 +22,15 @@ class Randomized(PositionEncoding):
 
     summary = "In training positions are drawn, in order, from many more, for whatever other encoding there is."
     shift_invariant = True
-    order_blind = True
-    reversal_blind = True
-    needs_another = True
-    silent_at_zero = True
-    knobs = (Knob("randomized_positions", 2048, "a whole number of positions, 1 or more", lambda value: value >= 1),)
+    permutation_equivariant = True
+    reversal_equivariant = True
+    is_modifier = True
+    zero_init_is_identity = True
+    config_parameters = (
+        EncodingParameter(
+            "randomized_positions", 2048, "a whole number of positions, 1 or more", lambda value: value >= 1
+        ),
+    )
     formula = "p_0 < p_1 < .. < p_(T-1) in training, drawn without replacement from 0..N-1, N = `randomized_positions`"
     references = (
         Reference(
@@ -39,12 +43,12 @@ class Randomized(PositionEncoding):
     )
 
     @classmethod
-    def check(cls, config: Any, side: Any) -> None:
-        cls.refuse_window(side, "spreads tokens so far in training that a window hides nearly every neighbour")
+    def validate(cls, config: Any, side: Any) -> None:
+        cls.require_global(side, "spreads tokens so far in training that a window hides nearly every neighbour")
 
-    def training_positions(self, pos_BT: Tensor, at: Place) -> Tensor:
+    def augment_positions(self, pos_BT: Tensor, ctx: AttentionContext) -> Tensor:
         num_new = pos_BT.shape[1]
-        many = max(self.config.randomized_positions, num_new)
-        drawn_T = torch.rand(many, device=pos_BT.device).argsort()[:num_new].sort().values
-        inside_BT = pos_BT.clamp(max=num_new - 1)
-        return drawn_T[inside_BT] + (pos_BT - inside_BT)
+        num_candidates = max(self.config.randomized_positions, num_new)
+        sampled_T = torch.rand(num_candidates, device=pos_BT.device).argsort()[:num_new].sort().values
+        in_range_BT = pos_BT.clamp(max=num_new - 1)
+        return sampled_T[in_range_BT] + (pos_BT - in_range_BT)

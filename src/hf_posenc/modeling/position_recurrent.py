@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .place import Place
-from .position import Knob, PositionEncoding
-from .recurrence import read_in_order, run
-from .references import NEISHI, ROSENDAHL
+from .attention_context import AttentionContext
+from .citations import NEISHI, ROSENDAHL
+from .position_base import EncodingParameter, PositionEncoding
+from .rnn import run_dense_rnn, run_rnn
 
-WIDTH = "a whole number of units for each direction, 1 or more, or None for d_model"
-BOTH_WAYS = "True (in the encoder it reads from both ends) or False"
+WIDTH_CONSTRAINT = "a whole number of units for each direction, 1 or more, or None for d_model"
+BIDIRECTIONAL_CONSTRAINT = "True (in the encoder it reads from both ends) or False"
 
 
 class Recurrent(PositionEncoding):
@@ -31,24 +31,24 @@ class Recurrent(PositionEncoding):
     """
 
     shift_invariant = True
-    has_state = True
-    lstm = {
+    is_stateful = True
+    LSTM = {
         "cell": "lstm",
         "summary": "An LSTM reads the embeddings in order, in the encoder from both ends, "
         "and its outputs replace them.",
-        "knobs": (
-            Knob("lstm_hidden_size", None, WIDTH, lambda value: value is None or value >= 1),
-            Knob("lstm_bidirectional", True, BOTH_WAYS),
+        "config_parameters": (
+            EncodingParameter("lstm_hidden_size", None, WIDTH_CONSTRAINT, lambda value: value is None or value >= 1),
+            EncodingParameter("lstm_bidirectional", True, BIDIRECTIONAL_CONSTRAINT),
         ),
         "formula": "x'_i = LSTM(x_i, (h, c)_(i-1)), in the encoder also, if asked for, from the right",
         "references": (ROSENDAHL,),
     }
-    gru = {
+    GRU = {
         "cell": "gru",
         "summary": "A GRU reads the embeddings in order, and its outputs replace them.",
-        "knobs": (
-            Knob("gru_hidden_size", None, WIDTH, lambda value: value is None or value >= 1),
-            Knob("gru_bidirectional", False, BOTH_WAYS),
+        "config_parameters": (
+            EncodingParameter("gru_hidden_size", None, WIDTH_CONSTRAINT, lambda value: value is None or value >= 1),
+            EncodingParameter("gru_bidirectional", False, BIDIRECTIONAL_CONSTRAINT),
         ),
         "formula": "x'_i = GRU(x_i, h_(i-1)), in the encoder also, if asked for, from the right",
         "references": (NEISHI,),
@@ -64,24 +64,24 @@ class Recurrent(PositionEncoding):
         self.projection = nn.Linear(width, config.d_model) if width != config.d_model else nn.Identity()
         self.num_states = 2 if cell == "lstm" else 1
 
-    def embed(self, x_BTD: Tensor, at: Place) -> Tensor:
-        if at.memory is None:
-            return self.projection(read_in_order(self.rnn, x_BTD, at.tokens_BT)[0])
+    def embed(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
+        if ctx.state is None:
+            return self.projection(run_rnn(self.rnn, x_BTD, ctx.valid_mask_BT)[0])
         width = self.num_states * self.hidden_size
-        if (state_BM := at.memory.last("states", width)) is None:
+        if (state_BM := ctx.state.last("states", width)) is None:
             state_BM = x_BTD.new_zeros(x_BTD.shape[0], width)
         states = []
         for token in range(x_BTD.shape[1]):
             new_BM = self.step(x_BTD[:, token : token + 1], state_BM)
-            is_token_B1 = None if at.tokens_BT is None else at.tokens_BT[:, token, None]
+            is_token_B1 = None if ctx.valid_mask_BT is None else ctx.valid_mask_BT[:, token, None]
             state_BM = new_BM if is_token_B1 is None else torch.where(is_token_B1, new_BM, state_BM)
             states.append(state_BM)
         states_BTM = torch.stack(states, dim=1)
-        at.memory.keep("states", states_BTM)
+        ctx.state.append("states", states_BTM)
         return self.projection(states_BTM[..., : self.hidden_size])
 
     def step(self, x_B1D: Tensor, state_BM: Tensor) -> Tensor:
         """The state after one more token (B, M)."""
-        parts = [part[None].contiguous() for part in state_BM.chunk(self.num_states, dim=-1)]
-        _, last = run(self.rnn, x_B1D, tuple(parts) if self.num_states > 1 else parts[0])
+        states = [state[None].contiguous() for state in state_BM.chunk(self.num_states, dim=-1)]
+        _, last = run_dense_rnn(self.rnn, x_B1D, tuple(states) if self.num_states > 1 else states[0])
         return torch.cat(last, dim=-1)[0] if self.num_states > 1 else last[0]

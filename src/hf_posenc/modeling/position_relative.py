@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .place import Place, angle_dtype, between, times
-from .position import Knob, PositionEncoding
+from .attention_context import AttentionContext, at_least_float32, interpolation_weights, scale_by
+from .citations import ROSENDAHL, Reference
+from .position_base import EncodingParameter, PositionEncoding
 from .position_sinusoidal import sinusoids
-from .references import ROSENDAHL, Reference
 
 
 class Relative(PositionEncoding):
@@ -33,16 +33,18 @@ class Relative(PositionEncoding):
     """
 
     summary = "A trained vector for each clipped distance, added to keys and values."
-    also_called = ("shaw",)
-    keys_alone = {"values": False, "summary": "A trained vector for each clipped distance, added to keys alone."}
-    fixed = {
+    aliases = ("shaw",)
+    KEY_ONLY = {"values": False, "summary": "A trained vector for each clipped distance, added to keys alone."}
+    SINUSOIDAL = {
         "trained": False,
-        "silent_at_zero": False,
+        "zero_init_is_identity": False,
         "summary": "The sinusoid of each clipped distance, added to keys and values.",
     }
     shift_invariant = True
-    silent_at_zero = True
-    knobs = (Knob("relative_clip", 16, "a whole number of tokens, 1 or more", lambda value: value >= 1),)
+    zero_init_is_identity = True
+    config_parameters = (
+        EncodingParameter("relative_clip", 16, "a whole number of tokens, 1 or more", lambda value: value >= 1),
+    )
     formula = """
         score(i, j) = q_i . (k_j + aK[d]) / sqrt(K)
         output(i) = sum_j p_ij (v_j + aV[d])
@@ -61,40 +63,40 @@ class Relative(PositionEncoding):
 
     def __init__(self, config: Any, side: Any, *, values: bool = True, trained: bool = True) -> None:
         super().__init__(config, side)
-        self.clip = self.clip_distance = config.relative_clip
-        shape = (side.layers, 2 * self.clip + 1, side.head_width)
+        self.clip = self.max_distance = config.relative_clip
+        shape = (side.layers, 2 * self.clip + 1, side.head_dim)
         self.keys = nn.Parameter(torch.empty(shape)) if trained else None
         self.values = nn.Parameter(torch.empty(shape)) if trained and values else None
         if not values:
             self.value_bias = None  # type: ignore[method-assign]
 
-    def prepare(self, x_BTD: Tensor, at: Place) -> tuple[list[tuple[Tensor, Tensor | None]], Tensor | None]:
+    def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> tuple[list[tuple[Tensor, Tensor | None]], Tensor | None]:
         """The rows of the tables for every query and key with their shares (B, 1, Q, S), and the vectors, if they are
         fixed (R, K). Between tokens, two rows share by nearness; at a token there is one, which has all."""
-        shares = [
-            (distance_B1QS.clamp(-self.clip, self.clip) + self.clip, share)
-            for distance_B1QS, share in between(at.distance_BQS[:, None], x_BTD.dtype)
+        weighted_rows = [
+            (distance_B1QS.clamp(-self.clip, self.clip) + self.clip, weight)
+            for distance_B1QS, weight in interpolation_weights(ctx.distance_BQS[:, None], x_BTD.dtype)
         ]
         if self.keys is not None:
-            return shares, None
+            return weighted_rows, None
         distances = torch.arange(-self.clip, self.clip + 1, device=x_BTD.device)
-        return shares, sinusoids(distances, self.side.head_width, angle_dtype(x_BTD))
+        return weighted_rows, sinusoids(distances, self.side.head_dim, at_least_float32(x_BTD))
 
-    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
-        shares, fixed_RK = at.prepared
-        vectors_RK = fixed_RK.to(q_BHQK.dtype) if self.keys is None else self.keys[at.layer]
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        weighted_rows, sinusoids_RK = ctx.prepared
+        vectors_RK = sinusoids_RK.to(q_BHQK.dtype) if self.keys is None else self.keys[ctx.layer]
         scores_BHQR = (q_BHQK * self.scaling) @ vectors_RK.T
         heads = q_BHQK.shape[:3]
-        looked_up = [times(scores_BHQR.gather(-1, rows.expand(*heads, -1)), share) for rows, share in shares]
-        return reduce(torch.add, looked_up)
+        terms = [scale_by(scores_BHQR.gather(-1, rows.expand(*heads, -1)), weight) for rows, weight in weighted_rows]
+        return reduce(torch.add, terms)
 
-    def value_bias(self, p_BHQS: Tensor, at: Place) -> Tensor:
-        shares, fixed_RK = at.prepared
-        vectors_RK = fixed_RK.to(p_BHQS.dtype) if self.values is None else self.values[at.layer]
+    def value_bias(self, p_BHQS: Tensor, ctx: AttentionContext) -> Tensor:
+        weighted_rows, sinusoids_RK = ctx.prepared
+        vectors_RK = sinusoids_RK.to(p_BHQS.dtype) if self.values is None else self.values[ctx.layer]
         weight_BHQR = p_BHQS.new_zeros(*p_BHQS.shape[:3], len(vectors_RK))
-        for rows_B1QS, share in shares:
+        for rows_B1QS, weight in weighted_rows:
             weight_BHQR = weight_BHQR.scatter_add(
-                -1, rows_B1QS.expand(p_BHQS.shape), times(p_BHQS, share).to(p_BHQS.dtype)
+                -1, rows_B1QS.expand(p_BHQS.shape), scale_by(p_BHQS, weight).to(p_BHQS.dtype)
             )
         return weight_BHQR @ vectors_RK
 

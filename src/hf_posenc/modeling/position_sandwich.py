@@ -9,10 +9,10 @@ could not be verified.
 
 from torch import Tensor
 
-from .place import Place, angle_dtype
-from .position import Knob, PositionEncoding
+from .attention_context import AttentionContext, at_least_float32
+from .citations import Reference
+from .position_base import EncodingParameter, PositionEncoding
 from .position_sinusoidal import sinusoids
-from .references import Reference
 
 
 class Sandwich(PositionEncoding):
@@ -20,8 +20,12 @@ class Sandwich(PositionEncoding):
 
     summary = "The product of the sinusoids of both positions, added to scores at a rate of each head's own."
     shift_invariant = True
-    reversal_blind = True
-    knobs = (Knob("sandwich_width", 128, "an even number of channels, 2 or more", lambda w: w >= 2 and w % 2 == 0),)
+    reversal_equivariant = True
+    config_parameters = (
+        EncodingParameter(
+            "sandwich_width", 128, "an even number of channels, 2 or more", lambda w: w >= 2 and w % 2 == 0
+        ),
+    )
     formula = """
         score(i, j) = q_i . k_j / sqrt(K) + (PE[i] . PE[j] - W/2) H / (8h), h = 1..H
         PE as in `sinusoidal`, of width W
@@ -36,13 +40,13 @@ class Sandwich(PositionEncoding):
         ),
     )
 
-    def prepare(self, x_BTD: Tensor, at: Place) -> Tensor:
+    def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
         """What is added for every head, query and key (B, H, Q, S)."""
-        width, dtype, heads = self.config.sandwich_width, angle_dtype(x_BTD), self.side.heads
-        queries_BQW, keys_BSW = (sinusoids(pos, width, dtype) for pos in (at.queries_BQ, at.keys_BS))
+        width, dtype, heads = self.config.sandwich_width, at_least_float32(x_BTD), self.side.heads
+        queries_BQW, keys_BSW = (sinusoids(pos, width, dtype) for pos in (ctx.query_pos_BQ, ctx.key_pos_BS))
         product_B1QS = (queries_BQW @ keys_BSW.transpose(1, 2) - width / 2)[:, None]
         rates_H11 = product_B1QS.new_tensor([heads / (8 * h) for h in range(1, heads + 1)])[:, None, None]
         return (product_B1QS * rates_H11).to(x_BTD.dtype)
 
-    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
-        return at.prepared
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        return ctx.prepared

@@ -8,10 +8,10 @@ Departure from Kiyono et al.: evaluation has no shift, where their code adds the
 import torch
 from torch import Tensor
 
-from .place import Place
-from .position import Knob, PositionEncoding
-from .position_sinusoidal import plus_sinusoids
-from .references import Reference
+from .attention_context import AttentionContext
+from .citations import Reference
+from .position_base import EncodingParameter, PositionEncoding
+from .position_sinusoidal import add_sinusoids
 
 
 class Shape(PositionEncoding):
@@ -19,7 +19,11 @@ class Shape(PositionEncoding):
 
     summary = "The wave pattern of each position, all of a sentence's shifted by a random number in training."
     shift_invariant = False
-    knobs = (Knob("shape_shifts", 500, "a whole number of shifts, 1 (which is none) or more", lambda many: many >= 1),)
+    config_parameters = (
+        EncodingParameter(
+            "shape_shifts", 500, "a whole number of shifts, 1 (which is none) or more", lambda many: many >= 1
+        ),
+    )
     formula = """
         x[p] <- x[p] + PE[p + k], PE of `sinusoidal`
         k for each sentence and side from 0..`shape_shifts`-1 in training, and 0 elsewhere
@@ -34,8 +38,8 @@ class Shape(PositionEncoding):
         ),
     )
 
-    def training_positions(self, pos_BT: Tensor, at: Place) -> Tensor:
+    def augment_positions(self, pos_BT: Tensor, ctx: AttentionContext) -> Tensor:
         return pos_BT + torch.randint(self.config.shape_shifts, (len(pos_BT), 1), device=pos_BT.device)
 
-    def embed(self, x_BTD: Tensor, at: Place) -> Tensor:
-        return plus_sinusoids(x_BTD, at.queries_BQ)
+    def embed(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
+        return add_sinusoids(x_BTD, ctx.query_pos_BQ)

@@ -8,16 +8,16 @@ Departures from Vaswani et al.: dropout comes before the sum, not after it, so t
 import torch
 from torch import Tensor
 
-from .place import Place, angle_dtype
-from .position import PositionEncoding
-from .references import VASWANI
+from .attention_context import AttentionContext, at_least_float32
+from .citations import VASWANI
+from .position_base import PositionEncoding
 
 
 class Sinusoidal(PositionEncoding):
     """No parameters. Not shift-invariant; defined at every length."""
 
     summary = "A fixed wave pattern for each position, added to the embeddings."
-    also_called = ("sincos", "fixed")
+    aliases = ("sincos", "fixed")
     shift_invariant = False
     formula = """
         x[p] <- x[p] + PE[p]
@@ -26,13 +26,13 @@ class Sinusoidal(PositionEncoding):
     """
     references = (VASWANI,)
 
-    def embed(self, x_BTD: Tensor, at: Place) -> Tensor:
-        return plus_sinusoids(x_BTD, at.queries_BQ)
+    def embed(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
+        return add_sinusoids(x_BTD, ctx.query_pos_BQ)
 
 
-def plus_sinusoids(x_BTD: Tensor, pos_BT: Tensor) -> Tensor:
+def add_sinusoids(x_BTD: Tensor, pos_BT: Tensor) -> Tensor:
     """x + PE of the positions, in whatever precision x is."""
-    return x_BTD + sinusoids(pos_BT, x_BTD.shape[-1], angle_dtype(x_BTD)).to(x_BTD.dtype)
+    return x_BTD + sinusoids(pos_BT, x_BTD.shape[-1], at_least_float32(x_BTD)).to(x_BTD.dtype)
 
 
 def sinusoids(pos: Tensor, width: int, dtype: torch.dtype) -> Tensor:

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .place import Place, between, times
-from .position import Knob, PositionEncoding
-from .references import Reference
+from .attention_context import AttentionContext, interpolation_weights, scale_by
+from .citations import Reference
+from .position_base import EncodingParameter, PositionEncoding
 
 
 class T5(PositionEncoding):
@@ -30,10 +30,12 @@ class T5(PositionEncoding):
 
     summary = "A trained number for each head and bucket of distances, wider the further away, added to scores."
     shift_invariant = True
-    silent_at_zero = True
-    knobs = (
-        Knob("t5_buckets", 32, "a multiple of 4, 4 or more", lambda value: value >= 4 and value % 4 == 0),
-        Knob("t5_max_distance", 128, "a whole number of tokens, above t5_buckets / 2", lambda value: value >= 1),
+    zero_init_is_identity = True
+    config_parameters = (
+        EncodingParameter("t5_buckets", 32, "a multiple of 4, 4 or more", lambda value: value >= 4 and value % 4 == 0),
+        EncodingParameter(
+            "t5_max_distance", 128, "a whole number of tokens, above t5_buckets / 2", lambda value: value >= 1
+        ),
     )
     formula = """
         score(i, j) = q_i . k_j / sqrt(K) + B[h, bucket(j - i)]
@@ -52,34 +54,39 @@ class T5(PositionEncoding):
 
     def __init__(self, config: Any, side: Any) -> None:
         super().__init__(config, side)
-        self.clip_distance = config.t5_max_distance
+        self.max_distance = config.t5_max_distance
         self.table = nn.Parameter(torch.empty(config.t5_buckets, side.heads))
 
     @classmethod
-    def check(cls, config: Any, side: Any) -> None:
+    def validate(cls, config: Any, side: Any) -> None:
         if config.t5_max_distance <= config.t5_buckets // 2:
             raise ValueError(
                 f"t5_max_distance must be above t5_buckets / 2, where buckets begin to be wide, but they are "
                 f"{config.t5_max_distance} and {config.t5_buckets}; raise the one or lower the other."
             )
 
-    def prepare(self, x_BTD: Tensor, at: Place) -> list[tuple[Tensor, Tensor | None]]:
+    def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> list[tuple[Tensor, Tensor | None]]:
         """The bucket of every query and key with its share (B, Q, S)."""
-        return [(self.bucket(whole), share) for whole, share in between(at.distance_BQS, x_BTD.dtype)]
+        return [
+            (self.bucket(whole_distance), weight)
+            for whole_distance, weight in interpolation_weights(ctx.distance_BQS, x_BTD.dtype)
+        ]
 
     def bucket(self, distance: Tensor) -> Tensor:
-        one_way = len(self.table) if self.side.is_causal else len(self.table) // 2
-        apart = (-distance).clamp(min=0) if self.side.is_causal else distance.abs()
-        exact = one_way // 2
-        growth = (apart.float() / exact).clamp(min=1).log() / math.log(self.config.t5_max_distance / exact)
-        wide = exact + (growth * (one_way - exact)).long()
-        bucket = torch.where(apart < exact, apart, wide.clamp(max=one_way - 1))
-        return bucket if self.side.is_causal else bucket + one_way * (distance > 0)
+        buckets_per_direction = len(self.table) if self.side.is_causal else len(self.table) // 2
+        abs_distance = (-distance).clamp(min=0) if self.side.is_causal else distance.abs()
+        num_exact = buckets_per_direction // 2
+        log_ratio = (abs_distance.float() / num_exact).clamp(min=1).log() / math.log(
+            self.config.t5_max_distance / num_exact
+        )
+        log_bucket = num_exact + (log_ratio * (buckets_per_direction - num_exact)).long()
+        bucket = torch.where(abs_distance < num_exact, abs_distance, log_bucket.clamp(max=buckets_per_direction - 1))
+        return bucket if self.side.is_causal else bucket + buckets_per_direction * (distance > 0)
 
-    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
         # Looked up by every layer: checkpointing may replay a layer, and not what stands before it.
-        looked_up = [times(self.table.T[:, bucket_BQS], share) for bucket_BQS, share in at.prepared]
-        return reduce(torch.add, looked_up).transpose(0, 1)
+        terms = [scale_by(self.table.T[:, bucket_BQS], weight) for bucket_BQS, weight in ctx.prepared]
+        return reduce(torch.add, terms).transpose(0, 1)
 
     def init_weights(self) -> None:
         init.normal_(self.table, std=1.0 if self.config.initializer == "torch" else self.config.d_model**-0.5)

@@ -16,20 +16,20 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .place import Place, angle_dtype
-from .position import PositionEncoding
-from .position_rotary import by_channel, turn
+from .attention_context import AttentionContext, at_least_float32
+from .citations import Reference
+from .position_base import PositionEncoding
+from .position_rotary import apply_rotary, repeat_for_pairs
 from .position_sinusoidal import sinusoids
-from .references import Reference
 
 
 class TransformerXL(PositionEncoding):
     """layers x D x (D + 2) parameters. Shift-invariant; defined at every length."""
 
     summary = "Queries ask for the sinusoid of the distance by a trained map, and two trained vectors help them ask."
-    also_called = ("xl",)
+    aliases = ("xl",)
     shift_invariant = True
-    silent_at_zero = True
+    zero_init_is_identity = True
     formula = """
         score(i, j) = ((q_i + u) . k_j + (q_i + v) . W r[i - j]) / sqrt(K)
         r[d] = PE[d] of `sinusoidal`, of width D
@@ -46,37 +46,37 @@ class TransformerXL(PositionEncoding):
 
     def __init__(self, config: Any, side: Any) -> None:
         super().__init__(config, side)
-        self.u, self.v = (nn.Parameter(torch.empty(side.layers, side.heads, side.head_width)) for _ in "uv")
-        self.weight = nn.Parameter(torch.empty(side.layers, side.heads, side.head_width, config.d_model))
+        self.u, self.v = (nn.Parameter(torch.empty(side.layers, side.heads, side.head_dim)) for _ in "uv")
+        self.weight = nn.Parameter(torch.empty(side.layers, side.heads, side.head_dim, config.d_model))
 
     @classmethod
-    def check(cls, config: Any, side: Any) -> None:
+    def validate(cls, config: Any, side: Any) -> None:
         if config.d_model % 2:
             raise ValueError(
                 "`transformer_xl` maps sines and cosines in pairs, so d_model must be even, but it is "
                 f"{config.d_model}; choose an even one."
             )
-        cls.refuse_turned_keys(side, "asks for the keys' content")
+        cls.require_unrotated_keys(side, "asks for the keys' content")
 
-    def prepare(self, x_BTD: Tensor, at: Place) -> tuple[Tensor, ...]:
-        """Cosines and sines of queries (B, 1, Q, D), as `turn` takes them, and the sinusoids of keys counted backwards
-        (B, S, D)."""
-        width, dtype = x_BTD.shape[-1], angle_dtype(x_BTD)
-        queries_B1QD = sinusoids(at.queries_BQ, width, dtype)[:, None].to(x_BTD.dtype)
-        keys_BTD = sinusoids(-at.new_keys_BT, width, dtype).to(x_BTD.dtype)
+    def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> tuple[Tensor, ...]:
+        """Cosines and sines of queries (B, 1, Q, D), as `apply_rotary` takes them, and the sinusoids of keys counted
+        backwards (B, S, D)."""
+        width, dtype = x_BTD.shape[-1], at_least_float32(x_BTD)
+        queries_B1QD = sinusoids(ctx.query_pos_BQ, width, dtype)[:, None].to(x_BTD.dtype)
+        keys_BTD = sinusoids(-ctx.new_key_pos_BT, width, dtype).to(x_BTD.dtype)
         # Those of the source are made at each step, since no step but the first reads the source.
-        in_cache = at.memory is not None and not at.is_cross
-        keys_BSD = at.memory.keep("sinusoids", keys_BTD.expand(x_BTD.shape[0], -1, -1)) if in_cache else keys_BTD
-        return *by_channel(queries_B1QD[..., 1::2], queries_B1QD[..., ::2]), keys_BSD
+        use_cache = ctx.state is not None and not ctx.is_cross
+        keys_BSD = ctx.state.append("sinusoids", keys_BTD.expand(x_BTD.shape[0], -1, -1)) if use_cache else keys_BTD
+        return *repeat_for_pairs(queries_B1QD[..., 1::2], queries_B1QD[..., ::2]), keys_BSD
 
-    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
-        cos_B1QD, sin_B1QD, keys_BSD = at.prepared
-        u_H1K, v_H1K = self.u[at.layer, :, None], self.v[at.layer, :, None]
-        asked_BHQD = turn((q_BHQK + v_H1K) @ self.weight[at.layer], cos_B1QD, sin_B1QD)
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        cos_B1QD, sin_B1QD, keys_BSD = ctx.prepared
+        u_H1K, v_H1K = self.u[ctx.layer, :, None], self.v[ctx.layer, :, None]
+        rotated_BHQD = apply_rotary((q_BHQK + v_H1K) @ self.weight[ctx.layer], cos_B1QD, sin_B1QD)
         content_BH1S = u_H1K @ k_BHSK.transpose(2, 3)
         # One matrix of all heads' queries, or the keys' would be copied for each head.
-        position_BNS = asked_BHQD.flatten(1, 2) @ keys_BSD.transpose(1, 2)
-        return (content_BH1S + position_BNS.unflatten(1, asked_BHQD.shape[1:3])) * self.scaling
+        position_BNS = rotated_BHQD.flatten(1, 2) @ keys_BSD.transpose(1, 2)
+        return (content_BH1S + position_BNS.unflatten(1, rotated_BHQD.shape[1:3])) * self.scaling
 
     def init_weights(self) -> None:
         width = self.config.d_model

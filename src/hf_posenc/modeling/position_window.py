@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .place import Place
-from .position import HIDDEN, Knob, PositionEncoding
-from .references import Reference
+from .attention_context import AttentionContext
+from .citations import Reference
+from .position_base import MASK_VALUE, EncodingParameter, PositionEncoding
 
 
 class Window(PositionEncoding):
@@ -21,9 +21,13 @@ class Window(PositionEncoding):
 
     summary = "Local attention: no token sees another that is more than `window_size` tokens away."
     shift_invariant = True
-    reversal_blind = True
-    sees_far = False
-    knobs = (Knob("window_size", 16, "a whole number of tokens on either side, 1 or more", lambda value: value >= 1),)
+    reversal_equivariant = True
+    is_global = False
+    config_parameters = (
+        EncodingParameter(
+            "window_size", 16, "a whole number of tokens on either side, 1 or more", lambda value: value >= 1
+        ),
+    )
     formula = "score(i, j) = q_i . k_j / sqrt(K) where |j - i| <= window_size, and none elsewhere"
     references = (
         Reference(
@@ -38,12 +42,12 @@ class Window(PositionEncoding):
     def __init__(self, config: Any, side: Any) -> None:
         super().__init__(config, side)
         self.size = config.window_size
-        self.clip_distance = self.size + 1
+        self.max_distance = self.size + 1
 
-    def prepare(self, x_BTD: Tensor, at: Place) -> Tensor:
-        """Nothing inside the window, HIDDEN outside (B, 1, Q, S)."""
-        outside_BQS = at.distance_BQS.abs() > self.size
-        return torch.where(outside_BQS, HIDDEN, 0.0).to(x_BTD.dtype)[:, None]
+    def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
+        """Nothing inside the window, MASK_VALUE outside (B, 1, Q, S)."""
+        outside_BQS = ctx.distance_BQS.abs() > self.size
+        return torch.where(outside_BQS, MASK_VALUE, 0.0).to(x_BTD.dtype)[:, None]
 
-    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, at: Place) -> Tensor:
-        return at.prepared
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        return ctx.prepared

@@ -23,38 +23,42 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE, Unigram
 
-from .text_checks import check_utf8
+from .text_validation import validate_utf8
 
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-RESERVED = [*SPECIAL_TOKENS.values(), *BYTES]
+BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
+RESERVED_TOKENS = [*SPECIAL_TOKENS.values(), *BYTE_TOKENS]
 PUNCTUATION = r"\p{P}$+<=>^`|~"
 # Subwords never cross these pieces: one punctuation mark, or a run of other characters, with the whitespace before it.
 # No piece holds < and >, and so none can spell a reserved token.
-PIECE = rf"\s?[{PUNCTUATION}]|\s?[^\s{PUNCTUATION}]+|\s"
+PRETOKEN_PATTERN = rf"\s?[{PUNCTUATION}]|\s?[^\s{PUNCTUATION}]+|\s"
 
 
-def train_vocabulary(texts: Iterable[str], vocab_size: int, subwords: str) -> Tokenizer:
+def train_subwords(texts: Iterable[str], vocab_size: int, subwords: str) -> Tokenizer:
     """One vocabulary learned from `texts`, ready to encode and decode."""
-    empty, trainer, built = SUBWORDS[subwords]
-    learner = Tokenizer(empty())
-    learner.normalizer, learner.pre_tokenizer = normalizers.Prepend(" "), split()
+    model_class, trainer_class, build_model = SUBWORD_MODELS[subwords]
+    learner = Tokenizer(model_class())
+    learner.normalizer, learner.pre_tokenizer = normalizers.Prepend(" "), pretokenizer()
     characters: set[str] = set()
 
-    def seen() -> Iterator[str]:
+    def validated_texts() -> Iterator[str]:
         for number, text in enumerate(texts):
-            check_utf8(text, f"text {number}")
+            validate_utf8(text, f"text {number}")
             characters.update(text)
             yield text
 
-    size = {"vocab_size": max(vocab_size, 0), "special_tokens": RESERVED, "show_progress": sys.stderr.isatty()}
+    trainer_options = {
+        "vocab_size": max(vocab_size, 0),
+        "special_tokens": RESERVED_TOKENS,
+        "show_progress": sys.stderr.isatty(),
+    }
     try:
-        learner.train_from_iterator(seen(), trainer(**size))
+        learner.train_from_iterator(validated_texts(), trainer_class(**trainer_options))
     except Exception:  # a unigram trainer's, of no other class, where characters have no room
-        refuse_characters(characters, vocab_size)
+        validate_vocab_size(characters, vocab_size)
         raise
-    refuse_characters(characters, vocab_size)
-    model, vocabulary = built(json.loads(learner.to_str())["model"])
+    validate_vocab_size(characters, vocab_size)
+    model, vocabulary = build_model(json.loads(learner.to_str())["model"])
     if len(vocabulary) < vocab_size:
         raise ValueError(
             f"vocab_size must be one that the texts have subwords for, but it is {vocab_size} and they have "
@@ -63,51 +67,54 @@ def train_vocabulary(texts: Iterable[str], vocab_size: int, subwords: str) -> To
     # A second tokenizer, because the learner counts the bytes among its special tokens and would not decode them.
     backend = Tokenizer(model)
     backend.add_special_tokens(list(SPECIAL_TOKENS.values()))
-    backend.normalizer, backend.pre_tokenizer = learner.normalizer, split()
+    backend.normalizer, backend.pre_tokenizer = learner.normalizer, pretokenizer()
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
-    end = SPECIAL_TOKENS["eos_token"]
-    backend.post_processor = end_of_text(end, vocabulary[end])
+    end_token = SPECIAL_TOKENS["eos_token"]
+    backend.post_processor = append_token_processor(end_token, vocabulary[end_token])
     return backend
 
 
-def refuse_characters(characters: set[str], vocab_size: int) -> None:
+def validate_vocab_size(characters: set[str], vocab_size: int) -> None:
     """A ValueError if a vocabulary of that size cannot be learned from texts of these characters."""
     if not characters:
         raise ValueError(
             "a tokenizer is trained on at least one character, but the texts are empty: "
             "check the files or the filter they come from"
         )
-    least = len(RESERVED) + len(characters | {" "})
-    if least > vocab_size:
+    min_size = len(RESERVED_TOKENS) + len(characters | {" "})
+    if min_size > vocab_size:
         raise ValueError(
-            f"vocab_size must hold {len(SPECIAL_TOKENS)} special tokens, {len(BYTES)} bytes and the "
+            f"vocab_size must hold {len(SPECIAL_TOKENS)} special tokens, {len(BYTE_TOKENS)} bytes and the "
             f"{len(characters | {' '})} different characters of the texts, but it is {vocab_size}: "
-            f"use at least {least}, and more to have any longer subwords"
+            f"use at least {min_size}, and more to have any longer subwords"
         )
 
 
-def byte_pairs(model: dict[str, Any]) -> tuple[BPE, dict[str, int]]:
+def build_bpe(model: dict[str, Any]) -> tuple[BPE, dict[str, int]]:
     merges = [(left, right) for left, right in model["merges"]]
     return BPE(model["vocab"], merges, unk_token=SPECIAL_TOKENS["unk_token"], byte_fallback=True), model["vocab"]
 
 
-def unigrams(model: dict[str, Any]) -> tuple[Unigram, dict[str, int]]:
+def build_unigram(model: dict[str, Any]) -> tuple[Unigram, dict[str, int]]:
     """The pieces in alphabetical order, because the trainer's order is chance where probabilities are equal, and with
     so many digits as tokenizers' JSON gives back unchanged."""
-    pieces = [(piece, 0.0) for piece in RESERVED]
-    pieces += sorted((piece, round(score, 6)) for piece, score in model["vocab"][len(RESERVED) :])
-    unknown = RESERVED.index(SPECIAL_TOKENS["unk_token"])
+    pieces = [(piece, 0.0) for piece in RESERVED_TOKENS]
+    pieces += sorted((piece, round(score, 6)) for piece, score in model["vocab"][len(RESERVED_TOKENS) :])
+    unknown = RESERVED_TOKENS.index(SPECIAL_TOKENS["unk_token"])
     return Unigram(pieces, unknown, byte_fallback=True), {piece: number for number, (piece, _) in enumerate(pieces)}
 
 
-SUBWORDS = {"bpe": (BPE, trainers.BpeTrainer, byte_pairs), "unigram": (Unigram, trainers.UnigramTrainer, unigrams)}
+SUBWORD_MODELS = {
+    "bpe": (BPE, trainers.BpeTrainer, build_bpe),
+    "unigram": (Unigram, trainers.UnigramTrainer, build_unigram),
+}
 
 
-def split() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Split(Regex(PIECE), "isolated")
+def pretokenizer() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Split(Regex(PRETOKEN_PATTERN), "isolated")
 
 
-def end_of_text(token: str, number: int) -> processors.PostProcessor:
+def append_token_processor(token: str, number: int) -> processors.PostProcessor:
     """Appends the token to each text."""
     return processors.TemplateProcessing(
         single=f"$A {token}", pair=f"$A {token} $B {token}", special_tokens=[(token, number)]

@@ -11,13 +11,15 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from .subwords import RESERVED, SPECIAL_TOKENS, SUBWORDS, end_of_text, train_vocabulary
+from .subwords import RESERVED_TOKENS, SPECIAL_TOKENS, SUBWORD_MODELS, append_token_processor, train_subwords
 
 # The backend keeps padding and truncation as its state, which each call sets for itself. Therefore one call at a time
 # encodes, and leaves none of it to what is saved or hashed.
-ENCODING = threading.RLock()
+ENCODING_LOCK = threading.RLock()
 if hasattr(os, "register_at_fork"):  # a forked process must not begin with a lock that nobody in it will release
-    os.register_at_fork(before=ENCODING.acquire, after_in_parent=ENCODING.release, after_in_child=ENCODING.release)
+    os.register_at_fork(
+        before=ENCODING_LOCK.acquire, after_in_parent=ENCODING_LOCK.release, after_in_child=ENCODING_LOCK.release
+    )
 
 
 class PosEncTokenizer(PreTrainedTokenizerFast):
@@ -26,8 +28,8 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
     Invariants: `decode(encode(text), skip_special_tokens=True) == text` for every text that spells no tag, any
     whitespace included. Encoding appends `</s>` and nothing else, and `text_target=` does the same: the decoder's start
     `<s>` is the model's to add. A text that spells `</s>`, or another special token with a name, is read as the
-    characters it consists of. (A tokenizer that `adopt` took over keeps what its own subwords keep of a text.) Threads
-    may share a tokenizer.
+    characters it consists of. (A tokenizer that `from_fast_tokenizer` took over keeps what its own subwords keep of a
+    text.) Threads may share a tokenizer.
 
     Tags are special tokens that are read in a text, such as `<2en>`: `train(tags=...)`, or
     `add_special_tokens({"extra_special_tokens": [...]})`. `"<2en> " + text` is one token more than `text`.
@@ -41,7 +43,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
     _extra_special_tokens: list[str | AddedToken]
     model_input_names = ["input_ids", "attention_mask"]
     vocab_files_names = {"tokenizer_file": "tokenizer.json", "target_tokenizer_file": "target_tokenizer.json"}
-    _is_one_side = False
+    _is_target_view = False
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         else:
             self._target = copy.deepcopy(target_tokenizer_object)
         super().__init__(*args, **kwargs)
-        self._check_special_ids()
+        self._validate_special_ids()
 
     @classmethod
     def convert_to_native_format(cls, **kwargs: Any) -> dict[str, Any]:
@@ -80,18 +82,22 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         digits of a unigram's probabilities are chance). A ValueError if texts are empty, or if they have more
         characters or fewer subwords than `vocab_size` asks for.
         """
-        if subwords not in SUBWORDS:
-            raise ValueError(f"subwords are one of {', '.join(SUBWORDS)}, but not {subwords!r}; choose one of them.")
-        check_tags(tags)
+        if subwords not in SUBWORD_MODELS:
+            raise ValueError(
+                f"subwords are one of {', '.join(SUBWORD_MODELS)}, but not {subwords!r}; choose one of them."
+            )
+        validate_tags(tags)
         size = vocab_size - len(tags)
-        source = train_vocabulary(texts, size, subwords)
-        target = None if target_texts is None else train_vocabulary(target_texts, size, subwords)
-        made = cls(tokenizer_object=source, target_tokenizer_object=target, split_special_tokens=True, **SPECIAL_TOKENS)
-        made.add_special_tokens({"extra_special_tokens": list(tags)})
-        return made
+        source = train_subwords(texts, size, subwords)
+        target = None if target_texts is None else train_subwords(target_texts, size, subwords)
+        tokenizer = cls(
+            tokenizer_object=source, target_tokenizer_object=target, split_special_tokens=True, **SPECIAL_TOKENS
+        )
+        tokenizer.add_special_tokens({"extra_special_tokens": list(tags)})
+        return tokenizer
 
     @classmethod
-    def adopt(cls, tokenizer: PreTrainedTokenizerBase) -> "PosEncTokenizer":
+    def from_fast_tokenizer(cls, tokenizer: PreTrainedTokenizerBase) -> "PosEncTokenizer":
         """An existing tokenizer, for both sides: its subwords and their numbers, but `</s>` and no more behind a text.
 
         A classifier's first and last token serve as `<s>` and `</s>`; those it does not have, and a missing `<pad>`,
@@ -113,9 +119,9 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         if tokenizer.unk_token is not None:
             special["unk_token"] = tokenizer.unk_token
         tags = [tag for tag in tokenizer.extra_special_tokens if tag not in special.values()]
-        backend = with_readable(tokenizer.backend_tokenizer, tags)
+        backend = with_tags_read_in_text(tokenizer.backend_tokenizer, tags)
         backend.add_special_tokens(list(special.values()))
-        backend.post_processor = end_of_text(special["eos_token"], backend.token_to_id(special["eos_token"]))
+        backend.post_processor = append_token_processor(special["eos_token"], backend.token_to_id(special["eos_token"]))
         return cls(tokenizer_object=backend, split_special_tokens=True, extra_special_tokens=tags, **special)
 
     def to_str(self) -> str:
@@ -130,7 +136,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         if self._target is None:
             return self
         side = copy.copy(self)
-        side._tokenizer, side._target, side._is_one_side = self._target, None, True
+        side._tokenizer, side._target, side._is_target_view = self._target, None, True
         return side
 
     @property
@@ -139,7 +145,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         return (self._target or self._tokenizer).get_vocab_size()
 
     @property
-    def is_joint(self) -> bool:
+    def shares_vocabulary(self) -> bool:
         """Whether source and target have one vocabulary."""
         return self._target is None
 
@@ -169,7 +175,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
 
     def _encode_plus(self, *args: Any, **options: Any) -> BatchEncoding:
         backend = self._tokenizer
-        with ENCODING:
+        with ENCODING_LOCK:
             try:
                 return super()._encode_plus(*args, **options)
             finally:
@@ -189,32 +195,35 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
     def add_special_tokens(self, special_tokens_dict: dict[str, Any], replace_extra_special_tokens: bool = True) -> int:
         """As transformers', to both vocabularies. Those without a name are tags: they are read in a text, with the
         spaces around them, and stay special whatever is added later. Returns how many are new."""
-        given = dict(special_tokens_dict)
-        for key in {"extra_special_tokens", "additional_special_tokens"} & given.keys():
-            given[key] = [
-                AddedToken(tag, lstrip=True, rstrip=True) if isinstance(tag, str) else tag for tag in given[key]
+        new_special_tokens = dict(special_tokens_dict)
+        for key in {"extra_special_tokens", "additional_special_tokens"} & new_special_tokens.keys():
+            new_special_tokens[key] = [
+                AddedToken(tag, lstrip=True, rstrip=True) if isinstance(tag, str) else tag
+                for tag in new_special_tokens[key]
             ]
-        before = self._extra_special_tokens
-        added = super().add_special_tokens(given, replace_extra_special_tokens)
-        self._extra_special_tokens = list({str(tag): tag for tag in (*before, *self._extra_special_tokens)}.values())
+        previous_tags = self._extra_special_tokens
+        added = super().add_special_tokens(new_special_tokens, replace_extra_special_tokens)
+        self._extra_special_tokens = list(
+            {str(tag): tag for tag in (*previous_tags, *self._extra_special_tokens)}.values()
+        )
         return added
 
     def _add_tokens(self, new_tokens: list[str | AddedToken], special_tokens: bool = False) -> int:
         """To both vocabularies. The backend reads a special token in no text, and a tag is to be read."""
-        if self._is_one_side:
+        if self._is_target_view:
             raise ValueError(
                 "Tokens are added to both vocabularies at once, but this is the target's side alone; call the same of "
                 "the tokenizer itself."
             )
         named = {str(token) for token in self._special_tokens_map.values() if token is not None}
-        tokens = [backend_token(token, special_tokens, str(token) in named) for token in new_tokens]
+        tokens = [to_added_token(token, special_tokens, str(token) in named) for token in new_tokens]
         added = self._tokenizer.add_tokens(tokens)
         if self._target is not None:
             self._target.add_tokens(tokens)
-            self._check_special_ids()
+            self._validate_special_ids()
         return added
 
-    def _check_special_ids(self) -> None:
+    def _validate_special_ids(self) -> None:
         """A ValueError if a token that a model's config names by one id has two."""
         for name in SPECIAL_TOKENS if self._target is not None else ():
             token = getattr(self, name)
@@ -251,7 +260,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         return (*file_names, target)
 
 
-def check_tags(tags: Sequence[str]) -> None:
+def validate_tags(tags: Sequence[str]) -> None:
     """A ValueError for tags that a text could hold by chance."""
     if isinstance(tags, str) or len(set(tags)) < len(tags):
         raise ValueError(f"Tags must be a list of different tokens, such as ['<2en>', '<2de>'], but they are {tags!r}.")
@@ -261,19 +270,21 @@ def check_tags(tags: Sequence[str]) -> None:
                 f"A tag must be a word that no text holds by chance, such as '<2en>', but it is {tag!r}; give it a "
                 "character that is no letter or digit, and no space."
             )
-        if tag in RESERVED:
+        if tag in RESERVED_TOKENS:
             raise ValueError(f"A tag must be a token of its own, but {tag!r} is another's name; choose another.")
 
 
-def backend_token(token: str | AddedToken, special: bool, named: bool) -> AddedToken:
+def to_added_token(token: str | AddedToken, special: bool, named: bool) -> AddedToken:
     """The token as the backend is to have it: special only if it has a name."""
-    plain = AddedToken(token, special=special) if isinstance(token, str) else token
-    special = special or plain.special
-    sides = {name: getattr(plain, name) for name in ("single_word", "lstrip", "rstrip")}
-    return AddedToken(str(token), special=special and named, normalized=plain.normalized and not special, **sides)
+    added_token = AddedToken(token, special=special) if isinstance(token, str) else token
+    special = special or added_token.special
+    options = {name: getattr(added_token, name) for name in ("single_word", "lstrip", "rstrip")}
+    return AddedToken(
+        str(token), special=special and named, normalized=added_token.normalized and not special, **options
+    )
 
 
-def with_readable(backend: Tokenizer, tags: Sequence[str]) -> Tokenizer:
+def with_tags_read_in_text(backend: Tokenizer, tags: Sequence[str]) -> Tokenizer:
     """A copy that reads those of its special tokens in a text."""
     state = json.loads(backend.to_str())
     for token in state["added_tokens"]:

@@ -9,7 +9,7 @@ __version__ = "0.2.0"
 NEWEST_TESTED_TRANSFORMERS = (5, 24)
 
 
-def untested_transformers(installed: str = transformers.__version__) -> str | None:
+def untested_transformers_warning(installed: str = transformers.__version__) -> str | None:
     """One line that says so if the installed transformers has a newer minor version than any tested; else None."""
     major, minor = (int(number) for number in installed.split(".")[:2])
     if (major, minor) <= NEWEST_TESTED_TRANSFORMERS:

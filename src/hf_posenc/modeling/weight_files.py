@@ -12,31 +12,32 @@ from safetensors import safe_open
 from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 
-PLAIN_NAME = re.compile(r"[^/\\\\]+\.safetensors")
+SHARD_NAME = re.compile(r"[^/\\\\]+\.safetensors")
 Shapes = dict[str, tuple[int, ...]]
 
 
-def weight_files(name: Any, *, variant: str | None = None, **where: Any) -> list[str]:
+def weight_files(name: Any, *, variant: str | None = None, **hub_options: Any) -> list[str]:
     """The files that transformers will read, none if it will say why not. An OSError for weights that are no
     safetensors, as an index may name them, or that lie elsewhere."""
     if name is None:
         return []
     if os.path.isfile(name):
-        refuse_pickles([str(name)])
+        validate_safetensors_only([str(name)])
         return [str(name)]
     single, index = (
-        found(name, with_variant(one, variant), where) for one in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)
+        cached_path(name, with_variant(one, variant), hub_options)
+        for one in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)
     )
     if single is not None or index is None:
         return [] if single is None else [single]
-    parts = sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()))
-    for part in parts:
-        if not (isinstance(part, str) and PLAIN_NAME.fullmatch(part)):
+    shards = sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()))
+    for shard in shards:
+        if not (isinstance(shard, str) and SHARD_NAME.fullmatch(shard)):
             raise OSError(
-                f"Weights of this family are safetensors only, beside their index, but that of {name} names {part!r}; "
+                f"Weights of this family are safetensors only, beside their index, but that of {name} names {shard!r}; "
                 "save the model again by model.save_pretrained."
             )
-    files = [found(name, part, where) for part in parts]
+    files = [cached_path(name, shard, hub_options) for shard in shards]
     return [] if None in files else files
 
 
@@ -45,15 +46,15 @@ def with_variant(file: str, variant: str | None) -> str:
     return file if variant is None else ".".join([*stem, variant, ending])
 
 
-def found(name: Any, file: str, where: dict[str, Any]) -> str | None:
+def cached_path(name: Any, file: str, hub_options: dict[str, Any]) -> str | None:
     """Where a file of a checkpoint lies on this machine, on which it may have to be brought; None if there is none."""
     try:
-        return cached_file(name, file, _raise_exceptions_for_missing_entries=False, **where)
+        return cached_file(name, file, _raise_exceptions_for_missing_entries=False, **hub_options)
     except OSError:
         return None
 
 
-def refuse_pickles(files: Iterable[str]) -> None:
+def validate_safetensors_only(files: Iterable[str]) -> None:
     for file in files:
         if not str(file).endswith(".safetensors"):
             raise OSError(
@@ -72,22 +73,24 @@ def tensor_shapes(files: Iterable[str]) -> Shapes:
     return shapes
 
 
-def misfits(model: PreTrainedModel, saved: Shapes) -> dict[str, Any]:
+def expected_loading_info(model: PreTrainedModel, file_shapes: Shapes) -> dict[str, Any]:
     """What transformers would find out by reading them: which weights are missing, not asked for, of another shape. A
     model with an output projection reads the files of one without, and back."""
-    wanted = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+    model_shapes = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     prefix = f"{model.base_model_prefix}."
-    there = {}
-    for key, shape in saved.items():
-        own = next((name for name in (key, prefix + key, key.removeprefix(prefix)) if name in wanted), key)
-        there[own] = shape
+    saved_shapes = {}
+    for key, shape in file_shapes.items():
+        model_key = next((name for name in (key, prefix + key, key.removeprefix(prefix)) if name in model_shapes), key)
+        saved_shapes[model_key] = shape
     tied = model._tied_weights_keys or {}
     groups = [{source, *(other for other, of in tied.items() if of == source)} for source in set(tied.values())]
-    shared = {key for group in groups if group & there.keys() for key in group}
+    shared = {key for group in groups if group & saved_shapes.keys() for key in group}
     return {
         "mismatched_keys": [
-            (key, shape, wanted[key]) for key, shape in there.items() if shape != wanted.get(key, shape)
+            (key, shape, model_shapes[key])
+            for key, shape in saved_shapes.items()
+            if shape != model_shapes.get(key, shape)
         ],
-        "missing_keys": sorted(wanted.keys() - there.keys() - shared),
-        "unexpected_keys": sorted(there.keys() - wanted.keys()),
+        "missing_keys": sorted(model_shapes.keys() - saved_shapes.keys() - shared),
+        "unexpected_keys": sorted(saved_shapes.keys() - model_shapes.keys()),
     }

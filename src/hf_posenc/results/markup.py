@@ -6,14 +6,14 @@ Names of systems and test sets, licences, sources of tables: all of them may com
 import json
 import re
 
-LATEX = {sign: f"\\{sign}" for sign in "&%$#_{}"}
-LATEX |= {"±": "$\\pm$", ">": "$>$", "<": "$<$", "*": "$^{*}$", "→": r"$\to$"}
-LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+LATEX_ESCAPES = {sign: f"\\{sign}" for sign in "&%$#_{}"}
+LATEX_ESCAPES |= {"±": "$\\pm$", ">": "$>$", "<": "$<$", "*": "$^{*}$", "→": r"$\to$"}
+LATEX_ESCAPES |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
 def one_line(text: object) -> str:
     """Text without what ends a line or moves a terminal's cursor."""
-    return "".join(sign if sign.isprintable() else " " for sign in str(text))
+    return "".join(char if char.isprintable() else " " for char in str(text))
 
 
 def markdown_text(text: object) -> str:
@@ -25,23 +25,23 @@ def markdown_text(text: object) -> str:
 def markdown_code(text: object) -> str:
     """Text as code in a line."""
     line = one_line(text)
-    fence = "`" * (longest_run(line) + 1)
+    fence = "`" * (longest_backtick_run(line) + 1)
     return f"{fence}{line}{fence}" if len(fence) == 1 else f"{fence} {line} {fence}"
 
 
 def markdown_block(text: str, language: str) -> str:
     """Lines as a block of code."""
-    fence = "`" * max(3, longest_run(text) + 1)
+    fence = "`" * max(3, longest_backtick_run(text) + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 
 
-def longest_run(text: str) -> int:
+def longest_backtick_run(text: str) -> int:
     """The most backticks in a row."""
     return max(map(len, re.findall("`+", text)), default=0)
 
 
 def latex_text(text: object) -> str:
-    return "".join(LATEX.get(sign, sign) for sign in one_line(text))
+    return "".join(LATEX_ESCAPES.get(char, char) for char in one_line(text))
 
 
 def csv_cell(value: object) -> object:

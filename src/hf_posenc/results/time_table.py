@@ -19,13 +19,16 @@ def time_table(runs: Mapping[str, Mapping[str, Any]]) -> Table | None:
     for run in runs.values():
         members.setdefault(run["row"], []).append(run["tests"])
     first = next(iter(runs.values()))["tests"]
-    rows = [[row, *(cell([tests[test] for tests in of_row]) for test in first)] for row, of_row in members.items()]
+    rows = [
+        [row, *(format_times([tests[test] for tests in row_tests]) for test in first)]
+        for row, row_tests in members.items()
+    ]
     if all(entry == "-" for _, *entries in rows for entry in entries):
         return None
     return Table(["system", *(f"{test} n={result['all']['n']}" for test, result in first.items())], rows, LEGEND)
 
 
-def cell(results: Sequence[Mapping[str, Any]]) -> str:
+def format_times(results: Sequence[Mapping[str, Any]]) -> str:
     """`0.0124 / 0.0236`; a dash unless the time of each training is known."""
     times = [result.get("time") for result in results]
     if None in times or not results[0]["all"]["n"]:

@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..names import NAMED, is_name, validate_folder_name, validate_test_set_names
+from ..utils.names import NAME_RULE, is_valid_name, validate_folder_name, validate_test_set_names
 
 LABEL = re.compile(r"all|beyond|\[\d+,\d+\]|>\d+")
 
 
 @dataclass(frozen=True)
-class Leaf:
+class Scalar:
     """A value without parts: what it must be, and whether it is."""
 
-    what: str
-    holds: Callable[[Any], bool]
+    description: str
+    is_valid: Callable[[Any], bool]
 
 
 def is_number(value: Any) -> bool:
@@ -38,21 +38,21 @@ def is_label(value: Any) -> bool:
 def is_plain(value: Any) -> bool:
     """Whether it is nothing but numbers, lines and labels, in whatever lists and mappings."""
     if isinstance(value, Mapping):
-        keys = all(is_name(key) or is_label(key) for key in value)
+        keys = all(is_valid_name(key) or is_label(key) for key in value)
         return keys and is_label(value.get("label", "all")) and all(map(is_plain, value.values()))
     if isinstance(value, list):
         return all(map(is_plain, value))
     return value is None or type(value) in (bool, float) or is_number(value) or is_line(value)
 
 
-PLAIN = Leaf("numbers and lines of text", is_plain)
+PLAIN = Scalar("numbers and lines of text", is_plain)
 
 
 @dataclass(frozen=True)
-class Keyed:
+class MappingOf:
     """A mapping whose keys are of one kind, and its values of one shape."""
 
-    key: Leaf
+    key: Scalar
     value: Any
 
 
@@ -65,83 +65,87 @@ class Record:
     others: Any = PLAIN
 
 
-NUMBER = Leaf("a number", is_number)
-NUMBER_OR_NULL = Leaf("a number or null", lambda value: value is None or is_number(value))
-NAME = Leaf(NAMED, is_name)
-LINE = Leaf("a line of text", is_line)
-TEXT = Leaf("text", lambda value: isinstance(value, str))
-GROUP_LABEL = Leaf("the label of a length group, such as [0,25] or >100", is_label)
+NUMBER = Scalar("a number", is_number)
+NUMBER_OR_NULL = Scalar("a number or null", lambda value: value is None or is_number(value))
+NAME = Scalar(NAME_RULE, is_valid_name)
+LINE = Scalar("a line of text", is_line)
+TEXT = Scalar("text", lambda value: isinstance(value, str))
+GROUP_LABEL = Scalar("the label of a length group, such as [0,25] or >100", is_label)
 GROUP = Record({"label": GROUP_LABEL, "low": NUMBER, "high": NUMBER_OR_NULL, "n": NUMBER}, others=NUMBER_OR_NULL)
 SCORED = Record({"all": GROUP, "groups": [GROUP], "test_set_sha256": LINE, "truncated": NUMBER})
 TRAINING = Record({"parameters": NUMBER}, dict.fromkeys(("steps", "seconds", "pairs", "processes"), NUMBER))
 SCORES = Record(
-    {"tokenizer": LINE, "max_length": NUMBER_OR_NULL, "tests": Keyed(NAME, SCORED)},
+    {"tokenizer": LINE, "max_length": NUMBER_OR_NULL, "tests": MappingOf(NAME, SCORED)},
     {"min_length": NUMBER_OR_NULL, "training": TRAINING, "split": Record({"system": NAME})},
 )
 RUN = Record(
-    {**SCORES.required, "row": NAME, "beyond": Keyed(NAME, GROUP)},
+    {**SCORES.required, "row": NAME, "beyond": MappingOf(NAME, GROUP)},
     {
         **SCORES.optional,
-        "by_prediction": Keyed(NAME, [GROUP]),
+        "by_prediction": MappingOf(NAME, [GROUP]),
         "loss": Record({"loss": [[NUMBER]], "eval_loss": [[NUMBER]]}, {"eval_bleu": [[NUMBER]]}),
-        "diagnostics": Keyed(NAME, PLAIN),
+        "diagnostics": MappingOf(NAME, PLAIN),
     },
 )
 RESULTS = Record(
     {
         "baseline": NAME,
-        "runs": Keyed(NAME, RUN),
-        "comparisons": Keyed(NAME, Keyed(NAME, Keyed(GROUP_LABEL, Keyed(NAME, Keyed(NAME, NUMBER))))),
+        "runs": MappingOf(NAME, RUN),
+        "comparisons": MappingOf(
+            NAME, MappingOf(NAME, MappingOf(GROUP_LABEL, MappingOf(NAME, MappingOf(NAME, NUMBER))))
+        ),
     },
 )
-PAPER = Record({"source": TEXT, "test": NAME, "rows": Keyed(NAME, Keyed(NAME, PLAIN))}, {"n": PLAIN})
+PAPER = Record({"source": TEXT, "test": NAME, "rows": MappingOf(NAME, MappingOf(NAME, PLAIN))}, {"n": PLAIN})
 
-ANY = Leaf("anything", lambda value: True)
-DATA = {"source_language": NAME, "target_language": NAME, "train": Keyed(NAME, ANY), "test": Keyed(NAME, ANY)}
+ANY = Scalar("anything", lambda value: True)
+DATA = {"source_language": NAME, "target_language": NAME, "train": MappingOf(NAME, ANY), "test": MappingOf(NAME, ANY)}
 SETTINGS = Record({"data": Record(DATA, others=ANY)}, others=ANY)
 
 
-def misfit(value: Any, shape: Any, where: str) -> str | None:
+def schema_violation(value: Any, shape: Any, location: str) -> str | None:
     """The first place where a value is not of its shape, and what it must be there."""
-    if isinstance(shape, Leaf):
-        return None if shape.holds(value) else f"{where} must be {shape.what}, but it is {value!r:.100}"
+    if isinstance(shape, Scalar):
+        return None if shape.is_valid(value) else f"{location} must be {shape.description}, but it is {value!r:.100}"
     if isinstance(shape, list):
         if not isinstance(value, list):
-            return f"{where} must be a list, but it is {value!r:.100}"
-        return next(filter(None, (misfit(one, shape[0], f"{where}[{i}]") for i, one in enumerate(value))), None)
+            return f"{location} must be a list, but it is {value!r:.100}"
+        return next(
+            filter(None, (schema_violation(item, shape[0], f"{location}[{i}]") for i, item in enumerate(value))), None
+        )
     if not isinstance(value, Mapping):
-        return f"{where} must have keys and values, but it is {value!r:.100}"
-    if isinstance(shape, Keyed):
-        keys = (misfit(key, shape.key, f"a key of {where}") for key in value)
-        values = (misfit(one, shape.value, f"{where}.{key}") for key, one in value.items())
+        return f"{location} must have keys and values, but it is {value!r:.100}"
+    if isinstance(shape, MappingOf):
+        keys = (schema_violation(key, shape.key, f"a key of {location}") for key in value)
+        values = (schema_violation(item, shape.value, f"{location}.{key}") for key, item in value.items())
         return next(filter(None, (*keys, *values)), None)
     if missing := [key for key in shape.required if key not in value]:
-        return f"{where} lacks {', '.join(missing)}"
+        return f"{location} lacks {', '.join(missing)}"
     known = {**shape.required, **shape.optional}
-    others = {key: one for key, one in value.items() if key not in known}
-    own = (misfit(one, known[key], f"{where}.{key}") for key, one in value.items() if key in known)
-    return next(filter(None, (*own, misfit(others, Keyed(NAME, shape.others), where))), None)
+    others = {key: item for key, item in value.items() if key not in known}
+    own = (schema_violation(item, known[key], f"{location}.{key}") for key, item in value.items() if key in known)
+    return next(filter(None, (*own, schema_violation(others, MappingOf(NAME, shape.others), location))), None)
 
 
 def validate_scores(scores: Any, path: Path) -> None:
     """Refuse a scores.json that is not what a system's scoring leaves."""
-    refuse(misfit(scores, SCORES, path.stem) or name_misfit(scores["tests"]), path)
+    raise_violation(schema_violation(scores, SCORES, path.stem) or name_conflict(scores["tests"]), path)
 
 
 def validate_settings(settings: Any, path: Path) -> None:
     """Refuse a settings.yaml whose languages, corpora or test sets are not what a config can name."""
-    refuse(misfit(settings, SETTINGS, path.stem), path)
+    raise_violation(schema_violation(settings, SETTINGS, path.stem), path)
 
 
 def validate_results(results: Any, path: Path) -> None:
     """Refuse a results.json that is not what `collect` makes: names, numbers, and the same test sets everywhere."""
-    refuse(misfit(results, RESULTS, path.stem), path)
+    raise_violation(schema_violation(results, RESULTS, path.stem), path)
     paper, runs = results["paper"], results["runs"]
-    refuse(None if paper is None else misfit(paper, PAPER, "paper"), path)
-    refuse(disagreement(results, {run["row"] for run in runs.values()}), path)
+    raise_violation(None if paper is None else schema_violation(paper, PAPER, "paper"), path)
+    raise_violation(inconsistency(results, {run["row"] for run in runs.values()}), path)
 
 
-def disagreement(results: Mapping[str, Any], rows: set[str]) -> str | None:
+def inconsistency(results: Mapping[str, Any], rows: set[str]) -> str | None:
     """What in the results names a system, a test set or a group that there is none of."""
     runs, paper = results["runs"], results["paper"]
     if results["baseline"] not in rows:
@@ -150,19 +154,19 @@ def disagreement(results: Mapping[str, Any], rows: set[str]) -> str | None:
     tests = next(iter(runs.values()))["tests"]
     for name, run in runs.items():
         parts = {part: run[part] for part in ("tests", "beyond", "by_prediction") if part in run}
-        for part, found in parts.items():
-            if found.keys() != tests.keys():
-                return f"{name}.{part} must have the test sets {', '.join(tests)}, but it has {', '.join(found)}"
+        for part, by_test in parts.items():
+            if by_test.keys() != tests.keys():
+                return f"{name}.{part} must have the test sets {', '.join(tests)}, but it has {', '.join(by_test)}"
     if missing := tests.keys() - results["comparisons"].keys():
         return f"comparisons must have all test sets, but {', '.join(sorted(missing))} is not in it"
     if paper and (paper["test"] not in tests or not paper["rows"] or not paper["rows"].keys() <= rows):
         return (
             f"paper must be of a test set and rows of its own, but it is of {paper['test']} and {list(paper['rows'])}"
         )
-    return name_misfit(tests, runs)
+    return name_conflict(tests, runs)
 
 
-def name_misfit(tests: Iterable[str], systems: Iterable[str] = ()) -> str | None:
+def name_conflict(tests: Iterable[str], systems: Iterable[str] = ()) -> str | None:
     """Which of these names is that of another file."""
     try:
         validate_test_set_names(tests, "tests")
@@ -173,9 +177,9 @@ def name_misfit(tests: Iterable[str], systems: Iterable[str] = ()) -> str | None
     return None
 
 
-def refuse(found: str | None, path: Path) -> None:
-    if found:
+def raise_violation(violation: str | None, path: Path) -> None:
+    if violation:
         raise ValueError(
-            f"Saved files must be as train.py writes them, but in {path} {found}. Restore the file, or delete it and "
-            "run train.py CONFIG again."
+            f"Saved files must be as train.py writes them, but in {path} {violation}. Restore the file, or delete it "
+            "and run train.py CONFIG again."
         )

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from transformers import Seq2SeqTrainingArguments
 
+from .argument_validation import validate_batches, validate_device, validate_evaluations, validate_settings
 from .optimization import validate_metric, validate_optimizer, validate_schedule
-from .validation import validate_batches, validate_device, validate_evaluations, validate_settings
 
 # Sentences of like length share a batch; no other noise than our own bar; the final model is saved by the experiment.
 DEFAULTS: dict[str, Any] = {
@@ -82,12 +82,12 @@ def training_arguments(
     validate_settings(settings)
     if settings.get("evaluations_per_epoch") is not None:
         settings |= {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": NEVER, "save_steps": NEVER}
-    kept, limit = settings.get("average_checkpoints"), settings["save_total_limit"]
-    if type(kept) is int and limit is not None:  # and one more, for an interruption
-        settings["save_total_limit"] = max(kept + 1, limit)
-    made = TrainingArguments(output_dir=str(folder / "checkpoints"), **settings)
-    validate_optimizer(made)
-    validate_evaluations(made, has_validation)
-    validate_batches(made)
-    validate_device(made)
-    return made
+    num_averaged, save_limit = settings.get("average_checkpoints"), settings["save_total_limit"]
+    if type(num_averaged) is int and save_limit is not None:  # and one more, for an interruption
+        settings["save_total_limit"] = max(num_averaged + 1, save_limit)
+    args = TrainingArguments(output_dir=str(folder / "checkpoints"), **settings)
+    validate_optimizer(args)
+    validate_evaluations(args, has_validation)
+    validate_batches(args)
+    validate_device(args)
+    return args

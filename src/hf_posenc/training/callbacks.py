@@ -14,16 +14,16 @@ from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 from transformers import EarlyStoppingCallback, TrainerCallback
 
-from ..manifest import discard, readable, seal, unlist_file
-from ..whole_files import delete, write_whole
+from ..utils.atomic_io import atomic_write, delete
+from ..utils.manifest import atomic_delete, explain_read_errors, remove_from_manifest, write_folder_manifest
 from .arguments import TrainingArguments
-from .checkpoints import EXTRA, checkpoints_in, step_of
-from .processes import any_process
+from .checkpoints import INTERRUPTION_MARKER, checkpoint_step, list_checkpoints
+from .distributed import any_rank
 
 logger = logging.getLogger(__name__)
 
 
-class ProgressBar(TrainerCallback):
+class ProgressBarCallback(TrainerCallback):
     """One line for one run: steps, time left, loss."""
 
     def __init__(self, name: str, position: int) -> None:
@@ -48,171 +48,171 @@ class ProgressBar(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         if self.tqdm is not None and logs:
-            shown = {key: f"{float(logs[key]):.3f}" for key in ("loss", "eval_loss") if key in logs}
-            self.tqdm.set_postfix(shown, refresh=False)
+            postfix = {key: f"{float(logs[key]):.3f}" for key in ("loss", "eval_loss") if key in logs}
+            self.tqdm.set_postfix(postfix, refresh=False)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.tqdm is not None:
             self.tqdm.close()
 
 
-class LossLog(TrainerCallback):
+class JsonLogger(TrainerCallback):
     """Every log entry of the Trainer as a JSON line with its step and the seconds trained so far, over resumptions and
     without evaluations."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.start = 0.0
+        self.start_time = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        kept = self.kept(state)
-        self.start = time.monotonic() - (kept[-1]["seconds"] if kept else 0.0)
+        lines = self.logged_lines(state)
+        self.start_time = time.monotonic() - (lines[-1]["seconds"] if lines else 0.0)
         if state.is_world_process_zero:
-            unlist_file(self.path)
-            self.write(kept)
+            remove_from_manifest(self.path)
+            self.write_lines(lines)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        self.start += (logs or {}).get("eval_runtime", 0.0)
+        self.start_time += (logs or {}).get("eval_runtime", 0.0)
         if not logs:
             return
-        seconds = round(time.monotonic() - self.start, 2)
+        seconds = round(time.monotonic() - self.start_time, 2)
         state.log_history[-1]["seconds"] = seconds  # so that a checkpoint has the whole log
         if state.is_world_process_zero:
             line = {"step": state.global_step, "seconds": seconds, **dict(sorted(logs.items()))}
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json_line(line))
 
-    def kept(self, state: Any) -> list[dict[str, Any]]:
+    def logged_lines(self, state: Any) -> list[dict[str, Any]]:
         """The lines up to a checkpoint, from its state, which has all of them: the file may have been damaged since."""
         if all("seconds" in entry for entry in state.log_history):
             return [{"step": entry["step"], "seconds": entry["seconds"], **entry} for entry in state.log_history]
-        kept = [line for line in self.lines() if line["step"] <= state.global_step]  # of an older version
-        if len(kept) < len(state.log_history):
+        lines = [line for line in self.read_lines() if line["step"] <= state.global_step]  # of an older version
+        if len(lines) < len(state.log_history):
             logger.warning("%s lacks lines of before step %d; its losses stay lost", self.path, state.global_step)
-        return kept
+        return lines
 
     def restore(self, state: Any) -> None:
         """Give the file what the state of the last checkpoint has, if it does not have that."""
-        kept = self.kept(state)
+        lines = self.logged_lines(state)
         logged = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
-        if not logged.startswith("".join(map(json_line, kept))):
+        if not logged.startswith("".join(map(json_line, lines))):
             logger.warning("%s was not what had been logged; it is restored from the last checkpoint", self.path)
-            self.write(kept)
+            self.write_lines(lines)
 
-    def write(self, lines: list[dict[str, Any]]) -> None:
-        write_whole(self.path, "".join(map(json_line, lines)))
+    def write_lines(self, lines: list[dict[str, Any]]) -> None:
+        atomic_write(self.path, "".join(map(json_line, lines)))
 
-    def lines(self) -> list[dict[str, Any]]:
+    def read_lines(self) -> list[dict[str, Any]]:
         if not self.path.exists():
             return []
-        whole = self.path.read_text(encoding="utf-8").rpartition("\n")[0]
-        with readable(self.path):
-            return [json.loads(line) for line in whole.splitlines()]
+        text = self.path.read_text(encoding="utf-8").rpartition("\n")[0]
+        with explain_read_errors(self.path):
+            return [json.loads(line) for line in text.splitlines()]
 
 
 def json_line(content: dict[str, Any]) -> str:
     return json.dumps(content) + "\n"
 
 
-class EvaluateWithinEpoch(TrainerCallback):
-    """Evaluates and saves `number` times an epoch, at even distances, the last time at the epoch's end."""
+class EvaluateNTimesPerEpoch(TrainerCallback):
+    """Evaluates and saves `count` times an epoch, at even distances, the last time at the epoch's end."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, count: int) -> None:
+        self.count = count
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if (steps := steps_of_an_epoch(args, kwargs["train_dataloader"])) < self.number:
+        if (steps := steps_per_epoch(args, kwargs["train_dataloader"])) < self.count:
             raise ValueError(
-                f"train.evaluations_per_epoch={self.number} needs as many steps in an epoch, but there are {steps}; "
+                f"train.evaluations_per_epoch={self.count} needs as many steps in an epoch, but there are {steps}; "
                 "lower it, or make the batches smaller."
             )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        steps = steps_of_an_epoch(args, kwargs["train_dataloader"])
-        before = (state.global_step - 1) % steps
-        if (before + 1) * self.number // steps > before * self.number // steps:
+        steps = steps_per_epoch(args, kwargs["train_dataloader"])
+        previous_step = (state.global_step - 1) % steps
+        if (previous_step + 1) * self.count // steps > previous_step * self.count // steps:
             control.should_evaluate = control.should_save = True
 
 
-class EnoughCheckpoints(TrainerCallback):
+class CheckpointCountCallback(TrainerCallback):
     """Refuses, before the first step, a mean of more checkpoints than the training will save."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, count: int) -> None:
+        self.count = count
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        epoch = steps_of_an_epoch(args, kwargs["train_dataloader"])
+        epoch_steps = steps_per_epoch(args, kwargs["train_dataloader"])
         if args.evaluations_per_epoch is not None:
-            saved = (state.max_steps - 1) * args.evaluations_per_epoch // epoch + 1
+            num_saved = (state.max_steps - 1) * args.evaluations_per_epoch // epoch_steps + 1
         elif args.save_strategy == "best":  # nobody knows
             return
         else:
-            every = {"steps": state.save_steps, "epoch": epoch}.get(args.save_strategy)
-            saved = -(-state.max_steps // every) if every else 0
-        if saved < self.number:
+            save_interval = {"steps": state.save_steps, "epoch": epoch_steps}.get(args.save_strategy)
+            num_saved = -(-state.max_steps // save_interval) if save_interval else 0
+        if num_saved < self.count:
             raise ValueError(
-                f"train.average_checkpoints={self.number} needs as many checkpoints, but this training saves {saved}; "
-                "lower it, or save more often."
+                f"train.average_checkpoints={self.count} needs as many checkpoints, but this training saves "
+                f"{num_saved}; lower it, or save more often."
             )
 
 
-def steps_of_an_epoch(args: Any, batches: DataLoader) -> int:
+def steps_per_epoch(args: Any, batches: DataLoader) -> int:
     """Those of the optimiser: the last one may accumulate fewer batches."""
     return -(-len(batches) // args.gradient_accumulation_steps)
 
 
-class StopWhenTold(TrainerCallback):
+class SigtermCallback(TrainerCallback):
     """At SIGTERM, which a cluster sends before it takes the machine away: finish the step, save, stop.
 
     Of several processes all stop if one is told. A checkpoint that is saved for this alone is marked: the next one
     takes its place, and no mean of checkpoints counts it, so that an interruption leaves no trace."""
 
     def __init__(self) -> None:
-        self.told = self.stopped = self.is_extra = False
-        self.before: Any = None
+        self.received = self.stopped = self.is_interruption_save = False
+        self.previous_handler: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if threading.current_thread() is threading.main_thread():  # Python lets no other thread listen
-            self.before = signal.signal(signal.SIGTERM, lambda number, frame: setattr(self, "told", True))
+            self.previous_handler = signal.signal(signal.SIGTERM, lambda signum, frame: setattr(self, "received", True))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.stopped = any_process(self.told)
+        self.stopped = any_rank(self.received)
         if not self.stopped:
             return
         control.should_training_stop = True
         is_end = state.epoch % 1 == 0 or state.global_step >= state.max_steps
         if not (is_end and args.save_strategy == "epoch"):  # which saves in a moment, after the evaluation
-            self.is_extra, control.should_save = not control.should_save, True
-        if self.is_extra and state.is_world_process_zero:  # before it is saved, in which a kill may come
+            self.is_interruption_save, control.should_save = not control.should_save, True
+        if self.is_interruption_save and state.is_world_process_zero:  # before it is saved, in which a kill may come
             checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             checkpoint.mkdir(parents=True, exist_ok=True)
-            (checkpoint / EXTRA).touch()
+            (checkpoint / INTERRUPTION_MARKER).touch()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.stopped and state.epoch % 1 and state.global_step < state.max_steps:  # the Trainer takes it for the end
             control.should_evaluate = control.should_save = control.should_log = False
-        self.is_extra = self.is_extra and not control.should_save
+        self.is_interruption_save = self.is_interruption_save and not control.should_save
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
         best = Path(state.best_model_checkpoint or "").name
-        for checkpoint in checkpoints_in(Path(args.output_dir)):
+        for checkpoint in list_checkpoints(Path(args.output_dir)):
             is_new = checkpoint.name == f"checkpoint-{state.global_step}"
-            if is_new and self.is_extra:
-                (checkpoint / EXTRA).touch()
+            if is_new and self.is_interruption_save:
+                (checkpoint / INTERRUPTION_MARKER).touch()
             elif is_new:
-                (checkpoint / EXTRA).unlink(missing_ok=True)
-            elif (checkpoint / EXTRA).exists() and checkpoint.name != best:
+                (checkpoint / INTERRUPTION_MARKER).unlink(missing_ok=True)
+            elif (checkpoint / INTERRUPTION_MARKER).exists() and checkpoint.name != best:
                 delete(checkpoint)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.before is not None:
-            signal.signal(signal.SIGTERM, self.before)
-        self.stopped = any_process(self.told)
+        if self.previous_handler is not None:
+            signal.signal(signal.SIGTERM, self.previous_handler)
+        self.stopped = any_rank(self.received)
 
 
-class WholeCheckpoints(TrainerCallback):
+class CheckpointManifestCallback(TrainerCallback):
     """Gives each checkpoint its manifest, and a training that goes on its best checkpoint. What is newer than the
     checkpoint that it goes on from is deleted: it is cut short or damaged, and made again."""
 
@@ -223,23 +223,23 @@ class WholeCheckpoints(TrainerCallback):
         if self.best is not None and self.best.is_dir():  # the state has where it was saved, which may have moved
             state.best_model_checkpoint = str(self.best)
         if state.is_world_process_zero:
-            for checkpoint in checkpoints_in(Path(args.output_dir)):
-                if step_of(checkpoint) > state.global_step:
-                    discard(checkpoint)
+            for checkpoint in list_checkpoints(Path(args.output_dir)):
+                if checkpoint_step(checkpoint) > state.global_step:
+                    atomic_delete(checkpoint)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         PartialState().wait_for_everyone()  # each process has written its random state
         if state.is_world_process_zero:
-            seal(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+            write_folder_manifest(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
 
-def asked_for(args: TrainingArguments) -> list[TrainerCallback]:
+def optional_callbacks(args: TrainingArguments) -> list[TrainerCallback]:
     """The callbacks for which there is an argument."""
     callbacks: list[TrainerCallback] = []
     if args.evaluations_per_epoch is not None:
-        callbacks.append(EvaluateWithinEpoch(args.evaluations_per_epoch))
+        callbacks.append(EvaluateNTimesPerEpoch(args.evaluations_per_epoch))
     if args.early_stopping_patience is not None:
         callbacks.append(EarlyStoppingCallback(args.early_stopping_patience))
     if args.average_checkpoints is not None:
-        callbacks.append(EnoughCheckpoints(args.average_checkpoints))
+        callbacks.append(CheckpointCountCallback(args.average_checkpoints))
     return callbacks

@@ -11,73 +11,78 @@ from torch import Tensor
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
-from ..manifest import COPY_AGAIN, MANIFEST, TRAIN_AGAIN, check_files, check_folder, first_flaw
-from ..whole_files import delete
+from ..utils.atomic_io import delete
+from ..utils.manifest import COPY_AGAIN, MANIFEST, TRAIN_AGAIN, first_defect, verify_files, verify_folder
 
 logger = logging.getLogger(__name__)
 
-NAME = re.compile(r"checkpoint-([0-9]+)")
-WEIGHTS = "*.safetensors"
-EXTRA = "saved_to_stop"  # a file in a checkpoint that was saved for an interruption alone
+CHECKPOINT_NAME = re.compile(r"checkpoint-([0-9]+)")
+WEIGHTS_GLOB = "*.safetensors"
+INTERRUPTION_MARKER = "saved_to_stop"  # a file in a checkpoint that was saved for an interruption alone
 
 
-def last_whole_checkpoint(folder: Path, *, with_best: bool = False) -> str | None:
+def last_intact_checkpoint(folder: Path, *, with_best: bool = False) -> str | None:
     """The newest checkpoint that is whole, None if there is none, each newer one passed over with a warning.
 
     `with_best` demands the same of the checkpoint that its state names as the best.
     """
-    for checkpoint in reversed(checkpoints_in(folder)):
-        if (flaw := flaw_of(checkpoint, with_best=with_best)) is None:
+    for checkpoint in reversed(list_checkpoints(folder)):
+        if (defect := checkpoint_defect(checkpoint, with_best=with_best)) is None:
             return str(checkpoint)
-        logger.warning("passed over %s: %s", checkpoint, flaw)
+        logger.warning("passed over %s: %s", checkpoint, defect)
     return None
 
 
 def checkpoint_to_resume(folder: Path, *, with_best: bool) -> str | None:
     """The newest whole checkpoint, None where a training begins. A ValueError where all are damaged: to begin again is
     the user's decision. What a kill left of a checkpoint's saving is no checkpoint."""
-    checkpoint = last_whole_checkpoint(folder, with_best=with_best)
-    damaged = [] if checkpoint else [one for one in checkpoints_in(folder) if not is_unfinished(one)]
+    checkpoint = last_intact_checkpoint(folder, with_best=with_best)
+    damaged = (
+        [] if checkpoint else [candidate for candidate in list_checkpoints(folder) if not is_partially_saved(candidate)]
+    )
     if damaged:
         raise ValueError(
             f"A training goes on from a whole checkpoint, but none in {folder} is: "
-            + "; ".join(f"{one.name}: {flaw_of(one, with_best=with_best)}" for one in damaged)
+            + "; ".join(
+                f"{candidate.name}: {checkpoint_defect(candidate, with_best=with_best)}" for candidate in damaged
+            )
             + f". Restore one, or delete {folder} and give the same train.py command again: it trains from the start."
         )
     return checkpoint
 
 
-def is_unfinished(checkpoint: Path) -> bool:
+def is_partially_saved(checkpoint: Path) -> bool:
     """Whether a checkpoint was never saved to its end: no manifest, nor the state that the Trainer writes last."""
-    return not (checkpoint / MANIFEST).exists() and state_flaw(checkpoint) is not None
+    return not (checkpoint / MANIFEST).exists() and trainer_state_defect(checkpoint) is not None
 
 
-def state_flaw(checkpoint: Path) -> str | None:
+def trainer_state_defect(checkpoint: Path) -> str | None:
     try:
-        state_of(checkpoint)
+        load_trainer_state(checkpoint)
     except (OSError, ValueError, TypeError) as error:
         return f"{TRAINER_STATE_NAME} cannot be read ({error})"
     return None
 
 
-def state_of(checkpoint: str | Path) -> TrainerState:
+def load_trainer_state(checkpoint: str | Path) -> TrainerState:
     return TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME))
 
 
 def best_checkpoint(checkpoint: str | Path) -> Path | None:
     """The best checkpoint by the state of another one beside it, wherever their folder has been moved to."""
-    best = state_of(checkpoint).best_model_checkpoint
+    best = load_trainer_state(checkpoint).best_model_checkpoint
     return None if best is None else Path(checkpoint).parent / Path(best).name
 
 
-def checkpoints_in(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """All checkpoints in the order of their steps. What has another name, such as checkpoint-10.bak, is none."""
     return sorted(
-        (path for path in folder.glob("checkpoint-*") if NAME.fullmatch(path.name) and path.is_dir()), key=step_of
+        (path for path in folder.glob("checkpoint-*") if CHECKPOINT_NAME.fullmatch(path.name) and path.is_dir()),
+        key=checkpoint_step,
     )
 
 
-def step_of(checkpoint: Path) -> int:
+def checkpoint_step(checkpoint: Path) -> int:
     """The step in a checkpoint's name."""
     return int(checkpoint.name.rpartition("-")[2])
 
@@ -90,14 +95,14 @@ def delete_old_checkpoints(folder: Path, limit: int | None, newest: int, best: s
     """
     if limit is None or limit < 1:
         return
-    kept = {f"checkpoint-{newest}", Path(best or "").name}
-    by_age = sorted(checkpoints_in(folder), key=lambda path: (step_of(path) <= newest, step_of(path)))
-    excess = len(by_age) - max(limit, sum(path.name in kept for path in by_age))
-    for checkpoint in [path for path in by_age if path.name not in kept][: max(excess, 0)]:
+    protected = {f"checkpoint-{newest}", Path(best or "").name}
+    by_age = sorted(list_checkpoints(folder), key=lambda path: (checkpoint_step(path) <= newest, checkpoint_step(path)))
+    excess = len(by_age) - max(limit, sum(path.name in protected for path in by_age))
+    for checkpoint in [path for path in by_age if path.name not in protected][: max(excess, 0)]:
         delete(checkpoint)
 
 
-def flaw_of(checkpoint: Path, *, with_best: bool = False) -> str | None:
+def checkpoint_defect(checkpoint: Path, *, with_best: bool = False) -> str | None:
     """What keeps a checkpoint from being resumed from to the bit, if anything does.
 
     FSDP and DeepSpeed write files of their own; without a manifest only what the Trainer writes last is looked at.
@@ -109,18 +114,18 @@ def flaw_of(checkpoint: Path, *, with_best: bool = False) -> str | None:
     random_states = list(checkpoint.glob("rng_state*.pth"))
     if not random_states or not all(map(zipfile.is_zipfile, random_states)):
         return "rng_state.pth, the state of the random numbers, is missing or cut short"
-    if flaw := state_flaw(checkpoint):
-        return flaw
+    if defect := trainer_state_defect(checkpoint):
+        return defect
     try:
-        if found := first_flaw(checkpoint):
-            return f"{found[0].name} is not as it was saved ({found[1]})"
+        if changed_file := first_defect(checkpoint):
+            return f"{changed_file[0].name} is not as it was saved ({changed_file[1]})"
         if not sharded:
-            check_weights(checkpoint)
+            validate_weights(checkpoint)
     except (OSError, ValueError) as error:
         return str(error)
     if with_best and (best := best_checkpoint(checkpoint)) and best != checkpoint:
-        flaw = flaw_of(best) if best.is_dir() else "it is missing"
-        return flaw and f"its state names {best.name} as the best, but {flaw}"
+        defect = checkpoint_defect(best) if best.is_dir() else "it is missing"
+        return defect and f"its state names {best.name} as the best, but {defect}"
     return None
 
 
@@ -129,9 +134,9 @@ def trained_systems(run: Path) -> list[str]:
     return sorted(path.parent.parent.name for path in run.glob("*/model/config.json"))
 
 
-def check_weights(folder: Path) -> None:
+def validate_weights(folder: Path) -> None:
     """A ValueError if the weights in `folder` are missing or cut short, or any file in it is not as it was saved."""
-    check_folder(folder, COPY_AGAIN)
+    verify_folder(folder, COPY_AGAIN)
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
         raise ValueError(f"A model's folder holds model.safetensors, but {folder} has none; name a folder that does.")
@@ -146,29 +151,31 @@ def check_weights(folder: Path) -> None:
             ) from None
 
 
-def check_saved(folder: Path) -> None:
+def validate_saved_system(folder: Path) -> None:
     """A ValueError if a file of a system in `folder` changed after it was saved. Weights
     may be left out where they are not needed, as when scored systems are copied to another machine."""
-    for part in (folder, *(folder / name for name in ("translations", "statistics", "diagnostics"))):
-        check_files(part)
+    for subfolder in (folder, *(folder / name for name in ("translations", "statistics", "diagnostics"))):
+        verify_files(subfolder)
     if (model := folder / "model").exists():
-        check_folder(model, may_lack=WEIGHTS)
-        if not any(model.glob(WEIGHTS)):
+        verify_folder(model, allow_missing=WEIGHTS_GLOB)
+        if not any(model.glob(WEIGHTS_GLOB)):
             logger.warning("%s has no weights: nothing can translate with it; to train again, delete it", model)
 
 
-def mean_weights(folder: Path, number: int) -> dict[str, Tensor]:
-    """The mean of the weights of the last `number` checkpoints in `folder`, in the precision they are saved in."""
-    checkpoints = [one for one in checkpoints_in(folder) if not (one / EXTRA).exists()][-number:]
-    if len(checkpoints) < number:
+def average_checkpoints(folder: Path, count: int) -> dict[str, Tensor]:
+    """The mean of the weights of the last `count` checkpoints in `folder`, in the precision they are saved in."""
+    checkpoints = [
+        candidate for candidate in list_checkpoints(folder) if not (candidate / INTERRUPTION_MARKER).exists()
+    ][-count:]
+    if len(checkpoints) < count:
         raise ValueError(
-            f"train.average_checkpoints={number} needs as many checkpoints, but {folder} has {len(checkpoints)}; lower "
+            f"train.average_checkpoints={count} needs as many checkpoints, but {folder} has {len(checkpoints)}; lower "
             "it, or save more often."
         )
     sums: dict[str, Tensor] = {}
     for checkpoint in checkpoints:
-        check_folder(checkpoint, f"all later checkpoints, and {TRAIN_AGAIN}")
+        verify_folder(checkpoint, f"all later checkpoints, and {TRAIN_AGAIN}")
         for name, weight in load_file(checkpoint / "model.safetensors").items():
             sums[name] = sums.get(name, 0) + weight.double()
     saved = load_file(checkpoints[-1] / "model.safetensors")
-    return {name: (total / number).to(saved[name].dtype) for name, total in sums.items()}
+    return {name: (total / count).to(saved[name].dtype) for name, total in sums.items()}

@@ -14,9 +14,9 @@ from accelerate import FullyShardedDataParallelPlugin
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
-from ..whole_files import differing_key
+from ..utils.atomic_io import first_difference
 
-NEEDED = {
+REQUIRED_PLUGIN_SETTINGS = {
     "fsdp_version": 2,
     "fsdp_auto_wrap_policy": "transformer_auto_wrap_policy",
     "fsdp_state_dict_type": "FULL_STATE_DICT",
@@ -26,13 +26,13 @@ NEEDED = {
 
 def shard_by_layers(model: PreTrainedModel, plugin: FullyShardedDataParallelPlugin) -> None:
     """Have accelerate shard the layers one by one and the rest together; a ValueError if it is set to do otherwise."""
-    given = {
+    actual = {
         "fsdp_version": plugin.fsdp_version,
         "fsdp_auto_wrap_policy": getattr(plugin.auto_wrap_policy, "__name__", None),
         "fsdp_state_dict_type": plugin.state_dict_type.name,
         "fsdp_cpu_ram_efficient_loading": bool(plugin.cpu_ram_efficient_loading),
     }
-    if difference := differing_key(NEEDED, given):
+    if difference := first_difference(REQUIRED_PLUGIN_SETTINGS, actual):
         raise ValueError(
             f"FSDP works as configs/accelerate/fsdp.yaml sets it and in no other way, but there {difference}; launch "
             "with that file."
@@ -44,11 +44,11 @@ def shard_by_layers(model: PreTrainedModel, plugin: FullyShardedDataParallelPlug
     model.get_input_embeddings = model.get_output_embeddings = lambda: None
 
 
-def with_weights(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> PreTrainedModel:
+def materialize(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> PreTrainedModel:
     """A whole model like `model` that holds `weights`. (A sharded one is of a class of torch's, and saved as such.)"""
     with torch.device("meta"):
-        whole = AutoModelForSeq2SeqLM.from_config(model.config)
-    whole.load_state_dict(weights, strict=False, assign=True)
-    whole.tie_weights()
-    whole.generation_config = model.generation_config
-    return whole
+        unsharded = AutoModelForSeq2SeqLM.from_config(model.config)
+    unsharded.load_state_dict(weights, strict=False, assign=True)
+    unsharded.tie_weights()
+    unsharded.generation_config = model.generation_config
+    return unsharded

@@ -17,23 +17,23 @@ import datasets
 import evaluate
 import numpy as np
 
-from .checks import (
-    EDGES,
-    METRICS,
-    SIDES,
-    TOKENIZERS,
-    checked_choice,
-    checked_edges,
-    checked_metrics,
-    checked_number,
-    checked_pairs,
-    group_bounds,
-    token_counts,
-)
 from .scorers import SCORERS, sacrebleu_seed, score_fields, sentence_statistics
 
 # Of the files here `evaluate` copies only those that this one imports.
 from .ter import TER as TER
+from .validation import (
+    EDGES,
+    METRICS,
+    SIDES,
+    TOKENIZERS,
+    bucket_bounds,
+    token_counts,
+    validate_choice,
+    validate_edges,
+    validate_metrics,
+    validate_number,
+    validate_pairs,
+)
 
 DESCRIPTION = """\
 Scores translations by the length of their source: sacrebleu's cased corpus BLEU, TER and chrF, and BERTScore, of each
@@ -85,7 +85,7 @@ class LengthBuckets(evaluate.Metric):
 
     statistics: dict[str, np.ndarray]
     lengths: list[int]
-    without_length = False  # whether a pair was added without
+    has_missing_lengths = False  # whether a pair was added without
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
@@ -119,8 +119,8 @@ class LengthBuckets(evaluate.Metric):
     ) -> None:
         """Adds some pairs; `sources` and `tokenizer` in place of `source_lengths`."""
         # `evaluate` looks at the first row only and turns whatever it finds in the others into strings.
-        super().add_batch(**checked_pairs(predictions, references, source_lengths, sources, tokenizer))
-        self.without_length |= source_lengths is None and sources is None
+        super().add_batch(**validate_pairs(predictions, references, source_lengths, sources, tokenizer))
+        self.has_missing_lengths |= source_lengths is None and sources is None
 
     def compute(
         self,
@@ -141,29 +141,31 @@ class LengthBuckets(evaluate.Metric):
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, object] | None:
         """Scores these pairs and all that were added before; None on every process but the first."""
-        side = checked_choice("by", by, SIDES)
+        side = validate_choice("by", by, SIDES)
         options: dict[str, dict[str, Any]] = {
-            "bleu": {"tokenize": checked_choice("bleu_tokenize", bleu_tokenize, TOKENIZERS)},
+            "bleu": {"tokenize": validate_choice("bleu_tokenize", bleu_tokenize, TOKENIZERS)},
             "bertscore": {"model": bertscore_model, "layers": bertscore_layers},
         }
-        checked = {
-            "edges": checked_edges(edges),
-            "scorers": {name: SCORERS[name](**options.get(name, {})) for name in checked_metrics(metrics)},
+        options_checked = {
+            "edges": validate_edges(edges),
+            "scorers": {name: SCORERS[name](**options.get(name, {})) for name in validate_metrics(metrics)},
             "by": side,
             "tokenizer": tokenizer,
-            "bootstrap": checked_number("bootstrap", bootstrap, 0),
-            "num_proc": checked_number("num_proc", num_proc, 1),
+            "bootstrap": validate_number("bootstrap", bootstrap, 0),
+            "num_proc": validate_number("num_proc", num_proc, 1),
             "progress": progress,
         }
-        given = predictions is not None or references is not None
-        if side == "source" and (self.without_length or (given and source_lengths is None and sources is None)):
+        has_pairs = predictions is not None or references is not None
+        if side == "source" and (
+            self.has_missing_lengths or (has_pairs and source_lengths is None and sources is None)
+        ):
             raise ValueError(
                 "pairs are grouped by source length, but some come without; pass source_lengths=[...], or "
                 'sources=[...] with tokenizer=..., with the pairs (of those added before, to add), or by="reference"'
             )
         if side != "source" and tokenizer is None:
             raise ValueError(f"the length of {side}s is counted by a tokenizer, but none is given; pass tokenizer=...")
-        if given:
+        if has_pairs:
             self.add_batch(
                 predictions=predictions,
                 references=references,
@@ -171,8 +173,8 @@ class LengthBuckets(evaluate.Metric):
                 sources=sources,
                 tokenizer=tokenizer,
             )
-        self.without_length = False  # `evaluate` drops the pairs, whatever becomes of them
-        result: dict[str, object] | None = super().compute(**checked)
+        self.has_missing_lengths = False  # `evaluate` drops the pairs, whatever becomes of them
+        result: dict[str, object] | None = super().compute(**options_checked)
         return result
 
     def _compute(
@@ -193,7 +195,7 @@ class LengthBuckets(evaluate.Metric):
         # Each pair is read once although it counts twice (in its group and in "all"), and in every bootstrap sample.
         self.statistics = sentence_statistics(scorers, predictions, references, num_proc, progress)
 
-        def scored(label: str, rows: np.ndarray) -> dict[str, object]:
+        def score_bucket(label: str, rows: np.ndarray) -> dict[str, object]:
             fields: dict[str, object] = {"label": label, "n": len(rows)}
             if bootstrap and len(rows) == 1:
                 warnings.warn(f"a confidence interval needs two pairs; {label} has one and gets none", stacklevel=2)
@@ -201,12 +203,12 @@ class LengthBuckets(evaluate.Metric):
                 fields |= score_fields(name, scorer, self.statistics[name][rows], bootstrap)
             return fields
 
-        group_of = np.array([bisect_left(edges, length) for length in self.lengths], dtype=int)
+        bucket_ids = np.array([bisect_left(edges, length) for length in self.lengths], dtype=int)
         return {
-            "all": {"low": 0, "high": None} | scored("all", np.arange(len(predictions))),
+            "all": {"low": 0, "high": None} | score_bucket("all", np.arange(len(predictions))),
             "groups": [
-                bounds | scored(bounds["label"], np.flatnonzero(group_of == group))
-                for group, bounds in enumerate(group_bounds(edges))
+                bounds | score_bucket(bounds["label"], np.flatnonzero(bucket_ids == bucket))
+                for bucket, bounds in enumerate(bucket_bounds(edges))
             ],
             "signatures": {
                 name: signature(scorer, bootstrap) if predictions else None for name, scorer in scorers.items()
@@ -216,8 +218,8 @@ class LengthBuckets(evaluate.Metric):
 
 
 def signature(scorer: Any, bootstrap: int) -> str:
-    made = scorer.get_signature()
+    text = scorer.get_signature()
     if bootstrap:
-        made.update("bs", bootstrap)
-        made.update("seed", str(sacrebleu_seed()).lower())
-    return str(made)
+        text.update("bs", bootstrap)
+        text.update("seed", str(sacrebleu_seed()).lower())
+    return str(text)

@@ -27,8 +27,8 @@ from tqdm.auto import tqdm
 
 from .ter import TER
 
-ROWS = 16  # of a share of the work, after each of which a bar moves
-LONG = 5_000  # pairs that take long enough to deserve a progress bar
+PAIRS_PER_CHUNK = 16  # of a share of the work, after each of which a bar moves
+MIN_PAIRS_FOR_BAR = 5_000  # pairs that take long enough to deserve a progress bar
 
 
 class SentenceMean:
@@ -78,7 +78,7 @@ class BertScore(SentenceMean):
         statistics = np.tile([0.0, 1.0], (len(hypotheses), 1))
         if rows:
             texts = [hypotheses[row] for row in rows], [nonempty[row] for row in rows]
-            options = {"model_type": self.model, "num_layers": self.layers, "verbose": len(rows) > LONG}
+            options = {"model_type": self.model, "num_layers": self.layers, "verbose": len(rows) > MIN_PAIRS_FOR_BAR}
             _, _, f1 = self.bert_score.score(*texts, **options)
             statistics[rows, 0] = f1.numpy()
         return statistics
@@ -98,7 +98,7 @@ SCORERS: dict[str, Callable[..., Any]] = {
 }
 GREATER_IS_BETTER = {"bleu": True, "ter": False, "chrf": True, "bertscore": True}
 # What makes a score of statistics that have been taken already, which needs no model.
-COUNTED: dict[str, Callable[[], Any]] = {**SCORERS, "bertscore": SentenceMean}
+PRECOMPUTED_SCORERS: dict[str, Callable[[], Any]] = {**SCORERS, "bertscore": SentenceMean}
 
 
 def sentence_statistics(
@@ -110,45 +110,50 @@ def sentence_statistics(
 ) -> dict[str, np.ndarray]:
     """(N, what the scorer counts) for each scorer, of each prediction against all of its references; `progress` is
     told how many have been read, in place of a bar here."""
-    made = {}
-    shared = {name: scorer for name, scorer in scorers.items() if not isinstance(scorer, BertScore)}
-    for name in scorers.keys() - shared.keys():  # it has batches of its own
-        made[name] = scorers[name]._extract_corpus_statistics(predictions, streams_of(references))
-    starts = range(0, len(predictions), ROWS)
-    shares = [(shared, predictions[start : start + ROWS], references[start : start + ROWS]) for start in starts]
-    hidden = progress is not None or len(predictions) < LONG
-    bar = tqdm(total=len(predictions), desc="scoring", unit="pair", leave=False, disable=hidden)
-    read = progress or bar.update
-    with bar, processes(min(num_proc, len(shares))) as each:
-        rows: dict[str, list[list[float]]] = {name: [] for name in shared}
-        for statistics, (_, texts, _) in zip(each(statistics_of, shares), shares, strict=True):
-            for name, its_rows in statistics.items():
-                rows[name].extend(its_rows)
-            read(len(texts))
-    numbers = {len(texts) for texts in references}
-    for scorer in shared.values():  # for the signature, as sacrebleu has it; reading a share sets that of the share
-        scorer.num_refs = max(numbers) if len(numbers) == 1 else -1
-    return made | {name: np.array(its_rows) for name, its_rows in rows.items()}
+    statistics_by_name = {}
+    sacrebleu_scorers = {name: scorer for name, scorer in scorers.items() if not isinstance(scorer, BertScore)}
+    for name in scorers.keys() - sacrebleu_scorers.keys():  # it has batches of its own
+        statistics_by_name[name] = scorers[name]._extract_corpus_statistics(predictions, reference_streams(references))
+    starts = range(0, len(predictions), PAIRS_PER_CHUNK)
+    chunks = [
+        (sacrebleu_scorers, predictions[start : start + PAIRS_PER_CHUNK], references[start : start + PAIRS_PER_CHUNK])
+        for start in starts
+    ]
+    no_bar = progress is not None or len(predictions) < MIN_PAIRS_FOR_BAR
+    progress_bar = tqdm(total=len(predictions), desc="scoring", unit="pair", leave=False, disable=no_bar)
+    update = progress or progress_bar.update
+    with progress_bar, process_map(min(num_proc, len(chunks))) as map_chunks:
+        rows: dict[str, list[list[float]]] = {name: [] for name in sacrebleu_scorers}
+        for statistics, (_, texts, _) in zip(map_chunks(chunk_statistics, chunks), chunks, strict=True):
+            for name, chunk_rows in statistics.items():
+                rows[name].extend(chunk_rows)
+            update(len(texts))
+    reference_counts = {len(texts) for texts in references}
+    for (
+        scorer
+    ) in sacrebleu_scorers.values():  # for the signature, as sacrebleu has it; reading a share sets that of the share
+        scorer.num_refs = max(reference_counts) if len(reference_counts) == 1 else -1
+    return statistics_by_name | {name: np.array(chunk_rows) for name, chunk_rows in rows.items()}
 
 
 @contextmanager
-def processes(number: int) -> Iterator[Callable[..., Iterator[Any]]]:
+def process_map(num_processes: int) -> Iterator[Callable[..., Iterator[Any]]]:
     """`map`, or the same by so many processes, in order."""
-    if number < 2:
+    if num_processes < 2:
         yield map
         return
     # A forked process has torch's locks as its threads held them, and may wait for them for ever.
     context = get_context("spawn")
     reader, writer = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(number, mp_context=context, initializer=end_with_pipe, initargs=(reader,))
+    pool = ProcessPoolExecutor(num_processes, mp_context=context, initializer=exit_when_pipe_closes, initargs=(reader,))
     try:
         yield pool.map
         pool.shutdown()
     except BrokenProcessPool:
         raise ValueError(
-            f"num_proc={number} processes must stay alive until all pairs are read, but one ended; if it was killed, "
-            "likely because memory ran out, take fewer; if it imported the script again, put what that does under "
-            "`if __name__ == '__main__':`, or leave num_proc at 1"
+            f"num_proc={num_processes} processes must stay alive until all pairs are read, but one ended; if it was "
+            "killed, likely because memory ran out, take fewer; if it imported the script again, put what that does "
+            "under `if __name__ == '__main__':`, or leave num_proc at 1"
         ) from None
     finally:
         writer.close()
@@ -156,7 +161,7 @@ def processes(number: int) -> Iterator[Callable[..., Iterator[Any]]]:
         reader.close()
 
 
-def end_with_pipe(reader: Connection) -> None:
+def exit_when_pipe_closes(reader: Connection) -> None:
     """End this process when the other end of the pipe is closed, which the process that started this one holds: it
     closes it, or ends in whatever way. Ctrl-C is left to that one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -169,13 +174,13 @@ def end_with_pipe(reader: Connection) -> None:
     Thread(target=watch, daemon=True).start()
 
 
-def statistics_of(share: tuple[dict[str, Scorer], list[str], list[list[str]]]) -> dict[str, list[list[float]]]:
-    scorers, predictions, references = share
-    streams = streams_of(references)
+def chunk_statistics(chunk: tuple[dict[str, Scorer], list[str], list[list[str]]]) -> dict[str, list[list[float]]]:
+    scorers, predictions, references = chunk
+    streams = reference_streams(references)
     return {name: list(scorer._extract_corpus_statistics(predictions, streams)) for name, scorer in scorers.items()}
 
 
-def streams_of(references: list[list[str]]) -> list[Any]:
+def reference_streams(references: list[list[str]]) -> list[Any]:
     """One stream per reference number, as sacrebleu wants them, with None where a sentence has fewer."""
     return list(zip_longest(*references))
 
@@ -185,12 +190,12 @@ def score_fields(name: str, scorer: Any, statistics: np.ndarray, bootstrap: int)
 
     The confidence interval is `mean` plus or minus `ci`, as sacrebleu estimates both.
     """
-    score: Any = score_of(scorer, statistics) if len(statistics) else None
+    score: Any = corpus_score(scorer, statistics) if len(statistics) else None
     fields = {name: float(score.score) if score else None}
     if bootstrap:
         mean, ci = None, None
         if len(statistics) > 1:
-            samples = scores_of(scorer, resampled(statistics, bootstrap))
+            samples = corpus_scores(scorer, bootstrap_sums(statistics, bootstrap))
             score.estimate_ci([Score(name, sample) for sample in samples])
             mean, ci = float(score._mean), float(score._ci)
         fields |= {f"{name}_mean": mean, f"{name}_ci": ci}
@@ -207,21 +212,21 @@ def sacrebleu_seed() -> int | None:
     return None if seed == "none" else int(seed)
 
 
-def resampled(statistics: np.ndarray, samples: int) -> np.ndarray:
+def bootstrap_sums(statistics: np.ndarray, samples: int) -> np.ndarray:
     """The sums (samples, counts) of bootstrap samples: sacrebleu's draws, and its sums in float32.
 
     One sample at a time: drawn all at once, as sacrebleu does, those of 100,000 pairs take gigabytes.
     """
-    rows, chance = np.asarray(statistics, dtype=np.float32), np.random.default_rng(sacrebleu_seed())
-    return np.stack([rows[chance.choice(len(rows), size=len(rows))].sum(0) for _ in range(samples)])
+    rows, rng = np.asarray(statistics, dtype=np.float32), np.random.default_rng(sacrebleu_seed())
+    return np.stack([rows[rng.choice(len(rows), size=len(rows))].sum(0) for _ in range(samples)])
 
 
-def score_of(scorer: Any, statistics: np.ndarray) -> Any:
+def corpus_score(scorer: Any, statistics: np.ndarray) -> Any:
     """The corpus score of these pairs, as sacrebleu's object."""
     return scorer._compute_score_from_stats(statistics.sum(0))
 
 
-def scores_of(scorer: Any, totals: np.ndarray) -> np.ndarray:
+def corpus_scores(scorer: Any, totals: np.ndarray) -> np.ndarray:
     """The score of each sum of statistics, all of one type: without matches sacrebleu's chrF and TER are a number of
     Python's among numpy's, and `statistics.mean` refuses the two together."""
     return np.array([scorer._compute_score_from_stats(total).score for total in totals])

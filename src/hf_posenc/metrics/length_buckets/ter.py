@@ -32,10 +32,10 @@ from typing import Any, NamedTuple
 from sacrebleu.metrics.ter import TER as SacrebleuTER
 
 # Tercom's limits, and the last is sacrebleu's own.
-LONGEST_BLOCK = 10  # words
-FARTHEST = 50  # between the place of a block in the hypothesis and in the reference
+MAX_BLOCK_LENGTH = 10  # words
+MAX_MOVE_DISTANCE = 50  # between the place of a block in the hypothesis and in the reference
 BEAM = 25  # columns on either side of the diagonal
-MOST_MOVES = 1000  # tried for a pair, in all rounds
+MAX_CANDIDATE_MOVES = 1000  # tried for a pair, in all rounds
 
 
 class TER(SacrebleuTER):
@@ -58,11 +58,11 @@ class Band(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def band(advance: int, columns: int, known: int) -> Band:
-    """That of so many columns, of which the row before had the first `known`."""
+def band(advance: int, columns: int, num_known: int) -> Band:
+    """That of so many columns, of which the row before had the first `num_known`."""
     every = (1 << columns) - 1
-    reachable = every & (2 << known) - 1 & (-1 if advance else -2)
-    return Band(advance, every, every & -1 << known, reachable, (1 << advance) - 1 & -2)
+    reachable = every & (2 << num_known) - 1 & (-1 if advance else -2)
+    return Band(advance, every, every & -1 << num_known, reachable, (1 << advance) - 1 & -2)
 
 
 # A plain tuple, because nearly all time goes into making them:
@@ -74,7 +74,7 @@ def band(advance: int, columns: int, known: int) -> Band:
 Row = tuple[int, int, int, int, int]
 
 
-def last(row: Row) -> int:
+def last_distance(row: Row) -> int:
     """The distance at the last column."""
     rises, falls, first, _, _ = row
     return first + rises.bit_count() - falls.bit_count()
@@ -100,41 +100,43 @@ def count_edits(hypothesis: Sequence[str], reference: Sequence[str]) -> int:
     """The edits of sacrebleu's TER: moves of blocks, and the edit distance after them."""
     if not reference:
         return len(hypothesis)
-    number: dict[str, int] = {}
-    targets = [number.setdefault(word, len(number)) for word in reference]
-    words = [number.get(word, len(number)) for word in hypothesis]  # all that the reference lacks are one word
-    distances = Distances(len(words), targets)
+    ids: dict[str, int] = {}
+    targets = [ids.setdefault(word, len(ids)) for word in reference]
+    words = [ids.get(word, len(ids)) for word in hypothesis]  # all that the reference lacks are one word
+    distances = EditDistances(len(words), targets)
     rows = distances.rows(words, [distances.start])
-    made = tried = 0
+    num_moves = num_tried = 0
     while True:
         aligned = alignment(words, targets, rows, distances)
-        moves = list(islice(possible_moves(words, targets, distances.places, aligned), MOST_MOVES - tried))
-        tried += len(moves)
-        if not moves or tried >= MOST_MOVES:
-            return made + last(rows[-1])
+        moves = list(
+            islice(possible_moves(words, targets, distances.columns_of_word, aligned), MAX_CANDIDATE_MOVES - num_tried)
+        )
+        num_tried += len(moves)
+        if not moves or num_tried >= MAX_CANDIDATE_MOVES:
+            return num_moves + last_distance(rows[-1])
         blocks = {move: move.blocks(len(words)) for move in moves}
         saved = {swap: distances.saved(words, rows, *swap) for swap in set(blocks.values())}
         # Of moves that save as much: that of the longest block, then the first block, then the first target.
         best = max(blocks, key=lambda move: (saved[blocks[move]], move.length, -move.start, -move.target))
         if saved[blocks[best]] <= 0:
-            return made + last(rows[-1])
-        words = swapped(words, *blocks[best])
+            return num_moves + last_distance(rows[-1])
+        words = swap_blocks(words, *blocks[best])
         rows = distances.rows(words, rows[: blocks[best][0] + 1])
-        made += 1
+        num_moves += 1
 
 
-def swapped(words: list[int], a: int, b: int, c: int) -> list[int]:
+def swap_blocks(words: list[int], a: int, b: int, c: int) -> list[int]:
     return words[:a] + words[b:c] + words[a:b] + words[c:]
 
 
-class Distances:
+class EditDistances:
     """Edit distances between a reference and hypotheses of `length` words, within the beam."""
 
     def __init__(self, length: int, reference: list[int]) -> None:
         self.columns = len(reference) + 1
-        self.places = [0] * (len(reference) + 1)  # of each word, a bit for each column; the last is in none
+        self.columns_of_word = [0] * (len(reference) + 1)  # of each word, a bit for each column; the last is in none
         for column, word in enumerate(reference, start=1):
-            self.places[word] |= 1 << column
+            self.columns_of_word[word] |= 1 << column
         self.start: Row = ((1 << self.columns) - 2, 0, 0, 0, 0)
         self.beam = list(self.bands(length))  # of each row after the first, which has all columns
 
@@ -153,28 +155,28 @@ class Distances:
         """All rows, of which the first ones are known."""
         rows, row, first = known, known[-1], len(known) - 1
         for word, (low, band) in zip(words[first:], self.beam[first:], strict=True):
-            row = next_row(row, self.places[word] >> low, band)
+            row = next_row(row, self.columns_of_word[word] >> low, band)
             rows.append(row)
         return rows
 
     def saved(self, words: list[int], rows: list[Row], a: int, b: int, c: int) -> int:
         """How much less the distance is where words a to b are swapped with words b to c."""
         row, behind = rows[a], c - a
-        steps = zip(swapped(words, a, b, c)[a:], self.beam[a:], rows[a + 1 :], strict=True)
+        steps = zip(swap_blocks(words, a, b, c)[a:], self.beam[a:], rows[a + 1 :], strict=True)
         for number, (word, (low, band), unmoved) in enumerate(steps, start=1):
-            row = next_row(row, self.places[word] >> low, band)
+            row = next_row(row, self.columns_of_word[word] >> low, band)
             if number >= behind and row[0] == unmoved[0] and row[1] == unmoved[1]:
                 return unmoved[2] - row[2]
-        return last(rows[-1]) - last(row)
+        return last_distance(rows[-1]) - last_distance(row)
 
 
-def next_row(row: Row, places: int, band: Band) -> Row:
+def next_row(row: Row, word_columns: int, band: Band) -> Row:
     """The row of the next word, which the reference has at these columns of the band, and others."""
     rises, falls, first, _, _ = row
     advance, every, fresh, reachable, skipped = band
     if skipped:
         first += (rises & skipped).bit_count() - (falls & skipped).bit_count()
-    matches = places & reachable
+    matches = word_columns & reachable
     rises = rises >> advance | fresh
     falls >>= advance
     same = ((matches & rises) + rises ^ rises | matches | falls) & every
@@ -193,11 +195,11 @@ class Alignment(NamedTuple):
     right_reference: list[int]
 
 
-def alignment(words: list[int], reference: list[int], rows: list[Row], distances: Distances) -> Alignment:
+def alignment(words: list[int], reference: list[int], rows: list[Row], distances: EditDistances) -> Alignment:
     """Of edits that cost as much, a replacement counts before a deletion, and that before an insertion."""
     i, j = len(words), len(reference)
     reached = [0] * (j + 1)
-    right_words, right_reference = [0] * i + [LONGEST_BLOCK], [0] * j + [LONGEST_BLOCK]
+    right_words, right_reference = [0] * i + [MAX_BLOCK_LENGTH], [0] * j + [MAX_BLOCK_LENGTH]
     while i or j:
         if i:
             (low, band), (_, _, _, same, longer) = distances.beam[i - 1], rows[i]
@@ -217,27 +219,29 @@ def alignment(words: list[int], reference: list[int], rows: list[Row], distances
     return Alignment(reached, right_words, right_reference)
 
 
-def possible_moves(words: list[int], reference: list[int], places: list[int], aligned: Alignment) -> Iterator[Move]:
+def possible_moves(
+    words: list[int], reference: list[int], columns_of_word: list[int], aligned: Alignment
+) -> Iterator[Move]:
     """Moves of blocks that the reference has elsewhere, where either has an edit; a move may come several times."""
     reached, right_words, right_reference = aligned
     for start, word in enumerate(words):
-        if right_words[start] >= LONGEST_BLOCK:
+        if right_words[start] >= MAX_BLOCK_LENGTH:
             continue
-        nearest = max(0, start - FARTHEST)
+        lowest = max(0, start - MAX_MOVE_DISTANCE)
         # Column j + 1 is that of the reference's word j.
-        found = places[word] >> nearest + 1 & (2 << start + FARTHEST - nearest) - 1
-        while found:
-            place = nearest + (found & -found).bit_length() - 1
-            found &= found - 1
-            least = 1 + max(right_words[start], right_reference[place])
-            most = min(LONGEST_BLOCK, len(words) - start, len(reference) - place)
-            if start < reached[place + 1]:  # A block is not moved to a place inside itself.
-                most = min(most, reached[place + 1] - 1 - start)
-            if least > most:
+        matching_columns = columns_of_word[word] >> lowest + 1 & (2 << start + MAX_MOVE_DISTANCE - lowest) - 1
+        while matching_columns:
+            position = lowest + (matching_columns & -matching_columns).bit_length() - 1
+            matching_columns &= matching_columns - 1
+            min_length = 1 + max(right_words[start], right_reference[position])
+            max_length = min(MAX_BLOCK_LENGTH, len(words) - start, len(reference) - position)
+            if start < reached[position + 1]:  # A block is not moved to a place inside itself.
+                max_length = min(max_length, reached[position + 1] - 1 - start)
+            if min_length > max_length:
                 continue
             length = 1
-            while length < most and words[start + length] == reference[place + length]:
+            while length < max_length and words[start + length] == reference[position + length]:
                 length += 1
-            for size in range(least, length + 1):
-                for target in dict.fromkeys(reached[place : place + size + 1]):
+            for size in range(min_length, length + 1):
+                for target in dict.fromkeys(reached[position : position + size + 1]):
                     yield Move(size, start, target)

@@ -1,0 +1,1 @@
+"""What models and encodings are probed for: attention, losses, decodings; no matplotlib."""

@@ -1,0 +1,49 @@
+"""How widely attention spreads: the entropy of its weights in nats, by source length.
+
+Entropy is -sum_j p_j ln p_j over the keys j of a query: 0 where one key has all the weight, ln n where n keys have the
+same. A key is visible if it has any weight, so padding is not, and neither is what a window hides.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..metrics.length_buckets.validation import bucket_bounds
+
+
+def sum_entropies(attentions: Sequence[Tensor] | None, mask_BQ: Tensor) -> Sequence[np.ndarray | None]:
+    """Entropies and logarithms of the numbers of visible keys, each summed over a sentence's queries (2, L, H); Nones
+    without attention."""
+    if not attentions or attentions[0] is None:
+        return [None] * len(mask_BQ)
+    layer_sums = []
+    for p_BHQS in attentions:
+        p_BHQS = p_BHQS.to(torch.promote_types(p_BHQS.dtype, torch.float32))
+        visible_BHQ = (p_BHQS > 0).sum(-1).to(p_BHQS.dtype)
+        sums_2BHQ = torch.stack((torch.special.entr(p_BHQS).sum(-1), visible_BHQ.log())) * mask_BQ[:, None]
+        layer_sums.append(sums_2BHQ)
+    # Summed on the CPU: not every device has float64.
+    return list(torch.stack(layer_sums, dim=2).transpose(0, 1).cpu().double().sum(-1).numpy())
+
+
+def entropy_by_bucket(
+    sums: Sequence[np.ndarray | None], queries: np.ndarray, lengths: Sequence[int], edges: Sequence[int]
+) -> list[dict[str, Any]] | None:
+    """The mean entropy of each head in each group of sentences, which have so many `queries` (N) and such lengths."""
+    measured = [sum_2LH for sum_2LH in sums if sum_2LH is not None]
+    if not measured:
+        return None
+    sums_N2LH, bucket_ids = np.stack(measured), np.searchsorted(edges, lengths)
+    groups = []
+    for bucket, bounds in enumerate(bucket_bounds(edges)):
+        rows = bucket_ids == bucket
+        num_queries = int(queries[rows].sum())
+        mean_LH, uniform_LH = sums_N2LH[rows].sum(0) / max(num_queries, 1)
+        values = {"mean": mean_LH.tolist(), "uniform": float(uniform_LH.mean())}
+        groups.append(
+            bounds | {"n": int(rows.sum()), "queries": num_queries} | (values if num_queries else dict.fromkeys(values))
+        )
+    return groups

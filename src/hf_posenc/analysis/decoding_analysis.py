@@ -1,0 +1,278 @@
+"""What a system writes by itself and where in the source it is meanwhile: greedy decodings of a few pairs.
+
+`decode_by_length` returns what JSON can hold (T tokens written, </s> among them):
+
+    pairs_per_group         at most so many pairs of a group are decoded, and
+    tokens_per_group        no more of them than have so many source and target tokens together, but one at least
+    far                     tokens: a centre that moves by more has left its place
+    groups                  by source length; each has low, high, label, n, and of an empty group no more than that
+        greedy              of the plain decodings: bleu, bleu_ci (95 %), length_ratio
+        end_forbidden       the same of decodings of exactly as many tokens as the reference has
+        ended               the share of plain decodings that ended before their length limit
+        centre              of the plain decodings; None for a model without cross-attention weights
+            steps           from one token to the next
+            jumps           the share of them in which the centre moves by more than `far` tokens, either way
+            backwards       the share in which it moves back by more
+            final           the centre where </s> is written over the place of the source's last token; mean
+        examples            the first of the group's pairs
+            source, target  tokens of source and reference, </s> among them
+            ended           as above
+            centre          of each token written (T), or None
+            place           where the encodings of the cross-attention took each token to be (T); None without any
+
+The centre of a step is that by which alignments follow the attention, attention_centroid of modeling/alignment_base.py.
+What is written with </s> forbidden tells a lost end from a lost
+place: whoever knows the place goes on translating, and gains by it.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..metrics import load_length_buckets
+from ..metrics.length_buckets.validation import bucket_bounds
+from ..modeling.alignment_base import attention_centroid
+from ..modeling.model_inputs import get_cache
+from .eager_mode import eager_eval_mode
+
+JUMP_THRESHOLD = 5
+NUM_EXAMPLES = 3
+TOKENS_PER_GROUP = 20_000
+# Of all sources in a batch, padding included; the cache of 6 layers of width 512 is then 600 MB.
+MAX_TOKENS_PER_BATCH = 2**13
+
+
+class Decoding(NamedTuple):
+    """One decoding: its tokens without its end token, whether it ended before its limit, the centre and place at each
+    token and at the end (T), or None, and its end token, which is text where it is no special one."""
+
+    ids: list[int]
+    ended: bool
+    centroid: np.ndarray | None
+    source_position: np.ndarray | None
+    end_ids: tuple[int, ...] = ()
+
+
+def decode_by_length(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    pairs: Dataset,
+    source_language: str,
+    target_language: str,
+    *,
+    edges: Sequence[int],
+    pairs_per_group: int,
+    bar_options: dict[str, Any],
+) -> dict[str, Any] | None:
+    """The decodings of the pairs, which have been drawn; None without any. `bar_options` are the options of the bar."""
+    if not len(pairs):
+        return None
+    languages = (source_language, target_language)
+    pairs = cap_tokens(pairs, *pair_token_ids(pairs, tokenizer, *languages), edges)
+    sources, targets = pair_token_ids(pairs, tokenizer, *languages)
+    target_lengths = [min(len(ids), model.config.max_target_length or len(ids)) - 1 for ids in targets]
+    with eager_eval_mode(model), tqdm(total=2 * len(pairs), unit="pair", leave=False, **bar_options) as progress:
+        greedy = decode(model, sources, model.max_target_lengths(map(len, sources)), progress, may_end=True)
+        end_forbidden = decode(model, sources, target_lengths, progress, may_end=False)
+    scores = zip(
+        *(
+            score_decodings(tokenizer, decodings, pairs, target_language, edges)
+            for decodings in (greedy, end_forbidden)
+        ),
+        strict=True,
+    )
+    bucket_ids, groups = np.searchsorted(edges, pairs["source_length"]), []
+    for bucket, (bounds, (greedy_scores, forbidden_scores)) in enumerate(
+        zip(bucket_bounds(edges), scores, strict=True)
+    ):
+        rows = np.flatnonzero(bucket_ids == bucket)
+        groups.append(bounds | {"n": len(rows)})
+        if len(rows):
+            sizes = [(len(sources[row]), len(targets[row])) for row in rows]
+            groups[-1] |= {"greedy": greedy_scores, "end_forbidden": forbidden_scores} | decoding_statistics(
+                [greedy[row_index] for row_index in rows], sizes
+            )
+    return {
+        "pairs_per_group": pairs_per_group,
+        "tokens_per_group": TOKENS_PER_GROUP,
+        "far": JUMP_THRESHOLD,
+        "groups": groups,
+    }
+
+
+def cap_tokens(pairs: Dataset, sources: list[list[int]], targets: list[list[int]], edges: Sequence[int]) -> Dataset:
+    """Of each group the pairs that come first and have at most TOKENS_PER_GROUP tokens together; at least one."""
+    tokens_used, rows = dict[int, int](), []
+    tokens_N = row_lengths(sources) + row_lengths(targets)
+    for row, bucket in enumerate(np.searchsorted(edges, pairs["source_length"]).tolist()):
+        if bucket not in tokens_used or tokens_used[bucket] + tokens_N[row] <= TOKENS_PER_GROUP:
+            rows.append(row)
+            tokens_used[bucket] = tokens_used.get(bucket, 0) + tokens_N[row]
+    return pairs.select(rows)
+
+
+def pair_token_ids(
+    pairs: Dataset, tokenizer: PreTrainedTokenizerBase, source_language: str, target_language: str
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Sources and targets; a ValueError if the pairs' `source_length` is of another tokenizer."""
+    translations = list(pairs["translation"])
+    sources = tokenizer([row[source_language] for row in translations], truncation=False)["input_ids"]
+    targets = tokenizer(text_target=[row[target_language] for row in translations], truncation=False)["input_ids"]
+    special = tokenizer.num_special_tokens_to_add()
+    source_lengths = np.asarray(pairs["source_length"])
+    for row in np.flatnonzero(source_lengths != row_lengths(sources) - special)[:1]:
+        raise ValueError(
+            f"A test set's source_length is in subwords of the system's tokenizer, but pair {row} has "
+            f"{source_lengths[row]} and this tokenizer makes {len(sources[row]) - special}; measure it with this one."
+        )
+    return sources, targets
+
+
+def row_lengths(rows: Sequence[Any]) -> np.ndarray:
+    return np.array([len(row) for row in rows], dtype=int)
+
+
+def decode(
+    model: PreTrainedModel, sources: list[list[int]], limits: list[int], progress: tqdm, *, may_end: bool
+) -> list[Decoding]:
+    """A decoding of each source, in their order; those of like length share a batch."""
+    order, by_row = np.argsort([-len(ids) for ids in sources], kind="stable"), dict[int, Decoding]()
+    while (num_done := len(by_row)) < len(order):
+        max_rows = max(1, MAX_TOKENS_PER_BATCH // len(sources[order[num_done]]))
+        rows = order[num_done : num_done + max_rows].tolist()
+        batch = decode_batch(model, [sources[row] for row in rows], [limits[row] for row in rows], may_end=may_end)
+        by_row |= zip(rows, batch, strict=True)
+        progress.update(len(rows))
+    return [by_row[row] for row in range(len(order))]
+
+
+@torch.no_grad()
+def decode_batch(
+    model: PreTrainedModel, sources: list[list[int]], limits: list[int], *, may_end: bool
+) -> list[Decoding]:
+    """Greedy decodings token by token, each of at most its limit of tokens, or of exactly as many unless it `may_end`.
+
+    As `generate` would, but what attention weighs is forgotten once its centre is known: of all steps the weights would
+    take as much memory as the target is long.
+    """
+    source_ids = [torch.tensor(ids, device=model.device) for ids in sources]
+    mask_BS = pad_sequence([torch.ones_like(ids) for ids in source_ids], True, 0)
+    encoder_outputs = model.model.encoder(pad_sequence(source_ids, True, model.config.pad_token_id), mask_BS)
+    keys_1S = torch.arange(mask_BS.shape[1], device=model.device)[None]
+    limits_B, (ends, pad) = torch.tensor(limits, device=model.device), model.end_tokens()
+    new_B, cache = torch.full_like(limits_B, model.start_token()), None
+    generated, centroids, ended_B = list[Tensor](), list[Tensor](), torch.zeros_like(limits_B, dtype=torch.bool)
+    with record_source_positions(model) as source_positions:
+        while not ended_B.all():
+            step = {"decoder_input_ids": new_B[:, None], "cache": cache, "use_cache": True}
+            outputs = model(encoder_outputs=encoder_outputs, attention_mask=mask_BS, output_attentions=True, **step)
+            scores_BV, cache = outputs.logits[:, -1].clone(), get_cache(outputs)
+            if not may_end:
+                scores_BV[:, ends] = -torch.inf
+            at_limit_B = limits_B <= len(generated)
+            new_B = torch.where(at_limit_B, ends[0] if ends else pad, scores_BV.argmax(-1))
+            ended_B = ended_B | at_limit_B | torch.isin(new_B, new_B.new_tensor(ends))
+            generated.append(new_B)
+            if outputs.cross_attentions:
+                centroids.append(attention_centroid(outputs.cross_attentions, keys_1S)[:, 0])
+    tokens_BT = torch.stack(generated, 1).cpu().numpy()
+    curves = [
+        stack_steps(steps, len(sources))
+        for steps in (centroids, [position_BT[:, 0] for position_BT in source_positions])
+    ]
+    return [
+        finish_decoding(tokens_T, limit, ends, [None if curve_BT is None else curve_BT[row] for curve_BT in curves])
+        for row, (tokens_T, limit) in enumerate(zip(tokens_BT, limits, strict=True))
+    ]
+
+
+def finish_decoding(tokens_T: np.ndarray, limit: int, ends: list[int], curves: list[np.ndarray | None]) -> Decoding:
+    """A row of a batch, up to its end token or its limit."""
+    length = int(np.append(np.isin(tokens_T[:limit], ends), True).argmax())
+    centroid, source_position = (None if curve_T is None else curve_T[: length + 1] for curve_T in curves)
+    end = tuple(tokens_T[:limit][length : length + 1].tolist())
+    return Decoding(tokens_T[:length].tolist(), length < limit, centroid, source_position, end)
+
+
+def stack_steps(steps: list[Tensor], batch: int) -> np.ndarray | None:
+    """The values of all steps, each of all sentences (B) or of any one of them (1), as curves (B, T)."""
+    return torch.stack([step.expand(batch) for step in steps], 1).cpu().double().numpy() if steps else None
+
+
+@contextmanager
+def record_source_positions(model: Any) -> Iterator[list[Tensor]]:
+    """The places (B or 1, T) that the model's alignment gives meanwhile, if cross-attention has an encoding to ask."""
+    recorded, alignment = list[Tensor](), getattr(model.model.decoder, "alignment", None)
+    if alignment is None:
+        yield recorded
+        return
+
+    def hook_fn(_: Any, arguments: tuple[Any, ...], output: Any) -> None:
+        if arguments[0] == "source_positions":
+            recorded.append(output)
+
+    hook = alignment.register_forward_hook(hook_fn)
+    try:
+        yield recorded
+    finally:
+        hook.remove()
+
+
+def score_decodings(
+    tokenizer: PreTrainedTokenizerBase,
+    decodings: list[Decoding],
+    pairs: Dataset,
+    target_language: str,
+    edges: Sequence[int],
+) -> list[dict[str, Any]]:
+    """BLEU with its interval, and the length ratio, of each group of the pairs that were so decoded."""
+    texts = tokenizer.batch_decode(
+        [[*decoding.ids, *decoding.end_ids] for decoding in decodings], skip_special_tokens=True
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "a confidence interval needs two pairs")  # one pair's is None
+        result: Any = load_length_buckets().compute(
+            predictions=texts,
+            references=[row[target_language] for row in pairs["translation"]],
+            source_lengths=list(pairs["source_length"]),
+            edges=edges,
+            metrics=["bleu"],
+            bootstrap=1000,
+        )
+    return [{name: group.get(name) for name in ("bleu", "bleu_ci", "length_ratio")} for group in result["groups"]]
+
+
+def decoding_statistics(decodings: list[Decoding], sizes: list[tuple[int, int]]) -> dict[str, Any]:
+    """How far the centres of a group's decodings go and how many ended; some of them in full, with tokens of source and
+    reference."""
+    examples = [
+        {"source": source, "target": target, "ended": decoding.ended}
+        | {"centre": rounded_curve(decoding.centroid), "place": rounded_curve(decoding.source_position)}
+        for decoding, (source, target) in zip(decodings[:NUM_EXAMPLES], sizes, strict=False)
+    ]
+    curves = [decoding.centroid for decoding in decodings if decoding.centroid is not None]
+    stats = {
+        "ended": sum(decoding.ended for decoding in decodings) / len(decodings),
+        "centre": None,
+        "examples": examples,
+    }
+    if not curves:
+        return stats
+    steps = np.concatenate([np.diff(curve_T) for curve_T in curves])
+    final = [curve_T[-1] / max(source - 1, 1) for curve_T, (source, _) in zip(curves, sizes, strict=True)]
+    shares = {"jumps": abs(steps) > JUMP_THRESHOLD, "backwards": steps < -JUMP_THRESHOLD}
+    centre = {name: float(is_far.mean()) if len(steps) else 0.0 for name, is_far in shares.items()}
+    return stats | {"centre": {"steps": len(steps)} | centre | {"final": float(np.mean(final))}}
+
+
+def rounded_curve(curve_T: np.ndarray | None) -> list[float] | None:
+    return None if curve_T is None else np.round(curve_T, 2).tolist()

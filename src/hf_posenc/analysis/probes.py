@@ -1,0 +1,220 @@
+"""What a figure of an encoding is of: one side of a model, new or from a checkpoint, checked before it is computed."""
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+from ..modeling.configuration_posenc import PosEncConfig
+from ..modeling.position_base import HOOKS, PositionEncodingSum
+from ..modeling.position_registry import build_position_encodings, parse_sum
+from ..training.checkpoints import validate_weights
+from ..utils.auto_loading import auto_from_pretrained
+from ..utils.manifest import COPY_AGAIN, verify_folder
+from .probing import SEED, is_additive, standard_normal
+
+# The width of a new model: for vectors that are added, as the literature's pictures have it; for attention, the
+# default, with its heads; for what is read token by token, narrow, because its picture costs D backward passes a token.
+WIDTH_BY_USE = {"vectors": 50, "narrower vectors": 20, "attention": 512, "influence": 64}
+NUM_HEADS = 8
+NUM_SENTENCES = 2
+MAX_ELEMENTS = 2**26  # numbers in one array; in float64 half a GiB
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlotExtent:
+    """How much is drawn: the first `positions`, `many` of them, `distances` either way, sentences of `tokens`; random
+    `queries`, and `channels` of a head that are shown one by one, at most."""
+
+    positions: int = 20
+    many: int = 45000
+    distances: int = 32
+    tokens: int = 24
+    queries: int = 256
+    channels: int = 64
+
+    def __post_init__(self) -> None:
+        for name, minimum in (
+            ("positions", 3),
+            ("many", 3),
+            ("distances", 1),
+            ("tokens", 2),
+            ("queries", 1),
+            ("channels", 1),
+        ):
+            if (value := getattr(self, name)) < minimum:
+                raise ValueError(
+                    f"`{name}` must be {minimum} or more, or there is no figure, but it is {value}; raise it."
+                )
+
+    def clipped_to(self, max_positions: int | None) -> "PlotExtent":
+        """As much of it as an encoding has that knows `max_positions` positions."""
+        if max_positions is None:
+            return self
+        if max_positions < 3:
+            raise ValueError(
+                f"A figure shows at least 3 positions, but the encoding has {max_positions}; lengthen its table."
+            )
+        maxima = {
+            "positions": max_positions,
+            "many": max_positions,
+            "distances": (max_positions - 1) // 2,
+            "tokens": max_positions,
+        }
+        return replace(self, **{name: min(getattr(self, name), maximum) for name, maximum in maxima.items()})
+
+
+class EncodingProbe:
+    """One side's encodings, with the sizes of its model. The model is made, or read, when it is first asked for.
+
+    A ValueError for what cannot be drawn, before that.
+    """
+
+    def __init__(
+        self, config: Any, side: str, extent: PlotExtent, model: Callable[[], Any], *, trained: bool = False
+    ) -> None:
+        spec = config.side(side)
+        self.name: str = spec.encoding
+        self.side, self.trained = side, trained
+        self.entries = spec.entries
+        self.load_model = cache(lambda: model().double().eval())
+        self.max_positions = config.max_length_of(spec)
+        self.extent = extent.clipped_to(self.max_positions)
+        self.width: int = config.d_model
+        self.layers, self.heads = spec.layers, spec.heads
+        if min(self.width, self.layers, self.heads) < 1:
+            raise ValueError(
+                f"A figure needs a width, a layer and a head, but d_model={self.width}, {side}_layers={self.layers} "
+                f"and {side}_attention_heads={self.heads}; raise them."
+            )
+        self.head_dim = spec.head_dim
+        self.validate_size()
+        build = partial(build_position_encodings, config, spec)
+        self.build_encodings = cache(lambda: build().double().eval())
+        with torch.device("meta"):
+            encodings = build()
+        self.hooks = [hook for hook in HOOKS if encodings.has_hook(hook)]
+        self.parameters = sum(parameter.numel() for parameter in encodings.parameters())
+        self.has_weights = bool(encodings.state_dict())
+
+    def with_extent(self, extent: PlotExtent) -> "EncodingProbe":
+        """The same encodings with another extent, whether or not they know so many positions: their hooks will say."""
+        other = copy(self)  # with the same `made`
+        other.extent = extent
+        other.validate_size()
+        return other
+
+    def validate_size(self) -> None:
+        num_distances = 2 * self.extent.distances + 1
+        for what, size in (
+            (f"d_model={self.width}", self.width**2),
+            (f"positions={self.extent.positions} of d_model={self.width}", self.extent.positions * self.width),
+            (f"many={self.extent.many} of d_model={self.width}", self.extent.many * self.width),
+            (
+                f"distances={self.extent.distances}",
+                num_distances * max(num_distances, self.heads * (self.head_dim + self.extent.queries)),
+            ),
+            (f"tokens={self.extent.tokens} of d_model={self.width}", self.extent.tokens * self.width**2),
+        ):
+            if size > MAX_ELEMENTS:
+                raise ValueError(
+                    f"A figure is made of at most {MAX_ELEMENTS} numbers, but {what} needs {size}; lower it."
+                )
+
+    @property
+    def stack(self) -> Any:
+        return getattr(self.load_model(), f"get_{self.side}")()
+
+    @property
+    def positions(self) -> PositionEncodingSum:
+        """Those of the model; without weights, no model is needed."""
+        return self.stack.positions if self.has_weights else self.build_encodings()
+
+    @cached_property
+    def is_additive(self) -> bool:
+        return is_additive(self.positions, self.width, self.max_positions)
+
+    @property
+    def has_shift_invariant_attention(self) -> bool:
+        """Whether what is done to attention sees the distance alone, as the registry has it."""
+        return all(entry.shift_invariant for entry in self.entries.values() if entry.modifies_attention)
+
+    @property
+    def distances(self) -> np.ndarray:
+        """Those that attention can have: in a decoder, none behind the query."""
+        return np.arange(-self.extent.distances, 1 if self.side == "decoder" else self.extent.distances + 1)
+
+    @property
+    def label(self) -> str:
+        suffix = (" (trained)" if self.trained else " (untrained)") if self.parameters else ""
+        return f"{self.name}{suffix}, {self.side}" if self.side == "decoder" or self.trained else f"{self.name}{suffix}"
+
+    def sample_inputs(self) -> Tensor:
+        """What `embed` reads (N, T, D): a trained model's own tokens, at random; else numbers of deviation 1."""
+        if not self.trained:
+            return standard_normal(NUM_SENTENCES, self.extent.tokens, self.width)
+        shape, rng = (NUM_SENTENCES, self.extent.tokens), torch.Generator().manual_seed(SEED)
+        ids = torch.randint(self.stack.embed_tokens.num_embeddings, shape, generator=rng)
+        return self.stack.embed(ids, None).detach()
+
+
+def untrained_probes(
+    name: str, settings: Mapping[str, Any], side: str, extent: PlotExtent, widths: Mapping[str, int] = WIDTH_BY_USE
+) -> dict[str, EncodingProbe]:
+    """A registered encoding or a sum, untrained, for each use; `settings` are fields of the config, `widths` d_model
+    where they have none."""
+    parse_sum(name)
+    small_sizes = {
+        "vocab_size": 8,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_ffn_dim": 1,
+        "decoder_ffn_dim": 1,
+    }
+    probes = {}
+    for use, width in widths.items():
+        own_settings = {key: value for key, value in settings.items() if use == "attention" or "heads" not in key}
+        width = settings.get("d_model", width)
+        has_several_heads = use == "attention" and isinstance(width, int) and not width % (2 * NUM_HEADS)
+        heads = dict.fromkeys(
+            ("encoder_attention_heads", "decoder_attention_heads"), NUM_HEADS if has_several_heads else 1
+        )
+        try:
+            config = PosEncConfig(
+                **(small_sizes | heads | {"d_model": width} | own_settings | {"position_encoding_type": name})
+            )
+        except StrictDataclassError as error:  # a value of another type, in two lines and without a remedy
+            raise ValueError(f"{' '.join(str(error).split())}; give it such a value.") from error
+        probes[use] = EncodingProbe(config, side, extent, partial(untrained_model, config))
+    return probes
+
+
+def untrained_model(config: Any) -> Any:
+    """As training would begin; the same at every call."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        return AutoModelForSeq2SeqLM.from_config(config)
+
+
+def trained_probes(folder: Path, side: str, extent: PlotExtent) -> dict[str, EncodingProbe]:
+    """The encoding of a saved model, for every use the same."""
+    verify_folder(folder, COPY_AGAIN)
+    config = auto_from_pretrained(AutoConfig, folder)
+    if config.model_type != PosEncConfig.model_type:
+        raise ValueError(
+            f"Figures of an encoding need a model that has one (model_type={PosEncConfig.model_type!r}), but {folder} "
+            f"is of model_type={config.model_type!r}; name a Transformer's folder."
+        )
+    validate_weights(folder)
+    return dict.fromkeys(
+        WIDTH_BY_USE,
+        EncodingProbe(config, side, extent, lambda: auto_from_pretrained(AutoModelForSeq2SeqLM, folder), trained=True),
+    )

@@ -1,0 +1,177 @@
+"""What an encoding adds or does, asked of its own hooks: arrays by position, by distance and by pair of tokens.
+
+`positions` is a stack's `PositionEncodingSum`, in float64 and in evaluation mode, so a sum is asked as the Transformer
+asks it. Nothing here knows which encoding it is: a hook's answers to zeros, to unit vectors and to random ones tell
+what it does. Shape letters beside those of position_base.py: P positions, N draws of a query, S distances (key minus
+query).
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..modeling.attention_context import AttentionContext
+from ..modeling.position_base import PositionEncodingSum
+
+SEED = 0
+# Two answers of a hook that differ by less are the same answer, in float64.
+TOLERANCE = 1e-8
+NUM_PROBED_POSITIONS = 12
+# So many numbers the keys of all queries have that are asked about at once: a wide head has many queries of its own.
+MAX_ELEMENTS = 2**22
+
+
+def standard_normal(*shape: int) -> Tensor:
+    """The same numbers of deviation 1 at every call."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64)
+
+
+def embed_at(positions: PositionEncodingSum, x_BTD: Tensor, pos_BT: Tensor) -> Tensor:
+    return positions.embed(x_BTD, AttentionContext(pos_BT, pos_BT))
+
+
+def prepared_context(positions: PositionEncodingSum, pos_BQ: Tensor, pos_BS: Tensor, layer: int) -> AttentionContext:
+    """Where a layer's hooks are asked of random tokens, with what the encodings prepare for all layers."""
+    (first, *_) = positions
+    x_1QD = standard_normal(1, pos_BQ.shape[1], first.config.d_model)
+    ctx = AttentionContext(pos_BQ, pos_BS, layer=layer, inputs_BTD=x_1QD, is_causal=first.side.is_causal)
+    return positions.prepare(x_1QD, ctx)
+
+
+@torch.no_grad()
+def is_additive(positions: PositionEncodingSum, width: int, longest: int | None) -> bool:
+    """Whether `embed` adds to each token a vector that its position alone decides: whatever the token, and whatever
+    its neighbours."""
+    if not positions.has_hook("embed"):
+        return False
+    num_positions = min(NUM_PROBED_POSITIONS, longest or NUM_PROBED_POSITIONS)
+    pos_1P, x_1PD = torch.arange(num_positions)[None], standard_normal(1, num_positions, width)
+    added = embed_at(positions, torch.zeros_like(x_1PD), pos_1P)[0]
+    added_in_context = embed_at(positions, x_1PD, pos_1P)[0] - x_1PD[0]
+    alone = (embed_at(positions, x_1PD.transpose(0, 1), pos_1P.T) - x_1PD.transpose(0, 1))[:, 0]
+    return is_close(added, added_in_context) and is_close(added, alone)
+
+
+@torch.no_grad()
+def added_vectors(positions: PositionEncodingSum, width: int, number: int) -> np.ndarray:
+    """What `embed` adds at the first positions (P, D), of an encoding that adds by position."""
+    zeros_1PD = torch.zeros(1, number, width, dtype=torch.float64)
+    return embed_at(positions, zeros_1PD, torch.arange(number)[None])[0].numpy()
+
+
+@torch.no_grad()
+def score_biases_by_distance(
+    positions: PositionEncodingSum, q_NHK: Tensor, distances: np.ndarray, layer: int
+) -> np.ndarray:
+    """What `score_bias` adds, in score units, for each query at each distance (N, H, S). The query stands as far from
+    the sentence's start as the farthest key before it needs."""
+    _, heads, width = q_NHK.shape
+    chunk_size = max(1, MAX_ELEMENTS // (heads * width * len(distances)))
+    outputs = []
+    for chunk_NHK in q_NHK.split(chunk_size):
+        output = score_biases_at(positions, chunk_NHK, *query_and_keys(distances), layer)
+        outputs.append(output.expand(len(chunk_NHK), heads, 1, len(distances))[:, :, 0])
+    return torch.cat(outputs).numpy()
+
+
+def score_biases_at(
+    positions: PositionEncodingSum, q_NHK: Tensor, pos_1Q: Tensor, pos_1S: Tensor, layer: int
+) -> Tensor:
+    """What `score_bias` answers to queries at one position, and to keys of zeros (broadcasts to N, H, 1, S). Where the
+    tokens between them count, all are asked, and the answer to the one at that position is taken."""
+    zeros_NHSK = q_NHK.new_zeros(*q_NHK.shape[:2], pos_1S.shape[1], q_NHK.shape[2])
+    if not bias_depends_on_tokens(positions):
+        return positions.score_bias(q_NHK[:, :, None], zeros_NHSK, prepared_context(positions, pos_1Q, pos_1S, layer))
+    q_NHSK = q_NHK[:, :, None].expand_as(zeros_NHSK)
+    bias = positions.score_bias(q_NHSK, zeros_NHSK, prepared_context(positions, pos_1S, pos_1S, layer))
+    return bias[:, :, (pos_1S == pos_1Q)[0]]
+
+
+def bias_depends_on_tokens(positions: PositionEncodingSum) -> bool:
+    """Whether what is added to a score depends on the tokens between query and key."""
+    return any(encoding.is_stateful and encoding.score_bias is not None for encoding in positions)
+
+
+@torch.no_grad()
+def rotated_products(positions: PositionEncodingSum, q_NHK: Tensor, distances: np.ndarray, layer: int) -> np.ndarray:
+    """q . k after both were turned, where the key at each distance was the query itself before (N, H, S)."""
+    pos_1Q, pos_1S = query_and_keys(distances)
+    k_NHSK = q_NHK[:, :, None].expand(-1, -1, len(distances), -1).contiguous()
+    rotated_q = positions.rotate_queries(k_NHSK[:, :, :1], prepared_context(positions, pos_1Q, pos_1Q, layer))
+    rotated_k = positions.rotate_keys(k_NHSK, prepared_context(positions, pos_1S, pos_1S, layer))
+    return (rotated_q * rotated_k).sum(-1).numpy()
+
+
+@torch.no_grad()
+def key_vectors(
+    positions: PositionEncodingSum, heads: int, width: int, distances: np.ndarray, layer: int
+) -> np.ndarray | None:
+    """The vector that is as good as added to the key at each distance (H, S, K), None if no vector is: where
+    q . vector / sqrt(K) is what the bias gains from a query q. Read off with unit queries, and tried on a random one.
+    """
+    zero_and_units = torch.eye(width + 1, width, dtype=torch.float64).roll(1, 0)
+    probes_NHK = torch.cat((zero_and_units, standard_normal(1, width)))[:, None].expand(-1, heads, -1)
+    bias = torch.from_numpy(score_biases_by_distance(positions, probes_NHK, distances, layer))
+    plain_HS, random_HS = bias[0], bias[-1]
+    scaled_HSK = (bias[1:-1] - plain_HS).permute(1, 2, 0)
+    linear = is_close(plain_HS + scaled_HSK @ standard_normal(1, width)[0], random_HS)
+    return (scaled_HSK * width**0.5).numpy() if linear and bool(scaled_HSK.any()) else None
+
+
+@torch.no_grad()
+def value_vectors(
+    positions: PositionEncodingSum, heads: int, width: int, distances: np.ndarray, layer: int
+) -> np.ndarray:
+    """What `value_bias` adds to the output of a query that attends to one key alone, at each distance (H, S, K)."""
+    pos_1Q, pos_1S = query_and_keys(distances)
+    alone_SHQS = torch.eye(len(distances), dtype=torch.float64)[:, None, None].expand(-1, heads, -1, -1)
+    output = positions.value_bias(alone_SHQS, prepared_context(positions, pos_1Q, pos_1S, layer))
+    return output.expand(len(distances), heads, 1, width)[:, :, 0].transpose(0, 1).numpy()
+
+
+@torch.enable_grad()
+def embed_influence(positions: PositionEncodingSum, x_NTD: Tensor) -> np.ndarray:
+    """How much token j moves what `embed` makes of token i (i, j): the root of the mean squared norm of the Jacobian
+    d out_i / d x_j over N sentences, divided by sqrt(D), so that an `embed` that changes nothing has 1 on its diagonal.
+
+    Each sentence is copied D times, so that one backward pass gives the gradient of every channel of out_i.
+    """
+    squares_TT = np.zeros((x_NTD.shape[1],) * 2)
+    for x_TD in x_NTD:
+        x_CTD = x_TD.expand(x_TD.shape[1], -1, -1).clone().requires_grad_()
+        out_CTD = embed_at(positions, x_CTD, torch.arange(len(x_TD))[None])
+        own_CT = out_CTD.diagonal(dim1=0, dim2=2).T
+        for i in range(len(x_TD)):
+            (grad_CTD,) = torch.autograd.grad(own_CT[:, i].sum(), x_CTD, retain_graph=True)
+            squares_TT[i] += grad_CTD.square().sum((0, 2)).numpy()
+    return np.sqrt(squares_TT / (len(x_NTD) * x_NTD.shape[2]))
+
+
+def wavelengths(values_PD: np.ndarray, min_explained: float = 0.999) -> np.ndarray:
+    """The wavelength of each channel in positions (D), NaN for one that is no single wave.
+
+    Any wave of frequency w, sampled once a position, has v[p-1] + v[p+1] = 2 cos(w) v[p], and nothing else has; so w
+    follows from the values exactly, by least squares, even if the positions hold a fraction of a wave. `min_explained`
+    is the share of the variation that this must explain. A channel that does not change has an infinite one.
+    """
+    middle, around = values_PD[1:-1], values_PD[:-2] + values_PD[2:]
+    power = np.maximum((middle**2).sum(0), np.finfo(float).tiny)
+    twice_cos = (middle * around).sum(0) / power
+    unexplained = ((around - twice_cos * middle) ** 2).sum(0) / np.maximum((around**2).sum(0), np.finfo(float).tiny)
+    # 2 - 2 cos(w) = 4 sin(w/2)^2 keeps the digits that cos loses where waves are long.
+    curvature = ((around - 2 * middle) * middle).sum(0) / power
+    frequency = 2 * np.arcsin(np.sqrt(np.abs(np.clip(-curvature / 4, 0.0, 1.0))))
+    with np.errstate(divide="ignore"):
+        lengths = 2 * np.pi / frequency
+    return np.where((unexplained < 1 - min_explained) & ((values_PD != 0).any(0)), lengths, np.nan)
+
+
+def query_and_keys(distances: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Positions of one query (1, 1) and of the keys at those distances (1, S), none below 0."""
+    pos_1S = torch.from_numpy(distances)[None]
+    query = max(0, -int(distances.min()))
+    return torch.tensor([[query]]), pos_1S + query
+
+
+def is_close(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a.double(), b.double(), rtol=TOLERANCE, atol=TOLERANCE)

@@ -1,0 +1,268 @@
+"""What a trained system does token by token: where its loss lies, how far its attention reaches, and how widely.
+
+`diagnose` returns what JSON can hold (P target positions, L layers, H heads):
+
+    test_set_sha256, n, pairs_per_group, training_limit
+    targets_cut             targets that reach past what the decoder's encoding can tell apart, measured up to there
+    lengths_known           whether the loss is that of a model which was told how long each target is; see `diagnose`
+    loss_by_position
+        nats, tokens        sums over the sentences (P); </s> is a token, at the position behind the last subword
+        groups              by source length; each has low, high, label, n, n_in_test_set, the sums nats and tokens,
+            perplexity, nats_standard_error     exp(nats / tokens); of nats / tokens, sentences being what is sampled
+            by_position     nats, tokens (its own P); position by position the groups add up to the whole
+    attention_distance
+        encoder, decoder    None for a stack without self-attention
+            inside, beyond  sentences of at most training_limit subwords, and longer ones; None if there are none
+                queries, mean   how many, and the mean of their |query - key| in tokens, weighted by attention (L, H)
+                uniform         the same if all keys had the same weight, those that a window hides included
+    attention_entropy
+        encoder, cross      None for a model without; else by source length; each group has low, high, label, n
+            queries, mean   how many, and the mean entropy of their attention in nats (L, H); None without queries
+            uniform         the mean of ln n, of n keys that a query may see (attention_entropy.py)
+    decoding                what it writes by itself, and where it is meanwhile (decoding_analysis.py), or None
+
+Diagnoses of version 0.1 lack `lengths_known`, `attention_entropy` and `decoding`.
+At most `pairs_per_group` pairs of a group are drawn, so sums over groups stand for those pairs, not for the test set.
+Lengths are in subwords without special tokens, positions count from 0. A pair's group is by its source; inside or
+beyond is by the sentence that attends, in the decoder the target. Loss is teacher-forced and never smoothed.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data import hash_test_set, stratified_sample
+from ..metrics.length_buckets.validation import bucket_bounds
+from ..modeling.translation import validate_tokenizer
+from ..training.losses import uses_target_length
+from .attention_entropy import entropy_by_bucket, sum_entropies
+from .decoding_analysis import decode_by_length, pair_token_ids, row_lengths
+from .eager_mode import eager_eval_mode
+
+# Weights of all heads in a batch: 150 MB in float32.
+MAX_WEIGHTS_PER_BATCH = 150_000_000 // 4
+
+
+class SentenceMeasures(NamedTuple):
+    """Of one pair, the nats of each target token (P), and sums over queries or None: of the distances of either stack's
+    attention (L, H), of the entropies of the encoder's and of cross-attention with what bounds them (2, L, H)."""
+
+    nll: np.ndarray
+    encoder: np.ndarray | None
+    decoder: np.ndarray | None
+    encoder_entropy: np.ndarray | None
+    cross_entropy: np.ndarray | None
+
+
+def diagnose(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    test: Dataset,
+    *,
+    source_language: str,
+    target_language: str,
+    edges: Sequence[int],
+    training_limit: int | None,
+    pairs_per_group: int | None = 200,
+    decoded_per_group: int = 20,
+    use_target_length: bool = False,
+    batch_size: int = 32,
+    progress: bool = False,
+    description: str = "diagnosing",
+    progress_position: int = 0,
+) -> dict[str, Any]:
+    """The diagnosis of one system on one test set, by one process; the module's docstring says what it holds.
+
+    `edges` are the metric's: upper bounds of the groups, inclusive. `decoded_per_group` of each group's pairs are also
+    decoded. A model whose alignment reads the target's length reads targets token by token, as it does in decoding;
+    with `use_target_length` at once, as in training. Long sentences share a batch with fewer than `batch_size`. With
+    `progress`, a bar with this `description` is drawn on line `progress_position`. A ValueError if there are no pairs,
+    or if another tokenizer has measured them.
+    """
+    validate_tokenizer(model.config, tokenizer)
+    if not len(test):
+        raise ValueError("A diagnosis needs at least one pair, but this test set has 0; give it another one.")
+    pairs = test if pairs_per_group is None else stratified_sample(test, edges, pairs_per_group)
+    languages = (source_language, target_language)
+    sources, targets = pair_token_ids(pairs, tokenizer, *languages)
+    max_target = model.config.max_target_length
+    truncated_targets = [ids[:max_target] for ids in targets]
+    bar_options = {"desc": description, "position": progress_position, "disable": not progress}
+    length_aware = uses_target_length(model.config)
+    sentences = measure_pairs(
+        model, sources, truncated_targets, batch_size, bar_options, use_cache=length_aware and not use_target_length
+    )
+    groups = loss_by_bucket(sentences, pairs["source_length"], test["source_length"], edges)
+    decoded_pairs = stratified_sample(pairs, edges, decoded_per_group)
+    bar_options |= {"desc": f"{description}, decoding"}
+    by_source = (pairs["source_length"], edges)
+    max_tokens = math.inf if training_limit is None else training_limit + tokenizer.num_special_tokens_to_add()
+    inside, target_inside = row_lengths(sources) <= max_tokens, row_lengths(targets) <= max_tokens
+    return {
+        "test_set_sha256": hash_test_set(test),
+        "n": len(pairs),
+        "pairs_per_group": pairs_per_group,
+        "training_limit": training_limit,
+        "targets_cut": int((row_lengths(targets) > row_lengths(truncated_targets)).sum()),
+        "lengths_known": length_aware and use_target_length,
+        "loss_by_position": loss_sums_by_position([sentence.nll for sentence in sentences]) | {"groups": groups},
+        "attention_distance": {
+            "encoder": mean_distances(
+                [measures.encoder for measures in sentences], row_lengths(sources), inside, causal=False
+            ),
+            "decoder": mean_distances(
+                [measures.decoder for measures in sentences], row_lengths(truncated_targets), target_inside, causal=True
+            ),
+        },
+        "attention_entropy": {
+            "encoder": entropy_by_bucket(
+                [measures.encoder_entropy for measures in sentences], row_lengths(sources), *by_source
+            ),
+            "cross": entropy_by_bucket(
+                [measures.cross_entropy for measures in sentences], row_lengths(truncated_targets), *by_source
+            ),
+        },
+        "decoding": decode_by_length(
+            model,
+            tokenizer,
+            decoded_pairs,
+            *languages,
+            edges=edges,
+            pairs_per_group=decoded_per_group,
+            bar_options=bar_options,
+        ),
+    }
+
+
+def loss_by_bucket(
+    sentences: list[SentenceMeasures], lengths: Sequence[int], all_lengths: Sequence[int], edges: Sequence[int]
+) -> list[dict[str, Any]]:
+    """The loss of each group of the sentences, and how many pairs the whole test set has in it."""
+    bucket_ids, all_bucket_ids = np.searchsorted(edges, lengths), np.searchsorted(edges, all_lengths)
+    groups = []
+    for bucket, bounds in enumerate(bucket_bounds(edges)):
+        loss = bucket_loss([sentences[row].nll for row in np.flatnonzero(bucket_ids == bucket)])
+        groups.append(bounds | loss | {"n_in_test_set": int((all_bucket_ids == bucket).sum())})
+    return groups
+
+
+def measure_pairs(
+    model: PreTrainedModel,
+    sources: list[list[int]],
+    targets: list[list[int]],
+    batch_size: int,
+    bar_options: dict[str, Any],
+    *,
+    use_cache: bool,
+) -> list[SentenceMeasures]:
+    """Every pair of token ids measured, in their order; the longest first, so that what is too long fails at once.
+    `bar_options` are the options of the bar."""
+    max_lengths, heads = np.maximum(row_lengths(sources), row_lengths(targets)), num_attention_heads(model.config)
+    order, by_row = np.argsort(-max_lengths, kind="stable"), dict[int, SentenceMeasures]()
+    with (
+        eager_eval_mode(model),
+        torch.no_grad(),
+        tqdm(total=len(order), unit="pair", leave=False, **bar_options) as progress,
+    ):
+        while (num_done := len(by_row)) < len(order):
+            max_rows = max(
+                1, min(batch_size, MAX_WEIGHTS_PER_BATCH // (heads * int(max_lengths[order[num_done]]) ** 2))
+            )
+            rows = order[num_done : num_done + max_rows].tolist()
+            batch = ([side[row] for row in rows] for side in (sources, targets))
+            by_row |= zip(rows, measure_batch(model, *batch, use_cache=use_cache), strict=True)
+            progress.update(len(rows))
+    return [by_row[row] for row in range(len(order))]
+
+
+def num_attention_heads(config: Any) -> int:
+    """Of all attentions of all layers; RNN-NMT has one attention of one head."""
+    encoder, decoder = (
+        getattr(config, f"{side}_layers") * getattr(config, f"{side}_attention_heads", 0)
+        for side in ("encoder", "decoder")
+    )
+    return max(1, encoder + 2 * decoder)
+
+
+def measure_batch(
+    model: PreTrainedModel, sources: list[list[int]], targets: list[list[int]], *, use_cache: bool
+) -> list[SentenceMeasures]:
+    """The pairs of one batch, padded on the right."""
+
+    def padded(rows: list[list[int]], padding: int) -> Tensor:
+        return pad_sequence([torch.tensor(ids) for ids in rows], True, padding).to(model.device)
+
+    labels, mask = padded(targets, -100), padded([[1] * len(ids) for ids in sources], 0)
+    ids, decoder_ids = padded(sources, model.config.pad_token_id), model.prepare_decoder_input_ids_from_labels(labels)
+    outputs = model(ids, mask, decoder_ids, use_cache=use_cache, output_attentions=True)
+    dtype = torch.promote_types(outputs.logits.dtype, torch.float32)
+    nll_BP = nn.functional.cross_entropy(outputs.logits.transpose(1, 2).to(dtype), labels, reduction="none")
+    sums = (
+        sum_distances(outputs.encoder_attentions, mask != 0),
+        sum_distances(outputs.decoder_attentions, labels != -100),
+        sum_entropies(outputs.encoder_attentions, mask != 0),
+        sum_entropies(outputs.cross_attentions, labels != -100),
+    )
+    rows = zip(nll_BP.cpu().double().numpy(), targets, *sums, strict=True)
+    return [SentenceMeasures(nll_P[: len(target)], *sums_of_pair) for nll_P, target, *sums_of_pair in rows]
+
+
+def sum_distances(attentions: Sequence[Tensor] | None, mask_BQ: Tensor) -> Sequence[np.ndarray | None]:
+    """|query - key| weighted by attention, summed over each sentence's queries (L, H); Nones without attention."""
+    if not attentions:
+        return [None] * len(mask_BQ)
+    dtype = torch.promote_types(attentions[0].dtype, torch.float32)
+    positions = torch.arange(mask_BQ.shape[1], device=mask_BQ.device)
+    distance_QS = (positions[:, None] - positions).abs().to(dtype)
+    layers_BHQ = [
+        torch.einsum("bhqs,qs->bhq", p_BHQS.to(dtype), distance_QS) * mask_BQ[:, None] for p_BHQS in attentions
+    ]
+    return list(torch.stack(layers_BHQ, dim=1).cpu().double().sum(-1).numpy())
+
+
+def mean_distances(sums: list[Any], tokens: np.ndarray, inside: np.ndarray, *, causal: bool) -> dict[str, Any] | None:
+    """The mean distance of a stack's queries, inside and beyond; each sentence has `tokens` (N) of them."""
+    if any(sum_LH is None for sum_LH in sums):
+        return None
+    # The sum over n queries that weigh alike the keys 0 to n - 1, or 0 to their own place.
+    uniform = tokens * (tokens - 1) / 4 if causal else (tokens**2 - 1) / 3
+
+    def mean_over(rows_N: np.ndarray) -> dict[str, Any] | None:
+        if not (queries := int(tokens[rows_N].sum())):
+            return None
+        mean_LH = np.stack(sums)[rows_N].sum(0) / queries
+        return {"queries": queries, "mean": mean_LH.tolist(), "uniform": float(uniform[rows_N].sum() / queries)}
+
+    return {"inside": mean_over(inside), "beyond": mean_over(~inside)}
+
+
+def bucket_loss(nll: list[np.ndarray]) -> dict[str, Any]:
+    """The sums of a group's sentences, given the nats of their tokens, and what follows from them.
+
+    The standard error is that of a ratio of sums, n / (n - 1) sum_i (nats_i - ratio tokens_i)^2 / tokens^2 its square:
+    Cochran, Sampling Techniques, 3rd edition (Wiley 1977), chapter 6, of an endless population. One sentence has none.
+    """
+    n, sums_N, tokens_N = len(nll), np.array([nll_P.sum() for nll_P in nll]), row_lengths(nll)
+    total, tokens = float(sums_N.sum()), int(tokens_N.sum())
+    perplexity = math.exp(min(total / tokens, 700.0)) if n else None
+    residual_N = sums_N - total / max(tokens, 1) * tokens_N
+    standard_error = math.sqrt(n / (n - 1) * (residual_N**2).sum()) / tokens if n > 1 else None
+    stats = {"n": n, "nats": total, "tokens": tokens, "perplexity": perplexity, "nats_standard_error": standard_error}
+    return stats | {"by_position": loss_sums_by_position(nll)}
+
+
+def loss_sums_by_position(nll: list[np.ndarray]) -> dict[str, list]:
+    """The sums of all sentences at each target position, and how many sentences have a token there (P)."""
+    sums, tokens = np.zeros((2, max(map(len, nll), default=0)))
+    for nll_P in nll:
+        sums[: len(nll_P)] += nll_P
+        tokens[: len(nll_P)] += 1
+    return {"nats": sums.tolist(), "tokens": tokens.astype(int).tolist()}

@@ -1,0 +1,112 @@
+"""Where a training starts, if not from new weights: `start_from` -> the whole `model` section of a system.
+
+It names a system that stands above it in the file, which is trained first; or else a checkpoint of this family or of
+MarianMT, a folder or a name on the Hub. The model has the sizes and all else of that one, and what the system's own
+`model:` changes: encodings, alignment, their knobs, dropout (see hf_posenc.convert_encodings).
+Of a checkpoint no more than its config is read here.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import MarianConfig
+
+from ..convert.encodings import (
+    PRESERVED_FIELDS,
+    STRUCTURAL_FIELDS,
+    TUNABLE_FIELDS,
+    load_config_dict,
+    load_posenc_config,
+    override_config,
+)
+from ..convert.marian import FIXED_FIELDS, load_marian_config, posenc_config_from_marian
+from ..data.readers import resolve_name_or_path
+from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
+from .composition import merge
+from .model_keys import INFERRED_FIELDS
+from .settings import System
+
+INIT_FROM_RULE = "start_from names a system above it, or a checkpoint of this family or of MarianMT"
+
+
+def resolve_init_from(
+    name: str, sections: Mapping[str, Any], own_model: Mapping[str, Any] | None, earlier_systems: Iterable[System]
+) -> dict[str, Any]:
+    """The sections of a system with a whole `model`: that from which it starts, with changes. `own_model` is that
+    of its own entry, which is all that counts where it starts from one of `earlier_systems`, as that has the file's."""
+    start = sections["start_from"]
+    if start is None:
+        return dict(sections)
+    origin = next((system for system in earlier_systems if start in (system.name, system.base_name)), None)
+    try:
+        if origin is not None:
+            changes, base, config = own_model or {}, origin.model, origin.model_config(origin.data.vocab_size)
+        else:
+            validate_checkpoint_name(start, sections["data"].get("folder"), [system.name for system in earlier_systems])
+            changes, (base, config) = sections["model"], checkpoint_model_section(start, sections["data"].get("folder"))
+            validate_tokenizer_setting(sections["data"].get("tokenizer"), start)
+        for model_type in (config.model_type, changes.get("model_type", PosEncConfig.model_type)):
+            validate_model_type(model_type)
+        changes = {field: value for field, value in changes.items() if field != "model_type"}
+        override_config(config, changes)
+    except ValueError as error:
+        raise ValueError(f"systems.{name}: start_from={start!r}: {error}") from None
+    if "position_encoding_type" in changes:  # by itself it is for both sides
+        base = {field: value for field, value in base.items() if field != "decoder_position_encoding_type"}
+    return {**sections, "model": merge(base, changes)}
+
+
+def validate_checkpoint_name(start: str, folder: str | None, earlier_systems: list[str]) -> None:
+    """A ValueError for a name that can be no checkpoint's, before the Hub is asked for it."""
+    if "/" not in start and not Path(resolve_name_or_path(start, folder)).is_dir():
+        earlier = f"are {', '.join(earlier_systems)}" if earlier_systems else "is no system"
+        raise ValueError(
+            f"{INIT_FROM_RULE}, but above it {earlier}, and there is no folder {start}; name one of them, "
+            "a folder, or a model on the Hub with its owner."
+        )
+
+
+def checkpoint_model_section(name: str, folder: str | None) -> tuple[dict[str, Any], PosEncConfig]:
+    """The `model` section that a checkpoint amounts to, and its config as one of this family."""
+    name_or_path = resolve_name_or_path(name, folder)
+    if load_config_dict(name_or_path, INIT_FROM_RULE, "a model on the Hub")["model_type"] == MarianConfig.model_type:
+        config = posenc_config_from_marian(load_marian_config(name_or_path), position_encoding_type="sinusoidal")
+        fields: tuple[str, ...] = (
+            *STRUCTURAL_FIELDS,
+            *FIXED_FIELDS,
+        )  # whether it has an output bias, only its weights say
+    else:
+        config, fields = load_posenc_config(name_or_path), (*PRESERVED_FIELDS, "initializer")
+    fields += (*TUNABLE_FIELDS, *ENCODING_TYPE_FIELDS.values(), "alignment_type", *config.parameter_fields_in_use)
+    section = {field: getattr(config, field) for field in fields if field not in INFERRED_FIELDS}
+    if config.rope_parameters is not None:
+        section["rope_parameters"] = dict(config.rope_parameters)
+    return section, config
+
+
+def validate_tokenizer_setting(tokenizer: str | None, start: str) -> None:
+    if tokenizer is None:
+        raise ValueError(
+            "a trained model goes with the tokenizer it was trained with, but data.tokenizer is not set, so that a new "
+            f"one would be trained; set data.tokenizer={start}, if it is saved there."
+        )
+
+
+def validate_model_type(model_type: str) -> None:
+    if model_type != PosEncConfig.model_type:
+        raise ValueError(
+            f"only a `{PosEncConfig.model_type}` model is given other encodings, but here is a `{model_type}` one; "
+            "start from another, or leave start_from out."
+        )
+
+
+def validate_seeded_starts(systems: Mapping[str, System]) -> None:
+    """Of several seeds, a system starts from that with its own."""
+    rows = {system.base_name for system in systems.values()}
+    for system in systems.values():
+        if system.start_from in rows and system.find_dependency(systems) is None:
+            raise ValueError(
+                f"systems.{system.name}: a system starts from that of its own seed, but {system.start_from} has none "
+                f"with train.seed={system.train.get('seed')}; give both the same seeds, or name one of them."
+            )

@@ -1,0 +1,106 @@
+"""What must hold between the values of a config file, each of which is of its kind already (schema.py)."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..data import validate_corpus_spec
+from ..data.tags import validate_corpus_tags
+from ..metrics.length_buckets.scorers import SCORERS, BertScore
+from ..modeling.suggestions import validate_names
+from ..modeling.tokenization_posenc import validate_tags
+from ..utils.names import validate_folder_name, validate_name, validate_test_set_names
+from .schema import validate_fields
+from .settings import DataSettings, ReferenceTable, ScoreSettings, System
+
+
+def validate_unique_names(names: Iterable[str], description: str) -> None:
+    """A ValueError for a name that came about twice, such as that of a seed."""
+    for name, number in Counter(names).items():
+        if number > 1:
+            raise ValueError(f"There are two {description} of the name {name!r}; name one of them otherwise.")
+
+
+def validate_system_name(name: str) -> None:
+    validate_folder_name(name, "A system's name")
+
+
+def validate_test_sets(name: str, test_sets: list[str]) -> None:
+    """Refuse names that two test sets have, or that no file can have or another table has."""
+    validate_unique_names(test_sets, "test sets")
+    validate_test_set_names(test_sets, f"systems.{name}")
+
+
+def validate_data(name: str, section: Mapping[str, Any], shared_embeddings: bool) -> DataSettings:
+    """The `data` section of a system, none of it missing, and nothing in it against the rest."""
+    section_key = f"systems.{name}: data"
+    validate_fields(section, DataSettings, section_key)
+    for key in ("source_language", "target_language"):
+        validate_name(section[key], f"{section_key}.{key}")
+    data = DataSettings(**section)
+    try:
+        validate_tags(data.tags)
+    except ValueError as error:
+        raise ValueError(f"{section_key}.tags: {error}") from None
+    corpora = {"train": data.train, **{f"test.{test}": corpus for test, corpus in data.test.items()}}
+    for key, corpus in (corpora | ({"validation": data.validation} if data.validation else {})).items():
+        validate_corpus_spec(corpus, f"{section_key}.{key}")
+        validate_corpus_tags(corpus, f"{section_key}.{key}", data.tags, is_test=key.startswith("test."))
+    if data.min_length and data.max_length and data.min_length > data.max_length:
+        raise ValueError(
+            f"systems.{name}: no pair can be at least min_length={data.min_length} and at most max_length="
+            f"{data.max_length} subwords long; make min_length the smaller one."
+        )
+    if data.concatenate != [1] and "join" in data.train:
+        raise ValueError(
+            f"systems.{name}: data.concatenate={data.concatenate} joins training pairs, but data.train joins "
+            f"{data.train['join']} already; leave one of them out."
+        )
+    validate_names(data.allow_shared_pairs, (*data.test, "validation"), f"{section_key}.allow_shared_pairs")
+    if not (data.joint_vocabulary or data.tokenizer) and shared_embeddings:
+        raise ValueError(
+            f"systems.{name}: two vocabularies have no embeddings in common; set data.joint_vocabulary=true or "
+            "model.share_encoder_decoder_embeddings=false."
+        )
+    return data
+
+
+def validate_score(name: str, score: ScoreSettings) -> None:
+    """Refuse before training a metric whose package or model is not there."""
+    if "bertscore" in score.metrics:
+        try:
+            BertScore(score.bertscore_name_or_path, score.bertscore_layers)
+        except ValueError as error:
+            raise ValueError(f"systems.{name}: score: {error}") from None
+
+
+def validate_reference_table(section: Mapping[str, Any], system: System, rows: list[str]) -> ReferenceTable:
+    """The published table beside which ours is put: of a test set, rows and groups that there are."""
+    validate_fields(section, ReferenceTable, "paper")
+    paper = ReferenceTable(**section)
+    validate_names([paper.test], system.test_sets, "paper.test")
+    validate_names(paper.rows, rows, "paper.rows")
+    (first_row, metrics), *others = paper.rows.items()
+    for row, scores in others:
+        if scores.keys() != metrics.keys():
+            raise ValueError(
+                f"All rows of a published table have the same metrics, but paper.rows.{row} has {', '.join(scores)} "
+                f"and paper.rows.{first_row} has {', '.join(metrics)}; add what is missing, or leave it out of all."
+            )
+    groups = len(system.score.edges) + 1
+    by_group = isinstance(next(iter(metrics.values())), list)
+    columns, coverage = (groups, f"each of the {groups} groups of score.edges") if by_group else (1, "all pairs")
+    for row, scores in paper.rows.items():
+        validate_names(scores, SCORERS, f"paper.rows.{row}")
+        for metric, value in scores.items():
+            numbers = value if isinstance(value, list) else [value]
+            if len(numbers) != columns:
+                raise ValueError(
+                    f"paper.rows.{row}.{metric} must have a number, or null, for {coverage}, as the first metric of "
+                    f"the first row has, but it is {numbers}; write one for each."
+                )
+    if paper.n is not None and len(paper.n) != columns:
+        raise ValueError(
+            f"paper.n must be a list with the number of pairs of {coverage}, but it is {paper.n}; write one for each."
+        )
+    return paper

@@ -1,0 +1,1 @@
+"""Trained models converted: to other encodings, and from and to MarianMT."""

@@ -1,0 +1,180 @@
+"""A model that translates already, with other position encodings or another alignment, to be fine-tuned.
+
+All weights that fit are kept: those outside the encodings, and those of an encoding (or the alignment) that both have
+on the same side in the same sizes, wherever in a sum it stands. The rest starts so that the new model computes as
+nearly as possible what the old one did: encodings that are `zero_init_is_identity` start at zero. What has no such
+start (a recurrent network, an alignment with parameters of its own) starts as in a new model. What is left out is
+missed, and what acts without parameters (a window, a rotation) acts at once: there the function changes, and training
+mends it.
+"""
+
+import copy
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
+from ..modeling.modeling_posenc import PosEncForConditionalGeneration
+
+# Config fields that the weights depend on, which are those of Marian, too; those that they do not depend on; and those
+# that no conversion changes.
+STRUCTURAL_FIELDS = (
+    "vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads",
+    "decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "activation_function", "scale_embedding",
+    "share_encoder_decoder_embeddings", "tie_word_embeddings", "pad_token_id", "bos_token_id", "eos_token_id",
+    "decoder_start_token_id",
+)  # fmt: skip
+TUNABLE_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "max_position_embeddings", "use_cache")
+PRESERVED_FIELDS = (*STRUCTURAL_FIELDS, "norm_first", "layer_norm_eps", "output_bias", "dtype")
+# Where each side's encodings are in a model, and the alignment.
+MODULE_PATHS = {
+    "encoder": "model.encoder.positions",
+    "decoder": "model.decoder.positions",
+    "cross": "model.decoder.cross_positions",
+}
+ALIGNMENT_PATH = "model.decoder.alignment"
+NEW_WEIGHT_PREFIXES = tuple(f"{path}." for path in (*MODULE_PATHS.values(), ALIGNMENT_PATH))
+
+
+def convert_encodings(
+    origin: str | os.PathLike | PosEncForConditionalGeneration,
+    position_encoding_type: str | None = None,
+    decoder_position_encoding_type: str | None = None,
+    cross_position_encoding_type: str | None = None,
+    alignment_type: str | None = None,
+    **overrides: Any,
+) -> PosEncForConditionalGeneration:
+    """A trained Transformer of this family (a folder, a name on the Hub, or a loaded model) with other encodings.
+
+    What is None is as `origin` has it, but a `position_encoding_type` by itself is for both sides. `overrides` are
+    those of encodings and alignment, and what matters in training only (`dropout`). Precision, device, mode and the way
+    of generating are kept; `origin` is left alone. Raises a ValueError, before any weight is read, if there is no such
+    checkpoint, for a field that the weights depend on, and for what cannot work.
+    """
+    encoding_types = dict(zip((*ENCODING_TYPE_FIELDS.values(), "alignment_type"), (
+        position_encoding_type, decoder_position_encoding_type, cross_position_encoding_type, alignment_type,
+    ), strict=True))  # fmt: skip
+    given_types = {name: value for name, value in encoding_types.items() if value is not None}
+    config = override_config(load_posenc_config(origin), given_types | overrides)
+    if not isinstance(origin, PosEncForConditionalGeneration):
+        return convert_encodings(PosEncForConditionalGeneration.from_pretrained(origin), **given_types, **overrides)
+    model = zero_init_model(config)
+    return load_into(model, transferable_weights(origin, model), origin, new_weight_prefixes=NEW_WEIGHT_PREFIXES)
+
+
+def load_posenc_config(origin: Any) -> PosEncConfig:
+    """The config, before any weight is read; a ValueError if it is not that of a Transformer of this family."""
+    if isinstance(origin, PosEncForConditionalGeneration):
+        return origin.config
+    if not isinstance(origin, str | os.PathLike):
+        raise TypeError(
+            "convert_encodings takes a folder, a name on the Hub or a PosEncForConditionalGeneration, but it was "
+            f"given a {type(origin).__name__}; give it a whole Transformer of this family."
+        )
+    fields = load_config_dict(origin, "convert_encodings needs a checkpoint of this family", "a model on the Hub")
+    if (family := fields["model_type"]) != PosEncConfig.model_type:
+        raise ValueError(
+            f"convert_encodings needs a `{PosEncConfig.model_type}` checkpoint, but {origin} holds a `{family}` model; "
+            "take a Transformer of this family, or a MarianMT model and from_marian."
+        )
+    return PosEncConfig.from_dict(fields)
+
+
+def load_config_dict(name: str | os.PathLike, rule: str, on_hub: str) -> dict[str, Any]:
+    """The fields of a folder's or a Hub model's config.json; a ValueError that begins with `rule` if there is none."""
+    try:
+        fields = PreTrainedConfig.get_config_dict(name)[0]
+        fields["model_type"]
+    except (OSError, KeyError) as error:
+        raise ValueError(
+            f"{rule}, but none can be read from {name}; name a folder with a config.json, or {on_hub}."
+        ) from error
+    return fields
+
+
+def override_config(config: PosEncConfig, changes: Mapping[str, Any]) -> PosEncConfig:
+    """That config with changes, checked like a new one; a ValueError for one of a field that the weights depend on."""
+    fields = config.to_dict()
+    for name, value in changes.items():
+        if name not in type(config).known_keywords():
+            raise ValueError(
+                f"{name!r} is no field of {type(config).__name__}; the nearest one is "
+                f"{type(config).nearest_field(name)!r}."
+            )
+        field = config.attribute_map.get(name, name)
+        if field in PRESERVED_FIELDS and value != getattr(config, field):
+            raise ValueError(
+                f"`{name}` is as the trained model has it, {getattr(config, field)!r}, but {name}={value!r} was given; "
+                "leave it out."
+            )
+        fields[field] = value
+    if "position_encoding_type" in changes and "decoder_position_encoding_type" not in changes:
+        fields["decoder_position_encoding_type"] = None
+    return type(config).from_dict(fields)
+
+
+def transferable_weights(
+    origin: PosEncForConditionalGeneration, model: PosEncForConditionalGeneration
+) -> dict[str, Tensor]:
+    """The weights of `origin` that `model` takes over, by their names there."""
+    transferred = {
+        name: weight for name, weight in origin.state_dict().items() if not name.startswith(NEW_WEIGHT_PREFIXES)
+    }
+    new_paths = module_paths(model.config)
+    for key, path in module_paths(origin.config).items():
+        if key in new_paths:
+            old, new = (
+                owner.get_submodule(path).state_dict() for owner, path in ((origin, path), (model, new_paths[key]))
+            )
+            if {name: weight.shape for name, weight in old.items()} == {name: new[name].shape for name in new}:
+                transferred |= {f"{new_paths[key]}.{name}": weight for name, weight in old.items()}
+    return transferred
+
+
+def module_paths(config: PosEncConfig) -> dict[tuple[str, str], str]:
+    """Where in a model each side's encodings are, and the alignment, by their names."""
+    paths = {
+        (side, name): f"{path}.{number}"
+        for side, path in MODULE_PATHS.items()
+        for number, name in enumerate(config.side(side).entries)
+    }
+    return paths | {("alignment", config.alignment_type): ALIGNMENT_PATH}
+
+
+def zero_init_model(config: PosEncConfig) -> PosEncForConditionalGeneration:
+    """A new model whose encodings change nothing, if there is a start from which they do not."""
+    model = PosEncForConditionalGeneration(config)
+    for side, path in MODULE_PATHS.items():
+        entries = config.side(side).entries.values()
+        for entry, encoding in zip(entries, model.get_submodule(path).children(), strict=True):
+            for parameter in encoding.parameters() if entry.zero_init_is_identity else ():
+                torch.nn.init.zeros_(parameter)
+    return model
+
+
+def load_into(model: Any, weights: dict[str, Tensor], origin: Any, *, new_weight_prefixes: tuple[str, ...]) -> Any:
+    """`model` with those `weights`, but for the `new_weight_prefixes`, and in the rest like the model that they are
+    from."""
+    model = model.to(dtype=origin.dtype, device=origin.device)
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    validate_weight_names(
+        type(origin).__name__, unexpected, [name for name in missing if not name.startswith(new_weight_prefixes)]
+    )
+    model.generation_config = copy.deepcopy(origin.generation_config)
+    return model.train(origin.training)
+
+
+def validate_weight_names(origin: str, unexpected: Iterable[str], missing: Iterable[str]) -> None:
+    for kind, names in (("too many", sorted(unexpected)), ("too few", sorted(missing))):
+        if names:
+            raise ValueError(
+                f"A model has the weights that its config asks for, but {origin} has {len(names)} {kind}, such as "
+                f"{names[0]}; convert it without adapters, or download it again."
+            )
+
+
+__all__ = ["convert_encodings"]

@@ -1,0 +1,205 @@
+"""MarianMT checkpoints (the opus-mt models of the Hub) as models of this family, and back.
+
+    ours[..., i] = marian's[..., order[i]],    order = 0, h, 1, h+1, 2, h+2, ...,    h = ceil(D/2)
+
+Marian is Vaswani et al.'s Transformer with the LayerNorm behind each sub-layer and a bias on the logits. Its sinusoids
+have all sines before all cosines; Vaswani et al. and we have sine and cosine of one wavelength side by side. The D
+channels between the layers are only read and written by weights, and LayerNorm treats them alike; so the two are the
+same function once the channels of each weight are put in our order: the columns of those that read them (embeddings,
+queries, keys, values, fc1, output projection), the rows of those that write them (out_proj, fc2, LayerNorm). What heads
+and feed-forward units have inside stays as it is, and no encoding needs to know of Marian.
+
+Junczys-Dowmunt et al., "Marian: Fast Neural Machine Translation in C++" (ACL 2018), https://aclanthology.org/P18-4020;
+equality is with transformers' MarianMTModel. Departures from it, whatever the direction:
+    - in training, dropout comes before the sinusoids, there after them; the bias of the logits is trained, there not;
+    - padding on the left, and holes in a mask, count as positions there, but not here;
+    - `inputs_embeds` are scaled by `scale_embedding`, there on the decoder's side only;
+    - any length is taken, there no more than `max_position_embeddings`;
+    - infinite activations of the encoder in float16 stay, there they are clamped.
+"""
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import MarianConfig, MarianMTModel
+
+from ..modeling.configuration_posenc import PosEncConfig
+from ..modeling.modeling_posenc import PosEncForConditionalGeneration
+from ..modeling.position_sinusoidal import sinusoids
+from .encodings import (
+    NEW_WEIGHT_PREFIXES,
+    PRESERVED_FIELDS,
+    STRUCTURAL_FIELDS,
+    TUNABLE_FIELDS,
+    load_config_dict,
+    load_into,
+    validate_weight_names,
+    zero_init_model,
+)
+
+# Fields of ours that have one value in every Marian.
+FIXED_FIELDS = {"norm_first": False, "layer_norm_eps": 1e-5}
+# Fields of a Marian that have one value here. The last four are old ones, which transformers no longer looks at.
+REQUIRED_MARIAN = {
+    "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "normalize_before": False, "normalize_embedding": False,
+    "add_final_layer_norm": False, "static_position_embeddings": True,
+}  # fmt: skip
+# Marian's tables of positions, which are a formula's.
+POSITION_TABLES = ("model.encoder.embed_positions.", "model.decoder.embed_positions.")
+INPUT_WEIGHTS = tuple(
+    f"{name}.weight" for name in ("embed_tokens", "shared", "lm_head", "q_proj", "k_proj", "v_proj", "fc1")
+)
+OUTPUT_WEIGHTS = tuple(f"{name}.{kind}" for name in ("out_proj", "fc2", "layer_norm") for kind in ("weight", "bias"))
+
+
+def from_marian(
+    marian: str | os.PathLike | MarianMTModel,
+    position_encoding_type: str = "sinusoidal",
+    decoder_position_encoding_type: str | None = None,
+    cross_position_encoding_type: str = "none",
+    alignment_type: str = "none",
+    **overrides: Any,
+) -> PosEncForConditionalGeneration:
+    """A MarianMT checkpoint (a folder, a name on the Hub, or a loaded model) with a position encoding of choice.
+
+    `sinusoidal` and no other is Marian's own, and the logits are equal. Any other takes its place among the same
+    weights and starts as `convert_encodings` says, to be fine-tuned. `overrides` are those of encodings and alignment
+    (`relative_clip`) and those that matter in training only (`dropout`). How Marian generates goes along, and so does
+    its tokenizer: load it from Marian's folder. A bias of zeros is left out. Raises a ValueError if there is no such
+    checkpoint, or if it has what this family lacks.
+    """
+    config = posenc_config_from_marian(
+        load_marian_config(marian),
+        position_encoding_type=position_encoding_type,
+        decoder_position_encoding_type=decoder_position_encoding_type,
+        cross_position_encoding_type=cross_position_encoding_type,
+        alignment_type=alignment_type,
+        **overrides,
+    )
+    origin = load_marian_model(marian)
+    validate_sinusoidal_tables(origin)
+    config.output_bias = bool(origin.final_logits_bias.any())
+    weights = permute_channels(origin, channel_order(config.d_model))
+    left_out = {
+        *(f"{table}weight" for table in POSITION_TABLES),
+        "final_logits_bias" if not config.output_bias else None,
+        "model.shared.weight" if not config.share_encoder_decoder_embeddings else None,  # read by nothing
+    }
+    transferred = {name: weight for name, weight in weights.items() if name not in left_out}
+    return load_into(zero_init_model(config), transferred, origin, new_weight_prefixes=NEW_WEIGHT_PREFIXES)
+
+
+def to_marian(model: PosEncForConditionalGeneration) -> MarianMTModel:
+    """A `sinusoidal` model as transformers' MarianMTModel: `to_marian(model).save_pretrained(folder)`.
+
+    The logits are equal. Raises a ValueError for what Marian cannot represent.
+    """
+    if not isinstance(model, PosEncForConditionalGeneration):
+        raise TypeError(
+            f"to_marian takes a PosEncForConditionalGeneration, but it was given a {type(model).__name__}; give it "
+            "a whole Transformer of this family."
+        )
+    validate_marian_representable(model.config)
+    fields = {name: getattr(model.config, name) for name in STRUCTURAL_FIELDS + TUNABLE_FIELDS}
+    marian = MarianMTModel(MarianConfig(**fields, forced_eos_token_id=model.generation_config.forced_eos_token_id))
+    weights = permute_channels(model, channel_order(model.config.d_model).argsort())
+    weights.setdefault("final_logits_bias", marian.final_logits_bias)
+    return load_into(marian, weights, model, new_weight_prefixes=POSITION_TABLES)
+
+
+def channel_order(width: int) -> Tensor:
+    """Where among Marian's channels each of ours stands (D)."""
+    num_sines = (width + 1) // 2
+    return torch.arange(2 * num_sines).view(2, num_sines).T.flatten()[:width]
+
+
+def permute_channels(model: Any, order: Tensor) -> dict[str, Tensor]:
+    """All weights of a model, their channels in that order."""
+    weights = model.state_dict()
+    for name, weight in weights.items():
+        if name.endswith(INPUT_WEIGHTS):
+            weights[name] = weight[:, order]
+        elif name.endswith(OUTPUT_WEIGHTS):
+            weights[name] = weight[order]
+    return weights
+
+
+def load_marian_config(marian: Any) -> MarianConfig:
+    """The config, before any weight is read; a ValueError if it is no Marian's."""
+    if isinstance(marian, MarianMTModel):
+        return marian.config
+    if not isinstance(marian, str | os.PathLike):
+        raise TypeError(
+            "from_marian takes a folder, a name on the Hub or a MarianMTModel, but it was given a "
+            f"{type(marian).__name__}; load a Marian with MarianMTModel.from_pretrained."
+        )
+    fields = load_config_dict(
+        marian, "from_marian needs a MarianMT checkpoint", "a model on the Hub such as Helsinki-NLP/opus-mt-de-en"
+    )
+    if (family := fields["model_type"]) != MarianConfig.model_type:
+        raise ValueError(
+            f"from_marian needs a MarianMT checkpoint, but {marian} holds a `{family}` model; load that with "
+            "AutoModelForSeq2SeqLM.from_pretrained."
+        )
+    return MarianConfig.from_dict(fields)
+
+
+def load_marian_model(marian: Any) -> MarianMTModel:
+    if isinstance(marian, MarianMTModel):
+        return marian
+    model, loading_info = MarianMTModel.from_pretrained(marian, output_loading_info=True)
+    validate_weight_names(str(marian), loading_info["unexpected_keys"], loading_info["missing_keys"])
+    return model
+
+
+def posenc_config_from_marian(marian: MarianConfig, **overrides: Any) -> PosEncConfig:
+    """Our config for that Marian; a ValueError if there is none."""
+    for name in PRESERVED_FIELDS:
+        if name in overrides:
+            raise ValueError(
+                f"`{name}` is as the Marian has it, but {name}={overrides[name]!r} was given; leave it out."
+            )
+    for name, required in REQUIRED_MARIAN.items():
+        if (value := getattr(marian, name, required)) != required:
+            raise ValueError(
+                f"A Marian can be converted if {name}={required}, but here {name}={value}; if the model is right "
+                f"without, load it with MarianMTModel.from_pretrained(..., {name}={required}) and convert that."
+            )
+    fields = {name: getattr(marian, name) for name in STRUCTURAL_FIELDS + TUNABLE_FIELDS} | FIXED_FIELDS
+    if marian.vocab_size == marian.decoder_vocab_size:  # else PosEncConfig refuses to share
+        # Where a Marian does not tie its output projection, it shares nothing, whatever its config says.
+        fields["share_encoder_decoder_embeddings"] &= marian.tie_word_embeddings
+    return PosEncConfig(**(fields | overrides))
+
+
+def validate_sinusoidal_tables(marian: MarianMTModel) -> None:
+    for side in ("encoder", "decoder"):
+        table = getattr(marian.model, side).embed_positions.weight.detach().cpu().double()
+        formula = sinusoids(torch.arange(len(table)), table.shape[1], torch.float64)
+        max_error = float((table[:, channel_order(table.shape[1])] - formula).abs().max())
+        if not max_error < 0.01:  # half precision rounds by less
+            raise ValueError(
+                f"A Marian's positions follow a formula, but in this one the {side}'s table of positions is off by "
+                f"{max_error:.2g}; fill it with its create_weight(), or keep the model a Marian."
+            )
+
+
+def validate_marian_representable(config: PosEncConfig) -> None:
+    encodings = dict.fromkeys(("position_encoding_type", "decoder_position_encoding_type"), "sinusoidal")
+    cross_fields = dict.fromkeys(("cross_position_encoding_type", "alignment_type"), "none")
+    for name, required in (encodings | cross_fields | FIXED_FIELDS).items():
+        if (value := getattr(config, name)) != required:
+            raise ValueError(
+                f"Marian has {name}={required!r}, but this model has {name}={value!r}; save it with its own "
+                "save_pretrained, which carries its code."
+            )
+    if config.share_encoder_decoder_embeddings and not config.tie_word_embeddings:
+        raise ValueError(
+            "Marian shares embeddings only along with the output projection, but this model has "
+            "share_encoder_decoder_embeddings=True and tie_word_embeddings=False; save it with its own save_pretrained."
+        )
+
+
+__all__ = ["from_marian", "to_marian"]

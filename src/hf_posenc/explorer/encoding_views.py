@@ -1,0 +1,61 @@
+"""What the explorer's tab *See* shows: of an encoding or a sum, new or trained, a picture for each thing its hooks do.
+
+They are the figures of `python -m hf_posenc figures`, of as many positions as a reader has chosen. Nothing here knows
+gradio, and nothing is drawn before it is asked for.
+"""
+
+from dataclasses import replace
+from math import isqrt
+
+from ..analysis.probes import EncodingProbe, PlotExtent
+from ..plotting.encoding_plots import LazyFigure, lazy_figures
+from .state import MAX_POSITIONS, Probes, validate_number
+
+# The rows of a picture up to which each position has one of its own, with space to see it.
+MAX_SINGLE_ROWS = 60
+# So many positions a curve shows with a mark for each, a matrix of products has, and distances lie on either side.
+MAX_CURVE_POSITIONS, MAX_PRODUCT_POSITIONS, MAX_DISTANCE = 100, 256, 64
+MAX_QUERIES, MAX_CHANNELS = 16, 32
+# What is read token by token costs D backward passes a token: so many tokens, and so much work at most.
+MIN_TOKENS, MAX_TOKENS, MAX_WORK = 4, 16, 2e10
+
+
+def encoding_views(probes: Probes, positions: int) -> dict[str, LazyFigure]:
+    """Every picture of so many positions by its label; none for an encoding that answers no hook."""
+    positions = validate_number("The number of positions", positions, 3, MAX_POSITIONS)
+    vectors, attention, reading = probes["vectors"], probes["attention"], probes["influence"]
+    pairs = (min(positions, MAX_PRODUCT_POSITIONS) - 1) // 2
+    probes_shown = {
+        "vectors": vectors.with_extent(
+            PlotExtent(positions=min(positions, MAX_CURVE_POSITIONS), many=positions, distances=pairs)
+        ),
+        "attention": attention.with_extent(
+            PlotExtent(distances=min(positions - 1, MAX_DISTANCE), queries=MAX_QUERIES, channels=MAX_CHANNELS)
+        ),
+        "influence": reading,
+    }
+    cost_note = ""
+    if "embed" in reading.hooks and not reading.is_additive:
+        tokens = affordable_tokens(reading, positions)
+        probes_shown["influence"] = reading.with_extent(PlotExtent(tokens=tokens))
+        if (reading.width, tokens) != (vectors.width, positions):
+            cost_note = f" It is costly, and so drawn at D = {reading.width} and {tokens} tokens."
+    by_label = {}
+    for name, drawing in lazy_figures(probes_shown).items():
+        if name != ("positions" if positions > MAX_SINGLE_ROWS else "many"):
+            look_for = drawing.look_for + (cost_note if name == "influence" else "")
+            by_label[drawing.label] = replace(drawing, look_for=look_for)
+    return by_label
+
+
+def affordable_tokens(probe: EncodingProbe, positions: int) -> int:
+    """How many tokens the page has time to read in every way; a ValueError if they are too few for a picture."""
+    work_per_pair = max(1, probe.parameters) * probe.width
+    tokens = min(positions, MAX_TOKENS, isqrt(int(MAX_WORK / work_per_pair)))
+    if tokens < min(positions, MIN_TOKENS):
+        raise ValueError(
+            f"A picture of {MIN_TOKENS} tokens needs {work_per_pair * MIN_TOKENS**2:.0e} products, but the page has "
+            f"time for {MAX_WORK:.0e}; choose a smaller D or hidden size, or draw it with `python -m hf_posenc "
+            "figures`."
+        )
+    return tokens

@@ -1,0 +1,120 @@
+"""What a reader of the explorer has chosen: an encoding or a sum, newly made, and its sizes."""
+
+import reprlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ..analysis.probes import EncodingProbe, PlotExtent, untrained_probes
+from ..modeling.position_base import EncodingParameter
+from ..modeling.position_registry import POSITION_ENCODINGS
+
+MAX_WIDTH, MAX_HEADS, MAX_POSITIONS, MAX_PARAMETER_VALUE = 1024, 64, 4096, 4096
+# How wide at most an encoding is made of what is costly to read.
+MAX_INFLUENCE_WIDTH = 24
+MAX_MODEL_PARAMETERS = 20_000_000
+MAX_LAYERS = 1000
+SIDES = ("encoder", "decoder")
+Probes = dict[str, EncodingProbe]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodingChoice:
+    """What a reader has chosen. A ValueError for sizes that no page should be asked to draw."""
+
+    encodings: tuple[str, ...]
+    width: int = 50
+    heads: int = 1
+    side: str = SIDES[0]
+    parameters: tuple[tuple[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.encodings:
+            raise ValueError("A picture is of an encoding, but none is chosen; choose one, or several for their sum.")
+        validate_choice("The side", self.side, SIDES)
+        validate_number("D", self.width, 1, MAX_WIDTH)
+        validate_number("The number of heads", self.heads, 1, MAX_HEADS)
+        for name, value in self.parameters:
+            if type(value) is int and value > MAX_PARAMETER_VALUE:
+                raise ValueError(f"This page takes `{name}` up to {MAX_PARAMETER_VALUE}, but it is {value}; lower it.")
+
+
+@lru_cache(maxsize=8)
+def probes_for(choice: EncodingChoice) -> Probes:
+    """The encodings of one side as training would begin, for each use of them."""
+    settings = dict(choice.parameters) | dict.fromkeys([f"{side}_attention_heads" for side in SIDES], choice.heads)
+    widths = {"vectors": choice.width, "attention": choice.width, "influence": min(choice.width, MAX_INFLUENCE_WIDTH)}
+    probes = untrained_probes("+".join(choice.encodings), settings, choice.side, PlotExtent(), widths)
+    if (num_parameters := max(probe.parameters for probe in probes.values())) > MAX_MODEL_PARAMETERS:
+        raise ValueError(
+            f"This page makes encodings of up to {MAX_MODEL_PARAMETERS} parameters, but this one has "
+            f"{num_parameters}; lower D or the encoding's own sizes."
+        )
+    return probes
+
+
+def validate_number(name: str, value: Any, minimum: int, maximum: int) -> int:
+    """A whole number of that range, as an integer."""
+    if type(value) not in (int, float) or value not in range(minimum, maximum + 1):
+        shown = reprlib.repr(value)
+        raise ValueError(f"{name} must be a whole number from {minimum} to {maximum}, but it is {shown}; change it.")
+    return int(value)
+
+
+def validate_choice(name: str, value: Any, options: Collection[str]) -> str:
+    """One of what the page offers."""
+    if not isinstance(value, str) or value not in options:
+        raise ValueError(f"{name} must be one of {', '.join(options)}, but it is {reprlib.repr(value)}; choose one.")
+    return value
+
+
+def validate_choices(name: str, values: Any, options: Collection[str]) -> tuple[str, ...]:
+    """Some of what the page offers, each once."""
+    if not isinstance(values, list | tuple) or len(values) > len(options):
+        raise ValueError(
+            f"{name} must be a list, each of {', '.join(options)} once at most, but it is {reprlib.repr(values)}; "
+            "choose from these."
+        )
+    chosen = tuple(validate_choice(f"Each of {name.lower()}", value, options) for value in values)
+    if len(set(chosen)) < len(chosen):
+        raise ValueError(f"{name} must be different, but they are {', '.join(chosen)}; choose each once.")
+    return chosen
+
+
+def validate_text(name: str, value: Any, max_characters: int) -> str:
+    """A text of at most so many characters."""
+    if not isinstance(value, str) or len(value) > max_characters:
+        problem = f"has {len(value)}" if isinstance(value, str) else f"is {reprlib.repr(value)}"
+        raise ValueError(f"{name} must be a text of at most {max_characters} characters, but it {problem}; shorten it.")
+    return value
+
+
+def parameters_of_encodings(encodings: tuple[str, ...]) -> dict[str, EncodingParameter]:
+    """The knobs of what is chosen, each once."""
+    return {parameter.name: parameter for name in encodings for parameter in POSITION_ENCODINGS[name].config_parameters}
+
+
+def depends_on_heads(encodings: tuple[str, ...]) -> bool:
+    """Whether the heads make a difference: they do not where only the embedded tokens are changed."""
+    return any(POSITION_ENCODINGS[name].modifies_attention for name in encodings)
+
+
+def depends_on_side(encodings: tuple[str, ...]) -> bool:
+    """Whether a decoder's differs from an encoder's: it does where keys or tokens to come are seen or not."""
+    return depends_on_heads(encodings) or any(POSITION_ENCODINGS[name].is_stateful for name in encodings)
+
+
+def describe_probe(probe: EncodingProbe) -> str:
+    """The facts about what is chosen, as one line."""
+    entries = probe.entries.values()
+    properties = [
+        f"hooks: {', '.join(probe.hooks) or 'none'}",
+        "shift-invariant" if all(entry.shift_invariant for entry in entries) else "not shift-invariant",
+        "carries a state" if any(entry.is_stateful for entry in entries) else "no state",
+        "any length" if probe.max_positions is None else f"at most {probe.max_positions} tokens",
+    ]
+    if probe.trained:
+        sizes = f"D = {probe.width}, {probe.layers} layers, {probe.heads} heads"
+        properties.append(f"{probe.name} in the {probe.side}, trained: {sizes}")
+    return "; ".join(properties)

@@ -1,0 +1,295 @@
+"""Many lines: translated in pieces, by several processes, in the input's order, and gone on with after a kill."""
+
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import closing
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from ..config.loading import register_encodings
+from ..modeling.text_validation import UNBOUNDED_ENCODING_REMEDY, validate_source_lengths, validate_texts
+from ..modeling.translation import encode_texts
+from ..training.checkpoints import trained_systems, validate_weights
+from ..utils.atomic_io import atomic_write, delete, exclusive_lock, first_difference, short_hash
+from ..utils.auto_loading import auto_from_pretrained
+from ..utils.text_io import replace_line_ends
+from ..utils.worker_processes import explain_out_of_memory, worker_pool
+from .ctranslate2_translator import METADATA_FILE, MORE_POSITIONS_REMEDY, CTranslate2Translator, is_ctranslate2
+
+# Lines that are sorted by length together and written together.
+LINES_PER_CHUNK = 512
+
+OUT_OF_MEMORY_REMEDY = (
+    "take fewer --processes, or fewer --beams; with --to, the same command goes on from the last lines that are whole."
+)
+
+TranslateFunction = Callable[[list[str]], list[str]]
+
+
+@dataclass(frozen=True)
+class TranslationJob:
+    """What translates: a saved model, a system of a run, or a folder of CTranslate2; by which beam; whether linear
+    layers compute in int8, which they do on a CPU; and a file that registers encodings of one's own."""
+
+    folder: Path
+    num_beams: int = 5
+    quantize: bool = False
+    register: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_beams < 1:
+            raise ValueError(f"A beam is 1 or more wide, but it is {self.num_beams}; 1 is greedy search.")
+        if self.quantize and is_ctranslate2(self.folder):
+            raise ValueError(
+                f"{self.folder} is a folder of CTranslate2, whose weights are as they were exported; leave `quantize` "
+                "out, and for int8 export the model again with quantization='int8'."
+            )
+        if not is_ctranslate2(self.folder):
+            validate_weights(model_folder(self.folder))
+
+    def tokenizer_and_limit(self) -> tuple[Any, int | None, str]:
+        """The tokenizer, how many tokens a source can have, and the remedy for more; without the weights."""
+        if is_ctranslate2(self.folder):
+            metadata = json.loads((self.folder / METADATA_FILE).read_text(encoding="utf-8"))
+            return (
+                auto_from_pretrained(AutoTokenizer, self.folder / "tokenizer"),
+                metadata["longest_source"],
+                MORE_POSITIONS_REMEDY,
+            )
+        folder = model_folder(self.folder)
+        max_length = getattr(auto_from_pretrained(AutoConfig, folder), "max_source_length", None)
+        return auto_from_pretrained(AutoTokenizer, folder), max_length, UNBOUNDED_ENCODING_REMEDY
+
+    def translator(self, threads: int | None = None) -> TranslateFunction:
+        """Loaded, to compute by so many threads (None: as many as torch takes)."""
+        if self.register:
+            register_encodings(self.register)
+        if threads:
+            torch.set_num_threads(threads)
+        if is_ctranslate2(self.folder):
+            return partial(CTranslate2Translator(self.folder, threads=threads or 0).translate, num_beams=self.num_beams)
+        model, tokenizer = load_model(self.folder)
+        if self.quantize:
+            model = quantize_int8(model.float())
+        elif torch.cuda.is_available():
+            model.to("cuda")
+        return partial(model.translate, tokenizer=tokenizer, num_beams=self.num_beams)
+
+
+def translate_lines(
+    lines: Sequence[str], job: TranslationJob, *, processes: int = 1, progress: bool = False
+) -> Iterator[str]:
+    """The translations in the order of the lines, each chunk of them as soon as it is there, each one line to every
+    program. Raises a ValueError, before anything is computed, that names the line which cannot be translated."""
+    validate_lines(lines, job, processes)
+    yield from translate_validated_lines(lines, job, processes=processes, progress=progress)
+
+
+def translate_validated_lines(
+    lines: Sequence[str], job: TranslationJob, *, processes: int, progress: bool, done: int = 0
+) -> Iterator[str]:
+    """The translations of the lines after the first `done`."""
+    bar = tqdm(total=len(lines), initial=done, unit="line", disable=not progress)
+    with bar, closing(translate_chunks(split_into_chunks(lines[done:]), job, processes)) as chunks:
+        while done < len(lines):
+            last = min(done + LINES_PER_CHUNK, len(lines))
+            with explain_out_of_memory(
+                f"lines {done + 1} to {last} needed it; shorten the longest of them, or {OUT_OF_MEMORY_REMEDY}"
+            ):
+                chunk = next(chunks)
+            for translation in chunk:
+                yield replace_line_ends(translation)
+            bar.update(len(chunk))
+            done = last
+
+
+def validate_lines(lines: Sequence[str], job: TranslationJob, processes: int) -> None:
+    """A ValueError for what cannot be translated, and by how many processes it cannot be."""
+    if processes < 1:
+        raise ValueError(f"Lines are translated by 1 process or more, but `processes` is {processes}.")
+    validate_texts(lines, line_label(0))
+    if job.register:
+        register_encodings(job.register)
+    tokenizer, max_length, remedy = job.tokenizer_and_limit()
+    if max_length is not None:
+        for start in range(0, len(lines), LINES_PER_CHUNK):
+            sources = encode_texts(list(lines[start : start + LINES_PER_CHUNK]), tokenizer)
+            validate_source_lengths(sources, max_length, line_label(start), remedy)
+
+
+def line_label(num_before: int) -> Callable[[int], str]:
+    """How a message names the lines that come after so many, by their numbers."""
+    return lambda number: f"line {num_before + number + 1}"
+
+
+def translate_to_file(
+    lines: Sequence[str], target: Path, job: TranslationJob, *, processes: int = 1, progress: bool = False
+) -> None:
+    """The translations as a file that is there when it is whole. The same call goes on with what a killed one left.
+
+    Raises a ValueError if the file is there already, if another process writes it, if what was left is of another task
+    or other lines, or, before anything is computed, if a line cannot be translated.
+    """
+    validate_new_file(target)
+    validate_lines(lines, job, processes)
+    with exclusive_lock(lock := target.with_name(f".{target.name}.lock")):
+        validate_new_file(target)  # by now
+        write_translations(lines, target, job, processes, progress)
+        delete(lock)
+
+
+def validate_new_file(target: Path) -> None:
+    if target.exists():
+        raise ValueError(f"The file to write must be a new one, but {target} exists; choose another or delete it.")
+
+
+def write_translations(lines: Sequence[str], target: Path, job: TranslationJob, processes: int, progress: bool) -> None:
+    unfinished, job_file = (target.with_name(f".{target.name}.{suffix}") for suffix in ("unfinished", "task.json"))
+    files = {name: str(path.resolve()) for name, path in vars(job).items() if isinstance(path, Path)}
+    job_record = {
+        "lines": short_hash("\n".join(lines)),
+        "weights": weight_file_stats(job.folder),
+        **asdict(job),
+        **files,
+    }
+    if job_file.exists() and (
+        difference := first_difference(json.loads(job_file.read_text(encoding="utf-8")), job_record)
+    ):
+        raise ValueError(
+            f"{unfinished} is what another call left, for {difference}; make the same call again, or delete {job_file}."
+        )
+    if not job_file.exists():
+        delete(unfinished)
+        atomic_write(job_file, json.dumps(job_record))
+    done = truncate_to_whole_chunks(unfinished)
+    with unfinished.open("a", encoding="utf-8", newline="\n") as file:
+        for translation in translate_validated_lines(lines, job, processes=processes, progress=progress, done=done):
+            file.write(translation + "\n")
+            file.flush()
+    os.replace(unfinished, target)
+    delete(job_file)
+
+
+def weight_file_stats(folder: Path) -> dict[str, list[int]]:
+    """Size and time of each file of weights, by which another training's are told apart."""
+    weights_folder = folder if is_ctranslate2(folder) else model_folder(folder)
+    files = sorted(file for kind in ("*.safetensors", "*.bin") for file in weights_folder.glob(kind))
+    return {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
+
+
+def truncate_to_whole_chunks(path: Path) -> int:
+    """How many lines of whole chunks a file has, when what stands behind them is cut off: so those are translated in
+    the same company again."""
+    complete_lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    complete_lines = complete_lines[: len(complete_lines) // LINES_PER_CHUNK * LINES_PER_CHUNK]
+    path.write_bytes(b"".join(line + b"\n" for line in complete_lines))
+    return len(complete_lines)
+
+
+class Int8Linear(nn.Module):
+    """A linear layer that computes in int8. Each output has a scale of its own, and so has each token of the input: one
+    scale for all of a batch would let a sentence's translation depend on its neighbours. Sums are in int32, exact."""
+
+    weight_IO: Tensor
+    scale_1O: Tensor
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        int8_OI, scale_O1 = quantize_rows(linear.weight.detach())
+        self.bias = linear.bias
+        self.register_buffer("weight_IO", int8_OI.T)
+        self.register_buffer("scale_1O", scale_O1.T)
+
+    def forward(self, x: Tensor) -> Tensor:
+        int8_NI, scale_N1 = quantize_rows(x.flatten(0, -2))
+        y_NO = torch._int_mm(int8_NI, self.weight_IO) * scale_N1 * self.scale_1O
+        return (y_NO if self.bias is None else y_NO + self.bias).unflatten(0, x.shape[:-1])
+
+
+def quantize_rows(x_NI: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole numbers from -127 to 127, and for each row what to multiply them by."""
+    scale_N1 = x_NI.abs().amax(1, keepdim=True).clamp_min(torch.finfo(x_NI.dtype).tiny) / 127
+    return (x_NI / scale_N1).round().to(torch.int8), scale_N1
+
+
+def quantize_int8(model: Any) -> Any:
+    """A copy whose linear layers compute in int8, on a CPU."""
+    model = deepcopy(model)
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Linear):
+                setattr(module, name, Int8Linear(child))
+    return model
+
+
+def split_into_chunks(lines: Iterable[str]) -> Iterator[list[str]]:
+    remaining = iter(lines)
+    while chunk := list(islice(remaining, LINES_PER_CHUNK)):
+        yield chunk
+
+
+def translate_chunks(
+    chunks: Iterator[list[str]], job: TranslationJob, processes: int
+) -> Generator[list[str], None, None]:
+    if processes == 1:
+        translate = job.translator()
+        yield from map(translate, chunks)
+        return
+    threads = max(1, (os.cpu_count() or 1) // processes)
+    with worker_pool(processes, OUT_OF_MEMORY_REMEDY) as pool:
+        waiting: deque[Future[list[str]]] = deque()
+        for chunk in chunks:
+            waiting.append(pool.submit(translate_chunk, job, threads, chunk))
+            if len(waiting) > 2 * processes:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def translate_chunk(job: TranslationJob, threads: int, chunk: list[str]) -> list[str]:
+    """What a process of the pool does."""
+    return cached_translator(job, threads)(chunk)
+
+
+@cache
+def cached_translator(job: TranslationJob, threads: int) -> TranslateFunction:
+    silence_logging()
+    return job.translator(threads)
+
+
+def silence_logging() -> None:
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+
+
+def load_model(folder: Path) -> tuple[Any, Any]:
+    """The model and the tokenizer of a folder."""
+    folder = model_folder(folder)
+    validate_weights(folder)
+    return auto_from_pretrained(AutoModelForSeq2SeqLM, folder), auto_from_pretrained(AutoTokenizer, folder)
+
+
+def model_folder(folder: Path) -> Path:
+    """The folder with config.json: `folder` or its `model`."""
+    for candidate in (folder, folder / "model"):
+        if (candidate / "config.json").is_file():
+            return candidate
+    hint = "name a run's system or a saved model"
+    for subject, run in ((f"{folder} holds", folder), (f"{folder.parent} has", folder.parent)):
+        if systems := trained_systems(run):
+            hint = f"{subject} the systems {', '.join(systems)}, so name one of them"
+            break
+    raise ValueError(f"There must be a saved model in FOLDER, but {folder} has no config.json; {hint}.")

@@ -1,0 +1,115 @@
+"""Translation by CTranslate2, from a folder that ctranslate2_export.py has written."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from ..modeling.generation_shared import max_target_lengths
+from ..modeling.text_validation import validate_source_lengths, validate_texts
+from ..modeling.translation import MAX_TOKENS_PER_BATCH, TranslationOutput, encode_texts, translate_in_batches
+from ..utils.auto_loading import auto_from_pretrained
+from ..utils.manifest import verify_folder
+from .export_validation import missing_extra_error
+
+# What such a folder says of itself, beside CTranslate2's own files.
+METADATA_FILE = "hf_posenc.json"
+MORE_POSITIONS_REMEDY = "export with more `positions`"  # the remedy for a source that is longer than its table
+
+
+def import_ctranslate2() -> Any:
+    """The package; a ValueError that says how to have it."""
+    try:
+        import ctranslate2.converters.utils
+        import ctranslate2.specs
+    except ModuleNotFoundError:
+        raise missing_extra_error("ctranslate2", "CTranslate2") from None
+    return ctranslate2
+
+
+class CTranslate2Translator:
+    """A folder that `to_ctranslate2` has written, to translate with.
+
+    `compute_type` is CTranslate2's: in what precision it computes; by default in the one that was saved. `threads`: of
+    one batch, 0 for as many as there are cores, up to four. Raises a ValueError for a folder of another kind.
+    """
+
+    def __init__(
+        self, folder: str | Path, *, device: str = "cpu", compute_type: str = "default", threads: int = 0
+    ) -> None:
+        folder = Path(folder)
+        if not is_ctranslate2(folder):
+            raise ValueError(
+                f"A translator for CTranslate2 has {METADATA_FILE}, but {folder} has none; write one by to_ctranslate2."
+            )
+        verify_folder(folder, "export the model again")
+        self.metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
+        self.tokenizer = auto_from_pretrained(AutoTokenizer, folder / "tokenizer")
+        self.source, self.target = (read_vocabulary(folder, side) for side in ("source", "target"))
+        self.token_to_id = {token: token_id for token_id, token in enumerate(self.target)}
+        self.translator = import_ctranslate2().Translator(
+            str(folder), device, compute_type=compute_type, intra_threads=threads
+        )
+
+    def translate(self, texts: Iterable[str], **options: Any) -> list[str]:
+        """The translations of `texts`, in their order; the options are those of `translations`."""
+        return self.translations(texts, **options).texts
+
+    def translations(
+        self,
+        texts: Iterable[str],
+        *,
+        batch_size: int = 32,
+        tokens_per_batch: int = MAX_TOKENS_PER_BATCH,
+        num_beams: int = 5,
+        progress: bool = False,
+    ) -> TranslationOutput:
+        """As a model's `translations`, with the same limits of length.
+
+        Raises a ValueError, before anything is computed, that names a text which is no UTF-8 or longer than the table
+        of an encoding.
+        """
+        texts = validate_texts(texts)
+        sources = encode_texts(texts, self.tokenizer)
+        validate_source_lengths(sources, self.metadata["longest_source"], remedy=MORE_POSITIONS_REMEDY)
+        return translate_in_batches(
+            sources,
+            lambda batch: self.translate_batch(batch, num_beams),
+            batch_size=batch_size,
+            tokens_per_batch=tokens_per_batch,
+            progress=progress,
+            # It has one limit for all of a batch, and where a beam may go on, what a sentence becomes changes.
+            max_target_lengths=max_target_lengths(map(len, sources), self.metadata["longest_target"]),
+        )
+
+    def translate_batch(self, sources: list[list[int]], num_beams: int) -> list[tuple[str, bool]]:
+        """The translations of one batch of token ids, and whether each was truncated."""
+        (max_length,) = set(max_target_lengths(map(len, sources), self.metadata["longest_target"]))
+        search = self.metadata.get("search", {})
+        results = self.translator.translate_batch(
+            [[self.source[token_id] for token_id in source] for source in sources],
+            beam_size=num_beams,
+            max_input_length=0,
+            min_decoding_length=0,
+            max_decoding_length=max_length,
+            return_end_token=True,
+            **search,
+        )
+        hypotheses = [result.hypotheses[0] for result in results]
+        token_ids = [[self.token_to_id[token] for token in tokens] for tokens in hypotheses]
+        texts = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+        end_tokens = search.get("end_token", [self.tokenizer.eos_token])
+        return [
+            (text, not tokens or tokens[-1] not in end_tokens) for text, tokens in zip(texts, hypotheses, strict=True)
+        ]
+
+
+def read_vocabulary(folder: Path, side: str) -> list[str]:
+    shared = folder / "shared_vocabulary.json"
+    return json.loads((shared if shared.exists() else folder / f"{side}_vocabulary.json").read_text(encoding="utf-8"))
+
+
+def is_ctranslate2(folder: Path) -> bool:
+    return (folder / METADATA_FILE).is_file()

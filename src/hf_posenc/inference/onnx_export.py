@@ -1,0 +1,141 @@
+"""Trained models as ONNX graphs, by transformers' own exporter: batch and lengths are free.
+
+The graphs are `encoder`; `prefill`, a decoder's first step, of the start token, which makes the cache; and `decode`, of
+one more token.
+"""
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..modeling.model_inputs import CACHE_NAME, get_cache
+from ..modeling.modeling_posenc import PosEncForConditionalGeneration
+from ..utils.atomic_io import atomic_save
+from .export_validation import missing_extra_error, validate_export_call
+
+# What graphs are traced with; a trace would take a size of 1 for fixed. So many tokens are in the cache of `decode`.
+BATCH_SIZE, SOURCE_LENGTH, CACHED_LENGTH = 3, 9, 4
+
+
+def to_onnx(model: PosEncForConditionalGeneration, tokenizer: Any, folder: str | Path) -> Path:
+    """A trained model as a folder of ONNX graphs, with its config and tokenizer; returns the folder.
+
+    `transformers.exporters.base.ExportedModel.from_pretrained(folder).runners` has them loaded in onnxruntime, by name,
+    to call as the model's own encoder and forward are called. Raises a ValueError, before anything is written, for what
+    torch cannot export (recurrent layers, of which it makes graphs of one fixed length), and for a folder that is there
+    already.
+    """
+    folder = Path(folder)
+    exporter, exported_model, decompose = import_exporters()
+    validate_export_call(model, tokenizer, folder, "ONNX")
+    model = deepcopy(model).eval().to("cpu", torch.float32)
+    components = {}
+    for name, (module, inputs) in export_components(model, decompose).items():
+        try:
+            with suppress_output():
+                made = exporter.export(module, inputs, exporter.config_class(dynamic=True))
+        except Exception as error:
+            raise export_error(model, f"it fails to make the graph {name!r}", error) from error
+        components[name] = made.components["model"]
+    exported = exported_model(components, exporter.export_format, model.config, model.generation_config)
+    verify_outputs(model, exported)
+
+    def save(unfinished: Path) -> None:
+        exported.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
+
+    atomic_save(folder, save)
+    return folder
+
+
+@contextmanager
+def suppress_output() -> Iterator[None]:
+    """Without what torch prints and logs of its progress, and warns of its own code."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def import_exporters() -> tuple[Any, Any, Any]:
+    """transformers' exporter, the class of what it makes, and what takes a model apart; a ValueError that says how to
+    have them."""
+    try:
+        import onnxscript  # noqa: F401
+        from transformers.exporters import OnnxExporter
+        from transformers.exporters.base import ExportedModel
+        from transformers.exporters.utils import decompose_for_generation
+    except ImportError:
+        raise missing_extra_error("onnx", "ONNX, with transformers 5.23 or newer,") from None
+    return OnnxExporter(), ExportedModel, decompose_for_generation
+
+
+def export_components(model: PosEncForConditionalGeneration, decompose: Any) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """The modules to export and what to trace them with, by name."""
+    config: Any = model.config
+    inputs = example_inputs(config, BATCH_SIZE, SOURCE_LENGTH)
+    target = torch.full((BATCH_SIZE, CACHED_LENGTH), config.decoder_start_token_id)
+    greedy = deepcopy(model.generation_config)
+    greedy.update(num_beams=1, do_sample=False, num_return_sequences=1, use_cache=True)
+    prefill, decode = (
+        decompose(model, inputs | {"decoder_input_ids": decoder_input_ids}, generation_config=greedy)
+        for decoder_input_ids in (target[:, :1], target)
+    )
+    return {"encoder": (model.get_encoder(), inputs), "prefill": prefill["prefill"], "decode": decode["decode"]}
+
+
+def example_inputs(config: Any, batch: int, length: int) -> dict[str, Any]:
+    """Sources of so many tokens, the first, and of one less each."""
+    lengths_B1 = length - torch.arange(batch)[:, None]
+    ids_BS = torch.arange(batch * length).view(batch, length) % config.vocab_size
+    return {"input_ids": ids_BS, "attention_mask": (torch.arange(length) < lengths_B1).long()}
+
+
+def verify_outputs(model: PosEncForConditionalGeneration, exported: Any) -> None:
+    """A ValueError if the graphs' logits are not the model's for sources and targets of other sizes than those traced
+    with: what a trace took for fixed shows there."""
+    inputs = example_inputs(model.config, BATCH_SIZE - 1, SOURCE_LENGTH // 2)
+    greedy: dict[str, Any] = {
+        "num_beams": 1,
+        "do_sample": False,
+        "num_return_sequences": 1,
+        "min_new_tokens": 3,
+        "max_new_tokens": 3,
+    }
+    made = model.generate(**inputs, **greedy, output_logits=True, return_dict_in_generate=True)
+    step_inputs = {"attention_mask": inputs["attention_mask"]}
+    try:
+        step_inputs["encoder_outputs"] = exported.runners["encoder"](**inputs)
+        for number, expected_BV in enumerate(made.logits):
+            step = exported.runners["decode" if number else "prefill"]
+            step_inputs["decoder_input_ids"] = made.sequences[:, number : number + 1]
+            out = step(**{name: value for name, value in step_inputs.items() if name in step.metadata.kwargs})
+            torch.testing.assert_close(out.logits[:, -1], expected_BV, rtol=1e-3, atol=1e-3)
+            step_inputs[CACHE_NAME] = get_cache(out)
+    except (RuntimeError, AssertionError) as error:
+        raise export_error(model, "its graphs hold for inputs of one size only", error) from error
+
+
+def export_error(model: PosEncForConditionalGeneration, reason: str, error: Exception) -> ValueError:
+    return ValueError(
+        f"torch cannot export position_encoding_type={model.config.position_encoding_type!r}: {reason} "
+        f"({root_cause(error)}); translate with `model.translate`."
+    )
+
+
+def root_cause(error: BaseException) -> str:
+    """The first line of what an error comes from."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}".rstrip(": ")

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The registry of alignments: one import and one line for each. `alignment_type` holds a name of `ALIGNMENTS`."""
+
+from typing import Any
+
+from .alignment_base import Alignment
+from .alignment_length_ratio import LengthRatio
+from .alignment_recurrent import RecurrentAlignment
+from .registration import validate_registration
+from .suggestions import closest_name
+
+ALIGNMENTS: dict[str, type[Alignment]] = {
+    "none": Alignment,
+    "length_ratio": LengthRatio,
+    "recurrent": RecurrentAlignment,
+}
+
+
+def register_alignment(name: str, alignment: type[Alignment]) -> None:
+    """Add an alignment at run time, under a name that `alignment_type` then takes.
+
+    Called at the foot of the file that defines the class, which then travels with every checkpoint that uses it, as an
+    encoding's does. Raises a ValueError for a name that is taken or not lower-case letters, digits and underscores, and
+    a TypeError for a class that does not inherit Alignment and nothing else.
+    """
+    validate_registration("alignment", name, alignment, Alignment, ALIGNMENTS.get(name))
+    ALIGNMENTS[name] = alignment
+
+
+def get_alignment(name: str) -> type[Alignment]:
+    """The alignment of that name; a ValueError with the nearest one if there is none."""
+    if name not in ALIGNMENTS:
+        raise ValueError(
+            f"alignment_type={name!r} is no registered alignment (the nearest is {closest_name(name, ALIGNMENTS)!r}); "
+            f"choose from {', '.join(ALIGNMENTS)}."
+        )
+    return ALIGNMENTS[name]
+
+
+def build_alignment(config: Any) -> Alignment:
+    return get_alignment(config.alignment_type)(config, config.side("cross"))

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where an idea was published, in a form that a card can cite; and the papers that more than one file stands on."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Reference:
+    """`authors`: surnames as a sentence has them, "Shaw, Uszkoreit & Vaswani" or "Su et al."; `venue` may be empty."""
+
+    authors: str
+    title: str
+    venue: str
+    year: int
+    url: str
+
+    def __str__(self) -> str:
+        venue_and_year = f"{self.venue} {self.year}" if self.venue else str(self.year)
+        return f'{self.authors}, "{self.title}" ({venue_and_year}), {self.url}'
+
+
+VASWANI = Reference("Vaswani et al.", "Attention Is All You Need", "NeurIPS", 2017, "https://arxiv.org/abs/1706.03762")
+ROSENDAHL = Reference(
+    "Rosendahl et al.",
+    "Analysis of Positional Encodings for Neural Machine Translation",
+    "IWSLT",
+    2019,
+    "https://aclanthology.org/2019.iwslt-1.20",
+)
+NEISHI = Reference(
+    "Neishi & Yoshinaga",
+    "On the Relation between Position Information and Sentence Length in Neural Machine Translation",
+    "CoNLL",
+    2019,
+    "https://aclanthology.org/K19-1031",
+)

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The registry: one import and one line for every position encoding.
+
+`POSITION_ENCODINGS[name]` is callable like the class it stands for, and has its facts. A name, or names joined by "+",
+is what `position_encoding_type` holds; the parts of a sum are applied from left to right.
+"""
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from itertools import combinations
+from typing import Any
+
+from .position_alibi import Alibi
+from .position_base import HOOKS, EncodingParameter, PositionEncoding, PositionEncodingSum
+from .position_cape import Cape
+from .position_deberta import Deberta
+from .position_fire import Fire
+from .position_forgetting import Forgetting
+from .position_kerple import Kerple
+from .position_learned import Learned
+from .position_log_n import LogN
+from .position_pope import Pope
+from .position_randomized import Randomized
+from .position_recurrent import Recurrent
+from .position_relative import Relative
+from .position_rotary import Rotary
+from .position_sandwich import Sandwich
+from .position_shape import Shape
+from .position_sinusoidal import Sinusoidal
+from .position_t5 import T5
+from .position_transformer_xl import TransformerXL
+from .position_window import Window
+from .registration import validate_registration
+from .suggestions import closest_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionEncodingEntry:
+    """What is registered under a name: the class, its facts (those of PositionEncoding, which say what they mean), and
+    in `options` what else its constructor is given."""
+
+    encoding: type[PositionEncoding]
+    summary: str
+    shift_invariant: bool
+    permutation_equivariant: bool
+    reversal_equivariant: bool
+    is_stateful: bool
+    is_modifier: bool
+    zero_init_is_identity: bool
+    max_length_field: str | None
+    config_parameters: tuple[EncodingParameter, ...]
+    formula: str
+    references: tuple[Any, ...]
+    aliases: tuple[str, ...]
+    options: dict[str, Any]
+
+    def __call__(self, config: Any, side: Any) -> PositionEncoding:
+        return self.encoding(config, side, **self.options)
+
+    @property
+    def needs_state_cache(self) -> bool:
+        """Whether cached decoding must keep more than keys and values: a state, or the positions of the keys."""
+        return self.is_stateful or self.encoding.score_bias is not None or self.encoding.value_bias is not None
+
+    @property
+    def is_sequential(self) -> bool:
+        """Whether it reads the embedded tokens one after the other, as recurrent layers do."""
+        return self.is_stateful and self.encoding.embed is not None
+
+    @property
+    def modifies_attention(self) -> bool:
+        """Whether it changes queries, keys, scores or values, as it must to be of use in cross-attention."""
+        return any(getattr(self.encoding, hook) is not None for hook in HOOKS if hook != "embed")
+
+
+METADATA_FIELDS = [field.name for field in fields(PositionEncodingEntry) if field.name not in ("encoding", "options")]
+
+
+def make_entry(encoding: type[PositionEncoding], **preset: Any) -> PositionEncodingEntry:
+    """The class with its facts. Of a `preset`, what is a fact stands in place of the class's, and the rest goes to its
+    constructor. A TypeError for a class that does not say what it is."""
+    metadata = {name: preset.pop(name) if name in preset else getattr(encoding, name, None) for name in METADATA_FIELDS}
+    if missing := [name for name in ("summary", "shift_invariant") if metadata[name] is None]:
+        raise TypeError(
+            f"An encoding states its facts, but {encoding.__name__} lacks {' and '.join(missing)}; write them into the "
+            "class, as in summary = 'One sentence.'"
+        )
+    return PositionEncodingEntry(encoding=encoding, options=preset, **metadata)
+
+
+POSITION_ENCODINGS: dict[str, PositionEncodingEntry] = {
+    "none": make_entry(PositionEncoding, **PositionEncoding.NONE),
+    "sinusoidal": make_entry(Sinusoidal),
+    "learned": make_entry(Learned),
+    "relative": make_entry(Relative),
+    "relative_key": make_entry(Relative, **Relative.KEY_ONLY),
+    "relative_sinusoidal": make_entry(Relative, **Relative.SINUSOIDAL),
+    "rotary": make_entry(Rotary),
+    "lstm": make_entry(Recurrent, **Recurrent.LSTM),
+    "gru": make_entry(Recurrent, **Recurrent.GRU),
+    "window": make_entry(Window),
+    "t5": make_entry(T5),
+    "alibi": make_entry(Alibi),
+    "alibi_symmetric": make_entry(Alibi, **Alibi.SYMMETRIC),
+    "kerple": make_entry(Kerple),
+    "kerple_power": make_entry(Kerple, **Kerple.POWER),
+    "fire": make_entry(Fire),
+    "sandwich": make_entry(Sandwich),
+    "transformer_xl": make_entry(TransformerXL),
+    "deberta": make_entry(Deberta),
+    "xpos": make_entry(Rotary, **Rotary.XPOS),
+    "pope": make_entry(Pope),
+    "forgetting": make_entry(Forgetting),
+    "shape": make_entry(Shape),
+    "cape": make_entry(Cape),
+    "randomized": make_entry(Randomized),
+    "log_n": make_entry(LogN),
+    "log_n_learned": make_entry(LogN, **LogN.LEARNED),
+}
+
+# How a hook of hf_posenc 0.1 is written now: its first line, and what it begins with.
+MIGRATED_HOOKS = {
+    "__init__": ("def __init__(self, config, side):", "super().__init__(config, side)"),
+    "embed": ("def embed(self, x_BTD, ctx):  # -> x_BTD", "pos_BT, mask_BT = ctx.query_pos_BQ, ctx.valid_mask_BT"),
+    "score_bias": (
+        "def score_bias(self, q_BHQK, k_BHSK, ctx):",
+        "pos_BQ, pos_BS, layer = ctx.query_pos_BQ, ctx.key_pos_BS, ctx.layer",
+    ),
+    "value_bias": (
+        "def value_bias(self, p_BHQS, ctx):",
+        "pos_BQ, pos_BS, layer = ctx.query_pos_BQ, ctx.key_pos_BS, ctx.layer",
+    ),
+    "rotate": (
+        "def rotate_queries(self, q_BHQK, ctx):  # and rotate_keys(self, k_BHTK, ctx), at ctx.new_key_pos_BT",
+        "pos_BT, layer = ctx.query_pos_BQ, ctx.layer",
+    ),
+}
+
+
+def register_position_encoding(name: str, encoding: type[PositionEncoding], **preset: Any) -> None:
+    """Add an encoding at run time, under a name that `position_encoding_type` then takes.
+
+    Its facts are attributes of the class; a `preset` has facts in place of those, and what its constructor is given
+    beside `config` and `side`. Called at the foot of the file that defines the class, importing by `from hf_posenc
+    import ...`, the file travels with every checkpoint that uses the encoding. Raises a ValueError for a name that is
+    taken or not lower-case letters, digits and underscores, and a TypeError for a class that does not inherit
+    PositionEncoding and nothing else, lacks a fact, or has the hooks of hf_posenc 0.1.
+    """
+    existing = POSITION_ENCODINGS.get(name)
+    validate_registration("encoding", name, encoding, PositionEncoding, None if existing is None else existing.encoding)
+    validate_hook_signatures(encoding)
+    POSITION_ENCODINGS[name] = make_entry(encoding, **preset)
+
+
+def validate_hook_signatures(encoding: type[PositionEncoding]) -> None:
+    """A TypeError for a class whose hooks want positions and a layer one by one, with the two lines to change."""
+    for hook, (signature, first) in MIGRATED_HOOKS.items():
+        method = encoding.__dict__.get(hook)
+        parameters = list(inspect.signature(method).parameters) if method else []
+        if {"pos_BQ", "pos_BT", "layer", "causal"} & set(parameters):
+            raise TypeError(
+                f"Since hf_posenc 0.2 a hook is given `ctx`, an AttentionContext, and a constructor `side`, but "
+                f"{encoding.__name__}.{hook} takes {', '.join(parameters)}; write `{signature}` "
+                f"and begin it with `{first}`."
+            )
+
+
+def parse_sum(position_encoding_type: str, field: str = "position_encoding_type") -> list[str]:
+    """The names in a sum, checked: each is known, and together they make sense. `field` is where it stands."""
+    names = position_encoding_type.split("+")
+    for name in names:
+        if name not in POSITION_ENCODINGS:
+            raise ValueError(
+                f"{field}={position_encoding_type!r}: {name!r} is no registered position encoding (the nearest is "
+                f"{suggest_encoding(name)!r}); choose from {', '.join(POSITION_ENCODINGS)}, or a sum such "
+                "as 'sinusoidal+relative'."
+            )
+    for first, second in combinations(names, 2):
+        if why := incompatibility(first, second):
+            raise ValueError(f"{field}={position_encoding_type!r}: {why}; leave one of them out.")
+    return names
+
+
+def suggest_encoding(name: str) -> str:
+    """The encoding whose name, or what else it is called, is most like `name`."""
+    known_names = {alias: known for known, entry in reversed(POSITION_ENCODINGS.items()) for alias in entry.aliases}
+    known_names |= {known: known for known in POSITION_ENCODINGS}
+    return known_names[closest_name(name.lower(), known_names)]
+
+
+def incompatibility(first: str, second: str) -> str | None:
+    """Why two encodings cannot be in one sum, if they cannot."""
+    if first == second:
+        return f"a sum holds each encoding once, but `{first}` is there twice"
+    if "none" in (first, second):
+        return f"`none` means that there is no encoding, but `{second if first == 'none' else first}` is there too"
+    entry, other_entry = POSITION_ENCODINGS[first], POSITION_ENCODINGS[second]
+    if entry.is_sequential and other_entry.is_sequential:
+        return f"`{first}` and `{second}` both carry a state, and which of them reads the other would be a guess"
+    entries = {first: entry, second: other_entry}
+    augmenting = [name for name, entry in entries.items() if entry.encoding.augment_positions is not None]
+    bounded = [name for name, entry in entries.items() if entry.max_length_field is not None]
+    if len(augmenting) == 2:
+        return f"`{first}` and `{second}` both change the positions of training, and nobody compared what comes of both"
+    if augmenting and bounded:
+        return f"`{augmenting[0]}` changes the positions of training, for which the table of `{bounded[0]}` has no rows"
+    if entry.encoding is other_entry.encoding:
+        return f"`{first}` and `{second}` are presets of one encoding, {entry.encoding.__name__}"
+    return None
+
+
+def all_encoding_parameters() -> Iterator[EncodingParameter]:
+    """Every knob of every registered encoding, once."""
+    by_name = {
+        parameter.name: parameter for entry in POSITION_ENCODINGS.values() for parameter in entry.config_parameters
+    }
+    return iter(by_name.values())
+
+
+def build_position_encodings(config: Any, side: Any) -> PositionEncodingSum:
+    """The encodings of one side: encoder, decoder or cross-attention."""
+    side_config = config.config_for(side)
+    return PositionEncodingSum({name: entry(side_config, side) for name, entry in side.entries.items()})

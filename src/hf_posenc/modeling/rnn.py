@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading sentences in order: one call of a recurrent network over a batch whose sentences are padded anywhere."""
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+
+def run_rnn(rnn: nn.RNNBase, x_BTD: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, Any]:
+    """What `rnn` (batch first) gives for each sentence alone: its outputs (B, T, N) in the tokens' places, N being its
+    width times its directions, and its last states as torch returns them.
+
+    `mask_BT` is True on tokens, wherever they stand, and None if there is no padding. One direction reads the tokens of
+    every sentence first and the padding after them, in one dense call, whose last states then are those of the padding;
+    two directions are torch's packed sequences, which never read padding. Outputs in padded places are of no use.
+    """
+    if mask_BT is None:
+        return run_dense_rnn(rnn, x_BTD)
+    tokens_before_BT, num_tokens_B1 = mask_BT.cumsum(1) - 1, mask_BT.sum(1, keepdim=True)
+    padding_before_BT = (~mask_BT).cumsum(1) - 1
+    # Each sentence's tokens come first, then its padding.
+    order_BT1 = torch.where(mask_BT, tokens_before_BT, num_tokens_B1 + padding_before_BT)[..., None]
+    tokens_BTD = torch.zeros_like(x_BTD).scatter(1, order_BT1.expand_as(x_BTD), x_BTD)
+    if rnn.bidirectional:
+        lengths_B = num_tokens_B1[:, 0].clamp(min=1).cpu()
+        packed = pack_padded_sequence(tokens_BTD, lengths_B, batch_first=True, enforce_sorted=False)
+        outputs, last_state = rnn(packed)
+        outputs_BTN, _ = pad_packed_sequence(outputs, batch_first=True, total_length=mask_BT.shape[1])
+    else:
+        outputs_BTN, last_state = run_dense_rnn(rnn, tokens_BTD)
+    return outputs_BTN.gather(1, order_BT1.expand_as(outputs_BTN)), last_state
+
+
+def run_dense_rnn(rnn: nn.RNNBase, x_BTD: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+    """What `rnn` gives for a dense batch, from `state` on; under autocast in the precision of its weights if the
+    processor has no LSTM in autocast's."""
+    if rnn.mode != "LSTM" or x_BTD.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
+        return rnn(x_BTD, state)
+    if supports_lstm(torch.get_autocast_dtype("cpu"), torch.is_grad_enabled()):
+        return rnn(x_BTD, state)
+    dtype = rnn.all_weights[0][0].dtype
+    with torch.autocast("cpu", enabled=False):
+        return rnn(x_BTD.to(dtype), None if state is None else tuple(part.to(dtype) for part in state))
+
+
+@torch.compiler.disable  # what torch traces it cannot try
+@cache
+def supports_lstm(dtype: torch.dtype, trained: bool) -> bool:
+    """Whether this processor has an LSTM in `dtype` under autocast; `trained`, with its gradients.
+
+    Torch asks that of the processor for tensors of that type, but not for those that autocast turns into it on their
+    way to oneDNN. It is found by trying, with no random number drawn.
+    """
+    x = torch.ones(1, 1, 1, device="cpu")
+    weights = [torch.ones(4, 1, device="cpu", requires_grad=trained) for _ in range(2)]
+    try:
+        with torch.set_grad_enabled(trained), torch.autocast("cpu", dtype):
+            outputs, _, _ = torch.lstm(x, (x, x), weights, False, 1, 0.0, trained, False, True)
+            if trained:
+                outputs.sum().backward()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several new tokens, read one after another into a decoder's cache: for an alignment that follows the attention, and
+so must have seen one token before the next has its place."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
+
+from .cache import cached_seq_length
+from .masks import positions_from_mask, slice_mask
+from .model_inputs import CACHE_NAME, get_cache
+from .modeling_shared import exactly_one_input
+
+
+def decode_sequentially(
+    decoder: Any,
+    *,
+    input_ids: Tensor | None,
+    inputs_embeds: Tensor | None,
+    attention_mask: Any,
+    position_ids: Tensor | None,
+    use_cache: bool | None,
+    cache: Any,
+    **inputs: Any,
+) -> BaseModelOutputWithPastAndCrossAttentions:
+    """What the decoder makes of its inputs, as from one forward; with a cache if one is given or wanted."""
+    if decoder.gradient_checkpointing and decoder.training:
+        raise ValueError(
+            "Gradient checkpointing leaves out the cache, through which an alignment follows the attention; turn it "
+            "off, or leave track_attention out."
+        )
+    tokens = exactly_one_input(input_ids, inputs_embeds)
+    num_new, return_cache = tokens.shape[1], use_cache or cache is not None
+    if position_ids is None:  # of all the tokens, since a 4-D mask says nothing of those in the cache
+        num_cached = cached_seq_length(None if cache is None else cache.self_attention_cache)
+        position_ids = positions_from_mask(attention_mask, num_new, num_cached, tokens.device)
+    is_static = cache is not None and cache.is_compileable
+    per_token = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "position_ids": position_ids}
+    steps = []
+    for token in range(num_new):
+        step_inputs = {
+            name: values if values is None else values[:, token : token + 1] for name, values in per_token.items()
+        }
+        step_inputs["attention_mask"] = slice_mask(attention_mask, token, num_new, is_static)
+        steps.append(decoder(**step_inputs, use_cache=True, cache=cache, **inputs))
+        cache = get_cache(steps[-1])
+    return concatenate_outputs(steps, cache if return_cache else None)
+
+
+def concatenate_outputs(steps: list[Any], cache: Any) -> BaseModelOutputWithPastAndCrossAttentions:
+    """The outputs of one token after another as those of all of them."""
+    max_keys = 0 if steps[-1].attentions is None else steps[-1].attentions[0].shape[-1]
+
+    def all_layers(name: str, axis: int, pad_to: int = 0) -> tuple[Tensor, ...] | None:
+        if getattr(steps[0], name) is None:
+            return None
+        layers = zip(*(getattr(step, name) for step in steps), strict=True)
+        padded = (
+            [nn.functional.pad(output, (0, max(0, pad_to - output.shape[-1]))) for output in layer] for layer in layers
+        )
+        return tuple(torch.cat(layer, axis) for layer in padded)
+
+    return BaseModelOutputWithPastAndCrossAttentions(
+        last_hidden_state=torch.cat([step.last_hidden_state for step in steps], 1),
+        **{CACHE_NAME: cache},
+        hidden_states=all_layers("hidden_states", 1),
+        attentions=all_layers("attentions", 2, max_keys),
+        cross_attentions=all_layers("cross_attentions", 2),
+    )

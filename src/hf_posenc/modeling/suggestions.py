@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For whoever writes a name that there is not: the nearest one that there is."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def closest_name(name: str, known: Iterable[str]) -> str:
+    """The one of the `known` names, of which there is at least one, that is most like `name`."""
+    return difflib.get_close_matches(str(name), list(known), n=1, cutoff=0)[0]
+
+
+def validate_names(names: Iterable[str], known: Iterable[str], owner: str) -> None:
+    """A ValueError for the first of the `names` that is not `known`; `owner` says whose names they are."""
+    known = list(known)
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{owner} has no key {name!r}; the nearest one is {closest_name(name, known)!r}.")
+
+
+__all__ = ["closest_name", "validate_names"]

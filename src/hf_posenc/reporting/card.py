@@ -1,0 +1,287 @@
+"""Saved results to a model card: pure functions from the files of a scored system to its model's README.md.
+
+A card says what those files say, and what they do not hold it leaves out. It cites the references of the model and of
+its encodings, so an encoding has its place in a card by being registered.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+import jinja2
+import yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from transformers import CONFIG_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+
+from ..config.settings import DataSettings, ScoreSettings, test_sets
+from ..config.yaml_io import read_yaml
+from ..metrics.length_buckets.scorers import SCORERS
+from ..modeling.alignment_registry import get_alignment
+from ..modeling.citations import Reference
+from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig, parameter_fields
+from ..modeling.position_registry import POSITION_ENCODINGS, parse_sum
+from ..results.markup import markdown_block, markdown_code, markdown_text, python_string
+from ..results.tables import SCORE_FORMATS, length_table, render_markdown
+from ..results.validation import validate_scores, validate_settings
+from ..training.arguments import arguments_with_defaults
+from ..training.checkpoints import trained_systems
+from ..utils.atomic_io import atomic_write
+from ..utils.manifest import verify_file
+
+TEMPLATE = Path(__file__).with_name("model_card_template.md")
+METRIC_NAMES = {field: name for field, name, _ in SCORE_FORMATS if field in SCORERS}
+REQUIRED_CONFIG_FIELDS = ("d_model", "vocab_size", "decoder_vocab_size", "encoder_layers", "decoder_layers")
+
+
+@dataclass(frozen=True)
+class ScoredSystem:
+    """What the files of a scored system hold; `test_specs`: each test set's description, how many pairs are joined."""
+
+    settings: dict[str, Any]
+    scores: dict[str, Any]
+    config: dict[str, Any]
+    facts: dict[str, Any]
+    data: DataSettings
+    score: ScoreSettings
+    test_specs: dict[str, tuple[dict[str, Any], int]]
+
+
+def write_card(run_folder: Path, system: str, repository: str | None = None) -> Path:
+    """Write a scored system's card beside its weights; returns where."""
+    atomic_write(path := run_folder / system / "model" / "README.md", str(model_card(run_folder, system, repository)))
+    return path
+
+
+def model_card(run_folder: Path, system: str, repository: str | None = None) -> ModelCard:
+    """A scored system's card, from its saved files; `repository` is what the examples load, else the system's name.
+
+    A FileNotFoundError if a file is missing, a ValueError if one is not whole or does not go with the others.
+    """
+    run = read_scored_system(run_folder / system)
+    with explain_malformed_files(run_folder / system, AttributeError, KeyError, TypeError):
+        values = card_values(run, system, repository or system)
+    with explain_malformed_files(run_folder / system, TypeError, ValueError, jinja2.UndefinedError):
+        return ModelCard(template().render(values))
+
+
+@contextmanager
+def explain_malformed_files(folder: Path, *errors: type[Exception]) -> Iterator[None]:
+    """A ValueError that names the folder for what a value of an unexpected kind leads to."""
+    try:
+        yield
+    except errors as error:
+        raise ValueError(
+            f"A card is made from files as train.py writes them, but one of those in {folder} is not "
+            f"({type(error).__name__}: {error}); restore it, or delete the folder and run train.py again."
+        ) from error
+
+
+def card_values(run: ScoredSystem, system: str, repository: str) -> dict[str, Any]:
+    """What the template shows."""
+    names_by_side = {
+        side: parse_sum(run.config[field]) for side, field in ENCODING_TYPE_FIELDS.items() if field in run.config
+    }
+    sides = {side: names for side, names in names_by_side.items() if side != "cross" or any_in_attention(names)}
+    entries = {name: POSITION_ENCODINGS[name] for names in sides.values() for name in names}
+    alignment = get_alignment(run.config.get("alignment_type", PosEncConfig.alignment_type))
+    model = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[CONFIG_MAPPING[run.config["model_type"]]]
+    code = [model, *(entry.encoding for entry in entries.values()), alignment]
+    modules = dict.fromkeys(item.__module__ for item in code)
+    references = dict.fromkeys(item for source in (model, *entries.values(), alignment) for item in source.references)
+    return vars(run) | {
+        "card_data": metadata(run, list(entries), repository).to_yaml(),
+        "repository": repository,
+        "architecture": model.summary.rstrip("."),
+        "sides": {side: "+".join(names) for side, names in sides.items()},
+        "encodings": entries,
+        "alignment": alignment,
+        "knobs": {name: run.config[name] for name in parameter_fields() if run.config.get(name) is not None},
+        "own_modules": [module for module in modules if module.partition(".")[0] != __package__.partition(".")[0]],
+        "train": arguments_with_defaults(run.settings["train"]),
+        "chosen": yaml.safe_dump(
+            {source: without_folders(run.settings[source]) for source in ("model", "train")}, sort_keys=False
+        ).strip(),
+        "hub_id": partial(hub_id, run),
+        "corpora": corpus_leaves(run.data.train),
+        "tables": {
+            test: render_markdown(length_table({system: run.scores["tests"]}, test)) for test in run.scores["tests"]
+        },
+        "references": {str(reference): bibtex(reference) for reference in references},
+    }
+
+
+def template() -> jinja2.Template:
+    """The card's template, in which every value is escaped as Markdown that is not marked as something else."""
+    filters: dict[str, Callable[..., str]] = {"code": markdown_code, "block": markdown_block, "python": python_string}
+    environment = jinja2.Environment(autoescape=True, finalize=escape_markdown)
+    environment.filters |= {name: partial(apply_markup, markup) for name, markup in filters.items()}
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+
+
+class Markdown(str):
+    """Text that is Markdown already, which jinja leaves as it is."""
+
+    def __html__(self) -> str:
+        return self
+
+
+def escape_markdown(value: Any) -> Any:
+    return value if hasattr(value, "__html__") else Markdown(markdown_text(value))
+
+
+def apply_markup(markup_filter: Callable[..., str], value: Any, *options: str) -> Markdown:
+    """What a filter makes of a value, which is not escaped again."""
+    return Markdown(markup_filter(value, *options))
+
+
+def without_folders(value: Any) -> Any:
+    """Settings as others may read them: of a path into this machine's folders, the last name."""
+    if isinstance(value, Mapping):
+        return {key: without_folders(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [without_folders(one) for one in value]
+    if isinstance(value, str) and re.match(r"(file://)?(/|~|[A-Za-z]:[\\/])", value):
+        return PureWindowsPath(value).name  # which takes either slash
+    return value
+
+
+def any_in_attention(names: list[str]) -> bool:
+    """Whether anything is done in attention."""
+    return any(POSITION_ENCODINGS[name].modifies_attention for name in names)
+
+
+def read_scored_system(folder: Path) -> ScoredSystem:
+    """The files of a scored system, each whole and all of one run."""
+    if not folder.is_dir() and (systems := trained_systems(folder.parent)):
+        raise ValueError(f"{folder.parent} has no system {folder.name!r}; name one of {', '.join(systems)}.")
+    settings = read_complete(path := folder / "settings.yaml", "data", "model", "train", "score")
+    validate_settings(settings, path)
+    if split := settings.get("split"):
+        raise ValueError(
+            f"A card is of a trained model, but {folder.name} translates with that of {split['system']}; ask for "
+            f"the card of {split['system']}."
+        )
+    scores = read_complete(path := folder / "scores.json", "training", "tests")
+    validate_scores(scores, path)
+    config = read_complete(folder / "model" / "config.json", "model_type", *REQUIRED_CONFIG_FIELDS)
+    training = read_complete(folder / "model" / "training.json", "steps", "seconds", "parameters", "pairs")
+    data, score = (
+        settings_from_saved(DataSettings, settings["data"]),
+        settings_from_saved(ScoreSettings, settings["score"]),
+    )
+    test_specs = test_sets(data, score)
+    if scores["training"] != training or not scores["tests"].keys() <= test_specs.keys():
+        raise ValueError(
+            f"A card is of one run, but in {folder} scores.json tells of {', '.join(scores['tests'])} and the training "
+            f"{scores['training']}, settings.yaml of {', '.join(test_specs)} and model/training.json of {training}; "
+            "delete scores.json and run train.py again."
+        )
+    return ScoredSystem(settings, scores, config, training, data, score, test_specs)
+
+
+def read_complete(path: Path, *keys: str) -> dict[str, Any]:
+    """A JSON or YAML file that is whole, with these keys."""
+    if not path.is_file():
+        raise FileNotFoundError(f"A card is made from a scored system, but {path} is missing; run train.py first.")
+    verify_file(path)
+    try:
+        is_yaml = path.suffix == ".yaml"
+        content = read_yaml(path, "It") if is_yaml else json.loads(path.read_text(encoding="utf-8"))
+        reason = "".join(f" no {key!r}" for key in keys if content.get(key) is None)
+    except (ValueError, AttributeError, RecursionError) as error:
+        reason = f" {type(error).__name__}: {' '.join(str(error).split())}"
+    if reason:
+        raise ValueError(
+            f"A card is made from whole files, but {path} is cut short or another:{reason}; restore "
+            "it, or delete the system's folder and run train.py again."
+        )
+    return content
+
+
+def settings_from_saved(cls: type[Any], saved: Mapping[str, Any]) -> Any:
+    """A section of the settings; what is newer than the run is at its default."""
+    return cls(**{field.name: saved[field.name] for field in fields(cls) if field.name in saved})
+
+
+def metadata(run: ScoredSystem, encodings: list[str], model_name: str) -> ModelCardData:
+    """What the Hub reads; a language or licence that is no identifier it would refuse, so that is left to the text."""
+    parts = [vars(run.data), *corpus_leaves(run.data.train)]
+    languages = dict.fromkeys(part.get(f"{side}_language") or "" for part in parts for side in ("source", "target"))
+    results, licence = list(eval_results(run)), run.data.licence or ""
+    datasets = dict.fromkeys(hub_id(run, part.get("dataset")) for part in corpus_leaves(run.data.train))
+    return ModelCardData(
+        language=[name for name in languages if re.fullmatch(r"[a-z]{2,3}", name)] or None,
+        license=licence if re.fullmatch(r"[a-z0-9.-]+", licence) else None,
+        library_name="transformers",
+        pipeline_tag="translation",
+        tags=["translation", "hf_posenc", *encodings],
+        datasets=[name for name in datasets if name] or None,
+        metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
+        model_name=model_name,
+        eval_results=results or None,
+    )
+
+
+def eval_results(run: ScoredSystem) -> Iterator[EvalResult]:
+    """Every score of every test set, of all its pairs and of each length group that has pairs.
+
+    A model index has one name for all results of the same dataset, configuration, split and revision. So a set goes by
+    the Hub's id only if it is the Hub's as it is there and no other one is; else by its own name and its hash.
+    """
+    task, taken = f"Translation {run.data.source_language}-{run.data.target_language}", set()
+    for test, result in run.scores["tests"].items():
+        spec, num_joined = run.test_specs[test]
+        changed = num_joined > 1 or run.score.per_group or spec.get("first") or spec.get("join")
+        hub_identifier = (hub_id(run, spec.get("dataset")), *(spec.get(key) for key in ("name", "split", "revision")))
+        own_identifier = (re.sub(r"[^\w.-]+", "-", test), None, None, result["test_set_sha256"][:12])
+        taken.add(
+            identifier := own_identifier
+            if changed or hub_identifier[0] is None or hub_identifier in taken
+            else hub_identifier
+        )
+        common_fields: dict[str, Any] = {"task_type": "translation", "task_name": task, "dataset_name": test}
+        common_fields |= zip(
+            ("dataset_type", "dataset_config", "dataset_split", "dataset_revision"), identifier, strict=True
+        )
+        for group in (result["all"], *result["groups"]):
+            for metric in METRIC_NAMES:
+                if group["n"] and group.get(metric) is not None:
+                    value, name = round(group[metric], 2), metric_name(metric, group, result.get("by", "source"))
+                    yield EvalResult(**common_fields, metric_type=metric, metric_value=value, metric_name=name)
+
+
+def metric_name(metric: str, group: Mapping[str, Any], by: str) -> str:
+    """The metric, and of which pairs it is: `BLEU, source length [26,50] (n=123, 95 % interval 25.80 ± 1.20)`."""
+    pairs = "all lengths" if group["label"] == "all" else f"{by} length {group['label']}"
+    mean, half = group.get(f"{metric}_mean"), group.get(f"{metric}_ci")
+    interval = "" if mean is None or half is None else f", 95 % interval {mean:.2f} ± {half:.2f}"
+    return f"{METRIC_NAMES[metric]}, {pairs} (n={group['n']}{interval})"
+
+
+def corpus_leaves(corpus_spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The descriptions in a list of corpora, or the one description."""
+    return (
+        [leaf for part in corpus_spec["corpora"] for leaf in corpus_leaves(part)]
+        if corpus_spec.get("corpora")
+        else [corpus_spec]
+    )
+
+
+def hub_id(run: ScoredSystem, name: str | None) -> str | None:
+    """The name, if it is one on the Hub; that of a local folder has its files among those that the run read."""
+    local = any(file.startswith(f"{name}/") for file in run.settings.get("files", {}))
+    return name if name and not local and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) else None
+
+
+def bibtex(reference: Reference) -> str:
+    surnames = re.split(r", | & ", reference.authors.removesuffix(" et al."))
+    author = " and ".join([*surnames, "others"] if reference.authors.endswith(" et al.") else surnames)
+    key = re.sub(r"\W", "", f"{surnames[0]}{reference.year}{reference.title.split()[0]}").lower()
+    fields = {"author": author, "title": f"{{{reference.title}}}", "howpublished": reference.venue}
+    fields |= {"year": str(reference.year), "url": reference.url}
+    return "\n".join([f"@misc{{{key},", *(f"  {name} = {{{value}}}," for name, value in fields.items() if value), "}"])

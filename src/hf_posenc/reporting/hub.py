@@ -1,0 +1,55 @@
+"""What train.py does on the Hub for a system with `train.push_to_hub`: its repository, and the finished model in it.
+
+While it trains, the model of each checkpoint is pushed, unless `train.hub_strategy` is "end". Once it is scored, its
+model folder is pushed, and with it the card, which no checkpoint has. `training/push_to_hub.py` says which files go.
+"""
+
+import json
+
+from huggingface_hub import HfApi
+from transformers.trainer_utils import HubStrategy
+
+from ..config.settings import Experiment, System
+from ..training.arguments import training_arguments
+from ..training.push_to_hub import push_files
+from ..utils.atomic_io import atomic_write
+from .card import write_card
+
+PUSH_RECORD = "pushed.json"  # of a system that needs no more pushing: where to, and the commit
+
+
+def validate_repositories(experiment: Experiment) -> None:
+    """A ValueError if a system's pushes would overwrite another one's, or hold more than its model."""
+    owner_by_repository: dict[str, str] = {}
+    for system in experiment.systems.values():
+        if not system.train.get("push_to_hub"):
+            continue
+        args = training_arguments(system.train, experiment.folder / system.name)
+        if args.hub_strategy not in (HubStrategy.EVERY_SAVE, HubStrategy.END):
+            raise ValueError(
+                "train.hub_strategy must be every_save or end, because a whole checkpoint holds paths of this machine, "
+                f"but it is {args.hub_strategy.value!r}; leave it out, and keep checkpoints in a place of your own."
+            )
+        repository = args.hub_model_id
+        if (owner := owner_by_repository.setdefault(repository, system.name)) != system.name:
+            raise ValueError(
+                f"Each system has a repository of its own, but {owner} and {system.name} would both push to "
+                f"{repository}; give each its systems.NAME.train.hub_model_id, or none, and they are named after the "
+                "run and the system."
+            )
+
+
+def is_pushed(experiment: Experiment, system: System) -> bool:
+    """Whether there is nothing, or nothing more, to push."""
+    return not system.train.get("push_to_hub") or (experiment.folder / system.name / PUSH_RECORD).exists()
+
+
+def push_system(experiment: Experiment, system: System) -> None:
+    """Push a scored system's model with its card, whose examples load it from where it is pushed to."""
+    folder, api = experiment.folder / system.name, HfApi()
+    args = training_arguments(system.train, folder)
+    repository = api.create_repo(args.hub_model_id, private=args.hub_private_repo, exist_ok=True).repo_id
+    write_card(experiment.folder, system.name, repository)
+    commit = push_files(folder / "model", repository, message="Trained and scored", revision=args.hub_revision)
+    record = {"repository": repository, "commit": commit.oid}
+    atomic_write(folder / PUSH_RECORD, json.dumps(record, indent=1))

@@ -1,0 +1,54 @@
+"""The source lengths that systems were trained on, in subwords: the shortest, `starts`, and the longest, `limits`."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+TrainingLengths = Mapping[str, int | None]
+
+
+def training_lengths_by_row(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """`max_training_lengths` and `min_training_lengths` of each row, as tables and figures take them."""
+    return {
+        "max_training_lengths": {run["row"]: run["max_length"] for run in runs.values()},
+        "min_training_lengths": {
+            run["row"]: run.get("min_length") for run in runs.values()
+        },  # an older version has none
+    }
+
+
+def validate_max_lengths(systems: Iterable[str], max_training_lengths: TrainingLengths) -> dict[str, int | None]:
+    """Each system's training limit, None where it had none."""
+    max_lengths = {}
+    for system in systems:
+        if system not in max_training_lengths:
+            raise ValueError(
+                f"max_training_lengths must have every system; {system!r} is not in it; "
+                "add its longest training length in subwords, or None if it had no limit"
+            )
+        max_lengths[system] = max_length = max_training_lengths[system]
+        if max_length is not None and max_length <= 0:
+            raise ValueError(f"a training limit must be positive; {system!r} has {max_length}; write None for no limit")
+    return max_lengths
+
+
+def min_lengths_above_one(
+    systems: Iterable[str], min_training_lengths: TrainingLengths | None
+) -> dict[str, int | None]:
+    """Each system's shortest training length, None where it is 1, not given or None: every input is as long."""
+    min_lengths = {system: (min_training_lengths or {}).get(system) for system in systems}
+    return {system: min_length if min_length and min_length > 1 else None for system, min_length in min_lengths.items()}
+
+
+def describe_training_lengths(
+    systems: Iterable[str], max_training_lengths: TrainingLengths, min_training_lengths: TrainingLengths | None
+) -> dict[str, str]:
+    """Each system's training lengths in words, for a column headed "trained to"."""
+    max_lengths = validate_max_lengths(systems, max_training_lengths)
+    upper_bounds = {
+        system: "no limit" if max_length is None else str(max_length) for system, max_length in max_lengths.items()
+    }
+    min_lengths = min_lengths_above_one(max_lengths, min_training_lengths)
+    return {
+        system: upper_bound if min_lengths[system] is None else f"{upper_bound}, from {min_lengths[system]}"
+        for system, upper_bound in upper_bounds.items()
+    }

@@ -1,0 +1,153 @@
+"""Scores of single trainings -> rows of a table, and which rows really differ from the baseline.
+
+A row of one training has the bootstrap's 95 % interval over sentences. A row of several seeds has their mean and
+Student's 95 % interval over them, which is the chance of training alone. Differences are tested by sacrebleu's
+paired bootstrap and by paired approximate randomisation on the sentence statistics that the metric has saved; a row of
+several seeds is compared seed by seed, and its p-value is the largest of them, or 1 where they disagree which row is
+better: a difference counts if it is there every time.
+P-values are not corrected for the number of groups and rows.
+"""
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from ..metrics.length_buckets.scorers import (
+    PRECOMPUTED_SCORERS,
+    bootstrap_sums,
+    corpus_score,
+    corpus_scores,
+    sacrebleu_seed,
+)
+
+# Student's t at 97.5 % for 1 to 29 degrees of freedom, 2 to 30 seeds; for more the last one is a little too wide.
+# A table, since nothing that this project needs anyway has the quantile: scipy, which has these digits, takes 140 MB.
+STUDENT_T_975 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
+)  # fmt: skip
+BUCKET_FIELDS = ("label", "low", "high", "n")
+DRAWS_PER_CALL = 32  # Booleans are drawn so many at a time, and what is left of them at the end of a block is lost.
+DRAWS_PER_BLOCK = 2**21  # Booleans of a block, at least DRAWS of each pair
+
+Statistics = Mapping[str, np.ndarray]  # of a training: for each metric (pairs, counts), and the pairs' lengths
+
+
+def mean_over_seeds(runs: Mapping[str, Mapping[str, Any]], row_by_run: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """The tests of each row; `runs` are the metric's results by training and test set."""
+    members: dict[str, list[Mapping[str, Any]]] = {}
+    for name, tests in runs.items():
+        members.setdefault(row_by_run[name], []).append(tests)
+    return {
+        row: {
+            test: {
+                "all": mean_bucket_scores([seed[test]["all"] for seed in seeds]),
+                "groups": [
+                    mean_bucket_scores(groups) for groups in zip(*(seed[test]["groups"] for seed in seeds), strict=True)
+                ],
+            }
+            for test in seeds[0]
+        }
+        for row, seeds in members.items()
+    }
+
+
+def mean_bucket_scores(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The group itself, or the mean of several seeds' and, in place of the bootstrap's, their `_ci`. Seeds that have no
+    pairs there count in the number of pairs alone."""
+    mean_n = statistics.mean(group["n"] for group in groups)
+    groups = [group for group in groups if group["n"]] or groups[:1]
+    first = groups[0]
+    if len(groups) == 1:
+        return {**first, "n": mean_n}
+    means = {key: first[key] for key in BUCKET_FIELDS} | {"n": mean_n, "seeds": len(groups)}
+    for key in first:
+        if key in BUCKET_FIELDS or key.endswith(("_mean", "_ci")):
+            continue
+        values = [group[key] for group in groups]
+        if None in values:
+            means[key] = None
+            continue
+        means[key] = statistics.mean(values)
+        if f"{key}_ci" in first:
+            t = STUDENT_T_975[min(len(values) - 1, len(STUDENT_T_975)) - 1]
+            means[f"{key}_ci"] = t * statistics.stdev(values) / math.sqrt(len(values))
+    return means
+
+
+def p_values(
+    system: Sequence[Statistics],
+    baseline: Sequence[Statistics],
+    edges: Sequence[int],
+    labels: Sequence[str],
+    samples: int = 1000,
+) -> dict[str, dict[str, dict[str, float]]]:
+    """p[label of a group, "all" first][metric][test], of a row against the baseline; groups of one pair have none.
+
+    Both hold the statistics of each seed; where one has fewer they are taken again. `samples` of the bootstrap, and
+    ten times as many trials of the randomisation.
+    """
+    p_by_label: dict[str, dict[str, dict[str, float]]] = {}
+    signs: dict[tuple[str, str], set[bool]] = {}
+    num_seeds = max(len(system), len(baseline))
+    for ours, theirs, _ in zip(cycle(system), cycle(baseline), range(num_seeds), strict=False):
+        bucket_ids = np.searchsorted(edges, ours["lengths"])
+        for bucket, label in enumerate(labels, -1):
+            rows = slice(None) if bucket < 0 else np.flatnonzero(bucket_ids == bucket)
+            if len(ours["lengths"][rows]) < 2:
+                continue
+            for metric in (name for name in ours if name != "lengths"):
+                worst = p_by_label.setdefault(label, {}).setdefault(metric, dict.fromkeys(SIGNIFICANCE_TESTS, 0.0))
+                scorer, pair = PRECOMPUTED_SCORERS[metric](), (ours[metric][rows], theirs[metric][rows])
+                for test, (p_value, trials_per_sample) in SIGNIFICANCE_TESTS.items():
+                    worst[test] = max(worst[test], p_value(scorer, *pair, trials_per_sample * samples))
+                gain = np.subtract(*(corpus_score(scorer, sums).score for sums in pair))
+                signs.setdefault((label, metric), set()).add(bool(gain > 0))
+    for label, metric in (sums for sums, seen in signs.items() if len(seen) > 1):
+        p_by_label[label][metric] = dict.fromkeys(SIGNIFICANCE_TESTS, 1.0)
+    return p_by_label
+
+
+def approximate_randomization(scorer: Any, ours: np.ndarray, theirs: np.ndarray, trials: int) -> float:
+    """How often a difference as large or larger comes about where chance says of each pair whose translation is whose.
+
+    sacrebleu's test (its seed, its draws), except that it counts larger differences alone: of TER, where few edits make
+    the difference, most trials differ by just as much, and it finds twice as many differences as chance allows.
+    """
+    observed = abs(np.subtract(*(corpus_score(scorer, stats).score for stats in (ours, theirs))))
+    num_as_large = 0
+    for swapped_sum in swapped_sums(theirs - ours, trials):
+        totals = (ours.sum(0) + swapped_sum, theirs.sum(0) - swapped_sum)
+        num_as_large += int(
+            (abs(np.subtract(*(corpus_scores(scorer, stats) for stats in totals))) >= observed - 1e-9).sum()
+        )
+    return (1 + num_as_large) / (1 + trials)
+
+
+def swapped_sums(differences: np.ndarray, trials: int) -> Iterator[np.ndarray]:
+    """(some of the trials, counts): the summed differences of the pairs that each trial swaps; blocks of trials, since
+    all draws at once take trials x pairs numbers."""
+    rng = np.random.default_rng(sacrebleu_seed())
+    block = DRAWS_PER_CALL * max(1, DRAWS_PER_BLOCK // (DRAWS_PER_CALL * len(differences)))
+    for start in range(0, trials, block):
+        swapped = rng.integers(2, size=(min(block, trials - start), len(differences)), dtype=bool)
+        # BLAS multiplies floats alone, and whole numbers are exact in them.
+        yield (swapped.astype(float) @ differences).astype(differences.dtype)
+
+
+def paired_bootstrap(scorer: Any, ours: np.ndarray, theirs: np.ndarray, samples: int) -> float:
+    """sacrebleu's, but never less than 2^(1 - d) of d pairs that differ, which is all that can be told of so few."""
+    totals = np.split(bootstrap_sums(np.hstack([ours, theirs]), samples), 2, axis=1)
+    gains = abs(np.subtract(*(corpus_scores(scorer, stats) for stats in totals)))
+    observed = abs(np.subtract(*(corpus_score(scorer, stats).score for stats in (ours, theirs))))
+    p_value = (1 + int((gains - gains.mean() > observed).sum())) / (1 + samples)
+    num_differing = int((ours != theirs).any(1).sum())
+    return max(p_value, min(1.0, 2.0 ** (1 - num_differing)))
+
+
+# Each test, and how many trials it has for each bootstrap sample, as in sacrebleu's defaults.
+SIGNIFICANCE_TESTS = {"randomisation": (approximate_randomization, 10), "bootstrap": (paired_bootstrap, 1)}

@@ -1,0 +1,176 @@
+"""Manifests: the SHA-256 of each saved file, by which a file that changed since is refused by its name.
+
+`manifest.json` lists files of its own folder. A folder that is saved at once has its manifest inside (`save_folder`). A
+file that is saved alone is listed before it takes its place (`save_file`), beside the digest of the file it replaces:
+after a kill either of them is found whole. A file that no manifest lists is not checked: those of an older version, and
+those that a user may edit.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from .atomic_io import atomic_save, atomic_write, delete
+
+MANIFEST = "manifest.json"
+CACHE_MIN_BYTES = 2**24  # bytes: only files above it are worth a cache
+TRAIN_AGAIN = "give the same train.py command again, which makes it anew"
+COPY_AGAIN = "train, copy or download it again"
+
+
+def save_folder(folder: Path, save: Callable[[Path], Any]) -> None:
+    """`atomic_save` of a new folder and its manifest."""
+
+    def save_with_manifest(temp_path: Path) -> None:
+        save(temp_path)
+        write_folder_manifest(temp_path)
+
+    atomic_save(folder, save_with_manifest)
+
+
+def write_folder_manifest(folder: Path) -> None:
+    """Write the manifest of everything in a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST)
+    write_manifest(folder, {path.relative_to(folder).as_posix(): [sha256(path)] for path in files})
+
+
+def save_file(path: Path, save: Callable[[Path], Any]) -> None:
+    """`atomic_save` of a file that its folder's manifest lists."""
+
+    def save_and_add(temp_path: Path) -> None:
+        save(temp_path)
+        add_to_manifest(path, temp_path)
+
+    atomic_save(path, save_and_add)
+
+
+def write_file(path: Path, text: str) -> None:
+    """`save_file` of a text."""
+    save_file(path, lambda temp_path: temp_path.write_text(text, encoding="utf-8"))
+
+
+def add_to_manifest(path: Path, content: Path | None = None) -> None:
+    """Add a file to its folder's manifest: as it is, or as it is about to be replaced by `content`."""
+    entries = read_manifest(path.parent)
+    digests = dict.fromkeys([sha256(content or path), *entries.get(path.name, [])[:1]])
+    write_manifest(path.parent, {**entries, path.name: list(digests)})
+
+
+def remove_from_manifest(path: Path) -> None:
+    """Take a file that is about to change out of its folder's manifest."""
+    entries = read_manifest(path.parent)
+    if entries.pop(path.name, None):
+        write_manifest(path.parent, entries)
+
+
+def atomic_delete(folder: Path) -> None:
+    """Delete a folder so that a kill leaves all of it or nothing."""
+    trash = folder.with_name(f".{folder.name}.deleted")
+    delete(trash)
+    os.replace(folder, trash)
+    delete(trash)
+
+
+def read_manifest(folder: Path) -> dict[str, list[str]]:
+    """The digests that each file may have, by its name; none where there is no manifest."""
+    path = folder / MANIFEST
+    if not path.exists():
+        return {}
+    try:
+        entries = {name: list(digests) for name, digests in json.loads(path.read_text(encoding="utf-8")).items()}
+        if outside := [name for name in entries if Path(name).is_absolute() or ".." in Path(name).parts]:
+            raise ValueError(f"it lists {outside[0]}, which is not in its folder")
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"A manifest must be whole, but {path} is not ({error}); restore it, or delete {path} and give the same "
+            "command again, which takes the files beside it unchecked."
+        ) from None
+    return entries
+
+
+def is_in_manifest(path: Path) -> bool:
+    return path.name in read_manifest(path.parent)
+
+
+def write_manifest(folder: Path, entries: Mapping[str, list[str]]) -> None:
+    atomic_write(folder / MANIFEST, json.dumps(entries, indent=1))
+
+
+def verify_file(path: Path) -> None:
+    """A ValueError if a file is not as its folder's manifest lists it. One that is missing is not checked."""
+    entries = read_manifest(path.parent)
+    if path.name in entries and path.exists() and (defect := file_defect(path, entries[path.name])):
+        raise integrity_error(path, defect, path, TRAIN_AGAIN)
+
+
+def verify_files(folder: Path) -> None:
+    """`verify_file` of each file that a folder's manifest lists."""
+    for name in read_manifest(folder):
+        verify_file(folder / name)
+
+
+def verify_folder(folder: Path, remedy: str = TRAIN_AGAIN, allow_missing: str | None = None) -> None:
+    """A ValueError if a file of a folder that was saved at once is missing or not as its manifest lists it.
+
+    `remedy` is how the folder is made once it is deleted; `allow_missing` a pattern of files that may be missing.
+    """
+    if defect := first_defect(folder, allow_missing):
+        raise integrity_error(*defect, folder, remedy)
+
+
+def first_defect(folder: Path, allow_missing: str | None = None) -> tuple[Path, str] | None:
+    """The first file of a folder that is missing or not as its manifest lists it, and what is wrong with it."""
+    for name, digests in read_manifest(folder).items():
+        path = folder / name
+        may_be_missing = allow_missing is not None and path.match(allow_missing) and not path.exists()
+        if not may_be_missing and (defect := file_defect(path, digests)):
+            return path, defect
+    return None
+
+
+@contextmanager
+def explain_read_errors(path: Path, remedy: str = TRAIN_AGAIN) -> Iterator[None]:
+    """Read a saved file or folder in the block: what fails there is a ValueError that names the file and the remedy."""
+    try:
+        yield
+    except Exception as error:
+        reason = "it is missing" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}: {error}"
+        raise integrity_error(path, " ".join(reason.split()), path, remedy) from None
+
+
+def file_defect(path: Path, digests: list[str]) -> str | None:
+    """What is wrong with a file that should have one of these digests, None if it has."""
+    if not path.is_file():
+        return "it is missing"
+    return None if sha256(path) in digests else "its content has changed"
+
+
+def integrity_error(path: Path, defect: str, target: Path, remedy: str) -> ValueError:
+    """The error for a file with a flaw, whose remedy is to delete `target` and make it `remedy`."""
+    manifest = (path.parent if target == path else target) / MANIFEST
+    deletion = "" if target == path and not path.exists() else f"delete {target} and "
+    own = f" If the change is your own, delete {manifest} instead." if manifest.exists() else ""
+    return ValueError(f"{path} must be as it was saved, but {defect}; restore it, or {deletion}{remedy}.{own}")
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file. A large one is read once a process as long as its size and time are the same."""
+    status = path.stat()
+    if status.st_size < CACHE_MIN_BYTES:
+        return compute_digest(str(path))
+    return cached_digest(str(path), status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def compute_digest(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@lru_cache(maxsize=1024)
+def cached_digest(path: str, *status: int) -> str:
+    return compute_digest(path)

@@ -1,0 +1,56 @@
+"""Names that become files and folders: one rule, for what a config names and for what is read from a run's files."""
+
+import re
+from collections.abc import Iterable
+
+NAME_PATTERN = re.compile(r"[^\W_][\w.+-]*")
+MAX_NAME_BYTES = 100  # of a name, which stands in longer ones; a file system has 255
+NAME_RULE = "a letter or digit, then letters, digits, '.', '+', '-', '_', of at most 100 bytes together"
+# What a run's folder holds beside its systems.
+RESERVED_FOLDERS = ("data", "tokenizer")
+RESERVED_SUFFIXES = (".csv", ".json", ".lock", ".md", ".png", ".tex")
+# Tables that are named after no test set, and what the second table of one has behind its name.
+RESERVED_TABLES = ("fall", "overview", "paper", "time")
+BY_PREDICTION = "-by-prediction"
+RANKING_SUFFIX = "of-test-sets"  # of the figure `ranking-of-test-sets`
+
+
+def is_valid_name(name: object) -> bool:
+    """Whether it can be that of a file, and of nothing outside its folder."""
+    return isinstance(name, str) and bool(NAME_PATTERN.fullmatch(name)) and len(name.encode()) <= MAX_NAME_BYTES
+
+
+def validate_name(name: object, label: str) -> None:
+    """Refuse what is no name, such as that of a language, which stands in files and in code."""
+    if not is_valid_name(name):
+        raise ValueError(f"{label} must be {NAME_RULE}, but it is {name!r:.200}. Name it otherwise.")
+
+
+def validate_folder_name(name: object, label: str) -> None:
+    """Refuse a name that no folder in a run's can have, or that the run needs for its own files."""
+    if (
+        not is_valid_name(name)
+        or str(name).lower() in RESERVED_FOLDERS
+        or str(name).lower().endswith(RESERVED_SUFFIXES)
+    ):
+        raise ValueError(
+            f"{label} is a folder's: {NAME_RULE}, and not {' or '.join(map(repr, RESERVED_FOLDERS))} or one that "
+            f"ends in {', '.join(RESERVED_SUFFIXES)}, which are the run's own; it is {name!r:.200}. Name it otherwise."
+        )
+
+
+def validate_test_set_names(names: Iterable[object], label: str) -> None:
+    """Refuse names that no table or figure of a test set can have, or that another one has."""
+    names = list(names)
+    others = {name for name in names if isinstance(name, str)}
+    for name in names:
+        if (
+            not is_valid_name(name)
+            or name in (*RESERVED_TABLES, RANKING_SUFFIX)
+            or str(name).removesuffix(BY_PREDICTION) in others - {name}
+        ):
+            raise ValueError(
+                f"{label}: a test set's name is a file's: {NAME_RULE}, and not that of another table or figure "
+                f"({', '.join(RESERVED_TABLES)}, {RANKING_SUFFIX}, NAME{BY_PREDICTION}); it is {name!r:.200}. "
+                "Name it otherwise."
+            )

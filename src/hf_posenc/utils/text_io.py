@@ -1,0 +1,137 @@
+"""Text in and out: UTF-8, and a line ends at a line feed.
+
+Other characters that Unicode or a program calls line ends occur inside the lines of aligned corpora, so they end none
+here. What is written as one line has none of them, because other programs that read it end a line there. A carriage
+return before the line feed and a byte order mark before the first line are no text.
+"""
+
+import bz2
+import codecs
+import gzip
+import io
+import json
+import lzma
+import os
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+# How what can be read begins, by the ending that its name has, and what cannot.
+COMPRESSED_FORMATS: dict[str, tuple[re.Pattern[bytes], Callable[..., Any]]] = {
+    ".gz": (re.compile(rb"\x1f\x8b"), gzip.open),
+    ".bz2": (re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"), bz2.open),
+    ".xz": (re.compile(rb"\xfd7zXZ\x00"), lzma.open),
+}
+UNSUPPORTED_FORMATS: dict[str, tuple[tuple[bytes, ...], str]] = {
+    "a zip archive": ((b"PK\x03\x04",), "unpack it, such as by unzip"),
+    "zstandard": ((b"\x28\xb5\x2f\xfd",), "decompress it, such as by zstd -d"),
+    "UTF-32": ((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "convert it, such as by iconv -f UTF-32 -t UTF-8"),
+    "UTF-16": ((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "convert it, such as by iconv -f UTF-16 -t UTF-8"),
+}
+FORMAT_NAMES = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz"}
+DECOMPRESSION_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)  # errors of a decompressor
+MAX_LINE_BYTES = 2**26  # bytes
+# A compressed file that holds more bytes than this and more times its own size is refused: real text grows 3 to 10
+# times as large, but a few bytes can be made to hold what fills any disk.
+MAX_COMPRESSION_RATIO, MAX_DECOMPRESSED_BYTES = 200, 2**30
+
+LINE_END = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+UNESCAPED_LINE_ENDS = re.compile("[\x85\u2028\u2029]")  # json.dumps escapes the other ones
+
+
+def read_lines(path: str | os.PathLike[str], max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[str]:
+    """The lines of a text, plain or compressed (.gz, .bz2, .xz). A ValueError names the file and the line that cannot
+    be read, and refuses a compressed one that holds more than `max_bytes` bytes and more than
+    MAX_COMPRESSION_RATIO times its size."""
+    path = os.fspath(path)
+    is_empty = True
+    with open(path, "rb") as file:
+        for line in iter_lines(file, path, max(max_bytes, MAX_COMPRESSION_RATIO * os.path.getsize(path))):
+            is_empty = False
+            yield line
+    if is_empty:
+        raise ValueError(f"A text must have lines, but {path} is empty: fill it or take it off the list.")
+
+
+def iter_lines(stream: Any, name: str, max_bytes: int = 0) -> Iterator[str]:
+    """The lines of a buffered binary stream of that name; of a compressed one at most so many bytes, and if that is 0
+    none."""
+    suffix = detect_compression(stream.peek(16), name)
+    if suffix and not max_bytes:
+        raise ValueError(f"A stream must be plain text, but {name} is compressed ({suffix}): decompress it first.")
+    line_number = size = 0
+    text = COMPRESSED_FORMATS[suffix][1](stream) if suffix else stream
+    try:
+        for line_number, line in enumerate(iter(partial(text.readline, MAX_LINE_BYTES + 1), b""), 1):
+            size += len(line)
+            validate_size(len(line), size if suffix else 0, max_bytes, name, line_number)
+            stripped = line.removeprefix(codecs.BOM_UTF8) if line_number == 1 else line
+            yield stripped.removesuffix(b"\n").removesuffix(b"\r").decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"A text must be UTF-8, but {name}, line {line_number}, is not ({error}): convert it, for example by "
+            "iconv -f ISO-8859-1 -t UTF-8."
+        ) from None
+    except DECOMPRESSION_ERRORS as error:
+        if not suffix:
+            raise
+        raise ValueError(
+            f"A file named {suffix} must be whole and {FORMAT_NAMES[suffix]}, but {name} "
+            f"breaks off after line {line_number} ({error}): fetch or compress it again."
+        ) from None
+
+
+def detect_compression(first_bytes: bytes, name: str) -> str | None:
+    """The ending of a kind that can be read, None for plain text. A ValueError for another kind, or a false ending."""
+    for format_name, (magic_bytes, remedy) in UNSUPPORTED_FORMATS.items():
+        if first_bytes.startswith(magic_bytes):
+            raise ValueError(
+                f"A text must be UTF-8, plain or {', '.join(COMPRESSED_FORMATS)}, but "
+                f"{name} is {format_name}: {remedy}."
+            )
+    if b"\0" in first_bytes[:2]:
+        raise ValueError(f"A text must be UTF-8, but {name} begins as UTF-16 does: convert it, such as by iconv.")
+    for suffix, (magic_pattern, _) in COMPRESSED_FORMATS.items():
+        if magic_pattern.match(first_bytes):
+            return suffix
+    if first_bytes and (suffix := os.path.splitext(name)[1]) in COMPRESSED_FORMATS:
+        raise ValueError(
+            f"A file named {suffix} must be whole and {FORMAT_NAMES[suffix]}, but {name} "
+            "breaks off after line 0 (it is another kind of file): fetch or compress it again, or give it another name."
+        )
+    return None
+
+
+def validate_size(line_bytes: int, total_bytes: int, max_bytes: int, name: str, line_number: int) -> None:
+    """A ValueError for a line, or for the lines of a compressed file up to there, of too many bytes."""
+    if line_bytes > MAX_LINE_BYTES:
+        raise ValueError(
+            f"A line must have at most {MAX_LINE_BYTES} bytes, but {name}, line {line_number}, has more: "
+            "end its lines by line feeds."
+        )
+    if total_bytes > max_bytes:
+        raise ValueError(
+            f"A compressed text must have at most {max_bytes} bytes, "
+            f"{MAX_DECOMPRESSED_BYTES} or {MAX_COMPRESSION_RATIO} times its own size, but "
+            f"{name} has more, from line {line_number} on: decompress it first if that is what it is meant to be."
+        )
+
+
+def replace_line_ends(text: str) -> str:
+    """A text as one line to every program: each line end in it becomes a space."""
+    return LINE_END.sub(" ", text)
+
+
+def json_line(value: Any) -> str:
+    """A value as one line of JSON to every program, with its line feed."""
+    text = json.dumps(value, ensure_ascii=False)
+    return UNESCAPED_LINE_ENDS.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"
+
+
+def set_stdout_utf8() -> None:
+    """Let standard output be UTF-8 with line feeds, whatever the terminal's encoding is, which may lack characters."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
