@@ -19,6 +19,8 @@ from hf_posenc.inference import ctranslate2_export
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 from hf_posenc.modeling.subwords import SPECIAL_TOKENS
 
+pytestmark = pytest.mark.full
+
 SENTENCES = ["Ein Hund im Schnee.", "Zwei Kinder", "Zwei Kinder im Schnee. Ein Hund im Schnee.", "x"]
 RUN = ["none", "sinusoidal", "learned", "relative", "relative_key", "relative_sinusoidal", "rotary", "shape", "cape"]
 SUMS = ["relative+randomized", "sinusoidal+randomized"]

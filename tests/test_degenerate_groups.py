@@ -21,6 +21,8 @@ from hf_posenc.reporting.report_figures import report_figures
 from hf_posenc.results.aggregation import read_results, scores_beyond_limit, scores_by_length
 from hf_posenc.results.significance import mean_over_seeds, p_values
 
+pytestmark = pytest.mark.full
+
 SACREBLEU = {"bleu": BLEU, "chrf": CHRF, "ter": lambda: TER(case_sensitive=True)}
 ALIKE = ("a b c d e", "a b c d e")
 # Each pair is a translation and its reference or references.

@@ -38,6 +38,8 @@ from hf_posenc.plotting.save_figures import save_encoding_figures
 from hf_posenc.plotting.style import save_figure
 from hf_posenc.plotting.vector_plots import many_positions_figure, positions_per_row, row_means
 
+pytestmark = pytest.mark.full
+
 EXTENT = PlotExtent(positions=5, many=400, distances=6, tokens=4)
 WIDTH, LAYERS = 16, 2
 SIZES = {"d_model": WIDTH, "encoder_layers": LAYERS, "encoder_attention_heads": 2}

@@ -70,6 +70,7 @@ def test_a_batch_gives_what_its_sentences_give_alone(family, side):
         assert sentence(ids) == sentence(alone)
 
 
+@pytest.mark.full
 @pytest.mark.capability("assisted")
 @pytest.mark.parametrize("draft_seed", [0, 1], ids=["itself", "another model"])
 def test_a_draft_does_not_change_the_tokens(family, draft_seed):
@@ -88,6 +89,7 @@ def test_looking_up_candidates_in_the_prompt_does_not_change_the_tokens(family):
     assert torch.equal(looked_up, plain)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("search", [SEARCHES["greedy"], {"num_beams": 3}], ids=["greedy", "beams"])
 def test_a_padded_prompt_without_its_start_token_gives_what_it_gives_alone(family, search):
     """transformers puts the start token before the padding, so that the mask has a hole between it and the prompt."""
@@ -104,6 +106,7 @@ def test_a_padded_prompt_without_its_start_token_gives_what_it_gives_alone(famil
         assert [sentence(ids) for ids in batch] == [sentence(ids) for ids in alone], kind
 
 
+@pytest.mark.full
 def test_a_padded_prompt_with_its_start_token_gives_what_it_gives_alone(family):
     model, source = tiny_model(family), sentences(3, 6, seed=1)
     prompts = [torch.cat((torch.tensor([1]), sentences(n, seed=20 + n))) for n in (4, 2, 1)]

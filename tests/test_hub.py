@@ -196,6 +196,7 @@ def test_a_saved_folder_holds_the_code_it_needs_and_nothing_else(tmp_path, where
     assert all(f"{target.partition('.')[0]}.py" in code for target in auto_map.values())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("output_bias", [False, True])
 @pytest.mark.parametrize("tied", [False, True], ids=["own projection", "tied projection"])
 @pytest.mark.parametrize("shared", [False, True], ids=["own embeddings", "shared embeddings"])

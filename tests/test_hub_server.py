@@ -39,6 +39,8 @@ from hf_posenc.training.arguments import training_arguments
 from hf_posenc.training.push_to_hub import pushed_files
 from hf_posenc.utils.atomic_io import atomic_save
 
+pytestmark = pytest.mark.full
+
 TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "tokenization_posenc.py"}
 MODEL_FILES = {"config.json", "generation_config.json", "model.safetensors"}
 

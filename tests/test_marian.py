@@ -32,6 +32,8 @@ from hf_posenc.modeling.generation_shared import pad_after_end_token
 from hf_posenc.modeling.model_inputs import CACHE_NAME, get_cache
 from hf_posenc.modeling.translation import validate_tokenizer
 
+pytestmark = pytest.mark.full
+
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 PAD, EOS = 28, 0  # Marian's habits: </s> is the first token, <pad> the last one, and also the start token.
 SIZES = {

@@ -8,6 +8,8 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM
 
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 
+pytestmark = pytest.mark.full
+
 # A weight that moved in memory may change the last bit of a product.
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 OLD = 31

@@ -239,6 +239,7 @@ def test_no_pairs_and_lengths_of_another_tokenizer_are_refused():
 # Attention
 
 
+@pytest.mark.full
 def test_distance_of_attention_is_a_double_loop_over_single_sentences(family):
     found = diagnosis_of(family)["attention_distance"]
     outputs = [one for _, one in all_alone(family)]

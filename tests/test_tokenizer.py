@@ -140,6 +140,7 @@ def in_threads(calls: dict[str, Callable[[], Any]]) -> dict[str, int]:
     return wrong
 
 
+@pytest.mark.full
 def test_threads_share_a_tokenizer(tokenizer: PosEncTokenizer) -> None:
     source, target = " ".join(SOURCES[:20]), " ".join(TARGETS[:20])
     ids = tokenizer(text_target=target)["input_ids"]

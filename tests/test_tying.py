@@ -17,13 +17,16 @@ from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 FLAGS = ("tie_word_embeddings", "share_encoder_decoder_embeddings")
 of_tables = pytest.mark.parametrize("tables", TABLES.values(), ids=TABLES)
 of_families = pytest.mark.parametrize("where", [FAMILIES[0], pytest.param(FAMILIES[-1], marks=pytest.mark.full)])
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning",  # peft asks by the old name
-    "ignore:Input and output embeddings are no longer tied after merging",  # what PEFT makes of separate tables
-    "ignore:Model with `tie_word_embeddings=True` and the:UserWarning",
-    "ignore:Model has `tie_word_embeddings=True` and a tied layer:UserWarning",
-    "ignore:.*was set to `True` but no tied modules were found:UserWarning",
-)
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.filterwarnings(
+        "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning",  # peft asks by the old name
+        "ignore:Input and output embeddings are no longer tied after merging",  # what PEFT makes of separate tables
+        "ignore:Model with `tie_word_embeddings=True` and the:UserWarning",
+        "ignore:Model has `tie_word_embeddings=True` and a tied layer:UserWarning",
+        "ignore:.*was set to `True` but no tied modules were found:UserWarning",
+    ),
+]
 
 
 def flags_turned(model: ConditionalGeneration) -> None:
