@@ -309,8 +309,6 @@ TOGETHER = [
     ({"load_best_model_at_end": True}, r"^train.load_best_model_at_end requires the save and eval strategy to match"),
     ({"save_strategy": "best"}, r"train.save_strategy=best needs evaluations, but .* is no; set it"),
     ({"evaluations_per_epoch": 2, "eval_delay": 3}, r"train.eval_delay must be 0 with .*, but it is 3; leave one"),
-    ({"report_to": "nothing"}, r"train.report_to must name reporters that are installed .*'nothing'; install"),
-    ({"report_to": ["none", "nothing"]}, r"train.report_to must name reporters .*'nothing'; install"),
 ]
 
 

@@ -8,8 +8,6 @@ settings determine a run, and several systems do not change each other.
 from collections.abc import Mapping
 from typing import Any
 
-from transformers.integrations import get_available_reporting_integrations
-
 SAMPLING_STRATEGIES = ("group_by_length", "random", "sequential")
 MAPPING_ARGUMENTS: dict[str, tuple[str, ...] | None] = {
     "accelerator_config": (
@@ -200,13 +198,6 @@ def validate_settings(settings: Mapping[str, Any]) -> None:
     name = "gradient_accumulation_kwargs"
     accumulation = (settings.get("accelerator_config") or {}).get(name)
     validate_mapping(f"accelerator_config.{name}", accumulation, ("sync_each_batch",))
-    reporters, installed = settings.get("report_to") or [], get_available_reporting_integrations()
-    for name in [reporters] if isinstance(reporters, str) else reporters:
-        if name not in ("all", "none", *installed):
-            raise ValueError(
-                f"train.report_to must name reporters that are installed ({', '.join(installed) or 'none is'}), but it "
-                f"names {name!r}; install its package, or leave it out."
-            )
 
 
 def validate_process_wide(settings: Mapping[str, Mapping[str, Any]]) -> None:
