@@ -8,8 +8,17 @@ from test_invariants import EXACT, HOLES, assert_padding_changes_nothing, cache_
 from torch import nn
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
-from hf_posenc import POSITION_ENCODINGS, AttentionContext, PosEncConfig, PositionEncoding, register_position_encoding
+from hf_posenc import (
+    POSITION_ENCODINGS,
+    Alignment,
+    AttentionContext,
+    PosEncConfig,
+    PositionEncoding,
+    register_alignment,
+    register_position_encoding,
+)
 from hf_posenc.modeling.masks import num_attendable
+from hf_posenc.modeling.registration import RENAMED_IN_0_3
 
 pytestmark = pytest.mark.invariant
 
@@ -308,39 +317,35 @@ def test_a_place_moves_with_all_it_holds_and_cannot_be_changed():
         ctx.layer = 2
 
 
-# An interface of before
+# Names of 0.2
+
+BASES = {"encoding": PositionEncoding, "alignment": Alignment}
+REGISTER = {"encoding": register_position_encoding, "alignment": register_alignment}
+RENAMED = [(kind, *names) for kind, renamed in RENAMED_IN_0_3.items() for names in renamed.items()]
 
 
-OLD = {
-    "score_bias": (
-        "def score_bias(self, q_BHQK, pos_BQ, pos_BS, layer): ...",
-        "pos_BQ, pos_BS, layer = ctx.query_pos_BQ",
-    ),
-    "value_bias": (
-        "def value_bias(self, p_BHQS, pos_BQ, pos_BS, layer): ...",
-        "pos_BQ, pos_BS, layer = ctx.query_pos_BQ",
-    ),
-    "embed": (
-        "def embed(self, x_BTD, pos_BT, mask_BT, state_BM): ...",
-        "pos_BT, mask_BT = ctx.query_pos_BQ, ctx.valid_mask_BT",
-    ),
-    "rotate": ("def rotate(self, q_BHTK, k_BHTK, pos_BT, layer): ...", "pos_BT, layer = ctx.query_pos_BQ, ctx.layer"),
-    "__init__": (
-        "def __init__(self, config, *, causal, num_layers, num_heads, head_width): ...",
-        r"super\(\).__init__\(config, side\)",
-    ),
-}
+@pytest.mark.parametrize(("kind", "old", "new"), RENAMED)
+def test_a_name_of_0_2_is_refused_with_the_new_one(kind, old, new):
+    described = {"summary": "Mine.", "shift_invariant": True}
+    assert hasattr(BASES[kind], new) and not hasattr(BASES[kind], old)
+    with pytest.raises(TypeError, match=rf"Mine has names of 0.2.*rename `{old}` to `{new}`"):
+        REGISTER[kind]("mine", type("Mine", (BASES[kind],), described | {old: True}))
+    REGISTER[kind]("mine", type("Mine", (BASES[kind],), described | {new: getattr(BASES[kind], new)}))
 
 
-@pytest.mark.parametrize("hook", OLD)
-def test_an_encoding_of_the_old_interface_is_refused_with_the_two_lines_to_change(hook):
-    written, remedy = OLD[hook]
-    made = {}
-    exec(f"class Mine(PositionEncoding):\n    {written}", {"PositionEncoding": PositionEncoding}, made)
-    with pytest.raises(
-        TypeError, match=rf"Since hf_posenc 0.2 .*Mine\.{hook} takes .*write `def .*begin it with .*{remedy}"
-    ):
-        register_position_encoding("mine", made["Mine"], summary="Mine.", shift_invariant=True)
+def test_a_name_of_0_2_in_a_preset_or_a_constructor_is_refused():
+    class Mine(PositionEncoding):
+        summary, shift_invariant = "Mine.", True
+
+        def __init__(self, config, side):
+            super().__init__(config, side)
+            self.clip_distance = 3
+
+    with pytest.raises(TypeError, match="rename `order_blind` to `permutation_equivariant`"):
+        register_position_encoding("mine", Mine, order_blind=True)
+    register_position_encoding("mine", Mine)
+    with pytest.raises(TypeError, match="rename `clip_distance` to `max_distance`"):
+        tiny_model("mine")
 
 
 def test_an_encoding_that_does_not_say_what_it_is_is_refused():

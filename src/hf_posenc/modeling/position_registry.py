@@ -5,7 +5,6 @@
 is what `position_encoding_type` holds; the parts of a sum are applied from left to right.
 """
 
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from itertools import combinations
@@ -31,7 +30,7 @@ from .position_sinusoidal import Sinusoidal
 from .position_t5 import T5
 from .position_transformer_xl import TransformerXL
 from .position_window import Window
-from .registration import validate_registration
+from .registration import validate_attribute_names, validate_registration
 from .suggestions import closest_name
 
 
@@ -56,7 +55,9 @@ class PositionEncodingEntry:
     options: dict[str, Any]
 
     def __call__(self, config: Any, side: Any) -> PositionEncoding:
-        return self.encoding(config, side, **self.options)
+        encoding = self.encoding(config, side, **self.options)
+        validate_attribute_names("encoding", self.encoding, vars(encoding))  # a constructor may set properties, too
+        return encoding
 
     @property
     def needs_state_cache(self) -> bool:
@@ -119,24 +120,6 @@ POSITION_ENCODINGS: dict[str, PositionEncodingEntry] = {
     "log_n_learned": make_entry(LogN, **LogN.LEARNED),
 }
 
-# How a hook of hf_posenc 0.1 is written now: its first line, and what it begins with.
-MIGRATED_HOOKS = {
-    "__init__": ("def __init__(self, config, side):", "super().__init__(config, side)"),
-    "embed": ("def embed(self, x_BTD, ctx):  # -> x_BTD", "pos_BT, mask_BT = ctx.query_pos_BQ, ctx.valid_mask_BT"),
-    "score_bias": (
-        "def score_bias(self, q_BHQK, k_BHSK, ctx):",
-        "pos_BQ, pos_BS, layer = ctx.query_pos_BQ, ctx.key_pos_BS, ctx.layer",
-    ),
-    "value_bias": (
-        "def value_bias(self, p_BHQS, ctx):",
-        "pos_BQ, pos_BS, layer = ctx.query_pos_BQ, ctx.key_pos_BS, ctx.layer",
-    ),
-    "rotate": (
-        "def rotate_queries(self, q_BHQK, ctx):  # and rotate_keys(self, k_BHTK, ctx), at ctx.new_key_pos_BT",
-        "pos_BT, layer = ctx.query_pos_BQ, ctx.layer",
-    ),
-}
-
 
 def register_position_encoding(name: str, encoding: type[PositionEncoding], **preset: Any) -> None:
     """Add an encoding at run time, under a name that `position_encoding_type` then takes.
@@ -145,25 +128,12 @@ def register_position_encoding(name: str, encoding: type[PositionEncoding], **pr
     beside `config` and `side`. Called at the foot of the file that defines the class, importing by `from hf_posenc
     import ...`, the file travels with every checkpoint that uses the encoding. Raises a ValueError for a name that is
     taken or not lower-case letters, digits and underscores, and a TypeError for a class that does not inherit
-    PositionEncoding and nothing else, lacks a fact, or has the hooks of hf_posenc 0.1.
+    PositionEncoding and nothing else, lacks a fact, or has names of hf_posenc 0.2 (registration.py lists them).
     """
     existing = POSITION_ENCODINGS.get(name)
     validate_registration("encoding", name, encoding, PositionEncoding, None if existing is None else existing.encoding)
-    validate_hook_signatures(encoding)
+    validate_attribute_names("encoding", encoding, preset)
     POSITION_ENCODINGS[name] = make_entry(encoding, **preset)
-
-
-def validate_hook_signatures(encoding: type[PositionEncoding]) -> None:
-    """A TypeError for a class whose hooks want positions and a layer one by one, with the two lines to change."""
-    for hook, (signature, first) in MIGRATED_HOOKS.items():
-        method = encoding.__dict__.get(hook)
-        parameters = list(inspect.signature(method).parameters) if method else []
-        if {"pos_BQ", "pos_BT", "layer", "causal"} & set(parameters):
-            raise TypeError(
-                f"Since hf_posenc 0.2 a hook is given `ctx`, an AttentionContext, and a constructor `side`, but "
-                f"{encoding.__name__}.{hook} takes {', '.join(parameters)}; write `{signature}` "
-                f"and begin it with `{first}`."
-            )
 
 
 def parse_sum(position_encoding_type: str, field: str = "position_encoding_type") -> list[str]:
