@@ -17,7 +17,7 @@ from upstream import pytest_ignore_collect, pytest_terminal_summary  # noqa: F40
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig, PosEncTokenizer, PositionEncodingEntry, RnnNmtConfig
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 from hf_posenc.modeling.position_base import HOOKS
-from hf_posenc.modeling.position_registry import build_position_encodings
+from hf_posenc.modeling.position_registry import build_position_encodings, side_entries
 
 pytest_plugins = ["hub_server"]
 
@@ -210,7 +210,7 @@ def silent_parameters(model: ConditionalGeneration) -> set[str]:
     return {
         f"model.{stack}.{number}.{name}"
         for side, stack in stacks.items()
-        for number, entry in enumerate(model.config.side(side).entries.values())
+        for number, entry in enumerate(side_entries(model.config.side(side)).values())
         if entry.zero_init_is_identity
         for name, _ in model.get_submodule(f"model.{stack}")[number].named_parameters()
     }

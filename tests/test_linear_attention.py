@@ -16,8 +16,8 @@ from hf_posenc import POSITION_ENCODINGS, AttentionContext, PositionEncoding, re
 from hf_posenc.modeling import attention, cache, linear_attention, modeling_posenc
 from hf_posenc.modeling.attention import Attention, eager_attention_forward
 from hf_posenc.modeling.linear_attention import has_contiguous_positions, linear_attention_forward
-from hf_posenc.modeling.position_base import PositionEncodingSum
 from hf_posenc.modeling.position_registry import build_position_encodings
+from hf_posenc.modeling.position_sum import PositionEncodingSum
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 BY_DISTANCE = [

@@ -51,6 +51,11 @@ def test_the_inputs_of_a_step_hold_the_cache_under_the_name_that_transformers_re
     assert not any(other in step for other in CACHE_NAMES if other != CACHE_NAME)
 
 
+def test_a_decoder_without_an_encoders_output_is_refused(model):
+    with pytest.raises(ValueError, match="give encoder_hidden_states"):
+        model.model.decoder(TARGET)
+
+
 def test_two_caches_are_refused(model):
     both = dict.fromkeys(CACHE_NAMES, new_cache(model))
     with pytest.raises(ValueError, match="takes one cache, but both cache and past_key_values were given"):

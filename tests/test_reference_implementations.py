@@ -38,8 +38,8 @@ with warnings.catch_warnings():  # 5.17 compiles it in a way that torch deprecat
 
 from hf_posenc import AttentionContext, PosEncConfig, PosEncModel, sinusoids
 from hf_posenc.modeling.attention import Attention
-from hf_posenc.modeling.position_base import PositionEncodingSum
 from hf_posenc.modeling.position_registry import build_position_encodings
+from hf_posenc.modeling.position_sum import PositionEncodingSum
 from hf_posenc.modeling.rnn import run_rnn
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}

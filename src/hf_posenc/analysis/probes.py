@@ -14,8 +14,9 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.position_base import HOOKS, PositionEncodingSum
-from ..modeling.position_registry import build_position_encodings, parse_sum
+from ..modeling.position_base import HOOKS
+from ..modeling.position_registry import build_position_encodings, parse_sum, side_entries
+from ..modeling.position_sum import PositionEncodingSum
 from ..training.checkpoints import validate_weights
 from ..utils.auto_loading import auto_from_pretrained
 from ..utils.manifest import COPY_AGAIN, verify_folder
@@ -84,7 +85,7 @@ class EncodingProbe:
         spec = config.side(side)
         self.name: str = spec.encoding
         self.side, self.trained = side, trained
-        self.entries = spec.entries
+        self.entries = side_entries(spec)
         self.load_model = cache(lambda: model().double().eval())
         self.max_positions = config.max_length_of(spec)
         self.extent = extent.clipped_to(self.max_positions)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..modeling.attention_context import AttentionContext
-from ..modeling.position_base import PositionEncodingSum
+from ..modeling.position_sum import PositionEncodingSum
 
 SEED = 0
 # Two answers of a hook that differ by less are the same answer, in float64.

@@ -19,6 +19,7 @@ from transformers import PreTrainedConfig
 
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
+from ..modeling.position_registry import side_entries
 
 # Config fields that the weights depend on, which are those of Marian, too; those that they do not depend on; and those
 # that no conversion changes.
@@ -140,7 +141,7 @@ def module_paths(config: PosEncConfig) -> dict[tuple[str, str], str]:
     paths = {
         (side, name): f"{path}.{number}"
         for side, path in MODULE_PATHS.items()
-        for number, name in enumerate(config.side(side).entries)
+        for number, name in enumerate(config.side(side).encodings)
     }
     return paths | {("alignment", config.alignment_type): ALIGNMENT_PATH}
 
@@ -149,7 +150,7 @@ def zero_init_model(config: PosEncConfig) -> PosEncForConditionalGeneration:
     """A new model whose encodings change nothing, if there is a start from which they do not."""
     model = PosEncForConditionalGeneration(config)
     for side, path in MODULE_PATHS.items():
-        entries = config.side(side).entries.values()
+        entries = side_entries(config.side(side)).values()
         for entry, encoding in zip(entries, model.get_submodule(path).children(), strict=True):
             for parameter in encoding.parameters() if entry.zero_init_is_identity else ():
                 torch.nn.init.zeros_(parameter)

@@ -19,6 +19,7 @@ from ..data.readers import corpus_file_hashes, file_hashes, resolve_name_or_path
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
 from ..modeling.configuration_shared import SharedConfig
 from ..modeling.position_base import PositionEncoding
+from ..modeling.position_registry import side_entries
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..modeling.translation import validate_tokenizer
 from ..utils.atomic_io import short_hash
@@ -35,7 +36,7 @@ def initial_model(experiment: Experiment, system: System, config: SharedConfig) 
     verify_folder(Path(checkpoint := init_checkpoint(experiment, system)), COPY_AGAIN)
     cross_fields = [
         f"cross_{parameter.name}"
-        for entry in config.side("cross").entries.values()
+        for entry in side_entries(config.side("cross")).values()
         for parameter in entry.config_parameters
     ]
     parameter_names = (

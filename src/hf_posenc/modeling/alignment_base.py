@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from .attention_context import AttentionContext
-from .position_base import EncodingParameter
+from .position_base import EncodingConfig, EncodingParameter, StackSpec
 
 
 class Alignment(nn.Module):
@@ -46,7 +46,7 @@ class Alignment(nn.Module):
 
     update: Callable[..., None] | None = None
 
-    def __init__(self, config: Any, side: Any) -> None:
+    def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
         """`side` is that of the cross-attention."""
         super().__init__()
         self.config, self.side = config, side

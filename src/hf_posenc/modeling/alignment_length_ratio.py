@@ -21,7 +21,7 @@ from location-based attention, which Ray Chowdhury & Caragea bring together with
 weighing by variance are ours.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -100,7 +100,8 @@ class LengthRatio(Alignment):
         shift_B1 = (torch.rand_like(source_positions_BT[:, :1]) * 2 - 1) * offset
         return source_positions_BT + shift_B1 + torch.randn_like(source_positions_BT) * jitter
 
-    def update(self, weights: list[Tensor], ctx: AttentionContext) -> None:
+    def update(self, weights: Sequence[Tensor], ctx: AttentionContext) -> None:
+        assert ctx.state is not None  # the decoder calls this hook with a cache only
         centroid_BQ = attention_centroid(weights, ctx.key_pos_BS).to(ctx.query_pos_BQ.dtype)
         step = self.config.length_ratio_step
         step_BQ = step + self.config.length_ratio_gain * (centroid_BQ - ctx.query_pos_BQ)

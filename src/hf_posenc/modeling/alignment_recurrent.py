@@ -26,7 +26,7 @@ from transformers import initialization as init
 from .alignment_base import Alignment, mean_length_ratio, source_bounds, source_padding_mask
 from .attention_context import AttentionContext, at_least_float32
 from .citations import Reference
-from .position_base import MASK_VALUE, EncodingParameter
+from .position_base import MASK_VALUE, EncodingConfig, EncodingParameter, StackSpec
 
 NUM_HEADS, HEAD_DIM = 4, 32
 
@@ -57,7 +57,7 @@ class RecurrentAlignment(Alignment):
         ),
     )
 
-    def __init__(self, config: Any, side: Any) -> None:
+    def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
         super().__init__(config, side)
         hidden_size, self.reach = config.recurrent_hidden_size, config.recurrent_reach
         self.beta = nn.Parameter(torch.empty(NUM_HEADS, 2 * self.reach + 1))

@@ -17,7 +17,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention_context import AttentionContext
 from .linear_attention import linear_attention_forward
-from .position_base import PositionEncodingSum
+from .position_sum import PositionEncodingSum
 
 
 class Attention(nn.Module):

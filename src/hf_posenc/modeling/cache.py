@@ -257,7 +257,9 @@ def encoder_positions(
         return compute_encoder_positions(position_ids, mask, encoder_states_BSD)
     state = state_of_cache(cache.cross_attention_cache)
     if cache.is_updated.get(0):
-        return state.get("positions")
+        key_pos_BS = state.get("positions")
+        assert key_pos_BS is not None  # a source has at least one token, and `get` refuses a state of another length
+        return key_pos_BS
     key_pos_BS = compute_encoder_positions(position_ids, mask, encoder_states_BSD)
     return state.append("positions", key_pos_BS.expand(encoder_states_BSD.shape[0], -1))
 

@@ -2,7 +2,7 @@
 """The knobs of the model family, their defaults (the papers') and their legality."""
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,8 +13,8 @@ from .alignment_base import Alignment
 from .alignment_registry import ALIGNMENTS, get_alignment
 from .configuration_shared import SharedConfig
 from .custom_code import copy_custom_code
-from .position_base import EncodingParameter
-from .position_registry import POSITION_ENCODINGS, PositionEncodingEntry, all_encoding_parameters, parse_sum
+from .position_base import EncodingParameter, StackSpec
+from .position_registry import POSITION_ENCODINGS, all_encoding_parameters, parse_sum, side_entries
 
 # The field that names each side's encoding.
 ENCODING_TYPE_FIELDS = {
@@ -22,31 +22,6 @@ ENCODING_TYPE_FIELDS = {
     "decoder": "decoder_position_encoding_type",
     "cross": "cross_position_encoding_type",
 }
-
-
-@dataclass(frozen=True)
-class StackSpec:
-    """One side of the model: the encoder, the decoder, or the cross-attention, which has the decoder's sizes.
-
-    `encoding` is a name or a sum; `head_dim` a head's share of `d_model`.
-    """
-
-    name: str
-    encoding: str
-    layers: int
-    heads: int
-    ffn_dim: int
-    vocab_size: int
-    head_dim: int
-
-    @property
-    def is_causal(self) -> bool:
-        return self.name == "decoder"
-
-    @property
-    def entries(self) -> dict[str, PositionEncodingEntry]:
-        """The registry's entries of its encodings, by name."""
-        return {name: POSITION_ENCODINGS[name] for name in parse_sum(self.encoding, ENCODING_TYPE_FIELDS[self.name])}
 
 
 def parameter_fields() -> dict[str, EncodingParameter]:
@@ -152,7 +127,11 @@ class PosEncConfig(SharedConfig):
             self.vocab_size if name == "encoder" else stack_field("vocab_size"),
         )
         head_dim = self.d_model // heads if heads > 0 else 0
-        return StackSpec(name, encoding, stack_field("layers"), heads, stack_field("ffn_dim"), vocab_size, head_dim)
+        names = parse_sum(encoding, ENCODING_TYPE_FIELDS[name])
+        return StackSpec(
+            name, encoding, stack_field("layers"), heads, stack_field("ffn_dim"), vocab_size, head_dim,
+            {name: POSITION_ENCODINGS[name].encoding for name in names},
+        )  # fmt: skip
 
     @property
     def sides(self) -> list[StackSpec]:
@@ -167,12 +146,12 @@ class PosEncConfig(SharedConfig):
                     f"d_model must be a multiple of the number of heads, but d_model={self.d_model} and "
                     f"{side.name}_attention_heads={side.heads}; change one of them."
                 )
-            if side.name != "cross" and all(entry.is_modifier for entry in side.entries.values()):
+            if side.name != "cross" and all(entry.is_modifier for entry in side_entries(side).values()):
                 raise ValueError(
                     f"{ENCODING_TYPE_FIELDS[side.name]}={side.encoding!r}: it says nothing of where a token is and "
                     f"only changes what another encoding does; write a sum, such as 'relative+{side.encoding}'."
                 )
-            for name, entry in side.entries.items():
+            for name, entry in side_entries(side).items():
                 if side.name == "cross" and name != "none" and not entry.modifies_attention:
                     supported = [name for name, other in POSITION_ENCODINGS.items() if other.modifies_attention]
                     raise ValueError(
@@ -204,12 +183,12 @@ class PosEncConfig(SharedConfig):
 
     @property
     def modifies_cross_attention(self) -> bool:
-        return any(entry.modifies_attention for entry in self.side("cross").entries.values())
+        return any(entry.modifies_attention for entry in side_entries(self.side("cross")).values())
 
     @property
     def decoder_needs_state_cache(self) -> bool:
         """Whether the decoder's caches must keep more than keys and values: states, places, positions."""
-        decoder_entries = self.side("decoder").entries.values()
+        decoder_entries = side_entries(self.side("decoder")).values()
         return self.modifies_cross_attention or any(entry.needs_state_cache for entry in decoder_entries)
 
     def describe(self) -> str:
@@ -220,7 +199,7 @@ class PosEncConfig(SharedConfig):
         """How many tokens a side can take, None if its encodings are defined at every length."""
         view = self.config_for(side)
         return min(
-            (getattr(view, entry.max_length_field) for entry in side.entries.values() if entry.max_length_field),
+            (getattr(view, entry.max_length_field) for entry in side_entries(side).values() if entry.max_length_field),
             default=None,
         )
 
@@ -235,7 +214,7 @@ class PosEncConfig(SharedConfig):
     @property
     def position_encodings_in_use(self) -> list[str]:
         """The names in all sides' sums."""
-        return [name for side in self.sides for name in side.entries]
+        return [name for side in self.sides for name in side.encodings]
 
     @property
     def parameter_fields_in_use(self) -> list[str]:
@@ -245,14 +224,14 @@ class PosEncConfig(SharedConfig):
             if side.name != "cross" or getattr(self, f"cross_{parameter.name}") is None
             else f"cross_{parameter.name}"
             for side in self.sides
-            for entry in side.entries.values()
+            for entry in side_entries(side).values()
             for parameter in entry.config_parameters
         ]
         return list(dict.fromkeys(names + [parameter.name for parameter in self.alignment.config_parameters]))
 
     def decoder_cache_layer_types(self, num_layers: int) -> list[str]:
         first = "stateful_attention" if self.decoder_needs_state_cache else "full_attention"
-        is_global = all(entry.encoding.is_global for entry in self.side("decoder").entries.values())
+        is_global = all(entry.encoding.is_global for entry in side_entries(self.side("decoder")).values())
         return [first] + ["full_attention" if is_global else "evicting_attention"] * (num_layers - 1)
 
     def to_dict(self) -> dict[str, Any]:

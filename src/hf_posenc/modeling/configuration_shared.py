@@ -162,6 +162,12 @@ class SharedConfig(PreTrainedConfig):
         return f"model_type={self.model_type!r}"
 
     @property
+    def target_vocab_size(self) -> int:
+        """`decoder_vocab_size`, which is None only until the config is complete."""
+        assert self.decoder_vocab_size is not None
+        return self.decoder_vocab_size
+
+    @property
     def sides(self) -> list[Any]:
         """What has position encodings of its own (see PosEncConfig.side)."""
         return []

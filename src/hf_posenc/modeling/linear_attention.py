@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from .attention_context import AttentionContext
-from .position_base import PositionEncodingSum
+from .position_sum import PositionEncodingSum
 
 BLOCK_SIZE = 32
 MIN_LENGTH = 512  # below it, all scores at once take less time

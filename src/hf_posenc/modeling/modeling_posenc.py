@@ -28,13 +28,21 @@ from .attention import Attention, validate_attn_implementation
 from .attention_context import AttentionContext
 from .cache import EncodingState, cached_seq_length, encoder_positions, evict_outside_window, state_of_cache
 from .citations import VASWANI
-from .configuration_posenc import PosEncConfig, StackSpec
+from .configuration_posenc import PosEncConfig
 from .linear_attention import supports_linear_attention
 from .masks import new_valid_mask, positions_from_mask, target_valid_mask
 from .model_inputs import CACHE_NAME, CACHE_NAMES, normalize_model_inputs
-from .modeling_shared import ConditionalGeneration, EncoderDecoder, SharedPreTrainedModel, Stack, merge_outputs
-from .position_base import PositionEncoding, PositionEncodingSum
+from .modeling_shared import (
+    ConditionalGeneration,
+    EncoderDecoder,
+    SharedPreTrainedModel,
+    Stack,
+    merge_outputs,
+    require_encoder_states,
+)
+from .position_base import PositionEncoding, StackSpec
 from .position_registry import build_position_encodings
+from .position_sum import PositionEncodingSum
 from .sequential_decoding import decode_sequentially
 from .window_pruning import MIN_KEYS, prune_to_window
 
@@ -277,8 +285,7 @@ class PosEncDecoder(PosEncStack):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        if encoder_hidden_states is None:
-            raise ValueError("The decoder attends to an encoder's output; give it as encoder_hidden_states (B, S, D).")
+        encoder_hidden_states = require_encoder_states(encoder_hidden_states)
         if cache is not None and self.gradient_checkpointing and self.training and torch.is_grad_enabled():
             raise ValueError(
                 "Gradient checkpointing computes each layer again in the backward pass, so a layer must not write into "

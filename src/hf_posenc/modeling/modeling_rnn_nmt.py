@@ -35,7 +35,14 @@ from .citations import NEISHI, Reference
 from .configuration_rnn_nmt import RnnNmtConfig
 from .masks import new_valid_mask
 from .model_inputs import CACHE_NAME, normalize_model_inputs
-from .modeling_shared import ConditionalGeneration, EncoderDecoder, SharedPreTrainedModel, Stack, merge_outputs
+from .modeling_shared import (
+    ConditionalGeneration,
+    EncoderDecoder,
+    SharedPreTrainedModel,
+    Stack,
+    merge_outputs,
+    require_encoder_states,
+)
 from .rnn import run_dense_rnn, run_rnn
 
 LUONG = Reference(
@@ -95,7 +102,7 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
     """Target tokens and memory to what the output projection reads. The state is h, c and what is fed (B, 2N + D)."""
 
     def __init__(self, config: RnnNmtConfig) -> None:
-        super().__init__(config, vocab_size=config.decoder_vocab_size)
+        super().__init__(config, vocab_size=config.target_vocab_size)
         encoder_dim, self.layers_dim = 2 * config.d_model, config.decoder_layers * config.d_model
         self.lstm = lstm(config, 2 * config.d_model, config.decoder_layers)
         self.h_bridge = nn.Linear(config.encoder_layers * encoder_dim, self.layers_dim)
@@ -118,6 +125,7 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
         encoder_last: tuple[Tensor, Tensor] | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
+        encoder_hidden_states = require_encoder_states(encoder_hidden_states)
         output_attentions = kwargs.get("output_attentions", self.config.output_attentions)
         x_BTD = self.embed(input_ids, inputs_embeds)
         if use_cache and cache is None:
@@ -180,8 +188,11 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
         return cache.cross_attention_cache.layers[0].keys[:, 0]
 
     def last_state(self, cache: EncoderDecoderCache) -> Tensor:
+        """The cached state of the newest token (B, 2N + D); the cache must have one."""
         width = 2 * self.layers_dim + self.config.d_model
-        return state_of_cache(cache.self_attention_cache).last("states", width)
+        state_BM = state_of_cache(cache.self_attention_cache).last("states", width)
+        assert state_BM is not None
+        return state_BM
 
     def cache_states(self, states_BTM: Tensor, cache: EncoderDecoderCache) -> None:
         """The states go into the cache, and keys and values of one channel: by keys a cache counts its tokens."""

@@ -80,6 +80,13 @@ def exactly_one_input(input_ids: Tensor | None, inputs_embeds: Tensor | None) ->
     return tokens
 
 
+def require_encoder_states(encoder_hidden_states: Tensor | None) -> Tensor:
+    """An encoder's output (B, S, D); a ValueError if a decoder was called without one."""
+    if encoder_hidden_states is None:
+        raise ValueError("A decoder must have an encoder's output, but got None; give encoder_hidden_states (B, S, D).")
+    return encoder_hidden_states
+
+
 # Its subclasses call post_init when they are whole, and differ in their vocabulary. trf-ignore: TRF013
 class Stack(SharedPreTrainedModel):
     """One side, encoder or decoder: its embedded tokens, to begin with."""
@@ -182,15 +189,14 @@ class EncoderDecoder(ResizableVocabularies):
         super().sync_tying_config()
         if not self.shares_embeddings:
             self._modules.pop("shared", None)
-            self._keys_to_ignore_on_save = ["shared.weight"]
         else:
             self.shared = self.encoder.embed_tokens
-            self._keys_to_ignore_on_save = None
+        self._keys_to_ignore_on_save = None if self.shares_embeddings else ["shared.weight"]
         self._tied_weights_keys = self.tied_weight_keys()
         self.all_tied_weights_keys = dict(self._tied_weights_keys)
 
     def get_input_embeddings(self) -> nn.Embedding:
-        return getattr(self, "shared", self.encoder.embed_tokens)
+        return self.shared if hasattr(self, "shared") else self.encoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         if hasattr(self, "shared"):
@@ -220,8 +226,8 @@ class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
     def __init__(self, config: SharedConfig) -> None:
         super().__init__(config)
         self.model = self.base_model_class(config)
-        self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size, bias=False)
-        self.final_logits_bias = nn.Parameter(torch.empty(1, config.decoder_vocab_size)) if config.output_bias else None
+        self.lm_head = nn.Linear(config.d_model, config.target_vocab_size, bias=False)
+        self.final_logits_bias = nn.Parameter(torch.empty(1, config.target_vocab_size)) if config.output_bias else None
         self._tied_weights_keys = self.tied_weight_keys()
         self.post_init()
 
@@ -279,10 +285,12 @@ class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """The labels, one place later, behind the start token (B, T); behind a target's last label there is padding:
         with `</s>` to be read it would be a token longer than alone."""
-        start = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
+        start_id, pad_id = self.config.decoder_start_token_id, self.config.pad_token_id
+        assert start_id is not None and pad_id is not None  # the config refuses None
+        start = labels.new_full((len(labels), 1), start_id)
         still_to_come = (labels != -100).flip(1).cumsum(1).flip(1)[:, 1:] > 0
         shifted = torch.cat((start, labels[:, :-1].masked_fill(~still_to_come, -100)), dim=1)
-        return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
+        return shifted.masked_fill(shifted == -100, pad_id)
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
         """transformers' inputs for a step; positions are read off the mask here, before a static cache makes it 4-D."""

@@ -14,14 +14,13 @@ Departure from Press et al.: distances are multiplied by the prices, not positio
 """
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from .attention_context import AttentionContext, at_least_float32
 from .citations import Reference
-from .position_base import PositionEncoding
+from .position_base import EncodingConfig, PositionEncoding, StackSpec
 
 
 class Alibi(PositionEncoding):
@@ -50,7 +49,7 @@ class Alibi(PositionEncoding):
         ),
     )
 
-    def __init__(self, config: Any, side: Any, *, shared_slope: bool = False) -> None:
+    def __init__(self, config: EncodingConfig, side: StackSpec, *, shared_slope: bool = False) -> None:
         super().__init__(config, side)
         self.past_slopes = slopes(side.heads)
         self.future_slopes = self.past_slopes if shared_slope else self.past_slopes[::-1]

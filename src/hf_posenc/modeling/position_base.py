@@ -1,71 +1,79 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface that every position encoding answers, and its identity: an encoding that answers nothing is `none`.
+"""The interface of position encodings. The base class itself is the encoding `none`.
 
 Shape letters, here and in every file of this folder:
-    B batch, T new tokens, D model width, H heads, Q queries, S keys, K width of a head, M width of what is remembered.
+    B batch, T new tokens, D model width, H heads, Q queries, S keys, K width of a head, M width of a recurrent state.
 
-An encoding is a module made once for each attention it serves: the encoder's, the decoder's, the cross-attention. It
-answers some of the hooks and leaves the others None; whoever attends asks which ones are there and never which encoding
-it is. Every hook is given `ctx`, an AttentionContext, which says where the tokens are.
+An encoding is a module, made once for each attention it serves: the encoder's, the decoder's, the cross-attention.
+It implements some of the hooks; the others are None. Attention checks which hooks exist, never which encoding it has.
+Every hook takes `ctx`, an AttentionContext with the positions of queries and keys.
 
     augment_positions(pos_BT, ctx) -> pos_BT
-        Other positions than those the tokens have, in training only: drawn or shifted, once a forward, the same for all
-        hooks and layers.
+        Positions for training, sampled or shifted: once a forward, the same for all hooks and layers.
     embed(x_BTD, ctx) -> x_BTD
-        Changes the dropped-out, scaled token embeddings; cross-attention has none and never asks.
+        Changes the dropped-out, scaled token embeddings. Cross-attention never calls it.
     prepare(x_BTD, ctx) -> anything
-        What all layers share, made once a forward from the embedded tokens; the hooks below find it as `ctx.prepared`.
+        What all layers share, computed once a forward; the hooks below read it as `ctx.prepared`. With a `max_distance`
+        (below) it may use dtype, device and width of `x_BTD` only: linear attention passes other numbers.
     rotate_queries(q_BHQK, ctx) -> q_BHQK
     rotate_keys(k_BHTK, ctx) -> k_BHTK
         Change queries, at `ctx.query_pos_BQ`, and new keys, at `ctx.new_key_pos_BT`, before the keys are cached.
     score_bias(q_BHQK, k_BHSK, ctx) -> broadcasts to (B, H, Q, S)
-        Is added to the scores, in score units (after 1/sqrt(K)). `q` is as it was before `rotate_queries`; `k` is as it
-        is cached, after `rotate_keys`.
+        Is added to the scores, in score units (after 1/sqrt(K)). `q` is the query before `rotate_queries`; `k` is the
+        key as it is cached, after `rotate_keys`.
     value_bias(p_BHQS, ctx) -> broadcasts to (B, H, Q, K)
         Is added to the attended values; `p` are the attention weights after dropout.
     init_weights()
-        Fills the encoding's own parameters, by transformers.initialization.
+        Initialises the encoding's own parameters, with transformers.initialization.
 
-An encoding whose biases are read off the distance alone may say so, for attention in linear memory
-(linear_attention.py): from `max_distance` tokens on, to either side, it says the same of all keys, whatever they
-are; math.inf if each distance has a bias of its own. Where `is_global` is False, keys from there on are hidden; where
-`preserves_head_dim` is False, `rotate_queries` and `rotate_keys` return wider ones, and attention never goes by
-distance.
+Positions count from 0 and have shape (B, T) or (1, T). Hooks take positions and never lengths. Therefore caching, left
+padding and holes in a mask need no code in an encoding; `ctx.num_attendable_BQ` counts visible keys.
 
-Positions are counted from 0, of shape (B, T) or (1, T). Hooks take positions and never lengths, which is why caching,
-left padding and holes in a mask need no case of their own; whoever needs a count, counts what is visible.
+Properties for attention in linear memory (linear_attention.py): from `max_distance` tokens on, to either side, an
+encoding's biases are the same for every key; math.inf if each distance has its own bias, None if a bias depends on more
+than the distance. Where `is_global` is False, keys from `max_distance` on are hidden. Where `preserves_head_dim` is
+False, `rotate_queries` and `rotate_keys` return wider vectors, and linear attention is not used.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any
+from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from .attention_context import AttentionContext
-from .cache import EncodingState
+from .citations import Reference
 
-# Added to a score it leaves no weight in any precision; and a row of nothing else is still no row of infinities.
+# Large enough for zero weight in any dtype; finite, so that a fully masked row is not NaN.
 MASK_VALUE = -1e4
 
-# The hooks that act on what a model computes; `augment_positions` and `prepare` only say from what.
+# The hooks that change activations; `augment_positions` and `prepare` only provide their inputs.
 HOOKS = ("embed", "rotate_queries", "rotate_keys", "score_bias", "value_bias")
+
+# The types of hooks. What `prepare` returns belongs to its encoding, which alone reads it.
+TensorHook = Callable[[Tensor, AttentionContext], Tensor]
+ScoreBiasHook = Callable[[Tensor, Tensor, AttentionContext], Tensor]
+PrepareHook = Callable[[Tensor, AttentionContext], Any]
+
+ParameterValue = bool | int | float | None
 
 
 @dataclass(frozen=True)
 class EncodingParameter:
-    """A config field that an encoding brings: its default says its type (None: a whole number or None), `constraint` in
-    words what `is_valid` tests."""
+    """A config field that an encoding or an alignment adds, with its default and its constraint.
+
+    The default gives the field's type; None stands for an integer or None. `constraint` says in words what `is_valid`
+    tests. Parameters are registered instead of being dataclass fields of the config, because a user's encoding adds
+    its own at run time, and each encoding is one file.
+    """
 
     name: str
-    default: Any
+    default: ParameterValue
     constraint: str
     is_valid: Callable[[Any], bool] = lambda value: True
 
-    def validate(self, value: Any) -> None:
+    def validate(self, value: object) -> None:
+        """Raise a ValueError unless `value` has the default's type and satisfies the constraint."""
         types = {float: (float, int), type(None): (int, type(None))}.get(type(self.default), (type(self.default),))
         if type(value) not in types or not self.is_valid(value):
             raise ValueError(
@@ -73,18 +81,60 @@ class EncodingParameter:
             )
 
 
-class PositionEncoding(nn.Module):
-    """The base of every encoding and, as it stands, the encoding `none`: order is invisible to the encoder.
+class EncodingConfig(Protocol):
+    """The fields of a PosEncConfig that encodings and alignments read.
 
-    No parameters; defined at every length. Its facts are class attributes, which the laws test both ways:
-    `summary`: one sentence. `shift_invariant`: adding a number to all positions changes nothing.
+    Beyond these, an encoding reads its own parameters (`config.relative_clip`), which exist once it is registered.
+    """
+
+    d_model: int
+    initializer: str
+
+    def __getattr__(self, name: str) -> Any: ...
+
+
+@dataclass(frozen=True)
+class StackSpec:
+    """Sizes and encodings of one attention: the encoder's, the decoder's, or the cross-attention's.
+
+    `name` is "encoder", "decoder" or "cross"; cross-attention has the decoder's sizes. `encoding` is a registered name
+    or a sum of names, `encodings` has the classes by name. `head_dim` is the width of a head, K.
+    """
+
+    name: str
+    encoding: str
+    layers: int
+    heads: int
+    ffn_dim: int
+    vocab_size: int
+    head_dim: int
+    encodings: Mapping[str, "type[PositionEncoding]"]
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether a query attends to no later key."""
+        return self.name == "decoder"
+
+
+class PositionEncoding(nn.Module):
+    """Base class of every encoding. By itself it is the encoding `none`: the encoder sees no order.
+
+    No parameters; defined at every length. A subclass implements hooks (see the module) and sets class attributes, its
+    properties, which the tests check both ways:
+
+    `summary`: one sentence.
+    `shift_invariant`: adding a number to all positions changes nothing.
     `permutation_equivariant`: with attention in both directions, permuting the tokens permutes the outputs.
-    `reversal_equivariant`: so does reversing them. `is_stateful`: cached decoding must keep more than keys, values and
-    positions (`ctx.state`). `is_modifier`: it only changes what another encoding of the sum does.
-    `zero_init_is_identity`: with all its parameters at zero it changes nothing, and learns from there; so it can join a
-    trained model. `max_length_field`: the parameter that bounds the length, if one does. `config_parameters`: its
-    config fields. `formula`: in the code's own symbols. `references`. `aliases`: what else one may write, wanting it;
-    the error names it then.
+    `reversal_equivariant`: reversing the tokens reverses the outputs.
+    `is_stateful`: cached decoding keeps more than keys, values and positions, in `ctx.state`.
+    `is_modifier`: it only changes what another encoding of the sum does.
+    `zero_init_is_identity`: with all parameters at zero it changes nothing, and still learns. So it can join a trained
+        model.
+    `max_length_field`: the parameter that bounds the length, None if none does.
+    `config_parameters`: the config fields that it adds.
+    `formula`: in the code's own symbols. `references`: the sources.
+    `aliases`: other names of the idea; the error for an unknown name suggests this encoding for them.
+    `max_distance`, `is_global`, `preserves_head_dim`: see the module.
     """
 
     summary: str
@@ -97,10 +147,10 @@ class PositionEncoding(nn.Module):
     max_length_field: str | None = None
     config_parameters: tuple[EncodingParameter, ...] = ()
     formula = ""
-    references: tuple[Any, ...] = ()
+    references: tuple[Reference, ...] = ()
     aliases: tuple[str, ...] = ()
 
-    # What sets `none` apart from whoever inherits from this class.
+    # The registry's properties of `none`, which subclasses must not inherit.
     NONE = {
         "summary": "No position information: the encoder sees a bag of words.",
         "shift_invariant": True,
@@ -113,149 +163,50 @@ class PositionEncoding(nn.Module):
     is_global = True
     preserves_head_dim = True
 
-    augment_positions: Callable[..., Tensor] | None = None
-    embed: Callable[..., Tensor] | None = None
-    prepare: Callable[..., Any] | None = None
-    rotate_queries: Callable[..., Tensor] | None = None
-    rotate_keys: Callable[..., Tensor] | None = None
-    score_bias: Callable[..., Tensor] | None = None
-    value_bias: Callable[..., Tensor] | None = None
+    # A preset may set a hook of its class to None in `__init__`. Later is too late: PositionEncodingSum records which
+    # hooks exist when it is built.
+    augment_positions: TensorHook | None = None
+    embed: TensorHook | None = None
+    prepare: PrepareHook | None = None
+    rotate_queries: TensorHook | None = None
+    rotate_keys: TensorHook | None = None
+    score_bias: ScoreBiasHook | None = None
+    value_bias: TensorHook | None = None
 
-    def __init__(self, config: Any, side: Any) -> None:
-        """`side` is a configuration's StackSpec: its heads, their width, its layers, whether it is causal."""
+    def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
+        """`side` has the sizes of the attention that this encoding serves."""
         super().__init__()
         self.config, self.side = config, side
         self.scaling = side.head_dim**-0.5
 
     @classmethod
-    def validate(cls, config: Any, side: Any) -> None:
+    def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
         """Raise a ValueError (rule, value, remedy) if this encoding cannot work under `config` on that side."""
 
     @classmethod
-    def require_global(cls, side: Any, why: str) -> None:
-        """For `validate`: a ValueError where another encoding of the sum hides keys by their distance."""
-        for name, entry in side.entries.items():
-            if not entry.encoding.is_global:
+    def require_global(cls, side: StackSpec, why: str) -> None:
+        """For `validate`: raise a ValueError if another encoding of the sum hides keys by their distance."""
+        for name, encoding in side.encodings.items():
+            if not encoding.is_global:
                 raise ValueError(f"{side.encoding!r}: {cls.__name__} {why}; leave it or `{name}` out.")
 
     @classmethod
-    def require_unrotated_keys(cls, side: Any, why: str) -> None:
-        """For `validate`: a ValueError where another encoding of the sum changes keys by their position."""
-        for name, entry in side.entries.items():
-            if entry.encoding is not cls and entry.encoding.rotate_keys is not None:
+    def require_unrotated_keys(cls, side: StackSpec, why: str) -> None:
+        """For `validate`: raise a ValueError if another encoding of the sum changes keys by their position."""
+        for name, encoding in side.encodings.items():
+            if encoding is not cls and encoding.rotate_keys is not None:
                 raise ValueError(
                     f"{side.encoding!r}: {cls.__name__} {why}, but `{name}` turns keys by their position; leave one "
                     "of them out."
                 )
 
     def init_weights(self) -> None:
-        """Nothing to fill: there are no parameters."""
+        """Initialise the encoding's own parameters. The base class has none."""
 
     def forward(self, hook: str, *arguments: Any) -> Any:
-        """What a hook answers. Offloading brings a module's parameters for its `forward`, and for nothing else."""
+        """The result of a hook. Hooks are called through `forward`, never directly.
+
+        Offloading (accelerate) and FSDP gather a module's parameters around its `forward` alone: a hook called directly
+        would read parameters that are on the meta device or sharded.
+        """
         return getattr(self, hook)(*arguments)
-
-
-class PositionEncodingSum(nn.ModuleList):
-    """The sum of some encodings, by their registered names, as the Transformer sees it: what changes something is
-    applied from left to right, biases add."""
-
-    def __init__(self, encodings: Mapping[str, PositionEncoding]) -> None:
-        super().__init__(encodings.values())
-        # Cached state is kept under these: two encodings may have classes of one name, or be wrapped in one class.
-        self.names = list(encodings)
-        # Who answers which hook is known once; where nobody does, asking costs next to nothing.
-        self.hook_table = {hook: self.hook_indices(hook) for hook in (*HOOKS, "augment_positions")}
-        self.has_score_bias, self.has_value_bias = (self.has_hook(hook) for hook in ("score_bias", "value_bias"))
-        self.modifies_attention = any(self.has_hook(hook) for hook in HOOKS if hook != "embed")
-
-    def __iter__(self) -> Iterator[PositionEncoding]:
-        return super().__iter__()  # type: ignore[return-value]
-
-    def hook_indices(self, hook: str) -> list[int]:
-        """By number: which module that is may change, as when an adapter is put around it."""
-        return [index for index, encoding in enumerate(self) if getattr(encoding, hook) is not None]
-
-    def has_hook(self, hook: str) -> bool:
-        return bool(self.hook_table[hook])
-
-    def contexts_for(self, hook: str, ctx: AttentionContext) -> list[tuple[PositionEncoding, AttentionContext]]:
-        """The encodings that answer a hook, each with the place as it is for that encoding alone."""
-        contexts = []
-        for index in self.hook_table[hook]:
-            encoding: Any = self[index]
-            state = self.state_of(index, ctx) if encoding.is_stateful else None
-            contexts.append((encoding, ctx.replace(prepared=ctx.prepared and ctx.prepared[index], state=state)))
-        return contexts
-
-    def state_of(self, index: int, ctx: AttentionContext) -> EncodingState | None:
-        """What cached decoding remembers for one of the encodings and no other."""
-        return ctx.state and ctx.state.scoped(self.names[index], ctx.layer)
-
-    @property
-    def is_global(self) -> bool:
-        return all(encoding.is_global for encoding in self)
-
-    @property
-    def max_distance(self) -> int | None:
-        """From where on all of them say the same of every key, or no key is seen; None if there is no such distance."""
-        biases = {self[index] for hook in ("score_bias", "value_bias") for index in self.hook_table[hook]}
-        distances: dict[Any, Any] = {encoding: encoding.max_distance for encoding in biases}
-        if not biases or None in distances.values():
-            return None
-        windows = [distance for encoding, distance in distances.items() if not encoding.is_global]
-        clip = min(windows) if windows else max(distances.values())
-        return None if clip == math.inf else int(clip)
-
-    @property
-    def sliding_window(self) -> int | None:
-        """From how many tokens on keys are hidden, None if they are not."""
-        return None if self.is_global else self.max_distance
-
-    def augment_positions(self, pos_BT: Tensor, ctx: AttentionContext) -> Tensor:
-        for encoding, own_ctx in self.contexts_for("augment_positions", ctx):
-            pos_BT = encoding("augment_positions", pos_BT, own_ctx)
-        return pos_BT
-
-    def prepare(
-        self, x_BTD: Tensor, ctx: AttentionContext, pruned_ctx: AttentionContext | None = None
-    ) -> AttentionContext:
-        """The place with what each encoding has prepared for all layers. `pruned_ctx` is the same place with those keys
-        alone that are not hidden (window_pruning.py), and stands in for it where biases go by distance."""
-        pruned_ctx = ctx if pruned_ctx is None else pruned_ctx
-
-        def prepare_one(index: int, encoding: PositionEncoding) -> Any:
-            has_max_distance = encoding.max_distance is not None
-            if encoding.prepare is None or (
-                ctx.use_linear_attention and has_max_distance
-            ):  # which then prepares for each part
-                return None
-            own_ctx = pruned_ctx if has_max_distance else ctx
-            return encoding("prepare", x_BTD, own_ctx.replace(state=self.state_of(index, own_ctx)))
-
-        return pruned_ctx.replace(prepared=[prepare_one(index, encoding) for index, encoding in enumerate(self)])
-
-    def embed(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
-        for encoding, own_ctx in self.contexts_for("embed", ctx):
-            x_BTD = encoding("embed", x_BTD, own_ctx)
-        return x_BTD
-
-    def rotate_queries(self, q_BHQK: Tensor, ctx: AttentionContext) -> Tensor:
-        for encoding, own_ctx in self.contexts_for("rotate_queries", ctx):
-            q_BHQK = encoding("rotate_queries", q_BHQK, own_ctx)
-        return q_BHQK
-
-    def rotate_keys(self, k_BHTK: Tensor, ctx: AttentionContext) -> Tensor:
-        for encoding, own_ctx in self.contexts_for("rotate_keys", ctx):
-            k_BHTK = encoding("rotate_keys", k_BHTK, own_ctx)
-        return k_BHTK
-
-    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
-        return reduce(
-            torch.add, [e("score_bias", q_BHQK, k_BHSK, own_ctx) for e, own_ctx in self.contexts_for("score_bias", ctx)]
-        )
-
-    def value_bias(self, p_BHQS: Tensor, ctx: AttentionContext) -> Tensor:
-        return reduce(
-            torch.add, [e("value_bias", p_BHQS, own_ctx) for e, own_ctx in self.contexts_for("value_bias", ctx)]
-        )

@@ -11,7 +11,6 @@ distances share by nearness.
 """
 
 from functools import reduce
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +18,7 @@ from transformers import initialization as init
 
 from .attention_context import AttentionContext, interpolation_weights, scale_by
 from .citations import Reference
-from .position_base import EncodingParameter, PositionEncoding
+from .position_base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 
 
 class Deberta(PositionEncoding):
@@ -45,7 +44,7 @@ class Deberta(PositionEncoding):
         ),
     )
 
-    def __init__(self, config: Any, side: Any) -> None:
+    def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
         super().__init__(config, side)
         self.clip, width = config.deberta_clip, config.d_model
         self.first_row = self.clip if side.is_causal else 0  # Of what is behind a query nobody there asks.
@@ -54,7 +53,7 @@ class Deberta(PositionEncoding):
         self.query_bias = nn.Parameter(torch.empty(side.layers, width))
 
     @classmethod
-    def validate(cls, config: Any, side: Any) -> None:
+    def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
         cls.require_unrotated_keys(side, "asks for the keys' content")
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> list[tuple[Tensor, Tensor | None]]:

@@ -11,15 +11,13 @@ above 1; the network's last bias is left out, for a softmax does not see it. The
 of their listing.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
 from .attention_context import AttentionContext, at_least_float32
 from .citations import Reference
-from .position_base import EncodingParameter, PositionEncoding
+from .position_base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 
 
 class Fire(PositionEncoding):
@@ -47,7 +45,7 @@ class Fire(PositionEncoding):
         ),
     )
 
-    def __init__(self, config: Any, side: Any) -> None:
+    def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
         super().__init__(config, side)
         shape = (side.layers, config.fire_hidden_size)
         self.weight_in, self.bias_in = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
@@ -64,6 +62,7 @@ class Fire(PositionEncoding):
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
         (distance_BQS, extent_BQ1), layer = ctx.prepared, ctx.layer
+        assert layer is not None  # attention sets it before it calls this hook
         dtype = distance_BQS.dtype
         c, multiple = self.c[layer].to(dtype), self.multiple[layer].to(dtype)
         scale_BQ1 = extent_BQ1.maximum((multiple * self.config.fire_threshold).abs())

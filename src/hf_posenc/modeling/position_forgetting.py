@@ -7,15 +7,13 @@ stands behind the query; sums of gates are kept beside cached keys. There is no 
 are no tokens of the source.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
 from .attention_context import AttentionContext, at_least_float32
 from .citations import Reference
-from .position_base import PositionEncoding
+from .position_base import EncodingConfig, PositionEncoding, StackSpec
 
 
 class Forgetting(PositionEncoding):
@@ -40,14 +38,14 @@ class Forgetting(PositionEncoding):
         ),
     )
 
-    def __init__(self, config: Any, side: Any) -> None:
+    def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
         super().__init__(config, side)
         shape = (side.layers, 1 if side.is_causal else 2, side.heads)  # what is before a token, what is behind it
         self.weight = nn.Parameter(torch.empty(*shape, config.d_model))
         self.bias = nn.Parameter(torch.empty(shape))
 
     @classmethod
-    def validate(cls, config: Any, side: Any) -> None:
+    def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
         if side.name == "cross":
             raise ValueError(
                 f"cross_position_encoding_type={side.encoding!r}: `forgetting` counts the tokens between a query and a "
@@ -55,7 +53,9 @@ class Forgetting(PositionEncoding):
             )
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
-        x_BTD, dtype = ctx.inputs_BTD, at_least_float32(ctx.inputs_BTD)
+        x_BTD = ctx.inputs_BTD
+        assert x_BTD is not None  # attention sets it before it calls this hook
+        dtype = at_least_float32(x_BTD)
         gates_BTRH = torch.einsum("btd,rhd->btrh", x_BTD, self.weight[ctx.layer]) + self.bias[ctx.layer]
         logs_BTN = nn.functional.logsigmoid(gates_BTRH.to(dtype)).flatten(2)
         if ctx.valid_mask_BT is not None:

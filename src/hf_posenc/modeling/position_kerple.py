@@ -9,7 +9,6 @@ where their code clips them (at 0.01, and powers at 2).
 """
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from transformers import initialization as init
 
 from .attention_context import AttentionContext, at_least_float32
 from .citations import Reference
-from .position_base import PositionEncoding
+from .position_base import EncodingConfig, PositionEncoding, StackSpec
 
 
 class Kerple(PositionEncoding):
@@ -48,7 +47,7 @@ class Kerple(PositionEncoding):
         ),
     )
 
-    def __init__(self, config: Any, side: Any, *, logarithmic: bool = True) -> None:
+    def __init__(self, config: EncodingConfig, side: StackSpec, *, logarithmic: bool = True) -> None:
         super().__init__(config, side)
         self.logarithmic = logarithmic
         shape = (1 if side.is_causal else 2, side.heads)  # the past, the future

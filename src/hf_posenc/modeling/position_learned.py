@@ -4,15 +4,13 @@
 Departure from Vaswani et al. (section 3.5): dropout comes before the sum, as for every encoding here.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
 from .attention_context import AttentionContext
 from .citations import VASWANI
-from .position_base import EncodingParameter, PositionEncoding
+from .position_base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 
 
 class Learned(PositionEncoding):
@@ -31,7 +29,7 @@ class Learned(PositionEncoding):
     formula = "x[p] <- x[p] + w[p]"
     references = (VASWANI,)
 
-    def __init__(self, config: Any, side: Any) -> None:
+    def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
         super().__init__(config, side)
         self.table = nn.Parameter(torch.empty(config.learned_max_positions, config.d_model))
 

@@ -18,7 +18,7 @@ from transformers import initialization as init
 
 from .attention_context import AttentionContext, at_least_float32
 from .citations import Reference
-from .position_base import EncodingParameter, PositionEncoding
+from .position_base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 
 CHIANG = Reference(
     "Chiang & Cholak",
@@ -53,12 +53,12 @@ class LogN(PositionEncoding):
     formula = "score(i, j) = log(n_i) / log(`log_n_length`) q_i . k_j / sqrt(K), for n_i keys that query i sees"
     references = (CHIANG,)
 
-    def __init__(self, config: Any, side: Any, *, trained: bool = False) -> None:
+    def __init__(self, config: EncodingConfig, side: StackSpec, *, trained: bool = False) -> None:
         super().__init__(config, side)
         self.rate = nn.Parameter(torch.empty(side.layers, side.heads)) if trained else None
 
     @classmethod
-    def validate(cls, config: Any, side: Any) -> None:
+    def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
         cls.require_global(side, "counts the keys that the mask leaves, and a window has as many at any length")
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:

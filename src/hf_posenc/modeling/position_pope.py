@@ -5,15 +5,13 @@ Departures from Gopalakrishnan et al.: the offsets delta belong to a layer (what
 and begin at 0.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
 from .attention_context import AttentionContext, at_least_float32
 from .citations import Reference
-from .position_base import EncodingParameter, PositionEncoding
+from .position_base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 from .position_rotary import cos_sin
 
 
@@ -39,12 +37,12 @@ class Pope(PositionEncoding):
         ),
     )
 
-    def __init__(self, config: Any, side: Any) -> None:
+    def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
         super().__init__(config, side)
         self.delta = nn.Parameter(torch.empty(side.layers, side.heads, 1, side.head_dim))
 
     @classmethod
-    def validate(cls, config: Any, side: Any) -> None:
+    def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
         cls.require_unrotated_keys(side, "gives each channel an angle of its own")
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> tuple[Tensor, ...]:

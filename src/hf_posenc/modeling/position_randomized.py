@@ -7,14 +7,12 @@ draw those of tokens that are still to come; there is one draw for a batch and a
 their relative encodings draw anew in every layer.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from .attention_context import AttentionContext
 from .citations import Reference
-from .position_base import EncodingParameter, PositionEncoding
+from .position_base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 
 
 class Randomized(PositionEncoding):
@@ -43,7 +41,7 @@ class Randomized(PositionEncoding):
     )
 
     @classmethod
-    def validate(cls, config: Any, side: Any) -> None:
+    def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
         cls.require_global(side, "spreads tokens so far in training that a window hides nearly every neighbour")
 
     def augment_positions(self, pos_BT: Tensor, ctx: AttentionContext) -> Tensor:

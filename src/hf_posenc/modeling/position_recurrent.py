@@ -9,14 +9,12 @@ Departures: Rosendahl et al. do not give the width of their LSTM; here it is D f
 takes 2D back to D. Their "20 % more parameters" follows from none of the obvious widths.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from .attention_context import AttentionContext
 from .citations import NEISHI, ROSENDAHL
-from .position_base import EncodingParameter, PositionEncoding
+from .position_base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 from .rnn import run_dense_rnn, run_rnn
 
 WIDTH_CONSTRAINT = "a whole number of units for each direction, 1 or more, or None for d_model"
@@ -54,7 +52,7 @@ class Recurrent(PositionEncoding):
         "references": (NEISHI,),
     }
 
-    def __init__(self, config: Any, side: Any, *, cell: str) -> None:
+    def __init__(self, config: EncodingConfig, side: StackSpec, *, cell: str) -> None:
         super().__init__(config, side)
         network = {"gru": nn.GRU, "lstm": nn.LSTM}[cell]
         self.hidden_size = getattr(config, f"{cell}_hidden_size") or config.d_model

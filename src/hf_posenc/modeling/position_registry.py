@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import Any
 
 from .position_alibi import Alibi
-from .position_base import HOOKS, EncodingParameter, PositionEncoding, PositionEncodingSum
+from .position_base import HOOKS, EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 from .position_cape import Cape
 from .position_deberta import Deberta
 from .position_fire import Fire
@@ -27,6 +27,7 @@ from .position_rotary import Rotary
 from .position_sandwich import Sandwich
 from .position_shape import Shape
 from .position_sinusoidal import Sinusoidal
+from .position_sum import PositionEncodingSum
 from .position_t5 import T5
 from .position_transformer_xl import TransformerXL
 from .position_window import Window
@@ -54,7 +55,7 @@ class PositionEncodingEntry:
     aliases: tuple[str, ...]
     options: dict[str, Any]
 
-    def __call__(self, config: Any, side: Any) -> PositionEncoding:
+    def __call__(self, config: EncodingConfig, side: StackSpec) -> PositionEncoding:
         encoding = self.encoding(config, side, **self.options)
         validate_attribute_names("encoding", self.encoding, vars(encoding))  # a constructor may set properties, too
         return encoding
@@ -81,7 +82,8 @@ METADATA_FIELDS = [field.name for field in fields(PositionEncodingEntry) if fiel
 def make_entry(encoding: type[PositionEncoding], **preset: Any) -> PositionEncodingEntry:
     """The class with its facts. Of a `preset`, what is a fact stands in place of the class's, and the rest goes to its
     constructor. A TypeError for a class that does not say what it is."""
-    metadata = {name: preset.pop(name) if name in preset else getattr(encoding, name, None) for name in METADATA_FIELDS}
+    metadata: dict[str, Any] = {name: getattr(encoding, name, None) for name in METADATA_FIELDS}
+    metadata |= {name: preset.pop(name) for name in METADATA_FIELDS if name in preset}
     if missing := [name for name in ("summary", "shift_invariant") if metadata[name] is None]:
         raise TypeError(
             f"An encoding states its facts, but {encoding.__name__} lacks {' and '.join(missing)}; write them into the "
@@ -188,7 +190,12 @@ def all_encoding_parameters() -> Iterator[EncodingParameter]:
     return iter(by_name.values())
 
 
-def build_position_encodings(config: Any, side: Any) -> PositionEncodingSum:
+def side_entries(side: StackSpec) -> dict[str, PositionEncodingEntry]:
+    """The registry's entries of a side's encodings, by name."""
+    return {name: POSITION_ENCODINGS[name] for name in side.encodings}
+
+
+def build_position_encodings(config: EncodingConfig, side: StackSpec) -> PositionEncodingSum:
     """The encodings of one side: encoder, decoder or cross-attention."""
     side_config = config.config_for(side)
-    return PositionEncodingSum({name: entry(side_config, side) for name, entry in side.entries.items()})
+    return PositionEncodingSum({name: entry(side_config, side) for name, entry in side_entries(side).items()})

@@ -14,7 +14,6 @@ is the weights summed by distance, against the 2 tau + 1 vectors.
 """
 
 from functools import reduce
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,7 @@ from transformers import initialization as init
 
 from .attention_context import AttentionContext, at_least_float32, interpolation_weights, scale_by
 from .citations import ROSENDAHL, Reference
-from .position_base import EncodingParameter, PositionEncoding
+from .position_base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 from .position_sinusoidal import sinusoids
 
 
@@ -61,14 +60,14 @@ class Relative(PositionEncoding):
         ROSENDAHL,
     )
 
-    def __init__(self, config: Any, side: Any, *, values: bool = True, trained: bool = True) -> None:
+    def __init__(self, config: EncodingConfig, side: StackSpec, *, values: bool = True, trained: bool = True) -> None:
         super().__init__(config, side)
         self.clip = self.max_distance = config.relative_clip
         shape = (side.layers, 2 * self.clip + 1, side.head_dim)
         self.keys = nn.Parameter(torch.empty(shape)) if trained else None
         self.values = nn.Parameter(torch.empty(shape)) if trained and values else None
         if not values:
-            self.value_bias = None  # type: ignore[method-assign]
+            self.value_bias = None  # type: ignore[assignment, method-assign]  # before a PositionEncodingSum is built
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> tuple[list[tuple[Tensor, Tensor | None]], Tensor | None]:
         """The rows of the tables for every query and key with their shares (B, 1, Q, S), and the vectors, if they are

@@ -11,15 +11,13 @@ turns. Where attention goes both ways it would grow for keys behind the query, s
 range of float16 beyond some 4,500 tokens, that of float32 beyond 36,000.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from transformers import ROPE_INIT_FUNCTIONS
 
 from .attention_context import AttentionContext, at_least_float32
 from .citations import Reference
-from .position_base import EncodingParameter, PositionEncoding
+from .position_base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 
 
 class Rotary(PositionEncoding):
@@ -59,7 +57,7 @@ class Rotary(PositionEncoding):
         ),
     }
 
-    def __init__(self, config: Any, side: Any, *, decays: bool = False) -> None:
+    def __init__(self, config: EncodingConfig, side: StackSpec, *, decays: bool = False) -> None:
         super().__init__(config, side)
         self.decays = decays and side.is_causal
         # transformers' functions read a decoder-only config, in which the number of heads is that of this very side.
@@ -68,7 +66,7 @@ class Rotary(PositionEncoding):
         self.theta = config.rope_parameters["rope_theta"]
 
     @classmethod
-    def validate(cls, config: Any, side: Any) -> None:
+    def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
         if side.head_dim % 2:
             raise ValueError(
                 f"`rotary` turns pairs of channels, so the width of a head must be even, but d_model={config.d_model} "

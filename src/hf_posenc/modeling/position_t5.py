@@ -12,7 +12,6 @@ by nearness. One row is never read: with 32 buckets both ways 31 are alive, for 
 
 import math
 from functools import reduce
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from transformers import initialization as init
 
 from .attention_context import AttentionContext, interpolation_weights, scale_by
 from .citations import Reference
-from .position_base import EncodingParameter, PositionEncoding
+from .position_base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 
 
 class T5(PositionEncoding):
@@ -52,13 +51,13 @@ class T5(PositionEncoding):
         ),
     )
 
-    def __init__(self, config: Any, side: Any) -> None:
+    def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
         super().__init__(config, side)
         self.max_distance = config.t5_max_distance
         self.table = nn.Parameter(torch.empty(config.t5_buckets, side.heads))
 
     @classmethod
-    def validate(cls, config: Any, side: Any) -> None:
+    def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
         if config.t5_max_distance <= config.t5_buckets // 2:
             raise ValueError(
                 f"t5_max_distance must be above t5_buckets / 2, where buckets begin to be wide, but they are "

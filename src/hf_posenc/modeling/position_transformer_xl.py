@@ -10,15 +10,13 @@ the biases and matrices of the model do; sines and cosines are interleaved, whic
 dropout on the sinusoids.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
 from .attention_context import AttentionContext, at_least_float32
 from .citations import Reference
-from .position_base import PositionEncoding
+from .position_base import EncodingConfig, PositionEncoding, StackSpec
 from .position_rotary import apply_rotary, repeat_for_pairs
 from .position_sinusoidal import sinusoids
 
@@ -44,13 +42,13 @@ class TransformerXL(PositionEncoding):
         ),
     )
 
-    def __init__(self, config: Any, side: Any) -> None:
+    def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
         super().__init__(config, side)
         self.u, self.v = (nn.Parameter(torch.empty(side.layers, side.heads, side.head_dim)) for _ in "uv")
         self.weight = nn.Parameter(torch.empty(side.layers, side.heads, side.head_dim, config.d_model))
 
     @classmethod
-    def validate(cls, config: Any, side: Any) -> None:
+    def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
         if config.d_model % 2:
             raise ValueError(
                 "`transformer_xl` maps sines and cosines in pairs, so d_model must be even, but it is "
@@ -64,10 +62,10 @@ class TransformerXL(PositionEncoding):
         width, dtype = x_BTD.shape[-1], at_least_float32(x_BTD)
         queries_B1QD = sinusoids(ctx.query_pos_BQ, width, dtype)[:, None].to(x_BTD.dtype)
         keys_BTD = sinusoids(-ctx.new_key_pos_BT, width, dtype).to(x_BTD.dtype)
-        # Those of the source are made at each step, since no step but the first reads the source.
-        use_cache = ctx.state is not None and not ctx.is_cross
-        keys_BSD = ctx.state.append("sinusoids", keys_BTD.expand(x_BTD.shape[0], -1, -1)) if use_cache else keys_BTD
-        return *repeat_for_pairs(queries_B1QD[..., 1::2], queries_B1QD[..., ::2]), keys_BSD
+        # The source's sinusoids are computed at each step, because only the first step reads the source.
+        if ctx.state is not None and not ctx.is_cross:
+            keys_BTD = ctx.state.append("sinusoids", keys_BTD.expand(x_BTD.shape[0], -1, -1))
+        return *repeat_for_pairs(queries_B1QD[..., 1::2], queries_B1QD[..., ::2]), keys_BTD
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
         cos_B1QD, sin_B1QD, keys_BSD = ctx.prepared

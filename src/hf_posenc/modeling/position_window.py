@@ -6,14 +6,12 @@ lies around the query's own position, in cross-attention around its place in the
 it bounds what that one sees, and so how many keys share the attention, whatever the length of the input.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from .attention_context import AttentionContext
 from .citations import Reference
-from .position_base import MASK_VALUE, EncodingParameter, PositionEncoding
+from .position_base import MASK_VALUE, EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 
 
 class Window(PositionEncoding):
@@ -39,7 +37,7 @@ class Window(PositionEncoding):
         ),
     )
 
-    def __init__(self, config: Any, side: Any) -> None:
+    def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
         super().__init__(config, side)
         self.size = config.window_size
         self.max_distance = self.size + 1

@@ -60,5 +60,5 @@ def effective_option(name: str, defaults: tuple[Any, ...], options: dict[str, An
 def with_target_vocab_size(config: SharedConfig) -> SharedConfig:
     """A config whose `vocab_size` is the target's."""
     view = copy(config)
-    view.vocab_size = view.decoder_vocab_size
+    view.vocab_size = config.target_vocab_size
     return view

@@ -52,6 +52,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         target_tokenizer_file: str | None = None,
         **kwargs: Any,
     ) -> None:
+        self._target: Tokenizer | None  # None where both sides have one vocabulary
         if target_tokenizer_file is not None:
             self._target = Tokenizer.from_file(target_tokenizer_file)
         else:
@@ -121,7 +122,9 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         tags = [tag for tag in tokenizer.extra_special_tokens if tag not in special.values()]
         backend = with_tags_read_in_text(tokenizer.backend_tokenizer, tags)
         backend.add_special_tokens(list(special.values()))
-        backend.post_processor = append_token_processor(special["eos_token"], backend.token_to_id(special["eos_token"]))
+        end_token_id = backend.token_to_id(special["eos_token"])
+        assert end_token_id is not None  # it was added above
+        backend.post_processor = append_token_processor(special["eos_token"], end_token_id)
         return cls(tokenizer_object=backend, split_special_tokens=True, extra_special_tokens=tags, **special)
 
     def to_str(self) -> str:
@@ -225,14 +228,17 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
 
     def _validate_special_ids(self) -> None:
         """A ValueError if a token that a model's config names by one id has two."""
-        for name in SPECIAL_TOKENS if self._target is not None else ():
+        target = self._target
+        if target is None:
+            return
+        for name in SPECIAL_TOKENS:
             token = getattr(self, name)
-            ids = {None if token is None else side.token_to_id(token) for side in (self._tokenizer, self._target)}
+            ids = {None if token is None else side.token_to_id(token) for side in (self._tokenizer, target)}
             if len(ids) > 1:
                 raise ValueError(
                     f"A model's config has one id for the {name} of both sides, but {token!r} is "
                     f"{self._tokenizer.token_to_id(token)} in the source's vocabulary and "
-                    f"{self._target.token_to_id(token)} in the target's; give both the same special tokens first."
+                    f"{target.token_to_id(token)} in the target's; give both the same special tokens first."
                 )
 
     def train_new_from_iterator(self, *args: Any, **options: Any) -> "PosEncTokenizer":

@@ -38,7 +38,8 @@ def weight_files(name: Any, *, variant: str | None = None, **hub_options: Any) -
                 "save the model again by model.save_pretrained."
             )
     files = [cached_path(name, shard, hub_options) for shard in shards]
-    return [] if None in files else files
+    found = [file for file in files if file is not None]
+    return found if len(found) == len(files) else []
 
 
 def with_variant(file: str, variant: str | None) -> str:
