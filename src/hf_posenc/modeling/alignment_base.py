@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from .attention_context import AttentionContext
+from .citations import Reference
 from .position_base import EncodingConfig, EncodingParameter, StackSpec
 
 
@@ -42,9 +43,9 @@ class Alignment(nn.Module):
     uses_target_length = False
     config_parameters: tuple[EncodingParameter, ...] = ()
     formula = "g_t = t"
-    references: tuple[Any, ...] = ()
+    references: tuple[Reference, ...] = ()
 
-    update: Callable[..., None] | None = None
+    update: Callable[[Sequence[Tensor], AttentionContext], None] | None = None
 
     def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
         """`side` is that of the cross-attention."""
@@ -52,7 +53,7 @@ class Alignment(nn.Module):
         self.config, self.side = config, side
 
     @classmethod
-    def estimate(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, Any]:
+    def estimate(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, float]:
         """What a training corpus says of the knobs, by name; lengths are in tokens, special ones included."""
         return {}
 
@@ -62,7 +63,7 @@ class Alignment(nn.Module):
     def source_positions(self, x_BTD: Tensor, encoder_states_BSD: Tensor, ctx: AttentionContext) -> Tensor:
         return ctx.query_pos_BQ
 
-    def forward(self, hook: str, *arguments: Any) -> Any:
+    def forward(self, hook: str, *arguments: object) -> Any:
         """What a hook answers. Offloading brings a module's parameters for its `forward`, and for nothing else."""
         return getattr(self, hook)(*arguments)
 

@@ -22,7 +22,6 @@ weighing by variance are ours.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,7 +73,7 @@ class LengthRatio(Alignment):
     )
 
     @classmethod
-    def estimate(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, Any]:
+    def estimate(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, float]:
         return {"length_ratio_step": mean_length_ratio(source_lengths, target_lengths)}
 
     def source_positions(self, x_BTD: Tensor, encoder_states_BSD: Tensor, ctx: AttentionContext) -> Tensor:

@@ -17,7 +17,6 @@ nowhere but into the step; places stop at the source's last token.
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +66,7 @@ class RecurrentAlignment(Alignment):
         self.step_weight, self.step_bias = nn.Parameter(torch.empty(1, hidden_size)), nn.Parameter(torch.empty(1))
 
     @classmethod
-    def estimate(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, Any]:
+    def estimate(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, float]:
         return {"recurrent_step": mean_length_ratio(source_lengths, target_lengths)}
 
     def init_weights(self) -> None:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The registry of alignments: one import and one line for each. `alignment_type` holds a name of `ALIGNMENTS`."""
 
-from typing import Any
-
 from .alignment_base import Alignment
 from .alignment_length_ratio import LengthRatio
 from .alignment_recurrent import RecurrentAlignment
+from .position_base import EncodingConfig
 from .registration import validate_registration
 from .suggestions import closest_name
 
@@ -37,5 +36,5 @@ def get_alignment(name: str) -> type[Alignment]:
     return ALIGNMENTS[name]
 
 
-def build_alignment(config: Any) -> Alignment:
+def build_alignment(config: EncodingConfig) -> Alignment:
     return get_alignment(config.alignment_type)(config, config.side("cross"))

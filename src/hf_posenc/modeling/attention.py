@@ -7,8 +7,7 @@ It asks whatever it is handed; who hands what to whom is the stack's business.
 The shape letters are those of position_base.py.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +15,21 @@ from transformers import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention_context import AttentionContext
+from .configuration_posenc import PosEncConfig
 from .linear_attention import linear_attention_forward
+from .masks import AttentionMask
+from .position_base import StackSpec
 from .position_sum import PositionEncodingSum
+
+# A function of transformers' registry: from module, queries, keys, values and mask it computes the output (B, Q, H, K)
+# and the weights, None where it does not return them.
+AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 class Attention(nn.Module):
     """Self-attention; or cross-attention, over the `key_value_states_BSD` of an encoder."""
 
-    def __init__(self, config: Any, *, num_heads: int, is_causal: bool, layer: int) -> None:
+    def __init__(self, config: PosEncConfig, *, num_heads: int, is_causal: bool, layer: int) -> None:
         super().__init__()
         self.config = config
         self.head_dim = config.d_model // num_heads
@@ -39,13 +45,13 @@ class Attention(nn.Module):
     def forward(
         self,
         x_BTD: Tensor,
-        attention_mask: Any = None,
+        attention_mask: AttentionMask = None,
         *,
         positions: PositionEncodingSum,
         ctx: AttentionContext,
         key_value_states_BSD: Tensor | None = None,
         cache: Cache | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> tuple[Tensor, Tensor | None]:
         """The attended tokens (B, T, D) and, where they were computed, the attention weights (B, H, Q, S)."""
         if positions.modifies_attention:
@@ -54,14 +60,17 @@ class Attention(nn.Module):
         k_BHSK, v_BHSK = self.project_keys_and_values(x_BTD, key_value_states_BSD, positions, ctx, cache)
         if ctx.key_indices_BN is not None:
             k_BHSK, v_BHSK = ctx.gather_keys(k_BHSK), ctx.gather_keys(v_BHSK)
-            attention_mask = None if attention_mask is None else ctx.gather_keys(attention_mask, axis=3)
+            if isinstance(attention_mask, Tensor):  # flex_attention has other masks, and never pruned keys
+                attention_mask = ctx.gather_keys(attention_mask, axis=3)
         q_BHQK = positions.rotate_queries(unrotated_q_BHQK, ctx)
         if ctx.use_linear_attention:
             out_BQHK = linear_attention_forward(q_BHQK, k_BHSK, v_BHSK, unrotated_q_BHQK, positions, ctx)
             return self.out_proj(out_BQHK.flatten(2)), None
         needs_weights = positions.has_value_bias or ctx.return_weights
-        attention_forward = eager_attention_forward if needs_weights else self.attention_interface(kwargs)
-        biases: dict[str, Any] = {}
+        attention_forward: AttentionFunction = (
+            eager_attention_forward if needs_weights else self.attention_interface(kwargs)
+        )
+        biases: dict[str, object] = {}
         if positions.has_score_bias:
             bias = positions.score_bias(unrotated_q_BHQK, k_BHSK, ctx)
             # One back end indexes where the others broadcast.
@@ -106,7 +115,7 @@ class Attention(nn.Module):
         cache.is_updated[layer] = True
         return cache.cross_attention_cache.update(k_BHSK, v_BHSK, layer)
 
-    def attention_interface(self, kwargs: dict[str, Any]) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    def attention_interface(self, kwargs: Mapping[str, object]) -> AttentionFunction:
         """transformers' function that the config names; whoever asks for weights gets the one that has them."""
         if kwargs.get("output_attentions") and self.config._attn_implementation == "sdpa":
             return eager_attention_forward
@@ -124,7 +133,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     position_bias: Tensor | None = None,
     value_bias: Callable[[Tensor], Tensor] | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> tuple[Tensor, Tensor]:
     """Attention by explicit weights: `eager`, and what a value term needs under any back end.
 
@@ -152,7 +161,7 @@ def eager_attention_forward(
 
 
 def validate_attn_implementation(
-    config: Any, side: Any, positions: PositionEncodingSum, tracks_attention: bool = False
+    config: PosEncConfig, side: StackSpec, positions: PositionEncodingSum, tracks_attention: bool = False
 ) -> None:
     """A ValueError where the back end that the config names would leave an encoding of that side out, or an alignment
     that follows its weights."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from .cache import EncodingState
-from .masks import num_attendable
+from .masks import AttentionMask, num_attendable
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class AttentionContext:
     query_pos_BQ: Tensor
     key_pos_BS: Tensor
     valid_mask_BT: Tensor | None = None
-    mask: Any = None
+    mask: AttentionMask = None
     num_cached: int | Tensor = 0
     is_causal: bool = False
     is_cross: bool = False
@@ -75,7 +75,7 @@ class AttentionContext:
         expanded = x.expand(key_indices_BN.shape[0], -1, -1, -1)
         return expanded.gather(axis, key_indices_BN[:, None, None].movedim(-1, axis).expand(shape))
 
-    def to(self, device: Any, **options: Any) -> "AttentionContext":
+    def to(self, device: torch.device | str, **options: bool) -> "AttentionContext":
         """The same on another device, where accelerate spreads a model over several."""
         fields = {name: value for name, value in vars(self).items() if name != "state"}
         return self.replace(**tree_map_only(Tensor, lambda tensor: tensor.to(device, **options), fields))

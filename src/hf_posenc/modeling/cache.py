@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache, StaticLayer
 
-from .masks import positions_from_mask, validate_source_mask
+from .masks import AttentionMask, positions_from_mask, validate_source_mask
 
 # So many cached tokens may be rejected after others were dropped.
 EVICTION_SLACK = 64
@@ -26,10 +26,10 @@ class EvictingLayer(DynamicLayer):
     """Keys and values whose oldest can be dropped, when no query will see them again; they still count."""
 
     _layer_type = "evicting_attention"
-    keys: Any
-    values: Any
+    keys: Tensor
+    values: Tensor
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.num_evicted, self.min_kept = 0, 0
 
@@ -73,7 +73,7 @@ class StatefulLayer(EvictingLayer):
 
     _layer_type = "stateful_attention"
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.states: dict[str, Tensor] = {}
 
@@ -128,7 +128,7 @@ class StaticStatefulLayer(StaticLayer):
 
     _layer_type = "stateful_attention"
 
-    def __init__(self, max_cache_len: int, **kwargs: Any) -> None:
+    def __init__(self, max_cache_len: int, **kwargs: object) -> None:
         super().__init__(max_cache_len, **kwargs)
         self.states: dict[str, Tensor] = {}
 
@@ -189,8 +189,8 @@ class EncodingState:
     are, so that two encodings, or two layers of one, never meet.
     """
 
-    layer: Any  # of one of the two classes above
-    length: Any  # what that layer counts in: a number or a tensor
+    layer: Any  # a StatefulLayer or a StaticStatefulLayer
+    length: Any  # in that layer's type: int, or Tensor in a static cache
     scope: str = ""
 
     def scoped(self, encoding: str, layer: int | None = None) -> "EncodingState":
@@ -249,7 +249,7 @@ def cached_seq_length(cache: Cache | None) -> int | Tensor:
 
 
 def encoder_positions(
-    position_ids: Tensor | None, mask: Any, encoder_states_BSD: Tensor, cache: EncoderDecoderCache | None
+    position_ids: Tensor | None, mask: AttentionMask, encoder_states_BSD: Tensor, cache: EncoderDecoderCache | None
 ) -> Tensor:
     """The positions of the source (B or 1, S): given or by its mask, remembered beside its keys as they were at a
     cached decoding's first step."""
@@ -264,7 +264,7 @@ def encoder_positions(
     return state.append("positions", key_pos_BS.expand(encoder_states_BSD.shape[0], -1))
 
 
-def compute_encoder_positions(position_ids: Tensor | None, mask: Any, encoder_states_BSD: Tensor) -> Tensor:
+def compute_encoder_positions(position_ids: Tensor | None, mask: AttentionMask, encoder_states_BSD: Tensor) -> Tensor:
     validate_source_mask(mask)
     return (
         positions_from_mask(mask, encoder_states_BSD.shape[1], device=encoder_states_BSD.device)

@@ -2,6 +2,7 @@
 """What the configs of both model families share: vocabularies, sizes, tied tables, special tokens, first weights."""
 
 import warnings
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import fields
 from typing import Any, ClassVar
@@ -147,7 +148,7 @@ class SharedConfig(PreTrainedConfig):
     def nearest_field(cls, name: str) -> str:
         return closest_name(name, cls.known_keywords())
 
-    def _validate_keywords(self, kwargs: dict[str, Any]) -> None:
+    def _validate_keywords(self, kwargs: Iterable[str]) -> None:
         for name in kwargs:
             if not self.accepts_keyword(name):
                 raise ValueError(

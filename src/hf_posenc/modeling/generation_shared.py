@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
+from .configuration_shared import SharedConfig
 from .model_inputs import rename_cache
 
 LENGTH_OPTIONS = ("max_length", "max_new_tokens")
@@ -27,11 +28,13 @@ class ExplicitGenerationConfig(GenerationConfig):
 
     defaulted_fields: frozenset[str] = frozenset()
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, "defaulted_fields", self.defaulted_fields - {name})
         super().__setattr__(name, value)
 
-    def update(self, defaults_only: bool = False, allow_custom_entries: bool = False, **kwargs: Any) -> dict[str, Any]:
+    def update(
+        self, defaults_only: bool = False, allow_custom_entries: bool = False, **kwargs: object
+    ) -> dict[str, Any]:
         defaulted_fields = self.defaulted_fields
         if defaults_only and kwargs == self._get_default_generation_params():
             defaulted_fields |= {name for name in kwargs if getattr(self, name, None) is None}
@@ -122,20 +125,22 @@ def pad_after_end_token(
 class LengthLimitedGenerationMixin:
     """`generate`, with a limit for each sentence where nothing says how long it may become."""
 
+    config: SharedConfig
+
     @property
-    def generation_config(self) -> Any:
+    def generation_config(self) -> GenerationConfig:
         return vars(self).get("generation_config")
 
     @generation_config.setter
-    def generation_config(self, config: Any) -> None:
+    def generation_config(self, config: GenerationConfig) -> None:
         if type(config) is GenerationConfig:
             config.__class__ = ExplicitGenerationConfig  # and no copy: what is set on it later holds here too
         vars(self)["generation_config"] = config
 
     def generate(
-        self: Any,
+        self,
         inputs: Tensor | None = None,
-        generation_config: Any = None,
+        generation_config: GenerationConfig | None = None,
         logits_processor: Sequence[LogitsProcessor] | None = None,
         **options: Any,
     ) -> Any:
@@ -164,7 +169,7 @@ class LengthLimitedGenerationMixin:
         return outputs
 
     def end_tokens(
-        self: Any, options: Mapping[str, Any] | None = None, generation_config: Any = None
+        self, options: Mapping[str, Any] | None = None, generation_config: GenerationConfig | None = None
     ) -> tuple[list[int], int]:
         """The tokens at which a call of `generate` ends a sentence, none or more, and what it pads with."""
         end_token_ids, pad_token_id = (
@@ -176,20 +181,24 @@ class LengthLimitedGenerationMixin:
             pad_token_id = end_token_ids[0] if end_token_ids else self.config.pad_token_id
         return end_token_ids, int(pad_token_id)
 
-    def start_token(self: Any, options: Mapping[str, Any] | None = None, generation_config: Any = None) -> int:
+    def start_token(
+        self, options: Mapping[str, Any] | None = None, generation_config: GenerationConfig | None = None
+    ) -> int:
         """The token from which a call of `generate` starts a target."""
         for name in ("decoder_start_token_id", "bos_token_id"):
             start = explicit_option(name, options or {}, generation_config, self.generation_config)
             if start is not None:
                 return int(start)
-        return self.config.decoder_start_token_id
+        start_id = self.config.decoder_start_token_id
+        assert start_id is not None  # the config refuses None
+        return start_id
 
-    def max_target_lengths(self: Any, lengths: Iterable[int]) -> list[int]:
+    def max_target_lengths(self, lengths: Iterable[int]) -> list[int]:
         """The most target tokens, without special ones, of sentences whose sources have so many tokens, with </s>."""
         return max_target_lengths(lengths, self.config.max_target_length)
 
     def with_length_limits(
-        self: Any, max_target_lengths: list[int], options: dict[str, Any], generation_config: Any = None
+        self, max_target_lengths: list[int], options: dict[str, Any], generation_config: GenerationConfig | None = None
     ) -> dict[str, Any]:
         """These options of `generate`, and those that end each sentence at its limit."""
         end_token_ids, pad_token_id = self.end_tokens(options, generation_config)

@@ -10,10 +10,10 @@ what is left over.
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from transformers.modeling_outputs import Seq2SeqLMOutput
-from transformers.utils import TransformersKwargs
+from transformers.utils import ModelOutput, TransformersKwargs
 
 from .suggestions import closest_name
 
@@ -23,8 +23,11 @@ CACHE_NAME = next(name for name in CACHE_NAMES if name in Seq2SeqLMOutput.__data
 # What attention back ends and the loss read. `ignore_index` is an argument of transformers' loss functions.
 FORWARDED_KEYWORDS = {*TransformersKwargs.__annotations__, "return_dict", "ignore_index"}
 
+# A `forward`, whose signature the decorator keeps for a type checker.
+ForwardT = TypeVar("ForwardT", bound=Callable[..., object])
 
-def get_cache(outputs: Any) -> Any:
+
+def get_cache(outputs: ModelOutput) -> Any:
     """The cache of a model's outputs, None if there is none; their field has the one or the other name."""
     return getattr(outputs, CACHE_NAME)
 
@@ -38,14 +41,14 @@ def rename_cache(inputs: dict[str, Any], name: str = CACHE_NAME) -> dict[str, An
     return rest | {name: caches[0]} if caches else rest
 
 
-def normalize_model_inputs(forward: Callable[..., Any]) -> Callable[..., Any]:
+def normalize_model_inputs(forward: ForwardT) -> ForwardT:
     """Decorator of a `forward` with an argument `cache`, which may be given as `past_key_values`. A keyword that is
     neither an argument of `forward` nor one of FORWARDED_KEYWORDS is a TypeError, unless its value is None."""
     signature = inspect.signature(forward)
     arguments = [name for name in signature.parameters if name not in ("self", "kwargs")]
 
     @functools.wraps(forward)
-    def normalized_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def normalized_forward(self: object, *args: object, **kwargs: object) -> object:
         kwargs = rename_cache(kwargs, "cache")
         for name, value in kwargs.items():
             if value is not None and name not in arguments and name not in FORWARDED_KEYWORDS:
@@ -58,7 +61,7 @@ def normalize_model_inputs(forward: Callable[..., Any]) -> Callable[..., Any]:
     # `generate` refuses a cache whose name is not in the signature.
     renamed = [p.replace(name=CACHE_NAME) if p.name == "cache" else p for p in signature.parameters.values()]
     normalized_forward.__signature__ = signature.replace(parameters=renamed)  # type: ignore[attr-defined]
-    return normalized_forward
+    return cast(ForwardT, normalized_forward)
 
 
 __all__ = ["CACHE_NAME", "CACHE_NAMES", "get_cache", "normalize_model_inputs", "rename_cache"]

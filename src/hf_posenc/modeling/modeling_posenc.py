@@ -5,6 +5,7 @@ It is that of Vaswani et al. (citations.py); parameter names are BART's, the sha
 From top to bottom: layers, stacks, the model, the model with an output projection.
 """
 
+from collections.abc import Callable
 from typing import Any, Unpack
 
 import torch
@@ -30,7 +31,7 @@ from .cache import EncodingState, cached_seq_length, encoder_positions, evict_ou
 from .citations import VASWANI
 from .configuration_posenc import PosEncConfig
 from .linear_attention import supports_linear_attention
-from .masks import new_valid_mask, positions_from_mask, target_valid_mask
+from .masks import AttentionMask, new_valid_mask, positions_from_mask, target_valid_mask
 from .model_inputs import CACHE_NAME, CACHE_NAMES, normalize_model_inputs
 from .modeling_shared import (
     ConditionalGeneration,
@@ -60,7 +61,9 @@ class PosEncLayer(GradientCheckpointingLayer):
         self.fc2 = nn.Linear(side.ffn_dim, config.d_model)
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
-    def residual(self, x_BTD: Tensor, sublayer: Any, norm: nn.LayerNorm) -> tuple[Tensor, Tensor | None]:
+    def residual(
+        self, x_BTD: Tensor, sublayer: Callable[[Tensor], tuple[Tensor, Tensor | None]], norm: nn.LayerNorm
+    ) -> tuple[Tensor, Tensor | None]:
         """The tokens behind a sub-layer (B, T, D), and its attention weights, if there are any (B, H, T, S)."""
         output_BTD, p_BHQS = sublayer(norm(x_BTD) if self.norm_first else x_BTD)
         x_BTD = x_BTD + self.dropout(output_BTD)
@@ -76,7 +79,7 @@ class PosEncEncoderLayer(PosEncLayer):
         self.self_attn = Attention(config, num_heads=side.heads, is_causal=False, layer=layer)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
-    def forward(self, x_BTD: Tensor, attention_mask: Any, **kwargs: Any) -> Tensor:
+    def forward(self, x_BTD: Tensor, attention_mask: AttentionMask, **kwargs: Any) -> Tensor:
         x_BTD, _ = self.residual(
             x_BTD, lambda x: self.self_attn(x, attention_mask, **kwargs), self.self_attn_layer_norm
         )
@@ -94,9 +97,9 @@ class PosEncDecoderLayer(PosEncLayer):
     def forward(
         self,
         x_BTD: Tensor,
-        attention_mask: Any,
+        attention_mask: AttentionMask,
         encoder_states_BSD: Tensor,
-        encoder_attention_mask: Any,
+        encoder_attention_mask: AttentionMask,
         *,
         positions: PositionEncodingSum,
         ctx: AttentionContext,
@@ -143,7 +146,7 @@ class PosEncPreTrainedModel(SharedPreTrainedModel):
         else:
             super()._init_weights(module)
 
-    def set_attn_implementation(self, attn_implementation: str | dict, *args: Any, **kwargs: Any) -> None:
+    def set_attn_implementation(self, attn_implementation: str | dict, *args: object, **kwargs: object) -> None:
         before = self.config._attn_implementation
         super().set_attn_implementation(attn_implementation, *args, **kwargs)
         try:
@@ -178,7 +181,7 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
     def attention_context(
         self,
         x_BTD: Tensor,
-        mask: Any,
+        mask: AttentionMask,
         position_ids: Tensor,
         state: EncodingState | None = None,
         num_cached: int | Tensor = 0,
@@ -309,7 +312,8 @@ class PosEncDecoder(PosEncStack):
             "source_positions_BT": cross_position_ids,
         }
         cross_ctx = ctx.replace(
-            query_pos_BQ=position_ids, valid_mask_BT=target_valid_mask(ctx.valid_mask_BT, input_ids, self.config)
+            query_pos_BQ=position_ids,
+            valid_mask_BT=target_valid_mask(ctx.valid_mask_BT, input_ids, self.config.pad_token_id),
         )
         cross_ctx = self.cross_attention_context(x_BTD, cross_ctx, encoder_hidden_states, cache, **source_inputs)
         attention_mask = (
@@ -348,7 +352,7 @@ class PosEncDecoder(PosEncStack):
         encoder_states_BSD: Tensor,
         cache: EncoderDecoderCache | None,
         *,
-        mask: Any,
+        mask: AttentionMask,
         encoder_position_ids: Tensor | None,
         source_positions_BT: Tensor | None,
     ) -> AttentionContext:
@@ -356,7 +360,7 @@ class PosEncDecoder(PosEncStack):
 
         `ctx` is the decoder's own place; given places, `source_positions_BT`, stand for the alignment's.
         """
-        state = ctx.state and ctx.state.scoped("cross")
+        state = None if ctx.state is None else ctx.state.scoped("cross")
         ctx = ctx.replace(
             is_cross=True, is_causal=False, use_linear_attention=False, key_indices_BN=None, prepared=None, state=state
         )
@@ -392,7 +396,7 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
         position_ids: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
         cross_position_ids: Tensor | None = None,
-        encoder_outputs: Any = None,
+        encoder_outputs: BaseModelOutput | None = None,
         cache: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
@@ -458,7 +462,7 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
         position_ids: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
         cross_position_ids: Tensor | None = None,
-        encoder_outputs: Any = None,
+        encoder_outputs: BaseModelOutput | None = None,
         cache: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,

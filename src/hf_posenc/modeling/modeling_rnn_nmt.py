@@ -70,7 +70,7 @@ class RnnNmtPreTrainedModel(SharedPreTrainedModel):
     config_class = RnnNmtConfig
 
 
-def lstm(config: RnnNmtConfig, input_size: int, num_layers: int, **options: Any) -> nn.LSTM:
+def lstm(config: RnnNmtConfig, input_size: int, num_layers: int, **options: bool) -> nn.LSTM:
     """An LSTM with dropout between its layers, and none after the last."""
     dropout = config.dropout if num_layers > 1 else 0.0
     return nn.LSTM(input_size, config.d_model, num_layers, batch_first=True, dropout=dropout, **options)
@@ -216,7 +216,7 @@ class RnnNmtModel(RnnNmtPreTrainedModel, EncoderDecoder):
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: Any = None,
+        encoder_outputs: BaseModelOutput | None = None,
         cache: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
@@ -260,7 +260,7 @@ class RnnNmtForConditionalGeneration(RnnNmtPreTrainedModel, ConditionalGeneratio
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: Any = None,
+        encoder_outputs: BaseModelOutput | None = None,
         cache: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,

@@ -2,14 +2,20 @@
 """What both model families share: first weights, tied tables and their sizes, logits and loss."""
 
 import math
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin, PreTrainedModel
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, PreTrainedModel
 from transformers import initialization as init
-from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
 
 from .configuration_shared import SharedConfig
 from .masks import positions_from_mask
@@ -17,6 +23,7 @@ from .model_inputs import CACHE_NAME, get_cache, rename_cache
 from .strict_loading import load_strict, validate_weight_files
 from .target_vocabulary import target_generate_options, with_target_vocab_size
 from .translation import TranslationMixin
+from .weight_files import NameOrPath
 
 
 class SharedPreTrainedModel(PreTrainedModel):
@@ -26,12 +33,14 @@ class SharedPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+    def from_pretrained(cls, pretrained_model_name_or_path: NameOrPath, *args: object, **kwargs: Any) -> Any:
         """As transformers', but from safetensors only, and weights that do not fit the saved config are refused."""
         return load_strict(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
 
     @staticmethod
-    def _load_pretrained_model(model: Any, state_dict: Any, checkpoint_files: Any, load_config: Any, *rest: Any) -> Any:
+    def _load_pretrained_model(
+        model: PreTrainedModel, state_dict: object, checkpoint_files: list[str] | None, load_config: Any, *rest: object
+    ) -> Any:
         """As transformers', to whom the files are known and the weights have no memory yet; first they are judged."""
         validate_weight_files(model, checkpoint_files, is_quantized=load_config.is_quantized)
         return PreTrainedModel._load_pretrained_model(model, state_dict, checkpoint_files, load_config, *rest)
@@ -126,9 +135,9 @@ class ResizableVocabularies(SharedPreTrainedModel):
         """Write into the config which tables are one, and remember it for loading and saving."""
         self.config.share_encoder_decoder_embeddings = self.shares_embeddings
 
-    def save_pretrained(self, *args: Any, **options: Any) -> Any:
+    def save_pretrained(self, *args: object, **options: object) -> None:
         self.sync_tying_config()
-        return super().save_pretrained(*args, **options)
+        super().save_pretrained(*args, **options)
 
     def _resize_token_embeddings(
         self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
@@ -204,7 +213,9 @@ class EncoderDecoder(ResizableVocabularies):
         self.encoder.embed_tokens = value
 
 
-def merge_outputs(encoder_outputs: BaseModelOutput, decoder_outputs: Any) -> Seq2SeqModelOutput:
+def merge_outputs(
+    encoder_outputs: BaseModelOutput, decoder_outputs: BaseModelOutputWithPastAndCrossAttentions
+) -> Seq2SeqModelOutput:
     """The outputs of an encoder and a decoder as one."""
     return Seq2SeqModelOutput(
         last_hidden_state=decoder_outputs.last_hidden_state,
@@ -271,13 +282,17 @@ class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
             bias.data = torch.cat((bias[:, :num_tokens], new.expand(1, max(0, num_tokens - bias.shape[1]))), dim=1)
 
     def generate(
-        self, inputs: Tensor | None = None, generation_config: Any = None, logits_processor: Any = None, **options: Any
+        self,
+        inputs: Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: Sequence[LogitsProcessor] | None = None,
+        **options: Any,
     ) -> Any:
         """As TranslationMixin's; what names no side is the target's (see target_vocabulary.py)."""
         options = target_generate_options(self.config, (generation_config, self.generation_config), options)
         return super().generate(inputs, generation_config, logits_processor, **options)
 
-    def compute_transition_scores(self, *args: Any, **options: Any) -> Tensor:
+    def compute_transition_scores(self, *args: object, **options: object) -> Tensor:
         """As transformers', counting the target's tokens, which it reads off nothing but a config."""
         side = SimpleNamespace(config=with_target_vocab_size(self.config))
         return GenerationMixin.compute_transition_scores(side, *args, **options)

@@ -203,7 +203,7 @@ class PositionEncoding(nn.Module):
     def init_weights(self) -> None:
         """Initialise the encoding's own parameters. The base class has none."""
 
-    def forward(self, hook: str, *arguments: Any) -> Any:
+    def forward(self, hook: str, *arguments: object) -> Any:
         """The result of a hook. Hooks are called through `forward`, never directly.
 
         Offloading (accelerate) and FSDP gather a module's parameters around its `forward` alone: a hook called directly

@@ -10,7 +10,6 @@ Departures: Chiang & Cholak scale by log n itself, which changes how sharp atten
 """
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +66,7 @@ class LogN(PositionEncoding):
 
     def rotate_queries(self, q_BHQK: Tensor, ctx: AttentionContext) -> Tensor:
         fixed_rate = 1 / math.log(self.config.log_n_length)
-        rate: Any = fixed_rate if self.rate is None else self.rate[ctx.layer, :, None, None]
+        rate: float | Tensor = fixed_rate if self.rate is None else self.rate[ctx.layer, :, None, None]
         return (q_BHQK * (ctx.prepared * rate)).to(q_BHQK.dtype)
 
     def init_weights(self) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from itertools import combinations
 from typing import Any
 
+from .citations import Reference
 from .position_alibi import Alibi
 from .position_base import HOOKS, EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 from .position_cape import Cape
@@ -51,9 +52,9 @@ class PositionEncodingEntry:
     max_length_field: str | None
     config_parameters: tuple[EncodingParameter, ...]
     formula: str
-    references: tuple[Any, ...]
+    references: tuple[Reference, ...]
     aliases: tuple[str, ...]
-    options: dict[str, Any]
+    options: dict[str, object]
 
     def __call__(self, config: EncodingConfig, side: StackSpec) -> PositionEncoding:
         encoding = self.encoding(config, side, **self.options)
@@ -79,7 +80,7 @@ class PositionEncodingEntry:
 METADATA_FIELDS = [field.name for field in fields(PositionEncodingEntry) if field.name not in ("encoding", "options")]
 
 
-def make_entry(encoding: type[PositionEncoding], **preset: Any) -> PositionEncodingEntry:
+def make_entry(encoding: type[PositionEncoding], **preset: object) -> PositionEncodingEntry:
     """The class with its facts. Of a `preset`, what is a fact stands in place of the class's, and the rest goes to its
     constructor. A TypeError for a class that does not say what it is."""
     metadata: dict[str, Any] = {name: getattr(encoding, name, None) for name in METADATA_FIELDS}
@@ -123,7 +124,7 @@ POSITION_ENCODINGS: dict[str, PositionEncodingEntry] = {
 }
 
 
-def register_position_encoding(name: str, encoding: type[PositionEncoding], **preset: Any) -> None:
+def register_position_encoding(name: str, encoding: type[PositionEncoding], **preset: object) -> None:
     """Add an encoding at run time, under a name that `position_encoding_type` then takes.
 
     Its facts are attributes of the class; a `preset` has facts in place of those, and what its constructor is given

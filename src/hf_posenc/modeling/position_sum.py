@@ -34,6 +34,10 @@ class PositionEncodingSum(nn.ModuleList):
     def __iter__(self) -> Iterator[PositionEncoding]:
         return super().__iter__()  # type: ignore[return-value]
 
+    def encoding_at(self, index: int) -> PositionEncoding:
+        """The encoding at an index, or the adapter that stands in for it."""
+        return self[index]  # type: ignore[return-value]
+
     def hook_indices(self, hook: str) -> list[int]:
         """The encodings that have this hook, as indices: an adapter may replace the module at an index."""
         return [index for index, encoding in enumerate(self) if getattr(encoding, hook) is not None]
@@ -46,7 +50,7 @@ class PositionEncodingSum(nn.ModuleList):
         """The encodings that have this hook, each with its own context: its prepared values and its state."""
         contexts = []
         for index in self.hook_table[hook]:
-            encoding: Any = self[index]
+            encoding = self.encoding_at(index)
             state = self.state_of(index, ctx) if encoding.is_stateful else None
             # None where `prepare` has not run: `augment_positions` and `embed` come before it.
             prepared = None if ctx.prepared is None else ctx.prepared[index]
@@ -101,7 +105,7 @@ class PositionEncodingSum(nn.ModuleList):
 
     def prepare_one(self, index: int, x_BTD: Tensor, ctx: AttentionContext, pruned_ctx: AttentionContext) -> Any:
         """What one encoding prepares, None if nothing."""
-        encoding: Any = self[index]
+        encoding = self.encoding_at(index)
         has_max_distance = encoding.max_distance is not None
         # Linear attention calls `prepare` itself, with the positions of one block and of one far key: on a long CPU
         # input an encoding with a `max_distance` never sees all L x L distances (BlockwiseAttention).

@@ -2,14 +2,16 @@
 """Reading sentences in order: one call of a recurrent network over a batch whose sentences are padded anywhere."""
 
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+# As torch has it: h of a GRU, (h, c) of an LSTM, each (layers x directions, B, N).
+RnnState = Tensor | tuple[Tensor, ...]
 
-def run_rnn(rnn: nn.RNNBase, x_BTD: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, Any]:
+
+def run_rnn(rnn: nn.RNNBase, x_BTD: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, RnnState]:
     """What `rnn` (batch first) gives for each sentence alone: its outputs (B, T, N) in the tokens' places, N being its
     width times its directions, and its last states as torch returns them.
 
@@ -34,7 +36,7 @@ def run_rnn(rnn: nn.RNNBase, x_BTD: Tensor, mask_BT: Tensor | None) -> tuple[Ten
     return outputs_BTN.gather(1, order_BT1.expand_as(outputs_BTN)), last_state
 
 
-def run_dense_rnn(rnn: nn.RNNBase, x_BTD: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+def run_dense_rnn(rnn: nn.RNNBase, x_BTD: Tensor, state: RnnState | None = None) -> tuple[Tensor, RnnState]:
     """What `rnn` gives for a dense batch, from `state` on; under autocast in the precision of its weights if the
     processor has no LSTM in autocast's."""
     if rnn.mode != "LSTM" or x_BTD.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):

@@ -2,28 +2,27 @@
 """Several new tokens, read one after another into a decoder's cache: for an alignment that follows the attention, and
 so must have seen one token before the next has its place."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
+from transformers import EncoderDecoderCache, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from .cache import cached_seq_length
-from .masks import positions_from_mask, slice_mask
+from .masks import AttentionMask, positions_from_mask, slice_mask
 from .model_inputs import CACHE_NAME, get_cache
 from .modeling_shared import exactly_one_input
 
 
 def decode_sequentially(
-    decoder: Any,
+    decoder: PreTrainedModel,
     *,
     input_ids: Tensor | None,
     inputs_embeds: Tensor | None,
-    attention_mask: Any,
+    attention_mask: AttentionMask,
     position_ids: Tensor | None,
     use_cache: bool | None,
-    cache: Any,
-    **inputs: Any,
+    cache: EncoderDecoderCache | None,
+    **inputs: object,
 ) -> BaseModelOutputWithPastAndCrossAttentions:
     """What the decoder makes of its inputs, as from one forward; with a cache if one is given or wanted."""
     if decoder.gradient_checkpointing and decoder.training:
@@ -40,7 +39,7 @@ def decode_sequentially(
     per_token = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "position_ids": position_ids}
     steps = []
     for token in range(num_new):
-        step_inputs = {
+        step_inputs: dict[str, object] = {
             name: values if values is None else values[:, token : token + 1] for name, values in per_token.items()
         }
         step_inputs["attention_mask"] = slice_mask(attention_mask, token, num_new, is_static)
@@ -49,7 +48,9 @@ def decode_sequentially(
     return concatenate_outputs(steps, cache if return_cache else None)
 
 
-def concatenate_outputs(steps: list[Any], cache: Any) -> BaseModelOutputWithPastAndCrossAttentions:
+def concatenate_outputs(
+    steps: list[BaseModelOutputWithPastAndCrossAttentions], cache: EncoderDecoderCache | None
+) -> BaseModelOutputWithPastAndCrossAttentions:
     """The outputs of one token after another as those of all of them."""
     max_keys = 0 if steps[-1].attentions is None else steps[-1].attentions[0].shape[-1]
 

@@ -11,7 +11,14 @@ from typing import Any
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from .configuration_shared import SharedConfig
-from .weight_files import Shapes, expected_loading_info, tensor_shapes, validate_safetensors_only, weight_files
+from .weight_files import (
+    NameOrPath,
+    Shapes,
+    expected_loading_info,
+    tensor_shapes,
+    validate_safetensors_only,
+    weight_files,
+)
 
 NO_SAFETENSORS = re.compile(r"(no|not appear to have a) file named model\S*\.safetensors")  # as transformers says it
 # What judges the files of the model that this thread loads, before memory is taken for any weight.
@@ -26,8 +33,8 @@ MAX_SHOWN_KEYS = 3  # weights of a kind; as a rule one is enough to see what is 
 
 def load_strict(
     load: Callable[..., Any],
-    name: Any,
-    *args: Any,
+    name: NameOrPath,
+    *args: object,
     ignore_mismatched_sizes: bool = False,
     output_loading_info: bool = False,
     use_safetensors: bool | None = None,
@@ -82,7 +89,7 @@ def validate_weight_files(model: PreTrainedModel, files: Iterable[str] | None, *
         check(model, expected_loading_info(model, tensor_shapes(files)))
 
 
-def validate_config_sizes(name: Any, shapes: Shapes, options: dict[str, Any]) -> None:
+def validate_config_sizes(name: NameOrPath, shapes: Shapes, options: dict[str, Any]) -> None:
     """A ValueError if a saved config has more layers than there are weights, or is wider than all of them
     together. Even without memory for its weights, such a model takes for ever to make."""
     sizes = read_saved_config(name, options) if shapes else {}
@@ -96,7 +103,7 @@ def validate_config_sizes(name: Any, shapes: Shapes, options: dict[str, Any]) ->
             )
 
 
-def read_saved_config(name: Any, options: dict[str, Any]) -> dict[str, Any]:
+def read_saved_config(name: NameOrPath, options: dict[str, Any]) -> dict[str, Any]:
     """The config that was saved, empty if there is none."""
     try:
         return PreTrainedConfig.get_config_dict(name, **{key: options[key] for key in HUB_OPTIONS if key in options})[0]
@@ -104,14 +111,14 @@ def read_saved_config(name: Any, options: dict[str, Any]) -> dict[str, Any]:
         return {}
 
 
-def safetensors_remedy(name: Any) -> str:
+def safetensors_remedy(name: NameOrPath) -> str:
     return (
         f"if {name} has a pytorch_model.bin that you trust, model.load_state_dict(torch.load(FILE, weights_only=True)) "
         "on a model made from its config, and model.save_pretrained makes safetensors of it."
     )
 
 
-def is_config_changed(config: SharedConfig, name: Any, options: dict[str, Any]) -> bool:
+def is_config_changed(config: SharedConfig, name: NameOrPath, options: dict[str, Any]) -> bool:
     """Whether the caller wants another model than the one that was saved."""
     if not (saved := read_saved_config(name, options)):
         return True
@@ -120,7 +127,7 @@ def is_config_changed(config: SharedConfig, name: Any, options: dict[str, Any]) 
 
 
 def validate_loading_info(
-    model: PreTrainedModel, name: Any, loading_info: dict[str, Any], *, shapes_only: bool
+    model: PreTrainedModel, name: NameOrPath, loading_info: dict[str, Any], *, shapes_only: bool
 ) -> None:
     """A ValueError if weights of the encoder or the decoder are missing, not asked for, or of another shape.
 

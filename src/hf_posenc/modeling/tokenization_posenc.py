@@ -21,6 +21,9 @@ if hasattr(os, "register_at_fork"):  # a forked process must not begin with a lo
         before=ENCODING_LOCK.acquire, after_in_parent=ENCODING_LOCK.release, after_in_child=ENCODING_LOCK.release
     )
 
+# A text, a batch of texts, or either of them as words.
+TextInput = str | list[str] | list[list[str]] | None
+
 
 class PosEncTokenizer(PreTrainedTokenizerFast):
     """Source and target subwords behind one tokenizer: one vocabulary for both sides, or one for each.
@@ -47,10 +50,10 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
 
     def __init__(
         self,
-        *args: Any,
+        *args: object,
         target_tokenizer_object: Tokenizer | None = None,
         target_tokenizer_file: str | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         self._target: Tokenizer | None  # None where both sides have one vocabulary
         if target_tokenizer_file is not None:
@@ -61,7 +64,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         self._validate_special_ids()
 
     @classmethod
-    def convert_to_native_format(cls, **kwargs: Any) -> dict[str, Any]:
+    def convert_to_native_format(cls, **kwargs: object) -> dict[str, object]:
         """What a saved tokenizer is made from: its files as they are."""
         return kwargs
 
@@ -154,13 +157,13 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
 
     def __call__(
         self,
-        text: Any = None,
-        text_pair: Any = None,
-        text_target: Any = None,
-        text_pair_target: Any = None,
+        text: TextInput = None,
+        text_pair: TextInput = None,
+        text_target: TextInput = None,
+        text_pair_target: TextInput = None,
         *,
         max_target_length: int | None = None,
-        **options: Any,
+        **options: object,
     ) -> BatchEncoding:
         """As transformers', each side by its own vocabulary."""
         if text is None and text_target is None:
@@ -176,7 +179,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         source["labels"] = labels["input_ids"]
         return source
 
-    def _encode_plus(self, *args: Any, **options: Any) -> BatchEncoding:
+    def _encode_plus(self, *args: object, **options: object) -> BatchEncoding:
         backend = self._tokenizer
         with ENCODING_LOCK:
             try:
@@ -187,7 +190,12 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
                 backend.encode_special_tokens = self.split_special_tokens
 
     def _decode(
-        self, token_ids: Any, skip_special_tokens: bool = False, *, use_source_tokenizer: bool = False, **options: Any
+        self,
+        token_ids: int | Sequence[int],
+        skip_special_tokens: bool = False,
+        *,
+        use_source_tokenizer: bool = False,
+        **options: object,
     ) -> str:
         side = self if use_source_tokenizer else self.target
         if skip_special_tokens and side._extra_special_tokens and isinstance(token_ids, Sequence):
@@ -241,7 +249,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
                     f"{target.token_to_id(token)} in the target's; give both the same special tokens first."
                 )
 
-    def train_new_from_iterator(self, *args: Any, **options: Any) -> "PosEncTokenizer":
+    def train_new_from_iterator(self, *args: object, **options: object) -> "PosEncTokenizer":
         """As transformers', for one vocabulary; a ValueError if there are two."""
         if self._target is not None:
             raise ValueError(

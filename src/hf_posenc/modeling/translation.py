@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 from tqdm.auto import tqdm
+from transformers import PreTrainedTokenizerBase
 
+from .configuration_shared import SharedConfig
 from .generation_shared import LengthLimitedGenerationMixin, explicit_max_new_tokens, explicit_option
 from .text_validation import validate_source_lengths, validate_texts
 
@@ -20,13 +22,13 @@ class TranslationOutput:
     truncated: list[bool]
 
 
-def validate_tokenizer(config: Any, tokenizer: Any) -> None:
+def validate_tokenizer(config: SharedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
     """A ValueError if a model of that `config` cannot have been trained with `tokenizer`."""
     # Of two vocabularies, a MarianTokenizer's length is the source's; the target's has this name.
     target = getattr(tokenizer, "target_vocab_size", len(getattr(tokenizer, "target_encoder", tokenizer)))
     for side, tokens, num_embeddings in (
         ("source", len(tokenizer), config.vocab_size),
-        ("target", target, config.decoder_vocab_size),
+        ("target", target, config.decoder_vocab_size or config.vocab_size),
     ):
         if tokens > num_embeddings:
             raise ValueError(
@@ -86,7 +88,7 @@ def translate_in_batches(
     return TranslationOutput([outputs[i][0] for i in range(len(sources))], [outputs[i][1] for i in range(len(sources))])
 
 
-def encode_texts(texts: list[str], tokenizer: Any) -> list[list[int]]:
+def encode_texts(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
     """The tokens of each text, special ones included; none of a text that is blank."""
     encoded = tokenizer(texts)["input_ids"] if texts else []
     return [ids if text.strip() else [] for text, ids in zip(texts, encoded, strict=True)]
@@ -107,16 +109,22 @@ def truncate_at_end_token(
 class TranslationMixin(LengthLimitedGenerationMixin):
     """`translate`, for any encoder-decoder of the family."""
 
+    # Of the PreTrainedModel with which this class is mixed.
+    device: torch.device
+    training: bool
+    train: Callable[[bool], Any]
+    eval: Callable[[], Any]
+
     @torch.no_grad()
-    def translate(self: Any, texts: Iterable[str], tokenizer: Any, **options: Any) -> list[str]:
+    def translate(self, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, **options: Any) -> list[str]:
         """The translations of `texts`, in their order; the options are those of `translations`."""
         return self.translations(texts, tokenizer, **options).texts
 
     @torch.no_grad()
     def translations(
-        self: Any,
+        self,
         texts: Iterable[str],
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase,
         *,
         batch_size: int = 32,
         tokens_per_batch: int = MAX_TOKENS_PER_BATCH,
@@ -160,7 +168,9 @@ class TranslationMixin(LengthLimitedGenerationMixin):
         finally:
             self.train(was_training)
 
-    def translate_batch(self: Any, sources: list[list[int]], tokenizer: Any, **generate: Any) -> list[tuple[str, bool]]:
+    def translate_batch(
+        self, sources: list[list[int]], tokenizer: PreTrainedTokenizerBase, **generate: Any
+    ) -> list[tuple[str, bool]]:
         """The translations of one batch of token ids, and whether each was truncated."""
         config = generate.get("generation_config")
         defaults = {"num_beams": 5, "do_sample": False, "num_return_sequences": 1, "return_dict_in_generate": False}

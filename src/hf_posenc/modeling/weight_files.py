@@ -15,8 +15,11 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cache
 SHARD_NAME = re.compile(r"[^/\\\\]+\.safetensors")
 Shapes = dict[str, tuple[int, ...]]
 
+# What `from_pretrained` takes: a folder, a name on the Hub, or None with a state dict.
+NameOrPath = str | os.PathLike[str] | None
 
-def weight_files(name: Any, *, variant: str | None = None, **hub_options: Any) -> list[str]:
+
+def weight_files(name: NameOrPath, *, variant: str | None = None, **hub_options: Any) -> list[str]:
     """The files that transformers will read, none if it will say why not. An OSError for weights that are no
     safetensors, as an index may name them, or that lie elsewhere."""
     if name is None:
@@ -47,7 +50,7 @@ def with_variant(file: str, variant: str | None) -> str:
     return file if variant is None else ".".join([*stem, variant, ending])
 
 
-def cached_path(name: Any, file: str, hub_options: dict[str, Any]) -> str | None:
+def cached_path(name: NameOrPath, file: str, hub_options: dict[str, Any]) -> str | None:
     """Where a file of a checkpoint lies on this machine, on which it may have to be brought; None if there is none."""
     try:
         return cached_file(name, file, _raise_exceptions_for_missing_entries=False, **hub_options)
