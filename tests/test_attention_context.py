@@ -1,6 +1,8 @@
 """What an encoding may see and remember, tried by encodings that need it: keys, what is visible, positions of training,
 a memory for each layer, cross-attention. Each passes the laws that the registered ones pass."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from conftest import sentences, tiny_config, tiny_model
@@ -315,6 +317,19 @@ def test_a_place_moves_with_all_it_holds_and_cannot_be_changed():
     assert there.layer == 1
     with pytest.raises(AttributeError):
         ctx.layer = 2
+
+
+def test_a_context_is_replaced_as_dataclasses_would():
+    ctx = AttentionContext(torch.arange(3)[None], torch.arange(3)[None])
+    assert vars(ctx.replace(layer=1)) == vars(replace(ctx, layer=1))
+    with pytest.raises(AssertionError, match="no fields of a context: .*lyaer"):
+        ctx.replace(lyaer=1)
+
+
+def test_a_view_of_the_decoder_has_no_prefixes():
+    view = PosEncConfig(decoder_layers=2).get_text_config(decoder=True)
+    assert view.encoder_layers == 2 and view.start_token_id == 1
+    assert not [name for name in vars(view) if name.startswith("decoder_")]
 
 
 # Names of 0.2

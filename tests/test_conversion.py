@@ -1,6 +1,7 @@
 """Other encodings for a trained model: what fits is kept, what is new is silent if it can be, the rest is refused."""
 
 import json
+from dataclasses import fields
 
 import pytest
 import torch
@@ -9,7 +10,15 @@ from test_marian import tiny_marian
 from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM
 
-from hf_posenc import POSITION_ENCODINGS, PosEncForConditionalGeneration, convert_encodings
+from hf_posenc import POSITION_ENCODINGS, PosEncConfig, PosEncForConditionalGeneration, convert_encodings
+from hf_posenc.convert.encodings import (
+    DESCRIPTIVE_FIELDS,
+    ENCODING_FIELDS,
+    FAMILY_FIELDS,
+    STRUCTURAL_FIELDS,
+    TUNABLE_FIELDS,
+)
+from hf_posenc.modeling.configuration_shared import SharedConfig
 
 SMALL = {"relative_clip": 3, "learned_max_positions": 64, "window_size": 2}
 ALIGNED = {"cross_position_encoding_type": "relative", "alignment_type": "length_ratio"}
@@ -26,6 +35,14 @@ def batch() -> dict[str, Tensor]:
 @torch.no_grad()
 def logits(model: PosEncForConditionalGeneration) -> Tensor:
     return model.eval()(**batch()).logits
+
+
+def test_every_config_field_is_in_one_group_of_conversion():
+    """A new field that is in none would be lost, or changed, without a word."""
+    groups = (STRUCTURAL_FIELDS, FAMILY_FIELDS, TUNABLE_FIELDS, ENCODING_FIELDS, DESCRIPTIVE_FIELDS)
+    grouped = [field for group in groups for field in group]
+    own_fields = {*SharedConfig.__annotations__, *PosEncConfig.__annotations__, "dtype"}
+    assert sorted(grouped) == sorted(own_fields & {field.name for field in fields(PosEncConfig)})
 
 
 # The same encodings, and such as join them

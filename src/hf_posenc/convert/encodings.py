@@ -21,16 +21,23 @@ from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
 from ..modeling.position_registry import side_entries
 
-# Config fields that the weights depend on, which are those of Marian, too; those that they do not depend on; and those
-# that no conversion changes.
+# Each config field is in exactly one of these groups, which a test says: a conversion must keep it, let it change, or
+# make it anew. First: the fields that the weights depend on and that Marian has, too.
 STRUCTURAL_FIELDS = (
     "vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads",
     "decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "activation_function", "scale_embedding",
     "share_encoder_decoder_embeddings", "tie_word_embeddings", "pad_token_id", "bos_token_id", "eos_token_id",
     "decoder_start_token_id",
 )  # fmt: skip
+# The fields that the weights depend on and that Marian has not.
+FAMILY_FIELDS = ("norm_first", "layer_norm_eps", "output_bias", "dtype")
+PRESERVED_FIELDS = (*STRUCTURAL_FIELDS, *FAMILY_FIELDS)
+# The fields that matter in training or to other fields alone.
 TUNABLE_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "max_position_embeddings", "use_cache")
-PRESERVED_FIELDS = (*STRUCTURAL_FIELDS, "norm_first", "layer_norm_eps", "output_bias", "dtype")
+# The fields that conversion is about; the parameters of encodings and alignments belong to them.
+ENCODING_FIELDS = (*ENCODING_TYPE_FIELDS.values(), "alignment_type", "rope_parameters")
+# The fields that say how a new model starts or what a config is, which conversion leaves as they are.
+DESCRIPTIVE_FIELDS = ("initializer", "is_encoder_decoder", "hf_posenc_version")
 # Where each side's encodings are in a model, and the alignment.
 MODULE_PATHS = {
     "encoder": "model.encoder.positions",

@@ -64,7 +64,7 @@ class Alignment(nn.Module):
         return ctx.query_pos_BQ
 
     def forward(self, hook: str, *arguments: object) -> Any:
-        """What a hook answers. Offloading brings a module's parameters for its `forward`, and for nothing else."""
+        """The result of a hook. Hooks are called through `forward`: see PositionEncoding.forward."""
         return getattr(self, hook)(*arguments)
 
 

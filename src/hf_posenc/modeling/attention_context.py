@@ -43,10 +43,14 @@ class AttentionContext:
     return_weights: bool = False
 
     def replace(self, **changes: Any) -> "AttentionContext":
-        """The same but for what is named. `dataclasses.replace`, which torch can compile, takes as long as two of its
-        calls, and a step of decoding has thirty of them."""
+        """A copy with these fields changed, at a third of the time of `dataclasses.replace`.
+
+        A decoding step copies thirty contexts. The copy does not pass through `__init__`: this class must have neither
+        a `__post_init__` nor slots. torch can compile `dataclasses.replace` alone.
+        """
         if torch.compiler.is_compiling():
             return replace(self, **changes)
+        assert changes.keys() <= vars(self).keys(), f"no fields of a context: {changes.keys() - vars(self).keys()}"
         copy = object.__new__(AttentionContext)
         vars(copy).update(vars(self) | changes)
         return copy

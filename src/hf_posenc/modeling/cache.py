@@ -18,7 +18,7 @@ from transformers import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache,
 
 from .masks import AttentionMask, positions_from_mask, validate_source_mask
 
-# So many cached tokens may be rejected after others were dropped.
+# Cached tokens kept beyond the window: assisted decoding may reject as many, and eviction need not run at every step.
 EVICTION_SLACK = 64
 
 
@@ -183,10 +183,12 @@ def require_width(width: int, name: str, stored: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class EncodingState:
-    """What one forward finds remembered of the tokens before it, and adds for the new ones.
+    """The cached state of the tokens before this forward, to which the forward appends that of the new tokens.
 
-    `length`: how many tokens there were, frozen before the first attention adds its keys; `scope`: whose names these
-    are, so that two encodings, or two layers of one, never meet.
+    `length`: the number of those tokens, frozen before the first attention adds its keys. `scope`: a suffix of all
+    names, by which two encodings, or two layers of one, never read each other's state.
+
+    An EncodingState is true like any object; where nothing is cached there is None. Compare with None.
     """
 
     layer: Any  # a StatefulLayer or a StaticStatefulLayer
@@ -211,7 +213,11 @@ class EncodingState:
 
 
 def state_of_cache(cache: Cache) -> EncodingState:
-    """What a self-attention's or cross-attention's cache remembers; a ValueError for one that cannot."""
+    """The state in a self-attention's or cross-attention's cache, with the number of tokens cached now.
+
+    Call it before the first layer runs: that layer adds its keys to the cache, and the number that this function
+    freezes must be the number without them. A ValueError for a cache that keeps no state.
+    """
     if isinstance(cache, DynamicCache) and not cache.layers:
         cache.layers.append(StatefulLayer())
     layer = cache.layers[0]
@@ -225,8 +231,11 @@ def state_of_cache(cache: Cache) -> EncodingState:
 
 
 def evict_outside_window(cache: Cache, window: int | None) -> None:
-    """Drop the cached tokens that no new one will see, since all keys that are `window` tokens away or more are hidden.
-    Some more are kept, so that a few new ones can be rejected again, and it is not done at every step."""
+    """Drop the cached tokens that no new token will see: all keys that are `window` tokens away or more are hidden.
+
+    Keep EVICTION_SLACK extra tokens for assisted decoding, and evict only when twice as many are cached as are kept.
+    All layers drop the same tokens, or none does: masks have one width for all.
+    """
     if (
         window is None
         or torch.compiler.is_compiling()

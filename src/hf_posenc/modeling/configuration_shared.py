@@ -15,7 +15,9 @@ from .model_inputs import CACHE_NAMES
 from .suggestions import closest_name
 from .version import __version__
 
-# What transformers itself passes to a config beyond its fields.
+# Keywords that transformers passes to any config beyond its fields. They are listed because PreTrainedConfig, strict or
+# not, stores every unknown keyword: a misspelt `dropuot=0.3` would be saved and change nothing. A keyword that a newer
+# transformers adds is refused by name, and belongs here.
 UPSTREAM_KEYWORDS = {
     "_commit_hash", "_name_or_path", "attn_implementation", "auto_map", "experts_implementation", "model_type",
     "name_or_path", "num_labels", "output_attentions", "per_layer_config", "quantization_config", "rope_scaling",
@@ -188,8 +190,12 @@ class SharedConfig(PreTrainedConfig):
         raise NotImplementedError
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
-        """One side's view, as transformers' caches ask for it, three times a sentence: so it is shallow, where
-        transformers' own copies all there is."""
+        """This config as one stack sees it, for transformers' caches.
+
+        Every field that starts with `decoder_` (or `encoder_`) loses that prefix in the view, new fields too:
+        `decoder_start_token_id` is `start_token_id` there. So a field gets the prefix only if it is a stack's own. The
+        view is a shallow copy, because transformers makes three of them a sentence.
+        """
         if bool(decoder) == bool(encoder):
             return self
         view, side = copy(self), "decoder_" if decoder else "encoder_"

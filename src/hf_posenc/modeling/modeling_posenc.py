@@ -298,6 +298,7 @@ class PosEncDecoder(PosEncStack):
         if use_cache and cache is None:
             cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         own_cache = None if cache is None else cache.self_attention_cache
+        # State and number of cached tokens are read here, before the first layer adds its keys to the cache.
         state = None
         if own_cache is not None and self.needs_state_cache:
             evict_outside_window(own_cache, None if kwargs.get("output_attentions") else self.positions.sliding_window)

@@ -184,7 +184,7 @@ def incompatibility(first: str, second: str) -> str | None:
 
 
 def all_encoding_parameters() -> Iterator[EncodingParameter]:
-    """Every knob of every registered encoding, once."""
+    """The config fields of all registered encodings, each once."""
     by_name = {
         parameter.name: parameter for entry in POSITION_ENCODINGS.values() for parameter in entry.config_parameters
     }

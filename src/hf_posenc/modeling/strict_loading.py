@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading weights: from safetensors only, and none that do not fit the config they were saved with."""
+"""Strict loading: weights come from safetensors alone and must fit the saved config.
+
+transformers' own `from_pretrained` logs missing, unexpected and misshapen weights and goes on with random ones. A wrong
+config then gives a model that translates into noise. torch's `load_state_dict(strict=True)` cannot replace this module:
+transformers has a loader of its own, and the check must come before that allocates memory.
+"""
 
 import re
 from collections.abc import Callable, Iterable
