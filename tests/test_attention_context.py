@@ -322,7 +322,7 @@ def test_a_place_moves_with_all_it_holds_and_cannot_be_changed():
 def test_a_context_is_replaced_as_dataclasses_would():
     ctx = AttentionContext(torch.arange(3)[None], torch.arange(3)[None])
     assert vars(ctx.replace(layer=1)) == vars(replace(ctx, layer=1))
-    with pytest.raises(AssertionError, match="no fields of a context: .*lyaer"):
+    with pytest.raises(AssertionError, match=r"no fields of a context: .*lyaer"):
         ctx.replace(lyaer=1)
 
 

@@ -13,7 +13,7 @@ from transformers import EncoderDecoderCache
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from hf_posenc import POSITION_ENCODINGS, AttentionContext, PositionEncoding, register_position_encoding
-from hf_posenc.modeling import attention, cache, linear_attention, modeling_posenc
+from hf_posenc.modeling import attention, blockwise_attention, cache, linear_attention, modeling_posenc
 from hf_posenc.modeling.attention import Attention, eager_attention_forward
 from hf_posenc.modeling.linear_attention import has_contiguous_positions, linear_attention_forward
 from hf_posenc.modeling.position_registry import build_position_encodings
@@ -42,7 +42,7 @@ SIDES = pytest.mark.parametrize("side", ["encoder", "decoder"])
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every length is long, and even a tiny sentence has several blocks."""
     monkeypatch.setattr(linear_attention, "MIN_LENGTH", 0)
-    monkeypatch.setattr(linear_attention, "BLOCK_SIZE", 4)
+    monkeypatch.setattr(blockwise_attention, "BLOCK_SIZE", 4)
 
 
 @pytest.fixture

@@ -120,6 +120,7 @@ def test_an_encoding_inherits_the_interface_and_nothing_else(entry_name):
 def test_no_encoding_asks_what_something_is():
     files = [
         MODELING / "position_base.py",
+        MODELING / "position_sum.py",
         MODELING / "position_registry.py",
         MODELING / "attention.py",
         *encoding_files(),

@@ -60,8 +60,7 @@ class Attention(nn.Module):
         k_BHSK, v_BHSK = self.project_keys_and_values(x_BTD, key_value_states_BSD, positions, ctx, cache)
         if ctx.key_indices_BN is not None:
             k_BHSK, v_BHSK = ctx.gather_keys(k_BHSK), ctx.gather_keys(v_BHSK)
-            if isinstance(attention_mask, Tensor):  # flex_attention has other masks, and never pruned keys
-                attention_mask = ctx.gather_keys(attention_mask, axis=3)
+            attention_mask = ctx.gather_mask(attention_mask)
         q_BHQK = positions.rotate_queries(unrotated_q_BHQK, ctx)
         if ctx.use_linear_attention:
             out_BQHK = linear_attention_forward(q_BHQK, k_BHSK, v_BHSK, unrotated_q_BHQK, positions, ctx)

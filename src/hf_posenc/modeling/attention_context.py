@@ -71,13 +71,18 @@ class AttentionContext:
         return num_attendable(self.mask, *shape, self.num_cached, self.is_causal, self.query_pos_BQ.device)
 
     def gather_keys(self, x: Tensor, axis: int = 2) -> Tensor:
-        """Of keys, values or a mask (B, H, S, ...), with the keys along an axis, what is attended to."""
+        """The keys, values or mask columns of `key_indices_BN`, along that axis of (B, H, S, ...)."""
         key_indices_BN = self.key_indices_BN
         assert key_indices_BN is not None
         shape = [key_indices_BN.shape[0], *x.shape[1:]]
         shape[axis] = key_indices_BN.shape[1]
         expanded = x.expand(key_indices_BN.shape[0], -1, -1, -1)
         return expanded.gather(axis, key_indices_BN[:, None, None].movedim(-1, axis).expand(shape))
+
+    def gather_mask(self, mask: AttentionMask) -> AttentionMask:
+        """The columns of a 4-D mask for the keys that are attended to."""
+        assert mask is None or isinstance(mask, Tensor)  # flex_attention, with masks of its own, never prunes keys
+        return None if mask is None else self.gather_keys(mask, axis=3)
 
     def to(self, device: torch.device | str, **options: bool) -> "AttentionContext":
         """The same on another device, where accelerate spreads a model over several."""

@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from torch import Tensor
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.utils import ModelOutput, TransformersKwargs
 
@@ -64,4 +65,35 @@ def normalize_model_inputs(forward: ForwardT) -> ForwardT:
     return cast(ForwardT, normalized_forward)
 
 
-__all__ = ["CACHE_NAME", "CACHE_NAMES", "get_cache", "normalize_model_inputs", "rename_cache"]
+def exactly_one_input(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+    """Whichever of a stack's two inputs is there; a ValueError unless it is one."""
+    tokens = input_ids if inputs_embeds is None else inputs_embeds
+    if tokens is None:
+        raise ValueError(
+            "Each stack must be given its tokens, but one has none: give the encoder's as input_ids or inputs_embeds, "
+            "the decoder's as decoder_input_ids, decoder_inputs_embeds or labels. (With label_smoothing_factor "
+            "transformers' Trainer keeps the labels away; give its DataCollatorForSeq2Seq the model: model=model.)"
+        )
+    if input_ids is not None and inputs_embeds is not None:
+        raise ValueError(
+            "Exactly one of input_ids and inputs_embeds must be given to each stack; leave one of them out."
+        )
+    return tokens
+
+
+def require_encoder_states(encoder_hidden_states: Tensor | None) -> Tensor:
+    """An encoder's output (B, S, D); a ValueError if a decoder was called without one."""
+    if encoder_hidden_states is None:
+        raise ValueError("A decoder must have an encoder's output, but got None; give encoder_hidden_states (B, S, D).")
+    return encoder_hidden_states
+
+
+__all__ = [
+    "CACHE_NAME",
+    "CACHE_NAMES",
+    "exactly_one_input",
+    "get_cache",
+    "normalize_model_inputs",
+    "rename_cache",
+    "require_encoder_states",
+]

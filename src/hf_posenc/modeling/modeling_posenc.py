@@ -32,14 +32,13 @@ from .citations import VASWANI
 from .configuration_posenc import PosEncConfig
 from .linear_attention import supports_linear_attention
 from .masks import AttentionMask, new_valid_mask, positions_from_mask, target_valid_mask
-from .model_inputs import CACHE_NAME, CACHE_NAMES, normalize_model_inputs
+from .model_inputs import CACHE_NAME, CACHE_NAMES, normalize_model_inputs, require_encoder_states
 from .modeling_shared import (
     ConditionalGeneration,
     EncoderDecoder,
     SharedPreTrainedModel,
     Stack,
     merge_outputs,
-    require_encoder_states,
 )
 from .position_base import PositionEncoding, StackSpec
 from .position_registry import build_position_encodings
@@ -163,7 +162,7 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
     """What encoder and decoder share: position encodings and layers."""
 
     layer_class: type[PosEncEncoderLayer] | type[PosEncDecoderLayer]
-    # Cached keys from which a window leaves hidden ones out. Outputs do not depend on it; the tests set it to 0.
+    # From this number of cached keys on, hidden ones are left out. Outputs do not depend on it; the tests set it to 0.
     min_keys_to_prune = MIN_KEYS
 
     def __init__(self, config: PosEncConfig, side: StackSpec) -> None:

@@ -34,14 +34,13 @@ from .cache import state_of_cache
 from .citations import NEISHI, Reference
 from .configuration_rnn_nmt import RnnNmtConfig
 from .masks import new_valid_mask
-from .model_inputs import CACHE_NAME, normalize_model_inputs
+from .model_inputs import CACHE_NAME, normalize_model_inputs, require_encoder_states
 from .modeling_shared import (
     ConditionalGeneration,
     EncoderDecoder,
     SharedPreTrainedModel,
     Stack,
     merge_outputs,
-    require_encoder_states,
 )
 from .rnn import run_dense_rnn, run_rnn
 

@@ -19,7 +19,7 @@ from transformers.modeling_outputs import (
 
 from .configuration_shared import SharedConfig
 from .masks import positions_from_mask
-from .model_inputs import CACHE_NAME, get_cache, rename_cache
+from .model_inputs import CACHE_NAME, exactly_one_input, get_cache, rename_cache
 from .strict_loading import load_strict, validate_weight_files
 from .target_vocabulary import target_generate_options, with_target_vocab_size
 from .translation import TranslationMixin
@@ -71,29 +71,6 @@ class SharedPreTrainedModel(PreTrainedModel):
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return dict(self._tied_weights_keys or {})
-
-
-def exactly_one_input(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-    """Whichever of a stack's two inputs is there; a ValueError unless it is one."""
-    tokens = input_ids if inputs_embeds is None else inputs_embeds
-    if tokens is None:
-        raise ValueError(
-            "Each stack must be given its tokens, but one has none: give the encoder's as input_ids or inputs_embeds, "
-            "the decoder's as decoder_input_ids, decoder_inputs_embeds or labels. (With label_smoothing_factor "
-            "transformers' Trainer keeps the labels away; give its DataCollatorForSeq2Seq the model: model=model.)"
-        )
-    if input_ids is not None and inputs_embeds is not None:
-        raise ValueError(
-            "Exactly one of input_ids and inputs_embeds must be given to each stack; leave one of them out."
-        )
-    return tokens
-
-
-def require_encoder_states(encoder_hidden_states: Tensor | None) -> Tensor:
-    """An encoder's output (B, S, D); a ValueError if a decoder was called without one."""
-    if encoder_hidden_states is None:
-        raise ValueError("A decoder must have an encoder's output, but got None; give encoder_hidden_states (B, S, D).")
-    return encoder_hidden_states
 
 
 # Its subclasses call post_init when they are whole, and differ in their vocabulary. trf-ignore: TRF013

@@ -82,4 +82,4 @@ class Recurrent(PositionEncoding):
         """The state after one more token (B, M)."""
         states = [state[None].contiguous() for state in state_BM.chunk(self.num_states, dim=-1)]
         _, last = run_dense_rnn(self.rnn, x_B1D, tuple(states) if self.num_states > 1 else states[0])
-        return torch.cat(last, dim=-1)[0] if isinstance(last, tuple) else last[0]
+        return torch.cat(tuple(last), dim=-1)[0] if self.num_states > 1 else last[0]

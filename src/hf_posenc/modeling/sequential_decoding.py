@@ -9,8 +9,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 
 from .cache import cached_seq_length
 from .masks import AttentionMask, positions_from_mask, slice_mask
-from .model_inputs import CACHE_NAME, get_cache
-from .modeling_shared import exactly_one_input
+from .model_inputs import CACHE_NAME, exactly_one_input, get_cache
 
 
 def decode_sequentially(
