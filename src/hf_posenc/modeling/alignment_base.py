@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface that every alignment answers, and its identity, `none`.
+"""The interface of alignments. The base class itself is the alignment `none`.
 
-An alignment says where in the source the decoder is: it gives each target position a place in the source, possibly
-between two tokens, and cross-attention's position encodings take these places for the positions of its queries. Shape
-letters are those of position_base.py. Whatever is given, what an alignment sees is that of the tokens up to t, for
-place t.
+An alignment maps each target position to a source position, possibly between two tokens. The position encodings of
+cross-attention take these as the positions of its queries. Shape letters are those of position_base.py. The source
+position of token t may depend on the tokens up to t only.
 
     source_positions(x_BTD, encoder_states_BSD, ctx) -> source_positions_BT
-        The places of the new tokens, from their embeddings and the encoder's output. `ctx.query_pos_BQ` are the
-        positions of the new tokens in the target, `ctx.key_pos_BS` those of the source; `ctx.valid_mask_BT` says which
-        of the new tokens are no padding; `ctx.state` remembers from step to step of a cached decoding, and is None
-        where a whole target is read at once. In float32 or wider: half precision has no place 2703 but 2704.
+        The source positions of the new tokens, from their embeddings and the encoder's output. `ctx.query_pos_BQ` are
+        the new tokens' positions in the target, `ctx.key_pos_BS` those of the source. `ctx.valid_mask_BT` is True for
+        new tokens that are no padding. `ctx.state` is cached from step to step of decoding, and None where a whole
+        target is read at once. In float32 or wider: half precision rounds position 2703 to 2704.
     update(weights, ctx)
-        Asked behind the layers of a cached decoding, with `ctx.query_pos_BQ` the places and `weights` every layer's
-        cross-attention (B, H, Q, S): what it makes of them for the next token it keeps in `ctx.state`. The decoder then
-        takes its tokens one by one.
+        Is called after the layers of each cached decoding step, with `ctx.query_pos_BQ` the source positions and
+        `weights` every layer's cross-attention (B, H, Q, S). It appends to `ctx.state` what the next token needs. The
+        decoder then reads its tokens one by one.
     init_weights()
-        Fills the alignment's own parameters, by transformers.initialization.
+        Initialises the alignment's own parameters, with transformers.initialization.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,12 +30,15 @@ from .position_base import EncodingConfig, EncodingParameter, StackSpec
 
 
 class Alignment(nn.Module):
-    """The base of every alignment and, as it stands, `none`: target position t counts as place t of the source.
+    """Base class of every alignment. By itself it is `none`: target position t is mapped to source position t.
 
-    Its facts are class attributes. `summary`: one sentence. `uses_target_length`: a pass over a whole target uses its
-    length, which decoding cannot know; so the losses and perplexities of such a pass are those of a model that is told
-    how long the translation is. `config_parameters`: its config fields. `formula`: in the code's own symbols.
-    `references`.
+    A subclass implements hooks (see the module) and sets class attributes, its properties:
+
+    `summary`: one sentence.
+    `uses_target_length`: a pass over a whole target uses its length, which decoding cannot know. Losses and
+        perplexities of such a pass are those of a model that has the length of the translation as an input.
+    `config_parameters`: the config fields that it adds.
+    `formula`: in the code's own symbols. `references`: the sources.
     """
 
     summary = "No alignment: a target position counts as the place in the source with the same number."
@@ -54,13 +56,14 @@ class Alignment(nn.Module):
 
     @classmethod
     def estimate(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, float]:
-        """What a training corpus says of the knobs, by name; lengths are in tokens, special ones included."""
+        """Parameters estimated from a training corpus, by name; lengths are in tokens, special ones included."""
         return {}
 
     def init_weights(self) -> None:
-        """Nothing to fill: there are no parameters."""
+        """Initialise the alignment's own parameters. The base class has none."""
 
     def source_positions(self, x_BTD: Tensor, encoder_states_BSD: Tensor, ctx: AttentionContext) -> Tensor:
+        """The new tokens' own positions (B or 1, T)."""
         return ctx.query_pos_BQ
 
     def forward(self, hook: str, *arguments: object) -> Any:
@@ -69,8 +72,10 @@ class Alignment(nn.Module):
 
 
 def source_padding_mask(ctx: AttentionContext) -> Tensor | None:
-    """Which of the source's keys are padding (B, S); None where no mask says it. A ValueError for a mask of another
-    form, as for sentences packed into a row, which does not say where a source ends."""
+    """True for padding in the source (B, S), None without a mask.
+
+    A ValueError for a mask that is not 2-D, as for sentences packed into a row: it does not show where a source ends.
+    """
     if not isinstance(ctx.mask, Tensor):
         return None
     if ctx.mask.ndim != 2:
@@ -82,7 +87,7 @@ def source_padding_mask(ctx: AttentionContext) -> Tensor | None:
 
 
 def source_bounds(ctx: AttentionContext) -> tuple[Tensor, Tensor]:
-    """The places of each source's first and last token (B or 1, 1)."""
+    """The positions of each source's first and last token (B or 1, 1)."""
     key_pos_BS, padding_BS = ctx.key_pos_BS, source_padding_mask(ctx)
     if padding_BS is None:
         return key_pos_BS.amin(1, keepdim=True), key_pos_BS.amax(1, keepdim=True)
@@ -91,12 +96,12 @@ def source_bounds(ctx: AttentionContext) -> tuple[Tensor, Tensor]:
 
 
 def attention_centroid(weights: Sequence[Tensor], key_pos_BS: Tensor) -> Tensor:
-    """Where all heads of all layers look, by their `weights`, (B, H, Q, S) of each layer (B, Q):
+    """The attention's centroid over all heads of all layers (B, Q), from the `weights` (B, H, Q, S) of each layer:
 
         c = sum_lh m_lh / (v_lh + 1/4) / sum_lh 1 / (v_lh + 1/4)
 
-    m_lh and v_lh are mean and variance of the keys' positions under a head's weights: the narrower it looks, the more
-    it counts, but none for more than one that looks at two neighbours alike.
+    m_lh and v_lh are mean and variance of the keys' positions under a head's weights. A narrow head has a large weight;
+    1/4, the variance of an even split between two neighbours, bounds it.
     """
     p_BNQS = torch.cat(list(weights), dim=1)
     p_BNQS = p_BNQS.to(torch.promote_types(p_BNQS.dtype, torch.float32))
@@ -107,7 +112,7 @@ def attention_centroid(weights: Sequence[Tensor], key_pos_BS: Tensor) -> Tensor:
 
 
 def mean_length_ratio(source_lengths: Iterable[int], target_lengths: Iterable[int]) -> float:
-    """Source tokens for a target token: all sources' over all targets', the first of each left out."""
+    """Source tokens for a target token in a corpus, without each sentence's first token; 1 if there are none."""
     source, target = (sum(lengths) - len(lengths) for lengths in (list(source_lengths), list(target_lengths)))
     return round(source / target, 4) if source > 0 and target > 0 else 1.0
 
@@ -120,7 +125,7 @@ def resolve_source_positions(
     *,
     cross_position_ids: Tensor | None,
 ) -> Tensor:
-    """The places of the new tokens (B or 1, T): the given ones, if they fit, or else the alignment's."""
+    """The source positions of the new tokens (B or 1, T): the given ones, validated, or else the alignment's."""
     num_new = x_BTD.shape[1]
     if cross_position_ids is not None:
         validate_source_positions(cross_position_ids, num_new, len(encoder_states_BSD), ctx)
@@ -134,7 +139,7 @@ def resolve_source_positions(
 
 
 def validate_source_positions(source_positions_BT: Tensor, num_tokens: int, batch: int, ctx: AttentionContext) -> None:
-    """A ValueError for given places that are not those of so many target tokens in that source."""
+    """Raise a ValueError unless given source positions have shape (B or 1, num_tokens) and lie within their sources."""
     if (
         source_positions_BT.ndim != 2
         or source_positions_BT.shape[0] not in (1, batch)
@@ -157,7 +162,7 @@ def validate_source_positions(source_positions_BT: Tensor, num_tokens: int, batc
 
 
 def validate_no_source_positions(source_positions_BT: Tensor | None) -> None:
-    """A ValueError for places given to a model whose cross-attention has no use for them."""
+    """Raise a ValueError for source positions given to a model whose cross-attention has no position encoding."""
     if source_positions_BT is not None:
         raise ValueError(
             "cross_position_ids are for the encodings of the cross-attention, but this model has "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Length ratio: in training the target runs through the source evenly; in decoding the place follows the attention.
+"""Length ratio: even steps through the source in training, a source position that tracks the attention in decoding.
 
 A whole target of T tokens, read at once, has its places spread over the source of S tokens. In training they are moved
 by noise, so that heads learn to find their word by what it says, near a place that is only about right:
@@ -74,9 +74,11 @@ class LengthRatio(Alignment):
 
     @classmethod
     def estimate(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, float]:
+        """The mean step: source tokens for a target token."""
         return {"length_ratio_step": mean_length_ratio(source_lengths, target_lengths)}
 
     def source_positions(self, x_BTD: Tensor, encoder_states_BSD: Tensor, ctx: AttentionContext) -> Tensor:
+        """Positions within the source (B, T): cached when decoding, else evenly spaced."""
         first_B1, last_B1 = (end.to(at_least_float32(x_BTD)) for end in source_bounds(ctx))
         if ctx.state is not None:
             cached_B1 = ctx.state.last("source_position", 1)
@@ -100,6 +102,7 @@ class LengthRatio(Alignment):
         return source_positions_BT + shift_B1 + torch.randn_like(source_positions_BT) * jitter
 
     def update(self, weights: Sequence[Tensor], ctx: AttentionContext) -> None:
+        """Cache the next token's source position, from the attention's centroid."""
         assert ctx.state is not None  # the decoder calls this hook with a cache only
         centroid_BQ = attention_centroid(weights, ctx.key_pos_BS).to(ctx.query_pos_BQ.dtype)
         step = self.config.length_ratio_step

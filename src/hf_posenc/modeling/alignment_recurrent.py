@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent: a small LSTM reads the target so far and the source around its place, and decides how far to go on.
+"""Recurrent alignment: a small LSTM reads target and source token by token and computes each step through the source.
 
 This is the alignment layer of Very Attentive Tacotron, for text. Before the decoder's layers, token by token:
 
@@ -67,9 +67,11 @@ class RecurrentAlignment(Alignment):
 
     @classmethod
     def estimate(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, float]:
+        """The mean step: source tokens for a target token."""
         return {"recurrent_step": mean_length_ratio(source_lengths, target_lengths)}
 
     def init_weights(self) -> None:
+        """beta as a broad hill around 0; a step of `recurrent_step` for every token."""
         distances = torch.linspace(-1, 1, 2 * self.reach + 1, device=self.beta.device)
         init.copy_(self.beta, (-4.5 * distances**2).expand(NUM_HEADS, -1))
         bound = self.cell.hidden_size**-0.5
@@ -79,6 +81,7 @@ class RecurrentAlignment(Alignment):
         init.constant_(self.step_bias, math.log(math.expm1(self.config.recurrent_step)))
 
     def source_positions(self, x_BTD: Tensor, encoder_states_BSD: Tensor, ctx: AttentionContext) -> Tensor:
+        """Positions within the source (B, T)."""
         with torch.autocast(x_BTD.device.type, enabled=False):  # half precision counts places badly
             dtype = self.beta.dtype
             return self.run_lstm(x_BTD.to(dtype), self.v_proj(encoder_states_BSD.to(dtype)), ctx)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The registry of alignments: one import and one line for each. `alignment_type` holds a name of `ALIGNMENTS`."""
+"""The registry of alignments: one import and one line for each. `alignment_type` is a key of `ALIGNMENTS`."""
 
 from .alignment_base import Alignment
 from .alignment_length_ratio import LengthRatio
@@ -37,4 +37,5 @@ def get_alignment(name: str) -> type[Alignment]:
 
 
 def build_alignment(config: EncodingConfig) -> Alignment:
+    """The alignment that the config names."""
     return get_alignment(config.alignment_type)(config, config.side("cross"))

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One attention, for encoder, decoder and cross-attention: the one place where the position encodings' hooks are asked.
-It asks whatever it is handed; who hands what to whom is the stack's business.
+"""Multi-head attention for encoder, decoder and cross-attention. It calls the hooks of position encodings.
 
     output(i) = sum_j p_ij v_j + value_bias,    p = softmax(q k^T / sqrt(K) + score_bias + mask)
 
@@ -27,7 +26,7 @@ AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 class Attention(nn.Module):
-    """Self-attention; or cross-attention, over the `key_value_states_BSD` of an encoder."""
+    """Self-attention, or cross-attention over the `key_value_states_BSD` of an encoder."""
 
     def __init__(self, config: PosEncConfig, *, num_heads: int, is_causal: bool, layer: int) -> None:
         super().__init__()
@@ -53,7 +52,7 @@ class Attention(nn.Module):
         cache: Cache | None = None,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor | None]:
-        """The attended tokens (B, T, D) and, where they were computed, the attention weights (B, H, Q, S)."""
+        """The attended tokens (B, T, D) and the attention weights (B, H, Q, S), None where the back end has none."""
         if positions.modifies_attention:
             ctx = ctx.replace(layer=self.layer_idx, inputs_BTD=x_BTD)
         unrotated_q_BHQK = self.split_heads(self.q_proj(x_BTD))
@@ -72,7 +71,7 @@ class Attention(nn.Module):
         biases: dict[str, object] = {}
         if positions.has_score_bias:
             bias = positions.score_bias(unrotated_q_BHQK, k_BHSK, ctx)
-            # One back end indexes where the others broadcast.
+            # flex_attention indexes the bias, where the others broadcast it.
             if not needs_weights and self.config._attn_implementation == "flex_attention":
                 bias = bias.expand(*unrotated_q_BHQK.shape[:3], k_BHSK.shape[2])
             biases["position_bias"] = bias
@@ -96,7 +95,10 @@ class Attention(nn.Module):
         ctx: AttentionContext,
         cache: EncoderDecoderCache | None,
     ) -> tuple[Tensor, Tensor]:
-        """All of them (B, H, S, K); those of the memory are computed at a cached decoding's first step only."""
+        """Keys and values, cached ones included (B, H, S, K).
+
+        Those of the encoder states are computed at the first step of cached decoding only.
+        """
         is_cross, layer = key_value_states_BSD is not None, self.layer_idx
         if is_cross and cache is not None and cache.is_updated.get(layer):
             cached = cache.cross_attention_cache.layers[layer]
@@ -115,7 +117,7 @@ class Attention(nn.Module):
         return cache.cross_attention_cache.update(k_BHSK, v_BHSK, layer)
 
     def attention_interface(self, kwargs: Mapping[str, object]) -> AttentionFunction:
-        """transformers' function that the config names; whoever asks for weights gets the one that has them."""
+        """transformers' function that the config names; the eager one if weights are wanted and sdpa has none."""
         if kwargs.get("output_attentions") and self.config._attn_implementation == "sdpa":
             return eager_attention_forward
         return ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
@@ -134,10 +136,10 @@ def eager_attention_forward(
     value_bias: Callable[[Tensor], Tensor] | None = None,
     **kwargs: object,
 ) -> tuple[Tensor, Tensor]:
-    """Attention by explicit weights: `eager`, and what a value term needs under any back end.
+    """Attention by explicit weights: `eager`, and every back end under a value bias.
 
-    The mask may be Boolean (True where attention goes), additive, or None, which means causal for a causal module with
-    several queries. Returns the output (B, Q, H, K) and the weights (B, H, Q, S).
+    The mask is Boolean (True for keys that may be attended to), additive, or None. None means causal for a causal
+    module with several queries. Returns the output (B, Q, H, K) and the weights (B, H, Q, S) after dropout.
     """
     scores_BHQS = (q_BHQK * scaling) @ k_BHSK.transpose(2, 3)
     if position_bias is not None:
@@ -162,8 +164,8 @@ def eager_attention_forward(
 def validate_attn_implementation(
     config: PosEncConfig, side: StackSpec, positions: PositionEncodingSum, tracks_attention: bool = False
 ) -> None:
-    """A ValueError where the back end that the config names would leave an encoding of that side out, or an alignment
-    that follows its weights."""
+    """Raise a ValueError if the back end that the config names would leave out a bias, or weights that an alignment
+    tracks."""
     name = config._attn_implementation or ""
     if tracks_attention and (name.startswith("flex") or "flash" in name):
         raise ValueError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where one attention happens, and what encodings make of the distances in it. Shape letters as in position_base.py."""
+"""Attention contexts: positions, masks and cached state of one attention. Shape letters as in position_base.py."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,16 +14,24 @@ from .masks import AttentionMask, num_attendable
 
 @dataclass(frozen=True)
 class AttentionContext:
-    """Where one attention happens; each stack makes one a forward, and hooks never change it.
+    """Positions, masks and cached state of one attention, which every hook takes.
 
-    `query_pos_BQ`, `key_pos_BS`: positions; in cross-attention both are places in the source, and a query's may be
-    between two tokens. `valid_mask_BT`: which of the new tokens are no padding, None if all are. `mask`: the attention
-    mask as it was given. `num_cached`: how many tokens stand in the cache before the new ones. `layer`: the number of
-    the attention that asks, None before the first, and `inputs_BTD` what its queries are made of. `state`: what cached
-    decoding remembers for this encoding, None where nothing is cached. `need_weights`: whether every key's weight is
-    asked for, hidden or not. `use_linear_attention`: whether attention goes by distance (linear_attention.py).
-    `key_indices_BN`: which of the cached keys are attended to, None for all. `prepared`: what its `prepare` returned.
-    `return_weights`: whether the attention weights are asked for by the alignment.
+    Each stack makes one a forward. Hooks read it and never change it.
+
+    `query_pos_BQ`, `key_pos_BS`: positions, in tokens from 0. In cross-attention both are source positions, and a
+        query's may lie between two tokens.
+    `valid_mask_BT`: True for new tokens that are no padding; None if all are.
+    `mask`: the attention mask as the model was given it.
+    `num_cached`: the number of cached tokens before the new ones; a tensor in a static cache.
+    `is_causal`, `is_cross`: which attention this is.
+    `layer`: the layer's number, None outside of layers (`augment_positions`, `embed`, `prepare`).
+    `inputs_BTD`: what the layer projects to queries, None outside of layers.
+    `state`: the encoding's cached state, None where nothing is cached.
+    `need_weights`: True if the caller wants the weight of every key, hidden ones too.
+    `use_linear_attention`: True if linear_attention.py computes this attention.
+    `key_indices_BN`: the cached keys that are attended to, None for all (window_pruning.py).
+    `prepared`: what the encoding's `prepare` returned.
+    `return_weights`: True if the alignment reads the attention weights.
     """
 
     query_pos_BQ: Tensor
@@ -62,11 +70,12 @@ class AttentionContext:
 
     @property
     def distance_BQS(self) -> Tensor:
+        """Key position minus query position, in tokens (B, Q, S)."""
         return distance(self.query_pos_BQ, self.key_pos_BS)
 
     @property
     def num_attendable_BQ(self) -> Tensor:
-        """How many keys each query may see, by what the mask says (B or 1, Q or 1)."""
+        """The number of keys that the mask lets each query attend to (B or 1, Q or 1)."""
         shape = self.query_pos_BQ.shape[-1], self.key_pos_BS.shape[-1]
         return num_attendable(self.mask, *shape, self.num_cached, self.is_causal, self.query_pos_BQ.device)
 
@@ -96,8 +105,11 @@ def distance(pos_BQ: Tensor, pos_BS: Tensor) -> Tensor:
 
 
 def interpolation_weights(distance: Tensor, dtype: torch.dtype) -> list[tuple[Tensor, Tensor | None]]:
-    """Distances in whole tokens with their shares, for whoever looks a distance up: where a place is between two
-    tokens, both share by nearness; else there is one, which has all of it, None."""
+    """Whole distances with their interpolation weights, for encodings that look a distance up in a table.
+
+    A fractional distance, of a query between two tokens, gives both neighbours with linear weights. An integer one
+    gives itself with weight None, which `scale_by` takes for 1.
+    """
     if not distance.is_floating_point():
         return [(distance, None)]
     lower = distance.floor()
@@ -106,9 +118,10 @@ def interpolation_weights(distance: Tensor, dtype: torch.dtype) -> list[tuple[Te
 
 
 def scale_by(x: Tensor, weight: Tensor | None) -> Tensor:
+    """x times a weight of `interpolation_weights`."""
     return x if weight is None else x * weight
 
 
 def at_least_float32(x: Tensor) -> torch.dtype:
-    """Angles grow with the position, so they are computed in float32 even for half precision, and in float64 for it."""
+    """The dtype for angles and positions: float32 for half precision, where they would be inexact, else that of x."""
     return torch.promote_types(x.dtype, torch.float32)

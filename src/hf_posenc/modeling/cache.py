@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cached decoding must remember beyond keys and values: the positions of the keys, and an encoding's states.
+"""Caches that keep, beside keys and values, the positions of the keys and the states of encodings.
 
 The first cache layer is one of the two remembering ones below, chosen by the config for encodings that need it. They
 keep named tensors with a time axis beside the keys, so that everything transformers does to a cache (reorder the beams,
@@ -23,7 +23,10 @@ EVICTION_SLACK = 64
 
 
 class EvictingLayer(DynamicLayer):
-    """Keys and values whose oldest can be dropped, when no query will see them again; they still count."""
+    """Keys and values of which the oldest can be evicted when no query will see them again.
+
+    `get_seq_length` counts evicted tokens, too, because positions and masks do.
+    """
 
     _layer_type = "evicting_attention"
     keys: Tensor
@@ -38,13 +41,15 @@ class EvictingLayer(DynamicLayer):
         return super().get_seq_length()
 
     def get_seq_length(self) -> int:
+        """How many tokens were cached, evicted ones included."""
         return self.length() + self.num_evicted
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Width and offset of the mask: evicted tokens have no column."""
         return self.length() + query_length, self.num_evicted
 
     def evict(self, num_evicted: int, min_kept: int) -> None:
-        """Drop the oldest tokens; `min_kept` of the others must stay for the next one."""
+        """Drop the oldest tokens. Of the others `min_kept` must stay, which `crop` checks."""
         self.keys, self.values = self.keys[:, :, num_evicted:], self.values[:, :, num_evicted:]
         self.num_evicted, self.min_kept = self.num_evicted + num_evicted, min_kept
 
@@ -63,13 +68,16 @@ class EvictingLayer(DynamicLayer):
 
 
 class StaticEvictingLayer(StaticLayer):
-    """One with room for all tokens, which drops none."""
+    """A static layer under the same name, because transformers makes it by name. It never evicts."""
 
     _layer_type = "evicting_attention"
 
 
 class StatefulLayer(EvictingLayer):
-    """Keys, values and, by name, tensors of shape (B, S, ...) that grow with them."""
+    """Keys, values and, by name, states: tensors (B, S, ...) with an entry for each cached token.
+
+    Whatever happens to the keys happens to the states: reordering, cropping, repeating, selecting, eviction, reset.
+    """
 
     _layer_type = "stateful_attention"
 
@@ -78,18 +86,18 @@ class StatefulLayer(EvictingLayer):
         self.states: dict[str, Tensor] = {}
 
     def append_state(self, name: str, new: Tensor, length: int) -> Tensor:
-        """Add the new tokens' (B, T, ...) behind those of `length` tokens and return all tokens' (B, S, ...)."""
+        """Append the new tokens' state (B, T, ...) to that of `length` tokens; returns all of it (B, S, ...)."""
         stored = self.get_state(name, length)
         self.states[name] = new if stored is None else torch.cat((stored, new), dim=1)
         return self.states[name]
 
     def last_state(self, name: str, width: int, length: int) -> Tensor | None:
-        """The newest token's (B, width), or None before the first."""
+        """The newest token's state (B, width), None before the first token."""
         stored = self.get_state(name, length)
         return None if stored is None or stored.shape[1] == 0 else require_width(width, name, stored)[:, -1]
 
     def get_state(self, name: str, length: int) -> Tensor | None:
-        """The (B, S, ...) of exactly so many tokens; None before the first."""
+        """The state of exactly `length` tokens (B, S, ...), None for 0; a ValueError if another number is stored."""
         stored = self.states.get(name)
         if (num_stored := 0 if stored is None else stored.shape[1]) != length:
             raise stale_state_error(name, num_stored, length)
@@ -120,11 +128,12 @@ class StatefulLayer(EvictingLayer):
         self.batch_select_states(indices)
 
     def batch_select_states(self, indices: Tensor) -> None:
+        """The states of these sentences or beams."""
         self.states = {name: stored[indices.to(stored.device)] for name, stored in self.states.items()}
 
 
 class StaticStatefulLayer(StaticLayer):
-    """The same with room for `max_cache_len` tokens, written in place."""
+    """The same for a static cache: states have room for `max_cache_len` tokens and are written in place."""
 
     _layer_type = "stateful_attention"
 
@@ -150,7 +159,7 @@ class StaticStatefulLayer(StaticLayer):
         return require_width(width, name, stored).index_select(1, index[None])[:, 0]
 
     def get_state(self, name: str, length: Tensor) -> Tensor | None:
-        """The room for all tokens, filled as far as there are keys; None before the first."""
+        """The state (B, max_cache_len, ...), filled up to `length` tokens; None before the first token."""
         stored = self.states.get(name)
         if stored is None and not torch.compiler.is_compiling() and int(length):
             raise stale_state_error(name, 0, int(length))
@@ -167,7 +176,7 @@ class StaticStatefulLayer(StaticLayer):
 
 
 def stale_state_error(name: str, num_stored: int, length: int) -> ValueError:
-    """What goes on decoding needs more than there is: the cache was filled or shortened behind this layer's back."""
+    """The error where cached encoding state does not match the cached keys."""
     return ValueError(
         f"Decoding goes on from {length} cached tokens and needs their {name}, but the cache remembers those of "
         f"{num_stored}: another model filled it, or its keys were cropped alone. Begin with a new cache, "
@@ -176,6 +185,7 @@ def stale_state_error(name: str, num_stored: int, length: int) -> ValueError:
 
 
 def require_width(width: int, name: str, stored: Tensor) -> Tensor:
+    """The stored state; a ValueError if it is not that wide."""
     if stored.shape[-1] != width:
         raise stale_state_error(f"{name} of width {width}", 0, stored.shape[1])
     return stored
@@ -196,19 +206,20 @@ class EncodingState:
     scope: str = ""
 
     def scoped(self, encoding: str, layer: int | None = None) -> "EncodingState":
+        """This state under names of one encoding, and of one of its layers."""
         suffix = f" of {encoding}" if layer is None else f" of {encoding} in layer {layer}"
         return replace(self, scope=self.scope + suffix)
 
     def last(self, name: str, width: int) -> Tensor | None:
-        """What was remembered of the newest token (B, width), None before the first."""
+        """The newest token's state (B, width), None before the first token."""
         return self.layer.last_state(name + self.scope, width, self.length)
 
     def get(self, name: str) -> Tensor | None:
-        """All that was remembered (B, S, ...), None before the first token."""
+        """The state of all cached tokens (B, S, ...), None before the first token."""
         return self.layer.get_state(name + self.scope, self.length)
 
     def append(self, name: str, new: Tensor) -> Tensor:
-        """Remember the new tokens' (B, T, ...); returns all tokens' (B, S, ...), in a static cache all of its room."""
+        """Append the new tokens' state (B, T, ...); returns all tokens' (B, S, ...), S = capacity in a static cache."""
         return self.layer.append_state(name + self.scope, new, self.length)
 
 
@@ -253,15 +264,14 @@ def evict_outside_window(cache: Cache, window: int | None) -> None:
 
 
 def cached_seq_length(cache: Cache | None) -> int | Tensor:
-    """How many tokens stand in a cache now: of a static one a tensor, which goes on growing in place."""
+    """The number of cached tokens now. In a static cache it is a tensor that grows in place, hence the copy."""
     return 0 if cache is None else cache.get_seq_length() + 0
 
 
 def encoder_positions(
     position_ids: Tensor | None, mask: AttentionMask, encoder_states_BSD: Tensor, cache: EncoderDecoderCache | None
 ) -> Tensor:
-    """The positions of the source (B or 1, S): given or by its mask, remembered beside its keys as they were at a
-    cached decoding's first step."""
+    """The positions of the source (B or 1, S): given ones or those of its mask; cached at the first decoding step."""
     if cache is None:
         return compute_encoder_positions(position_ids, mask, encoder_states_BSD)
     state = state_of_cache(cache.cross_attention_cache)
@@ -274,6 +284,7 @@ def encoder_positions(
 
 
 def compute_encoder_positions(position_ids: Tensor | None, mask: AttentionMask, encoder_states_BSD: Tensor) -> Tensor:
+    """The given positions of the source, or those of its mask; a ValueError for a source of padding."""
     validate_source_mask(mask)
     return (
         positions_from_mask(mask, encoder_states_BSD.shape[1], device=encoder_states_BSD.device)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an idea was published, in a form that a card can cite; and the papers that more than one file stands on."""
+"""References to publications, and those that several files cite."""
 
 from dataclasses import dataclass
 

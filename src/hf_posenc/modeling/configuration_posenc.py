@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The knobs of the model family, their defaults (the papers') and their legality."""
+"""The configuration of the Transformer: fields, defaults (the papers'), validation."""
 
 import copy
 from dataclasses import replace

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The knobs of RNN-NMT, by default Neishi & Yoshinaga's."""
+"""The configuration of RNN-NMT, by default Neishi & Yoshinaga's."""
 
 from typing import Any, ClassVar
 

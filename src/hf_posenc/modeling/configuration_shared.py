@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the configs of both model families share: vocabularies, sizes, tied tables, special tokens, first weights."""
+"""Config fields of both model families: vocabularies, sizes, tied tables, special tokens, initialisation."""
 
 import warnings
 from collections.abc import Iterable
@@ -138,6 +138,7 @@ class SharedConfig(PreTrainedConfig):
 
     @classmethod
     def known_keywords(cls) -> set[str]:
+        """Fields and their aliases."""
         return {field.name for field in fields(cls)} | set(cls.attribute_map)
 
     @classmethod
@@ -148,6 +149,7 @@ class SharedConfig(PreTrainedConfig):
 
     @classmethod
     def nearest_field(cls, name: str) -> str:
+        """The field most like a misspelt name."""
         return closest_name(name, cls.known_keywords())
 
     def _validate_keywords(self, kwargs: Iterable[str]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a user's own encoding or alignment travels with a checkpoint.
+"""Custom code in checkpoints: copies the file of a user's encoding or alignment next to the weights.
 
 transformers copies this folder's files next to the weights. A file from which one was registered at run time is copied
 too, its imports from hf_posenc turned into imports from its new neighbours, and the copied registry imports it, so that

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call of `generate` goes by: its options, then its generation config, then the model's own, never the config.
+"""Options of `generate`: the call's, then those of its generation config, then of the model's; never the config's.
 
 A generation config that a model holds keeps apart what was chosen and what transformers has filled in: an evaluation of
 Seq2SeqTrainer writes all of transformers' defaults into it, 20 tokens among them.

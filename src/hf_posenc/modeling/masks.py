@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attention masks say of the tokens: which are there, at what positions, and how many of them a query sees."""
+"""Attention masks: which tokens are no padding, at which positions, and how many keys each query may attend to."""
 
 import torch
 from torch import Tensor
@@ -14,8 +14,10 @@ Device = torch.device | str | None
 def positions_from_mask(
     attention_mask: AttentionMask, num_new: int, num_cached: int | Tensor = 0, device: Device = None
 ) -> Tensor:
-    """The position of each new token (B or 1, T): how many tokens that the mask lets through stand before it; padding
-    is at 0. A 2-D mask covers the cached tokens as well; another says nothing of them, and all of them count."""
+    """The position of each new token (B or 1, T): the number of unmasked tokens before it; padding is at 0.
+
+    A 2-D mask covers the cached tokens, too. Under any other mask all cached tokens count.
+    """
     if isinstance(attention_mask, Tensor) and attention_mask.ndim == 2:
         return cumsum_positions(attention_mask != 0)[:, -num_new:]
     valid_mask_BT = new_valid_mask(attention_mask, num_new, num_cached)
@@ -24,11 +26,12 @@ def positions_from_mask(
 
 
 def cumsum_positions(valid_mask_BT: Tensor) -> Tensor:
+    """Each token's number among the valid ones (B, T), 0 for padding."""
     return (valid_mask_BT.long().cumsum(-1) - 1).masked_fill(~valid_mask_BT, 0)
 
 
 def new_valid_mask(attention_mask: AttentionMask, num_new: int, num_cached: int | Tensor = 0) -> Tensor | None:
-    """Which of the new tokens are no padding (B, T); in a 4-D mask, those that may attend to themselves."""
+    """True for new tokens that are no padding (B, T); in a 4-D mask, for those that may attend to themselves."""
     if not isinstance(attention_mask, Tensor):
         return None
     if attention_mask.ndim == 2:
@@ -45,8 +48,10 @@ def num_attendable(
     is_causal: bool,
     device: Device,
 ) -> Tensor:
-    """How many keys each query may see (B or 1, Q or 1). A 4-D mask says it all; a 2-D one says which keys are tokens,
-    and a causal attention hides what stands behind the query."""
+    """The number of keys that each query may attend to (B or 1, Q or 1).
+
+    A 4-D mask is counted as it is. A 2-D one masks padding, and a causal attention also the keys after the query.
+    """
     if isinstance(attention_mask, Tensor) and attention_mask.ndim == 4:
         return to_bool_mask(attention_mask[:, 0]).sum(-1)
     if isinstance(attention_mask, Tensor):
@@ -58,15 +63,17 @@ def num_attendable(
 
 
 def to_bool_mask(mask: Tensor) -> Tensor:
-    """A Boolean mask as it is; of an additive one, where it adds nothing."""
+    """A Boolean mask unchanged; an additive one as True where it adds 0."""
     return mask if mask.dtype == torch.bool else mask == 0
 
 
 def target_valid_mask(
     valid_mask_BT: Tensor | None, input_ids: Tensor | None, pad_token_id: int | None
 ) -> Tensor | None:
-    """Which target tokens are no padding (B, T): what a mask says, `valid_mask_BT`, or where there is none the tokens
-    themselves, of which the first is one whatever it is."""
+    """True for target tokens that are no padding (B, T): the mask `valid_mask_BT`, or without one the token ids.
+
+    The first token always counts: the start token may be the padding token.
+    """
     if valid_mask_BT is not None or input_ids is None:
         return valid_mask_BT
     first_T = torch.arange(input_ids.shape[1], device=input_ids.device) == 0
@@ -74,8 +81,10 @@ def target_valid_mask(
 
 
 def slice_mask(attention_mask: AttentionMask, token: int, num_new: int, is_static: bool) -> AttentionMask:
-    """A decoder's mask as it is for one of its new tokens, when the later ones are not there yet. A 4-D mask has a
-    column for each key: all of them from the beginning where the cache keeps its size."""
+    """A decoder's mask for one of its new tokens, without the tokens after it.
+
+    A 4-D mask has a column for each key; in a static cache that is its capacity, and all columns stay.
+    """
     if not isinstance(attention_mask, Tensor):
         return attention_mask
     later = num_new - token - 1
@@ -86,7 +95,7 @@ def slice_mask(attention_mask: AttentionMask, token: int, num_new: int, is_stati
 
 
 def validate_source_mask(attention_mask: AttentionMask) -> None:
-    """A ValueError for a sentence of padding alone."""
+    """Raise a ValueError for a source of padding alone."""
     if not isinstance(attention_mask, Tensor) or attention_mask.ndim != 2 or torch.compiler.is_compiling():
         return
     empty_B = (attention_mask == 0).all(1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keywords of `forward`: the cache under either of its names, and no keyword that nothing reads.
+"""Keyword arguments of `forward`: the cache under either of its names, and no keyword that nothing reads.
 
 transformers 5.24 renamed the keyword and the output field `past_key_values` to `cache`. `forward` takes `**kwargs`,
 which transformers requires, so a renamed keyword is dropped without an error: each cached step then sees one token and
@@ -66,7 +66,7 @@ def normalize_model_inputs(forward: ForwardT) -> ForwardT:
 
 
 def exactly_one_input(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-    """Whichever of a stack's two inputs is there; a ValueError unless it is one."""
+    """The given one of a stack's two inputs; a ValueError for none or both."""
     tokens = input_ids if inputs_embeds is None else inputs_embeds
     if tokens is None:
         raise ValueError(

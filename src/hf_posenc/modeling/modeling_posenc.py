@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The encoder-decoder Transformer. It asks its position encodings and never knows which they are.
+"""The encoder-decoder Transformer. It calls the hooks of position encodings, never an encoding by name.
 
 It is that of Vaswani et al. (citations.py); parameter names are BART's, the shape letters those of position_base.py.
 From top to bottom: layers, stacks, the model, the model with an output projection.
@@ -63,16 +63,19 @@ class PosEncLayer(GradientCheckpointingLayer):
     def residual(
         self, x_BTD: Tensor, sublayer: Callable[[Tensor], tuple[Tensor, Tensor | None]], norm: nn.LayerNorm
     ) -> tuple[Tensor, Tensor | None]:
-        """The tokens behind a sub-layer (B, T, D), and its attention weights, if there are any (B, H, T, S)."""
+        """The tokens after a sub-layer (B, T, D), and its attention weights (B, H, T, S), None if there are none."""
         output_BTD, p_BHQS = sublayer(norm(x_BTD) if self.norm_first else x_BTD)
         x_BTD = x_BTD + self.dropout(output_BTD)
         return x_BTD if self.norm_first else norm(x_BTD), p_BHQS
 
     def feed_forward(self, x_BTD: Tensor) -> tuple[Tensor, None]:
+        """The feed-forward sub-layer's output (B, T, D); it has no weights."""
         return self.fc2(self.activation_dropout(self.activation(self.fc1(x_BTD)))), None
 
 
 class PosEncEncoderLayer(PosEncLayer):
+    """Self-attention and feed-forward."""
+
     def __init__(self, config: PosEncConfig, side: StackSpec, layer: int) -> None:
         super().__init__(config, side)
         self.self_attn = Attention(config, num_heads=side.heads, is_causal=False, layer=layer)
@@ -86,6 +89,8 @@ class PosEncEncoderLayer(PosEncLayer):
 
 
 class PosEncDecoderLayer(PosEncLayer):
+    """Causal self-attention, cross-attention and feed-forward."""
+
     def __init__(self, config: PosEncConfig, side: StackSpec, layer: int) -> None:
         super().__init__(config, side)
         self.self_attn = Attention(config, num_heads=side.heads, is_causal=True, layer=layer)
@@ -174,7 +179,7 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
         self.gradient_checkpointing = False
 
     def validate_attn_implementation(self) -> None:
-        """Refuse a back end that would leave an encoding out; transformers' own choice is always right."""
+        """Raise a ValueError for a back end that would leave an encoding out; transformers' own choice never does."""
         validate_attn_implementation(self.config, self.side, self.positions)
 
     def attention_context(
@@ -188,9 +193,9 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
         output_attentions: bool | None = False,
         **kwargs: Any,
     ) -> tuple[Tensor, AttentionContext]:
-        """The tokens as the encodings change them (B, T, D), and where this stack attends.
+        """The embedded tokens with their positions (B, T, D), and the context of this stack's self-attention.
 
-        What a later step needs of this one, positions and states, goes into the `state`.
+        Appends the positions, and the states of encodings, to the cached `state`.
         """
         valid_mask_BT, attn_implementation = (
             new_valid_mask(mask, x_BTD.shape[1], num_cached),
@@ -215,7 +220,7 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
 
 
 class PosEncEncoder(PosEncStack):
-    """Source tokens to memory."""
+    """The encoder: source tokens (B, S) to encoder states (B, S, D)."""
 
     layer_class = PosEncEncoderLayer
     _can_record_outputs = {"hidden_states": PosEncEncoderLayer, "attentions": Attention}
@@ -248,7 +253,7 @@ class PosEncEncoder(PosEncStack):
 
 
 class PosEncDecoder(PosEncStack):
-    """Target tokens and memory to what the output projection reads."""
+    """The decoder: target tokens (B, T) and encoder states to what the output projection reads (B, T, D)."""
 
     layer_class = PosEncDecoderLayer
     _can_record_outputs = {
@@ -356,9 +361,10 @@ class PosEncDecoder(PosEncStack):
         encoder_position_ids: Tensor | None,
         source_positions_BT: Tensor | None,
     ) -> AttentionContext:
-        """Where cross-attention happens: at the positions of the source, the queries at their places among them.
+        """The context of cross-attention: keys at their positions in the source, queries at their source positions.
 
-        `ctx` is the decoder's own place; given places, `source_positions_BT`, stand for the alignment's.
+        `ctx` is the context of the decoder's self-attention. `source_positions_BT` (B, T), if given, replace the
+        alignment's.
         """
         state = None if ctx.state is None else ctx.state.scoped("cross")
         ctx = ctx.replace(
@@ -406,11 +412,11 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
     ) -> Seq2SeqModelOutput:
         """Source (B, S) and target (B, T) to hidden states (B, T, D).
 
-        Given `position_ids` (B, S) and `decoder_position_ids` (B, T) win; else a token's position is the number of
-        unmasked tokens before it. A `decoder_attention_mask` covers the cached tokens as well as the new ones. Given
-        `cross_position_ids` (B, T), the places in the source of the target's tokens, stand for those of the alignment.
-        Where that follows the attention, it does so with a cache or with `track_attention`, and is told how long the
-        target is without them. No cache is made in training unless `use_cache` asks for one.
+        `position_ids` (B, S) and `decoder_position_ids` (B, T) are used if given; else a token's position is the number
+        of unmasked tokens before it. A `decoder_attention_mask` covers the cached tokens and the new ones.
+        `cross_position_ids` (B, T), source positions of the target's tokens, replace those of the alignment. An
+        alignment that tracks the attention does so with a cache or with `track_attention=True`; otherwise it uses the
+        target's length. In training a cache is made only with `use_cache=True`.
         """
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training
@@ -471,7 +477,7 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
         track_attention: bool = False,
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> Seq2SeqLMOutput:
-        """As PosEncModel's, to logits (B, T, V); with `labels` (B, T), -100 where there is none, also to their loss."""
+        """As PosEncModel's, to logits (B, T, V); with `labels` (B, T), -100 where they are ignored, also to a loss."""
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -495,7 +501,7 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
         return self.logits_and_loss(outputs, labels, kwargs)
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
-        """transformers' inputs for a step, and that nobody knows how long the sentence will be."""
+        """transformers' inputs for a step, with `track_attention`: the target's length is not known."""
         return super().prepare_inputs_for_generation(input_ids, **kwargs) | {"track_attention": True}
 
 

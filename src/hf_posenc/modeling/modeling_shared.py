@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both model families share: first weights, tied tables and their sizes, logits and loss."""
+"""Base classes of both model families: initialisation, tied and resized vocabularies, logits and loss."""
 
 import math
 from collections.abc import Sequence

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ALiBi: every head pays for distance at a price of its own, and so each sees about as far, whatever the length.
+"""ALiBi: each head lowers scores in proportion to the distance, with a slope of its own.
 
-The prices are the paper's: 2^(-8h/H) for head h of H = 2^n; for other numbers of heads those of the next lower power
-of two, then every second one of the next higher.
+The slopes are the paper's: 2^(-8h/H) for head h of H = 2^n. For other numbers of heads they are those of the next
+lower power of two, then every second one of the next higher.
 
-The paper's decoders see no future. Where attention goes both ways, `alibi` has a price for each direction, so that
-order can be told: the prices for the future are those for the past, given to the heads from the last to the first.
-Heads that see far to the left see little to the right, and the other way round; a single head sees both alike. The
-preset `alibi_symmetric` has one price for both in every head, as the author proposes for encoders: an encoder then
-cannot tell a sentence from its reversal.
+The paper's decoders see no future. Where attention goes both ways, `alibi` has a slope for each direction, so that the
+encoder sees the order: the slopes for the future are those for the past, assigned to the heads in reverse. A head that
+attends far to the left attends near to the right. The preset `alibi_symmetric` has one slope for both directions, as
+the author proposes for encoders: an encoder then cannot distinguish a sentence from its reversal.
 
-Departure from Press et al.: distances are multiplied by the prices, not positions, and in float32 at least.
+Departure from Press et al.: slopes multiply distances, not positions, in float32 or wider.
 """
 
 import math
@@ -55,7 +54,7 @@ class Alibi(PositionEncoding):
         self.future_slopes = self.past_slopes if shared_slope else self.past_slopes[::-1]
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
-        """What each head pays for every query and key (B, H, Q, S)."""
+        """The score bias of each head, query and key (B, H, Q, S)."""
         distance_B1QS = ctx.distance_BQS[:, None].to(at_least_float32(x_BTD))
         past_H11, future_H11 = (
             distance_B1QS.new_tensor(m)[:, None, None] for m in (self.past_slopes, self.future_slopes)
@@ -64,6 +63,7 @@ class Alibi(PositionEncoding):
         return penalty_BHQS.to(x_BTD.dtype)
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        """What `prepare` computed (B, H, Q, S)."""
         return ctx.prepared
 
 

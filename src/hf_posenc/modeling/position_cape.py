@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CAPE: sinusoids at positions that are shifted, jittered and stretched in training, so that neither where a sentence
-begins nor how long it is can be relied on.
+"""CAPE: sinusoids at positions that are shifted, jittered and stretched at random in training.
+
+A model then cannot rely on where a sentence begins or how long it is.
 
 Departures from Likhomanenko et al.: shift and stretch of source and target are drawn each by itself, where they tie
 them for translation; positions are not centred, for a decoder cannot know the middle of what it is writing.
@@ -52,4 +53,5 @@ class Cape(PositionEncoding):
         return (pos_BT + shift_B1 * self.config.cape_shift + jitter_BT * self.config.cape_jitter) * stretch_B1
 
     def embed(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
+        """Embeddings plus sinusoids (B, T, D)."""
         return add_sinusoids(x_BTD, ctx.query_pos_BQ)

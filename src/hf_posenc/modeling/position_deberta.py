@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeBERTa: content asks for distance and distance asks for content, each by a map of its own.
+"""DeBERTa: disentangled attention, with content-to-position and position-to-content scores by trained maps.
 
-There is one vector for each clipped distance, shared by all layers; every layer maps it to a key for its queries to
-find and to a query for its keys to answer. Content and both of these terms share the scores evenly.
+There is one vector for each clipped distance, shared by all layers. Every layer maps it to a key, which the tokens'
+queries are multiplied by, and to a query, which the tokens' keys are multiplied by. The three terms of a score have
+equal weight.
 
 Departures from He et al.: the last term reads the vector at the distance of the key from the query, as the first does
 and as their code has it (their paper writes the opposite distance); the clip is 64 tokens by default and not 512; there
-is no dropout on the vectors; the decoder's form is ours, its queries see the past alone. Between two tokens, both
-distances share by nearness.
+is no dropout on the vectors; the decoder's form is ours, its queries see the past alone. For a query between two
+tokens the terms are interpolated between both distances.
 """
 
 from functools import reduce
@@ -47,17 +48,18 @@ class Deberta(PositionEncoding):
     def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
         super().__init__(config, side)
         self.clip, width = config.deberta_clip, config.d_model
-        self.first_row = self.clip if side.is_causal else 0  # Of what is behind a query nobody there asks.
+        self.first_row = self.clip if side.is_causal else 0  # A causal query never uses rows for future keys.
         self.vectors = nn.Parameter(torch.empty(2 * self.clip, width))
         self.key_weight, self.query_weight = (nn.Parameter(torch.empty(side.layers, width, width)) for _ in "kq")
         self.query_bias = nn.Parameter(torch.empty(side.layers, width))
 
     @classmethod
     def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
+        """Raise a ValueError in a sum with rotated keys."""
         cls.require_unrotated_keys(side, "asks for the keys' content")
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> list[tuple[Tensor, Tensor | None]]:
-        """The row of the vectors for every query and key, and its share (B, 1, Q, S)."""
+        """The row of the vectors for each query and key, with its interpolation weight (B, 1, Q, S)."""
         weighted_distances = interpolation_weights(ctx.distance_BQS[:, None], x_BTD.dtype)
         last_row = 2 * self.clip - 1 - self.first_row
         return [
@@ -66,9 +68,11 @@ class Deberta(PositionEncoding):
         ]
 
     def rotate_queries(self, q_BHQK: Tensor, ctx: AttentionContext) -> Tensor:
+        """Queries scaled for three terms that share the scores."""
         return q_BHQK * 3**-0.5
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        """Content-to-position and position-to-content terms (B, H, Q, S)."""
         vectors_RD = self.vectors[self.first_row :]
         keys_RD = vectors_RD @ self.key_weight[ctx.layer].T
         queries_RD = vectors_RD @ self.query_weight[ctx.layer].T + self.query_bias[ctx.layer]
@@ -99,6 +103,7 @@ class Deberta(PositionEncoding):
         return (k_BHSK * queries_BHSK).sum(-1)[:, :, None]
 
     def init_weights(self) -> None:
+        """The vectors like token embeddings, the maps like the model's matrices."""
         init.normal_(self.vectors, std=1.0 if self.config.initializer == "torch" else self.config.d_model**-0.5)
         bound = (self.config.d_model if self.config.initializer == "torch" else self.config.d_model / 3) ** -0.5
         init.uniform_(self.key_weight, -bound, bound)

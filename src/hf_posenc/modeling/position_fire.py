@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FIRE: a small network learns what a distance costs, seen as a share of how far the sentence goes at that query.
+"""FIRE: a score bias computed by a small network from the distance, as a share of the length at that query.
 
-A network of one hidden layer of rectified units is a line broken at each unit's corner. So it is computed as such:
-for every query and key the segment is looked up, and its slope and intercept are applied for each head. That is exact,
-in gradients too, and nothing of L x L x `fire_hidden_size` numbers is ever built.
+A network with one hidden layer of ReLUs is a piecewise linear function, with a corner at each unit. It is computed as
+one: for each query and key the segment is looked up, and its slope and intercept are applied for each head. The result
+is exact, gradients included, and no tensor of L x L x `fire_hidden_size` numbers exists.
 
 Departures from Li et al.: where attention goes both ways, the network is given the sign of the distance, and distances
 are divided by what goes furthest, to the query's left or to its right, where the paper's max(i, L) would make shares
@@ -53,7 +53,7 @@ class Fire(PositionEncoding):
         self.c, self.multiple = nn.Parameter(torch.empty(side.layers)), nn.Parameter(torch.empty(side.layers))
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> tuple[Tensor, Tensor]:
-        """Query minus key (B, Q, S), and how far the sentence goes from each query (B, Q, 1)."""
+        """Query minus key position (B, Q, S), and the longest such distance of each query (B, Q, 1)."""
         dtype = at_least_float32(x_BTD)
         queries_BQ1 = extent_BQ1 = ctx.query_pos_BQ[:, :, None].to(dtype)
         if not self.side.is_causal:
@@ -61,6 +61,7 @@ class Fire(PositionEncoding):
         return -ctx.distance_BQS.to(dtype), extent_BQ1
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        """The network's output for each head, query and key (B, H, Q, S)."""
         (distance_BQS, extent_BQ1), layer = ctx.prepared, ctx.layer
         assert layer is not None  # attention sets it before it calls this hook
         dtype = distance_BQS.dtype
@@ -76,11 +77,11 @@ class Fire(PositionEncoding):
         weight_U, bias_U, out_HU = (
             parameter[layer].to(normalized_BQS.dtype) for parameter in (self.weight_in, self.bias_in, self.weight_out)
         )
-        # Its corner is where a unit is 0; one of weight 0 is on or off everywhere.
+        # A unit's corner is where its input is 0. A unit of weight 0 has none: it is active everywhere or nowhere.
         infinite_U = torch.where(bias_U > 0, -torch.inf, torch.inf)
         corners_U, order_U = torch.where(weight_U == 0, infinite_U, -bias_U / weight_U).detach().sort()
         weight_U, bias_U, out_HU = weight_U[order_U], bias_U[order_U], out_HU[:, order_U]
-        # To the right of a corner the units that rise there are on, to its left those that fall.
+        # To the right of its corner a unit of positive weight is active, to the left one of negative weight.
         unit_U, segment_S = (torch.arange(len(corners_U) + extra, device=normalized_BQS.device) for extra in (0, 1))
         on_SU = ((unit_U < segment_S[:, None]) == (weight_U >= 0)).to(normalized_BQS.dtype)
         slopes_HS, intercepts_HS = ((out_HU * numbers_U) @ on_SU.T for numbers_U in (weight_U, bias_U))
@@ -89,6 +90,7 @@ class Fire(PositionEncoding):
         return bias_HBQS.transpose(0, 1)
 
     def init_weights(self) -> None:
+        """torch's bounds for linear layers; c as in the paper's listing, a multiple of 1."""
         for parameter, inputs in ((self.weight_in, 1), (self.bias_in, 1), (self.weight_out, self.weight_in.shape[1])):
             init.uniform_(parameter, -(inputs**-0.5), inputs**-0.5)
         init.constant_(self.c, 0.1)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forgetting: in each head every token says how much of what stands before it shall be forgotten; a key is seen through
-the gates of all tokens between it and the query.
+"""Forgetting: a score bias that is the sum of log forget gates of all tokens between key and query, for each head.
 
-Departures from Lin et al., whose attention is causal: where it goes both ways there is a second set of gates, for what
-stands behind the query; sums of gates are kept beside cached keys. There is no form for cross-attention, whose queries
-are no tokens of the source.
+Departures from Lin et al., whose attention is causal: where it goes both ways, keys after the query have a second set
+of gates. The sums of log gates are cached beside the keys. Cross-attention is refused, because its queries are no
+tokens of the source.
 """
 
 import torch
@@ -40,12 +39,13 @@ class Forgetting(PositionEncoding):
 
     def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
         super().__init__(config, side)
-        shape = (side.layers, 1 if side.is_causal else 2, side.heads)  # what is before a token, what is behind it
+        shape = (side.layers, 1 if side.is_causal else 2, side.heads)  # past, future
         self.weight = nn.Parameter(torch.empty(*shape, config.d_model))
         self.bias = nn.Parameter(torch.empty(shape))
 
     @classmethod
     def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
+        """Raise a ValueError in cross-attention."""
         if side.name == "cross":
             raise ValueError(
                 f"cross_position_encoding_type={side.encoding!r}: `forgetting` counts the tokens between a query and a "
@@ -53,6 +53,7 @@ class Forgetting(PositionEncoding):
             )
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        """Sums of log gates between query and key (B, H, Q, S)."""
         x_BTD = ctx.inputs_BTD
         assert x_BTD is not None  # attention sets it before it calls this hook
         dtype = at_least_float32(x_BTD)
@@ -73,5 +74,6 @@ class Forgetting(PositionEncoding):
         return torch.where(is_past_QS, past_BHQS, -future_BHQS).to(q_BHQK.dtype)
 
     def init_weights(self) -> None:
+        """Gates near a half."""
         init.normal_(self.weight, std=0.02)
         init.zeros_(self.bias)

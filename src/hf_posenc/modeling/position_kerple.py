@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KERPLE: every head learns how dear distance is, and how the price of one more token falls with the distance.
+"""KERPLE: score biases with trained slopes that grow with the logarithm, or a power, of the distance.
 
-Prices grow with the logarithm of the distance, or in the preset `kerple_power` with a power of it up to the second.
+The preset `kerple_power` has a power of the distance, at most the second, in place of the logarithm.
 
-Departures from Chi et al.: where attention goes both ways there is an a and a p for each direction, where the kernel
-of the paper sees |i - j| alone and their code has the past alone; a and p are functions of parameters without bounds,
-where their code clips them (at 0.01, and powers at 2).
+Departures from Chi et al.: where attention goes both ways each direction has its own a and p; the paper's kernel takes
+|i - j|, and their code has the past alone. a and p are functions of unbounded parameters; their code clips them, at
+0.01, and powers at 2.
 """
 
 import math
@@ -54,11 +54,12 @@ class Kerple(PositionEncoding):
         self.a, self.p = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> tuple[Tensor, Tensor]:
-        """How far each key stands from each query, and whether behind it (B, 1, Q, S)."""
+        """Absolute distances, and whether a key follows its query (B, 1, Q, S)."""
         distance_B1QS = ctx.distance_BQS[:, None].to(at_least_float32(x_BTD))
         return distance_B1QS.abs(), distance_B1QS > 0
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        """The negative penalty of each head, query and key (B, H, Q, S)."""
         distance_B1QS, is_future_B1QS = ctx.prepared
 
         def by_direction(numbers_RH: Tensor) -> Tensor:

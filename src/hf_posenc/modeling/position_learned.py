@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learned: every position has a vector of its own, found by training; past the end of the table there is none.
+"""Learned: a trained vector for each position, up to the end of a table.
 
 Departure from Vaswani et al. (section 3.5): dropout comes before the sum, as for every encoding here.
 """
@@ -34,10 +34,12 @@ class Learned(PositionEncoding):
         self.table = nn.Parameter(torch.empty(config.learned_max_positions, config.d_model))
 
     def embed(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
+        """Embeddings plus the positions' vectors (B, T, D); a ValueError past the end of the table."""
         self.check_positions(ctx.query_pos_BQ)
         return x_BTD + nn.functional.embedding(ctx.query_pos_BQ, self.table)
 
     def check_positions(self, pos_BT: Tensor) -> None:
+        """Raise a ValueError for a position without a row; compiled code asserts it on the device."""
         num_positions = len(self.table)
         if torch.compiler.is_compiling():
             torch._assert_async(
@@ -51,4 +53,5 @@ class Learned(PositionEncoding):
             )
 
     def init_weights(self) -> None:
+        """Like the token embeddings."""
         init.normal_(self.table, std=1.0 if self.config.initializer == "torch" else self.table.shape[-1] ** -0.5)

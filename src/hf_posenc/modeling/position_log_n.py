@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log n: the more keys a query sees, the sharper its attention, so that many far keys do not outweigh a few near ones.
+"""Log n: queries scaled by the logarithm of the number of keys, so that attention stays sharp with many keys.
 
-A softmax over n keys spreads as n grows; queries that grow with log n hold it together. It says nothing of order, so it
-is added to another encoding, as the last of a sum: `relative+log_n`.
+A softmax over n keys spreads as n grows; scaling by log n counteracts this. The scaling has no information on order,
+so it comes last in a sum with another encoding: `relative+log_n`.
 
 Departures: Chiang & Cholak scale by log n itself, which changes how sharp attention is in training; here the factor is
 1 for `log_n_length` keys, which should be the mean length of the training data, as Zhang et al. have it. In
@@ -58,6 +58,7 @@ class LogN(PositionEncoding):
 
     @classmethod
     def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
+        """Raise a ValueError in a sum with a window."""
         cls.require_global(side, "counts the keys that the mask leaves, and a window has as many at any length")
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
@@ -65,10 +66,12 @@ class LogN(PositionEncoding):
         return ctx.num_attendable_BQ.clamp(min=1).to(at_least_float32(x_BTD)).log()[:, None, :, None].to(x_BTD.dtype)
 
     def rotate_queries(self, q_BHQK: Tensor, ctx: AttentionContext) -> Tensor:
+        """The queries times log n, relative to `log_n_length` or at the trained rate."""
         fixed_rate = 1 / math.log(self.config.log_n_length)
         rate: float | Tensor = fixed_rate if self.rate is None else self.rate[ctx.layer, :, None, None]
         return (q_BHQK * (ctx.prepared * rate)).to(q_BHQK.dtype)
 
     def init_weights(self) -> None:
+        """The rate of `log_n`."""
         if self.rate is not None:
             init.constant_(self.rate, 1 / math.log(self.config.log_n_length))

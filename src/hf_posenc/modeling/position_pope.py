@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PoPE (polar): a channel's content is a length and its position an angle, and neither changes the other.
+"""PoPE (polar): each channel of queries and keys has its content as a length and its position as an angle.
 
 Departures from Gopalakrishnan et al.: the offsets delta belong to a layer (what their code does could not be verified)
 and begin at 0.
@@ -43,6 +43,7 @@ class Pope(PositionEncoding):
 
     @classmethod
     def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
+        """Raise a ValueError in a sum with another encoding that changes keys."""
         cls.require_unrotated_keys(side, "gives each channel an angle of its own")
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> tuple[Tensor, ...]:
@@ -54,15 +55,18 @@ class Pope(PositionEncoding):
         return (*queries, *(cos_sin(ctx.new_key_pos_BT, frequencies_K, 1.0) if ctx.is_cross else queries))
 
     def rotate_queries(self, q_BHQK: Tensor, ctx: AttentionContext) -> Tensor:
+        """Queries in polar form (B, H, Q, 2K)."""
         return polar(q_BHQK, *ctx.prepared[:2])
 
     def rotate_keys(self, k_BHTK: Tensor, ctx: AttentionContext) -> Tensor:
+        """Keys in polar form, with the trained offset (B, H, T, 2K)."""
         cos_B1TK, sin_B1TK = ctx.prepared[2:]
         delta_H1K = self.delta[ctx.layer].clamp(-2 * torch.pi, 0.0).to(cos_B1TK.dtype)
         cos_H1K, sin_H1K = delta_H1K.cos(), delta_H1K.sin()
         return polar(k_BHTK, cos_B1TK * cos_H1K - sin_B1TK * sin_H1K, sin_B1TK * cos_H1K + cos_B1TK * sin_H1K)
 
     def init_weights(self) -> None:
+        """No offset."""
         init.zeros_(self.delta)
 
 

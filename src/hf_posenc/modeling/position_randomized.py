@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Randomized: in training the tokens stand at positions drawn from many more than there are tokens, in order; so what
-another encoding makes of far positions is trained on short sentences.
+"""Randomized: in training, ordered positions are sampled from a range much longer than the sentence.
 
-Departures from Ruoss et al.: positions are as they are when the model is evaluated, for a cached decoding could not
-draw those of tokens that are still to come; there is one draw for a batch and a side, which all layers share, where
-their relative encodings draw anew in every layer.
+Another encoding of the sum is so trained on far positions with short sentences.
+
+Departures from Ruoss et al.: evaluation uses the true positions, because cached decoding could not sample those of
+future tokens. One sample serves a batch, a stack and all its layers; their relative encodings sample anew in every
+layer.
 """
 
 import torch
@@ -42,9 +43,11 @@ class Randomized(PositionEncoding):
 
     @classmethod
     def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
+        """Raise a ValueError in a sum with a window."""
         cls.require_global(side, "spreads tokens so far in training that a window hides nearly every neighbour")
 
     def augment_positions(self, pos_BT: Tensor, ctx: AttentionContext) -> Tensor:
+        """A sorted sample of positions (B, T); tokens past its end keep their distance from it."""
         num_new = pos_BT.shape[1]
         num_candidates = max(self.config.randomized_positions, num_new)
         sampled_T = torch.rand(num_candidates, device=pos_BT.device).argsort()[:num_new].sort().values

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent: an LSTM or a GRU reads the embedded tokens in order, and what it makes of them replaces them.
+"""Recurrent: an LSTM or a GRU reads the embedded tokens in order, and its outputs replace them.
 
 `lstm` is Rosendahl et al.'s (section 3.3): a bidirectional LSTM before the encoder, an LSTM before the decoder. `gru`
 is Neishi & Yoshinaga's: one layer in one direction on both sides, on the dropped-out embeddings, with no residual
@@ -63,6 +63,7 @@ class Recurrent(PositionEncoding):
         self.num_states = 2 if cell == "lstm" else 1
 
     def embed(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
+        """The network's outputs (B, T, D), from the cached state on if there is one."""
         if ctx.state is None:
             return self.projection(run_rnn(self.rnn, x_BTD, ctx.valid_mask_BT)[0])
         width = self.num_states * self.hidden_size

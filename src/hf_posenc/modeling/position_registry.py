@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The registry: one import and one line for every position encoding.
+"""The registry of position encodings: one import and one line for each.
 
 `POSITION_ENCODINGS[name]` is callable like the class it stands for, and has its facts. A name, or names joined by "+",
 is what `position_encoding_type` holds; the parts of a sum are applied from left to right.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relative: every query knows how far each key stands from it, up to a clip distance tau.
+"""Relative: a trained vector for each clipped distance, added to keys and values.
 
 The tables of 2 tau + 1 vectors belong to a layer and are shared by its heads. Three presets: keys and values; keys
 alone; and fixed vectors in place of trained ones, the sinusoids PE(d) of width K.
@@ -70,8 +70,8 @@ class Relative(PositionEncoding):
             self.value_bias = None  # type: ignore[assignment, method-assign]  # before a PositionEncodingSum is built
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> tuple[list[tuple[Tensor, Tensor | None]], Tensor | None]:
-        """The rows of the tables for every query and key with their shares (B, 1, Q, S), and the vectors, if they are
-        fixed (R, K). Between tokens, two rows share by nearness; at a token there is one, which has all."""
+        """The rows of the tables for each query and key, with interpolation weights (B, 1, Q, S); and the vectors, if
+        they are fixed (R, K). A query between two tokens has two rows, any other has one, of weight None."""
         weighted_rows = [
             (distance_B1QS.clamp(-self.clip, self.clip) + self.clip, weight)
             for distance_B1QS, weight in interpolation_weights(ctx.distance_BQS[:, None], x_BTD.dtype)
@@ -82,6 +82,7 @@ class Relative(PositionEncoding):
         return weighted_rows, sinusoids(distances, self.side.head_dim, at_least_float32(x_BTD))
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        """q times the vector of each distance (B, H, Q, S)."""
         weighted_rows, sinusoids_RK = ctx.prepared
         vectors_RK = sinusoids_RK.to(q_BHQK.dtype) if self.keys is None else self.keys[ctx.layer]
         scores_BHQR = (q_BHQK * self.scaling) @ vectors_RK.T
@@ -90,6 +91,7 @@ class Relative(PositionEncoding):
         return reduce(torch.add, terms)
 
     def value_bias(self, p_BHQS: Tensor, ctx: AttentionContext) -> Tensor:
+        """The weights, summed by distance, times the vectors (B, H, Q, K)."""
         weighted_rows, sinusoids_RK = ctx.prepared
         vectors_RK = sinusoids_RK.to(p_BHQS.dtype) if self.values is None else self.values[ctx.layer]
         weight_BHQR = p_BHQS.new_zeros(*p_BHQS.shape[:3], len(vectors_RK))
@@ -100,6 +102,7 @@ class Relative(PositionEncoding):
         return weight_BHQR @ vectors_RK
 
     def init_weights(self) -> None:
+        """Xavier's bound for one layer's table."""
         for table in (self.keys, self.values):
             if table is not None:
                 bound = (6 / (table.shape[1] + table.shape[2])) ** 0.5  # Xavier's, of one layer's table

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rotary: queries and keys are turned by their position, so that their product sees only the distance.
+"""Rotary (RoPE): queries and keys are rotated by their positions; scores depend only on the relative distance.
 
 Pairs are neighbouring channels, as in the paper (Llama's code pairs channel c with c + K/2: a fixed permutation of the
 projections' rows). `rope_parameters` takes the frequency scalings of transformers ("linear", "yarn", "llama3",
-"proportional") by their own code. Its `partial_rotary_factor` f turns the first f K channels of a head alone, as if
-they were the whole of a narrower one; "proportional" keeps the K/2 frequencies of the whole head and turns the fastest.
+"proportional") by their own code. Its `partial_rotary_factor` f rotates only the first f K channels of a head, as if
+they were a narrower head. "proportional" keeps the K/2 frequencies of the whole head and rotates the fastest.
 
-The preset `xpos` is that of Sun et al. for decoders: a pair's product falls with the distance, the faster the faster it
-turns. Where attention goes both ways it would grow for keys behind the query, so there it is `rotary`. Keys leave the
-range of float16 beyond some 4,500 tokens, that of float32 beyond 36,000.
+The preset `xpos` is Sun et al.'s, for decoders: a pair's product decays with the distance, faster at higher
+frequencies. Where attention goes both ways the product would grow for keys after the query; there `xpos` equals
+`rotary`. Keys leave the range of float16 beyond some 4,500 tokens, that of float32 beyond 36,000.
 """
 
 import torch
@@ -67,6 +67,7 @@ class Rotary(PositionEncoding):
 
     @classmethod
     def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
+        """Raise a ValueError for an odd width, or for frequencies that depend on the input's length."""
         if side.head_dim % 2:
             raise ValueError(
                 f"`rotary` turns pairs of channels, so the width of a head must be even, but d_model={config.d_model} "
@@ -107,16 +108,18 @@ class Rotary(PositionEncoding):
         return *repeat_for_pairs(*queries), *repeat_for_pairs(*keys)
 
     def xpos_scale(self, pos_BT: Tensor, frequencies_C: Tensor) -> Tensor:
-        """By what `xpos` multiplies queries and divides keys (B, 1, T, C)."""
+        """The factor by which `xpos` multiplies queries and divides keys (B, 1, T, C)."""
         channels_C = torch.arange(len(frequencies_C), device=pos_BT.device, dtype=frequencies_C.dtype) * 2
         width = 2 * len(frequencies_C)
         powers_B1T1 = pos_BT[:, None, :, None].to(frequencies_C.dtype) / self.config.xpos_scale_base
         return ((channels_C + 0.4 * width) / (1.4 * width)) ** powers_B1T1
 
     def rotate_queries(self, q_BHQK: Tensor, ctx: AttentionContext) -> Tensor:
+        """Rotated queries (B, H, Q, K)."""
         return apply_rotary(q_BHQK, *ctx.prepared[:2])
 
     def rotate_keys(self, k_BHTK: Tensor, ctx: AttentionContext) -> Tensor:
+        """Rotated keys (B, H, T, K)."""
         return apply_rotary(k_BHTK, *ctx.prepared[2:])
 
     def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
@@ -129,22 +132,23 @@ class Rotary(PositionEncoding):
 
 
 def rotary_dim(head_dim: int, factor: float) -> int:
-    """How many channels of a head are turned, as transformers rounds them."""
+    """The number of rotated channels of a head, rounded as transformers does."""
     return int(head_dim * factor)
 
 
 def cos_sin(pos_BT: Tensor, frequencies_C: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the angles (B, 1, T, C), times `scale`."""
     angles_B1TC = pos_BT[:, None, :, None].to(frequencies_C.dtype) * frequencies_C
     return angles_B1TC.cos() * scale, angles_B1TC.sin() * scale
 
 
 def repeat_for_pairs(cos_B1TC: Tensor, sin_B1TC: Tensor) -> tuple[Tensor, Tensor]:
-    """Those of both channels of each pair (B, 1, T, 2C); of the first the sine is subtracted."""
+    """Cosines and signed sines for both channels of each pair (B, 1, T, 2C): negative for the first channel."""
     return cos_B1TC.repeat_interleave(2, dim=-1), torch.stack((-sin_B1TC, sin_B1TC), dim=-1).flatten(-2)
 
 
 def apply_rotary(x_BHTK: Tensor, cos_B1TC: Tensor, sin_B1TC: Tensor) -> Tensor:
-    """The first channels turned pair by pair, as many as there are cosines; the rest as they are."""
+    """(B, H, T, K) with its first channels rotated pair by pair, as many as there are cosines; the rest unchanged."""
     cos_B1TC, sin_B1TC, num_rotated = cos_B1TC.to(x_BHTK.dtype), sin_B1TC.to(x_BHTK.dtype), cos_B1TC.shape[-1]
     x_BHTC = x_BHTK if num_rotated == x_BHTK.shape[-1] else x_BHTK[..., :num_rotated]
     others_BHTC = x_BHTC.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)  # the other channel of each pair

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sandwich: the product of two positions' sinusoids falls with their distance, and each head adds it to its scores at
-a rate of its own.
+"""Sandwich: a score bias that is the product of both positions' sinusoids, at a rate of its own for each head.
 
-Departures from Chi et al.: the product is less `sandwich_width` / 2, which it is for a token and itself, so that this
-costs nothing; a softmax sees no difference. Channels are counted from 0, as in `sinusoidal`; from which they count
+Departures from Chi et al.: `sandwich_width` / 2 is subtracted from the product, so that the bias of a token on itself
+is zero; a softmax does not change by it. Channels are counted from 0, as in `sinusoidal`; from which they count
 could not be verified.
 """
 
@@ -41,7 +40,7 @@ class Sandwich(PositionEncoding):
     )
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
-        """What is added for every head, query and key (B, H, Q, S)."""
+        """The score bias of each head, query and key (B, H, Q, S)."""
         width, dtype, heads = self.config.sandwich_width, at_least_float32(x_BTD), self.side.heads
         queries_BQW, keys_BSW = (sinusoids(pos, width, dtype) for pos in (ctx.query_pos_BQ, ctx.key_pos_BS))
         product_B1QS = (queries_BQW @ keys_BSW.transpose(1, 2) - width / 2)[:, None]
@@ -49,4 +48,5 @@ class Sandwich(PositionEncoding):
         return (product_B1QS * rates_H11).to(x_BTD.dtype)
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        """What `prepare` computed (B, H, Q, S)."""
         return ctx.prepared

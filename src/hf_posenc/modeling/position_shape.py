@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SHAPE: sinusoids at positions that are shifted in training, each sentence's by another number, so that only distances
-can be of use.
+"""SHAPE: sinusoids at positions that are shifted in training, by a random number for each sentence.
+
+Only distances can then be of use.
 
 Departure from Kiyono et al.: evaluation has no shift, where their code adds the greatest one, which is never drawn.
 """
@@ -39,7 +40,9 @@ class Shape(PositionEncoding):
     )
 
     def augment_positions(self, pos_BT: Tensor, ctx: AttentionContext) -> Tensor:
+        """Each sentence's positions plus a random shift (B, T)."""
         return pos_BT + torch.randint(self.config.shape_shifts, (len(pos_BT), 1), device=pos_BT.device)
 
     def embed(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
+        """Embeddings plus sinusoids (B, T, D)."""
         return add_sinusoids(x_BTD, ctx.query_pos_BQ)

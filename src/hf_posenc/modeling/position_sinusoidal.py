@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sinusoidal: every position gets its own wave pattern, one wavelength for each pair of channels.
+"""Sinusoidal: a fixed vector of sinusoids for each position, with one wavelength for each pair of channels.
 
 Departures from Vaswani et al.: dropout comes before the sum, not after it, so that all encodings see the same input
 (Neishi & Yoshinaga 2019 do the same for theirs); positions and channels are counted from 0.
@@ -27,6 +27,7 @@ class Sinusoidal(PositionEncoding):
     references = (VASWANI,)
 
     def embed(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
+        """Embeddings plus sinusoids (B, T, D)."""
         return add_sinusoids(x_BTD, ctx.query_pos_BQ)
 
 

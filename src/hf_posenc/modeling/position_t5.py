@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""T5: one trained number for each head and each bucket of distances; buckets are single near by and wide far away.
+"""T5: a trained score bias for each head and bucket of distances; buckets widen with the distance.
 
-Of the buckets that are for one direction the first half hold a distance each, and the others grow with its logarithm
-up to `t5_max_distance`, beyond which all share the last. Where attention goes both ways each direction has half of
-them, in the decoder the past has all. The table belongs to a stack, and all its layers read it.
+The first half of a direction's buckets hold one distance each. The others widen with the logarithm of the distance, up
+to `t5_max_distance`; all longer distances share the last. Where attention goes both ways each direction has half of the
+buckets, in the decoder the past has all. All layers of a stack read one table.
 
-Departures from Raffel et al.: scores are divided by sqrt(K) here as in every encoding, where they leave that to the
-first weights of the queries; between two tokens, as in a cross-attention with an alignment, the buckets of both share
-by nearness. One row is never read: with 32 buckets both ways 31 are alive, for distance 0 has no future.
+Departures from Raffel et al.: scores are divided by sqrt(K) as in every encoding here; they put that factor into the
+initial weights of the queries. For a query between two tokens, as in cross-attention with an alignment, the biases of
+both distances are interpolated. One of the 32 buckets is unused: distance 0 has no future variant.
 """
 
 import math
@@ -58,6 +58,7 @@ class T5(PositionEncoding):
 
     @classmethod
     def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
+        """Raise a ValueError unless the longest distance lies beyond the single buckets."""
         if config.t5_max_distance <= config.t5_buckets // 2:
             raise ValueError(
                 f"t5_max_distance must be above t5_buckets / 2, where buckets begin to be wide, but they are "
@@ -65,13 +66,14 @@ class T5(PositionEncoding):
             )
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> list[tuple[Tensor, Tensor | None]]:
-        """The bucket of every query and key with its share (B, Q, S)."""
+        """The bucket of each query and key, with its interpolation weight (B, Q, S)."""
         return [
             (self.bucket(whole_distance), weight)
             for whole_distance, weight in interpolation_weights(ctx.distance_BQS, x_BTD.dtype)
         ]
 
     def bucket(self, distance: Tensor) -> Tensor:
+        """The table's row for each distance, of any shape."""
         buckets_per_direction = len(self.table) if self.side.is_causal else len(self.table) // 2
         abs_distance = (-distance).clamp(min=0) if self.side.is_causal else distance.abs()
         num_exact = buckets_per_direction // 2
@@ -83,9 +85,11 @@ class T5(PositionEncoding):
         return bucket if self.side.is_causal else bucket + buckets_per_direction * (distance > 0)
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
-        # Looked up by every layer: checkpointing may replay a layer, and not what stands before it.
+        """The trained number of each head and bucket (B, H, Q, S)."""
+        # Each layer looks the table up: gradient checkpointing replays a layer, but nothing computed before it.
         terms = [scale_by(self.table.T[:, bucket_BQS], weight) for bucket_BQS, weight in ctx.prepared]
         return reduce(torch.add, terms).transpose(0, 1)
 
     def init_weights(self) -> None:
+        """Like the token embeddings."""
         init.normal_(self.table, std=1.0 if self.config.initializer == "torch" else self.config.d_model**-0.5)

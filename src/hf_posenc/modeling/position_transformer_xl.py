@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transformer-XL: each query asks for content and for distance apart, the distance by a trained map of its sinusoid;
-two trained vectors ask for either whatever the query is.
+"""Transformer-XL: queries score a key's content and the sinusoid of its distance, with two trained biases.
 
-By the addition theorem the sinusoid of i - j is that of -j, turned by i; so queries are turned and multiplied by one
-sinusoid for each key, at any positions, and no table of distances is made.
+By the addition theorem the sinusoid of i - j is that of -j, rotated by i. So queries are rotated and multiplied by one
+sinusoid for each key, at any positions, without a table of distances.
 
-Departures from Dai et al.: u and v belong to a layer, as in XLNet, where they share them among all; u, v and W begin as
-the biases and matrices of the model do; sines and cosines are interleaved, which permutes the columns of W; there is no
-dropout on the sinusoids.
+Departures from Dai et al.: u and v belong to a layer, as in XLNet; they share them among all layers. u, v and W are
+initialised like the biases and matrices of the model. Sines and cosines are interleaved, which permutes the columns of
+W. There is no dropout on the sinusoids.
 """
 
 import torch
@@ -49,6 +48,7 @@ class TransformerXL(PositionEncoding):
 
     @classmethod
     def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
+        """Raise a ValueError for an odd width, or in a sum with rotated keys."""
         if config.d_model % 2:
             raise ValueError(
                 "`transformer_xl` maps sines and cosines in pairs, so d_model must be even, but it is "
@@ -68,6 +68,7 @@ class TransformerXL(PositionEncoding):
         return *repeat_for_pairs(queries_B1QD[..., 1::2], queries_B1QD[..., ::2]), keys_BTD
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        """The distance term and both trained biases (B, H, Q, S)."""
         cos_B1QD, sin_B1QD, keys_BSD = ctx.prepared
         u_H1K, v_H1K = self.u[ctx.layer, :, None], self.v[ctx.layer, :, None]
         rotated_BHQD = apply_rotary((q_BHQK + v_H1K) @ self.weight[ctx.layer], cos_B1QD, sin_B1QD)
@@ -77,6 +78,7 @@ class TransformerXL(PositionEncoding):
         return (content_BH1S + position_BNS.unflatten(1, rotated_BHQD.shape[1:3])) * self.scaling
 
     def init_weights(self) -> None:
+        """Xavier's bound for one layer's map; zero biases."""
         width = self.config.d_model
         bound = (width if self.config.initializer == "torch" else width / 3) ** -0.5  # Xavier's, of one layer's map
         init.uniform_(self.weight, -bound, bound)

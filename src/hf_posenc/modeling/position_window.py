@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Window: no query sees a key that is more than `window_size` tokens away.
+"""Window: local (sliding-window) attention; keys more than `window_size` tokens away are hidden.
 
-The idea is the local attention of Luong et al., without their Gaussian and the centre that they predict: here a window
-lies around the query's own position, in cross-attention around its place in the source. In a sum with another encoding
-it bounds what that one sees, and so how many keys share the attention, whatever the length of the input.
+The idea is Luong et al.'s local attention, without their Gaussian and their predicted centre: the window is centred on
+the query's own position, in cross-attention on its source position. In a sum it bounds the distances that the other
+encoding sees, and the number of keys that share the attention, at any input length.
 """
 
 import torch
@@ -43,9 +43,10 @@ class Window(PositionEncoding):
         self.max_distance = self.size + 1
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
-        """Nothing inside the window, MASK_VALUE outside (B, 1, Q, S)."""
+        """The score bias (B, 1, Q, S): 0 inside the window, MASK_VALUE outside."""
         outside_BQS = ctx.distance_BQS.abs() > self.size
         return torch.where(outside_BQS, MASK_VALUE, 0.0).to(x_BTD.dtype)[:, None]
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        """What `prepare` computed (B, 1, Q, S)."""
         return ctx.prepared

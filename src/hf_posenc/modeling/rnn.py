@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading sentences in order: one call of a recurrent network over a batch whose sentences are padded anywhere."""
+"""Recurrent networks over padded batches: one call, whatever side the padding is on."""
 
 from functools import cache
 

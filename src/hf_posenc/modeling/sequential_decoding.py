@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several new tokens, read one after another into a decoder's cache: for an alignment that follows the attention, and
-so must have seen one token before the next has its place."""
+"""Sequential decoding: several new tokens, read one after another into a decoder's cache.
+
+An alignment that tracks the attention needs it: a token's source position depends on the attention of the token
+before it."""
 
 import torch
 from torch import Tensor, nn

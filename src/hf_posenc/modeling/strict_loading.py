@@ -117,6 +117,7 @@ def read_saved_config(name: NameOrPath, options: dict[str, Any]) -> dict[str, An
 
 
 def safetensors_remedy(name: NameOrPath) -> str:
+    """How to convert a pickle of weights, for errors."""
     return (
         f"if {name} has a pytorch_model.bin that you trust, model.load_state_dict(torch.load(FILE, weights_only=True)) "
         "on a model made from its config, and model.save_pretrained makes safetensors of it."
@@ -161,5 +162,6 @@ def validate_loading_info(
 
 
 def first_keys(keys: list[str]) -> str:
+    """The first names of a list, and the number of the rest."""
     more = f" and {len(keys) - MAX_SHOWN_KEYS} more" if len(keys) > MAX_SHOWN_KEYS else ""
     return ", ".join(sorted(keys)[:MAX_SHOWN_KEYS]) + more

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subword vocabularies: frequent words stay whole, rare ones fall apart, nothing is lost.
+"""Subword vocabularies: byte-pair encoding and unigram, with bytes for unknown characters.
 
 Byte-pair encoding: begin with characters and join the most frequent neighbours until the vocabulary is full.
 Rico Sennrich, Barry Haddow, Alexandra Birch. Neural Machine Translation of Rare Words with Subword Units. ACL 2016.
@@ -111,6 +111,7 @@ SUBWORD_MODELS = {
 
 
 def pretokenizer() -> pre_tokenizers.PreTokenizer:
+    """Splits texts where no subword may cross."""
     return pre_tokenizers.Split(Regex(PRETOKEN_PATTERN), "isolated")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For whoever writes a name that there is not: the nearest one that there is."""
+"""Did-you-mean suggestions for misspelt names."""
 
 import difflib
 from collections.abc import Iterable

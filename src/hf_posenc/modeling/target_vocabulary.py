@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `generate` is given that reads tokens without naming a side: it gets the target's vocabulary, or is refused.
+"""Options of `generate` that read tokens: they get the target's vocabulary, or are refused.
 
 transformers asks a config for `vocab_size` and a tokenizer for `get_vocab()`. With one vocabulary for both sides, that
 is the target's as well. Where they have two, it is the source's, and what is generated is of the target's.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What texts must be before a tokenizer or a model reads them; an error names the text that is not."""
+"""Validation of texts before a tokenizer or a model reads them; an error names the text."""
 
 from collections.abc import Callable, Iterable, Sequence
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tokenizer of source and target: both sides' subwords, special tokens and language tags."""
+"""The tokenizer of source and target: subwords of both sides, special tokens and language tags."""
 
 import copy
 import json

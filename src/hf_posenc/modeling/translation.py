@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text to text: what transformers 5 has no pipeline for any more."""
+"""Translation from text to text; transformers 5 has no pipeline for it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The version of this code, which travels with a checkpoint, and the transformers it was tested on."""
+"""The version of this code, saved with every checkpoint, and the newest transformers it was tested with."""
 
 import transformers
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of saved weights: which they are, and what their headers say, before anything of them is read."""
+"""Files of saved weights: their paths, and the shapes in their headers, before any weight is read."""
 
 import json
 import os
@@ -46,6 +46,7 @@ def weight_files(name: NameOrPath, *, variant: str | None = None, **hub_options:
 
 
 def with_variant(file: str, variant: str | None) -> str:
+    """A file's name with the variant before its ending."""
     *stem, ending = file.split(".")
     return file if variant is None else ".".join([*stem, variant, ending])
 
@@ -59,6 +60,7 @@ def cached_path(name: NameOrPath, file: str, hub_options: dict[str, Any]) -> str
 
 
 def validate_safetensors_only(files: Iterable[str]) -> None:
+    """Raise an OSError for a file that is no safetensors."""
     for file in files:
         if not str(file).endswith(".safetensors"):
             raise OSError(
