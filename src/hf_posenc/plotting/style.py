@@ -123,6 +123,11 @@ def style_axes(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def or_nan(value: float | None) -> float:
+    """A value to draw, which leaves a gap where there is none."""
+    return math.nan if value is None else value
+
+
 def label_axes(axes: Axes, x: str, y: str) -> None:
     axes.set_xlabel(x, fontsize=FONT_SIZE + 1)
     axes.set_ylabel(y, fontsize=FONT_SIZE + 1)

@@ -1,18 +1,24 @@
 """The source lengths that systems were trained on, in subwords: the shortest, `starts`, and the longest, `limits`."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TypedDict
+
+from .records import SystemResult
 
 TrainingLengths = Mapping[str, int | None]
 
 
-def training_lengths_by_row(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """`max_training_lengths` and `min_training_lengths` of each row, as tables and figures take them."""
+class TrainingLengthsByRow(TypedDict):
+    """The longest and the shortest source length that each row was trained on, as tables and figures take them."""
+
+    max_training_lengths: TrainingLengths
+    min_training_lengths: TrainingLengths
+
+
+def training_lengths_by_row(systems: Mapping[str, SystemResult]) -> TrainingLengthsByRow:
     return {
-        "max_training_lengths": {run["row"]: run["max_length"] for run in runs.values()},
-        "min_training_lengths": {
-            run["row"]: run.get("min_length") for run in runs.values()
-        },  # an older version has none
+        "max_training_lengths": {system.row: system.max_length for system in systems.values()},
+        "min_training_lengths": {system.row: system.min_length for system in systems.values()},
     }
 
 
