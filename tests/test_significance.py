@@ -491,7 +491,7 @@ def test_a_report_says_where_training_began(results: RunResults, tmp_path: Path)
     write_report(newer, tmp_path)
     for table in ("news", "paper", "fall"):
         assert "20, from 11" in (tmp_path / f"table-{table}.md").read_text(), table
-    drawn = {figure.kind: figure.draw() for figure in report_figures(newer, mean_rows(newer))}
+    drawn = {figure.label: figure.draw() for figure in report_figures(newer, mean_rows(newer))}
     for kind in ("bleu-by-length", "gain-by-length"):
         assert "training\nfrom 11" in [text.get_text() for text in drawn[kind].axes[0].texts], kind
 

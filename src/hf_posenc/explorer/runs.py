@@ -25,8 +25,9 @@ from ..modeling.position_registry import POSITION_ENCODINGS
 from ..modeling.text_validation import validate_utf8
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..plotting.attention_plots import attention_figure
+from ..plotting.style import LazyFigure
 from ..reporting.report import mean_rows
-from ..reporting.report_figures import LazyReportFigure, report_figures
+from ..reporting.report_figures import report_figures
 from ..results.aggregation import read_results
 from ..results.records import RunResults
 from ..results.tables import Table, length_table, table_context
@@ -258,8 +259,8 @@ def score_table(run: ExplorerRun, test_set: str) -> Table:
     return length_table(mean_rows(results), test_set, **table_context(results, test_set))
 
 
-def run_figures(run: ExplorerRun, test_set: str) -> dict[str, LazyReportFigure]:
-    """The run's figures that are of no test set or of this one, by their kind."""
+def run_figures(run: ExplorerRun, test_set: str) -> dict[str, LazyFigure]:
+    """The run's figures that are of no test set or of this one, by their labels."""
     results = run.results()
     lazy = report_figures(results, mean_rows(results))
-    return {figure.kind: figure for figure in lazy if figure.test_set in (None, test_set)}
+    return {figure.label: figure for figure in lazy if figure.test_set in (None, test_set)}
