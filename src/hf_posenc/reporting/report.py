@@ -11,6 +11,7 @@ from pathlib import Path
 from ..results.aggregation import validate_comparable
 from ..results.degradation_table import degradation_table
 from ..results.json_records import to_json
+from ..results.length_limits import table_context
 from ..results.records import LengthScores, RunResults, ScoresByRow, SystemResult
 from ..results.significance import mean_over_seeds
 from ..results.tables import (
@@ -23,7 +24,6 @@ from ..results.tables import (
     render_latex,
     render_markdown,
     render_text,
-    table_context,
 )
 from ..results.time_table import time_table
 from ..utils.atomic_io import atomic_write

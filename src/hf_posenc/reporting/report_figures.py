@@ -19,10 +19,9 @@ from ..plotting.score_plots import (
     ranking_figure,
 )
 from ..plotting.style import LazyFigure
-from ..results.length_limits import TrainingLengths, training_lengths_by_row
+from ..results.length_limits import TrainingLengths, table_context, training_lengths_by_row
 from ..results.records import BucketScore, LengthScores, RunResults, ScoresByRow, SystemResult
 from ..results.significance import mean_over_seeds
-from ..results.tables import table_context
 
 # More rows than lines of a figure can be told apart where they cross.
 MAX_CROSSING_ROWS = 12

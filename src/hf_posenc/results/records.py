@@ -15,6 +15,10 @@ from .json_records import OMIT, OTHERS, UNSAVED, Count, Flag, Label, Line, Name,
 VERSION = 2  # of results.json and scores.json; hf_posenc 0.2.0 and older wrote version 1, without the number
 
 
+def is_readable_version(value: object) -> bool:
+    return type(value) is int and 1 <= value <= VERSION
+
+
 def is_published_score(value: object) -> bool:
     """Whether it is one number for all pairs, or a list with one for each bucket; null where a paper has none."""
     return all(item is None or is_number(item) for item in (value if isinstance(value, list) else [value]))
@@ -26,7 +30,7 @@ PublishedScore = Annotated[
 ]
 Version = Annotated[
     int,
-    Rule(f"1 to {VERSION}, and a newer one read by a newer hf_posenc", lambda value: value in range(1, VERSION + 1)),
+    Rule(f"1 to {VERSION}, and a newer one read by a newer hf_posenc", is_readable_version),
 ]
 
 

@@ -11,9 +11,9 @@ import io
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .length_limits import TrainingLengths, TrainingLengthsByRow, describe_training_lengths, training_lengths_by_row
+from .length_limits import TrainingLengths, describe_training_lengths
 from .markup import csv_cell, latex_text, markdown_text, one_line
-from .records import BucketPValues, BucketScore, Comparison, PublishedScore, PublishedTable, RunResults, ScoresByRow
+from .records import BucketPValues, BucketScore, Comparison, PublishedScore, PublishedTable, ScoresByRow
 
 Comparisons = Mapping[str, Comparison]  # of each test set
 ScoreFormat = tuple[str, str, str]  # metric, name in the legend, format
@@ -40,18 +40,6 @@ class Table:
     legend: str
 
 
-class TableContext(TrainingLengthsByRow):
-    """What tables and figures of a test set show beside its scores, as they take it."""
-
-    baseline: str
-    p_values: Comparison
-
-
-def table_context(results: RunResults, test: str) -> TableContext:
-    lengths = training_lengths_by_row(results.systems)
-    return {**lengths, "baseline": results.baseline, "p_values": results.comparisons[test]}
-
-
 def length_table(
     results: ScoresByRow,
     test_set: str,
@@ -63,8 +51,7 @@ def length_table(
 ) -> Table:
     """One row per system; columns: the training limit (where given), all pairs, and each source-length group.
 
-    `min_training_lengths` has each system's shortest training length; one that it lacks, or has None for, has no such
-    limit.
+    `min_training_lengths` has each system's shortest training length; one without, or with None, has no such limit.
     """
     columns = common_buckets(results, test_set)
     groups_by_system = {system: tests[test_set].all_buckets for system, tests in results.items()}

@@ -7,7 +7,7 @@ stand in tables, figures and pages. What is not of the expected form is refused 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..utils.names import validate_folder_name, validate_test_set_names
 from .diagnosis_records import Diagnosis
@@ -82,7 +82,7 @@ def inconsistency(results: RunResults) -> str | None:
         return f"baseline must be a row of its runs, {named}; it is {results.baseline!r}"
     tests = results.test_sets
     for name, system in results.systems.items():
-        by_test_set: dict[str, Mapping[str, Any] | None] = {"tests": system.tests, "beyond": system.beyond}
+        by_test_set: dict[str, Mapping[str, object] | None] = {"tests": system.tests, "beyond": system.beyond}
         by_test_set["by_prediction"] = system.by_prediction
         for key, mapping in by_test_set.items():
             if mapping is not None and mapping.keys() != set(tests):
