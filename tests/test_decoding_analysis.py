@@ -4,6 +4,7 @@ loops over single sentences, and `generate`."""
 import copy
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,19 @@ import pytest
 import torch
 from datasets import Dataset
 from matplotlib.colors import same_color
-from test_teacher_forced import EDGES, EXACT, LENGTHS, SAVED, SHARED, all_alone, alone, diagnosed, model_of, the_pairs
+from test_teacher_forced import (
+    EDGES,
+    EXACT,
+    LENGTHS,
+    SAVED,
+    SHARED,
+    all_alone,
+    alone,
+    diagnosed,
+    model_of,
+    read_back,
+    the_pairs,
+)
 from test_teacher_forced import tokenizer as words
 
 from hf_posenc.analysis import decoding_analysis
@@ -30,6 +43,8 @@ from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 from hf_posenc.plotting.alignment_plots import end_forbidden_figure, entropy_figure, source_position_figure
 from hf_posenc.plotting.diagnostics_plots import loss_by_position_figure
 from hf_posenc.plotting.loss_plots import loss_figure
+from hf_posenc.results.json_records import to_json
+from hf_posenc.results.records import CurvePoint, TrainingCurves
 
 ALIGNED: dict[str, Any] = {
     "cross_position_encoding_type": "rotary+window",
@@ -279,11 +294,12 @@ def test_the_loss_of_a_model_that_reads_lengths_is_that_of_reading_token_by_toke
 def test_a_figure_of_a_loss_says_who_was_told_the_targets_length():
     results = SAVED | {"sinusoidal": SAVED["sinusoidal"] | {"lengths_known": True}}
     legend = [
-        text.get_text() for text in loss_by_position_figure(results, max_training_lengths=SHARED).legends[0].get_texts()
+        text.get_text()
+        for text in loss_by_position_figure(read_back(results), max_training_lengths=SHARED).legends[0].get_texts()
     ]
     assert legend == ["relative", "rnn-nmt", "sinusoidal (told the target's length)"]
-    losses = {"loss": [[1, 1, 3.0], [2, 2, 2.0]], "eval_loss": []}
-    figure = loss_figure({"a": losses, "b": losses | {"lengths_known": True}}, {"a": "one", "b": "two"})
+    losses = TrainingCurves(loss=(CurvePoint(1, 1, 3.0), CurvePoint(2, 2, 2.0)), eval_loss=())
+    figure = loss_figure({"a": losses, "b": replace(losses, lengths_known=True)}, {"a": "one", "b": "two"})
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one", "two (told the target's length)"]
 
 
@@ -293,7 +309,8 @@ def test_a_figure_of_a_loss_says_who_was_told_the_targets_length():
 def measured(seed: int, *, place: bool = False, cross: bool = True, encoder: bool = True) -> dict[str, Any]:
     """A diagnosis as it is saved, of the groups of SAVED."""
     chance, groups = np.random.default_rng(seed), []
-    bounds = [{"label": group["label"], "n": group["n"]} for group in SAVED["relative"]["loss_by_position"]["groups"]]
+    saved_groups = SAVED["relative"]["loss_by_position"]["groups"]
+    bounds = [{key: group[key] for key in ("low", "high", "label", "n")} for group in saved_groups]
     for size, group in zip((11, 41, 0), bounds, strict=True):
         curve = (np.arange(size) * 0.9).round(2).tolist()
         example = {
@@ -308,7 +325,9 @@ def measured(seed: int, *, place: bool = False, cross: bool = True, encoder: boo
         found["centre"] = {"steps": 90, "jumps": 0.125, "backwards": 0.1, "final": 0.9} if cross else None
         groups.append(group | (found if group["n"] else {}))
     spread = [
-        group | ({"mean": [[1.0, 2.0], [0.5, 0.5]], "uniform": 2.0} if group["n"] else {"mean": None, "uniform": None})
+        group
+        | {"queries": 10 * group["n"]}
+        | ({"mean": [[1.0, 2.0], [0.5, 0.5]], "uniform": 2.0} if group["n"] else {"mean": None, "uniform": None})
         for group in bounds
     ]
     return copy.deepcopy(SAVED["relative"]) | {
@@ -322,7 +341,7 @@ FIGURES = (source_position_figure, entropy_figure, end_forbidden_figure)
 
 
 def test_places_are_drawn_as_they_were_saved():
-    figure = source_position_figure(MEASURED)
+    figure = source_position_figure(read_back(MEASURED))
     assert len(figure.axes) == 3 * 2
     for axes, (one, number) in zip(
         figure.axes, [(one, number) for one in MEASURED.values() for number in (0, 1)], strict=True
@@ -336,21 +355,21 @@ def test_places_are_drawn_as_they_were_saved():
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["centre of the cross-attention", "place by alignment", "diagonal"]
     assert "more than 5 tokens" in figure.legends[0].get_title().get_text()
-    alone = source_position_figure({"relative": MEASURED["relative"]})
+    alone = source_position_figure(read_back({"relative": MEASURED["relative"]}))
     assert len(alone.legends[0].get_texts()) == 2
 
 
 def test_of_many_groups_five_are_drawn():
     many = copy.deepcopy(MEASURED["relative"])
     filled = many["decoding"]["groups"][0]
-    many["decoding"]["groups"] = [filled | {"label": str(number)} for number in range(9)]
-    assert [axes.get_title() for axes in source_position_figure({"a": many}).axes] == [
-        f"{k}, 12 %" for k in (0, 2, 4, 6, 8)
+    many["decoding"]["groups"] = [filled | {"label": f">{number}"} for number in range(9)]
+    assert [axes.get_title() for axes in source_position_figure(read_back({"a": many})).axes] == [
+        f">{k}, 12 %" for k in (0, 2, 4, 6, 8)
     ]
 
 
 def test_entropies_are_means_over_heads_and_shares_of_the_most_there_can_be():
-    nats, cross_nats, shares, cross_shares = entropy_figure(MEASURED).axes
+    nats, cross_nats, shares, cross_shares = entropy_figure(read_back(MEASURED)).axes
     for axes, value, systems in ((nats, 1.0, 2), (shares, 0.5, 2), (cross_nats, 1.0, 3), (cross_shares, 0.5, 3)):
         assert len(axes.lines) == systems
         for line in axes.lines:
@@ -360,7 +379,7 @@ def test_entropies_are_means_over_heads_and_shares_of_the_most_there_can_be():
 
 
 def test_marks_without_an_end_are_full():
-    (axes,) = end_forbidden_figure(MEASURED).axes
+    (axes,) = end_forbidden_figure(read_back(MEASURED)).axes
     marks = [line for container in axes.containers for line in container.lines[:1]]
     drawn = [(float(mark.get_ydata()[0]), same_color(mark.get_markerfacecolor(), mark.get_color())) for mark in marks]
     assert drawn == [
@@ -374,18 +393,18 @@ def test_marks_without_an_end_are_full():
 
 def test_a_diagnosis_of_an_older_version_is_named_and_not_drawn():
     for draw in FIGURES:
-        figure = draw(MEASURED | {"old": SAVED["relative"]})
+        figure = draw(read_back(MEASURED | {"old": SAVED["relative"]}))
         assert figure.legends[0].get_title().get_text().endswith("not measured: old")
         with pytest.raises(ValueError, match=r"those of old have none, being of an older version.*again"):
-            draw({"old": SAVED["relative"]})
+            draw(read_back({"old": SAVED["relative"]}))
     without = {"relative": MEASURED["relative"], "none": measured(4, cross=False)}
-    assert source_position_figure(without).legends[0].get_title().get_text().endswith("not measured: none")
+    assert source_position_figure(read_back(without)).legends[0].get_title().get_text().endswith("not measured: none")
 
 
 def test_print_is_readable():
     many = {f"{'encoding ' * 3}{number}": measured(number, place=True) for number in range(4)}
     for draw in FIGURES:
-        figure = draw(many)
+        figure = draw(read_back(many))
         figure.draw_without_rendering()
         assert figure.get_figwidth() == 6.5
         box = figure.get_tightbbox()
@@ -400,5 +419,7 @@ def test_what_is_measured_is_drawn():
         "rnn-nmt": diagnosed(model_of("rnn_nmt"), decoded_per_group=3),
     }
     assert EDGES[0] == results["aligned"]["decoding"]["groups"][0]["high"]
+    saved = json.loads(json.dumps(results))
+    assert to_json(read_back(saved)) == saved
     for draw in FIGURES:
-        assert draw(json.loads(json.dumps(results))).axes
+        assert draw(read_back(saved)).axes

@@ -16,10 +16,13 @@ from test_card import TRAINING, run_folder
 from hf_posenc.metrics import load_length_buckets
 from hf_posenc.metrics.length_buckets.validation import bucket_bounds
 from hf_posenc.reporting.card import model_card
-from hf_posenc.reporting.report import write_report
+from hf_posenc.reporting.report import mean_rows, write_report
 from hf_posenc.reporting.report_figures import report_figures
 from hf_posenc.results.aggregation import read_results, scores_beyond_limit, scores_by_length
-from hf_posenc.results.significance import mean_over_seeds, p_values
+from hf_posenc.results.json_records import to_json
+from hf_posenc.results.records import RunResults
+from hf_posenc.results.significance import p_values
+from hf_posenc.results.validation import parse_results
 
 pytestmark = pytest.mark.full
 
@@ -93,8 +96,8 @@ def test_no_pairs_have_no_scores() -> None:
 SIDES = {"no pair": [], **PAIRS}
 
 
-def results_of(pairs: list[tuple[str, Any]], edges: tuple[int, ...]) -> dict[str, Any]:
-    """A results.json of a baseline and of a row of two seeds, all with these translations, a third in each group."""
+def results_of(pairs: list[tuple[str, Any]], edges: tuple[int, ...]) -> RunResults:
+    """The results of a baseline and of a row of two seeds, all with these translations, a third in each group."""
     lengths = [5 + 10 * (row % 3) for row in range(len(pairs))]
     metric = load_length_buckets(keep_in_memory=True)
     texts = {"predictions": [one for one, _ in pairs], "references": [other for _, other in pairs]}
@@ -105,14 +108,15 @@ def results_of(pairs: list[tuple[str, Any]], edges: tuple[int, ...]) -> dict[str
         "max_length": edges[0],
         "training": TRAINING,
         "tests": {"news": tested | {"truncated": 0, "test_set_sha256": "17"}},
-        "beyond": {"news": scores_beyond_limit(statistics, edges[0], 100)},
-        "by_prediction": {"news": scores_by_length(statistics, lengths, edges, 100)},
+        "beyond": {"news": to_json(scores_beyond_limit(statistics, edges[0], 100))},
+        "by_prediction": {"news": to_json(scores_by_length(statistics, lengths, edges, 100))},
         "loss": {"loss": [[10, 5.0, 3.0]], "eval_loss": [], "eval_bleu": []},
     }
     runs = {"plain": run | {"row": "plain"}, "good-seed1": run | {"row": "good"}, "good-seed2": run | {"row": "good"}}
     labels = ["all", *(bounds["label"] for bounds in bucket_bounds(edges))]
-    compared = {"good": p_values([statistics] * 2, [statistics], edges, labels, 100)}
-    return {"baseline": "plain", "runs": runs, "comparisons": {"news": compared}, "paper": None}
+    compared = {"good": to_json(p_values([statistics] * 2, [statistics], edges, labels, 100))}
+    results = {"baseline": "plain", "runs": runs, "comparisons": {"news": compared}, "paper": None}
+    return parse_results(results, Path("results.json"))
 
 
 @pytest.mark.filterwarnings("ignore:a confidence interval needs two pairs")
@@ -131,9 +135,7 @@ def test_odd_groups_have_tables(name: str, tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("name", ["no pair", "one pair of two empty sides alone", "empty references", "white space"])
 def test_odd_groups_are_drawn(name: str) -> None:
     results = results_of(SIDES[name], (10, 20))
-    row_of = {run: one["row"] for run, one in results["runs"].items()}
-    rows = mean_over_seeds({run: one["tests"] for run, one in results["runs"].items()}, row_of)
-    for figure in report_figures(results, rows, row_of):
+    for figure in report_figures(results, mean_rows(results)):
         figure.draw().draw_without_rendering()
 
 
@@ -141,9 +143,9 @@ def test_odd_groups_are_drawn(name: str) -> None:
 @pytest.mark.filterwarnings("ignore:a confidence interval needs two pairs")
 @pytest.mark.parametrize("name", SIDES)
 def test_odd_groups_have_a_card(name: str, tmp_path: Path) -> None:
-    tested = results_of(SIDES[name], (10, 20))["runs"]["plain"]["tests"]
-    made = model_card(run_folder(tmp_path, tests=tested), "tiny")
+    tested = results_of(SIDES[name], (10, 20)).systems["plain"].tests
+    made = model_card(run_folder(tmp_path, tests=to_json(tested)), "tiny")
     assert not re.search(r"\b(None|nan|inf)\b", str(made))
     assert len(made.data.eval_results or []) == len(SACREBLEU) * sum(
-        group["n"] > 0 for group in (tested["news"]["all"], *tested["news"]["groups"])
+        bucket.n > 0 for bucket in tested["news"].all_buckets
     )

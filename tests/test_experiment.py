@@ -549,9 +549,9 @@ def test_seeds_train_a_system_once_for_each(config: Path) -> None:
     for name in experiment.systems:
         run_system(experiment, name)
     results = aggregate(experiment)
-    assert results["baseline"] == "absolute" and list(results["comparisons"]["generated"]) == ["relative", "rnn-nmt"]
+    assert results.baseline == "absolute" and list(results.comparisons["generated"]) == ["relative", "rnn-nmt"]
     assert "relative (2 seeds)" in write_report(results, experiment.tables_folder)
-    seeds = [results["runs"][f"relative-seed{seed}"]["loss"]["loss"] for seed in (3, 4)]
+    seeds = [results.systems[f"relative-seed{seed}"].loss for seed in (3, 4)]
     assert seeds[0] != seeds[1]
 
 

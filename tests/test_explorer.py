@@ -58,7 +58,7 @@ from hf_posenc.explorer.state import (
 from hf_posenc.explorer.walkthrough import explain_value, fit_wave
 from hf_posenc.explorer.widgets import parameter_value
 from hf_posenc.plotting.attention_plots import attention_figures
-from hf_posenc.plotting.encoding_plots import LazyFigure
+from hf_posenc.plotting.style import LazyFigure
 from hf_posenc.results.tables import Table
 
 ROOT = Path(__file__).parent.parent

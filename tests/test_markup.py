@@ -25,6 +25,7 @@ from hf_posenc.plotting.style import save_figure
 from hf_posenc.reporting.card import model_card
 from hf_posenc.results.aggregation import read_results
 from hf_posenc.results.markup import csv_cell, latex_text, markdown_block, markdown_code, markdown_text, python_string
+from hf_posenc.results.records import BucketScore, LengthScores
 from hf_posenc.results.tables import Table, render_csv, render_latex, render_markdown, render_text
 from hf_posenc.utils.names import is_valid_name
 
@@ -206,8 +207,8 @@ def test_other_markups_show_text_and_nothing_else(hostile: str) -> None:
     table = Table(["system", "n"], [[hostile, "1"]], hostile)
     assert len(render_latex(table).splitlines()) == 9 and render_latex(table).count(r" \\") == 2
     assert render_text(table).splitlines()[-1].isprintable()
-    group = {"label": "all", "low": 0, "high": None, "n": 3, "bleu": -1.5}
-    tests = {hostile: {"all": group, "groups": []}}
+    group = BucketScore(label="all", low=0, high=None, n=3, values={"bleu": -1.5})
+    tests = {hostile: LengthScores(overall=group, buckets=())}
     (line,) = list(csv.reader(io.StringIO(render_csv({hostile: tests}, {hostile: {}}))))[1:]
     assert not any(cell.startswith(("=", "+", "@", "\t", "\r")) for cell in line) and line[8] == "-1.5"
     assert csv_cell("-1+cmd") == "'-1+cmd" and csv_cell(-1.5) == -1.5

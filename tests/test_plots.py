@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from hf_posenc.plotting.score_plots import (
     ranking_figure,
 )
 from hf_posenc.plotting.style import save_figure
+from hf_posenc.results.json_records import parse
+from hf_posenc.results.records import BucketScore, LengthScores
 from hf_posenc.results.registry_tables import alignments_table, encodings_table
 from hf_posenc.results.tables import length_table, overview_table, render_markdown, render_text
 
@@ -28,8 +30,8 @@ EDGES = [(0, 25), (26, 50), (51, 75), (76, 100), (101, None)]
 SIZES = [14125, 11169, 2413, 318, 50]
 
 
-def saved(bleu: list[float], ratio: list[float], sizes: list[int] = SIZES) -> dict[str, Any]:
-    """A result as the metric saves it."""
+def saved(bleu: list[float], ratio: list[float], sizes: list[int] = SIZES) -> LengthScores:
+    """A result as the metric saves it, read back."""
 
     def entry(low: int, high: int | None, label: str, n: int, scores: tuple[float, float]) -> dict[str, Any]:
         fields = {"bleu": scores[0], "brevity_penalty": 1.0, "ter": 100 - scores[0], "length_ratio": scores[1]}
@@ -39,7 +41,8 @@ def saved(bleu: list[float], ratio: list[float], sizes: list[int] = SIZES) -> di
         entry(low, high, f"[{low},{high}]" if high else ">100", n, scores)
         for (low, high), n, scores in zip(EDGES, sizes, zip(bleu, ratio, strict=True), strict=True)
     ]
-    return {"all": entry(0, None, "all", sum(sizes), (31.66, 1.016)), "groups": groups, "signatures": {}}
+    result = {"all": entry(0, None, "all", sum(sizes), (31.66, 1.016)), "groups": groups, "signatures": {}}
+    return parse(LengthScores, result, "result")
 
 
 RESULTS = {
@@ -51,6 +54,10 @@ WITH_GAP = {
     system: {"newstest": saved([40, 30, 20, 0, 10], [1, 1, 1, 1, 1], [9, 9, 9, 0, 9])}
     for system in ("relative", "rotary")
 }
+
+
+def bucket(bleu: float, n: int = 1) -> BucketScore:
+    return BucketScore(low=0, high=None, label="all", n=n, values={"bleu": bleu})
 
 
 def curves(figure: Figure, panel: int) -> dict[str, list[float]]:
@@ -84,7 +91,7 @@ def test_curves_are_the_results_values() -> None:
     figure = bleu_by_length_figure(RESULTS, "newstest", max_training_lengths=same_limit(50), title="De-En")
     for panel, field in ((0, "bleu"), (1, "length_ratio")):
         assert curves(figure, panel) == {
-            system: [group[field] for group in tests["newstest"]["groups"]] for system, tests in RESULTS.items()
+            system: [bucket.score(field) for bucket in tests["newstest"].buckets] for system, tests in RESULTS.items()
         }
     assert [label.get_text() for label in figure.axes[1].get_xticklabels()] == [
         f"{label}\nn={n}" for label, n in zip(["[0,25]", "[26,50]", "[51,75]", "[76,100]", ">100"], SIZES, strict=True)
@@ -153,15 +160,17 @@ def test_of_rows_that_began_elsewhere_each_has_its_line() -> None:
 
 def test_a_group_that_ends_at_the_limit_ends_at_the_line() -> None:
     result = saved([40, 30, 20, 15, 10], [1] * 5)
-    for group, (low, high) in zip(result["groups"], [(0, 40), (41, 60), (61, 80), (81, 90), (91, None)], strict=True):
-        group |= {"low": low, "high": high}
+    bounds = [(0, 40), (41, 60), (61, 80), (81, 90), (91, None)]
+    buckets = [replace(one, low=low, high=high) for one, (low, high) in zip(result.buckets, bounds, strict=True)]
+    result = replace(result, buckets=tuple(buckets))
     figure = bleu_by_length_figure({"relative": {"toy": result}}, "toy", max_training_lengths={"relative": 40})
     assert [place for place, _ in uprights(figure)] == [0.5]
 
 
 def test_no_axis_of_bleu_goes_far_above_100_with_an_interval_of_seeds() -> None:
     result = saved([99, 98, 79, 48, 21], [1] * 5)
-    result["groups"] = [group | {"bleu_ci": 60.0} for group in result["groups"]]
+    wide = [replace(one, values={**one.values, "bleu_ci": 60.0}) for one in result.buckets]
+    result = replace(result, buckets=tuple(wide))
     bleu, *_ = bleu_by_length_figure({"relative": {"toy": result}}, "toy", max_training_lengths=same_limit(None)).axes
     assert bleu.get_ylim()[1] == 105
 
@@ -185,18 +194,17 @@ def test_close_limits_share_a_label() -> None:
 
 
 def test_a_ranking_has_the_best_beyond_the_training_length_at_the_top() -> None:
-    beyond = {"relative": {"bleu": 20.0}, "rotary": {"bleu": 5.0}, "sinusoidal": {"bleu": 30.0}}
+    beyond = {"relative": bucket(20.0), "rotary": bucket(5.0), "sinusoidal": bucket(30.0)}
     axes = ranking_figure(RESULTS, beyond, test_set="newstest").axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["rotary", "relative", "sinusoidal"]
     assert [round(float(tick)) for tick in axes.get_yticks()] == [0, 1, 2]
     drawn = {str(marks.get_label()): list(numpy.asarray(marks.lines[0].get_xdata())) for marks in axes.containers}
     assert drawn["[0,25] n=14125"] == [99, 99, 99] and drawn[">100 n=50"] == [5, 21, 36]
     for sizes, shown in (([20, 9, 10, 0], [20, 10]), ([2, 9, 1, 9], [9, 9])):
-        few = copy.deepcopy(RESULTS)
-        for tests in few.values():
-            groups = tests["newstest"]["groups"] = tests["newstest"]["groups"][: len(sizes)]
-            for group, n in zip(groups, sizes, strict=True):
-                group["n"] = n
+        few = {}
+        for system, tests in RESULTS.items():
+            buckets = [replace(one, n=n) for one, n in zip(tests["newstest"].buckets, sizes, strict=False)]
+            few[system] = {"newstest": replace(tests["newstest"], buckets=tuple(buckets))}
         marks = ranking_figure(few, beyond, test_set="newstest").axes[0].containers
         assert [int(str(mark.get_label()).partition("n=")[2]) for mark in marks] == shown
 
@@ -204,7 +212,10 @@ def test_a_ranking_has_the_best_beyond_the_training_length_at_the_top() -> None:
 def test_a_ranking_of_test_sets_has_the_best_of_their_mean_at_the_top() -> None:
     sets = {"a": (10.0, 30.0), "b": (25.0, 20.0), "c": (9.0, 8.0)}
     results = {
-        system: {test: {"all": {"bleu": bleu, "n": 7}} for test, bleu in zip(("one", "two"), scores, strict=True)}
+        system: {
+            test: LengthScores(overall=bucket(bleu, n=7), buckets=())
+            for test, bleu in zip(("one", "two"), scores, strict=True)
+        }
         for system, scores in sets.items()
     }
     axes = ranking_by_test_set_figure(results).axes[0]
@@ -290,7 +301,7 @@ def test_empty_groups_are_dashes() -> None:
     table = length_table(WITH_GAP, "newstest")
     assert table.headers[1] == "all n=36"
     assert [row[5] for row in table.rows] == ["-", "-"]
-    only_bleu = {"a": {"t": {"all": {"label": "all", "n": 1, "bleu": 9.96}, "groups": []}}}
+    only_bleu = {"a": {"t": LengthScores(overall=bucket(9.96), buckets=())}}
     assert length_table(only_bleu, "t").rows == [["a", "10.0"]]
 
 

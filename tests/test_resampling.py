@@ -13,6 +13,7 @@ from sacrebleu.significance import PairedTest, _bootstrap_resample
 
 from hf_posenc.metrics.length_buckets.scorers import PRECOMPUTED_SCORERS, bootstrap_sums, corpus_scores, score_fields
 from hf_posenc.results import significance
+from hf_posenc.results.records import PValues
 from hf_posenc.results.significance import approximate_randomization, p_values, paired_bootstrap, swapped_sums
 
 COUNTS = {"bleu": 10, "chrf": 18, "ter": 2, "bertscore": 2}
@@ -115,6 +116,6 @@ def test_groups_that_differ_in_nothing_have_p_values_of_1(metric: str) -> None:
             rows[:, 1] = 1
         statistics = {"lengths": np.full(len(rows), 5), metric: rows}
         found = p_values([statistics], [statistics], (10,), ["all", "[0,10]", ">10"], 100)
-        assert found == {label: {metric: {"randomisation": 1.0, "bootstrap": 1.0}} for label in ("all", "[0,10]")}
+        assert found == {label: {metric: PValues(randomisation=1.0, bootstrap=1.0)} for label in ("all", "[0,10]")}
     one = {"lengths": np.array([5]), metric: some[:1]}
     assert p_values([one], [one], (10,), ["all", "[0,10]", ">10"], 100) == {}

@@ -84,10 +84,11 @@ def test_the_tables_have_its_scores_and_no_training_of_its_own(config: Path) -> 
     printed = write_report(aggregate(experiment), experiment.tables_folder)
     results = read_results(experiment.tables_folder)
     for name in SPLIT:
-        assert not {"training", "loss", "diagnostics"} & results["runs"][name].keys()
+        system = results.systems[name]
+        assert system.training is system.loss is system.diagnostics is None
     assert "in-pieces (2 seeds)" in printed
     assert "in-pieces-seed4 is relative-seed4, given its inputs in pieces with known boundaries." in printed
-    assert set(results["comparisons"]["generated-x2"]) == {"absolute", "in-pieces", "in-sentences"}
+    assert set(results.comparisons["generated-x2"]) == {"absolute", "in-pieces", "in-sentences"}
     assert "not those of jobs side by side" in (experiment.folder / "table-time.md").read_text()
     pictures = {path.name for path in experiment.folder.glob("*-generated-x2.png")}
     assert {"bleu-by-length-generated-x2.png", "loss-by-position-generated-x2.png"} <= pictures

@@ -23,6 +23,8 @@ from hf_posenc.analysis.teacher_forced import bucket_loss, diagnose
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 from hf_posenc.plotting.diagnostics_plots import attention_distance_figure, loss_by_position_figure
 from hf_posenc.plotting.style import LIMIT_COLOUR
+from hf_posenc.results.diagnosis_records import Diagnosis
+from hf_posenc.results.json_records import parse, to_json
 
 EXACT = {"rel": 1e-9, "abs": 1e-11}
 EDGES, LIMIT = [2, 5, 6, 30], 5
@@ -312,9 +314,9 @@ def saved(seed: int, *, scale: float = 1.0, limit: int | None = 12, attends: boo
         return {"nats": [scale * n * float(chance.uniform(1, 3)) for n in counts], "tokens": counts}
 
     groups = [
-        {"label": "[0,12]", "n": 150, "by_position": sums(tokens[:14])},
-        {"label": ">12", "n": 50, "by_position": sums([50] * 33)},
-        {"label": ">99", "n": 0, "by_position": sums([])},
+        loss_bucket(0, 12, "[0,12]", 150, sums(tokens[:14])),
+        loss_bucket(13, 99, ">12", 50, sums([50] * 33)),
+        loss_bucket(100, None, ">99", 0, sums([])),
     ]
     side = {
         where: {"queries": 9, "mean": chance.uniform(0, far, (layers, 4)).tolist(), "uniform": far * 0.7}
@@ -327,10 +329,25 @@ def saved(seed: int, *, scale: float = 1.0, limit: int | None = 12, attends: boo
         distance = {stack: side | {"beyond": None} for stack, side in distance.items()}
     return {
         "test_set_sha256": "0" * 64,
+        "n": 200,
+        "pairs_per_group": 150,
         "training_limit": limit,
+        "targets_cut": 0,
         "loss_by_position": sums(tokens) | {"groups": groups},
         "attention_distance": distance if attends else dict.fromkeys(distance),
     }
+
+
+def loss_bucket(low: int, high: int | None, label: str, n: int, sums: dict[str, list]) -> dict[str, Any]:
+    """The loss of a length bucket as it is saved."""
+    bounds = {"low": low, "high": high, "label": label, "n": n, "n_in_test_set": n}
+    totals = {"nats": sum(sums["nats"]), "tokens": sum(sums["tokens"])}
+    return bounds | totals | {"perplexity": None, "nats_standard_error": None, "by_position": sums}
+
+
+def read_back(results: dict[str, Any]) -> dict[str, Diagnosis]:
+    """Saved diagnoses, read back."""
+    return {system: parse(Diagnosis, diagnosis, system) for system, diagnosis in results.items()}
 
 
 SAVED = {"relative": saved(1), "rnn-nmt": saved(2, attends=False), "sinusoidal": saved(3)}
@@ -339,7 +356,9 @@ SHARED = dict.fromkeys(SAVED, 12)
 
 @pytest.mark.parametrize("group", [None, "[0,12]"])
 def test_the_curves_are_the_means_of_the_sums(group):
-    figure = loss_by_position_figure(SAVED, max_training_lengths=SHARED, group=group, bin_width=4, min_tokens=500)
+    figure = loss_by_position_figure(
+        read_back(SAVED), max_training_lengths=SHARED, group=group, bin_width=4, min_tokens=500
+    )
     (axes,) = figure.axes
     assert [str(text.get_text()) for text in figure.legends[0].get_texts()] == list(SAVED)
     left_out = set()
@@ -357,7 +376,8 @@ def test_the_curves_are_the_means_of_the_sums(group):
     assert left_out
     assert f"in bins of 4; {len(left_out)} with fewer than 500 tokens left out" in axes.get_xlabel()
     assert (
-        "left out" not in loss_by_position_figure(SAVED, max_training_lengths=SHARED, min_tokens=1).axes[0].get_xlabel()
+        "left out"
+        not in loss_by_position_figure(read_back(SAVED), max_training_lengths=SHARED, min_tokens=1).axes[0].get_xlabel()
     )
 
 
@@ -367,24 +387,26 @@ def uprights(axes: Any) -> list[tuple[float, str]]:
 
 
 def test_the_limit_stands_behind_the_last_position_that_training_has_seen():
-    (axes,) = loss_by_position_figure(SAVED, max_training_lengths=SHARED).axes
+    (axes,) = loss_by_position_figure(read_back(SAVED), max_training_lengths=SHARED).axes
     assert uprights(axes) == [(12.5, LIMIT_COLOUR)]
     assert [text.get_text() for text in axes.texts] == ["training\nlimit 12"]
-    figure = loss_by_position_figure(SAVED, max_training_lengths={"relative": 12, "rnn-nmt": 20, "sinusoidal": 20})
+    figure = loss_by_position_figure(
+        read_back(SAVED), max_training_lengths={"relative": 12, "rnn-nmt": 20, "sinusoidal": 20}
+    )
     (axes,) = figure.axes
     colours = [str(line.get_color()) for line in axes.lines[:3]]
     assert uprights(axes) == list(zip([12.5, 20.5, 20.5], colours, strict=True))
     names = ["relative (limit 12)", "rnn-nmt (limit 20)", "sinusoidal (limit 20)"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == names
     for limit in (None, 100):  # none, or out of sight
-        (axes,) = loss_by_position_figure(SAVED, max_training_lengths=dict.fromkeys(SAVED, limit)).axes
+        (axes,) = loss_by_position_figure(read_back(SAVED), max_training_lengths=dict.fromkeys(SAVED, limit)).axes
         assert uprights(axes) == [] and list(axes.texts) == []
         assert axes.get_xlim()[1] < 40
 
 
 def test_the_marks_are_the_heads_from_near_to_far():
     results = SAVED | {"none": saved(4, limit=None)}
-    figure = attention_distance_figure(results)
+    figure = attention_distance_figure(read_back(results))
     shown = [name for name in results if name != "rnn-nmt"]
     assert figure.legends[0].get_title().get_text() == "no self-attention: rnn-nmt"
     assert len(figure.axes) == 2 * len(shown)
@@ -415,8 +437,8 @@ def test_the_marks_are_the_heads_from_near_to_far():
 def test_print_is_readable():
     many = {f"{'encoding ' * 3}{number}": saved(number) for number in range(4)}
     for figure in (
-        loss_by_position_figure(many, max_training_lengths=dict.fromkeys(many, 12)),
-        attention_distance_figure(many | {"rnn-nmt": saved(5, attends=False)}),
+        loss_by_position_figure(read_back(many), max_training_lengths=dict.fromkeys(many, 12)),
+        attention_distance_figure(read_back(many | {"rnn-nmt": saved(5, attends=False)})),
     ):
         figure.draw_without_rendering()
         assert figure.get_figwidth() == 6.5
@@ -431,13 +453,16 @@ def test_print_is_readable():
 
 def test_a_diagnosis_is_drawn_as_it_was_saved():
     results = json.loads(json.dumps({sides: diagnosis_of(sides) for sides in ("relative", "rnn_nmt")}))
+    assert to_json(read_back(results)) == results
     (axes,) = loss_by_position_figure(
-        results, max_training_lengths=dict.fromkeys(results, LIMIT), bin_width=1, min_tokens=1
+        read_back(results), max_training_lengths=dict.fromkeys(results, LIMIT), bin_width=1, min_tokens=1
     ).axes
     loss = diagnosis_of("relative")["loss_by_position"]
     assert axes.lines[0].get_ydata() == pytest.approx(np.divide(loss["nats"], loss["tokens"]))
-    assert len(attention_distance_figure(results).axes) == 2
-    inside = attention_distance_figure({"none": saved(1, limit=None)})  # without a limit nothing is beyond it
+    assert len(attention_distance_figure(read_back(results)).axes) == 2
+    inside = attention_distance_figure(
+        read_back({"none": saved(1, limit=None)})
+    )  # without a limit nothing is beyond it
     assert [text.get_text() for text in inside.legends[0].get_texts()] == [
         "a head, within the training limit",
         "all keys alike, no window, within the limit",
@@ -454,11 +479,11 @@ def test_what_cannot_be_compared_is_refused():
             lambda results: loss_by_position_figure(results, max_training_lengths=dict.fromkeys(results)),
         ):
             with pytest.raises(ValueError, match=r"at least one system, and all of them on the same pairs.*diagnose"):
-                draw(results)
+                draw(read_back(results))
     with pytest.raises(ValueError, match=r"needs a system with self-attention, not rnn-nmt; add one"):
-        attention_distance_figure({"rnn-nmt": SAVED["rnn-nmt"]})
+        attention_distance_figure(read_back({"rnn-nmt": SAVED["rnn-nmt"]}))
     for group in (">99", "all"):
         with pytest.raises(ValueError, match=rf"has pairs; it is '{group}'; choose from \[0,12\], >12"):
-            loss_by_position_figure(SAVED, max_training_lengths=SHARED, group=group)
+            loss_by_position_figure(read_back(SAVED), max_training_lengths=SHARED, group=group)
     with pytest.raises(ValueError, match="'sinusoidal' is not in it"):
-        loss_by_position_figure(SAVED, max_training_lengths={"relative": 1, "rnn-nmt": 2})
+        loss_by_position_figure(read_back(SAVED), max_training_lengths={"relative": 1, "rnn-nmt": 2})

@@ -394,7 +394,7 @@ def test_the_log_says_who_was_told_the_targets_length(tmp_path):
         lines = [line for line in trained(experiment) if {"loss", "eval_loss", "eval_perplexity"} & line.keys()]
         assert lines and all(line.get("lengths_known", False) == told for line in lines)
         losses = read_losses(experiment.folder / "relative" / "training.jsonl")
-        assert losses["lengths_known"] == told and losses["eval_loss"]
+        assert losses.lengths_known == told and losses.eval_loss
 
 
 @pytest.mark.slow

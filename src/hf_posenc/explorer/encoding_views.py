@@ -8,7 +8,8 @@ from dataclasses import replace
 from math import isqrt
 
 from ..analysis.probes import EncodingProbe, PlotExtent
-from ..plotting.encoding_plots import LazyFigure, lazy_figures
+from ..plotting.encoding_plots import lazy_figures
+from ..plotting.style import LazyFigure
 from .state import MAX_POSITIONS, Probes, validate_number
 
 # The rows of a picture up to which each position has one of its own, with space to see it.

@@ -25,9 +25,12 @@ from ..modeling.position_registry import POSITION_ENCODINGS
 from ..modeling.text_validation import validate_utf8
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..plotting.attention_plots import attention_figure
-from ..reporting.report_figures import LazyReportFigure, report_figures
-from ..results.aggregation import read_results, table_context
-from ..results.significance import mean_over_seeds
+from ..plotting.style import LazyFigure
+from ..reporting.report import mean_rows
+from ..reporting.report_figures import report_figures
+from ..results.aggregation import read_results
+from ..results.length_limits import table_context
+from ..results.records import RunResults
 from ..results.tables import Table, length_table
 from ..training.checkpoints import validate_weights
 from ..utils.auto_loading import auto_from_pretrained
@@ -80,7 +83,7 @@ class ExplorerRun:
             path.parent.parent.name: path.parent for path in sorted(self.folder.glob("*/model/config.json"))
         }
         try:
-            in_order = [name for name in self.results()["runs"] if name in folder_by_name]
+            in_order = [name for name in self.results().systems if name in folder_by_name]
         except (ValueError, OSError):  # which the tab that compares will say
             in_order = []
         return {name: folder_by_name[name] for name in dict.fromkeys([*in_order, *folder_by_name])}
@@ -121,7 +124,7 @@ class ExplorerRun:
             transformers.logging.disable_progress_bar()
             return self.load_cached(system)
 
-    def _results(self) -> dict[str, Any]:
+    def _results(self) -> RunResults:
         if self.folder is None:
             raise ValueError(
                 "A table is made of a run's results.json, but the page was started without a run; start it with one, "
@@ -248,24 +251,17 @@ def head_figure(
 
 
 def scored_test_sets(run: ExplorerRun) -> list[str]:
-    return list(next(iter(run.results()["runs"].values()))["tests"])
+    return run.results().test_sets
 
 
 def score_table(run: ExplorerRun, test_set: str) -> Table:
     """The run's scores by length on one test set."""
-    return length_table(mean_rows(run), test_set, **table_context(run.results(), test_set))
+    results = run.results()
+    return length_table(mean_rows(results), test_set, **table_context(results, test_set))
 
 
-def mean_rows(run: ExplorerRun) -> dict[str, dict[str, Any]]:
-    runs = run.results()["runs"]
-    return mean_over_seeds({name: run_results["tests"] for name, run_results in runs.items()}, row_by_run(run))
-
-
-def row_by_run(run: ExplorerRun) -> dict[str, str]:
-    return {name: run_results["row"] for name, run_results in run.results()["runs"].items()}
-
-
-def run_figures(run: ExplorerRun, test_set: str) -> dict[str, LazyReportFigure]:
-    """The run's figures that are of no test set or of this one, by their kind."""
-    lazy = report_figures(run.results(), mean_rows(run), row_by_run(run))
-    return {figure.kind: figure for figure in lazy if figure.test_set in (None, test_set)}
+def run_figures(run: ExplorerRun, test_set: str) -> dict[str, LazyFigure]:
+    """The run's figures that are of no test set or of this one, by their labels."""
+    results = run.results()
+    lazy = report_figures(results, mean_rows(results))
+    return {figure.label: figure for figure in lazy if figure.test_set in (None, test_set)}

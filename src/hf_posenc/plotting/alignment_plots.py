@@ -1,10 +1,11 @@
 """Where systems are in the source while they write, how widely they attend, and what they write if they may not end.
 
-Pure functions from what `teacher_forced.diagnose` returned, read back from JSON, to matplotlib figures;
-`results[system]` is a system's diagnosis. What a diagnosis of an older version does not hold is named below the figure.
+Pure functions from records of diagnoses to matplotlib figures; `results[system]` is a system's diagnosis. What a
+diagnosis of an older version does not hold is named below the figure.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,24 +14,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from ..results.diagnosis_records import DecodingExample, Diagnosis, EntropyBucket
 from .diagnostics_plots import Diagnoses, validate_same_pairs
 from .score_plots import bucket_axis, series_offsets
-from .style import FONT_SIZE, LIMIT_COLOUR, WIDTH_INCHES, add_legend, line_styles, style_axes
+from .style import FONT_SIZE, LIMIT_COLOUR, WIDTH_INCHES, add_legend, line_styles, or_nan, style_axes
 
 MAX_PANELS = 5  # panels that stand side by side
-
-
-def has_centroid(diagnosis: Mapping[str, Any]) -> bool:
-    """Whether a diagnosis knows where in the source its system was."""
-    return any(group.get("centre") for group in (diagnosis.get("decoding") or {"groups": []})["groups"])
-
-
-def has_decoding(diagnosis: Mapping[str, Any]) -> bool:
-    return bool(diagnosis.get("decoding"))
-
-
-def has_entropy(diagnosis: Mapping[str, Any]) -> bool:
-    return any((diagnosis.get("attention_entropy") or {}).values())
 
 
 def source_position_figure(results: Diagnoses) -> Figure:
@@ -43,9 +32,10 @@ def source_position_figure(results: Diagnoses) -> Figure:
     Of more than five groups with pairs the five that divide them most
     evenly are shown.
     """
-    shown, not_measured = systems_with(results, has_centroid)
-    first = shown[next(iter(shown))]["decoding"]
-    nonempty = [index for index, group in enumerate(first["groups"]) if group["n"]]
+    shown, not_measured = systems_with(results, lambda diagnosis: diagnosis.has_centroid)
+    first = next(iter(shown.values())).decoding
+    assert first is not None
+    nonempty = [index for index, bucket in enumerate(first.buckets) if bucket.n]
     chosen = [
         nonempty[i] for i in np.linspace(0, len(nonempty) - 1, min(len(nonempty), MAX_PANELS)).round().astype(int)
     ]
@@ -54,9 +44,11 @@ def source_position_figure(results: Diagnoses) -> Figure:
     styles = line_styles(results)
     for row, (system, diagnosis) in zip(grid, shown.items(), strict=True):
         for axes, index in zip(row, chosen, strict=True):
-            group = diagnosis["decoding"]["groups"][index]
-            draw_source_positions(axes, group["examples"][0], styles[system][0])
-            axes.set_title(f"{group['label']}, {100 * group['centre']['jumps']:.0f} %", fontsize=FONT_SIZE)
+            bucket = diagnosis.decoding_buckets[index]
+            jumps = bucket.movement.jumps if bucket.movement else math.nan
+            if bucket.first_example:
+                draw_source_positions(axes, bucket.first_example, styles[system][0])
+            axes.set_title(f"{bucket.label}, {100 * jumps:.0f} %", fontsize=FONT_SIZE)
         row[0].set_ylabel(system if len(system) < 20 else f"{system[:18]}\u2026", fontsize=FONT_SIZE)
     grid[-1, len(chosen) // 2].set_xlabel("token written", fontsize=FONT_SIZE + 1)
     figure.supylabel("place in the source, in tokens", fontsize=FONT_SIZE + 1)
@@ -65,22 +57,21 @@ def source_position_figure(results: Diagnoses) -> Figure:
         Line2D([], [], color="black", linewidth=1, linestyle="--", label="place by alignment"),
         Line2D([], [], color=LIMIT_COLOUR, linewidth=1, linestyle=":", label="diagonal"),
     ]
-    has_positions = any(
-        group["examples"][0]["place"] for diagnosis in shown.values() for group in nonempty_groups(diagnosis)
-    )
-    note = f"%: steps in which the centre moves by more than {first['far']} tokens"
+    examples = [bucket.first_example for diagnosis in shown.values() for bucket in diagnosis.decoding_buckets]
+    has_positions = any(example.source_position for example in examples if example)
+    note = f"%: steps in which the centre moves by more than {first.far} tokens"
     add_legend(figure, handles if has_positions else handles[::2], legend_title(note, not_measured))
     return figure
 
 
-def draw_source_positions(axes: Axes, example: Mapping[str, Any], colour: str) -> None:
+def draw_source_positions(axes: Axes, example: DecodingExample, colour: str) -> None:
     """One sentence: diagonal, centre with a mark where it ends, and place."""
-    source, target = example["source"], example["target"]
+    source, target, centroid = example.source, example.target, example.centroid or ()
     axes.plot([0, target - 1], [0, source - 1], color=LIMIT_COLOUR, linewidth=1, linestyle=":")
-    last = len(example["centre"]) - 1
-    axes.plot(example["centre"], color=colour, linewidth=1.2, marker="o", markersize=3, markevery=[last])
-    if example["place"]:
-        axes.plot(example["place"], color="black", linewidth=1, linestyle="--")
+    last = len(centroid) - 1
+    axes.plot(centroid, color=colour, linewidth=1.2, marker="o", markersize=3, markevery=[last])
+    if example.source_position:
+        axes.plot(example.source_position, color="black", linewidth=1, linestyle="--")
     axes.set_xlim(-0.05 * target, 1.5 * target)
     axes.set_ylim(-0.05 * source, 1.05 * source)
     style_axes(axes)
@@ -91,16 +82,16 @@ def draw_source_positions(axes: Axes, example: Mapping[str, Any], colour: str) -
 def entropy_figure(results: Diagnoses) -> Figure:
     """Entropy of attention by source length, a line per system: of the encoder's and of cross-attention, in nats and as
     a share of what attention to all visible keys alike would have. The mean over all heads of all layers."""
-    shown, not_measured = systems_with(results, has_entropy)
+    shown, not_measured = systems_with(results, lambda diagnosis: diagnosis.has_entropy)
     figure = Figure(figsize=(WIDTH_INCHES, 4.6 + 0.06 * len(shown)), layout="constrained")
     grid, styles = figure.subplots(2, 2, sharex=True, sharey="row"), line_styles(results)
     sides = {"encoder": "encoder's self-attention", "cross": "cross-attention"}
-    first = next(iter(next(filter(None, diagnosis["attention_entropy"].values())) for diagnosis in shown.values()))
+    first = next(filter(None, entropies_by_side(next(iter(shown.values()))).values()))
     for (system, diagnosis), offset in zip(shown.items(), series_offsets(len(shown)), strict=True):
         for column, side in zip(grid.T, sides, strict=True):
-            if groups := diagnosis["attention_entropy"][side]:
-                entropies = [np.nan if group["mean"] is None else np.mean(group["mean"]) for group in groups]
-                uniform = [group["uniform"] or np.nan for group in groups]
+            if groups := entropies_by_side(diagnosis)[side]:
+                entropies = [np.nan if group.mean is None else float(np.mean(group.mean)) for group in groups]
+                uniform = [group.uniform or np.nan for group in groups]
                 for axes, values in zip(column, (entropies, np.divide(entropies, uniform)), strict=True):
                     draw_line(axes, np.arange(len(groups)) + offset, values, styles[system], system)
     for axes, name in zip(grid[0], sides.values(), strict=True):
@@ -117,6 +108,11 @@ def entropy_figure(results: Diagnoses) -> Figure:
     return figure
 
 
+def entropies_by_side(diagnosis: Diagnosis) -> Mapping[str, tuple[EntropyBucket, ...] | None]:
+    entropy = diagnosis.attention_entropy
+    return entropy.by_side if entropy else {}
+
+
 def draw_line(axes: Axes, xs: Any, ys: Any, style: tuple[str, str, str], label: str) -> None:
     colour, marker, line_style = style
     axes.plot(
@@ -128,22 +124,24 @@ def draw_line(axes: Axes, xs: Any, ys: Any, style: tuple[str, str, str], label: 
 def end_forbidden_figure(results: Diagnoses) -> Figure:
     """BLEU of a few pairs of each source-length group, translated greedily (open marks) and with </s> forbidden up to
     the reference's length, where the translation stops (full marks). Bars are 95 % intervals."""
-    shown, not_measured = systems_with(results, has_decoding)
+    shown, not_measured = systems_with(results, lambda diagnosis: diagnosis.has_decoding)
     styles = line_styles(results)
-    groups = next(iter(shown.values()))["decoding"]["groups"]
+    groups = next(iter(shown.values())).decoding_buckets
     figure = Figure(figsize=(WIDTH_INCHES, 3.2 + 0.06 * len(shown)), layout="constrained")
     axes = figure.subplots()
     spacing = 0.8 / len(shown)
     for index, (system, diagnosis) in enumerate(shown.items()):
         colour, marker, _ = styles[system]
-        for group_index, group in enumerate(diagnosis["decoding"]["groups"]):
-            if group["n"]:
+        for group_index, group in enumerate(diagnosis.decoding_buckets):
+            if group.greedy and group.end_forbidden:
                 xs = group_index - 0.4 + spacing * (index + 0.5) + np.array([-spacing / 6, spacing / 6])
-                both = [group["greedy"], group["end_forbidden"]]
-                axes.plot(xs, [score["bleu"] for score in both], color=colour, linewidth=0.8)
+                both = [group.greedy, group.end_forbidden]
+                axes.plot(xs, [or_nan(score.bleu) for score in both], color=colour, linewidth=0.8)
                 for x, score, face_colour in zip(xs, both, ("white", colour), strict=True):
-                    axes.errorbar(x, score["bleu"], score["bleu_ci"] or 0, fmt=marker, color=colour, markersize=4.5,
-                                  markerfacecolor=face_colour, elinewidth=0.8, capsize=1.5)  # fmt: skip
+                    axes.errorbar(
+                        x, or_nan(score.bleu), score.half_width or 0, fmt=marker, color=colour, markersize=4.5,
+                        markerfacecolor=face_colour, elinewidth=0.8, capsize=1.5,
+                    )  # fmt: skip
     axes.set_ylabel("BLEU", fontsize=FONT_SIZE + 1)
     axes.set_ylim(bottom=0)
     bucket_axis(axes, groups)
@@ -162,7 +160,7 @@ def end_forbidden_figure(results: Diagnoses) -> Figure:
     return figure
 
 
-def systems_with(results: Diagnoses, condition: Callable[[Mapping[str, Any]], bool]) -> tuple[Diagnoses, list[str]]:
+def systems_with(results: Diagnoses, condition: Callable[[Diagnosis], bool]) -> tuple[Diagnoses, list[str]]:
     """The systems that can be shown, and the names of the others; a ValueError if none can."""
     shown = {system: diagnosis for system, diagnosis in validate_same_pairs(results).items() if condition(diagnosis)}
     if not shown:
@@ -171,10 +169,6 @@ def systems_with(results: Diagnoses, condition: Callable[[Mapping[str, Any]], bo
             f"{', '.join(results)} have none, being of an older version or of a model without; diagnose them again"
         )
     return shown, [system for system in results if system not in shown]
-
-
-def nonempty_groups(diagnosis: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    return [group for group in diagnosis["decoding"]["groups"] if group["n"]]
 
 
 def legend_title(note: str, not_measured: list[str]) -> str | None:

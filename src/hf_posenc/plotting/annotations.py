@@ -1,16 +1,16 @@
 """Lines across the length groups of a figure: where training ended, and where it began."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes
 
-from ..results.tables import BucketScores
+from ..results.records import BucketScore
 from .style import FONT_SIZE, LIMIT_COLOUR
 
 
 def annotate_training_lengths(
     panels: list[Axes],
-    groups: list[BucketScores],
+    groups: Sequence[BucketScore],
     max_lengths: dict[str, int | None],
     min_lengths: dict[str, int | None],
     colours: dict[str, str],
@@ -64,15 +64,15 @@ def draw_length_lines(
         )
 
 
-def x_of_length(length: int, groups: list[BucketScores]) -> float:
+def x_of_length(length: int, groups: Sequence[BucketScore]) -> float:
     """Where between the categories a length lies: in proportion inside its group, on the border at a group's end.
 
     The last group has no end; there the position approaches its right border as the limit grows.
     """
     for index, group in enumerate(groups):
-        before = max(int(group["low"]) - 1, 0)
-        if group["high"] is None:
+        before = max(int(group.low) - 1, 0)
+        if group.high is None:
             return index - 0.5 + (1 - before / length)
-        if length <= (end := int(group["high"])):
+        if length <= (end := int(group.high)):
             return index - 0.5 + (length - before) / (end - before)
     raise AssertionError("the last group has no upper edge")

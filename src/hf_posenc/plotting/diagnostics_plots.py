@@ -1,6 +1,6 @@
-"""Saved diagnoses to figures: pure functions from what `teacher_forced.diagnose` returned to matplotlib figures.
+"""Saved diagnoses to figures: pure functions from records of diagnoses to matplotlib figures.
 
-`results[system]` is a system's diagnosis, read back from JSON; all are of the same pairs.
+`results[system]` is a system's diagnosis; all are of the same pairs.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from ..results.diagnosis_records import Diagnosis, LossByPosition, LossSums, StackDistances
 from ..results.length_limits import TrainingLengths, validate_max_lengths
 from .style import (
     FONT_SIZE,
@@ -23,7 +24,7 @@ from .style import (
     style_axes,
 )
 
-Diagnoses = Mapping[str, Mapping[str, Any]]
+Diagnoses = Mapping[str, Diagnosis]
 DISTANCE_TICKS = (0, 1, 3, 10, 30, 100, 300, 1000)
 
 
@@ -47,9 +48,9 @@ def loss_by_position_figure(
     styles = line_styles(results)
     for index, (system, diagnosis) in enumerate(results.items()):
         colour, marker, line_style = styles[system]
-        sums = sums_by_position(diagnosis["loss_by_position"], group)
-        starts = np.arange(0, len(sums["tokens"]), bin_width)
-        nll, tokens = (np.add.reduceat(sums[name], starts) for name in ("nats", "tokens"))
+        sums = sums_by_position(diagnosis.loss_by_position, group)
+        starts = np.arange(0, len(sums.tokens), bin_width)
+        nll, tokens = (np.add.reduceat(values, starts) for values in (sums.nll, sums.tokens))
         num_left_out = max(num_left_out, int((tokens < min_tokens).sum()))
         mark_every = max(1, len(starts) // 12)  # a mark on every point would hide the lines
         line_options: dict[str, Any] = {"color": colour, "linestyle": line_style, "linewidth": 1.4, "marker": marker}
@@ -59,7 +60,7 @@ def loss_by_position_figure(
             "markevery": (index * mark_every // len(results), mark_every),
         }
         means = np.where(tokens < min_tokens, np.nan, nll / tokens)
-        label = legend_label(system, limits) + (LENGTH_AWARE_SUFFIX if diagnosis.get("lengths_known") else "")
+        label = legend_label(system, limits) + (LENGTH_AWARE_SUFFIX if diagnosis.lengths_known else "")
         axes.plot(starts + (bin_width - 1) / 2, means, label=label, **line_options)
     left_out = f"; {num_left_out} with fewer than {min_tokens} tokens left out" if num_left_out else ""
     axes.set_xlabel(f"target position, in bins of {bin_width}{left_out}", fontsize=FONT_SIZE + 1)
@@ -79,19 +80,19 @@ def attention_distance_figure(results: Diagnoses) -> Figure:
     would have. All panels share one scale, linear up to 1 token, logarithmic above. Systems without self-attention are
     named below.
     """
-    limits = {system: diagnosis["training_limit"] for system, diagnosis in validate_same_pairs(results).items()}
-    shown = [system for system, diagnosis in results.items() if any(diagnosis["attention_distance"].values())]
+    limits = {system: diagnosis.training_limit for system, diagnosis in validate_same_pairs(results).items()}
+    shown = [system for system, diagnosis in results.items() if diagnosis.attention_distance.stacks]
     if not shown:
         raise ValueError(f"a figure of attention needs a system with self-attention, not {', '.join(results)}; add one")
     figure = Figure(figsize=(WIDTH_INCHES, 1.2 + 1.4 * len(shown)), layout="constrained")
     grid = figure.subplots(len(shown), 2, sharey=True, sharex="col", squeeze=False)
     styles = line_styles(results)
     for row, system in zip(grid, shown, strict=True):
-        for axes, (stack, sides) in zip(row, results[system]["attention_distance"].items(), strict=True):
+        for axes, (stack, distances) in zip(row, results[system].attention_distance.by_stack.items(), strict=True):
             axes.set_title(f"{legend_label(system, limits)}: {stack}", fontsize=FONT_SIZE, loc="left")
             style_axes(axes)
-            if sides:
-                draw_head_distances(axes, sides, styles[system][0])
+            if distances:
+                draw_head_distances(axes, distances, styles[system][0])
     grid[-1, 0].set_xlabel("layer", fontsize=FONT_SIZE + 1)
     grid[-1, 1].set_xlabel("layer", fontsize=FONT_SIZE + 1)
     grid[0, 0].set_ylim(0, 1.3 * max(axes.dataLim.y1 for axes in figure.axes))
@@ -102,8 +103,8 @@ def attention_distance_figure(results: Diagnoses) -> Figure:
         ("inside", "all keys alike, no window, within the limit", {"linewidth": 1}),
         ("beyond", "all keys alike, no window, longer sentences", {"linewidth": 1, "linestyle": "--"}),
     )
-    stacks = [sides for diagnosis in results.values() for sides in diagnosis["attention_distance"].values() if sides]
-    regions = {region for sides in stacks for region, side in sides.items() if side}
+    stacks = [stack for diagnosis in results.values() for stack in diagnosis.attention_distance.stacks]
+    regions = {region for stack in stacks for region in stack.by_region}
     handles = [
         Line2D([], [], color=LIMIT_COLOUR, markersize=4, label=label, **marker_options)
         for region, label, marker_options in legend_entries
@@ -114,9 +115,9 @@ def attention_distance_figure(results: Diagnoses) -> Figure:
     return figure
 
 
-def draw_head_distances(axes: Axes, sides: Mapping[str, Any], colour: str) -> None:
+def draw_head_distances(axes: Axes, distances: StackDistances, colour: str) -> None:
     """One panel: the heads of each layer, full and open, and attention to all keys alike."""
-    means_LH = {region: np.asarray(side["mean"]) for region, side in sides.items() if side}
+    means_LH = {region: np.asarray(heads.mean) for region, heads in distances.by_region.items()}
     order_LH = np.argsort(next(iter(means_LH.values())), axis=1)
     x_LH = np.arange(1, len(order_LH) + 1)[:, None] + np.linspace(-0.35, 0.35, 2 * order_LH.shape[1] + 1)[1::2]
     means = {region: np.take_along_axis(mean_LH, order_LH, axis=1).ravel() for region, mean_LH in means_LH.items()}
@@ -132,7 +133,8 @@ def draw_head_distances(axes: Axes, sides: Mapping[str, Any], colour: str) -> No
                 markerfacecolor=face_colour,
                 label=region,
             )
-            axes.axhline(sides[region]["uniform"], color=LIMIT_COLOUR, linewidth=1, linestyle=style, zorder=1.5)
+            uniform = distances.by_region[region].uniform
+            axes.axhline(uniform, color=LIMIT_COLOUR, linewidth=1, linestyle=style, zorder=1.5)
     axes.set_xticks(range(1, len(x_LH) + 1))
     axes.set_yscale("symlog", linthresh=1, linscale=0.5)
     axes.set_yticks(DISTANCE_TICKS, map(str, DISTANCE_TICKS))
@@ -159,8 +161,8 @@ def validate_same_pairs(results: Diagnoses) -> Diagnoses:
     """The results, refused unless there are some and all of them are of the same pairs in the same groups."""
     pairs = {
         system: [
-            diagnosis["test_set_sha256"][:8],
-            *((group["label"], group["n"]) for group in diagnosis["loss_by_position"]["groups"]),
+            diagnosis.test_set_sha256[:8],
+            *((bucket.label, bucket.n) for bucket in diagnosis.loss_by_position.buckets),
         ]
         for system, diagnosis in results.items()
     }
@@ -172,9 +174,9 @@ def validate_same_pairs(results: Diagnoses) -> Diagnoses:
     return results
 
 
-def sums_by_position(loss: Mapping[str, Any], label: str | None) -> Mapping[str, Any]:
+def sums_by_position(loss: LossByPosition, label: str | None) -> LossSums:
     """The sums of all pairs, or of the group with that label."""
-    groups = {group["label"]: group["by_position"] for group in loss["groups"] if group["n"]}
+    groups = {bucket.label: bucket.by_position for bucket in loss.buckets if bucket.n}
     if label is not None and label not in groups:
         raise ValueError(f"group must be one that has pairs; it is {label!r}; choose from {', '.join(groups)}")
     return loss if label is None else groups[label]

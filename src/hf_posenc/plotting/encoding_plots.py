@@ -4,8 +4,7 @@ Which ones is decided by which hooks an instance answers, and by whether `embed`
 neighbours; never by a name.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import numpy as np
@@ -25,6 +24,7 @@ from ..analysis.probing import (
 from ..analysis.probing import wavelengths as wavelengths_of
 from ..modeling.position_base import MASK_VALUE
 from .distance_plots import all_equal, influence_figure, rotation_figure, score_bias_figure, vectors_by_distance_figure
+from .style import LazyFigure
 from .vector_plots import (
     channels_figure,
     many_positions_figure,
@@ -40,15 +40,6 @@ from .vector_plots import (
 WAVE_DETECTION_POSITIONS, WAVELENGTH_POSITIONS = 200, 1000
 # Two marks on a logarithmic scale stand apart by this factor, or the second is left out.
 MIN_MARK_RATIO = 1.5
-
-
-@dataclass(frozen=True)
-class LazyFigure:
-    """A figure that is not drawn yet: what a reader calls it, and what to look at in it."""
-
-    label: str
-    look_for: str
-    draw: Callable[[], Figure]
 
 
 LazyFigures = dict[str, LazyFigure]

@@ -1,13 +1,13 @@
 """Scores to figures: by source length, their gain over the baseline, ranked, and against parameters.
 
-Pure functions from the results of the length_buckets metric, read back from results.json, to matplotlib figures.
+Pure functions from records of saved results to matplotlib figures.
 """
 
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import cycle
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from matplotlib import colormaps
@@ -15,7 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..results.length_limits import TrainingLengths, min_lengths_above_one, validate_max_lengths
-from ..results.tables import SIGNIFICANCE_LEVEL, BucketScores, PValues, Results, bucket_p_values, common_buckets
+from ..results.records import BucketScore, Comparison, ScoresByRow
+from ..results.tables import SIGNIFICANCE_LEVEL, bucket_p_values, common_buckets, is_significant
 from .annotations import annotate_training_lengths
 from .style import (
     AMOUNT_COLORMAP,
@@ -29,14 +30,26 @@ from .style import (
     legend_columns,
     legend_label,
     line_styles,
+    or_nan,
     style_axes,
 )
+
+
+class Bucket(Protocol):
+    """A length bucket of whatever was measured."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def n(self) -> float: ...
+
 
 MIN_PAIRS = 10  # pairs: a ranking by fewer says nothing
 
 
 def bleu_by_length_figure(
-    results: Results,
+    results: ScoresByRow,
     test_set: str,
     *,
     max_training_lengths: TrainingLengths,
@@ -61,7 +74,7 @@ def bleu_by_length_figure(
     styles = line_styles(results)
     for (system, tests), offset in zip(results.items(), series_offsets(len(results)), strict=True):
         for axes, field in ((bleu, "bleu"), (ratio, "length_ratio")):
-            draw_by_bucket(axes, tests[test_set]["groups"], field, offset, styles[system], labels[system])
+            draw_by_bucket(axes, tests[test_set].buckets, field, offset, styles[system], labels[system])
     annotate_training_lengths(
         [bleu, ratio], groups, max_lengths, min_lengths, {system: styles[system][0] for system in results}
     )
@@ -74,13 +87,13 @@ def bleu_by_length_figure(
 
 
 def draw_by_bucket(
-    axes: Axes, groups: Sequence[BucketScores], field: str, offset: float, style: tuple[str, str, str], label: str
+    axes: Axes, groups: Sequence[BucketScore], field: str, offset: float, style: tuple[str, str, str], label: str
 ) -> None:
     """One field of a system's groups as a line, with their intervals if they have any."""
     colour, marker, line_style = style
     xs = [group + offset for group in range(len(groups))]
-    ys = [math.nan if group[field] is None else group[field] for group in groups]
-    if any(group.get(f"{field}_ci") for group in groups):
+    ys = [or_nan(group.score(field)) for group in groups]
+    if any(group.half_width(field) for group in groups):
         bars = interval_bars(groups, field)
         axes.errorbar(xs, ys, bars, fmt="none", ecolor=colour, elinewidth=1, capsize=2)
     axes.plot(
@@ -97,25 +110,26 @@ def draw_by_bucket(
     )
 
 
-def interval_bars(groups: Sequence[BucketScores], field: str) -> np.ndarray:
-    """(2, groups): how far each 95 % interval reaches below the score and above. The bootstrap's is around the mean of
-    its samples, which in a small group is not the score, and may leave the score out on one side."""
+def interval_bars(buckets: Sequence[BucketScore], metric: str) -> np.ndarray:
+    """(2, buckets): how far each 95 % interval reaches below the score and above. The bootstrap's is around the mean of
+    its samples, which in a small bucket is not the score, and may leave the score out on one side."""
     bars = []
-    for group in groups:
-        score, half = group[field] or 0.0, group.get(f"{field}_ci") or 0.0
-        shift = 0.0 if (mean := group.get(f"{field}_mean")) is None else mean - score
-        bars.append((max(0.0, half - shift), max(0.0, half + shift)))
+    for bucket in buckets:
+        score, interval = bucket.score(metric) or 0.0, bucket.interval(metric)
+        half_width = (interval and interval.half_width) or 0.0
+        shift = interval.mean - score if interval and interval.mean is not None else 0.0
+        bars.append((max(0.0, half_width - shift), max(0.0, half_width + shift)))
     return np.array(bars).T
 
 
 def gain_by_length_figure(
-    results: Results,
+    results: ScoresByRow,
     test_set: str,
     *,
     baseline: str,
     max_training_lengths: TrainingLengths,
     min_training_lengths: TrainingLengths | None = None,
-    p_values: PValues,
+    p_values: Comparison,
 ) -> Figure:
     """BLEU over the baseline's in every source-length group; a filled marker where the difference is significant."""
     groups = common_buckets(results, test_set)[1:]
@@ -123,28 +137,27 @@ def gain_by_length_figure(
     max_lengths = validate_max_lengths(results, max_training_lengths)
     figure = Figure(figsize=(WIDTH_INCHES, height_with_legend(3.2, results)), layout="constrained")
     axes = figure.subplots()
-    baseline_bleu = [group["bleu"] for group in results[baseline][test_set]["groups"]]
+    baseline_groups = results[baseline][test_set].buckets
     others = [system for system in results if system != baseline]
     for system, offset in zip(others, series_offsets(len(others)), strict=True):
         colour, marker, line_style = styles[system]
-        system_groups = results[system][test_set]["groups"]
+        system_groups = results[system][test_set].buckets
         points = [
-            (index + offset, group["bleu"] - bleu, bucket_p_values(p_values, system, group))
-            for index, (group, bleu) in enumerate(zip(system_groups, baseline_bleu, strict=True))
-            if group["n"]
+            (index + offset, bleu_gain(group, baseline_group), bucket_p_values(p_values, system, group))
+            for index, (group, baseline_group) in enumerate(zip(system_groups, baseline_groups, strict=True))
+            if group.n
         ]
         axes.plot(
             [x for x, _, _ in points], [y for _, y, _ in points], color=colour, linestyle=line_style, linewidth=1.4
         )
         for x, y, p in points:
-            is_significant = "bleu" in p and p["bleu"]["randomisation"] < SIGNIFICANCE_LEVEL
             axes.plot(
                 x,
                 y,
                 marker,
                 color=colour,
                 markersize=5,
-                markerfacecolor=colour if is_significant else "white",
+                markerfacecolor=colour if is_significant(p, "bleu") else "white",
                 label=system,
             )
     axes.axhline(0, color=LIMIT_COLOUR, linewidth=0.7, zorder=1)
@@ -159,40 +172,44 @@ def gain_by_length_figure(
     return figure
 
 
-def ranking_figure(results: Results, beyond: Mapping[str, BucketScores], *, test_set: str) -> Figure:
+def bleu_gain(bucket: BucketScore, baseline_bucket: BucketScore) -> float:
+    return or_nan(bucket.score("bleu")) - or_nan(baseline_bucket.score("bleu"))
+
+
+def ranking_figure(results: ScoresByRow, beyond: Mapping[str, BucketScore], *, test_set: str) -> Figure:
     """A line for each system, for more of them than lines can cross: BLEU of its source-length groups, but for those of
     fewer pairs than `MIN_PAIRS` if others have more, with their 95 % intervals, ordered by `beyond[system]`, the scores
     on all pairs longer than any trained on, the best at the top."""
     groups = common_buckets(results, test_set)[1:]
-    min_pairs = min(MIN_PAIRS, max(group["n"] for group in groups))
+    min_pairs = min(MIN_PAIRS, max(group.n for group in groups))
     marks = {
-        f"{group['label']} n={group['n']}": {system: results[system][test_set]["groups"][index] for system in results}
+        f"{group.label} n={group.n}": {system: results[system][test_set].buckets[index] for system in results}
         for index, group in enumerate(groups)
-        if group["n"] >= min_pairs
+        if group.n >= min_pairs
     }
-    order = sorted(results, key=lambda system: beyond[system]["bleu"])
+    order = sorted(results, key=lambda system: or_nan(beyond[system].score("bleu")))
     return draw_ranking(marks, order, f"BLEU on {test_set}, by source length in subwords")
 
 
-def ranking_by_test_set_figure(results: Results) -> Figure:
+def ranking_by_test_set_figure(results: ScoresByRow) -> Figure:
     """As `ranking_figure`, of all pairs of each test set, ordered by the mean over the test sets."""
     tests = next(iter(results.values()))
     marks = {
-        f"{test} n={tests[test]['all']['n']}": {system: by_test[test]["all"] for system, by_test in results.items()}
+        f"{test} n={tests[test].overall.n}": {system: by_test[test].overall for system, by_test in results.items()}
         for test in tests
     }
-    order = sorted(results, key=lambda system: sum(mark[system]["bleu"] for mark in marks.values()))
+    order = sorted(results, key=lambda system: sum(or_nan(mark[system].score("bleu")) for mark in marks.values()))
     return draw_ranking(marks, order, "BLEU of all pairs")
 
 
-def draw_ranking(marks: Mapping[str, Mapping[str, BucketScores]], order: Sequence[str], x_label: str) -> Figure:
+def draw_ranking(marks: Mapping[str, Mapping[str, BucketScore]], order: Sequence[str], x_label: str) -> Figure:
     """The systems in that order from below, and in each line its marks, the later the darker."""
     figure = Figure(figsize=(WIDTH_INCHES, 1.3 + 0.2 * len(order)), layout="constrained")
     axes = figure.subplots()
     shades = colormaps[AMOUNT_COLORMAP](np.linspace(0.35, 1, len(marks)))
     for (name, by_system), colour, marker in zip(marks.items(), shades, cycle(MARKERS), strict=False):
         groups = [by_system[system] for system in order]
-        scores = [math.nan if group["bleu"] is None else group["bleu"] for group in groups]
+        scores = [or_nan(group.score("bleu")) for group in groups]
         axes.errorbar(
             scores,
             range(len(order)),
@@ -211,9 +228,7 @@ def draw_ranking(marks: Mapping[str, Mapping[str, BucketScores]], order: Sequenc
     return figure
 
 
-def parameters_figure(
-    beyond: Mapping[str, Mapping[str, Any]], *, parameters: Mapping[str, int], test_set: str
-) -> Figure:
+def parameters_figure(beyond: Mapping[str, BucketScore], *, parameters: Mapping[str, int], test_set: str) -> Figure:
     """BLEU on all pairs with a source longer than any trained on, `beyond[system]`, against the parameters."""
     styles = line_styles(beyond)
     figure = Figure(figsize=(WIDTH_INCHES, height_with_legend(3.2, beyond)), layout="constrained")
@@ -223,7 +238,7 @@ def parameters_figure(
         millions = parameters[system] / 1e6
         axes.errorbar(
             millions,
-            group["bleu"],
+            or_nan(group.score("bleu")),
             interval_bars([group], "bleu"),
             color=colour,
             marker=marker,
@@ -235,7 +250,7 @@ def parameters_figure(
         )
     first = next(iter(beyond.values()))
     axes.set_xlabel("millions of parameters", fontsize=FONT_SIZE + 1)
-    axes.set_ylabel(f"BLEU from {first['low']} subwords on\n({test_set}, n={first['n']})", fontsize=FONT_SIZE + 1)
+    axes.set_ylabel(f"BLEU from {first.low} subwords on\n({test_set}, n={first.n})", fontsize=FONT_SIZE + 1)
     axes.margins(x=0.15)
     style_axes(axes)
     add_legend(figure, axes.containers)
@@ -248,14 +263,14 @@ def series_offsets(number: int) -> list[float]:
     return [spacing * (index - (number - 1) / 2) for index in range(number)]
 
 
-def bucket_axis(axes: Axes, groups: list[BucketScores]) -> None:
+def bucket_axis(axes: Axes, groups: Sequence[Bucket]) -> None:
     """The length groups and their sizes below the axes."""
     axes.set_xlabel("source length in subwords", fontsize=FONT_SIZE + 1)
-    axes.set_xticks(range(len(groups)), [f"{group['label']}\nn={group['n']}" for group in groups])
+    axes.set_xticks(range(len(groups)), [f"{group.label}\nn={group.n}" for group in groups])
     axes.set_xlim(-0.5, len(groups) - 0.5)
 
 
-def scale_panels(bleu: Axes, ratio: Axes, groups: list[BucketScores]) -> None:
+def scale_panels(bleu: Axes, ratio: Axes, groups: Sequence[BucketScore]) -> None:
     """Scales, labels and grid of both panels."""
     bleu.set_ylabel("BLEU", fontsize=FONT_SIZE + 1)
     ratio.set_ylabel("length ratio", fontsize=FONT_SIZE + 1)

@@ -1,4 +1,4 @@
-"""The look of all figures: colours, type, axes, legends and scales, and how a figure is saved.
+"""The look of all figures: colours, type, axes, legends and scales; figures to be drawn later, and how one is saved.
 
 Nothing here touches pyplot or its global state. Colours are Okabe and Ito's (https://jfly.uni-koeln.de/color/), safe
 for colour-blind readers; markers and line styles differ too, so a figure reads in black and white. Values are drawn in
@@ -8,7 +8,8 @@ cividis and amounts in blues, whose lightness only grows, so that they can be to
 import io
 import math
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,24 @@ LINE_STYLES = ("-", "--", "-.", ":")
 LIMIT_COLOUR = "#444444"
 LENGTH_AWARE_SUFFIX = " (told the target's length)"  # behind the name of a system whose loss compares with no other's
 VALUE_COLORMAP, AMOUNT_COLORMAP = "cividis", "Blues"
+
+
+@dataclass(frozen=True)
+class LazyFigure:
+    """A figure that is not drawn yet: what a reader calls it, what to look at in it, and the test set it is of, if any.
+
+    Figures are large: each is drawn when its turn comes.
+    """
+
+    label: str
+    look_for: str
+    draw: Callable[[], Figure]
+    test_set: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its file, where its label is one."""
+        return self.label if self.test_set is None else f"{self.label}-{self.test_set}"
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
@@ -121,6 +140,11 @@ def style_axes(axes: Axes) -> None:
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def or_nan(value: float | None) -> float:
+    """A value to draw, which leaves a gap where there is none."""
+    return math.nan if value is None else value
 
 
 def label_axes(axes: Axes, x: str, y: str) -> None:

@@ -26,8 +26,9 @@ from ..modeling.citations import Reference
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig, parameter_fields
 from ..modeling.position_registry import POSITION_ENCODINGS, parse_sum
 from ..results.markup import markdown_block, markdown_code, markdown_text, python_string
+from ..results.records import BucketScore, SystemScores, TrainingSummary
 from ..results.tables import SCORE_FORMATS, length_table, render_markdown
-from ..results.validation import validate_scores, validate_settings
+from ..results.validation import parse_scores, parse_training, validate_settings
 from ..training.arguments import arguments_with_defaults
 from ..training.checkpoints import trained_systems
 from ..utils.atomic_io import atomic_write
@@ -43,9 +44,9 @@ class ScoredSystem:
     """What the files of a scored system hold; `test_specs`: each test set's description, how many pairs are joined."""
 
     settings: dict[str, Any]
-    scores: dict[str, Any]
+    scores: SystemScores
     config: dict[str, Any]
-    facts: dict[str, Any]
+    facts: TrainingSummary
     data: DataSettings
     score: ScoreSettings
     test_specs: dict[str, tuple[dict[str, Any], int]]
@@ -108,9 +109,7 @@ def card_values(run: ScoredSystem, system: str, repository: str) -> dict[str, An
         ).strip(),
         "hub_id": partial(hub_id, run),
         "corpora": corpus_leaves(run.data.train),
-        "tables": {
-            test: render_markdown(length_table({system: run.scores["tests"]}, test)) for test in run.scores["tests"]
-        },
+        "tables": {test: render_markdown(length_table({system: run.scores.tests}, test)) for test in run.scores.tests},
         "references": {str(reference): bibtex(reference) for reference in references},
     }
 
@@ -166,19 +165,19 @@ def read_scored_system(folder: Path) -> ScoredSystem:
             f"A card is of a trained model, but {folder.name} translates with that of {split['system']}; ask for "
             f"the card of {split['system']}."
         )
-    scores = read_complete(path := folder / "scores.json", "training", "tests")
-    validate_scores(scores, path)
+    scores = parse_scores(read_complete(path := folder / "scores.json", "training", "tests"), path)
     config = read_complete(folder / "model" / "config.json", "model_type", *REQUIRED_CONFIG_FIELDS)
-    training = read_complete(folder / "model" / "training.json", "steps", "seconds", "parameters", "pairs")
+    path = folder / "model" / "training.json"
+    training = parse_training(read_complete(path, "steps", "seconds", "parameters", "pairs"), path)
     data, score = (
         settings_from_saved(DataSettings, settings["data"]),
         settings_from_saved(ScoreSettings, settings["score"]),
     )
     test_specs = test_sets(data, score)
-    if scores["training"] != training or not scores["tests"].keys() <= test_specs.keys():
+    if scores.training != training or not scores.tests.keys() <= test_specs.keys():
         raise ValueError(
-            f"A card is of one run, but in {folder} scores.json tells of {', '.join(scores['tests'])} and the training "
-            f"{scores['training']}, settings.yaml of {', '.join(test_specs)} and model/training.json of {training}; "
+            f"A card is of one run, but in {folder} scores.json tells of {', '.join(scores.tests)} and the training "
+            f"{scores.training}, settings.yaml of {', '.join(test_specs)} and model/training.json of {training}; "
             "delete scores.json and run train.py again."
         )
     return ScoredSystem(settings, scores, config, training, data, score, test_specs)
@@ -234,11 +233,11 @@ def eval_results(run: ScoredSystem) -> Iterator[EvalResult]:
     the Hub's id only if it is the Hub's as it is there and no other one is; else by its own name and its hash.
     """
     task, taken = f"Translation {run.data.source_language}-{run.data.target_language}", set()
-    for test, result in run.scores["tests"].items():
+    for test, result in run.scores.tests.items():
         spec, num_joined = run.test_specs[test]
         changed = num_joined > 1 or run.score.per_group or spec.get("first") or spec.get("join")
         hub_identifier = (hub_id(run, spec.get("dataset")), *(spec.get(key) for key in ("name", "split", "revision")))
-        own_identifier = (re.sub(r"[^\w.-]+", "-", test), None, None, result["test_set_sha256"][:12])
+        own_identifier = (re.sub(r"[^\w.-]+", "-", test), None, None, result.test_set_sha256[:12])
         taken.add(
             identifier := own_identifier
             if changed or hub_identifier[0] is None or hub_identifier in taken
@@ -248,19 +247,23 @@ def eval_results(run: ScoredSystem) -> Iterator[EvalResult]:
         common_fields |= zip(
             ("dataset_type", "dataset_config", "dataset_split", "dataset_revision"), identifier, strict=True
         )
-        for group in (result["all"], *result["groups"]):
+        for bucket in result.all_buckets:
             for metric in METRIC_NAMES:
-                if group["n"] and group.get(metric) is not None:
-                    value, name = round(group[metric], 2), metric_name(metric, group, result.get("by", "source"))
-                    yield EvalResult(**common_fields, metric_type=metric, metric_value=value, metric_name=name)
+                score = bucket.score(metric)
+                if bucket.n and score is not None:
+                    name = metric_name(metric, bucket, result.by)
+                    yield EvalResult(
+                        **common_fields, metric_type=metric, metric_value=round(score, 2), metric_name=name
+                    )
 
 
-def metric_name(metric: str, group: Mapping[str, Any], by: str) -> str:
+def metric_name(metric: str, bucket: BucketScore, by: str) -> str:
     """The metric, and of which pairs it is: `BLEU, source length [26,50] (n=123, 95 % interval 25.80 ± 1.20)`."""
-    pairs = "all lengths" if group["label"] == "all" else f"{by} length {group['label']}"
-    mean, half = group.get(f"{metric}_mean"), group.get(f"{metric}_ci")
-    interval = "" if mean is None or half is None else f", 95 % interval {mean:.2f} ± {half:.2f}"
-    return f"{METRIC_NAMES[metric]}, {pairs} (n={group['n']}{interval})"
+    pairs = "all lengths" if bucket.label == "all" else f"{by} length {bucket.label}"
+    interval, shown = bucket.interval(metric), ""
+    if interval and interval.mean is not None and interval.half_width is not None:
+        shown = f", 95 % interval {interval.mean:.2f} ± {interval.half_width:.2f}"
+    return f"{METRIC_NAMES[metric]}, {pairs} (n={bucket.n}{shown})"
 
 
 def corpus_leaves(corpus_spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:

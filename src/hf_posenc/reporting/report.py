@@ -7,13 +7,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from ..results.aggregation import table_context, validate_comparable_runs
+from ..results.aggregation import validate_comparable
 from ..results.degradation_table import degradation_table
+from ..results.json_records import to_json
+from ..results.length_limits import table_context
+from ..results.records import LengthScores, RunResults, ScoresByRow, SystemResult
 from ..results.significance import mean_over_seeds
 from ..results.tables import (
-    Results,
+    Table,
     length_table,
     overview_table,
     prediction_table,
@@ -31,49 +33,49 @@ from ..utils.names import BY_PREDICTION
 SAMPLED_NOTE = "at most {} pairs of each length group were drawn, so that all pairs together stand for no real text"
 
 
-def write_report(results: Mapping[str, Any], folder: Path) -> str:
+def write_report(results: RunResults, folder: Path) -> str:
     """Write results.json, tables and, with the extra "plots", figures to `folder`; returns the tables as text, which
     ends in a line that says so where there are no figures."""
-    runs, comparisons = results["runs"], results["comparisons"]
-    validate_comparable_runs(runs)
-    write_file(folder / "results.json", json.dumps(results))
-    row_by_run = {name: run["row"] for name, run in runs.items()}
-    rows = mean_over_seeds({name: run["tests"] for name, run in runs.items()}, row_by_run)
-    tables = {"overview": overview_table(rows, baseline=results["baseline"], comparisons=comparisons)}
-    tests = list(next(iter(rows.values())))
-    for test in tests:
-        tables[test] = length_table(rows, test, **table_context(results, test))
-    if paper := results["paper"]:
-        tables["paper"] = reference_table(rows, paper, **table_context(results, paper["test"]))
-    if table := degradation_table(runs):
-        tables["fall"] = table
+    validate_comparable(results.systems)
+    write_file(folder / "results.json", json.dumps(to_json(results)))
+    rows = mean_rows(results)
+    tables = score_tables(results, rows)
     printed = list(tables)
-    if all("by_prediction" in run for run in runs.values()):  # not in those of an older version
-        tables |= {
-            f"{test}{BY_PREDICTION}": prediction_table(rows_by_prediction_length(runs, row_by_run, test), test)
-            for test in tests
-        }
-    if max_per_bucket := results.get("per_group"):
-        tables = {
-            name: replace(table, legend=f"{table.legend}; {SAMPLED_NOTE.format(max_per_bucket)}")
-            for name, table in tables.items()
-        }
-    if table := time_table(runs):
+    if all(system.by_prediction is not None for system in results.systems.values()):  # not in those of an older version
+        for test in results.test_sets:
+            tables[f"{test}{BY_PREDICTION}"] = prediction_table(rows_by_prediction_length(results, test), test)
+    if results.max_per_bucket:
+        note = SAMPLED_NOTE.format(results.max_per_bucket)
+        tables = {name: replace(table, legend=f"{table.legend}; {note}") for name, table in tables.items()}
+    if table := time_table(results.systems):
         tables["time"] = table
         printed.append("time")
     for name, table in tables.items():
         atomic_write(folder / f"table-{name}.md", render_markdown(table))
         atomic_write(folder / f"table-{name}.tex", render_latex(table))
-    atomic_write(folder / "scores.csv", render_csv(rows, comparisons))
-    return "\n".join(
-        [
-            *(render_text(tables[name]) for name in printed),
-            footnotes(runs) + write_figures(results, rows, row_by_run, folder),
-        ]
-    )
+    atomic_write(folder / "scores.csv", render_csv(rows, results.comparisons))
+    notes = footnotes(results.systems) + write_figures(results, rows, folder)
+    return "\n".join([*(render_text(tables[name]) for name in printed), notes])
 
 
-def write_figures(results: Mapping[str, Any], rows: Results, row_by_run: Mapping[str, str], folder: Path) -> str:
+def mean_rows(results: RunResults) -> ScoresByRow:
+    """The scores of each row, means over its seeds."""
+    return mean_over_seeds({name: system.tests for name, system in results.systems.items()}, results.row_by_system)
+
+
+def score_tables(results: RunResults, rows: ScoresByRow) -> dict[str, Table]:
+    """The tables of all test sets, of each one, of a paper's and of what is lost beyond the training length."""
+    tables = {"overview": overview_table(rows, baseline=results.baseline, comparisons=results.comparisons)}
+    for test in results.test_sets:
+        tables[test] = length_table(rows, test, **table_context(results, test))
+    if paper := results.paper:
+        tables["paper"] = reference_table(rows, paper, **table_context(results, paper.test))
+    if table := degradation_table(results.systems):
+        tables["fall"] = table
+    return tables
+
+
+def write_figures(results: RunResults, rows: ScoresByRow, folder: Path) -> str:
     """Write the figures; returns a line that says what to install, if they cannot be drawn, or nothing."""
     try:
         from ..plotting.style import save_figure
@@ -82,32 +84,30 @@ def write_figures(results: Mapping[str, Any], rows: Results, row_by_run: Mapping
         if error.name != "matplotlib":
             raise
         return f"{error.msg}\n"
-    for figure in report_figures(results, rows, row_by_run):
+    for figure in report_figures(results, rows):
         save_figure(figure.draw(), folder / f"{figure.name}.png")
     return ""
 
 
-def rows_by_prediction_length(runs: Mapping[str, Any], row_by_run: Mapping[str, str], test: str) -> Results:
-    """The rows of one test set with groups by the length of each system's translations."""
-    tests = {
-        name: {test: {"all": run["tests"][test]["all"], "groups": run["by_prediction"][test]}}
-        for name, run in runs.items()
-    }
-    return mean_over_seeds(tests, row_by_run)
+def rows_by_prediction_length(results: RunResults, test: str) -> ScoresByRow:
+    """The rows of one test set with buckets by the length of each system's translations."""
+    scores = {}
+    for name, system in results.systems.items():
+        buckets = (system.by_prediction or {})[test]
+        scores[name] = {test: LengthScores(overall=system.tests[test].overall, buckets=buckets)}
+    return mean_over_seeds(scores, results.row_by_system)
 
 
-def footnotes(runs: Mapping[str, Any]) -> str:
+def footnotes(systems: Mapping[str, SystemResult]) -> str:
     """What is to be known below the tables: which translations were cut, and which rows were given pieces."""
     truncated = [
-        f"{name} {result['truncated']} of {result['all']['n']} on {test}"
-        for name, run in runs.items()
-        for test, result in run["tests"].items()
-        if result["truncated"]
+        f"{name} {result.truncated} of {result.overall.n} on {test}"
+        for name, system in systems.items()
+        for test, result in system.tests.items()
+        if result.truncated
     ]
     lines = [f"Translations cut at their length limit: {', '.join(truncated) or 'none'}."]
-    for name, run in runs.items():
-        if split := run.get("split"):
-            lines.append(
-                f"{name} is {split['system']}, given its inputs in pieces with {split['boundaries']} boundaries."
-            )
+    for name, system in systems.items():
+        if split := system.split:
+            lines.append(f"{name} is {split.system}, given its inputs in pieces with {split.boundaries} boundaries.")
     return "".join(f"{line}\n" for line in lines)

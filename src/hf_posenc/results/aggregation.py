@@ -1,4 +1,7 @@
-"""What the trainings of an experiment have left -> results.json: scores, losses, diagnoses, and which rows differ."""
+"""What the trainings of an experiment have left -> results.json: scores, losses, diagnoses, and which rows differ.
+
+`aggregate` reads the files of all systems, `read_results` a results.json.
+"""
 
 import json
 import math
@@ -10,102 +13,135 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from ..config.settings import Experiment
+from ..config.settings import Experiment, System
 from ..metrics.length_buckets.scorers import PRECOMPUTED_SCORERS, score_fields
 from ..metrics.length_buckets.validation import bucket_bounds, token_counts
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..utils.atomic_io import first_difference
 from ..utils.manifest import explain_read_errors, verify_file, verify_folder
-from .length_limits import training_lengths_by_row
+from .diagnosis_records import Diagnosis
+from .records import (
+    BucketScore,
+    Comparison,
+    Curve,
+    CurvePoint,
+    PublishedTable,
+    RunResults,
+    SystemResult,
+    SystemScores,
+    TrainingCurves,
+)
 from .significance import p_values
-from .validation import validate_results, validate_scores
+from .validation import parse_diagnosis, parse_results, parse_scores
 
 REQUIRED_KEYS = ("baseline", "runs", "comparisons", "paper")
 
 
-def aggregate(experiment: Experiment) -> dict[str, Any]:
-    """Everything that tables and figures are made of, as plain values. Systems that split have no training."""
-    runs = {}
-    for name, system in experiment.systems.items():
-        folder = experiment.folder / name
-        saved = read_json(path := folder / "scores.json")
-        validate_scores(saved, path)
-        runs[name] = {"row": system.base_name, "min_length": system.data.min_length} | saved
-        if system.split:
-            continue
-        diagnosed_tests = saved["tests"] if experiment.diagnose else ()
-        diagnoses = {test: read_json(folder / "diagnostics" / f"{test}.json") for test in diagnosed_tests}
-        runs[name] |= {"loss": read_losses(folder / "training.jsonl"), "diagnostics": diagnoses}
-    validate_comparable_runs(runs)
+def aggregate(experiment: Experiment) -> RunResults:
+    """Everything that tables and figures are made of."""
+    scores = {name: read_scores(experiment.folder / name / "scores.json") for name in experiment.systems}
+    validate_comparable(scores)
     verify_folder(folder := experiment.folder / "tokenizer")
     with explain_read_errors(folder):
         tokenizer = PosEncTokenizer.from_pretrained(folder)
-    max_lengths = [run["max_length"] for run in runs.values()]
-    max_length = None if None in max_lengths else max(max_lengths)
-    for name, run in runs.items():
-        score = experiment.systems[name].score
-        statistics = {test: read_statistics(experiment, name, test) for test in run["tests"]}
-        run["beyond"] = {
-            test: scores_beyond_limit(test_statistics, max_length, score.bootstrap)
-            for test, test_statistics in statistics.items()
-        }
-        run["by_prediction"] = {}
-        for test, test_statistics in statistics.items():
-            rows = read_translations(
-                experiment.folder / name / "translations" / f"{test}.jsonl", len(test_statistics["lengths"])
-            )
-            lengths = token_counts("predictions", [row["text"] for row in rows], tokenizer)
-            run["by_prediction"][test] = scores_by_length(test_statistics, lengths, score.edges, score.bootstrap)
-    return {
-        "baseline": experiment.baseline,
-        "runs": runs,
-        "comparisons": dict(compare_with_baseline(experiment, runs)),
-        "paper": asdict(experiment.paper) if experiment.paper else None,
-        "per_group": next(iter(experiment.systems.values())).score.per_group,
+    max_lengths = [system_scores.max_length for system_scores in scores.values()]
+    max_length = None if None in max_lengths else max(length for length in max_lengths if length is not None)
+    systems = {
+        name: system_result(experiment, system, scores[name], tokenizer, max_length)
+        for name, system in experiment.systems.items()
     }
+    return RunResults(
+        baseline=experiment.baseline,
+        systems=systems,
+        comparisons=dict(compare_with_baseline(experiment, systems)),
+        paper=PublishedTable(**asdict(experiment.paper)) if experiment.paper else None,
+        max_per_bucket=next(iter(experiment.systems.values())).score.per_group,
+    )
 
 
-def read_losses(path: Path) -> dict[str, Any]:
-    """[step, seconds, nats per token] of training, as label smoothing has it, and of evaluation; [step, seconds, BLEU];
-    and whether the losses are those of a model that was told how long each target is."""
+def read_scores(path: Path) -> SystemScores:
+    return parse_scores(read_json(path), path)
+
+
+def system_result(
+    experiment: Experiment, system: System, scores: SystemScores, tokenizer: PosEncTokenizer, max_length: int | None
+) -> SystemResult:
+    """All that one system's files hold; systems that translate with another's model have no training.
+
+    `max_length` is the longest of all systems' maximum training lengths, `beyond` which pairs are scored together.
+    """
+    folder, score = experiment.folder / system.name, system.score
+    beyond, by_prediction = {}, {}
+    for test in scores.tests:
+        statistics = read_statistics(experiment, system.name, test)
+        beyond[test] = scores_beyond_limit(statistics, max_length, score.bootstrap)
+        rows = read_translations(folder / "translations" / f"{test}.jsonl", len(statistics["lengths"]))
+        lengths = token_counts("predictions", [row["text"] for row in rows], tokenizer)
+        by_prediction[test] = scores_by_length(statistics, lengths, score.edges, score.bootstrap)
+    diagnosed_tests = scores.tests if experiment.diagnose else ()
+    diagnostics = {} if system.split else {test: read_diagnosis(folder, test) for test in diagnosed_tests}
+    return SystemResult(
+        row=system.base_name,
+        min_length=system.data.min_length,
+        tokenizer=scores.tokenizer,
+        max_length=scores.max_length,
+        tests=scores.tests,
+        training=scores.training,
+        split=scores.split,
+        loss=None if system.split else read_losses(folder / "training.jsonl"),
+        diagnostics=None if system.split else diagnostics,
+        beyond=beyond,
+        by_prediction=by_prediction,
+    )
+
+
+def read_diagnosis(folder: Path, test: str) -> Diagnosis:
+    path = folder / "diagnostics" / f"{test}.json"
+    return parse_diagnosis(read_json(path), path)
+
+
+def read_losses(path: Path) -> TrainingCurves:
+    """A training's losses, as label smoothing has it, and of evaluation, and BLEU of evaluation; and whether the losses
+    are of a model that is given each target's length."""
     verify_file(path)
     with explain_read_errors(path):
         lines = read_json_lines(path)
-        losses = {
-            key: [[line["step"], line["seconds"], line[key]] for line in lines if key in line]
-            for key in ("loss", "eval_loss", "eval_bleu")
-        }
-    return losses | {"lengths_known": any(line.get("lengths_known") for line in lines)}
+        curves = {key: curve(lines, key) for key in ("loss", "eval_loss", "eval_bleu")}
+    return TrainingCurves(**curves, lengths_known=any(line.get("lengths_known") for line in lines))
 
 
-def scores_beyond_limit(statistics: Mapping[str, np.ndarray], max_length: int | None, samples: int) -> dict[str, Any]:
-    """Corpus scores of all pairs with a source longer than `max_length`, like those of a length group."""
+def curve(lines: Sequence[Mapping[str, Any]], key: str) -> Curve:
+    """The lines of a log that have this key."""
+    return tuple(CurvePoint(line["step"], line["seconds"], line[key]) for line in lines if key in line)
+
+
+def scores_beyond_limit(statistics: Mapping[str, np.ndarray], max_length: int | None, samples: int) -> BucketScore:
+    """Corpus scores of all pairs with a source longer than `max_length`."""
     is_beyond = statistics["lengths"] > (math.inf if max_length is None else max_length)
-    return bucket_scores(
-        {"label": "beyond", "low": (max_length or 0) + 1, "high": None}, statistics, is_beyond, samples
-    )
+    bounds = {"label": "beyond", "low": (max_length or 0) + 1, "high": None}
+    return bucket_scores(bounds, statistics, is_beyond, samples)
 
 
 def scores_by_length(
     statistics: Mapping[str, np.ndarray], lengths: Sequence[int], edges: Sequence[int], samples: int
-) -> list[dict[str, Any]]:
+) -> tuple[BucketScore, ...]:
     """As the metric's "groups", by lengths that may be other ones than those of the sources."""
     bucket_ids = np.searchsorted(edges, lengths)
-    return [
+    return tuple(
         bucket_scores(bounds, statistics, bucket_ids == bucket, samples)
         for bucket, bounds in enumerate(bucket_bounds(edges))
-    ]
+    )
 
 
 def bucket_scores(
     bounds: Mapping[str, Any], statistics: Mapping[str, np.ndarray], in_bucket: np.ndarray, samples: int
-) -> dict[str, Any]:
-    """The corpus scores of some pairs, as those of a length group."""
+) -> BucketScore:
+    """The corpus scores of some pairs."""
     rows = np.flatnonzero(in_bucket)
-    scores: dict[str, Any] = {**bounds, "n": len(rows)}
+    values: dict[str, float | None] = {}
     for metric in (name for name in statistics if name != "lengths"):
-        scores |= score_fields(metric, PRECOMPUTED_SCORERS[metric](), statistics[metric][rows], samples)
-    return scores
+        values |= score_fields(metric, PRECOMPUTED_SCORERS[metric](), statistics[metric][rows], samples)
+    return BucketScore(**bounds, n=len(rows), values=values)
 
 
 def read_translations(path: Path, num_sources: int) -> list[dict[str, Any]]:
@@ -133,14 +169,16 @@ def read_statistics(experiment: Experiment, name: str, test: str) -> dict[str, n
         return dict(np.load(file))
 
 
-def compare_with_baseline(experiment: Experiment, runs: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def compare_with_baseline(
+    experiment: Experiment, systems: Mapping[str, SystemResult]
+) -> Iterator[tuple[str, Comparison]]:
     """For each test set, the p-values of each row but the baseline's."""
     members: dict[str, list[str]] = {}
-    for name, run in runs.items():
-        members.setdefault(run["row"], []).append(name)
+    for name, system in systems.items():
+        members.setdefault(system.row, []).append(name)
     score = next(iter(experiment.systems.values())).score
     compared_rows = [row for row in members if row != experiment.baseline]
-    tests: Mapping[str, Any] = next(iter(runs.values()))["tests"]
+    tests = next(iter(systems.values())).tests
     with tqdm(
         total=len(tests) * len(compared_rows), desc="comparing", unit="row", leave=False, disable=not compared_rows
     ) as progress:
@@ -148,7 +186,7 @@ def compare_with_baseline(experiment: Experiment, runs: Mapping[str, Any]) -> It
             statistics = {
                 row: [read_statistics(experiment, name, test) for name in names] for row, names in members.items()
             }
-            labels = ["all", *(group["label"] for group in result["groups"])]
+            labels = [bucket.label for bucket in result.all_buckets]
             p_values_by_row = {}
             for row in compared_rows:
                 p_values_by_row[row] = p_values(
@@ -158,12 +196,12 @@ def compare_with_baseline(experiment: Experiment, runs: Mapping[str, Any]) -> It
             yield test, p_values_by_row
 
 
-def validate_comparable_runs(runs: Mapping[str, Any]) -> None:
+def validate_comparable(systems: Mapping[str, SystemScores | SystemResult]) -> None:
     """Rows of one table have the same vocabulary and the same test sets, to the letter."""
-    hashes = {
-        name: {"tokenizer": run["tokenizer"], **{test: r["test_set_sha256"] for test, r in run["tests"].items()}}
-        for name, run in runs.items()
-    }
+    hashes = {}
+    for name, system in systems.items():
+        test_set_hashes = {test: result.test_set_sha256 for test, result in system.tests.items()}
+        hashes[name] = {"tokenizer": system.tokenizer, **test_set_hashes}
     first, *others = hashes
     for other in others:
         if difference := first_difference(hashes[first], hashes[other]):
@@ -173,24 +211,17 @@ def validate_comparable_runs(runs: Mapping[str, Any]) -> None:
             )
 
 
-def read_results(folder: Path) -> dict[str, Any]:
+def read_results(folder: Path) -> RunResults:
     """The results.json of a folder; a ValueError if it is cut short, from another version, or not of such a form."""
     path = folder / "results.json"
     if not path.exists():
         raise ValueError(f"A report is made of results.json, but there is none in {folder}; run train.py first.")
     results = read_json(path)
-    if missing := [part for part in REQUIRED_KEYS if part not in results]:
+    if missing := [key for key in REQUIRED_KEYS if key not in results]:
         raise ValueError(
             f"{path} lacks {', '.join(missing)}; run train.py CONFIG again, which scores but does not train."
         )
-    validate_results(results, path)
-    return results
-
-
-def table_context(results: Mapping[str, Any], test: str) -> dict[str, Any]:
-    """What tables and figures of a test set are told beside its scores."""
-    lengths = training_lengths_by_row(results["runs"])
-    return lengths | {"baseline": results["baseline"], "p_values": results["comparisons"][test]}
+    return parse_results(results, path)
 
 
 def read_json(path: Path) -> dict[str, Any]:

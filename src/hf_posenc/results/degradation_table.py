@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
 
-from .length_limits import describe_training_lengths, training_lengths_by_row
-from .significance import BUCKET_FIELDS, mean_over_seeds
-from .tables import BucketScores, Table, describe_system, format_cell
+from .length_limits import TrainingLengthsByRow, describe_training_lengths, training_lengths_by_row
+from .records import BucketScore, LengthScores, SystemResult
+from .significance import mean_over_seeds
+from .tables import ScoreFormat, Table, describe_system, format_cell
 
-BLEU_FORMAT = [("bleu", "BLEU", "z.1f")]  # no fall is 0.0, not -0.0
+BLEU_FORMAT: list[ScoreFormat] = [("bleu", "BLEU", "z.1f")]  # no fall is 0.0, not -0.0
 LEGEND = (
     "BLEU of the group before the arrow less that of the group behind it, where the training of one or another row "
     "ended, or began; what a row loses there that was trained further, or splits its inputs, is what such inputs are "
@@ -17,74 +18,82 @@ LEGEND = (
 )
 
 
-def degradation_table(runs: Mapping[str, Mapping[str, Any]]) -> Table | None:
+def degradation_table(systems: Mapping[str, SystemResult]) -> Table | None:
     """One row per row of the other tables, one column per test set and training limit, of whichever row, the lower ones
     first; None if no test set has inputs on both sides of a limit, or none is scored by BLEU."""
-    first, *_ = runs.values()
-    lengths = training_lengths_by_row(runs)
-    limits, starts = (
-        sorted({length for length in lengths[key].values() if length is not None})
-        for key in ("max_training_lengths", "min_training_lengths")
-    )
-    bucket_pairs = [
-        (test, pair)
-        for test, result in first["tests"].items()
-        for pair in (
-            *(buckets_around_minimum(start, result["groups"]) for start in starts),
-            *(buckets_around_maximum(limit, result["groups"]) for limit in limits),
-        )
-    ]
-    columns = list(dict.fromkeys((test, *pair) for test, pair in bucket_pairs if pair is not None))
-    if not columns or "bleu" not in first["tests"][columns[0][0]]["all"]:
+    first, *_ = systems.values()
+    lengths = training_lengths_by_row(systems)
+    columns = degradation_columns(first.tests, lengths)
+    if not columns or "bleu" not in first.tests[columns[0][0]].overall.values:
         return None
     headers, rows = ["system", "trained to"], []
-    for test, within, beyond in columns:
-        groups = first["tests"][test]["groups"]
-        sides = (f"{groups[index]['label']} n={groups[index]['n']}" for index in (within, beyond))
-        headers.append(f"{test} {' → '.join(sides)}")
+    for test, *places in columns:
+        buckets = [first.tests[test].buckets[place] for place in places]
+        headers.append(f"{test} {' → '.join(f'{bucket.label} n={bucket.n}' for bucket in buckets)}")
     degradations = {
         name: {
-            "falls": {
-                "all": next(iter(run["tests"].values()))["all"],
-                "groups": [degradation(run["tests"][test]["groups"], *pair) for test, *pair in columns],
-            }
+            "falls": LengthScores(
+                overall=next(iter(system.tests.values())).overall,
+                buckets=tuple(degradation(system.tests[test].buckets, *places) for test, *places in columns),
+            )
         }
-        for name, run in runs.items()
+        for name, system in systems.items()
     }
-    tests_by_row = mean_over_seeds(degradations, {name: run["row"] for name, run in runs.items()})
+    tests_by_row = mean_over_seeds(degradations, {name: system.row for name, system in systems.items()})
     training_lengths = describe_training_lengths(tests_by_row, **lengths)
     for row, tests in tests_by_row.items():
-        cells = (format_cell(group, BLEU_FORMAT, {}) for group in tests["falls"]["groups"])
-        rows.append([describe_system(row, tests["falls"]["all"]), training_lengths[row], *cells])
+        cells = (format_cell(bucket, BLEU_FORMAT, {}) for bucket in tests["falls"].buckets)
+        rows.append([describe_system(row, tests["falls"].overall), training_lengths[row], *cells])
     return Table(headers, rows, LEGEND)
 
 
-def buckets_around_maximum(max_length: int, groups: Sequence[BucketScores]) -> tuple[int, int] | None:
-    """The places of the last group with pairs within the limit and of the first one beyond it."""
+def degradation_columns(tests: Mapping[str, LengthScores], lengths: TrainingLengthsByRow) -> list[tuple[str, int, int]]:
+    """Each column's test set, and the places of the buckets before and behind its arrow."""
+    limits, starts = (
+        sorted({length for length in by_row.values() if length is not None})
+        for by_row in (lengths["max_training_lengths"], lengths["min_training_lengths"])
+    )
+    columns = []
+    for test, result in tests.items():
+        pairs = [buckets_around_minimum(start, result.buckets) for start in starts]
+        pairs += [buckets_around_maximum(limit, result.buckets) for limit in limits]
+        columns += [(test, *pair) for pair in pairs if pair is not None]
+    return list(dict.fromkeys(columns))
+
+
+def buckets_around_maximum(max_length: int, buckets: Sequence[BucketScore]) -> tuple[int, int] | None:
+    """The places of the last bucket with pairs within the limit and of the first one beyond it."""
     within = [
-        index for index, group in nonempty_buckets(groups) if group["high"] is not None and group["high"] <= max_length
+        place for place, bucket in nonempty_buckets(buckets) if bucket.high is not None and bucket.high <= max_length
     ]
-    beyond = [index for index, group in nonempty_buckets(groups) if group["low"] > max_length]
+    beyond = [place for place, bucket in nonempty_buckets(buckets) if bucket.low > max_length]
     return (within[-1], beyond[0]) if within and beyond else None
 
 
-def buckets_around_minimum(min_length: int, groups: Sequence[BucketScores]) -> tuple[int, int] | None:
-    """The places of the first group with pairs from the shortest training length on and of the last one below it."""
-    within = [index for index, group in nonempty_buckets(groups) if group["low"] >= min_length]
+def buckets_around_minimum(min_length: int, buckets: Sequence[BucketScore]) -> tuple[int, int] | None:
+    """The places of the first bucket with pairs from the shortest training length on and of the last one below it."""
+    within = [place for place, bucket in nonempty_buckets(buckets) if bucket.low >= min_length]
     below = [
-        index for index, group in nonempty_buckets(groups) if group["high"] is not None and group["high"] < min_length
+        place for place, bucket in nonempty_buckets(buckets) if bucket.high is not None and bucket.high < min_length
     ]
     return (within[0], below[-1]) if within and below else None
 
 
-def nonempty_buckets(groups: Sequence[BucketScores]) -> list[tuple[int, BucketScores]]:
-    """The groups that have pairs, with their places."""
-    return [(index, group) for index, group in enumerate(groups) if group["n"]]
+def nonempty_buckets(buckets: Sequence[BucketScore]) -> list[tuple[int, BucketScore]]:
+    """The buckets that have pairs, with their places."""
+    return [(place, bucket) for place, bucket in enumerate(buckets) if bucket.n]
 
 
-def degradation(groups: Sequence[BucketScores], within: int, beyond: int) -> dict[str, Any]:
-    """What a training loses from one group to another, as the entry of a group."""
-    sides = [groups[place] for place in (within, beyond)]
-    intervals = [group["bleu_ci"] for group in sides if group.get("bleu_ci") is not None]
-    entry = {key: groups[beyond][key] for key in BUCKET_FIELDS} | {"bleu": sides[0]["bleu"] - sides[1]["bleu"]}
-    return entry | ({"bleu_ci": math.hypot(*intervals)} if len(intervals) == 2 else {})
+def degradation(buckets: Sequence[BucketScore], within: int, beyond: int) -> BucketScore:
+    """What a training loses from one bucket to another, in place of the other one's scores."""
+    before, behind = buckets[within], buckets[beyond]
+    values: dict[str, float | None] = {"bleu": difference(before.score("bleu"), behind.score("bleu"))}
+    half_widths = [before.half_width("bleu"), behind.half_width("bleu")]
+    known_widths = [half_width for half_width in half_widths if half_width is not None]
+    if len(known_widths) == 2:
+        values["bleu_ci"] = math.hypot(*known_widths)
+    return replace(behind, values=values)
+
+
+def difference(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first - second

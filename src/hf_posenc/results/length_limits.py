@@ -1,19 +1,37 @@
-"""The source lengths that systems were trained on, in subwords: the shortest, `starts`, and the longest, `limits`."""
+"""What tables and figures show beside scores: the shortest and longest training lengths in subwords, and p-values."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TypedDict
+
+from .records import Comparison, RunResults, SystemResult
 
 TrainingLengths = Mapping[str, int | None]
 
 
-def training_lengths_by_row(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """`max_training_lengths` and `min_training_lengths` of each row, as tables and figures take them."""
+class TrainingLengthsByRow(TypedDict):
+    """The longest and the shortest source length that each row was trained on, as tables and figures take them."""
+
+    max_training_lengths: TrainingLengths
+    min_training_lengths: TrainingLengths
+
+
+def training_lengths_by_row(systems: Mapping[str, SystemResult]) -> TrainingLengthsByRow:
     return {
-        "max_training_lengths": {run["row"]: run["max_length"] for run in runs.values()},
-        "min_training_lengths": {
-            run["row"]: run.get("min_length") for run in runs.values()
-        },  # an older version has none
+        "max_training_lengths": {system.row: system.max_length for system in systems.values()},
+        "min_training_lengths": {system.row: system.min_length for system in systems.values()},
     }
+
+
+class TableContext(TrainingLengthsByRow):
+    """What tables and figures of a test set show beside its scores, as they take it."""
+
+    baseline: str
+    p_values: Comparison
+
+
+def table_context(results: RunResults, test: str) -> TableContext:
+    lengths = training_lengths_by_row(results.systems)
+    return {**lengths, "baseline": results.baseline, "p_values": results.comparisons[test]}
 
 
 def validate_max_lengths(systems: Iterable[str], max_training_lengths: TrainingLengths) -> dict[str, int | None]:

@@ -11,6 +11,7 @@ P-values are not corrected for the number of groups and rows.
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
@@ -23,6 +24,7 @@ from ..metrics.length_buckets.scorers import (
     corpus_scores,
     sacrebleu_seed,
 )
+from .records import BucketScore, LengthScores, PValues
 
 # Student's t at 97.5 % for 1 to 29 degrees of freedom, 2 to 30 seeds; for more the last one is a little too wide.
 # A table, since nothing that this project needs anyway has the quantile: scipy, which has these digits, takes 140 MB.
@@ -30,53 +32,58 @@ STUDENT_T_975 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
 )  # fmt: skip
-BUCKET_FIELDS = ("label", "low", "high", "n")
 DRAWS_PER_CALL = 32  # Booleans are drawn so many at a time, and what is left of them at the end of a block is lost.
 DRAWS_PER_BLOCK = 2**21  # Booleans of a block, at least DRAWS of each pair
 
 Statistics = Mapping[str, np.ndarray]  # of a training: for each metric (pairs, counts), and the pairs' lengths
 
 
-def mean_over_seeds(runs: Mapping[str, Mapping[str, Any]], row_by_run: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """The tests of each row; `runs` are the metric's results by training and test set."""
-    members: dict[str, list[Mapping[str, Any]]] = {}
-    for name, tests in runs.items():
-        members.setdefault(row_by_run[name], []).append(tests)
+def mean_over_seeds(
+    scores: Mapping[str, Mapping[str, LengthScores]], row_by_system: Mapping[str, str]
+) -> dict[str, dict[str, LengthScores]]:
+    """The scores of each row and test set, from those of each system and test set."""
+    members: dict[str, list[Mapping[str, LengthScores]]] = {}
+    for name, tests in scores.items():
+        members.setdefault(row_by_system[name], []).append(tests)
     return {
-        row: {
-            test: {
-                "all": mean_bucket_scores([seed[test]["all"] for seed in seeds]),
-                "groups": [
-                    mean_bucket_scores(groups) for groups in zip(*(seed[test]["groups"] for seed in seeds), strict=True)
-                ],
-            }
-            for test in seeds[0]
-        }
+        row: {test: mean_length_scores([seed[test] for seed in seeds]) for test in seeds[0]}
         for row, seeds in members.items()
     }
 
 
-def mean_bucket_scores(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The group itself, or the mean of several seeds' and, in place of the bootstrap's, their `_ci`. Seeds that have no
-    pairs there count in the number of pairs alone."""
-    mean_n = statistics.mean(group["n"] for group in groups)
-    groups = [group for group in groups if group["n"]] or groups[:1]
-    first = groups[0]
-    if len(groups) == 1:
-        return {**first, "n": mean_n}
-    means = {key: first[key] for key in BUCKET_FIELDS} | {"n": mean_n, "seeds": len(groups)}
-    for key in first:
-        if key in BUCKET_FIELDS or key.endswith(("_mean", "_ci")):
+def mean_length_scores(seeds: Sequence[LengthScores]) -> LengthScores:
+    """The mean of several seeds on one test set, bucket by bucket."""
+    buckets = zip(*(seed.buckets for seed in seeds), strict=True)
+    return LengthScores(
+        overall=mean_bucket_scores([seed.overall for seed in seeds]),
+        buckets=tuple(mean_bucket_scores(of_seeds) for of_seeds in buckets),
+    )
+
+
+def mean_bucket_scores(buckets: Sequence[BucketScore]) -> BucketScore:
+    """The bucket itself, or the mean of several seeds' with Student's interval over them.
+
+    Seeds that have no pairs there count in the number of pairs alone.
+    """
+    mean_n = statistics.mean(bucket.n for bucket in buckets)
+    nonempty = [bucket for bucket in buckets if bucket.n] or buckets[:1]
+    first = nonempty[0]
+    if len(nonempty) == 1:
+        return replace(first, n=mean_n)
+    values: dict[str, float | None] = {}
+    for metric in first.values:
+        if metric.endswith(("_mean", "_ci")):
             continue
-        values = [group[key] for group in groups]
-        if None in values:
-            means[key] = None
+        scores = [bucket.score(metric) for bucket in nonempty]
+        known_scores = [score for score in scores if score is not None]
+        if len(known_scores) < len(scores):
+            values[metric] = None
             continue
-        means[key] = statistics.mean(values)
-        if f"{key}_ci" in first:
-            t = STUDENT_T_975[min(len(values) - 1, len(STUDENT_T_975)) - 1]
-            means[f"{key}_ci"] = t * statistics.stdev(values) / math.sqrt(len(values))
-    return means
+        values[metric] = statistics.mean(known_scores)
+        if first.interval(metric):
+            t = STUDENT_T_975[min(len(scores) - 1, len(STUDENT_T_975)) - 1]
+            values[f"{metric}_ci"] = t * statistics.stdev(known_scores) / math.sqrt(len(scores))
+    return replace(first, n=mean_n, values=values, seeds=len(nonempty))
 
 
 def p_values(
@@ -85,8 +92,8 @@ def p_values(
     edges: Sequence[int],
     labels: Sequence[str],
     samples: int = 1000,
-) -> dict[str, dict[str, dict[str, float]]]:
-    """p[label of a group, "all" first][metric][test], of a row against the baseline; groups of one pair have none.
+) -> dict[str, dict[str, PValues]]:
+    """The p-values by bucket, "all" first, and metric, of a row against the baseline; groups of one pair have none.
 
     Both hold the statistics of each seed; where one has fewer they are taken again. `samples` of the bootstrap, and
     ten times as many trials of the randomisation.
@@ -109,7 +116,10 @@ def p_values(
                 signs.setdefault((label, metric), set()).add(bool(gain > 0))
     for label, metric in (sums for sums, seen in signs.items() if len(seen) > 1):
         p_by_label[label][metric] = dict.fromkeys(SIGNIFICANCE_TESTS, 1.0)
-    return p_by_label
+    return {
+        label: {metric: PValues(**p_by_test) for metric, p_by_test in p_by_metric.items()}
+        for label, p_by_metric in p_by_label.items()
+    }
 
 
 def approximate_randomization(scorer: Any, ours: np.ndarray, theirs: np.ndarray, trials: int) -> float:

@@ -1,27 +1,24 @@
 """Saved scores to tables: pure functions from the results of the length_buckets metric to rows of text.
 
-`results[system][test_set]` is what the metric returned (read back from JSON). A table compares systems on one test set,
-so every system must have the same pairs in every group; systems that do not are refused, never silently compared.
+`results[system][test_set]` has the scores of a test set. A table compares systems on one test set, so every system must
+have the same pairs in every group; systems that do not are refused, never silently compared.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from .length_limits import TrainingLengths, describe_training_lengths
 from .markup import csv_cell, latex_text, markdown_text, one_line
+from .records import BucketPValues, BucketScore, Comparison, PublishedScore, PublishedTable, ScoresByRow
 
-BucketScores = Mapping[str, Any]
-Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
-PValues = Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]  # of a test set: row, group, metric, test
-Comparisons = Mapping[str, PValues]  # of each test set
+Comparisons = Mapping[str, Comparison]  # of each test set
+ScoreFormat = tuple[str, str, str]  # metric, name in the legend, format
 
-# Field in the result, name in the legend, format.
-SCORE_FORMATS = (
+SCORE_FORMATS: tuple[ScoreFormat, ...] = (
     ("bleu", "BLEU", ".1f"),
     ("ter", "TER", ".1f"),
     ("chrf", "chrF", ".1f"),
@@ -44,25 +41,22 @@ class Table:
 
 
 def length_table(
-    results: Results,
+    results: ScoresByRow,
     test_set: str,
     *,
     max_training_lengths: TrainingLengths | None = None,
     min_training_lengths: TrainingLengths | None = None,
     baseline: str | None = None,
-    p_values: PValues | None = None,
+    p_values: Comparison | None = None,
 ) -> Table:
     """One row per system; columns: the training limit (where given), all pairs, and each source-length group.
 
-    `min_training_lengths` has each system's shortest training length; one that it lacks, or has None for, has no such
-    limit.
+    `min_training_lengths` has each system's shortest training length; one without, or with None, has no such limit.
     """
     columns = common_buckets(results, test_set)
-    groups_by_system = {
-        system: [tests[test_set]["all"], *tests[test_set]["groups"]] for system, tests in results.items()
-    }
+    groups_by_system = {system: tests[test_set].all_buckets for system, tests in results.items()}
     shown = available_scores(group for groups in groups_by_system.values() for group in groups)
-    headers = ["system", *(f"{column['label']} n={column['n']}" for column in columns)]
+    headers = ["system", *(f"{column.label} n={column.n}" for column in columns)]
     rows = [
         [
             describe_system(system, groups[0]),
@@ -79,16 +73,16 @@ def length_table(
     return Table(headers, rows, f"{what}{legend_notes(groups_by_system.values(), baseline if p_values else None)}")
 
 
-def prediction_table(results: Results, test_set: str) -> Table:
+def prediction_table(results: ScoresByRow, test_set: str) -> Table:
     """One row per system, by the length of its translations: each has other pairs in a group, and says how many."""
-    groups_by_system = {system: tests[test_set]["groups"] for system, tests in results.items()}
+    groups_by_system = {system: tests[test_set].buckets for system, tests in results.items()}
     shown = available_scores(group for groups in groups_by_system.values() for group in groups)
     rows = []
     for system, groups in groups_by_system.items():
-        all_pairs = results[system][test_set]["all"]
+        all_pairs = results[system][test_set].overall
         cells = (f"{format_cell(group, shown, {})} ({describe_pairs(group, all_pairs)})" for group in groups)
         rows.append([describe_system(system, all_pairs), *cells])
-    headers = ["system", *(group["label"] for group in next(iter(groups_by_system.values())))]
+    headers = ["system", *(group.label for group in next(iter(groups_by_system.values())))]
     what = (
         f"{test_set}, by the translation's length in subwords: {' / '.join(name for _, name, _ in shown)} (pairs, the "
         "mean of the seeds; the seeds that have any, where not all have)"
@@ -96,11 +90,13 @@ def prediction_table(results: Results, test_set: str) -> Table:
     return Table(headers, rows, f"{what}{legend_notes(groups_by_system.values(), None)}")
 
 
-def overview_table(results: Results, *, baseline: str | None = None, comparisons: Comparisons | None = None) -> Table:
+def overview_table(
+    results: ScoresByRow, *, baseline: str | None = None, comparisons: Comparisons | None = None
+) -> Table:
     """One row per system, one column per test set, over all its pairs."""
     first, *_ = results.values()
     columns = {test: common_buckets(results, test)[0] for test in first}
-    groups_by_system = {system: [tests[test]["all"] for test in columns] for system, tests in results.items()}
+    groups_by_system = {system: [tests[test].overall for test in columns] for system, tests in results.items()}
     shown = available_scores(entry for groups in groups_by_system.values() for entry in groups)
     rows = [
         [
@@ -112,43 +108,40 @@ def overview_table(results: Results, *, baseline: str | None = None, comparisons
         ]
         for system, groups in groups_by_system.items()
     ]
-    headers = ["system", *(f"{test} n={column['n']}" for test, column in columns.items())]
+    headers = ["system", *(f"{test} n={column.n}" for test, column in columns.items())]
     what = f"all pairs: {' / '.join(name for _, name, _ in shown)}"
     return Table(headers, rows, f"{what}{legend_notes(groups_by_system.values(), baseline if comparisons else None)}")
 
 
 def reference_table(
-    results: Results,
-    paper: Mapping[str, Any],
+    results: ScoresByRow,
+    paper: PublishedTable,
     *,
     max_training_lengths: TrainingLengths,
     min_training_lengths: TrainingLengths | None = None,
     baseline: str | None = None,
-    p_values: PValues | None = None,
+    p_values: Comparison | None = None,
 ) -> Table:
-    """A published table, each of its rows below ours; `paper` is `settings.ReferenceTable` as plain values.
-
-    A cell has the paper's first metric and the others in brackets.
-    """
-    test_set, published = paper["test"], paper["rows"]
+    """A published table, each of its rows below ours: a cell has the first metric, and the others in brackets."""
+    test_set, published = paper.test, paper.rows
     first_row = next(iter(published.values()))
     by_group = isinstance(next(iter(first_row.values())), list)
     all_pairs, *groups = common_buckets(results, test_set)
     columns = groups if by_group else [all_pairs]
-    sizes = [f", paper n={paper_n}" for paper_n in paper["n"]] if paper["n"] else [""] * len(columns)
+    sizes = [f", paper n={paper_n}" for paper_n in paper.n] if paper.n else [""] * len(columns)
     headers = [
         "#",
         "system",
         "trained to",
         "",
-        *(f"{column['label']} n={column['n']}{paper_n}" for column, paper_n in zip(columns, sizes, strict=True)),
+        *(f"{column.label} n={column.n}{paper_n}" for column, paper_n in zip(columns, sizes, strict=True)),
     ]
     shown = [score for metric in first_row for score in SCORE_FORMATS if score[0] == metric]
     lengths = describe_training_lengths(results, max_training_lengths, min_training_lengths)
     rows = []
     for row_number, (system, paper_scores) in enumerate(published.items(), 1):
         tests = results[system][test_set]
-        ours = tests["groups"] if by_group else [tests["all"]]
+        ours = tests.buckets if by_group else [tests.overall]
         cells = [
             with_parentheses(format_cell(group, shown, bucket_p_values(p_values, system, group)).split(" / "))
             for group in ours
@@ -156,26 +149,26 @@ def reference_table(
         rows.append([str(row_number), describe_system(system, ours[0]), lengths[system], "ours", *cells])
         rows.append(["", "", "", "paper", *reference_cells(paper_scores, shown)])
     scope = "by source length in subwords" if by_group else "all pairs"
-    what = f"{paper['source']}, on {test_set}, {scope}: {with_parentheses([name for _, name, _ in shown])}"
-    entries = [[tests[test_set]["all"]] for tests in results.values()]
+    what = f"{paper.source}, on {test_set}, {scope}: {with_parentheses([name for _, name, _ in shown])}"
+    entries = [[tests[test_set].overall] for tests in results.values()]
     return Table(headers, rows, f"{what}{legend_notes(entries, baseline if p_values else None)}")
 
 
-def reference_cells(paper_scores: Mapping[str, Any], shown: list[tuple[str, str, str]]) -> list[str]:
+def reference_cells(paper_scores: Mapping[str, PublishedScore], shown: list[ScoreFormat]) -> list[str]:
     """A paper's numbers of one row: of each metric one, for all pairs, or a list with one for each group."""
-    columns = [
-        paper_scores[metric] if isinstance(paper_scores[metric], list) else [paper_scores[metric]]
-        for metric, *_ in shown
-    ]
+    columns = []
+    for metric, *_ in shown:
+        scores = paper_scores[metric]
+        columns.append(scores if isinstance(scores, list) else [scores])
+    formats = [format_spec for *_, format_spec in shown]
     return [
-        with_parentheses(
-            [
-                "-" if value is None else f"{value:{format_spec}}"
-                for value, (*_, format_spec) in zip(scores, shown, strict=True)
-            ]
-        )
-        for scores in zip(*columns, strict=True)
+        with_parentheses(list(map(published_cell, column_scores, formats)))
+        for column_scores in zip(*columns, strict=True)
     ]
+
+
+def published_cell(score: float | None, format_spec: str) -> str:
+    return "-" if score is None else f"{score:{format_spec}}"
 
 
 def with_parentheses(parts: list[str]) -> str:
@@ -183,43 +176,48 @@ def with_parentheses(parts: list[str]) -> str:
     return f"{first} ({' / '.join(others)})" if others else first
 
 
-def describe_system(system: str, group: BucketScores) -> str:
-    return f"{system} ({group['seeds']} seeds)" if "seeds" in group else system
+def describe_system(system: str, group: BucketScore) -> str:
+    return f"{system} ({group.seeds} seeds)" if group.seeds > 1 else system
 
 
-def describe_pairs(group: BucketScores, all_pairs: BucketScores) -> str:
-    number, seeds = f"{group['n']:.2g}" if 0 < group["n"] < 1 else f"{group['n']:.0f}", group.get("seeds", 1)
-    return f"{number}; {seeds} seed{'s' * (seeds > 1)}" if group["n"] and seeds < all_pairs.get("seeds", 1) else number
+def describe_pairs(group: BucketScore, all_pairs: BucketScore) -> str:
+    number = f"{group.n:.2g}" if 0 < group.n < 1 else f"{group.n:.0f}"
+    if not group.n or group.seeds >= all_pairs.seeds:
+        return number
+    return f"{number}; {group.seeds} seed{'s' * (group.seeds > 1)}"
 
 
-def available_scores(groups: Iterable[BucketScores]) -> list[tuple[str, str, str]]:
-    present = {field for group in groups for field in group}
+def available_scores(groups: Iterable[BucketScore]) -> list[ScoreFormat]:
+    present = {metric for group in groups for metric in group.values}
     return [score for score in SCORE_FORMATS if score[0] in present]
 
 
-def bucket_p_values(p_values: PValues | None, system: str, group: BucketScores) -> Mapping[str, Mapping[str, float]]:
+def bucket_p_values(p_values: Comparison | None, system: str, group: BucketScore) -> BucketPValues:
     """The p-values of each metric in a group; none for the baseline and for groups of one pair."""
-    return p_values.get(system, {}).get(group["label"], {}) if p_values else {}
+    return p_values.get(system, {}).get(group.label, {}) if p_values else {}
 
 
-def format_cell(
-    group: BucketScores, shown: list[tuple[str, str, str]], p_values: Mapping[str, Mapping[str, float]]
-) -> str:
+def is_significant(p_values: BucketPValues, metric: str) -> bool:
+    return metric in p_values and p_values[metric].randomisation < SIGNIFICANCE_LEVEL
+
+
+def format_cell(group: BucketScore, shown: Iterable[ScoreFormat], p_values: BucketPValues) -> str:
     """`31.7 ±0.5* / 57.9 ±0.6 / 1.02`; a dash where a score is missing, a single dash for a group without pairs."""
-    if not group["n"]:
+    if not group.n:
         return "-"
     parts = []
-    for field, _, format_spec in shown:
-        value, ci = group.get(field), group.get(f"{field}_ci")
+    for metric, _, format_spec in shown:
+        value, half_width = group.score(metric), group.half_width(metric)
         part = "-" if value is None else format(value, format_spec)
-        part += "" if value is None or ci is None else f" ±{ci:{format_spec}}"
-        parts.append(part + "*" * (field in p_values and p_values[field]["randomisation"] < SIGNIFICANCE_LEVEL))
+        if value is not None and half_width is not None:
+            part += f" ±{half_width:{format_spec}}"
+        parts.append(part + "*" * is_significant(p_values, metric))
     return " / ".join(parts)
 
 
-def legend_notes(entries: Collection[list[BucketScores]], baseline: str | None) -> str:
+def legend_notes(entries: Collection[Sequence[BucketScore]], baseline: str | None) -> str:
     """What the signs in the cells mean, if there are any; where a `baseline` is named, all others were compared."""
-    has_intervals = any(key.endswith("_ci") for groups in entries for group in groups for key in group)
+    has_intervals = any(group.has_intervals for groups in entries for group in groups)
     notes = [INTERVAL_NOTE] if has_intervals else []
     if baseline and len(entries) > 1:
         notes.append(f"* p < {SIGNIFICANCE_LEVEL} against {baseline}, by approximate randomisation, with each seed")
@@ -244,7 +242,7 @@ def render_latex(table: Table) -> str:
     )
 
 
-def render_csv(results: Results, comparisons: Comparisons) -> str:
+def render_csv(results: ScoresByRow, comparisons: Comparisons) -> str:
     """Every score in full, a line each, with its interval and p-values against the baseline."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -252,12 +250,12 @@ def render_csv(results: Results, comparisons: Comparisons) -> str:
     writer.writerow([*names, "p_randomisation", "p_bootstrap"])
     for system, tests in results.items():
         for test, result in tests.items():
-            for group in (result["all"], *result["groups"]):
+            for group in result.all_buckets:
                 p_values = bucket_p_values(comparisons[test], system, group)
-                fields = [test, system, group.get("seeds", 1), group["label"], group["low"], group["high"], group["n"]]
+                fields = [test, system, group.seeds, group.label, group.low, group.high, group.n]
                 for metric, *_ in available_scores([group]):
-                    p = p_values.get(metric, {})
-                    scores = [group[metric], group.get(f"{metric}_ci"), p.get("randomisation"), p.get("bootstrap")]
+                    p = p_values.get(metric)
+                    scores = [group.score(metric), group.half_width(metric), p and p.randomisation, p and p.bootstrap]
                     writer.writerow(map(csv_cell, [*fields, metric, *scores]))
     return buffer.getvalue()
 
@@ -275,20 +273,20 @@ def render_text(table: Table) -> str:
     return "\n".join([*printed, "", one_line(table.legend), ""])
 
 
-def common_buckets(results: Results, test_set: str) -> list[BucketScores]:
+def common_buckets(results: ScoresByRow, test_set: str) -> Sequence[BucketScore]:
     """The entries (low, high, label, n) of all pairs and of each group, checked to be the same for every system."""
     if not results:
         raise ValueError("a comparison needs at least one system; results is empty; score a system first")
     first, *_ = results
-    columns: dict[str, list[BucketScores]] = {}
+    columns: dict[str, Sequence[BucketScore]] = {}
     for system, tests in results.items():
         if test_set not in tests:
             raise ValueError(
                 f"every system must be scored on the test set; {system!r} has no {test_set!r} "
                 f"but {', '.join(tests) or 'nothing'}; score it there or leave it out"
             )
-        columns[system] = [tests[test_set]["all"], *tests[test_set]["groups"]]
-        sizes, expected = ([(group["label"], group["n"]) for group in columns[name]] for name in (system, first))
+        columns[system] = tests[test_set].all_buckets
+        sizes, expected = ([(group.label, group.n) for group in columns[name]] for name in (system, first))
         if sizes != expected:
             raise ValueError(
                 f"systems in one comparison must share the test set and the tokenizer, so that each group has the same "
@@ -298,5 +296,5 @@ def common_buckets(results: Results, test_set: str) -> list[BucketScores]:
     return columns[first]
 
 
-def describe_sizes(sizes: list[tuple[str, int]]) -> str:
+def describe_sizes(sizes: list[tuple[str, float]]) -> str:
     return ", ".join(f"{label} n={n}" for label, n in sizes)

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from statistics import mean
-from typing import Any
 
+from .records import ScoredTestSet, SystemResult
 from .tables import Table
 
 LEGEND = (
@@ -13,25 +13,26 @@ LEGEND = (
 )
 
 
-def time_table(runs: Mapping[str, Mapping[str, Any]]) -> Table | None:
+def time_table(systems: Mapping[str, SystemResult]) -> Table | None:
     """One row per row of the other tables, one column per test set; None if no time was measured."""
-    members: dict[str, list[Mapping[str, Any]]] = {}
-    for run in runs.values():
-        members.setdefault(run["row"], []).append(run["tests"])
-    first = next(iter(runs.values()))["tests"]
+    members: dict[str, list[Mapping[str, ScoredTestSet]]] = {}
+    for system in systems.values():
+        members.setdefault(system.row, []).append(system.tests)
+    first = next(iter(systems.values())).tests
     rows = [
         [row, *(format_times([tests[test] for tests in row_tests]) for test in first)]
         for row, row_tests in members.items()
     ]
     if all(entry == "-" for _, *entries in rows for entry in entries):
         return None
-    return Table(["system", *(f"{test} n={result['all']['n']}" for test, result in first.items())], rows, LEGEND)
+    return Table(["system", *(f"{test} n={result.overall.n}" for test, result in first.items())], rows, LEGEND)
 
 
-def format_times(results: Sequence[Mapping[str, Any]]) -> str:
+def format_times(results: Sequence[ScoredTestSet]) -> str:
     """`0.0124 / 0.0236`; a dash unless the time of each training is known."""
-    times = [result.get("time") for result in results]
-    if None in times or not results[0]["all"]["n"]:
+    times = [result.time for result in results if result.time is not None]
+    num_sources = results[0].overall.n
+    if len(times) < len(results) or not num_sources:
         return "-"
-    each = [mean(time[kind] for time in times if time) for kind in ("seconds", "processor_seconds")]
-    return " / ".join(f"{seconds / results[0]['all']['n']:.3g}" for seconds in each)
+    means = [mean(time.seconds for time in times), mean(time.processor_seconds for time in times)]
+    return " / ".join(f"{seconds / num_sources:.3g}" for seconds in means)

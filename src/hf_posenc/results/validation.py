@@ -4,166 +4,95 @@ A results.json can be carried elsewhere, and so may come from anyone: its names 
 stand in tables, figures and pages. What is not of the expected form is refused with the file and the place in it.
 """
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from ..utils.names import NAME_RULE, is_valid_name, validate_folder_name, validate_test_set_names
+from ..utils.names import validate_folder_name, validate_test_set_names
+from .diagnosis_records import Diagnosis
+from .json_records import OTHERS, Anything, Name, ViolationError, parse
+from .records import RunResults, SystemScores, TrainingSummary
 
-LABEL = re.compile(r"all|beyond|\[\d+,\d+\]|>\d+")
-
-
-@dataclass(frozen=True)
-class Scalar:
-    """A value without parts: what it must be, and whether it is."""
-
-    description: str
-    is_valid: Callable[[Any], bool]
+T = TypeVar("T")
 
 
-def is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < 2**63
+@dataclass(frozen=True, kw_only=True)
+class SavedData:
+    """What is checked of the section `data` of a settings.yaml."""
+
+    source_language: Name
+    target_language: Name
+    train: Mapping[Name, Anything]
+    test: Mapping[Name, Anything]
+    others: Mapping[Name, Anything] = field(metadata=OTHERS)
 
 
-def is_line(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= 1000 and value.isprintable()
+@dataclass(frozen=True, kw_only=True)
+class SavedSettings:
+    """What is checked of a settings.yaml."""
+
+    data: SavedData
+    others: Mapping[Name, Anything] = field(metadata=OTHERS)
 
 
-def is_label(value: Any) -> bool:
-    return isinstance(value, str) and bool(LABEL.fullmatch(value))
+def parse_scores(scores: object, path: Path) -> SystemScores:
+    """The record of a scores.json; a ValueError unless it is what a system's scoring leaves."""
+    record = parse_file(SystemScores, scores, path)
+    raise_violation(name_conflict(record.tests), path)
+    return record
 
 
-def is_plain(value: Any) -> bool:
-    """Whether it is nothing but numbers, lines and labels, in whatever lists and mappings."""
-    if isinstance(value, Mapping):
-        keys = all(is_valid_name(key) or is_label(key) for key in value)
-        return keys and is_label(value.get("label", "all")) and all(map(is_plain, value.values()))
-    if isinstance(value, list):
-        return all(map(is_plain, value))
-    return value is None or type(value) in (bool, float) or is_number(value) or is_line(value)
+def parse_results(results: object, path: Path) -> RunResults:
+    """The record of a results.json; a ValueError unless it is what `aggregate` makes: names, numbers, and the same test
+    sets everywhere."""
+    record = parse_file(RunResults, results, path)
+    raise_violation(inconsistency(record), path)
+    return record
 
 
-PLAIN = Scalar("numbers and lines of text", is_plain)
+def parse_diagnosis(diagnosis: object, path: Path) -> Diagnosis:
+    """The record of a system's diagnosis on a test set; a ValueError unless it is what `diagnose` returns."""
+    return parse_file(Diagnosis, diagnosis, path)
 
 
-@dataclass(frozen=True)
-class MappingOf:
-    """A mapping whose keys are of one kind, and its values of one shape."""
-
-    key: Scalar
-    value: Any
+def parse_training(training: object, path: Path) -> TrainingSummary:
+    """The record of a training.json, which stands beside a model's weights."""
+    return parse_file(TrainingSummary, training, path)
 
 
-@dataclass(frozen=True)
-class Record:
-    """A mapping with these keys, perhaps those, and whatever others are plain, or of one shape."""
-
-    required: Mapping[str, Any]
-    optional: Mapping[str, Any] = field(default_factory=dict)
-    others: Any = PLAIN
-
-
-NUMBER = Scalar("a number", is_number)
-NUMBER_OR_NULL = Scalar("a number or null", lambda value: value is None or is_number(value))
-NAME = Scalar(NAME_RULE, is_valid_name)
-LINE = Scalar("a line of text", is_line)
-TEXT = Scalar("text", lambda value: isinstance(value, str))
-GROUP_LABEL = Scalar("the label of a length group, such as [0,25] or >100", is_label)
-GROUP = Record({"label": GROUP_LABEL, "low": NUMBER, "high": NUMBER_OR_NULL, "n": NUMBER}, others=NUMBER_OR_NULL)
-SCORED = Record({"all": GROUP, "groups": [GROUP], "test_set_sha256": LINE, "truncated": NUMBER})
-TRAINING = Record({"parameters": NUMBER}, dict.fromkeys(("steps", "seconds", "pairs", "processes"), NUMBER))
-SCORES = Record(
-    {"tokenizer": LINE, "max_length": NUMBER_OR_NULL, "tests": MappingOf(NAME, SCORED)},
-    {"min_length": NUMBER_OR_NULL, "training": TRAINING, "split": Record({"system": NAME})},
-)
-RUN = Record(
-    {**SCORES.required, "row": NAME, "beyond": MappingOf(NAME, GROUP)},
-    {
-        **SCORES.optional,
-        "by_prediction": MappingOf(NAME, [GROUP]),
-        "loss": Record({"loss": [[NUMBER]], "eval_loss": [[NUMBER]]}, {"eval_bleu": [[NUMBER]]}),
-        "diagnostics": MappingOf(NAME, PLAIN),
-    },
-)
-RESULTS = Record(
-    {
-        "baseline": NAME,
-        "runs": MappingOf(NAME, RUN),
-        "comparisons": MappingOf(
-            NAME, MappingOf(NAME, MappingOf(GROUP_LABEL, MappingOf(NAME, MappingOf(NAME, NUMBER))))
-        ),
-    },
-)
-PAPER = Record({"source": TEXT, "test": NAME, "rows": MappingOf(NAME, MappingOf(NAME, PLAIN))}, {"n": PLAIN})
-
-ANY = Scalar("anything", lambda value: True)
-DATA = {"source_language": NAME, "target_language": NAME, "train": MappingOf(NAME, ANY), "test": MappingOf(NAME, ANY)}
-SETTINGS = Record({"data": Record(DATA, others=ANY)}, others=ANY)
-
-
-def schema_violation(value: Any, shape: Any, location: str) -> str | None:
-    """The first place where a value is not of its shape, and what it must be there."""
-    if isinstance(shape, Scalar):
-        return None if shape.is_valid(value) else f"{location} must be {shape.description}, but it is {value!r:.100}"
-    if isinstance(shape, list):
-        if not isinstance(value, list):
-            return f"{location} must be a list, but it is {value!r:.100}"
-        return next(
-            filter(None, (schema_violation(item, shape[0], f"{location}[{i}]") for i, item in enumerate(value))), None
-        )
-    if not isinstance(value, Mapping):
-        return f"{location} must have keys and values, but it is {value!r:.100}"
-    if isinstance(shape, MappingOf):
-        keys = (schema_violation(key, shape.key, f"a key of {location}") for key in value)
-        values = (schema_violation(item, shape.value, f"{location}.{key}") for key, item in value.items())
-        return next(filter(None, (*keys, *values)), None)
-    if missing := [key for key in shape.required if key not in value]:
-        return f"{location} lacks {', '.join(missing)}"
-    known = {**shape.required, **shape.optional}
-    others = {key: item for key, item in value.items() if key not in known}
-    own = (schema_violation(item, known[key], f"{location}.{key}") for key, item in value.items() if key in known)
-    return next(filter(None, (*own, schema_violation(others, MappingOf(NAME, shape.others), location))), None)
-
-
-def validate_scores(scores: Any, path: Path) -> None:
-    """Refuse a scores.json that is not what a system's scoring leaves."""
-    raise_violation(schema_violation(scores, SCORES, path.stem) or name_conflict(scores["tests"]), path)
-
-
-def validate_settings(settings: Any, path: Path) -> None:
+def validate_settings(settings: object, path: Path) -> None:
     """Refuse a settings.yaml whose languages, corpora or test sets are not what a config can name."""
-    raise_violation(schema_violation(settings, SETTINGS, path.stem), path)
+    parse_file(SavedSettings, settings, path)
 
 
-def validate_results(results: Any, path: Path) -> None:
-    """Refuse a results.json that is not what `collect` makes: names, numbers, and the same test sets everywhere."""
-    raise_violation(schema_violation(results, RESULTS, path.stem), path)
-    paper, runs = results["paper"], results["runs"]
-    raise_violation(None if paper is None else schema_violation(paper, PAPER, "paper"), path)
-    raise_violation(inconsistency(results, {run["row"] for run in runs.values()}), path)
+def parse_file(cls: type[T], content: object, path: Path) -> T:
+    """The record that a file holds; a ValueError that names the file and the place in it that is of another form."""
+    try:
+        return parse(cls, content, path.stem)
+    except ViolationError as error:
+        raise violation_error(str(error), path) from None
 
 
-def inconsistency(results: Mapping[str, Any], rows: set[str]) -> str | None:
-    """What in the results names a system, a test set or a group that there is none of."""
-    runs, paper = results["runs"], results["paper"]
-    if results["baseline"] not in rows:
+def inconsistency(results: RunResults) -> str | None:
+    """What in the results names a system, a test set or a bucket that there is none of."""
+    rows = set(results.row_by_system.values())
+    if results.baseline not in rows:
         named = ", ".join(rows) or "but there are none"
-        return f"baseline must be a row of its runs, {named}; it is {results['baseline']!r}"
-    tests = next(iter(runs.values()))["tests"]
-    for name, run in runs.items():
-        parts = {part: run[part] for part in ("tests", "beyond", "by_prediction") if part in run}
-        for part, by_test in parts.items():
-            if by_test.keys() != tests.keys():
-                return f"{name}.{part} must have the test sets {', '.join(tests)}, but it has {', '.join(by_test)}"
-    if missing := tests.keys() - results["comparisons"].keys():
+        return f"baseline must be a row of its runs, {named}; it is {results.baseline!r}"
+    tests = results.test_sets
+    for name, system in results.systems.items():
+        by_test_set: dict[str, Mapping[str, object] | None] = {"tests": system.tests, "beyond": system.beyond}
+        by_test_set["by_prediction"] = system.by_prediction
+        for key, mapping in by_test_set.items():
+            if mapping is not None and mapping.keys() != set(tests):
+                return f"{name}.{key} must have the test sets {', '.join(tests)}, but it has {', '.join(mapping)}"
+    if missing := set(tests) - results.comparisons.keys():
         return f"comparisons must have all test sets, but {', '.join(sorted(missing))} is not in it"
-    if paper and (paper["test"] not in tests or not paper["rows"] or not paper["rows"].keys() <= rows):
-        return (
-            f"paper must be of a test set and rows of its own, but it is of {paper['test']} and {list(paper['rows'])}"
-        )
-    return name_conflict(tests, runs)
+    paper = results.paper
+    if paper and (paper.test not in tests or not paper.rows or not paper.rows.keys() <= rows):
+        return f"paper must be of a test set and rows of its own, but it is of {paper.test} and {list(paper.rows)}"
+    return name_conflict(tests, results.systems)
 
 
 def name_conflict(tests: Iterable[str], systems: Iterable[str] = ()) -> str | None:
@@ -179,7 +108,11 @@ def name_conflict(tests: Iterable[str], systems: Iterable[str] = ()) -> str | No
 
 def raise_violation(violation: str | None, path: Path) -> None:
     if violation:
-        raise ValueError(
-            f"Saved files must be as train.py writes them, but in {path} {violation}. Restore the file, or delete it "
-            "and run train.py CONFIG again."
-        )
+        raise violation_error(violation, path)
+
+
+def violation_error(violation: str, path: Path) -> ValueError:
+    return ValueError(
+        f"Saved files must be as train.py writes them, but in {path} {violation}. Restore the file, or delete it and "
+        "run train.py CONFIG again."
+    )

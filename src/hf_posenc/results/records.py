@@ -1,0 +1,242 @@
+"""Saved results as frozen dataclasses: `RunResults` is results.json, `SystemScores` a system's scores.json.
+
+`parse_results` and `parse_scores` of validation.py read them, refusing what is not of this form; `to_json` writes them.
+A field's metadata has its key in the JSON where that is not its name. Files of hf_posenc 0.2.0 have the same keys,
+without `version`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, NamedTuple
+
+from .diagnosis_records import Diagnosis
+from .json_records import OMIT, OTHERS, UNSAVED, Count, Flag, Label, Line, Name, Number, Rule, Text, is_number
+
+VERSION = 2  # of results.json and scores.json; hf_posenc 0.2.0 and older wrote version 1, without the number
+
+
+def is_readable_version(value: object) -> bool:
+    return type(value) is int and 1 <= value <= VERSION
+
+
+def is_published_score(value: object) -> bool:
+    """Whether it is one number for all pairs, or a list with one for each bucket; null where a paper has none."""
+    return all(item is None or is_number(item) for item in (value if isinstance(value, list) else [value]))
+
+
+PublishedScore = Annotated[
+    float | list[float | None] | None,
+    Rule("a number, a list with one for each length group, or null", is_published_score),
+]
+Version = Annotated[
+    int,
+    Rule(f"1 to {VERSION}, and a newer one read by a newer hf_posenc", is_readable_version),
+]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A 95 % confidence interval: half of its width (None for fewer than two pairs), and its middle where that is not
+    the score itself but the mean of the bootstrap's samples."""
+
+    half_width: float | None
+    mean: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketScore:
+    """The corpus scores of a test set's pairs from source length `low` to `high`, or of all its pairs.
+
+    `values` has them by the metric's name, None without pairs; beside `bleu`, `bleu_mean` and `bleu_ci` make its
+    interval. A mean over seeds has the mean number of pairs, and the number of `seeds` that have any.
+    """
+
+    low: Count
+    high: Count | None
+    label: Label
+    n: Number
+    values: Mapping[Name, Number | None] = field(metadata=OTHERS)
+    seeds: int = field(default=1, metadata=UNSAVED)
+
+    def score(self, metric: str) -> float | None:
+        return self.values.get(metric)
+
+    def interval(self, metric: str) -> Interval | None:
+        """None where no interval was estimated."""
+        if f"{metric}_ci" not in self.values:
+            return None
+        return Interval(self.values[f"{metric}_ci"], self.values.get(f"{metric}_mean"))
+
+    def half_width(self, metric: str) -> float | None:
+        """Half of the 95 % interval, None where there is none."""
+        return self.values.get(f"{metric}_ci")
+
+    @property
+    def has_intervals(self) -> bool:
+        return any(name.endswith("_ci") for name in self.values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthScores:
+    """The scores of a test set: of all its pairs, and of each length bucket, shortest first."""
+
+    overall: BucketScore = field(metadata={"key": "all"})
+    buckets: tuple[BucketScore, ...] = field(metadata={"key": "groups"})
+
+    @property
+    def all_buckets(self) -> tuple[BucketScore, ...]:
+        """All pairs first."""
+        return (self.overall, *self.buckets)
+
+
+ScoresByRow = Mapping[str, Mapping[str, LengthScores]]  # of each row of a table, each test set
+
+
+@dataclass(frozen=True)
+class TranslationTime:
+    """What translating a test set took: seconds of the slowest process, and those of all processors together."""
+
+    seconds: Number
+    processor_seconds: Number
+    processes: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredTestSet(LengthScores):
+    """The scores of one system on one test set; `truncated` counts translations cut at their length limit.
+
+    `by` is the side whose length makes the buckets, `signatures` are the scorers'; `time` is None if it was not
+    measured.
+    """
+
+    signatures: Mapping[Name, Line | None] | None = field(default=None, metadata=OMIT)
+    by: Line = "source"
+    truncated: Count
+    time: TranslationTime | None = None
+    test_set_sha256: Line
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSummary:
+    """How long a training was and what came of it: its last loss, the step that was kept, parameters, pairs."""
+
+    steps: Count | None = field(default=None, metadata=OMIT)
+    seconds: Number | None = field(default=None, metadata=OMIT)
+    loss: Number | None = None
+    best_step: Count | None = field(default=None, metadata=OMIT)
+    processes: Count | None = field(default=None, metadata=OMIT)
+    parameters: Count
+    pairs: Count | None = field(default=None, metadata=OMIT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentedSystem:
+    """The system with whose model another one translates its inputs segment by segment, and whose boundaries it
+    takes."""
+
+    system: Name
+    boundaries: Line
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemScores:
+    """A system's scores.json: what scoring leaves. Systems that translate with another's model have no training.
+
+    `tokenizer` is its hash, `max_length` the maximum training length in subwords (None: no limit).
+    """
+
+    version: Version = VERSION
+    tokenizer: Line
+    max_length: Count | None
+    tests: Mapping[Name, ScoredTestSet]
+    training: TrainingSummary | None = field(default=None, metadata=OMIT)
+    split: SegmentedSystem | None = field(default=None, metadata=OMIT)
+
+
+class CurvePoint(NamedTuple):
+    """A value of a training's log: at which step, after how many seconds."""
+
+    step: Count
+    seconds: Number
+    value: Number
+
+
+Curve = tuple[CurvePoint, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingCurves:
+    """Loss in nats per token, of training (label-smoothed) and of the validation set, and the validation set's BLEU.
+
+    `lengths_known`: the losses are of a model that is given each target's length; None in files of version 0.1.
+    """
+
+    loss: Curve
+    eval_loss: Curve
+    eval_bleu: Curve | None = field(default=None, metadata=OMIT)
+    lengths_known: Flag | None = field(default=None, metadata=OMIT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemResult:
+    """All that is known of one system: its scores, its row in tables, and what only its files had.
+
+    `beyond` has the scores of all pairs longer than any system's maximum training length, `by_prediction` those by the
+    translations' lengths (None in files of version 0.1). `loss` and `diagnostics` are None without a training.
+    """
+
+    row: Name
+    min_length: Count | None = None
+    tokenizer: Line
+    max_length: Count | None
+    tests: Mapping[Name, ScoredTestSet]
+    training: TrainingSummary | None = field(default=None, metadata=OMIT)
+    split: SegmentedSystem | None = field(default=None, metadata=OMIT)
+    loss: TrainingCurves | None = field(default=None, metadata=OMIT)
+    diagnostics: Mapping[Name, Diagnosis] | None = field(default=None, metadata=OMIT)
+    beyond: Mapping[Name, BucketScore]
+    by_prediction: Mapping[Name, tuple[BucketScore, ...]] | None = field(default=None, metadata=OMIT)
+
+
+@dataclass(frozen=True)
+class PValues:
+    """P-values of a difference from the baseline, by paired approximate randomisation and by paired bootstrap."""
+
+    randomisation: Number
+    bootstrap: Number
+
+
+BucketPValues = Mapping[Name, PValues]  # by metric
+RowPValues = Mapping[Label, BucketPValues]  # by bucket, "all" among them
+Comparison = Mapping[Name, RowPValues]  # of a test set, by row
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedTable:
+    """A paper's table of one test set: its numbers by row and metric, and the pairs of each column."""
+
+    source: Text
+    test: Name
+    rows: Mapping[Name, Mapping[Name, PublishedScore]]
+    n: tuple[Count | None, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResults:
+    """A run's results.json: all that its tables and figures are made of. `max_per_bucket`: pairs drawn of each."""
+
+    version: Version = VERSION
+    baseline: Name
+    systems: Mapping[Name, SystemResult] = field(metadata={"key": "runs"})
+    comparisons: Mapping[Name, Comparison]
+    paper: PublishedTable | None
+    max_per_bucket: Count | None = field(default=None, metadata={"key": "per_group"})
+
+    @property
+    def row_by_system(self) -> dict[str, str]:
+        return {name: system.row for name, system in self.systems.items()}
+
+    @property
+    def test_sets(self) -> list[str]:
+        """Every system has the same."""
+        return list(next(iter(self.systems.values())).tests)
