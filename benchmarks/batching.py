@@ -34,7 +34,7 @@ from transformers import (
 
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.settings import Experiment
-from hf_posenc.data import lengths
+from hf_posenc.data.lengths import lengths
 from hf_posenc.experiment.preparation import load_shared_tokenizer, prepare, training_pairs
 from hf_posenc.training.arguments import training_arguments
 from hf_posenc.training.trainer import LengthTrainer

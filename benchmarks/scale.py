@@ -19,8 +19,10 @@ import ratios
 from transformers import DataCollatorForSeq2Seq
 
 from hf_posenc import PosEncConfig, PosEncForConditionalGeneration
-from hf_posenc.data import filter_lengths, load_pairs, tokenize_pairs, train_tokenizer
-from hf_posenc.data.synthetic import LANGUAGES, generate_pairs
+from hf_posenc.data.corpus import load_pairs
+from hf_posenc.data.lengths import filter_lengths
+from hf_posenc.data.synthetic.generator import LANGUAGES, generate_pairs
+from hf_posenc.data.tokenization import tokenize_pairs, train_tokenizer
 from hf_posenc.training.arguments import training_arguments
 from hf_posenc.training.trainer import LengthTrainer
 

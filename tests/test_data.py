@@ -13,18 +13,13 @@ import datasets
 import pytest
 from datasets import Dataset, Value
 
-from hf_posenc.data import (
-    concatenate_consecutive,
-    filter_lengths,
-    lengths,
-    load_pairs,
-    synthetic,
-    tokenize_pairs,
-    train_tokenizer,
-)
-from hf_posenc.data.length_balancing import balance_lengths
+from hf_posenc.data.concatenation import concatenate_consecutive
+from hf_posenc.data.corpus import load_pairs
+from hf_posenc.data.lengths import balance_lengths, filter_lengths, lengths
 from hf_posenc.data.overlap import overlapping_pairs, without_concatenation
 from hf_posenc.data.readers import corpus_file_hashes
+from hf_posenc.data.synthetic import generator
+from hf_posenc.data.tokenization import tokenize_pairs, train_tokenizer
 from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
 
 GERMAN_ENGLISH = {"source_language": "de", "target_language": "en"}
@@ -173,7 +168,7 @@ def test_the_progress_bars_of_small_corpora_are_hidden_and_the_setting_survives(
 def test_the_progress_bars_of_large_corpora_are_shown(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("hf_posenc.data", "hf_posenc.data.mapping"):
+    for module in ("hf_posenc.data.corpus", "hf_posenc.data.pair_dataset"):
         monkeypatch.setattr(f"{module}.PROGRESS_BAR_MIN_PAIRS", 0)
     load(tmp_path, {"files": write_aligned(tmp_path, PAIRS), "join": 2})
     shown = capfd.readouterr().err
@@ -361,7 +356,7 @@ SETTINGS = {"seed": 7, "pairs": 20, "min_words": 8, "max_words": 30}
 
 
 def test_generated_pairs_in_either_direction() -> None:
-    expected = [tuple(pair) for pair in synthetic.generate_pairs(**SETTINGS)]
+    expected = [tuple(pair) for pair in generator.generate_pairs(**SETTINGS)]
     assert texts(load_pairs({"generator": SETTINGS}, **GERMAN_ENGLISH)) == expected
     swapped = load_pairs({"generator": SETTINGS, "first": 5}, source_language="en", target_language="de")
     assert texts(swapped, "en", "de") == [(english, german) for german, english in expected[:5]]
@@ -384,10 +379,10 @@ def test_wrong_settings_of_the_generator_are_refused(tmp_path: Path) -> None:
 def test_a_changed_generator_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = tmp_path / "package" / "__init__.py"
     code.parent.mkdir()
-    monkeypatch.setattr(synthetic, "__file__", str(code))
+    monkeypatch.setattr(generator, "__file__", str(code))
     for word in ("alt", "neu!"):
         code.write_text(f"# writes {word}")
-        monkeypatch.setattr(synthetic, "generate_pairs", _Fixed(word))
+        monkeypatch.setattr(generator, "generate_pairs", _Fixed(word))
         assert texts(load_pairs({"generator": SETTINGS}, **GERMAN_ENGLISH)) == [(word, word)]
 
 

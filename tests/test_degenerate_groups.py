@@ -13,8 +13,8 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF, TER
 from test_card import TRAINING, run_folder
 
-from hf_posenc.metrics import load_length_buckets
 from hf_posenc.metrics.length_buckets.validation import bucket_bounds
+from hf_posenc.metrics.loading import load_length_buckets
 from hf_posenc.reporting.card import model_card
 from hf_posenc.reporting.report import mean_rows, write_report
 from hf_posenc.reporting.report_figures import report_figures

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_posenc.data.synthetic import LANGUAGES, generate_pairs
+from hf_posenc.data.synthetic.generator import LANGUAGES, generate_pairs
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -25,8 +25,9 @@ from hf_posenc.config.composition import read_config_file
 from hf_posenc.config.loading import load_experiment, register_encodings
 from hf_posenc.config.settings import DataSettings, ScoreSettings
 from hf_posenc.config.yaml_io import read_yaml
-from hf_posenc.data import load_pairs, train_tokenizer
-from hf_posenc.data.synthetic import generate_pairs
+from hf_posenc.data.corpus import load_pairs
+from hf_posenc.data.synthetic.generator import generate_pairs
+from hf_posenc.data.tokenization import train_tokenizer
 from hf_posenc.experiment import preparation
 from hf_posenc.experiment.dry_run import dry_run
 from hf_posenc.experiment.evaluation import translate_test_set
@@ -187,8 +188,8 @@ def test_every_step_has_a_bar_that_moves_on_the_systems_line(config: Path, monke
 # The command line, up to where training would begin.
 PREPARES = """
 import sys
-import train, hf_posenc.data, hf_posenc.data.mapping, hf_posenc.experiment.preparation
-for module in (hf_posenc.data, hf_posenc.data.mapping, hf_posenc.experiment.preparation):
+import train, hf_posenc.data.corpus, hf_posenc.data.pair_dataset, hf_posenc.experiment.preparation
+for module in (hf_posenc.data.corpus, hf_posenc.data.pair_dataset, hf_posenc.experiment.preparation):
     module.PROGRESS_BAR_MIN_PAIRS = int(sys.argv.pop())
     sys.argv.append(str(module.PROGRESS_BAR_MIN_PAIRS))
 sys.argv.pop()

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from hf_posenc.data.synthetic import LANGUAGES, generate_pairs
+from hf_posenc.data.synthetic.generator import LANGUAGES, generate_pairs
 from hf_posenc.data.synthetic.grammar import (
     ACCUSATIVE,
     NOMINATIVE,
@@ -77,7 +77,7 @@ def test_seeds_share_no_long_sentence() -> None:
 
 @pytest.mark.full
 def test_a_fresh_process_with_another_hash_seed_draws_the_same() -> None:
-    command = "from hf_posenc.data.synthetic import generate_pairs as g; "
+    command = "from hf_posenc.data.synthetic.generator import generate_pairs as g; "
     command += "print(ascii([tuple(pair) for pair in g(seed=5, pairs=200, min_words=6, max_words=40)]))"
     environment = os.environ | {"PYTHONHASHSEED": "4321", "PYTHONPATH": os.pathsep.join(sys.path)}
     output = subprocess.run(

@@ -96,8 +96,8 @@ def test_a_room_imports_only_what_is_below_it():
         ("data/samplers.py", "import hf_posenc.training.arguments", "data.samplers imports training.arguments"),
         ("results/tables.py", "from hf_posenc import reporting", "results.tables imports reporting"),
         ("modeling/cache.py", "from ..utils.atomic_io import atomic_write", "modeling.cache imports utils.atomic_io"),
-        ("metrics/__init__.py", "from ..data import lengths", "metrics imports data"),
-        ("data/__init__.py", "def late():\n    from ..config import loading", "data imports config.loading"),
+        ("metrics/__init__.py", "from ..data import lengths", "metrics imports data.lengths"),
+        ("data/corpus.py", "def late():\n    from ..config import loading", "data.corpus imports config.loading"),
         ("config/loading.py", "from hf_posenc import PosEncConfig", "config.loading imports __init__"),
     ],
 )
@@ -121,6 +121,12 @@ def test_what_the_package_shows_besides_modules_is_its_public_api():
     names = {name for name in dir(hf_posenc) if not isinstance(getattr(hf_posenc, name), ModuleType)}
     own = {name for name in names if not (name.startswith("__") and name.endswith("__"))}
     assert own | {"__version__"} == set(hf_posenc.__all__)
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("__init__.py")), ids=lambda path: path.parent.name)
+def test_an_init_file_defines_no_function_and_no_class(path):
+    statements = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    assert [node.name for node in statements if isinstance(node, ast.FunctionDef | ast.ClassDef)] == []
 
 
 @pytest.mark.parametrize("place", [place for place, path in files_of(PACKAGE).items() if path.name == "__init__.py"])

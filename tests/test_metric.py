@@ -22,8 +22,8 @@ from transformers import BertConfig, BertModel, BertTokenizer
 
 import hf_posenc.metrics
 from hf_posenc import PosEncTokenizer
-from hf_posenc.metrics import load_length_buckets
 from hf_posenc.metrics.length_buckets.scorers import PAIRS_PER_CHUNK
+from hf_posenc.metrics.loading import load_length_buckets
 
 FOLDER = Path(hf_posenc.metrics.__file__).parent / "length_buckets"
 

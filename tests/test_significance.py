@@ -23,8 +23,8 @@ from test_decoding_analysis import measured
 from test_teacher_forced import saved as diagnosis
 
 from hf_posenc.__main__ import main as command_line
-from hf_posenc.metrics import load_length_buckets
 from hf_posenc.metrics.length_buckets.scorers import PRECOMPUTED_SCORERS
+from hf_posenc.metrics.loading import load_length_buckets
 from hf_posenc.plotting.loss_plots import loss_figure
 from hf_posenc.plotting.score_plots import gain_by_length_figure, interval_bars, parameters_figure
 from hf_posenc.reporting.report import mean_rows, write_report

@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_posenc import PosEncTokenizer
 from hf_posenc.config.loading import load_experiment
-from hf_posenc.data import load_pairs
+from hf_posenc.data.corpus import load_pairs
 from hf_posenc.data.tags import group_by_tags, prepend_tags
 from hf_posenc.experiment.pipeline import run_system
 from hf_posenc.experiment.preparation import (

@@ -17,7 +17,7 @@ from tokenizers.models import BPE, WordPiece
 from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from hf_posenc import PosEncConfig, PosEncTokenizer
-from hf_posenc.data.synthetic import generate_pairs
+from hf_posenc.data.synthetic.generator import generate_pairs
 
 TEXTS = [
     "Das Mädchen kauft 3 Äpfel, und der Junge isst sie.",

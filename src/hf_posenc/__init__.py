@@ -10,7 +10,7 @@ from .convert.marian import from_marian, to_marian
 from .inference.ctranslate2_export import to_ctranslate2
 from .inference.ctranslate2_translator import CTranslate2Translator
 from .inference.onnx_export import to_onnx
-from .metrics import load_length_buckets
+from .metrics.loading import load_length_buckets
 from .modeling.alignment_base import Alignment
 from .modeling.alignment_registry import ALIGNMENTS, register_alignment
 from .modeling.attention_context import AttentionContext, distance

@@ -38,8 +38,8 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..metrics import load_length_buckets
 from ..metrics.length_buckets.validation import bucket_bounds
+from ..metrics.loading import load_length_buckets
 from ..modeling.alignment_base import attention_centroid
 from ..modeling.model_inputs import get_cache
 from .eager_mode import eager_eval_mode

@@ -39,7 +39,8 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data import hash_test_set, stratified_sample
+from ..data.lengths import stratified_sample
+from ..data.pair_dataset import hash_test_set
 from ..metrics.length_buckets.validation import bucket_bounds
 from ..modeling.translation import validate_tokenizer
 from ..training.losses import uses_target_length

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..data import CORPUS_TYPES
+from ..data.corpus import CORPUS_TYPES
 from ..modeling.configuration_posenc import PosEncConfig
 from ..utils.atomic_io import expand_home
 from .schema import format_value

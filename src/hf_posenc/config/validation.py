@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..data import validate_corpus_spec
+from ..data.corpus import validate_corpus_spec
 from ..data.tags import validate_corpus_tags
 from ..metrics.length_buckets.scorers import SCORERS, BertScore
 from ..modeling.suggestions import validate_names

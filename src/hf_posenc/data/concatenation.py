@@ -7,7 +7,7 @@ from typing import Any
 from datasets import Dataset
 
 from ..utils.text_io import read_lines
-from .mapping import BATCH_SIZE, map_batches
+from .pair_dataset import BATCH_SIZE, map_batches
 from .readers import absolute_path
 
 

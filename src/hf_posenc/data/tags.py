@@ -10,7 +10,7 @@ from typing import Any
 from datasets import Dataset
 
 from ..modeling.suggestions import closest_name
-from .mapping import BATCH_SIZE, PROGRESS_BAR_MIN_PAIRS, progress_bars
+from .pair_dataset import BATCH_SIZE, PROGRESS_BAR_MIN_PAIRS, progress_bars
 
 TAG_KEYS = ("source_tag", "target_tag")
 TagPair = tuple[str | None, str | None]

@@ -4,9 +4,9 @@ import logging
 from typing import Any
 
 from ..config.settings import Experiment, System
-from ..data import load_pairs
-from ..data.mapping import rename_languages
+from ..data.corpus import load_pairs
 from ..data.overlap import overlapping_pairs, without_concatenation
+from ..data.pair_dataset import rename_languages
 from ..modeling.suggestions import validate_names
 
 logger = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 
 from ..config.settings import ScoreSettings, System
-from ..data import hash_test_set
-from ..metrics import load_length_buckets
+from ..data.pair_dataset import hash_test_set
+from ..metrics.loading import load_length_buckets
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..results.aggregation import read_translations
 from ..utils.manifest import explain_read_errors, is_in_manifest, save_file, verify_file, write_file

@@ -34,7 +34,7 @@ from transformers import AutoModelForSeq2SeqLM, set_seed
 
 from ..analysis.teacher_forced import diagnose
 from ..config.settings import Experiment, System
-from ..data import lengths
+from ..data.lengths import lengths
 from ..data.tags import corpus_tags, prepend_tags
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_shared import SharedConfig

@@ -11,20 +11,14 @@ from datasets import Dataset, concatenate_datasets, load_from_disk
 
 from ..config.settings import VOCABULARY_KEYS, DataSettings, Experiment, ScoreSettings, Segmentation, System
 from ..config.yaml_io import dump_yaml, read_yaml
-from ..data import (
-    concatenate_consecutive,
-    filter_lengths,
-    lengths,
-    load_pairs,
-    stratified_sample,
-    tokenize_pairs,
-    train_tokenizer,
-)
-from ..data.length_balancing import balance_lengths
-from ..data.mapping import PROGRESS_BAR_MIN_PAIRS, progress_bars
+from ..data.concatenation import concatenate_consecutive
+from ..data.corpus import load_pairs
+from ..data.lengths import balance_lengths, filter_lengths, lengths, stratified_sample
+from ..data.pair_dataset import PROGRESS_BAR_MIN_PAIRS, progress_bars
 from ..data.readers import corpus_file_hashes, resolve_name_or_path
 from ..data.segmentation import SEGMENT_SEPARATOR, automatic_segments, gold_segments
 from ..data.tags import corpus_tags, group_by_tags, prepend_tag, prepend_tags
+from ..data.tokenization import tokenize_pairs, train_tokenizer
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..reporting.hub import validate_repositories
 from ..training.argument_validation import validate_process_wide

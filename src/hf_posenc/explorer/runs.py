@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from ..analysis.attention_maps import AttentionMap, compute_attention_maps
 from ..analysis.probes import EncodingProbe, PlotExtent, trained_probes, untrained_model
-from ..data.synthetic import generate_pairs
+from ..data.synthetic.generator import generate_pairs
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_rnn_nmt import RnnNmtConfig
 from ..modeling.position_base import HOOKS

@@ -26,7 +26,7 @@ from transformers import (
 from transformers.trainer_utils import HubStrategy, seed_worker
 from transformers.utils import PushInProgress
 
-from ..data import lengths
+from ..data.lengths import lengths
 from ..data.samplers import DistributedBatchSampler, LengthSortedSampler, MaxTokensSampler
 from ..modeling.translation import validate_tokenizer
 from ..utils.atomic_io import short_hash

@@ -1,0 +1,124 @@
+"""Operations on datasets of pairs: map in batches, rename languages, build from a reader, hash.
+
+A dataset of pairs has one column, `translation`, which holds `{language: text, other_language: text}`.
+"""
+
+import glob
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import datasets
+from datasets import Dataset, Features, Value
+from datasets.exceptions import DatasetGenerationError
+
+PROGRESS_BAR_MIN_PAIRS = 100_000  # pairs
+BATCH_SIZE = 1_000
+
+
+def map_batches(
+    pairs: Dataset, function: Callable[..., Any], features: Features, batch_size: int = BATCH_SIZE
+) -> Dataset:
+    """What `function` makes of each batch of columns, in place of all columns there were."""
+    with progress_bars(shown=len(pairs) > PROGRESS_BAR_MIN_PAIRS):
+        return pairs.map(
+            function, batched=True, batch_size=batch_size, features=features, remove_columns=pairs.column_names
+        )
+
+
+def rename_languages(pairs: Dataset, old_names: tuple[str, str], new_names: tuple[str, str]) -> Dataset:
+    """Pairs of these languages, under other names."""
+    if old_names == new_names:
+        return pairs
+    features = Features({"translation": {name: Value("string") for name in new_names}})
+
+    def rename(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        rows = batch["translation"]
+        return {
+            "translation": [
+                dict(zip(new_names, (row[language] for language in old_names), strict=True)) for row in rows
+            ]
+        }
+
+    return map_batches(pairs, rename, features)
+
+
+def to_translation_format(pairs: Dataset, languages: tuple[str, str]) -> Dataset:
+    features = _features(languages)
+
+    def convert(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        rows = batch["translation"]
+        return {"translation": [{language: row[language] or "" for language in languages} for row in rows]}
+
+    return pairs if pairs.features == features else map_batches(pairs, convert, features)
+
+
+def dataset_from_reader(
+    read: Callable[..., Iterator[tuple[str, str]]],
+    languages: tuple[str, str],
+    depends_on: list[str],
+    show_progress: bool,
+    written_languages: tuple[str, str] | None = None,
+    /,
+    **options: Any,
+) -> Dataset:
+    """The pairs of `read(**options)`, on disk; `written_languages` names their languages where the order is another.
+
+    datasets finds them in its cache again by `read` and its arguments alone. The state of the files they depend on, the
+    reading code among them, is made an argument too: a changed file never gives yesterday's pairs.
+    """
+    code = glob.glob(os.path.join(os.path.dirname(__file__), "*.py"))
+    status = [os.stat(path) for path in sorted([*code, *depends_on])]
+    file_state = tuple((file.st_size, file.st_mtime_ns) for file in status)
+    arguments = {
+        "read": read,
+        "options": options,
+        "written_languages": written_languages or languages,
+        "file_state": file_state,
+    }
+    try:
+        with progress_bars(shown=show_progress):
+            return Dataset.from_generator(_rows, features=_features(languages), gen_kwargs=arguments)
+    except DatasetGenerationError as error:
+        if isinstance(error.__cause__, ValueError | OSError):
+            raise error.__cause__ from None
+        raise
+
+
+def _rows(
+    read: Callable[..., Iterator[tuple[str, str]]],
+    options: dict[str, Any],
+    written_languages: tuple[str, str],
+    file_state: object,
+) -> Iterator[dict[str, Any]]:
+    for texts in read(**options):
+        yield {"translation": dict(zip(written_languages, texts, strict=True))}
+
+
+def _features(languages: tuple[str, str]) -> Features:
+    return Features({"translation": {language: Value("string") for language in languages}})
+
+
+def hash_test_set(test: Dataset) -> str:
+    """SHA-256 of a test set's texts and lengths: what must be equal for two scores to be comparable."""
+    digest = hashlib.sha256()
+    for row in test:
+        digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False).encode())
+    return digest.hexdigest()
+
+
+@contextmanager
+def progress_bars(*, shown: bool) -> Iterator[None]:
+    """Hide datasets' progress bars inside unless `shown`. A setting of the user's wins and is left as it was."""
+    set_by_user = datasets.config.HF_DATASETS_DISABLE_PROGRESS_BARS is not None or datasets.are_progress_bars_disabled()
+    if shown or set_by_user:
+        yield
+        return
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        datasets.enable_progress_bars()

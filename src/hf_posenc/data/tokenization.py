@@ -1,0 +1,58 @@
+"""Tokenizers trained on pairs of text, and pairs of text as token ids."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import datasets
+from datasets import Dataset, Features, Value
+from transformers import PreTrainedTokenizerBase
+
+from ..modeling.tokenization_posenc import PosEncTokenizer
+from .pair_dataset import BATCH_SIZE, map_batches
+
+
+def train_tokenizer(
+    pairs: Dataset,
+    vocab_size: int,
+    *,
+    source_language: str,
+    target_language: str,
+    joint: bool = True,
+    subwords: str = "bpe",
+    tags: Sequence[str] = (),
+) -> PosEncTokenizer:
+    """A tokenizer learned from `pairs`, the unfiltered ones: one vocabulary, or, unless `joint`, one for each side."""
+
+    def texts(*languages: str) -> Iterator[str]:
+        for batch in pairs.iter(BATCH_SIZE):
+            for row in batch["translation"]:
+                yield from (row[language] for language in languages)
+
+    sides = (source_language, target_language)
+    first, second = (texts(*sides), None) if joint else map(texts, sides)
+    return PosEncTokenizer.train(first, vocab_size, target_texts=second, subwords=subwords, tags=tags)
+
+
+def tokenize_pairs(
+    pairs: Dataset, tokenizer: PreTrainedTokenizerBase, *, source_language: str, target_language: str
+) -> Dataset:
+    """Token ids in place of text: `input_ids` and `labels`, lists that end in `</s>`, nothing truncated or padded;
+    `source_length` and `target_length`, in subwords without special tokens. All pairs stay, in their order.
+    """
+    num_special = tokenizer.num_special_tokens_to_add()
+
+    def tokenize(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        sources = [row[source_language] for row in batch["translation"]]
+        targets = [row[target_language] for row in batch["translation"]]
+        input_ids = tokenizer(sources, truncation=False, return_attention_mask=False)["input_ids"]
+        labels = tokenizer(text_target=targets, truncation=False, return_attention_mask=False)["input_ids"]
+        return {
+            "input_ids": input_ids,
+            "labels": labels,
+            "source_length": [len(ids) - num_special for ids in input_ids],
+            "target_length": [len(ids) - num_special for ids in labels],
+        }
+
+    ids, length = datasets.Sequence(Value("int32")), Value("int32")
+    features = Features({"input_ids": ids, "labels": ids, "source_length": length, "target_length": length})
+    return map_batches(pairs, tokenize, features)
