@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import ratios
+import common
 import sacrebleu
 from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -82,7 +82,7 @@ def markdown(report: dict[str, Any]) -> str:
     rows = ["| system | " + " | ".join(COLUMNS.values()) + " |", "|---" * (1 + len(COLUMNS)) + "|"]
     for record in report["records"]:
         rows.append("| " + " | ".join([f"`{record['system']}`", *map(str, map(record.get, COLUMNS))]) + " |")
-    return "\n".join([*rows, "", f"Of {report['lines']} lines; {ratios.describe_machine(report['machine'])}."])
+    return "\n".join([*rows, "", f"Of {report['lines']} lines; {common.describe_machine(report['machine'])}."])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -110,11 +110,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report = {
         "config": options.config.name,
         "lines": len(texts),
-        "machine": ratios.machine_info("cpu"),
+        "machine": common.machine_info("cpu"),
         "records": records,
     }
     if options.save:
-        ratios.save(report, markdown(report), options.save)
+        common.save(report, markdown(report), options.save)
     print(markdown(report))
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import common
 import numpy as np
-import ratios
 import torch
 import transformers
 from torch.utils.data import DataLoader
@@ -65,7 +65,7 @@ class StepTimer(TrainerCallback):
     """When each step ended."""
 
     def __init__(self, clock: str) -> None:
-        self.clock = ratios.CLOCKS[clock]
+        self.clock = common.CLOCKS[clock]
         self.times: list[float] = []
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -113,7 +113,7 @@ class TimedTrainings:
 
     def first_epoch(self, strategy: str) -> tuple[Batches, float]:
         """The batches of a way's first epoch, as row numbers, and how many seconds its own loader took to draw them."""
-        trainer, clock = self.trainer(strategy, 0), ratios.CLOCKS[self.options.clock]
+        trainer, clock = self.trainer(strategy, 0), common.CLOCKS[self.options.clock]
         start = clock()
         batches = [list(rows) for rows in trainer.get_train_dataloader().batch_sampler]
         return batches, clock() - start
@@ -131,11 +131,11 @@ class TimedTrainings:
         tokens = sum(int(self.lengths_N2[rows].sum()) for rows in excerpt[1:])
         return tokens / (timer.times[-1] - timer.times[0])
 
-    def measure(self) -> ratios.Records:
+    def measure(self) -> common.Records:
         """A record for each way: its speed over that of `random` in each round, and what is to be known of its epoch,
         which is the share of padding among all places, and the most places that one batch has on a side."""
         epochs: dict[str, Batches] = {}
-        records: ratios.Records = []
+        records: common.Records = []
         for strategy in STRATEGIES:
             epoch, seconds = self.first_epoch(strategy)
             epochs[strategy] = epoch
@@ -152,10 +152,10 @@ class TimedTrainings:
             trainings = {
                 strategy: partial(self.tokens_per_second, strategy, epoch) for strategy, epoch in epochs.items()
             }
-            speeds = ratios.run_interleaved(trainings, self.options.rounds, progress)
+            speeds = common.run_interleaved(trainings, self.options.rounds, progress)
         for record in records:
             mine = speeds[record["batching"]]
-            record |= ratios.ratio_statistics("speed_ratio", mine, speeds["random"])
+            record |= common.ratio_statistics("speed_ratio", mine, speeds["random"])
             record["tokens_per_second"] = round(median(mine))
         return records
 
@@ -172,18 +172,18 @@ def markdown(report: dict[str, Any]) -> str:
     base = f"`random` itself: {report['records'][0]['tokens_per_second']:,} tokens a second"
     what = "{pairs:,} pairs of {tokens:,} tokens, a budget of {tokens_per_batch:,}".format(**report)
     how = "Median (min-max) of {rounds} rounds of {steps} steps, {clock} time".format(**report)
-    return "\n".join([*lines, "", f"{base}. {what}. {how}, {ratios.describe_machine(report['machine'])}."])
+    return "\n".join([*lines, "", f"{base}. {what}. {how}, {common.describe_machine(report['machine'])}."])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = ratios.base_parser(__doc__, rounds=5, what="trainings of each way")
+    parser = common.base_parser(__doc__, rounds=5, what="trainings of each way")
     parser.add_argument("config", nargs="?", default="configs/quickstart.yaml", help="of train.py (%(default)s)")
     parser.add_argument("overrides", nargs="*", metavar="dotted.key=value", help="settings that replace the file's")
     parser.add_argument("--system", help="of the config; by default its first")
     parser.add_argument("--tokens-per-batch", type=int, default=1000, help="a side, padding included (%(default)s)")
     parser.add_argument("--steps", type=int, default=20, help="timed in each training (%(default)s)")
     parser.add_argument("--folder", help="where the encoded pairs are kept; by default a temporary one")
-    options = ratios.parse(parser, arguments)
+    options = common.parse(parser, arguments)
     transformers.logging.set_verbosity_error()
     with tempfile.TemporaryDirectory() as temporary:
         experiment = load_experiment(options.config, [*options.overrides, f"output={options.folder or temporary}"])
@@ -195,12 +195,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             **{name: getattr(options, name) for name in ("tokens_per_batch", "steps", "rounds", "clock")},
             "pairs": len(trainings.pairs),
             "tokens": int(trainings.lengths_N2.sum()),
-            "machine": ratios.machine_info(trainings.trainer("budget", 0).args.device.type),
+            "machine": common.machine_info(trainings.trainer("budget", 0).args.device.type),
             "records": trainings.measure(),
         }
     print(markdown(report))
     if options.save:
-        ratios.save(report, markdown(report), options.save)
+        common.save(report, markdown(report), options.save)
 
 
 if __name__ == "__main__":

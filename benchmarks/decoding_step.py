@@ -7,7 +7,7 @@ RNN-NMT, after as many cached tokens as the size says. The source is encoded onc
 import argparse
 from collections.abc import Sequence
 
-import ratios
+import common
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -18,15 +18,15 @@ SIZES = [(32, 32), (32, 128), (32, 512)]
 SOURCE_LENGTH = 64
 
 
-class DecodingStep(ratios.TimedStep):
+class DecodingStep(common.TimedStep):
     """The choice of the next token after a cached prefix, by logits that are asserted to be those without a cache."""
 
-    def __init__(self, name: str, size: ratios.Size, options: argparse.Namespace) -> None:
+    def __init__(self, name: str, size: common.Size, options: argparse.Namespace) -> None:
         super().__init__(name, options)
         self.model.eval()
         batch, length = size
-        self.source = torch.randint(3, ratios.VOCAB_SIZE, (1, SOURCE_LENGTH), device=self.device)
-        self.target = torch.randint(3, ratios.VOCAB_SIZE, (1, length + 1), device=self.device)
+        self.source = torch.randint(3, common.VOCAB_SIZE, (1, SOURCE_LENGTH), device=self.device)
+        self.target = torch.randint(3, common.VOCAB_SIZE, (1, length + 1), device=self.device)
         self.assert_same_logits_without_cache()
         self.model.to(getattr(torch, options.dtype))
         self.fill_cache(batch)
@@ -64,20 +64,20 @@ class DecodingStep(ratios.TimedStep):
         torch.testing.assert_close(self.logits(), whole.logits[:, -1], rtol=0, atol=1e-3)
 
 
-def measure(size: ratios.Size, options: argparse.Namespace, progress: tqdm) -> ratios.Records:
+def measure(size: common.Size, options: argparse.Namespace, progress: tqdm) -> common.Records:
     """A record for each encoding: its time over that of `none` in each round."""
     steps = {name: DecodingStep(name, size, options) for name in options.encodings}
     for step in steps.values():  # The first step pays for what later ones find ready.
         step()
         step.reset()
-    return ratios.compare(steps, size, options, progress)
+    return common.compare(steps, size, options, progress)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = ratios.parser(
-        __doc__, encodings=[*ratios.ENCODINGS, *ratios.ALIGNED_ENCODINGS, "rnn_nmt"], sizes=SIZES, rounds=21
+    parser = common.parser(
+        __doc__, encodings=[*common.ENCODINGS, *common.ALIGNED_ENCODINGS, "rnn_nmt"], sizes=SIZES, rounds=21
     )
-    ratios.run(ratios.parse(parser, arguments), measure)
+    common.run(common.parse(parser, arguments), measure)
 
 
 if __name__ == "__main__":

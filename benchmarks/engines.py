@@ -17,7 +17,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import ratios
+import common
 import sacrebleu
 import torch
 from tqdm import tqdm
@@ -69,7 +69,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     """A record for each engine, batch and beam."""
     lines = list(read_lines(options.lines))[: options.first]
     tokenizer = AutoTokenizer.from_pretrained(options.folder, trust_remote_code=False)
-    clock = ratios.CLOCKS[options.clock]
+    clock = common.CLOCKS[options.clock]
     records = []
     with TemporaryDirectory() as scratch, tqdm(unit="run") as progress:
         engine_by_name = engines(options.folder, Path(scratch), torch.get_num_threads())
@@ -90,13 +90,13 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
                     name: partial(timed, name, search_options=search_options, outputs=outputs)
                     for name in engine_by_name
                 }
-                seconds = ratios.run_interleaved(measures, options.rounds, progress)
+                seconds = common.run_interleaved(measures, options.rounds, progress)
                 for name, texts in outputs.items():
                     num_tokens = sum(map(len, tokenizer(texts)["input_ids"]))
                     records.append({
                         "engine": name,
                         **search_options,
-                        **ratios.ratio_statistics("time_ratio", seconds[name], seconds["generate"]),
+                        **common.ratio_statistics("time_ratio", seconds[name], seconds["generate"]),
                         "tokens_per_second": round(num_tokens / median(seconds[name])),
                         "same": sum(one == other for one, other in zip(texts, outputs["generate"], strict=True)),
                         "bleu": round(sacrebleu.corpus_bleu(texts, [outputs["generate"]]).score, 1),
@@ -122,27 +122,27 @@ def markdown(report: dict[str, Any]) -> str:
             *rows,
             "",
             f"Target tokens a second (times as many as `generate`), {report['first']} lines, median of "
-            f"{report['rounds']} rounds, {report['clock']} time, {ratios.describe_machine(report['machine'])}.",
+            f"{report['rounds']} rounds, {report['clock']} time, {common.describe_machine(report['machine'])}.",
         ]
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = ratios.base_parser(__doc__, rounds=3, what="translations of all lines")
+    parser = common.base_parser(__doc__, rounds=3, what="translations of all lines")
     parser.add_argument("folder", type=Path, help="a trained model that CTranslate2 can run")
     parser.add_argument("lines", type=Path, help="sentences, one a line")
     parser.add_argument("--first", type=int, default=128, help="so many of them (%(default)s)")
-    options = ratios.parse(parser, arguments)
+    options = common.parse(parser, arguments)
     report = {
         "rounds": options.rounds,
         "clock": options.clock,
         "first": options.first,
-        "machine": ratios.machine_info("cpu"),
+        "machine": common.machine_info("cpu"),
         "records": measure(options),
     }
     table = markdown(report)
     if options.save:
-        ratios.save(report, table, options.save)
+        common.save(report, table, options.save)
     print(table)
 
 

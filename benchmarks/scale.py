@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import common
 import datasets
-import ratios
 from transformers import DataCollatorForSeq2Seq
 
 from hf_posenc import PosEncConfig, PosEncForConditionalGeneration
@@ -76,7 +76,7 @@ def process_tree(process: str) -> Iterator[str]:
                 yield from process_tree(child)
 
 
-def stage_timer(options: argparse.Namespace, folder: Path, records: ratios.Records) -> Stage:
+def stage_timer(options: argparse.Namespace, folder: Path, records: common.Records) -> Stage:
     """What a stage is wrapped into: it gets a record, in which it may correct the number of pairs."""
 
     @contextmanager
@@ -84,9 +84,9 @@ def stage_timer(options: argparse.Namespace, folder: Path, records: ratios.Recor
         record: dict[str, Any] = {"stage": name, "pairs": options.pairs}
         peak = PeakMemory()
         peak.start()
-        started = {kind: clock() for kind, clock in ratios.CLOCKS.items()}
+        started = {kind: clock() for kind, clock in common.CLOCKS.items()}
         yield record
-        seconds = {kind: clock() - started[kind] for kind, clock in ratios.CLOCKS.items()}
+        seconds = {kind: clock() - started[kind] for kind, clock in common.CLOCKS.items()}
         record |= {f"{kind}_seconds": round(took, 2) for kind, took in seconds.items()}
         record["pairs_per_second"] = round(record["pairs"] / seconds["wall"])
         disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -151,7 +151,7 @@ def markdown(report: dict[str, Any]) -> str:
     before = "before the first stage {anonymous_mib:.0f} and {resident_mib:.0f} MiB".format(**report["before"])
     how = f"{what.format(**report)}, {report['tokens_per_batch']} tokens a batch; {before}."
     return "\n".join(
-        [*lines, "", f"{how} {ratios.describe_machine(report['machine'])}, datasets {report['datasets']}."]
+        [*lines, "", f"{how} {common.describe_machine(report['machine'])}, datasets {report['datasets']}."]
     )
 
 
@@ -179,10 +179,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         del report["folder"]
         with mock.patch.object(datasets.config, "HF_DATASETS_CACHE", folder / "cache"):
             prepare(options, folder, stage_timer(options, folder, report["records"]))
-    report |= {"machine": ratios.machine_info("cpu"), "datasets": datasets.__version__}
+    report |= {"machine": common.machine_info("cpu"), "datasets": datasets.__version__}
     print(markdown(report))
     if options.save:
-        ratios.save(report, markdown(report), options.save)
+        common.save(report, markdown(report), options.save)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import sacrebleu
-from ratios import machine_info, save
+from common import machine_info, save
 from sacrebleu.metrics import TER
 from tqdm import tqdm
 

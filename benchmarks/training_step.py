@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-import ratios
+import common
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
@@ -49,14 +49,14 @@ class NaiveRelative(PositionEncoding):
             init.xavier_uniform_(table)
 
 
-class TrainingStep(ratios.TimedStep):
+class TrainingStep(common.TimedStep):
     """One training step on a batch of its own drawn from a fixed seed."""
 
-    def __init__(self, name: str, size: ratios.Size, options: argparse.Namespace) -> None:
+    def __init__(self, name: str, size: common.Size, options: argparse.Namespace) -> None:
         super().__init__(name, options)
         self.model.to(getattr(torch, options.dtype)).train()
-        self.source = torch.randint(3, ratios.VOCAB_SIZE, size, device=self.device)
-        self.labels = torch.randint(3, ratios.VOCAB_SIZE, size, device=self.device)
+        self.source = torch.randint(3, common.VOCAB_SIZE, size, device=self.device)
+        self.labels = torch.randint(3, common.VOCAB_SIZE, size, device=self.device)
         self.mask: Tensor | None = None
         if options.padding:
             self.mask = sentences(size, options.padding).to(self.device)
@@ -87,7 +87,7 @@ class TrainingStep(ratios.TimedStep):
         return peak
 
 
-def sentences(size: ratios.Size, padding: float) -> Tensor:
+def sentences(size: common.Size, padding: float) -> Tensor:
     """Which places hold tokens (B, L). The lengths go evenly from L down to (1 - 2 padding) L, so that padding is just
     that share of the batch; the order of the sentences is torch's seed's."""
     batch, length = size
@@ -111,12 +111,12 @@ def assert_naive_equals_relative(options: argparse.Namespace) -> None:
         torch.testing.assert_close(grads[1][name], expected, rtol=1e-9, atol=1e-12)
 
 
-def measure(size: ratios.Size, options: argparse.Namespace, progress: tqdm) -> ratios.Records:
+def measure(size: common.Size, options: argparse.Namespace, progress: tqdm) -> common.Records:
     """A record for each encoding: its time over that of `none` in each round, and its peak memory."""
     steps = {name: TrainingStep(name, size, options) for name in options.encodings}
     steps["none"]()  # The first step of a process pays for what later ones find ready.
     peaks = {name: step.peak_bytes() for name, step in steps.items()}
-    records = ratios.compare(steps, size, options, progress)
+    records = common.compare(steps, size, options, progress)
     for record in records:
         peak = peaks[record["encoding"]]
         record |= {"peak_mib": round(peak / 2**20, 1), "memory_ratio": round(peak / peaks["none"], 4)}
@@ -131,9 +131,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         shift_invariant=True,
         config_parameters=POSITION_ENCODINGS["relative"].config_parameters,
     )
-    parser = ratios.parser(__doc__, encodings=[*ratios.ENCODINGS, *ratios.ALIGNED_ENCODINGS], sizes=SIZES, rounds=9)
+    parser = common.parser(__doc__, encodings=[*common.ENCODINGS, *common.ALIGNED_ENCODINGS], sizes=SIZES, rounds=9)
     parser.add_argument("--padding", type=float, default=0.0, help="the share of a batch that is padding, on the right")
-    options = ratios.parse(parser, arguments)
+    options = common.parse(parser, arguments)
     if not 0 <= options.padding < 0.5:
         parser.error(
             "the shortest sentence has (1 - 2 x padding) of the longest one's tokens, so padding must be 0 or more and "
@@ -143,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("a batch of one sentence has no padding, but --sizes has one; give sizes of 2 sentences or more.")
     if "naive_relative" in options.encodings:
         assert_naive_equals_relative(options)
-    ratios.run(options, measure)
+    common.run(options, measure)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def benchmark(
 ) -> Callable[..., tuple[dict[str, Any], str]]:
     """Runs a benchmark of that name on tiny models, in a folder of its own: the report and the README it saves."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    monkeypatch.setattr(importlib.import_module("ratios"), "FOLDER", tmp_path)
+    monkeypatch.setattr(importlib.import_module("common"), "FOLDER", tmp_path)
     (tmp_path / "README.md").write_text(README, encoding="utf-8")
 
     def run(name: str, *options: str, tiny: list[str] = TINY) -> tuple[dict[str, Any], str]:
@@ -114,13 +114,13 @@ def test_engines_are_compared_on_a_models_own_lines(benchmark, tokenizer, tmp_pa
 
 def test_a_decoding_step_leaves_the_cache_as_it_was(benchmark):
     """Or the steps of later rounds would follow a longer prefix than the table says."""
-    ratios, decoding_step = importlib.import_module("ratios"), importlib.import_module("decoding_step")
-    options = ratios.parse(ratios.parser(None, encodings=[], sizes=[], rounds=1), TINY)
+    common, decoding_step = importlib.import_module("common"), importlib.import_module("decoding_step")
+    options = common.parse(common.parser(None, encodings=[], sizes=[], rounds=1), TINY)
     for name in ("relative", "lstm", *ALIGNED, "rnn_nmt"):
         step = decoding_step.DecodingStep(name, (2, 3), options)
         expected = step.logits()
         step.reset()
-        step.seconds(ratios.CLOCKS["wall"])
+        step.seconds(common.CLOCKS["wall"])
         assert step.cache.get_seq_length() == 3
         torch.testing.assert_close(step.logits(), expected)
 
@@ -181,8 +181,8 @@ def test_ways_to_make_batches_are_compared(benchmark, config, capsys):
 
 @pytest.mark.full
 def test_padding_is_that_of_the_batches_which_the_model_is_given(benchmark, config, tmp_path):
-    batching, ratios = importlib.import_module("batching"), importlib.import_module("ratios")
-    parser = ratios.base_parser(None, rounds=1, what="")
+    batching, common = importlib.import_module("batching"), importlib.import_module("common")
+    parser = common.base_parser(None, rounds=1, what="")
     for name, number in (("--tokens-per-batch", 200), ("--steps", 1)):
         parser.add_argument(name, type=int, default=number)
     parser.set_defaults(system="relative")
