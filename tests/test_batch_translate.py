@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,32 @@ PosEncForConditionalGeneration(config).save_pretrained({str(saved)!r})
     made = subprocess.run([*command, "--register", str(own), "--to", str(tmp_path / "out")], **given)
     assert made.returncode == 0, made.stderr
     assert len((tmp_path / "out").read_text().splitlines()) == 3
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("command", ["translate", "encodings"])
+def test_a_reader_that_closes_standard_output_ends_the_command_quietly(command, folder):
+    """As in `python -m hf_posenc translate FOLDER < sentences | head -1`; here the reader is gone from the start."""
+    arguments = [command, str(folder), "--beams", "1"] if command == "translate" else [command]
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        [sys.executable, "-m", "hf_posenc", *arguments], input=b"Ein Hund.\n" * 9, stdout=writer, stderr=subprocess.PIPE
+    )
+    os.close(writer)
+    assert "pipe" not in ended.stderr.decode().lower()
+    assert "Traceback" not in ended.stderr.decode()
+    assert ended.returncode == 128 + signal.SIGPIPE
+
+
+def test_a_broken_pipe_elsewhere_is_still_an_error(folder, monkeypatch):
+    def broken(options):
+        raise BrokenPipeError("a worker's pipe")
+
+    monkeypatch.setattr(__main__, "encodings", broken)
+    monkeypatch.setattr(sys, "argv", ["hf_posenc", "encodings"])
+    with pytest.raises(SystemExit, match="BrokenPipeError: a worker's pipe"):
+        __main__.main()
 
 
 def test_a_file_is_there_when_it_is_whole(folder, expected, tmp_path):

@@ -21,6 +21,8 @@ encodings that the file registers.
 """
 
 import argparse
+import os
+import select
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -44,7 +46,8 @@ from hf_posenc.results.registry_tables import alignments_table, encodings_table
 from hf_posenc.utils.atomic_io import expand_home
 from hf_posenc.utils.text_io import iter_lines, set_stdout_utf8
 
-SIGINT_EXIT_CODE = 128 + 2  # what a shell has for a command that SIGINT ended
+# What a shell returns for a command that a signal ended.
+SIGINT_EXIT_CODE, SIGPIPE_EXIT_CODE = 128 + 2, 128 + 13
 
 ENGINES: dict[str, Callable[..., Path]] = {"ctranslate2": to_ctranslate2, "onnx": to_onnx}
 
@@ -118,10 +121,24 @@ def main() -> None:
         if options.register:
             register_encodings(options.register)
         run_command(options)
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        if not stdout_has_no_reader():
+            raise SystemExit(f"{type(error).__name__}: {error}") from None
+        # Python would report at exit that the rest cannot be written: it goes nowhere instead.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(SIGPIPE_EXIT_CODE) from None
     except (ValueError, OSError, ModuleNotFoundError, MemoryError) as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from None
     except KeyboardInterrupt:
         raise SystemExit(SIGINT_EXIT_CODE) from None
+
+
+def stdout_has_no_reader() -> bool:
+    """Whether standard output is a pipe whose reader has ended, as in `python -m hf_posenc encodings | head -1`."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno())
+    return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def path_argument(text: str) -> Path:
