@@ -1,12 +1,8 @@
 """The Hub both ways, over HTTP: what is pushed is whole and loads by name, by revision, and where no package is; what
 is broken is refused with one clear message; and no code from a checkpoint runs unasked."""
 
-import importlib.metadata
 import json
 import re
-import subprocess
-import sys
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +11,7 @@ import pytest
 import torch
 import yaml
 from conftest import KINDS, TEXTS, tiny_model, translator
+from environments import separate_environment
 from hub_server import TOKEN, Hub
 from test_experiment import TINY
 from test_hub import (
@@ -37,7 +34,6 @@ from hf_posenc.experiment.pipeline import run_system, unfinished_systems
 from hf_posenc.experiment.preparation import prepare
 from hf_posenc.training.arguments import training_arguments
 from hf_posenc.training.push_to_hub import pushed_files
-from hf_posenc.utils.atomic_io import atomic_save
 
 pytestmark = pytest.mark.full
 
@@ -444,25 +440,6 @@ def test_a_saved_config_says_which_version_wrote_it(tmp_path: Path, where: str):
 
 
 # Where the package has never been
-
-
-def separate_environment() -> Path:
-    """The Python of a new environment that holds torch and transformers, of the versions that run here, and what these
-    two need. It is made once and kept in pytest's cache."""
-    wanted = [f"{name}=={importlib.metadata.version(name)}" for name in ("torch", "transformers")]
-    name = "-".join([*wanted, f"python=={sys.version_info.major}.{sys.version_info.minor}"]).replace("==", "-")
-    folder = Path(__file__).parents[1] / ".pytest_cache" / "separate" / name
-
-    def make(unfinished: Path) -> None:
-        venv.create(unfinished, with_pip=True)
-        install = [unfinished / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-compile", *wanted]
-        answer = subprocess.run(install, capture_output=True, text=True)
-        if answer.returncode:
-            pytest.skip(f"pip cannot install {' '.join(wanted)}: {answer.stderr.strip().splitlines()[-1]}")
-
-    if not folder.exists():
-        atomic_save(folder, make)
-    return folder / "bin" / "python"
 
 
 ALONE = """

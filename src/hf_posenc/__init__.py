@@ -1,10 +1,13 @@
 """Sequence-to-sequence Transformers whose config field `position_encoding_type` chooses the position encoding.
 
-Beside them stands RNN-NMT, a recurrent baseline. Importing this package registers both with AutoConfig, AutoModel,
-AutoModelForSeq2SeqLM and AutoTokenizer.
+RNN-NMT is a recurrent baseline. Importing this package registers both with AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+and AutoTokenizer.
+
+Importing, loading and generating need torch, transformers and tokenizers alone. Other packages are imported where they
+are used: training and scoring need all of the project's dependencies, figures and exports their extras.
 """
 
-from .auto_classes import register_auto_classes
+from . import auto_classes
 from .convert.encodings import convert_encodings
 from .convert.marian import from_marian, to_marian
 from .inference.ctranslate2_export import to_ctranslate2
@@ -25,8 +28,8 @@ from .modeling.position_sinusoidal import sinusoids
 from .modeling.tokenization_posenc import PosEncTokenizer
 from .modeling.version import __version__
 
-register_auto_classes()
-del register_auto_classes  # what dir() shows beside modules is __all__
+auto_classes.register_auto_classes()
+del auto_classes  # dir() shows __all__ and packages
 
 __all__ = [
     "ALIGNMENTS",

@@ -39,17 +39,40 @@ class LengthRatio(Alignment):
     uses_target_length = True
     config_parameters = (
         EncodingParameter(
-            "length_ratio_step", 1.0, "source tokens for a target token, above 0", lambda value: value > 0
+            "length_ratio_step",
+            1.0,
+            "source tokens for a target token, above 0",
+            lambda value: value > 0,
+            meaning="Mean source tokens for each target token; the decoder's step where attention says nothing else.",
         ),
-        EncodingParameter("length_ratio_gain", 0.15, "a share of the way, 0 to 1", lambda value: 0 <= value <= 1),
+        EncodingParameter(
+            "length_ratio_gain",
+            0.15,
+            "a share of the way, 0 to 1",
+            lambda value: 0 <= value <= 1,
+            meaning="Part of the way from the source position to the attention's centroid added to each step.",
+        ),
         EncodingParameter(
             "length_ratio_least",
             0.2,
             "a share of the step, below 1; -100 for none",
             lambda value: value < 1,
+            meaning="Smallest step in decoding, as a part of the mean step.",
         ),
-        EncodingParameter("length_ratio_offset", 3.0, "a number of source tokens, 0 or more", lambda value: value >= 0),
-        EncodingParameter("length_ratio_jitter", 1.0, "a number of source tokens, 0 or more", lambda value: value >= 0),
+        EncodingParameter(
+            "length_ratio_offset",
+            3.0,
+            "a number of source tokens, 0 or more",
+            lambda value: value >= 0,
+            meaning="In training a sentence's source positions are shifted by at most this many tokens.",
+        ),
+        EncodingParameter(
+            "length_ratio_jitter",
+            1.0,
+            "a number of source tokens, 0 or more",
+            lambda value: value >= 0,
+            meaning="In training each source position has Gaussian noise of this standard deviation, in tokens.",
+        ),
     )
     formula = """
         a whole target: g_t = t (S - 1) / (T - 1), in training + U(-offset, offset) + N(0, jitter^2)

@@ -35,11 +35,27 @@ class RecurrentAlignment(Alignment):
 
     summary = "A small LSTM reads target and source token by token and learns how far to go on."
     config_parameters = (
-        EncodingParameter("recurrent_hidden_size", 256, "a whole number of units, 1 or more", lambda value: value >= 1),
         EncodingParameter(
-            "recurrent_reach", 16, "a whole number of source tokens, 1 or more", lambda value: value >= 1
+            "recurrent_hidden_size",
+            256,
+            "a whole number of units, 1 or more",
+            lambda value: value >= 1,
+            meaning="Width of the LSTM that computes the steps.",
         ),
-        EncodingParameter("recurrent_step", 1.0, "source tokens for a target token, above 0", lambda value: value > 0),
+        EncodingParameter(
+            "recurrent_reach",
+            16,
+            "a whole number of source tokens, 1 or more",
+            lambda value: value >= 1,
+            meaning="Source tokens on either side with a trained score; beyond them the score falls by 1 a token.",
+        ),
+        EncodingParameter(
+            "recurrent_step",
+            1.0,
+            "source tokens for a target token, above 0",
+            lambda value: value > 0,
+            meaning="Source tokens for each target token in an untrained model.",
+        ),
     )
     formula = """
         g_t = g_(t-1) + softplus(u h_t + b), g_(-1) = 0

@@ -4,6 +4,7 @@
 import copy
 from dataclasses import replace
 from pathlib import Path
+from textwrap import fill
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
@@ -36,16 +37,45 @@ def parameter_fields() -> dict[str, EncodingParameter]:
 
 @strict
 class PosEncConfig(SharedConfig):
-    """An encoder-decoder Transformer whose `position_encoding_type` says how it is told where its tokens are.
+    """An encoder-decoder Transformer whose `position_encoding_type` chooses the position encoding.
 
-    `position_encoding_type` is a name of `hf_posenc.POSITION_ENCODINGS` or a sum such as "sinusoidal+relative";
-    `decoder_position_encoding_type` is the decoder's, the same if it is None; `cross_position_encoding_type` is that of
-    the cross-attention, where `alignment_type`, a name of `hf_posenc.ALIGNMENTS`, says at which place in the source
-    each target position is. The knobs of encodings and alignments are fields prefixed by their names (`relative_clip`,
-    `length_ratio_step`); `cross_` before an encoding's knob is the same for the cross-attention, where None is as
-    elsewhere (`cross_relative_clip`). The remaining names are BART's and Marian's.
-    `max_position_embeddings` is only what `rope_parameters` scale against: it bounds no length. Raises a ValueError for
-    whatever could not work.
+    Names are BART's and Marian's where these have the field. Every field is a keyword of the constructor, and so are
+    the fields of transformers' PreTrainedConfig. Raises a ValueError for an unknown keyword, with the nearest field,
+    and for values that do not work together, with what to change.
+
+    Position encodings
+        `position_encoding_type`: a name of `hf_posenc.POSITION_ENCODINGS`, or several with "+" between them.
+        `decoder_position_encoding_type`: the decoder's; None for the encoder's.
+        `cross_position_encoding_type`: the cross-attention's; "none" for no positions there.
+        `alignment_type`: a name of `hf_posenc.ALIGNMENTS`, which maps each target position to a source position for
+            `cross_position_encoding_type`.
+        `rope_parameters`: base and scaling of `rotary` and `xpos`, a dictionary as in transformers; None for defaults.
+        `max_position_embeddings`: the length in tokens that `rope_parameters` scale from. It bounds no length.
+
+    Sizes
+        `vocab_size`, `decoder_vocab_size`: subwords of source and target; None for one size.
+        `d_model`: width of embeddings and of all layers, a multiple of the numbers of heads.
+        `encoder_layers`, `decoder_layers`: numbers of layers.
+        `encoder_attention_heads`, `decoder_attention_heads`: attention heads of a layer.
+        `encoder_ffn_dim`, `decoder_ffn_dim`: hidden units of a layer's feed-forward network.
+
+    Layers
+        `activation_function`: of the feed-forward networks, a name of transformers' ACT2FN.
+        `norm_first`: layer normalization before attention and feed-forward network, not after.
+        `layer_norm_eps`: added to the variance in layer normalization.
+        `dropout`: probability from 0 to below 1, in training, of embeddings and each block's output.
+        `attention_dropout`, `activation_dropout`: the same of attention weights and of hidden units.
+
+    Embeddings, initialization, generation
+        `scale_embedding`: multiply embeddings by sqrt(d_model).
+        `share_encoder_decoder_embeddings`: one table for source and target, which then have one vocabulary.
+        `tie_word_embeddings`: the output projection is the target's embedding table.
+        `output_bias`: whether the output projection has a bias.
+        `initializer`: "xavier" (Xavier-uniform matrices, zero biases, embeddings of deviation d_model^-1/2) or "torch"
+            (defaults of torch.nn, embeddings of deviation 1, for which `scale_embedding` should be False).
+        `use_cache`: whether generating caches keys, values and states.
+        `pad_token_id`, `bos_token_id`, `eos_token_id`, `decoder_start_token_id`: ids of special tokens.
+        `hf_posenc_version`: the version that wrote a saved config; None in a new one.
     """
 
     model_type = "posenc"
@@ -250,5 +280,20 @@ class PosEncConfig(SharedConfig):
         if push_to_hub:  # by transformers' save_pretrained it would be too early
             self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
 
+
+def describe_parameters() -> str:
+    """The part of PosEncConfig's docstring that the registries fill: each parameter of an encoding or an alignment."""
+    own = [parameter for name, parameter in parameter_fields().items() if name == parameter.name]
+    cross = [f"`{name}`" for name, parameter in parameter_fields().items() if name != parameter.name]
+    lines = [
+        f"`{parameter.name}` (default {parameter.default}): {parameter.meaning} It must be {parameter.constraint}."
+        for parameter in own
+    ]
+    lines.append(f"{', '.join(cross)}: the same for the cross-attention; None for the value of the other attentions.")
+    wrapped = [fill(line, 116, initial_indent=" " * 8, subsequent_indent=" " * 12) for line in lines]
+    return "\n".join(["    Parameters of encodings and alignments", *wrapped, "    "])
+
+
+PosEncConfig.__doc__ = f"{PosEncConfig.__doc__}\n{describe_parameters()}"
 
 __all__ = ["PosEncConfig"]

@@ -10,10 +10,28 @@ from .configuration_shared import SharedConfig
 
 @strict
 class RnnNmtConfig(SharedConfig):
-    """The recurrent translation model that Transformers with a recurrent position encoding are compared with.
+    """RNN-NMT, the recurrent baseline: a bidirectional LSTM encoder, an LSTM decoder with attention.
 
-    `encoder_layers` of a bidirectional LSTM and `decoder_layers` of an LSTM, all `d_model` wide in each direction.
-    There is no position encoding: to name one is a ValueError, as is whatever else could not work.
+    Every field is a keyword of the constructor, and so are the fields of transformers' PreTrainedConfig. Raises a
+    ValueError for an unknown keyword and for values that do not work together. There is no position encoding and no
+    alignment: naming one is a ValueError.
+
+    Sizes
+        `vocab_size`, `decoder_vocab_size`: subwords of source and target; None for one size.
+        `d_model`: width of embeddings and of each direction of the LSTMs.
+        `encoder_layers`, `decoder_layers`: numbers of LSTM layers.
+        `dropout`: probability from 0 to below 1, in training, of embeddings and between LSTM layers.
+
+    Embeddings, initialization, generation
+        `scale_embedding`: multiply embeddings by sqrt(d_model).
+        `share_encoder_decoder_embeddings`: one table for source and target, which then have one vocabulary.
+        `tie_word_embeddings`: the output projection is the target's embedding table.
+        `output_bias`: whether the output projection has a bias.
+        `initializer`: "xavier" (Xavier-uniform matrices, zero biases, embeddings of deviation d_model^-1/2) or "torch"
+            (defaults of torch.nn, embeddings of deviation 1, for which `scale_embedding` should be False).
+        `use_cache`: whether generating caches keys, values and states.
+        `pad_token_id`, `bos_token_id`, `eos_token_id`, `decoder_start_token_id`: ids of special tokens.
+        `hf_posenc_version`: the version that wrote a saved config; None in a new one.
     """
 
     model_type = "posenc_rnn_nmt"

@@ -63,14 +63,16 @@ class EncodingParameter:
     """A config field that an encoding or an alignment adds, with its default and its constraint.
 
     The default gives the field's type; None stands for an integer or None. `constraint` says in words what `is_valid`
-    tests. Parameters are registered instead of being dataclass fields of the config, because a user's encoding adds
-    its own at run time, and each encoding is one file.
+    tests. `meaning` is one sentence for `help(PosEncConfig)`: what the field changes, in which unit. Parameters are
+    registered instead of being dataclass fields of the config, because a user's encoding adds its own at run time, and
+    each encoding is one file.
     """
 
     name: str
     default: ParameterValue
     constraint: str
     is_valid: Callable[[Any], bool] = lambda value: True
+    meaning: str = ""
 
     def validate(self, value: object) -> None:
         """Raise a ValueError unless `value` has the default's type and satisfies the constraint."""

@@ -24,11 +24,27 @@ class Cape(PositionEncoding):
     summary = "The wave pattern of each position, shifted, jittered and stretched at random in training."
     shift_invariant = False
     config_parameters = (
-        EncodingParameter("cape_shift", 5.0, "a number of tokens, 0 or more", lambda value: value >= 0),
         EncodingParameter(
-            "cape_jitter", 0.5, "a part of a token, 0 to 0.5, which keeps their order", lambda part: 0 <= part <= 0.5
+            "cape_shift",
+            5.0,
+            "a number of tokens, 0 or more",
+            lambda value: value >= 0,
+            meaning="Training positions are shifted by at most this many tokens, a sentence at a time.",
         ),
-        EncodingParameter("cape_stretch", 1.03, "a factor, 1 (which is none) or more", lambda value: value >= 1),
+        EncodingParameter(
+            "cape_jitter",
+            0.5,
+            "a part of a token, 0 to 0.5, which keeps their order",
+            lambda part: 0 <= part <= 0.5,
+            meaning="Each training position moves by at most this part of a token.",
+        ),
+        EncodingParameter(
+            "cape_stretch",
+            1.03,
+            "a factor, 1 (which is none) or more",
+            lambda value: value >= 1,
+            meaning="Training positions are multiplied by a random factor between its inverse and itself.",
+        ),
     )
     formula = """
         x[p] <- x[p] + PE[(p + D + e_p) s], PE of `sinusoidal`; D = e_p = 0 and s = 1 but in training

@@ -29,7 +29,13 @@ class Deberta(PositionEncoding):
     summary = "Content asks for a trained vector of the clipped distance, and that vector for content."
     shift_invariant = True
     config_parameters = (
-        EncodingParameter("deberta_clip", 64, "a whole number of tokens, 1 or more", lambda value: value >= 1),
+        EncodingParameter(
+            "deberta_clip",
+            64,
+            "a whole number of tokens, 1 or more",
+            lambda value: value >= 1,
+            meaning="Distances of more tokens share the vector of this distance.",
+        ),
     )
     formula = """
         score(i, j) = (q_i . k_j + q_i . WK P[d] + k_j . (WQ P[d] + bQ)) / sqrt(3 K)

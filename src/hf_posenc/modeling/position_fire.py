@@ -27,8 +27,20 @@ class Fire(PositionEncoding):
     summary = "A small network of the distance, as a share of the length so far, added to scores."
     shift_invariant = False
     config_parameters = (
-        EncodingParameter("fire_hidden_size", 32, "a whole number of units, 1 or more", lambda value: value >= 1),
-        EncodingParameter("fire_threshold", 512.0, "a number of tokens, above 0", lambda value: value > 0),
+        EncodingParameter(
+            "fire_hidden_size",
+            32,
+            "a whole number of units, 1 or more",
+            lambda value: value >= 1,
+            meaning="Hidden units of the network that maps a distance to a bias.",
+        ),
+        EncodingParameter(
+            "fire_threshold",
+            512.0,
+            "a number of tokens, above 0",
+            lambda value: value > 0,
+            meaning="Initial value of the trained threshold in tokens; a larger position replaces it as the divisor.",
+        ),
     )
     formula = """
         score(i, j) = q_i . k_j / sqrt(K) + f_h(psi(i - j) / (psi(max(i, L)) + 1e-6))

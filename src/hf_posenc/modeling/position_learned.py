@@ -23,7 +23,11 @@ class Learned(PositionEncoding):
     max_length_field = "learned_max_positions"
     config_parameters = (
         EncodingParameter(
-            "learned_max_positions", 1024, "a whole number of tokens, 1 or more", lambda value: value >= 1
+            "learned_max_positions",
+            1024,
+            "a whole number of tokens, 1 or more",
+            lambda value: value >= 1,
+            meaning="Rows of the table; a token at or beyond this position is a ValueError.",
         ),
     )
     formula = "x[p] <- x[p] + w[p]"

@@ -47,7 +47,13 @@ class LogN(PositionEncoding):
     reversal_equivariant = True
     is_modifier = True
     config_parameters = (
-        EncodingParameter("log_n_length", 64, "a whole number of tokens, 2 or more", lambda value: value >= 2),
+        EncodingParameter(
+            "log_n_length",
+            64,
+            "a whole number of tokens, 2 or more",
+            lambda value: value >= 2,
+            meaning="Number of keys for which queries are left as they are.",
+        ),
     )
     formula = "score(i, j) = log(n_i) / log(`log_n_length`) q_i . k_j / sqrt(K), for n_i keys that query i sees"
     references = (CHIANG,)

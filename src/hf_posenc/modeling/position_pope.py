@@ -22,7 +22,15 @@ class Pope(PositionEncoding):
     summary = "Each channel of queries and keys is a length at an angle that grows with the position."
     shift_invariant = True
     preserves_head_dim = False
-    config_parameters = (EncodingParameter("pope_theta", 10000.0, "a number above 1", lambda value: value > 1),)
+    config_parameters = (
+        EncodingParameter(
+            "pope_theta",
+            10000.0,
+            "a number above 1",
+            lambda value: value > 1,
+            meaning="Base of the angular frequencies; a larger base gives longer wavelengths.",
+        ),
+    )
     formula = """
         score(i, j) = sum_c softplus(q_ic) softplus(k_jc) cos((j - i) w_c + delta_hc) / sqrt(K)
         w_c = theta^(-c/K), delta_hc = min(max(delta'_hc, -2 pi), 0)

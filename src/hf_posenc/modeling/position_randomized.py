@@ -27,7 +27,11 @@ class Randomized(PositionEncoding):
     zero_init_is_identity = True
     config_parameters = (
         EncodingParameter(
-            "randomized_positions", 2048, "a whole number of positions, 1 or more", lambda value: value >= 1
+            "randomized_positions",
+            2048,
+            "a whole number of positions, 1 or more",
+            lambda value: value >= 1,
+            meaning="Training positions are sampled in order from this many.",
         ),
     )
     formula = "p_0 < p_1 < .. < p_(T-1) in training, drawn without replacement from 0..N-1, N = `randomized_positions`"

@@ -35,8 +35,19 @@ class Recurrent(PositionEncoding):
         "summary": "An LSTM reads the embeddings in order, in the encoder from both ends, "
         "and its outputs replace them.",
         "config_parameters": (
-            EncodingParameter("lstm_hidden_size", None, WIDTH_CONSTRAINT, lambda value: value is None or value >= 1),
-            EncodingParameter("lstm_bidirectional", True, BIDIRECTIONAL_CONSTRAINT),
+            EncodingParameter(
+                "lstm_hidden_size",
+                None,
+                WIDTH_CONSTRAINT,
+                lambda value: value is None or value >= 1,
+                meaning="Width of the LSTM's state in each direction.",
+            ),
+            EncodingParameter(
+                "lstm_bidirectional",
+                True,
+                BIDIRECTIONAL_CONSTRAINT,
+                meaning="Whether the encoder's LSTM also reads from the right.",
+            ),
         ),
         "formula": "x'_i = LSTM(x_i, (h, c)_(i-1)), in the encoder also, if asked for, from the right",
         "references": (ROSENDAHL,),
@@ -45,8 +56,19 @@ class Recurrent(PositionEncoding):
         "cell": "gru",
         "summary": "A GRU reads the embeddings in order, and its outputs replace them.",
         "config_parameters": (
-            EncodingParameter("gru_hidden_size", None, WIDTH_CONSTRAINT, lambda value: value is None or value >= 1),
-            EncodingParameter("gru_bidirectional", False, BIDIRECTIONAL_CONSTRAINT),
+            EncodingParameter(
+                "gru_hidden_size",
+                None,
+                WIDTH_CONSTRAINT,
+                lambda value: value is None or value >= 1,
+                meaning="Width of the GRU's state in each direction.",
+            ),
+            EncodingParameter(
+                "gru_bidirectional",
+                False,
+                BIDIRECTIONAL_CONSTRAINT,
+                meaning="Whether the encoder's GRU also reads from the right.",
+            ),
         ),
         "formula": "x'_i = GRU(x_i, h_(i-1)), in the encoder also, if asked for, from the right",
         "references": (NEISHI,),

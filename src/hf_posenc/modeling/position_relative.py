@@ -42,7 +42,13 @@ class Relative(PositionEncoding):
     shift_invariant = True
     zero_init_is_identity = True
     config_parameters = (
-        EncodingParameter("relative_clip", 16, "a whole number of tokens, 1 or more", lambda value: value >= 1),
+        EncodingParameter(
+            "relative_clip",
+            16,
+            "a whole number of tokens, 1 or more",
+            lambda value: value >= 1,
+            meaning="Distances of more tokens share the vector of this distance.",
+        ),
     )
     formula = """
         score(i, j) = q_i . (k_j + aK[d]) / sqrt(K)

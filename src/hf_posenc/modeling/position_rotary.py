@@ -44,7 +44,13 @@ class Rotary(PositionEncoding):
         "decays": True,
         "summary": "As rotary; in the decoder the products fall with the distance, fast turning channels first.",
         "config_parameters": (
-            EncodingParameter("xpos_scale_base", 512.0, "a number of tokens, above 0", lambda value: value > 0),
+            EncodingParameter(
+                "xpos_scale_base",
+                512.0,
+                "a number of tokens, above 0",
+                lambda value: value > 0,
+                meaning="Tokens over which the product of a channel pair decays by its factor once.",
+            ),
         ),
         "formula": """
             (q[2c] + i q[2c+1]) <- (q[2c] + i q[2c+1]) exp(i p w_c) z_c^(p/P), and for k with z_c^(-p/P)

@@ -22,7 +22,11 @@ class Sandwich(PositionEncoding):
     reversal_equivariant = True
     config_parameters = (
         EncodingParameter(
-            "sandwich_width", 128, "an even number of channels, 2 or more", lambda w: w >= 2 and w % 2 == 0
+            "sandwich_width",
+            128,
+            "an even number of channels, 2 or more",
+            lambda w: w >= 2 and w % 2 == 0,
+            meaning="Channels of the sinusoids whose inner product is the bias.",
         ),
     )
     formula = """

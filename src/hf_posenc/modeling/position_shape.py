@@ -22,7 +22,11 @@ class Shape(PositionEncoding):
     shift_invariant = False
     config_parameters = (
         EncodingParameter(
-            "shape_shifts", 500, "a whole number of shifts, 1 (which is none) or more", lambda many: many >= 1
+            "shape_shifts",
+            500,
+            "a whole number of shifts, 1 (which is none) or more",
+            lambda many: many >= 1,
+            meaning="Each training sentence is shifted by a random number of tokens below this one.",
         ),
     )
     formula = """

@@ -31,9 +31,19 @@ class T5(PositionEncoding):
     shift_invariant = True
     zero_init_is_identity = True
     config_parameters = (
-        EncodingParameter("t5_buckets", 32, "a multiple of 4, 4 or more", lambda value: value >= 4 and value % 4 == 0),
         EncodingParameter(
-            "t5_max_distance", 128, "a whole number of tokens, above t5_buckets / 2", lambda value: value >= 1
+            "t5_buckets",
+            32,
+            "a multiple of 4, 4 or more",
+            lambda value: value >= 4 and value % 4 == 0,
+            meaning="Number of distance buckets, for both directions together.",
+        ),
+        EncodingParameter(
+            "t5_max_distance",
+            128,
+            "a whole number of tokens, above t5_buckets / 2",
+            lambda value: value >= 1,
+            meaning="Distances of this many tokens or more share the last bucket of their direction.",
         ),
     )
     formula = """

@@ -23,7 +23,11 @@ class Window(PositionEncoding):
     is_global = False
     config_parameters = (
         EncodingParameter(
-            "window_size", 16, "a whole number of tokens on either side, 1 or more", lambda value: value >= 1
+            "window_size",
+            16,
+            "a whole number of tokens on either side, 1 or more",
+            lambda value: value >= 1,
+            meaning="A query attends to keys at most this many tokens away, on either side.",
         ),
     )
     formula = "score(i, j) = q_i . k_j / sqrt(K) where |j - i| <= window_size, and none elsewhere"

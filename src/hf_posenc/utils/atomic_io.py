@@ -13,7 +13,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import psutil
 from filelock import FileLock, Timeout
 
 MIN_FREE_BYTES = 2**16  # bytes
@@ -59,6 +58,8 @@ def delete_stale_temp_files(path: Path) -> None:
     pattern = re.compile(rf"\.{re.escape(path.name)}\.{machine_id()}-(\d+)-\d+\.unfinished")
     for candidate in path.parent.iterdir():
         if (name := pattern.fullmatch(candidate.name)) and candidate.name not in OWN_TEMP_NAMES:
+            import psutil  # here because accelerate brings it, and translating needs no accelerate
+
             writer = int(name[1])
             if writer == os.getpid() or not psutil.pid_exists(writer):
                 with suppress(FileNotFoundError):  # another process deletes it too
