@@ -116,3 +116,22 @@ def test_every_public_name_is_documented(name: str):
     value = getattr(hf_posenc, name)
     if inspect.isclass(value) or inspect.isfunction(value):
         assert value.__doc__
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CTranslate2Translator",
+        "convert_encodings",
+        "from_marian",
+        "load_length_buckets",
+        "to_ctranslate2",
+        "to_marian",
+        "to_onnx",
+    ],
+)
+def test_the_docstring_of_a_function_names_its_parameters_and_its_errors(name: str):
+    value = getattr(hf_posenc, name)
+    documented = inspect.getdoc(value) or ""
+    assert [parameter for parameter in inspect.signature(value).parameters if parameter not in documented] == []
+    assert "Raises a" in documented

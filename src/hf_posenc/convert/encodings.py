@@ -56,12 +56,23 @@ def convert_encodings(
     alignment_type: str | None = None,
     **overrides: Any,
 ) -> PosEncForConditionalGeneration:
-    """A trained Transformer of this family (a folder, a name on the Hub, or a loaded model) with other encodings.
+    """A trained Transformer of this family with other position encodings or another alignment.
 
-    What is None is as `origin` has it, but a `position_encoding_type` by itself is for both sides. `overrides` are
-    those of encodings and alignment, and what matters in training only (`dropout`). Precision, device, mode and the way
-    of generating are kept; `origin` is left alone. Raises a ValueError, before any weight is read, if there is no such
-    checkpoint, for a field that the weights depend on, and for what cannot work.
+    Args:
+        origin: a folder, a name on the Hub, or a loaded model, which is not changed.
+        position_encoding_type: encoding of encoder and decoder, a name or a sum. None keeps each side's.
+        decoder_position_encoding_type: encoding of the decoder, where it differs.
+        cross_position_encoding_type: encoding of the cross-attention. None keeps it.
+        alignment_type: alignment of the cross-attention. None keeps it.
+        **overrides: parameters of encodings and alignment (`relative_clip`), and fields that matter in training only
+            (`dropout`).
+
+    Returns a new model with the precision, device, mode and generation config of `origin`. Weights of encodings that
+    both models have are copied. New ones start at zero where the encoding then changes nothing, else as in a new model.
+    Encodings that are left out are gone: fine-tune afterwards.
+
+    Raises a ValueError, before any weight is read, if there is no checkpoint of this family, for a field that the
+    weights depend on (`d_model`), and for encodings that do not work together. A TypeError for another kind of model.
     """
     encoding_types = dict(zip((*ENCODING_TYPE_FIELDS.values(), "alignment_type"), (
         position_encoding_type, decoder_position_encoding_type, cross_position_encoding_type, alignment_type,

@@ -62,13 +62,22 @@ def from_marian(
     alignment_type: str = "none",
     **overrides: Any,
 ) -> PosEncForConditionalGeneration:
-    """A MarianMT checkpoint (a folder, a name on the Hub, or a loaded model) with a position encoding of choice.
+    """A MarianMT model, such as an opus-mt model of the Hub, as a model of this family.
 
-    `sinusoidal` and no other is Marian's own, and the logits are equal. Any other takes its place among the same
-    weights and starts as `convert_encodings` says, to be fine-tuned. `overrides` are those of encodings and alignment
-    (`relative_clip`) and those that matter in training only (`dropout`). How Marian generates goes along, and so does
-    its tokenizer: load it from Marian's folder. A bias of zeros is left out. Raises a ValueError if there is no such
-    checkpoint, or if it has what this family lacks.
+    Args:
+        marian: a folder, a name on the Hub, or a loaded MarianMTModel.
+        position_encoding_type: `sinusoidal` is Marian's own, and the logits are then equal. Any other replaces it and
+            starts as in `convert_encodings`: fine-tune afterwards.
+        decoder_position_encoding_type, cross_position_encoding_type, alignment_type: as in PosEncConfig.
+        **overrides: parameters of encodings and alignment (`relative_clip`), and fields that matter in training only
+            (`dropout`).
+
+    Returns a new model with Marian's precision, device, mode and generation config. It has no bias of the output
+    projection where Marian's is all zeros. Load the tokenizer from Marian's folder.
+
+    Raises a ValueError if there is no Marian checkpoint, or if it has what this family lacks.
+
+    Source: Junczys-Dowmunt et al., "Marian: Fast Neural Machine Translation in C++", ACL 2018.
     """
     config = posenc_config_from_marian(
         load_marian_config(marian),
@@ -92,9 +101,12 @@ def from_marian(
 
 
 def to_marian(model: PosEncForConditionalGeneration) -> MarianMTModel:
-    """A `sinusoidal` model as transformers' MarianMTModel: `to_marian(model).save_pretrained(folder)`.
+    """A model with `sinusoidal` position encoding as transformers' MarianMTModel, with equal logits.
 
-    The logits are equal. Raises a ValueError for what Marian cannot represent.
+    `to_marian(model).save_pretrained(folder)` writes a checkpoint that needs transformers alone.
+
+    Raises a ValueError for a model that Marian cannot represent, such as one with another encoding, and a TypeError for
+    another kind of model.
     """
     if not isinstance(model, PosEncForConditionalGeneration):
         raise TypeError(

@@ -123,13 +123,20 @@ def to_ctranslate2(
     quantization: str | None = None,
     positions: int = 4096,
 ) -> Path:
-    """A trained model as a folder of CTranslate2, with its tokenizer; returns the folder.
+    """Write a trained model and its tokenizer as a folder for CTranslate2, an inference engine in C++.
 
-    `quantization`: one of CTranslate2's ("int8", "float16", ...; None leaves the weights as they are). `positions`: how
-    many tokens an encoding that is added to embeddings can tell apart there. Both sides' encodings may be `none`,
-    `sinusoidal`, `learned`, `shape`, `cape`, one of the relative family or `rotary`, with whatever acts in training
-    only. Raises a ValueError, before anything is written, for what CTranslate2 cannot run, for a quantisation that it
-    does not know, and for a folder that is there already.
+    Args:
+        model: a Transformer of this family. Its encodings may be `none`, `sinusoidal`, `learned`, `shape`, `cape`, one
+            of the `relative` family or `rotary`, also with encodings that act in training only.
+        tokenizer: the model's PosEncTokenizer.
+        folder: a new folder.
+        quantization: precision of the weights as CTranslate2 names it ("int8", "float16"). None keeps it.
+        positions: rows of the table that CTranslate2 has for encodings that are added to embeddings, in tokens.
+
+    Returns the folder, for CTranslate2Translator. Needs the extra "ctranslate2".
+
+    Raises a ValueError, before anything is written, for a model that CTranslate2 cannot run, an unknown quantization, a
+    folder that exists, and a missing extra.
     """
     folder = Path(folder)
     validate_ctranslate2_export(model, tokenizer, folder, quantization)

@@ -30,10 +30,16 @@ def import_ctranslate2() -> Any:
 
 
 class CTranslate2Translator:
-    """A folder that `to_ctranslate2` has written, to translate with.
+    """Translates by CTranslate2 with a folder that `to_ctranslate2` has written.
 
-    `compute_type` is CTranslate2's: in what precision it computes; by default in the one that was saved. `threads`: of
-    one batch, 0 for as many as there are cores, up to four. Raises a ValueError for a folder of another kind.
+    Args:
+        folder: what `to_ctranslate2` returned.
+        device: "cpu" or "cuda".
+        compute_type: precision to compute in, as CTranslate2 names it. "default" is the one that was saved.
+        threads: for one batch. 0 is the number of cores, at most four.
+
+    `translate(texts, num_beams=5, batch_size=32)` returns the translations in order, with a model's limits of length.
+    Raises a ValueError for a folder of another kind, and where the extra "ctranslate2" is not installed.
     """
 
     def __init__(

@@ -25,12 +25,14 @@ BATCH_SIZE, SOURCE_LENGTH, CACHED_LENGTH = 3, 9, 4
 
 
 def to_onnx(model: PosEncForConditionalGeneration, tokenizer: Any, folder: str | Path) -> Path:
-    """A trained model as a folder of ONNX graphs, with its config and tokenizer; returns the folder.
+    """Write a trained model with its config and tokenizer as a folder of ONNX graphs: encoder and cached decoding.
 
-    `transformers.exporters.base.ExportedModel.from_pretrained(folder).runners` has them loaded in onnxruntime, by name,
-    to call as the model's own encoder and forward are called. Raises a ValueError, before anything is written, for what
-    torch cannot export (recurrent layers, of which it makes graphs of one fixed length), and for a folder that is there
-    already.
+    The graphs take any batch size and length. `ExportedModel.from_pretrained(folder).runners`, of
+    transformers.exporters.base, loads them in onnxruntime, by name. A graph is called like the model's own encoder or
+    forward. Returns the folder. Needs the extra "onnx", and transformers 5.23 or newer.
+
+    Raises a ValueError, before anything is written, for recurrent layers (torch exports them for one length only), a
+    folder that exists, and a missing extra.
     """
     folder = Path(folder)
     exporter, exported_model, decompose = import_exporters()

@@ -9,11 +9,12 @@ if TYPE_CHECKING:
 
 
 def load_length_buckets(**options: Any) -> LengthBuckets:
-    """The length_buckets metric, as `evaluate.load` on its folder returns it.
+    """The metric length_buckets: BLEU and other scores by length bucket, with confidence intervals.
 
-    The class is instantiated directly: no copy of the script into a cache, no network, and a pickled metric finds its
-    class again in a spawned process. `options` are those of `evaluate.load`: `num_process`, `process_id`,
-    `experiment_id`, `keep_in_memory`, `cache_dir`, `seed`.
+    Returns what `evaluate.load` on the metric's folder returns, without a copy of the script and without a network. A
+    pickled metric finds its class again in a spawned process. `options` are those of `evaluate.load`: `num_process`,
+    `process_id`, `experiment_id`, `keep_in_memory`, `cache_dir`, `seed`. The metric's card has its arguments and
+    results. Raises a ModuleNotFoundError where evaluate or sacrebleu is not installed.
     """
     # Imported here because `evaluate` takes a second to import and need not be installed to translate.
     from .length_buckets.length_buckets import LengthBuckets
