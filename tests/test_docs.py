@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-HERE = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY")]
+HERE = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "UPGRADING", "SECURITY")]
 BELOW = ["docs", "model_cards", "benchmarks", "space", "src"]
 PAGES = sorted([*HERE, *(page for folder in BELOW for page in (ROOT / folder).rglob("*.md"))])
 PAGES = [page for page in PAGES if not page.name.endswith("_template.md")]  # links only once it is filled in
@@ -115,6 +115,16 @@ def test_every_file_named_in_code_exists(page: Path) -> None:
 
 def test_the_readme_can_be_read() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+
+
+def test_the_readme_lists_every_package_and_names_what_exists() -> None:
+    tree = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n```\ntrain.py")[2].partition("\n```")[0]
+    above, _, below = tree.partition("src/hf_posenc/\n")
+    package = ROOT / "src" / "hf_posenc"
+    listed = re.findall(r"^  (\w+)/", below, re.MULTILINE)
+    assert sorted(listed) == sorted(path.parent.name for path in package.glob("*/__init__.py"))
+    others = re.findall(r"^(\w\S+)", f"{above}{below}", re.MULTILINE)
+    assert [name for name in others if not (ROOT / name).exists()] == []
 
 
 @pytest.mark.full

@@ -3,7 +3,7 @@
 
 import transformers
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 # The newest minor version of transformers on which all tests passed; .ci/run says when the registry has a newer one.
 NEWEST_TESTED_TRANSFORMERS = (5, 24)
