@@ -13,7 +13,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 
 from .model_inputs import CACHE_NAMES
 from .suggestions import closest_name
-from .version import __version__
+from .version import SAME_CONFIG_FIELDS, __version__
 
 # Keywords that transformers passes to any config beyond its fields. They are listed because PreTrainedConfig, strict or
 # not, stores every unknown keyword: a misspelt `dropuot=0.3` would be saved and change nothing. A keyword that a newer
@@ -106,7 +106,7 @@ class SharedConfig(PreTrainedConfig):
         own_fields = cls.known_keywords() - {field.name for field in fields(PreTrainedConfig)}
         overrides = {cls.attribute_map.get(name, name): kwargs.pop(name) for name in own_fields & kwargs.keys()}
         unknown_fields = {}
-        if config_dict.get("hf_posenc_version") == __version__:  # else it may be a field of that version
+        if config_dict.get("hf_posenc_version") in SAME_CONFIG_FIELDS:  # else it may be a field of that version
             unknown_fields = {name: value for name, value in config_dict.items() if not cls.accepts_keyword(name)}
             for name in unknown_fields:
                 warnings.warn(
