@@ -41,7 +41,7 @@ from hf_posenc.training.arguments import training_arguments
 from hf_posenc.training.callbacks import ProgressBarCallback
 from hf_posenc.training.checkpoints import checkpoint_to_resume, last_intact_checkpoint, validate_weights
 from hf_posenc.training.trainer import LengthTrainer
-from hf_posenc.utils.atomic_io import LOCK_NAME, exclusive_lock
+from hf_posenc.utils.atomic_io import exclusive_lock
 from hf_posenc.utils.manifest import MANIFEST, write_file
 
 ROOT = Path(__file__).parent.parent
@@ -464,7 +464,7 @@ def test_a_system_is_trained_by_one_process_at_a_time(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)
     with (
-        exclusive_lock(experiment.folder / "relative" / LOCK_NAME),
+        exclusive_lock(experiment.paths.system("relative").lock),
         pytest.raises(ValueError, match=r"what .*relative.* guards, but another one than this is at work"),
     ):
         run_system(experiment, "relative")

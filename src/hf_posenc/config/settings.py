@@ -15,6 +15,7 @@ from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_shared import SharedConfig
 from ..modeling.tokenization_posenc import SUBWORD_MODELS
 from ..utils.atomic_io import expand_home
+from ..utils.run_folder import RunPaths
 from .corpus_keys import CORPUS_SPEC
 from .schema import Constraint, NonEmptyStr, PositiveInt, at_least, in_range, one_of
 
@@ -208,6 +209,11 @@ class Experiment:
     @property
     def folder(self) -> Path:
         return self.output / self.name
+
+    @property
+    def paths(self) -> RunPaths:
+        """Where the files of its run lie."""
+        return RunPaths(self.folder)
 
     def dependency_of(self, system: System) -> System | None:
         """The system of this file from which that one starts, if it starts from one."""

@@ -19,6 +19,7 @@ from ..metrics.loading import load_length_buckets
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..results.aggregation import read_translations
 from ..utils.manifest import explain_read_errors, is_in_manifest, save_file, verify_file, write_file
+from ..utils.run_folder import translation_time
 from ..utils.text_io import json_line
 
 
@@ -39,7 +40,7 @@ def translate_test_set(
     all of them must call this. `time` is what that took: the seconds of the slowest process, those of all processors,
     and how many processes there were; None if an older version has translated.
     """
-    distributed_state, time_path = PartialState(), path.with_suffix(".time.json")
+    distributed_state, time_path = PartialState(), translation_time(path)
     if not path.exists() or (is_in_manifest(time_path) and not time_path.exists()):
         own_rows = range(distributed_state.process_index, len(sources), distributed_state.num_processes)
         segments = [text for i in own_rows for text in sources[i]]

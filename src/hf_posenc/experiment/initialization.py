@@ -93,7 +93,7 @@ def init_checkpoint(experiment: Experiment, system: System) -> str | Path:
     """The folder or the Hub's name of the model from which it starts."""
     if (origin := experiment.dependency_of(system)) is None:
         return resolve_name_or_path(str(system.start_from), system.data.folder)
-    if not (checkpoint := experiment.folder / origin.name / "model").exists():
+    if not (checkpoint := experiment.paths.system(origin.name).model).exists():
         raise ValueError(
             f"systems.{system.name}: it starts from {origin.name}, but {checkpoint} is not there yet; give the command "
             "without --system, which trains that first, or goes on where that had stopped."

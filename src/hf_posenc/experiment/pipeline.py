@@ -1,20 +1,4 @@
-"""A config file's systems -> runs/<name>/<system>/: trained, translated and scored.
-
-    runs/<name>/tokenizer/                  trained on the unfiltered training text, shared by all systems
-    runs/<name>/data/                       encoded training and validation pairs, test sets with their source lengths
-    runs/<name>/<system>/settings.yaml      everything that makes the system
-                         .lock              held by the process that is at work here
-                         checkpoints/       the Trainer's
-                         training.jsonl     loss by step and by seconds
-                         model/             weights, config, code and tokenizer: load it with from_pretrained
-                         translations/      one file for each test set, and one with the time that it took
-                         statistics/        sentence by sentence, what scores and comparisons are made of
-                         diagnostics/       loss by position, attention, places (teacher_forced.py)
-                         scores.json        the result; made anew where one of the files above is missing
-                         model/README.md    the model card, made of all this
-                         pushed.json        with train.push_to_hub: the repository, and the commit that has the card
-    runs/<name>/<split system>/             settings, translations, statistics and scores; the model is another system's
-    runs/<name>/results.json, tables, figures: results/aggregation.py and reporting/report.py
+"""Runs the systems of a config file: train, translate, score, diagnose. `run_folder.py` lists the files.
 
 Whatever is there already and belongs to the same settings is used as it is, so an interrupted run goes on where it was.
 """
@@ -45,16 +29,16 @@ from ..training.callbacks import JsonLogger
 from ..training.checkpoints import last_intact_checkpoint, load_trainer_state, validate_weights
 from ..training.distributed import explain_out_of_memory, validate_same_on_all_ranks
 from ..training.trainer import train
-from ..utils.atomic_io import LOCK_NAME, exclusive_lock, short_hash
+from ..utils.atomic_io import exclusive_lock, short_hash
 from ..utils.auto_loading import auto_from_pretrained
 from ..utils.manifest import add_to_manifest, explain_read_errors, save_folder, write_file
+from ..utils.run_folder import SystemPaths
 from .evaluation import score_test_set, translate_test_set
 from .initialization import initial_model
 from .preparation import (
     languages,
     load_shared_tokenizer,
     settings_difference,
-    settings_path,
     source_segments,
     test_set,
     training_pairs,
@@ -63,7 +47,6 @@ from .preparation import (
 )
 
 SMALLER_BATCHES = "Or lower score.batch_size in a run of another name (name=NAME)."
-LOG_NAME = "training.jsonl"
 MIN_WORDS_FOR_PARALLEL_SCORING = 100_000  # translated words, whose TER takes longer than a process to start
 
 
@@ -75,28 +58,28 @@ def run_system(experiment: Experiment, name: str, progress_position: int = 0) ->
     """
     if (system := experiment.systems.get(name)) is None:
         raise ValueError(f"There is no system {name!r} in this config; choose from {', '.join(experiment.systems)}.")
-    folder = experiment.folder / name
-    outputs = ("settings.yaml", "model", "scores.json", "pushed.json")
-    validate_same_on_all_ranks({f"{name}/{output}": describe_write_time(folder / output) for output in outputs})
-    if not settings_path(experiment, system).exists():
+    paths = experiment.paths.system(name)
+    outputs = (paths.settings, paths.model, paths.scores, paths.push_record)
+    validate_same_on_all_ranks({f"{name}/{output.name}": describe_write_time(output) for output in outputs})
+    if not paths.settings.exists():
         raise ValueError(
             f"A system goes on where its run has been prepared, but {experiment.folder} has not been for {name!r}; "
             "give the command without --system, which prepares the run and trains what is missing."
         )
     if difference := settings_difference(experiment, system):
         raise ValueError(
-            f"{folder} was prepared with other settings, by which {difference}; undo the change, or give the command "
-            "without --system, which prepares the run anew."
+            f"{paths.folder} was prepared with other settings, by which {difference}; undo the change, or give the "
+            "command without --system, which prepares the run anew."
         )
-    with exclusive_lock(folder / LOCK_NAME) if PartialState().is_main_process else nullcontext():
+    with exclusive_lock(paths.lock) if PartialState().is_main_process else nullcontext():
         if not is_scored(experiment, system):
             tokenizer = load_shared_tokenizer(experiment)
             if system.split:
                 validate_trained(experiment, system)
-            elif not (folder / "model").exists():
+            elif not paths.model.exists():
                 train_system(experiment, system, tokenizer, progress_position)
-            elif not (folder / LOG_NAME).exists() and PartialState().is_main_process:
-                restore_log(folder)
+            elif not paths.training_log.exists() and PartialState().is_main_process:
+                restore_log(paths)
             with explain_out_of_memory(f"A batch of test pairs of {name}", SMALLER_BATCHES):
                 score_system(experiment, system, tokenizer, progress_position)
         if PartialState().is_main_process and not is_pushed(experiment, system):
@@ -104,20 +87,20 @@ def run_system(experiment: Experiment, name: str, progress_position: int = 0) ->
     PartialState().wait_for_everyone()
 
 
-def restore_log(folder: Path) -> None:
+def restore_log(paths: SystemPaths) -> None:
     """Write the log of a trained system again, from its last checkpoint."""
-    if (checkpoint := last_intact_checkpoint(folder / "checkpoints")) is None:
+    if (checkpoint := last_intact_checkpoint(paths.checkpoints)) is None:
         raise ValueError(
-            f"A trained system has a log, but {folder / LOG_NAME} is missing, and there is no checkpoint to make it "
-            f"from; restore it, or delete {folder} and give the same train.py command again, which trains anew."
+            f"A trained system has a log, but {paths.training_log} is missing, and there is no checkpoint to make it "
+            f"from; restore it, or delete {paths.folder} and give the same train.py command again, which trains anew."
         )
-    JsonLogger(folder / LOG_NAME).restore(load_trainer_state(checkpoint))
-    add_to_manifest(folder / LOG_NAME)
+    JsonLogger(paths.training_log).restore(load_trainer_state(checkpoint))
+    add_to_manifest(paths.training_log)
 
 
 def validate_trained(experiment: Experiment, system: System) -> None:
     """A ValueError if there is no model yet for a system that trains none."""
-    if not (experiment.folder / system.model_system_name / "model").exists():
+    if not experiment.paths.system(system.model_system_name).model.exists():
         raise ValueError(
             f"systems.{system.name} translates with the model of {system.model_system_name}, but that is not trained; "
             "give the command again, which goes on from where that stopped."
@@ -135,18 +118,18 @@ def unfinished_systems(experiment: Experiment) -> list[str]:
 
 def is_scored(experiment: Experiment, system: System) -> bool:
     """Whether there is nothing left to translate, score or look into; where an older version has scored, there is."""
-    folder = experiment.folder / system.name
-    patterns = ("statistics/{}.npz", "translations/{}.jsonl")
-    required = ["scores.json", *(pattern.format(test) for pattern in patterns for test in system.test_sets)]
+    paths = experiment.paths.system(system.name)
+    required = [paths.scores, *map(paths.statistic, system.test_sets), *map(paths.translation, system.test_sets)]
     if not system.split:
         diagnosed_tests = system.test_sets if experiment.diagnose else ()
-        required += [LOG_NAME, "model/README.md", *(f"diagnostics/{test}.json" for test in diagnosed_tests)]
-    return all((folder / path).exists() for path in required)
+        required += [paths.training_log, paths.card, *map(paths.diagnosis, diagnosed_tests)]
+    return all(path.exists() for path in required)
 
 
 def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, progress_position: int) -> None:
     """Translate and score the test sets with the saved model of a system, whose weights only a translation needs."""
-    folder, trained_folder = experiment.folder / system.name, experiment.folder / system.model_system_name / "model"
+    paths = experiment.paths.system(system.name)
+    trained_folder = experiment.paths.system(system.model_system_name).model
     distributed_state = PartialState()
 
     @cache
@@ -158,7 +141,7 @@ def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     translations = {
         name: translate_test_set(
             model, tokenizer, source_segments(experiment, system, name, tokenizer), system,
-            folder / "translations" / f"{name}.jsonl", target_tag=corpus_tags(system.test_sets[name][0])[1],
+            paths.translation(name), target_tag=corpus_tags(system.test_sets[name][0])[1],
             progress=distributed_state.is_main_process, description=f"{system.name}: {name}",
             progress_position=progress_position,
         )
@@ -170,16 +153,14 @@ def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
     vocabulary = short_hash(tokenizer.to_str())
     result = {"tokenizer": vocabulary, "max_length": system.data.max_length, "tests": scores}
     if system.split:
-        write_file(folder / "scores.json", json.dumps(result | {"split": asdict(system.split)}, indent=1))
+        write_file(paths.scores, json.dumps(result | {"split": asdict(system.split)}, indent=1))
         return
     for name, test in tests.items() if experiment.diagnose else ():
         tagged_pairs = prepend_tags(test, corpus_tags(system.test_sets[name][0]), **languages(system))
-        diagnose_test_set(
-            model(), tokenizer, tagged_pairs, system, folder / "diagnostics" / f"{name}.json", progress_position
-        )
-    with explain_read_errors(path := folder / "model" / "training.json"):
+        diagnose_test_set(model(), tokenizer, tagged_pairs, system, paths.diagnosis(name), progress_position)
+    with explain_read_errors(path := paths.training_summary):
         summary = json.loads(path.read_text(encoding="utf-8"))
-    write_file(folder / "scores.json", json.dumps(result | {"training": summary}, indent=1))
+    write_file(paths.scores, json.dumps(result | {"training": summary}, indent=1))
     write_card(experiment.folder, system.name)
 
 
@@ -201,7 +182,7 @@ def score_test_sets(
                 test,
                 system.data.target_language,
                 system.score,
-                experiment.folder / system.name / "statistics" / f"{name}.npz",
+                experiment.paths.system(system.name).statistic(name),
                 num_proc=cores
                 if sum(len(text.split()) for text in translations[name]["text"]) >= MIN_WORDS_FOR_PARALLEL_SCORING
                 else 1,
@@ -232,7 +213,7 @@ def diagnose_test_set(
 
 def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, progress_position: int) -> None:
     """Train one system and save it, ready to be loaded and to translate."""
-    folder = experiment.folder / system.name
+    paths = experiment.paths.system(system.name)
     pairs = training_pairs(experiment, system, tokenizer)
     validation = validation_pairs(experiment, system, tokenizer)
     set_seed(system.train.get("seed", 42))
@@ -243,18 +224,18 @@ def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokeni
         "bleu_tokenize": system.score.bleu_tokenize,
     }
     options["references"] = validation_references(system)
-    trained, summary = train(model, tokenizer, pairs, validation, system.train, folder, **options)
+    trained, summary = train(model, tokenizer, pairs, validation, system.train, paths.folder, **options)
     summary |= {"parameters": trained.num_parameters(), "pairs": len(pairs)}
     trained.generation_config.update(num_beams=system.score.num_beams)  # its class says how long
 
     def save(temp_path: Path) -> None:
         trained.save_pretrained(temp_path)
         tokenizer.save_pretrained(temp_path)
-        (temp_path / "training.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
+        (temp_path / paths.training_summary.name).write_text(json.dumps(summary, indent=1), encoding="utf-8")
 
     if PartialState().is_main_process:
-        add_to_manifest(folder / LOG_NAME)
-        save_folder(folder / "model", save)
+        add_to_manifest(paths.training_log)
+        save_folder(paths.model, save)
     PartialState().wait_for_everyone()
 
 

@@ -24,7 +24,7 @@ from ..reporting.hub import validate_repositories
 from ..training.argument_validation import validate_process_wide
 from ..training.arguments import TrainingArguments, training_arguments
 from ..training.checkpoints import validate_saved_system
-from ..utils.atomic_io import LOCK_NAME, atomic_write, exclusive_lock, first_difference, short_hash
+from ..utils.atomic_io import atomic_write, exclusive_lock, first_difference, short_hash
 from ..utils.manifest import atomic_delete, explain_read_errors, save_folder, verify_file, verify_folder, write_file
 from .contamination import validate_no_contamination
 from .initialization import (
@@ -41,11 +41,11 @@ def prepare(experiment: Experiment) -> None:
     validated_arguments(experiment)
     for system in experiment.systems.values():
         validate_unchanged_settings(experiment, system)
-        validate_saved_system(experiment.folder / system.name)
+        validate_saved_system(experiment.paths.system(system.name).folder)
     warn_of_untrained_distances(experiment)
     validate_repositories(experiment)
     validate_no_contamination(experiment)
-    with exclusive_lock(experiment.folder / LOCK_NAME, blocking=True):
+    with exclusive_lock(experiment.paths.lock, blocking=True):
         build_artifacts(experiment)
 
 
@@ -81,10 +81,11 @@ def build_artifacts(experiment: Experiment) -> None:
         validate_init_checkpoint(experiment, system, tokenizer)
         validate_lengths(system, [training] if validation is None else [training, validation], tests)
     for system in experiment.systems.values():
-        path = settings_path(experiment, system)
+        paths = experiment.paths.system(system.name)
         settings = dump_yaml(run_fingerprint(experiment, system))
         # Another process may be about to begin with the same.
-        if not (has_outputs(path.parent) or (path.exists() and path.read_text(encoding="utf-8") == settings)):
+        path = paths.settings
+        if not (paths.has_outputs or (path.exists() and path.read_text(encoding="utf-8") == settings)):
             write_file(path, settings)
 
 
@@ -115,29 +116,19 @@ def validate_segments(system: System, tests: list[list[list[str]]]) -> None:
         )
 
 
-def settings_path(experiment: Experiment, system: System) -> Path:
-    return experiment.folder / system.name / "settings.yaml"
-
-
-def has_outputs(folder: Path) -> bool:
-    """Whether anything in the folder of a system was made with its settings, which from then on may not change."""
-    outputs = ("training.jsonl", "model", "translations")
-    return (folder / "settings.yaml").exists() and any((folder / name).exists() for name in outputs)
-
-
 def validate_unchanged_settings(experiment: Experiment, system: System) -> None:
     """Refuse a run directory in which other settings, or files of other content, have made something."""
-    folder = settings_path(experiment, system).parent
-    if has_outputs(folder) and (difference := settings_difference(experiment, system)):
+    paths = experiment.paths.system(system.name)
+    if paths.has_outputs and (difference := settings_difference(experiment, system)):
         raise ValueError(
-            f"A run directory belongs to the settings and files that made it, but in {folder} {difference}; undo "
+            f"A run directory belongs to the settings and files that made it, but in {paths.folder} {difference}; undo "
             f"the change, give the run another name (name=...), or delete the directory."
         )
 
 
 def settings_difference(experiment: Experiment, system: System) -> str | None:
     """The first setting or file in which a system is not what its run directory remembers, None if there is none."""
-    path = settings_path(experiment, system)
+    path = experiment.paths.system(system.name).settings
     verify_file(path)
     with explain_read_errors(path):
         saved = read_yaml(path, "The settings of a run")
@@ -172,7 +163,7 @@ def system_file_hashes(experiment: Experiment, system: System) -> dict[str, str]
 def prepare_tokenizer(experiment: Experiment) -> PosEncTokenizer:
     """The vocabulary of all systems, trained or taken over once; and again where nothing was made with it yet and the
     settings are others now."""
-    folder = experiment.folder / "tokenizer"
+    folder, provenance_path = experiment.paths.tokenizer, experiment.paths.tokenizer_provenance
     first_system, *_ = experiment.systems.values()
     vocabulary = {
         name: getattr(first_system.data, name) for name in (*VOCABULARY_KEYS, "source_language", "target_language")
@@ -181,14 +172,13 @@ def prepare_tokenizer(experiment: Experiment) -> PosEncTokenizer:
         "train": first_system.data.train,
         "files": corpus_file_hashes(first_system.data.train, first_system.data.folder),
     }
-    provenance_path = folder / "made_from.json"
     verify_folder(folder)
     if provenance_path.exists():
         with explain_read_errors(provenance_path):
             saved = {"tags": []} | json.loads(provenance_path.read_text(encoding="utf-8"))
             if missing := vocabulary.keys() - saved:
                 raise ValueError(f"it lacks {', '.join(missing)}")
-        if not any(map(has_outputs, experiment.folder.iterdir())):
+        if not experiment.paths.has_outputs:
             if saved != provenance:
                 atomic_delete(folder)
         elif difference := first_difference({name: saved[name] for name in vocabulary}, vocabulary):
@@ -209,7 +199,7 @@ def prepare_tokenizer(experiment: Experiment) -> PosEncTokenizer:
 
 def load_shared_tokenizer(experiment: Experiment) -> PosEncTokenizer:
     """The vocabulary of all systems."""
-    verify_folder(folder := experiment.folder / "tokenizer")
+    verify_folder(folder := experiment.paths.tokenizer)
     with explain_read_errors(folder):
         return PosEncTokenizer.from_pretrained(folder)
 
@@ -265,7 +255,7 @@ def tokenized_pairs(
     experiment: Experiment, system: System, tokenizer: PosEncTokenizer, corpus_spec: dict[str, Any]
 ) -> Dataset:
     """The pairs that `corpus_spec` describes as token ids, kept in the run."""
-    folder = experiment.folder / "data" / f"encoded-{corpus_hash(system, corpus_spec, tokenizer)}"
+    folder = experiment.paths.encoded_pairs(corpus_hash(system, corpus_spec, tokenizer))
     if not folder.exists():
         corpora = [
             prepend_tags(read_pairs(system, part_spec), tags, **languages(system))
@@ -295,7 +285,7 @@ def test_set(experiment: Experiment, system: System, name: str, tokenizer: PosEn
 def full_test_set(experiment: Experiment, system: System, name: str, tokenizer: PosEncTokenizer) -> Dataset:
     """As `test_set`, but all pairs, whatever `per_group` says."""
     corpus_spec, k = system.test_sets[name]
-    folder = experiment.folder / "data" / f"test-{name}-{corpus_hash(system, corpus_spec, tokenizer)}"
+    folder = experiment.paths.test_set(name, corpus_hash(system, corpus_spec, tokenizer))
     if not folder.exists():
         pairs = concatenate_consecutive(read_pairs(system, corpus_spec), k)
         tagged_pairs = prepend_tags(pairs, corpus_tags(corpus_spec), **languages(system))
@@ -316,8 +306,8 @@ def source_segments(experiment: Experiment, system: System, name: str, tokenizer
     if system.split is None:
         rows = test_set(experiment, system, name, tokenizer)["translation"]
         return [[prepend_tag(row[language], tag)] for row in rows]
-    segmentation = f"{system.split.boundaries}-{name}"
-    folder = experiment.folder / "data" / f"pieces-{segmentation}-{corpus_hash(system, corpus_spec, tokenizer)}"
+    digest = corpus_hash(system, corpus_spec, tokenizer)
+    folder = experiment.paths.segments(system.split.boundaries, name, digest)
     all_pairs = full_test_set(experiment, system, name, tokenizer)
     if not folder.exists():
         if system.split.boundaries == "found":

@@ -14,6 +14,7 @@ import torch
 import transformers
 from matplotlib.figure import Figure
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers.utils import CONFIG_NAME
 
 from ..analysis.attention_maps import AttentionMap, compute_attention_maps
 from ..analysis.probes import EncodingProbe, PlotExtent, trained_probes, untrained_model
@@ -35,6 +36,7 @@ from ..results.tables import Table, length_table
 from ..training.checkpoints import validate_weights
 from ..utils.auto_loading import auto_from_pretrained
 from ..utils.manifest import COPY_AGAIN, verify_folder
+from ..utils.run_folder import RunPaths, SystemPaths
 from .state import SIDES, validate_choice, validate_choices, validate_number, validate_text
 
 MAX_SENTENCE_NUMBER = 1_000_000
@@ -75,13 +77,10 @@ class ExplorerRun:
     def model_folders(self) -> dict[str, Path]:
         """Each system's model folder; the folder itself if it is a saved model."""
         assert self.folder is not None
-        if (self.folder / "config.json").is_file():
-            return {self.folder.name: self.folder}
-        if (self.folder / "model" / "config.json").is_file():
-            return {self.folder.name: self.folder / "model"}
-        folder_by_name = {
-            path.parent.parent.name: path.parent for path in sorted(self.folder.glob("*/model/config.json"))
-        }
+        for model in (self.folder, SystemPaths(self.folder).model):
+            if (model / CONFIG_NAME).is_file():
+                return {self.folder.name: model}
+        folder_by_name = RunPaths(self.folder).model_folders()
         try:
             in_order = [name for name in self.results().systems if name in folder_by_name]
         except (ValueError, OSError):  # which the tab that compares will say

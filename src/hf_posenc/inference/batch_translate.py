@@ -18,16 +18,24 @@ import transformers
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers.utils import CONFIG_NAME
 
 from ..config.loading import register_encodings
 from ..modeling.text_validation import UNBOUNDED_ENCODING_REMEDY, validate_source_lengths, validate_texts
 from ..modeling.translation import encode_texts
-from ..training.checkpoints import trained_systems, validate_weights
+from ..training.checkpoints import validate_weights
 from ..utils.atomic_io import atomic_write, delete, exclusive_lock, first_difference, short_hash
 from ..utils.auto_loading import auto_from_pretrained
+from ..utils.run_folder import RunPaths, SystemPaths
 from ..utils.text_io import replace_line_ends
 from ..utils.worker_processes import explain_out_of_memory, worker_pool
-from .ctranslate2_translator import METADATA_FILE, MORE_POSITIONS_REMEDY, CTranslate2Translator, is_ctranslate2
+from .ctranslate2_translator import (
+    METADATA_FILE,
+    MORE_POSITIONS_REMEDY,
+    TOKENIZER_FOLDER,
+    CTranslate2Translator,
+    is_ctranslate2,
+)
 
 # Lines that are sorted by length together and written together.
 LINES_PER_CHUNK = 512
@@ -65,7 +73,7 @@ class TranslationJob:
         if is_ctranslate2(self.folder):
             metadata = json.loads((self.folder / METADATA_FILE).read_text(encoding="utf-8"))
             return (
-                auto_from_pretrained(AutoTokenizer, self.folder / "tokenizer"),
+                auto_from_pretrained(AutoTokenizer, self.folder / TOKENIZER_FOLDER),
                 metadata["longest_source"],
                 MORE_POSITIONS_REMEDY,
             )
@@ -284,12 +292,12 @@ def load_model(folder: Path) -> tuple[Any, Any]:
 
 def model_folder(folder: Path) -> Path:
     """The folder with config.json: `folder` or its `model`."""
-    for candidate in (folder, folder / "model"):
-        if (candidate / "config.json").is_file():
+    for candidate in (folder, SystemPaths(folder).model):
+        if (candidate / CONFIG_NAME).is_file():
             return candidate
     hint = "name a run's system or a saved model"
     for subject, run in ((f"{folder} holds", folder), (f"{folder.parent} has", folder.parent)):
-        if systems := trained_systems(run):
+        if systems := RunPaths(run).model_folders():
             hint = f"{subject} the systems {', '.join(systems)}, so name one of them"
             break
     raise ValueError(f"There must be a saved model in FOLDER, but {folder} has no config.json; {hint}.")

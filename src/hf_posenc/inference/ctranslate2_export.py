@@ -26,7 +26,7 @@ from ..modeling.position_shape import Shape
 from ..modeling.position_sinusoidal import Sinusoidal, sinusoids
 from ..modeling.version import __version__
 from ..utils.manifest import save_folder
-from .ctranslate2_translator import METADATA_FILE, import_ctranslate2
+from .ctranslate2_translator import METADATA_FILE, TOKENIZER_FOLDER, import_ctranslate2
 from .export_validation import validate_export_call
 
 # transformers' activations by CTranslate2's names.
@@ -170,7 +170,7 @@ def to_ctranslate2(
     def save(unfinished: Path) -> None:
         unfinished.mkdir()
         spec.save(str(unfinished))
-        tokenizer.save_pretrained(unfinished / "tokenizer")
+        tokenizer.save_pretrained(unfinished / TOKENIZER_FOLDER)
         (unfinished / METADATA_FILE).write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
 
     save_folder(folder, save)

@@ -16,6 +16,7 @@ from .export_validation import missing_extra_error
 
 # What such a folder says of itself, beside CTranslate2's own files.
 METADATA_FILE = "hf_posenc.json"
+TOKENIZER_FOLDER = "tokenizer"
 MORE_POSITIONS_REMEDY = "export with more `positions`"  # the remedy for a source that is longer than its table
 
 
@@ -52,7 +53,7 @@ class CTranslate2Translator:
             )
         verify_folder(folder, "export the model again")
         self.metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
-        self.tokenizer = auto_from_pretrained(AutoTokenizer, folder / "tokenizer")
+        self.tokenizer = auto_from_pretrained(AutoTokenizer, folder / TOKENIZER_FOLDER)
         self.source, self.target = (read_vocabulary(folder, side) for side in ("source", "target"))
         self.token_to_id = {token: token_id for token_id, token in enumerate(self.target)}
         self.translator = import_ctranslate2().Translator(

@@ -30,9 +30,9 @@ from ..results.records import BucketScore, SystemScores, TrainingSummary
 from ..results.tables import SCORE_FORMATS, length_table, render_markdown
 from ..results.validation import parse_scores, parse_training, validate_settings
 from ..training.arguments import arguments_with_defaults
-from ..training.checkpoints import trained_systems
 from ..utils.atomic_io import atomic_write
 from ..utils.manifest import verify_file
+from ..utils.run_folder import RunPaths, SystemPaths
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
 METRIC_NAMES = {field: name for field, name, _ in SCORE_FORMATS if field in SCORERS}
@@ -54,7 +54,8 @@ class ScoredSystem:
 
 def write_card(run_folder: Path, system: str, repository: str | None = None) -> Path:
     """Write a scored system's card beside its weights; returns where."""
-    atomic_write(path := run_folder / system / "model" / "README.md", str(model_card(run_folder, system, repository)))
+    path = RunPaths(run_folder).system(system).card
+    atomic_write(path, str(model_card(run_folder, system, repository)))
     return path
 
 
@@ -156,18 +157,19 @@ def any_in_attention(names: list[str]) -> bool:
 
 def read_scored_system(folder: Path) -> ScoredSystem:
     """The files of a scored system, each whole and all of one run."""
-    if not folder.is_dir() and (systems := trained_systems(folder.parent)):
+    paths = SystemPaths(folder)
+    if not folder.is_dir() and (systems := RunPaths(folder.parent).model_folders()):
         raise ValueError(f"{folder.parent} has no system {folder.name!r}; name one of {', '.join(systems)}.")
-    settings = read_complete(path := folder / "settings.yaml", "data", "model", "train", "score")
+    settings = read_complete(path := paths.settings, "data", "model", "train", "score")
     validate_settings(settings, path)
     if split := settings.get("split"):
         raise ValueError(
             f"A card is of a trained model, but {folder.name} translates with that of {split['system']}; ask for "
             f"the card of {split['system']}."
         )
-    scores = parse_scores(read_complete(path := folder / "scores.json", "training", "tests"), path)
-    config = read_complete(folder / "model" / "config.json", "model_type", *REQUIRED_CONFIG_FIELDS)
-    path = folder / "model" / "training.json"
+    scores = parse_scores(read_complete(path := paths.scores, "training", "tests"), path)
+    config = read_complete(paths.model_config, "model_type", *REQUIRED_CONFIG_FIELDS)
+    path = paths.training_summary
     training = parse_training(read_complete(path, "steps", "seconds", "parameters", "pairs"), path)
     data, score = (
         settings_from_saved(DataSettings, settings["data"]),

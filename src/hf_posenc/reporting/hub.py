@@ -15,8 +15,6 @@ from ..training.push_to_hub import push_files
 from ..utils.atomic_io import atomic_write
 from .card import write_card
 
-PUSH_RECORD = "pushed.json"  # of a system that needs no more pushing: where to, and the commit
-
 
 def validate_repositories(experiment: Experiment) -> None:
     """A ValueError if a system's pushes would overwrite another one's, or hold more than its model."""
@@ -41,15 +39,15 @@ def validate_repositories(experiment: Experiment) -> None:
 
 def is_pushed(experiment: Experiment, system: System) -> bool:
     """Whether there is nothing, or nothing more, to push."""
-    return not system.train.get("push_to_hub") or (experiment.folder / system.name / PUSH_RECORD).exists()
+    return not system.train.get("push_to_hub") or experiment.paths.system(system.name).push_record.exists()
 
 
 def push_system(experiment: Experiment, system: System) -> None:
     """Push a scored system's model with its card, whose examples load it from where it is pushed to."""
-    folder, api = experiment.folder / system.name, HfApi()
-    args = training_arguments(system.train, folder)
+    paths, api = experiment.paths.system(system.name), HfApi()
+    args = training_arguments(system.train, paths.folder)
     repository = api.create_repo(args.hub_model_id, private=args.hub_private_repo, exist_ok=True).repo_id
     write_card(experiment.folder, system.name, repository)
-    commit = push_files(folder / "model", repository, message="Trained and scored", revision=args.hub_revision)
+    commit = push_files(paths.model, repository, message="Trained and scored", revision=args.hub_revision)
     record = {"repository": repository, "commit": commit.oid}
-    atomic_write(folder / PUSH_RECORD, json.dumps(record, indent=1))
+    atomic_write(paths.push_record, json.dumps(record, indent=1))

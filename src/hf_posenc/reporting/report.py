@@ -29,6 +29,7 @@ from ..results.time_table import time_table
 from ..utils.atomic_io import atomic_write
 from ..utils.manifest import write_file
 from ..utils.names import BY_PREDICTION
+from ..utils.run_folder import ReportPaths
 
 SAMPLED_NOTE = "at most {} pairs of each length group were drawn, so that all pairs together stand for no real text"
 
@@ -37,7 +38,8 @@ def write_report(results: RunResults, folder: Path) -> str:
     """Write results.json, tables and, with the extra "plots", figures to `folder`; returns the tables as text, which
     ends in a line that says so where there are no figures."""
     validate_comparable(results.systems)
-    write_file(folder / "results.json", json.dumps(to_json(results)))
+    paths = ReportPaths(folder)
+    write_file(paths.results, json.dumps(to_json(results)))
     rows = mean_rows(results)
     tables = score_tables(results, rows)
     printed = list(tables)
@@ -51,9 +53,9 @@ def write_report(results: RunResults, folder: Path) -> str:
         tables["time"] = table
         printed.append("time")
     for name, table in tables.items():
-        atomic_write(folder / f"table-{name}.md", render_markdown(table))
-        atomic_write(folder / f"table-{name}.tex", render_latex(table))
-    atomic_write(folder / "scores.csv", render_csv(rows, results.comparisons))
+        atomic_write(paths.table(name, "md"), render_markdown(table))
+        atomic_write(paths.table(name, "tex"), render_latex(table))
+    atomic_write(paths.scores, render_csv(rows, results.comparisons))
     notes = footnotes(results.systems) + write_figures(results, rows, folder)
     return "\n".join([*(render_text(tables[name]) for name in printed), notes])
 
@@ -85,7 +87,7 @@ def write_figures(results: RunResults, rows: ScoresByRow, folder: Path) -> str:
             raise
         return f"{error.msg}\n"
     for figure in report_figures(results, rows):
-        save_figure(figure.draw(), folder / f"{figure.name}.png")
+        save_figure(figure.draw(), ReportPaths(folder).figure(figure.name))
     return ""
 
 

@@ -19,6 +19,7 @@ from ..metrics.length_buckets.validation import bucket_bounds, token_counts
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..utils.atomic_io import first_difference
 from ..utils.manifest import explain_read_errors, verify_file, verify_folder
+from ..utils.run_folder import ReportPaths, SystemPaths
 from .diagnosis_records import Diagnosis
 from .records import (
     BucketScore,
@@ -39,9 +40,9 @@ REQUIRED_KEYS = ("baseline", "runs", "comparisons", "paper")
 
 def aggregate(experiment: Experiment) -> RunResults:
     """Everything that tables and figures are made of."""
-    scores = {name: read_scores(experiment.folder / name / "scores.json") for name in experiment.systems}
+    scores = {name: read_scores(experiment.paths.system(name).scores) for name in experiment.systems}
     validate_comparable(scores)
-    verify_folder(folder := experiment.folder / "tokenizer")
+    verify_folder(folder := experiment.paths.tokenizer)
     with explain_read_errors(folder):
         tokenizer = PosEncTokenizer.from_pretrained(folder)
     max_lengths = [system_scores.max_length for system_scores in scores.values()]
@@ -70,16 +71,16 @@ def system_result(
 
     `max_length` is the longest of all systems' maximum training lengths, `beyond` which pairs are scored together.
     """
-    folder, score = experiment.folder / system.name, system.score
+    paths, score = experiment.paths.system(system.name), system.score
     beyond, by_prediction = {}, {}
     for test in scores.tests:
         statistics = read_statistics(experiment, system.name, test)
         beyond[test] = scores_beyond_limit(statistics, max_length, score.bootstrap)
-        rows = read_translations(folder / "translations" / f"{test}.jsonl", len(statistics["lengths"]))
+        rows = read_translations(paths.translation(test), len(statistics["lengths"]))
         lengths = token_counts("predictions", [row["text"] for row in rows], tokenizer)
         by_prediction[test] = scores_by_length(statistics, lengths, score.edges, score.bootstrap)
     diagnosed_tests = scores.tests if experiment.diagnose else ()
-    diagnostics = {} if system.split else {test: read_diagnosis(folder, test) for test in diagnosed_tests}
+    diagnostics = {} if system.split else {test: read_diagnosis(paths, test) for test in diagnosed_tests}
     return SystemResult(
         row=system.base_name,
         min_length=system.data.min_length,
@@ -88,15 +89,15 @@ def system_result(
         tests=scores.tests,
         training=scores.training,
         split=scores.split,
-        loss=None if system.split else read_losses(folder / "training.jsonl"),
+        loss=None if system.split else read_losses(paths.training_log),
         diagnostics=None if system.split else diagnostics,
         beyond=beyond,
         by_prediction=by_prediction,
     )
 
 
-def read_diagnosis(folder: Path, test: str) -> Diagnosis:
-    path = folder / "diagnostics" / f"{test}.json"
+def read_diagnosis(paths: SystemPaths, test: str) -> Diagnosis:
+    path = paths.diagnosis(test)
     return parse_diagnosis(read_json(path), path)
 
 
@@ -163,7 +164,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def read_statistics(experiment: Experiment, name: str, test: str) -> dict[str, np.ndarray]:
-    path = experiment.folder / name / "statistics" / f"{test}.npz"
+    path = experiment.paths.system(name).statistic(test)
     verify_file(path)
     with explain_read_errors(path), path.open("rb") as file:
         return dict(np.load(file))
@@ -213,7 +214,7 @@ def validate_comparable(systems: Mapping[str, SystemScores | SystemResult]) -> N
 
 def read_results(folder: Path) -> RunResults:
     """The results.json of a folder; a ValueError if it is cut short, from another version, or not of such a form."""
-    path = folder / "results.json"
+    path = ReportPaths(folder).results
     if not path.exists():
         raise ValueError(f"A report is made of results.json, but there is none in {folder}; run train.py first.")
     results = read_json(path)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import Seq2SeqTrainingArguments
 
+from ..utils.run_folder import SystemPaths
 from .argument_validation import validate_batches, validate_device, validate_evaluations, validate_settings
 from .optimization import validate_metric, validate_optimizer, validate_schedule
 
@@ -85,7 +86,7 @@ def training_arguments(
     num_averaged, save_limit = settings.get("average_checkpoints"), settings["save_total_limit"]
     if type(num_averaged) is int and save_limit is not None:  # and one more, for an interruption
         settings["save_total_limit"] = max(num_averaged + 1, save_limit)
-    args = TrainingArguments(output_dir=str(folder / "checkpoints"), **settings)
+    args = TrainingArguments(output_dir=str(SystemPaths(folder).checkpoints), **settings)
     validate_optimizer(args)
     validate_evaluations(args, has_validation)
     validate_batches(args)

@@ -17,7 +17,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 from ..utils.atomic_io import atomic_write, delete
 from ..utils.manifest import atomic_delete, explain_read_errors, remove_from_manifest, write_folder_manifest
 from .arguments import TrainingArguments
-from .checkpoints import INTERRUPTION_MARKER, checkpoint_step, list_checkpoints
+from .checkpoints import INTERRUPTION_MARKER, checkpoint_folder, checkpoint_step, list_checkpoints
 from .distributed import any_rank
 
 logger = logging.getLogger(__name__)
@@ -184,7 +184,7 @@ class SigtermCallback(TrainerCallback):
         if not (is_end and args.save_strategy == "epoch"):  # which saves in a moment, after the evaluation
             self.is_interruption_save, control.should_save = not control.should_save, True
         if self.is_interruption_save and state.is_world_process_zero:  # before it is saved, in which a kill may come
-            checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            checkpoint = checkpoint_folder(args.output_dir, state.global_step)
             checkpoint.mkdir(parents=True, exist_ok=True)
             (checkpoint / INTERRUPTION_MARKER).touch()
 
@@ -198,7 +198,7 @@ class SigtermCallback(TrainerCallback):
             return
         best = Path(state.best_model_checkpoint or "").name
         for checkpoint in list_checkpoints(Path(args.output_dir)):
-            is_new = checkpoint.name == f"checkpoint-{state.global_step}"
+            is_new = checkpoint == checkpoint_folder(args.output_dir, state.global_step)
             if is_new and self.is_interruption_save:
                 (checkpoint / INTERRUPTION_MARKER).touch()
             elif is_new:
@@ -230,7 +230,7 @@ class CheckpointManifestCallback(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         PartialState().wait_for_everyone()  # each process has written its random state
         if state.is_world_process_zero:
-            write_folder_manifest(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+            write_folder_manifest(checkpoint_folder(args.output_dir, state.global_step))
 
 
 def optional_callbacks(args: TrainingArguments) -> list[TrainerCallback]:

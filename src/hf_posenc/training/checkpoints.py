@@ -10,13 +10,15 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..utils.atomic_io import delete
 from ..utils.manifest import COPY_AGAIN, MANIFEST, TRAIN_AGAIN, first_defect, verify_files, verify_folder
+from ..utils.run_folder import SystemPaths
 
 logger = logging.getLogger(__name__)
 
-CHECKPOINT_NAME = re.compile(r"checkpoint-([0-9]+)")
+CHECKPOINT_NAME = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-([0-9]+)")
 WEIGHTS_GLOB = "*.safetensors"
 INTERRUPTION_MARKER = "saved_to_stop"  # a file in a checkpoint that was saved for an interruption alone
 
@@ -74,10 +76,19 @@ def best_checkpoint(checkpoint: str | Path) -> Path | None:
     return None if best is None else Path(checkpoint).parent / Path(best).name
 
 
+def checkpoint_folder(folder: str | Path, step: int) -> Path:
+    """Where the Trainer saves the checkpoint of a step."""
+    return Path(folder) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+
+
 def list_checkpoints(folder: Path) -> list[Path]:
     """All checkpoints in the order of their steps. What has another name, such as checkpoint-10.bak, is none."""
     return sorted(
-        (path for path in folder.glob("checkpoint-*") if CHECKPOINT_NAME.fullmatch(path.name) and path.is_dir()),
+        (
+            path
+            for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*")
+            if CHECKPOINT_NAME.fullmatch(path.name) and path.is_dir()
+        ),
         key=checkpoint_step,
     )
 
@@ -95,7 +106,7 @@ def delete_old_checkpoints(folder: Path, limit: int | None, newest: int, best: s
     """
     if limit is None or limit < 1:
         return
-    protected = {f"checkpoint-{newest}", Path(best or "").name}
+    protected = {checkpoint_folder(folder, newest).name, Path(best or "").name}
     by_age = sorted(list_checkpoints(folder), key=lambda path: (checkpoint_step(path) <= newest, checkpoint_step(path)))
     excess = len(by_age) - max(limit, sum(path.name in protected for path in by_age))
     for checkpoint in [path for path in by_age if path.name not in protected][: max(excess, 0)]:
@@ -129,11 +140,6 @@ def checkpoint_defect(checkpoint: Path, *, with_best: bool = False) -> str | Non
     return None
 
 
-def trained_systems(run: Path) -> list[str]:
-    """The systems of a run folder that have a model."""
-    return sorted(path.parent.parent.name for path in run.glob("*/model/config.json"))
-
-
 def validate_weights(folder: Path) -> None:
     """A ValueError if the weights in `folder` are missing or cut short, or any file in it is not as it was saved."""
     verify_folder(folder, COPY_AGAIN)
@@ -154,9 +160,10 @@ def validate_weights(folder: Path) -> None:
 def validate_saved_system(folder: Path) -> None:
     """A ValueError if a file of a system in `folder` changed after it was saved. Weights
     may be left out where they are not needed, as when scored systems are copied to another machine."""
-    for subfolder in (folder, *(folder / name for name in ("translations", "statistics", "diagnostics"))):
+    paths = SystemPaths(folder)
+    for subfolder in (folder, paths.translations, paths.statistics, paths.diagnostics):
         verify_files(subfolder)
-    if (model := folder / "model").exists():
+    if (model := paths.model).exists():
         verify_folder(model, allow_missing=WEIGHTS_GLOB)
         if not any(model.glob(WEIGHTS_GLOB)):
             logger.warning("%s has no weights: nothing can translate with it; to train again, delete it", model)

@@ -31,6 +31,7 @@ from ..data.samplers import DistributedBatchSampler, LengthSortedSampler, MaxTok
 from ..modeling.translation import validate_tokenizer
 from ..utils.atomic_io import short_hash
 from ..utils.auto_loading import auto_from_pretrained
+from ..utils.run_folder import SystemPaths
 from .arguments import TrainingArguments, training_arguments
 from .callbacks import CheckpointManifestCallback, JsonLogger, ProgressBarCallback, SigtermCallback, optional_callbacks
 from .checkpoints import (
@@ -74,11 +75,12 @@ def train(
     SystemExit, with everything saved.
 
     `progress_position` is the line of the progress bar, for systems that train side by side; `references` are the
-    target texts of     `validation`, and `bleu_tokenize` is sacrebleu's tokenizer, for BLEU of the validation set.
+    target texts of `validation`, and `bleu_tokenize` is sacrebleu's tokenizer, for BLEU of the validation set.
     """
     args = training_arguments(settings, folder, has_validation=validation is not None)
-    sigterm, log = SigtermCallback(), JsonLogger(folder / "training.jsonl")
-    checkpoint = checkpoint_to_resume(folder / "checkpoints", with_best=args.load_best_model_at_end)
+    paths = SystemPaths(folder)
+    sigterm, log = SigtermCallback(), JsonLogger(paths.training_log)
+    checkpoint = checkpoint_to_resume(paths.checkpoints, with_best=args.load_best_model_at_end)
     best = None if checkpoint is None else best_checkpoint(checkpoint)
     use_cache = model.config.use_cache
     trainer = LengthTrainer(

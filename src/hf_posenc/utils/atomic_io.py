@@ -74,9 +74,6 @@ def delete(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-LOCK_NAME = ".lock"  # of a folder
-
-
 @contextmanager
 def exclusive_lock(lock: Path, *, blocking: bool = False) -> Iterator[None]:
     """While no other process of this machine holds that file: a `blocking` one waits until that is so, for any other

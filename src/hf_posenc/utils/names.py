@@ -3,12 +3,11 @@
 import re
 from collections.abc import Iterable
 
+from .run_folder import RESERVED_FOLDERS, RESERVED_SUFFIXES
+
 NAME_PATTERN = re.compile(r"[^\W_][\w.+-]*")
 MAX_NAME_BYTES = 100  # of a name, which stands in longer ones; a file system has 255
 NAME_RULE = "a letter or digit, then letters, digits, '.', '+', '-', '_', of at most 100 bytes together"
-# What a run's folder holds beside its systems.
-RESERVED_FOLDERS = ("data", "tokenizer")
-RESERVED_SUFFIXES = (".csv", ".json", ".lock", ".md", ".png", ".tex")
 # Tables that are named after no test set, and what the second table of one has behind its name.
 RESERVED_TABLES = ("fall", "overview", "paper", "time")
 BY_PREDICTION = "-by-prediction"

@@ -1,0 +1,182 @@
+"""The files and folders of a run. Each name stands here once; `tests/test_run_folder.py` checks that.
+
+    runs/<name>/tokenizer/                  trained on the unfiltered training text, shared by all systems
+    runs/<name>/data/                       encoded training and validation pairs, test sets with their source lengths
+    runs/<name>/<system>/settings.yaml      everything that makes the system
+                         .lock              held by the process that works here
+                         checkpoints/       the Trainer's
+                         training.jsonl     loss by step and by seconds
+                         model/             weights, config, code and tokenizer: load it with from_pretrained
+                         model/README.md    the model card
+                         translations/      one file for each test set, and one with the time that it took
+                         statistics/        sentence by sentence: scores and comparisons are computed from them
+                         diagnostics/       loss by position, attention, source positions (teacher_forced.py)
+                         scores.json        the scores; computed again where one of the files above is missing
+                         pushed.json        with train.push_to_hub: the repository, and the commit that has the card
+    runs/<name>/<segmented system>/         settings, translations, statistics and scores; the model is another system's
+    runs/<name>/results.json, tables, figures: results/aggregation.py and reporting/report.py
+
+Manifests (`manifest.py`) stand in these folders, and in checkpoints and models that belong to no run.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers.utils import CONFIG_NAME
+
+LOCK_NAME = ".lock"
+
+
+@dataclass(frozen=True)
+class SystemPaths:
+    """The files of one system in its `folder`. None of them need exist."""
+
+    folder: Path
+
+    @property
+    def settings(self) -> Path:
+        return self.folder / "settings.yaml"
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / LOCK_NAME
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def training_log(self) -> Path:
+        return self.folder / "training.jsonl"
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "model"
+
+    @property
+    def model_config(self) -> Path:
+        return self.model / CONFIG_NAME
+
+    @property
+    def training_summary(self) -> Path:
+        """Steps, seconds, the last loss, numbers of parameters and pairs."""
+        return self.model / "training.json"
+
+    @property
+    def card(self) -> Path:
+        return self.model / "README.md"
+
+    @property
+    def translations(self) -> Path:
+        return self.folder / "translations"
+
+    @property
+    def statistics(self) -> Path:
+        return self.folder / "statistics"
+
+    @property
+    def diagnostics(self) -> Path:
+        return self.folder / "diagnostics"
+
+    @property
+    def scores(self) -> Path:
+        return self.folder / "scores.json"
+
+    @property
+    def push_record(self) -> Path:
+        """Written when there is nothing left to push."""
+        return self.folder / "pushed.json"
+
+    def translation(self, test: str) -> Path:
+        return self.translations / f"{test}.jsonl"
+
+    def statistic(self, test: str) -> Path:
+        return self.statistics / f"{test}.npz"
+
+    def diagnosis(self, test: str) -> Path:
+        return self.diagnostics / f"{test}.json"
+
+    @property
+    def has_outputs(self) -> bool:
+        """Whether anything was made with the saved settings, which from then on may not change."""
+        outputs = (self.training_log, self.model, self.translations)
+        return self.settings.exists() and any(path.exists() for path in outputs)
+
+
+def translation_time(translation: Path) -> Path:
+    """The file with the time that the translations in another file took."""
+    return translation.with_suffix(".time.json")
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """The files that the systems of a run share, and the folder of each system."""
+
+    folder: Path
+
+    @property
+    def lock(self) -> Path:
+        """Held while shared files are written."""
+        return self.folder / LOCK_NAME
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.folder / "tokenizer"
+
+    @property
+    def tokenizer_provenance(self) -> Path:
+        """The settings and files that the tokenizer was made from."""
+        return self.tokenizer / "made_from.json"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def encoded_pairs(self, corpus_hash: str) -> Path:
+        return self.data / f"encoded-{corpus_hash}"
+
+    def test_set(self, test: str, corpus_hash: str) -> Path:
+        return self.data / f"test-{test}-{corpus_hash}"
+
+    def segments(self, segmentation: str, test: str, corpus_hash: str) -> Path:
+        return self.data / f"pieces-{segmentation}-{test}-{corpus_hash}"
+
+    def system(self, name: str) -> SystemPaths:
+        return SystemPaths(self.folder / name)
+
+    def model_folders(self) -> dict[str, Path]:
+        """The model folders of the systems that have one, by the systems' names."""
+        pattern = SystemPaths(Path("*")).model_config
+        configs = sorted(self.folder.glob(pattern.as_posix()))
+        return {config.parents[1].name: config.parent for config in configs}
+
+    @property
+    def has_outputs(self) -> bool:
+        """Whether a system of the run has outputs, also one of another config file that shares the run."""
+        return any(SystemPaths(folder).has_outputs for folder in self.folder.iterdir())
+
+
+@dataclass(frozen=True)
+class ReportPaths:
+    """The files of a report: a run's folder, or the folder in it that `table` names."""
+
+    folder: Path
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results.json"
+
+    @property
+    def scores(self) -> Path:
+        return self.folder / "scores.csv"
+
+    def table(self, name: str, suffix: str) -> Path:
+        return self.folder / f"table-{name}.{suffix}"
+
+    def figure(self, name: str) -> Path:
+        return self.folder / f"{name}.png"
+
+
+# What a run's folder holds beside its systems.
+RESERVED_FOLDERS = (RunPaths(Path()).data.name, RunPaths(Path()).tokenizer.name)
+RESERVED_SUFFIXES = (".csv", ".json", ".lock", ".md", ".png", ".tex")
