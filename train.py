@@ -18,8 +18,9 @@ from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.settings import Experiment
 from hf_posenc.experiment.dry_run import dry_run
 from hf_posenc.experiment.parallel import run_parallel, threads_per_system
-from hf_posenc.experiment.pipeline import run_system
-from hf_posenc.experiment.preparation import prepare
+from hf_posenc.experiment.pipeline import run_system, unfinished_systems
+from hf_posenc.experiment.prepare import prepare
+from hf_posenc.experiment.prepared_run import PreparedRun
 from hf_posenc.modeling.version import untested_transformers_warning
 from hf_posenc.reporting.report import write_report
 from hf_posenc.results.aggregation import aggregate
@@ -67,25 +68,25 @@ def run(experiment: Experiment, options: argparse.Namespace) -> None:
         use_cpu=any(system_settings["train"].get("use_cpu") for system_settings in settings.values())
     )
     validate_same_on_all_ranks({"code": code_versions(), "systems": settings})
-    if options.system:
-        if experiment.jobs > 1 and distributed_state.num_processes == 1:
-            torch.set_num_threads(threads_per_system(experiment))
-        run_system(experiment, options.system, options.bar or 0)
-        return
-    num_processes = distributed_state.num_processes
-    if distributed_state.is_main_process:
+    num_processes, is_main_process = distributed_state.num_processes, distributed_state.is_main_process
+    is_parallel, is_whole_run = experiment.jobs > 1 and num_processes == 1, options.system is None
+    if is_whole_run and is_main_process:
         if warning := untested_transformers_warning():
             print(warning, file=sys.stderr, flush=True)
         processes = f"process{'es' if num_processes > 1 else ''} on {distributed_state.device.type}"
         print(f"Each system trains in {num_processes} {processes}.", flush=True)
         prepare(experiment)
     distributed_state.wait_for_everyone()
-    if experiment.jobs > 1 and num_processes == 1:
-        run_parallel(experiment, [sys.executable, __file__, options.config, *options.overrides])
+    prepared = PreparedRun(experiment)
+    if is_whole_run and is_parallel:
+        command = [sys.executable, __file__, options.config, *options.overrides]
+        run_parallel(experiment, unfinished_systems(prepared), command)
     else:
-        for name in experiment.systems:
-            run_system(experiment, name)
-    if distributed_state.is_main_process:
+        if is_parallel:
+            torch.set_num_threads(threads_per_system(experiment))
+        for name in experiment.systems if is_whole_run else [options.system]:
+            run_system(prepared, name, options.bar or 0)
+    if is_whole_run and is_main_process:
         print(write_report(aggregate(experiment), experiment.tables_folder))
         print(f"Everything is in {experiment.folder}.")
 

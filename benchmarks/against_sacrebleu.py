@@ -14,7 +14,7 @@ from typing import Any
 
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.settings import Experiment
-from hf_posenc.experiment.preparation import load_shared_tokenizer, test_set
+from hf_posenc.experiment.prepared_run import PreparedRun
 from hf_posenc.utils.text_io import replace_line_ends
 
 SACREBLEU_NAMES = {"bleu": "bleu", "ter": "ter", "chrf": "chrf2"}  # ours and sacrebleu's
@@ -49,13 +49,13 @@ def differences(group: Mapping[str, Any], theirs: list[dict[str, Any]]) -> Itera
 def compare(experiment: Experiment) -> tuple[int, int]:
     """How many numbers were compared, and how many differ."""
     num_compared, num_different = 0, 0
-    tokenizer = load_shared_tokenizer(experiment)
+    run = PreparedRun(experiment)
     for name, system in experiment.systems.items():
         folder = experiment.folder / name
         metrics = [metric for metric in system.score.metrics if metric in SACREBLEU_NAMES]
         scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
         for test, result in scores["tests"].items():
-            pairs = test_set(experiment, system, test, tokenizer)
+            pairs = run.system(name).test_sets[test].pairs
             references = [row[system.data.target_language] for row in pairs["translation"]]
             saved = (folder / "translations" / f"{test}.jsonl").read_text(encoding="utf-8")
             hypotheses = [json.loads(line)["text"] for line in saved.split("\n")[:-1]]

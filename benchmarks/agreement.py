@@ -22,7 +22,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_posenc import CTranslate2Translator, to_ctranslate2
 from hf_posenc.config.loading import load_experiment
-from hf_posenc.experiment.preparation import load_shared_tokenizer, test_set
+from hf_posenc.experiment.prepared_run import PreparedRun
 
 COLUMNS = {
     "greedy": "the same, greedy",
@@ -93,14 +93,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--save", metavar="NAME", help="as results/NAME.json, and the table in benchmarks/README.md")
     options = parser.parse_args(arguments)
     experiment = load_experiment(options.config, options.overrides)
-    tokenizer = load_shared_tokenizer(experiment)
+    run = PreparedRun(experiment)
     records = []
     for name, system in tqdm(experiment.systems.items(), unit="system"):
         folder = experiment.folder / name / "model"
         if system.split is not None or not folder.exists():
             continue
         test = next(iter(system.data.test))
-        pairs = test_set(experiment, system, test, tokenizer)["translation"][: options.first]
+        pairs = run.system(name).test_sets[test].pairs["translation"][: options.first]
         texts, references = (
             [pair[language] for pair in pairs]
             for language in (system.data.source_language, system.data.target_language)

@@ -33,9 +33,9 @@ from transformers import (
 )
 
 from hf_posenc.config.loading import load_experiment
-from hf_posenc.config.settings import Experiment
 from hf_posenc.data.lengths import lengths
-from hf_posenc.experiment.preparation import load_shared_tokenizer, prepare, training_pairs
+from hf_posenc.experiment.prepare import prepare
+from hf_posenc.experiment.prepared_run import PreparedRun
 from hf_posenc.training.arguments import training_arguments
 from hf_posenc.training.trainer import LengthTrainer
 
@@ -77,11 +77,10 @@ class StepTimer(TrainerCallback):
 class TimedTrainings:
     """Trainings of one system of a config, by all of its settings but those that make the difference."""
 
-    def __init__(self, experiment: Experiment, options: argparse.Namespace) -> None:
-        self.options, self.folder = options, experiment.folder
-        self.system = experiment.systems[options.system or next(iter(experiment.systems))]
-        self.tokenizer = load_shared_tokenizer(experiment)
-        self.pairs = training_pairs(experiment, self.system, self.tokenizer)
+    def __init__(self, run: PreparedRun, options: argparse.Namespace) -> None:
+        self.options, self.folder = options, run.paths.folder
+        prepared = run.system(options.system or next(iter(run.experiment.systems)))
+        self.system, self.tokenizer, self.pairs = prepared.settings, prepared.tokenizer, prepared.training_pairs
         sides = [lengths(self.pairs, side) for side in ("source", "target")]
         self.lengths_N2 = np.stack(sides, axis=1) + self.tokenizer.num_special_tokens_to_add()
         self.settings = self.system.train | TIMING_SETTINGS | {"max_steps": options.steps + 1, "tokens_per_batch": None}
@@ -187,8 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     transformers.logging.set_verbosity_error()
     with tempfile.TemporaryDirectory() as temporary:
         experiment = load_experiment(options.config, [*options.overrides, f"output={options.folder or temporary}"])
-        prepare(experiment)
-        trainings = TimedTrainings(experiment, options)
+        trainings = TimedTrainings(prepare(experiment), options)
         report = {
             "config": Path(options.config).name,
             "settings": trainings.system.settings(),

@@ -80,7 +80,7 @@ STATES = {
     "trained": ("hf_posenc.experiment.pipeline", "add_to_manifest"),
     "saved": ("hf_posenc.experiment.pipeline", "score_system"),
     "translated": ("hf_posenc.experiment.pipeline", "score_test_sets"),
-    "scored": ("train", "collect"),
+    "scored": ("train", "aggregate"),
     "finished": None,
 }
 STEPS_OF_TRAINING = 7  # after which it stops, between two checkpoints

@@ -22,7 +22,8 @@ from test_experiment import TINY as SETTINGS
 from hf_posenc import POSITION_ENCODINGS
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.experiment.pipeline import run_system
-from hf_posenc.experiment.preparation import prepare
+from hf_posenc.experiment.prepare import prepare
+from hf_posenc.experiment.prepared_run import PreparedRun
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 TINY = ["--width", "16", "--layers", "1", "--rounds", "2", "--save", "tiny"]
@@ -187,8 +188,7 @@ def test_padding_is_that_of_the_batches_which_the_model_is_given(benchmark, conf
         parser.add_argument(name, type=int, default=number)
     parser.set_defaults(system="relative")
     experiment = load_experiment(config, [f"output={tmp_path}"])
-    prepare(experiment)
-    trainings = batching.TimedTrainings(experiment, parser.parse_args([]))
+    trainings = batching.TimedTrainings(prepare(experiment), parser.parse_args([]))
     for record in trainings.measure():
         epoch, _ = trainings.first_epoch(record["batching"])
         assert sorted(row for rows in epoch for row in rows) == list(range(len(trainings.pairs)))
@@ -284,7 +284,7 @@ def test_a_runs_scores_are_compared_with_sacrebleus_command_line(config, monkeyp
     experiment = load_experiment(config, [f"output={config.parent}", "score.bootstrap=100"])
     prepare(experiment)
     for name in experiment.systems:
-        run_system(experiment, name)
+        run_system(PreparedRun(experiment), name)
     compared, wrong = compare(experiment)
     assert compared > 3 * 2 * len(experiment.systems), "score, mean and half of the interval, of both metrics"
     assert not wrong

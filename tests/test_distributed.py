@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from test_experiment import ROOT, TINY
 from transformers import Seq2SeqTrainer
 
-from hf_posenc.experiment import pipeline as experiment
+from hf_posenc.experiment.prepared_run import PreparedSystem
 from hf_posenc.training.distributed import init_distributed
 
 TRAIN, ACCELERATE = str(ROOT / "train.py"), ROOT / "configs" / "accelerate"
@@ -188,8 +188,8 @@ def test_sigterm_to_one_process_stops_both_and_the_same_command_goes_on(tmp_path
 
 
 def lose_two_pairs() -> None:
-    whole = experiment.training_pairs
-    experiment.training_pairs = lambda *args: whole(*args).select(range(58))
+    whole = PreparedSystem.training_pairs.func
+    PreparedSystem.training_pairs = property(lambda system: whole(system).select(range(58)))
 
 
 @pytest.mark.slow

@@ -28,12 +28,12 @@ from hf_posenc.config.yaml_io import read_yaml
 from hf_posenc.data.corpus import load_pairs
 from hf_posenc.data.synthetic.generator import generate_pairs
 from hf_posenc.data.tokenization import train_tokenizer
-from hf_posenc.experiment import preparation
 from hf_posenc.experiment.dry_run import dry_run
 from hf_posenc.experiment.evaluation import translate_test_set
 from hf_posenc.experiment.initialization import warn_of_untrained_distances
 from hf_posenc.experiment.pipeline import run_system, unfinished_systems
-from hf_posenc.experiment.preparation import load_shared_tokenizer, prepare, training_pairs
+from hf_posenc.experiment.prepare import prepare
+from hf_posenc.experiment.prepared_run import PreparedRun, PreparedSystem
 from hf_posenc.modeling.translation import TranslationOutput
 from hf_posenc.reporting.report import write_report
 from hf_posenc.results.aggregation import aggregate
@@ -128,7 +128,7 @@ def test_a_dry_run_counts_what_a_training_has_and_writes_nothing(config: Path) -
     table = dry_run(experiment)
     assert not experiment.folder.exists()
     prepare(experiment)
-    run_system(experiment, "relative")
+    run_system(PreparedRun(experiment), "relative")
     row = next(row for row in table.rows if row[0] == "relative")
     model = AutoModelForSeq2SeqLM.from_pretrained(experiment.folder / "relative" / "model")
     assert row[1:6] == [
@@ -174,7 +174,7 @@ def test_every_step_has_a_bar_that_moves_on_the_systems_line(config: Path, monke
     monkeypatch.setattr("hf_posenc.metrics.length_buckets.scorers.PAIRS_PER_CHUNK", 2)
     experiment = load(config, "score.batch_size=2")
     prepare(experiment)
-    run_system(experiment, "relative", progress_position=2)
+    run_system(PreparedRun(experiment), "relative", progress_position=2)
     found = {bar.desc.removesuffix(": "): bar for bar in bars}
     steps = ["generated", "generated-x2", "scoring"]
     for test in steps[:2]:
@@ -188,8 +188,8 @@ def test_every_step_has_a_bar_that_moves_on_the_systems_line(config: Path, monke
 # The command line, up to where training would begin.
 PREPARES = """
 import sys
-import train, hf_posenc.data.corpus, hf_posenc.data.pair_dataset, hf_posenc.experiment.preparation
-for module in (hf_posenc.data.corpus, hf_posenc.data.pair_dataset, hf_posenc.experiment.preparation):
+import train, hf_posenc.data.corpus, hf_posenc.data.pair_dataset, hf_posenc.experiment.corpora
+for module in (hf_posenc.data.corpus, hf_posenc.data.pair_dataset, hf_posenc.experiment.corpora):
     module.PROGRESS_BAR_MIN_PAIRS = int(sys.argv.pop())
     sys.argv.append(str(module.PROGRESS_BAR_MIN_PAIRS))
 sys.argv.pop()
@@ -321,13 +321,13 @@ def test_knobs_that_nobody_gives_are_measured_on_the_systems_own_pairs(config: P
         more = [f"systems.relative.model.{given}"] if given else []
         experiment = load(config, f"name=given-{given.partition('=')[0]}", *settings, *more)
         prepare(experiment)
-        run_system(experiment, "relative")
+        run_system(PreparedRun(experiment), "relative")
         saved = json.loads((experiment.folder / "relative" / "model" / "config.json").read_text())
         found[given] = (saved["length_ratio_step"], saved["length_ratio_gain"])
-    system, tokenizer = experiment.systems["relative"], load_shared_tokenizer(experiment)
-    pairs = training_pairs(experiment, system, tokenizer)
-    everything = load(config).systems["relative"]
-    assert 0 < len(pairs) < len(training_pairs(experiment, everything, tokenizer))
+    run = PreparedRun(experiment)
+    pairs = run.system("relative").training_pairs
+    everything = PreparedSystem(run, load(config).systems["relative"])
+    assert 0 < len(pairs) < len(everything.training_pairs)
     step = sum(len(ids) - 1 for ids in pairs["input_ids"]) / sum(len(ids) - 1 for ids in pairs["labels"])
     assert step != pytest.approx(1.0, abs=1e-3), "the default"
     assert found[""] == (pytest.approx(step, abs=1e-4), 0.15)
@@ -351,7 +351,7 @@ def test_a_config_can_bring_an_encoding_of_ones_own(config: Path) -> None:
     try:
         experiment = load(config, *own)
         prepare(experiment)
-        run_system(experiment, "relative")
+        run_system(PreparedRun(experiment), "relative")
         assert (experiment.folder / "relative" / "model" / "registered_nearness_of_mine.py").is_file()
         with pytest.raises(FileNotFoundError, match="there is none at"):
             load(config, "encodings=[absent.py]")
@@ -414,7 +414,7 @@ def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) ->
     experiment = load(config, "data.min_length=3")
     prepare(experiment)
     for name in experiment.systems:
-        run_system(experiment, name)
+        run_system(PreparedRun(experiment), name)
     printed = write_report(aggregate(experiment), experiment.tables_folder)
     folder = experiment.folder
     for name in experiment.systems:
@@ -440,7 +440,7 @@ def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) ->
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.parent != folder}
     prepare(experiment)
     for name in experiment.systems:
-        run_system(experiment, name)
+        run_system(PreparedRun(experiment), name)
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
@@ -449,14 +449,14 @@ def test_a_system_alone_goes_on_only_where_its_run_is_prepared(config: Path) -> 
     for name, said in (("relative", "has not been for 'relative'; give the command without --system"),
                        ("relativ", "no system 'relativ' in this config; choose from absolute, relative")):  # fmt: skip
         with pytest.raises(ValueError, match=said):
-            run_system(experiment, name)
+            run_system(PreparedRun(experiment), name)
     assert not experiment.folder.exists()
 
 
 def test_a_system_alone_is_trained_with_the_settings_of_its_run(config: Path) -> None:
     prepare(load(config))
     with pytest.raises(ValueError, match=r"prepared with other settings.* train\.max_steps was 6 and is 2; .*--system"):
-        run_system(load(config, "train.max_steps=2"), "relative")
+        run_system(PreparedRun(load(config, "train.max_steps=2")), "relative")
     assert not (config.parent / "runs" / "tiny" / "relative" / "checkpoints").exists()
 
 
@@ -467,24 +467,24 @@ def test_a_system_is_trained_by_one_process_at_a_time(config: Path) -> None:
         exclusive_lock(experiment.paths.system("relative").lock),
         pytest.raises(ValueError, match=r"what .*relative.* guards, but another one than this is at work"),
     ):
-        run_system(experiment, "relative")
+        run_system(PreparedRun(experiment), "relative")
 
 
 @pytest.mark.slow
 def test_scores_of_an_older_version_are_made_again_without_training(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)
-    run_system(experiment, "relative")
+    run_system(PreparedRun(experiment), "relative")
     folder = experiment.folder / "relative"
     scores = (folder / "scores.json").read_text()
     model = (folder / "model" / "model.safetensors").stat().st_mtime_ns
     translations = (folder / "translations" / "generated.jsonl").stat().st_mtime_ns
     others = [name for name in experiment.systems if name != "relative"]
-    assert unfinished_systems(experiment) == others
+    assert unfinished_systems(PreparedRun(experiment)) == others
     shutil.rmtree(folder / "statistics")
     write_file(folder / "scores.json", "{}")
-    assert unfinished_systems(experiment) == list(experiment.systems), "also where they run side by side"
-    run_system(experiment, "relative")
+    assert unfinished_systems(PreparedRun(experiment)) == list(experiment.systems), "also where they run side by side"
+    run_system(PreparedRun(experiment), "relative")
     assert (folder / "scores.json").read_text() == scores
     assert (folder / "model" / "model.safetensors").stat().st_mtime_ns == model
     assert (folder / "translations" / "generated.jsonl").stat().st_mtime_ns == translations
@@ -495,20 +495,20 @@ def test_a_run_may_leave_the_diagnoses_for_later(config: Path) -> None:
     experiment = load(config, "diagnose=false")
     prepare(experiment)
     for name in experiment.systems:
-        run_system(experiment, name)
-    assert unfinished_systems(experiment) == [] and not list(experiment.folder.glob("*/diagnostics"))
+        run_system(PreparedRun(experiment), name)
+    assert unfinished_systems(PreparedRun(experiment)) == [] and not list(experiment.folder.glob("*/diagnostics"))
     write_report(aggregate(experiment), experiment.tables_folder)
     assert (experiment.folder / "table-generated.md").exists()
     drawn = {path.stem for path in experiment.folder.glob("*.png")}
     assert {"bleu-by-length-generated", "loss"} <= drawn and "loss-by-position-generated" not in drawn
     later = load(config)
-    assert unfinished_systems(later) == list(later.systems)
+    assert unfinished_systems(PreparedRun(later)) == list(later.systems)
     translations = experiment.folder / "relative" / "translations" / "generated.jsonl"
     written = translations.stat().st_mtime_ns
     for name in later.systems:
-        run_system(later, name)
+        run_system(PreparedRun(later), name)
     write_report(aggregate(later), later.tables_folder)
-    assert unfinished_systems(later) == [] and translations.stat().st_mtime_ns == written
+    assert unfinished_systems(PreparedRun(later)) == [] and translations.stat().st_mtime_ns == written
     assert (experiment.folder / "loss-by-position-generated.png").exists()
 
 
@@ -518,7 +518,7 @@ def test_results_cut_short_are_refused_and_made_again(config: Path, is_older: bo
     experiment = load(config)
     prepare(experiment)
     for name in experiment.systems:
-        run_system(experiment, name)
+        run_system(PreparedRun(experiment), name)
     parts = ("scores.json", "diagnostics/generated.json", "statistics/generated-x2.npz", "translations/generated.jsonl")
     for part in (*parts, "training.jsonl"):
         path = experiment.folder / "relative" / part
@@ -531,7 +531,7 @@ def test_results_cut_short_are_refused_and_made_again(config: Path, is_older: bo
         ):
             aggregate(experiment)
         path.unlink()
-        run_system(experiment, "relative")
+        run_system(PreparedRun(experiment), "relative")
         without_summary = [line for line in whole.splitlines() if b"train_runtime" not in line]
         assert path.read_bytes().splitlines() == without_summary, "the log is made of the last checkpoint's"
 
@@ -548,7 +548,7 @@ def test_seeds_train_a_system_once_for_each(config: Path) -> None:
     assert list(load(config, "seeds=[3]").systems) == ["absolute-seed3", "relative-seed3", "rnn-nmt-seed3"]
     prepare(experiment)
     for name in experiment.systems:
-        run_system(experiment, name)
+        run_system(PreparedRun(experiment), name)
     results = aggregate(experiment)
     assert results.baseline == "absolute" and list(results.comparisons["generated"]) == ["relative", "rnn-nmt"]
     assert "relative (2 seeds)" in write_report(results, experiment.tables_folder)
@@ -563,13 +563,13 @@ def test_scored_systems_are_carried_to_another_machines_run_without_their_weight
     there = load_experiment(config, [f"output={tmp_path / 'elsewhere'}", "seeds=[1, 2]", *overrides[:2]])
     prepare(here)
     for name in here.systems:
-        run_system(here, name)
+        run_system(PreparedRun(here), name)
     shutil.copytree(here.folder, there.folder, ignore=shutil.ignore_patterns("checkpoints", "data", "*.safetensors"))
     prepare(there)
-    assert unfinished_systems(there) == [name.replace("seed1", "seed2") for name in here.systems]
+    assert unfinished_systems(PreparedRun(there)) == [name.replace("seed1", "seed2") for name in here.systems]
     for name in here.systems:  # nor do translations need them to be scored
         shutil.rmtree(there.folder / name / "statistics")
-        run_system(there, name)
+        run_system(PreparedRun(there), name)
     assert aggregate(replace(there, systems=dict(here.systems))) == aggregate(here)
 
 
@@ -581,11 +581,11 @@ def test_configs_of_one_name_share_their_systems_and_have_tables_of_their_own(co
     assert first.folder == second.folder and second.tables_folder == first.folder / "second"
     prepare(first)
     for name in first.systems:
-        run_system(first, name)
+        run_system(PreparedRun(first), name)
     trained = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*.safetensors")}
     prepare(second)
     for name in second.systems:
-        run_system(second, name)
+        run_system(PreparedRun(second), name)
     assert trained == {path: path.stat().st_mtime_ns for path in first.folder.rglob("*.safetensors")}
     write_report(aggregate(second), second.tables_folder)
     assert (first.folder / "second" / "table-generated.md").is_file()
@@ -596,9 +596,8 @@ def test_configs_of_one_name_share_their_systems_and_have_tables_of_their_own(co
 def test_a_system_with_flat_lengths_is_trained_on_as_many_joined_pairs(config: Path) -> None:
     joined = ("data.concatenate=[1, 2]", "data.max_length=30", "systems.relative.data.flat_lengths=3")
     experiment = load(config, *joined)
-    prepare(experiment)
-    tokenizer = load_shared_tokenizer(experiment)
-    plain, flat = (training_pairs(experiment, experiment.systems[name], tokenizer) for name in ("absolute", "relative"))
+    run = prepare(experiment)
+    plain, flat = (run.system(name).training_pairs for name in ("absolute", "relative"))
     assert len(flat) == len(plain) and max(flat["source_length"]) <= 30
     assert flat["source_length"] != plain["source_length"]
     assert {tuple(ids) for ids in flat["input_ids"]} <= {tuple(ids) for ids in plain["input_ids"]}
@@ -609,11 +608,9 @@ def test_a_system_with_flat_lengths_is_trained_on_as_many_joined_pairs(config: P
 def test_a_group_is_drawn_from_once_and_for_all(config: Path) -> None:
     overrides = ("score.per_group=2", "data.test.generated.generator.pairs=40", "score.edges=[8, 12]")
     experiment, whole = load(config, *overrides), load(config, *overrides[1:])
-    prepare(experiment)
-    tokenizer = load_shared_tokenizer(experiment)
-    system = experiment.systems["relative"]
+    run = prepare(experiment)
     drawn, everything = (
-        preparation.test_set(one, one.systems["relative"], "generated", tokenizer) for one in (experiment, whole)
+        PreparedRun(one).system("relative").test_sets["generated"].pairs for one in (experiment, whole)
     )
     groups = np.searchsorted([8, 12], drawn["source_length"])
     sizes = np.bincount(np.searchsorted([8, 12], everything["source_length"]), minlength=3)
@@ -621,7 +618,7 @@ def test_a_group_is_drawn_from_once_and_for_all(config: Path) -> None:
     texts = [row["de"] for row in everything["translation"]]
     places = [texts.index(row["de"]) for row in drawn["translation"]]
     assert places == sorted(places)
-    assert drawn["translation"] == preparation.test_set(experiment, system, "generated", tokenizer)["translation"]
+    assert drawn["translation"] == run.system("relative").test_sets["generated"].pairs["translation"]
 
 
 PAPER = "paper={source: A, test: generated, rows: {relative: {bleu: [1.0, 2.0, 3.0]}}}"
@@ -724,9 +721,7 @@ def test_languages_that_are_turned_round_are_other_data(config: Path) -> None:
     for languages in (("de", "en"), ("en", "de")):
         source, target = languages
         experiment = load(config, f"data.source_language={source}", f"data.target_language={target}")
-        prepare(experiment)
-        system = experiment.systems["absolute"]
-        made.append(preparation.training_pairs(experiment, system, load_shared_tokenizer(experiment))[:3])
+        made.append(prepare(experiment).system("absolute").training_pairs[:3])
     assert made[0]["input_ids"] == made[1]["labels"] and made[0]["input_ids"] != made[1]["input_ids"]
 
 
@@ -734,7 +729,7 @@ def test_languages_that_are_turned_round_are_other_data(config: Path) -> None:
 def test_an_interrupted_run_resumes_to_the_same_parameters(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     straight = load(config, "name=straight")
     prepare(straight)
-    run_system(straight, "relative")
+    run_system(PreparedRun(straight), "relative")
 
     def interrupt(self: ProgressBarCallback, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == 5:
@@ -744,10 +739,10 @@ def test_an_interrupted_run_resumes_to_the_same_parameters(config: Path, monkeyp
     prepare(interrupted)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(ProgressBarCallback, "on_step_end", interrupt)
-        run_system(interrupted, "relative")
+        run_system(PreparedRun(interrupted), "relative")
     assert (interrupted.folder / "relative" / "checkpoints" / "checkpoint-4").is_dir()
     assert not (interrupted.folder / "relative" / "model").exists()
-    run_system(interrupted, "relative")
+    run_system(PreparedRun(interrupted), "relative")
     weights = [load_file(run.folder / "relative" / "model" / "model.safetensors") for run in (straight, interrupted)]
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
     logs = [(run.folder / "relative" / "training.jsonl").read_text().splitlines() for run in (straight, interrupted)]
@@ -785,7 +780,7 @@ def test_systems_scored_with_different_vocabularies_are_not_put_in_one_table(con
     experiment = load(config)
     prepare(experiment)
     for name in experiment.systems:
-        run_system(experiment, name)
+        run_system(PreparedRun(experiment), name)
     path = experiment.folder / "relative" / "scores.json"
     write_file(path, json.dumps(json.loads(path.read_text()) | {"tokenizer": "another"}))
     with pytest.raises(ValueError, match=r"share tokenizer and test sets.*tokenizer was"):
@@ -811,14 +806,14 @@ SMALL = ("data.vocab_size=400", "data.max_length=null")
 def test_two_vocabularies_from_config_to_translation(config: Path) -> None:
     experiment = load(config, "data.joint_vocabulary=false", "data.subwords=unigram", *SMALL)
     prepare(experiment)
-    run_system(experiment, "relative")
+    run_system(PreparedRun(experiment), "relative")
     model = AutoModelForSeq2SeqLM.from_pretrained(experiment.folder / "relative" / "model")
     tokenizer = AutoTokenizer.from_pretrained(experiment.folder / "relative" / "model")
     assert not tokenizer.shares_vocabulary and "Unigram" in tokenizer.to_str()
     assert (model.config.vocab_size, model.config.decoder_vocab_size) == (400, 400)
     assert model.get_input_embeddings() is not model.get_decoder().embed_tokens
     pairs = load_pairs(TINY["data"]["train"], source_language="de", target_language="en")
-    encoded = training_pairs(experiment, experiment.systems["relative"], tokenizer)
+    encoded = PreparedRun(experiment).system("relative").training_pairs
     for row, ids in zip(pairs["translation"], encoded, strict=True):
         assert tokenizer.decode(ids["labels"], skip_special_tokens=True) == row["en"]
         assert tokenizer.decode(ids["input_ids"], skip_special_tokens=True, use_source_tokenizer=True) == row["de"]
@@ -833,7 +828,7 @@ def test_an_existing_tokenizer_from_a_folder(config: Path) -> None:
     data = ["data.tokenizer=bert", f"data.folder={config.parent}", "data.max_length=80"]
     experiment = load(config, *data)
     prepare(experiment)
-    run_system(experiment, "relative")
+    run_system(PreparedRun(experiment), "relative")
     model = experiment.folder / "relative" / "model"
     tokenizer = AutoTokenizer.from_pretrained(model)
     assert len(tokenizer) == AutoModelForSeq2SeqLM.from_pretrained(model).config.vocab_size == 10
@@ -844,7 +839,7 @@ def test_an_existing_tokenizer_from_a_folder(config: Path) -> None:
 def test_a_model_with_the_wrong_tokenizer_is_refused(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)
-    run_system(experiment, "relative")
+    run_system(PreparedRun(experiment), "relative")
     model = AutoModelForSeq2SeqLM.from_pretrained(experiment.folder / "relative" / "model")
     own = PosEncTokenizer.from_pretrained(experiment.folder / "tokenizer")
     pairs = load_pairs(TINY["data"]["train"], source_language="de", target_language="en")
@@ -922,8 +917,7 @@ def test_a_preparation_that_failed_binds_nothing(config: Path) -> None:
         with pytest.raises(ValueError, match="choose bounds"):
             prepare(load(config, *data, "data.vocab_size=400", f"data.max_length={bound}"))
     experiment = load(config, *data, "data.vocab_size=410", "data.max_length=null")
-    prepare(experiment)
-    assert len(load_shared_tokenizer(experiment)) == 410
+    assert len(prepare(experiment).tokenizer) == 410
     (experiment.folder / "absolute" / "training.jsonl").touch()
     file.write_text("".join(lines[:70]), encoding="utf-8")
     with pytest.raises(ValueError, match=r"files\.train\.tsv was"):
@@ -948,7 +942,7 @@ def test_pairs_are_encoded_again_where_a_failed_preparation_had_other_files(conf
     file.write_text("".join(lines), encoding="utf-8")
     experiment = load(config, *data, "data.max_length=null")
     prepare(experiment)
-    assert len(training_pairs(experiment, experiment.systems["relative"], load_shared_tokenizer(experiment))) == 80
+    assert len(PreparedRun(experiment).system("relative").training_pairs) == 80
 
 
 def test_distances_that_no_training_pair_has_are_warned_of(config: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -1042,7 +1036,7 @@ def test_a_checkpoint_cut_short_is_passed_over(config: Path, caplog: pytest.LogC
     """Whichever of its files was being written or deleted."""
     experiment = load(config)
     prepare(experiment)
-    run_system(experiment, "relative")
+    run_system(PreparedRun(experiment), "relative")
     checkpoints = experiment.folder / "relative" / "checkpoints"
     newest, older = checkpoints / "checkpoint-6", checkpoints / "checkpoint-4"
     for name in ("model.safetensors", "optimizer.pt", "rng_state.pth", "scheduler.pt", "trainer_state.json"):

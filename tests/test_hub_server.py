@@ -31,7 +31,8 @@ from hf_posenc import PosEncConfig, PosEncForConditionalGeneration, PosEncModel,
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.settings import Experiment
 from hf_posenc.experiment.pipeline import run_system, unfinished_systems
-from hf_posenc.experiment.preparation import prepare
+from hf_posenc.experiment.prepare import prepare
+from hf_posenc.experiment.prepared_run import PreparedRun
 from hf_posenc.training.arguments import training_arguments
 from hf_posenc.training.push_to_hub import pushed_files
 
@@ -98,7 +99,7 @@ def experiment(tmp_path: Path, *overrides: str, **systems: Any) -> Experiment:
 def test_a_run_pushes_a_loadable_model_at_each_save_and_at_last_its_card(hub: Hub, tmp_path: Path):
     run = experiment(tmp_path, "train.hub_private_repo=true")
     prepare(run)
-    run_system(run, "gru+relative")
+    run_system(PreparedRun(run), "gru+relative")
     repository = hub.repositories["someone/tiny-gru-relative"]
     assert hub.asked["/api/repos/create"][0]["visibility"] == "private"
     steps = [f"Training in progress, step {step}" for step in (2, 4, 6)]
@@ -132,7 +133,7 @@ def test_a_run_pushes_a_loadable_model_at_each_save_and_at_last_its_card(hub: Hu
     record = json.loads((run.folder / "gru+relative" / "pushed.json").read_text(encoding="utf-8"))
     assert record == {"repository": "someone/tiny-gru-relative", "commit": repository.revisions["main"]}
     asked = len(repository.commits)
-    run_system(run, "gru+relative")
+    run_system(PreparedRun(run), "gru+relative")
     assert len(repository.commits) == asked
     # What else lies there, or is linked, stays there.
     (tmp_path / "id_rsa").write_text("PRIVATE KEY")
@@ -140,7 +141,7 @@ def test_a_run_pushes_a_loadable_model_at_each_save_and_at_last_its_card(hub: Hu
     (folder / "id_rsa").write_text("PRIVATE KEY")
     (folder / "more").symlink_to(tmp_path)
     (run.folder / "gru+relative" / "pushed.json").unlink()
-    run_system(run, "gru+relative")
+    run_system(PreparedRun(run), "gru+relative")
     assert repository.files().keys() == pushed.keys()
 
 
@@ -150,15 +151,15 @@ def test_a_run_whose_card_the_hub_refuses_keeps_all_and_pushes_when_asked_again(
     prepare(run)
     hub.refusal = '"license" must be one of ...'
     with pytest.raises(ValueError, match="must be one of"):
-        run_system(run, "gru+relative")
+        run_system(PreparedRun(run), "gru+relative")
     repository = hub.repositories["lab/tiny"]
     assert repository.messages == ["initial commit"]
-    assert unfinished_systems(run) == ["gru+relative"]
+    assert unfinished_systems(PreparedRun(run)) == ["gru+relative"]
     scores = (run.folder / "gru+relative" / "scores.json").stat().st_mtime_ns
     hub.refusal = None
-    run_system(run, "gru+relative")
+    run_system(PreparedRun(run), "gru+relative")
     assert repository.messages == ["initial commit", "Trained and scored"]
-    assert not unfinished_systems(run)
+    assert not unfinished_systems(PreparedRun(run))
     assert (run.folder / "gru+relative" / "scores.json").stat().st_mtime_ns == scores
 
 
@@ -167,7 +168,7 @@ def test_no_repository_is_made_without_the_right_token_and_nothing_is_trained(hu
     prepare(run)
     monkeypatch.setenv("HF_TOKEN", "hf_of_nobody")
     with pytest.raises(OSError, match="401"):
-        run_system(run, "gru+relative")
+        run_system(PreparedRun(run), "gru+relative")
     assert not (run.folder / "gru+relative" / "model").exists()
 
 

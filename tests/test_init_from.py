@@ -14,7 +14,8 @@ from hf_posenc import convert_encodings, from_marian
 from hf_posenc.experiment.initialization import initial_model
 from hf_posenc.experiment.parallel import topological_batches
 from hf_posenc.experiment.pipeline import run_system, training_config
-from hf_posenc.experiment.preparation import load_shared_tokenizer, prepare, training_pairs
+from hf_posenc.experiment.prepare import prepare
+from hf_posenc.experiment.prepared_run import PreparedRun
 
 ENCODINGS = {
     "position_encoding_type": "relative+window",
@@ -38,11 +39,9 @@ def config(tmp_path: Path) -> Path:
 
 def begun(experiment: Any, name: str) -> Any:
     """The model with which a system's training begins."""
-    system, tokenizer = experiment.systems[name], load_shared_tokenizer(experiment)
+    system = PreparedRun(experiment).system(name)
     torch.manual_seed(0)
-    return initial_model(
-        experiment, system, training_config(system, tokenizer, training_pairs(experiment, system, tokenizer))
-    )
+    return initial_model(system, training_config(system.settings, system.tokenizer, system.training_pairs))
 
 
 @pytest.mark.full
@@ -50,8 +49,8 @@ def test_a_system_begins_with_the_weights_of_another(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)
     with pytest.raises(ValueError, match=r"systems\.next: it starts from absolute, but .*model is not there yet; give"):
-        run_system(experiment, "next")
-    run_system(experiment, "absolute")
+        run_system(PreparedRun(experiment), "next")
+    run_system(PreparedRun(experiment), "absolute")
     trained = AutoModelForSeq2SeqLM.from_pretrained(experiment.folder / "absolute" / "model")
     torch.testing.assert_close(begun(experiment, "same").state_dict(), trained.state_dict(), rtol=0, atol=0)
     torch.manual_seed(0)
@@ -60,7 +59,7 @@ def test_a_system_begins_with_the_weights_of_another(config: Path) -> None:
     assert {name: getattr(first.config, name) for name in ENCODINGS} == ENCODINGS
     assert (first.config.decoder_position_encoding_type, first.config.dropout) == ("relative+window", 0.2)
     assert first.config.length_ratio_step != 1.0, "measured on the system's own pairs"
-    run_system(experiment, "next")
+    run_system(PreparedRun(experiment), "next")
     model = AutoModelForSeq2SeqLM.from_pretrained(experiment.folder / "next" / "model")
     assert not torch.equal(model.lm_head.weight, trained.lm_head.weight)
 
@@ -130,7 +129,7 @@ def test_each_seed_starts_from_its_own(config: Path) -> None:
 def checkpoint(experiment: Any) -> Path:
     """A trained model of a run."""
     prepare(experiment)
-    run_system(experiment, "absolute")
+    run_system(PreparedRun(experiment), "absolute")
     return experiment.folder / "absolute" / "model"
 
 
@@ -149,7 +148,7 @@ def test_a_checkpoint_of_the_family_gives_its_sizes(config: Path) -> None:
     torch.manual_seed(0)
     expected = convert_encodings(trained, **ENCODINGS)
     torch.testing.assert_close(begun(experiment, "next").state_dict(), expected.state_dict(), rtol=0, atol=0)
-    run_system(experiment, "next")
+    run_system(PreparedRun(experiment), "next")
     assert (experiment.folder / "next" / "scores.json").exists()
     weights = place / "model.safetensors"
     weights.write_bytes(weights.read_bytes() + b" ")
@@ -174,7 +173,7 @@ def test_a_marian_is_translated_into_the_family_and_trained(config: Path) -> Non
     torch.manual_seed(0)
     expected = from_marian(marian, **ENCODINGS)
     torch.testing.assert_close(begun(experiment, "next").state_dict(), expected.state_dict(), rtol=0, atol=0)
-    run_system(experiment, "next")
+    run_system(PreparedRun(experiment), "next")
     model = AutoModelForSeq2SeqLM.from_pretrained(experiment.folder / "next" / "model")
     assert (model.config.decoder_start_token_id, model.config.vocab_size) == (28, 29)
 

@@ -30,7 +30,8 @@ def run(path: Path, name: str, largest_file: int | None = None) -> None:
     """What a child does: all of train.py for one system."""
     from hf_posenc.config.loading import load_experiment
     from hf_posenc.experiment.pipeline import run_system
-    from hf_posenc.experiment.preparation import prepare
+    from hf_posenc.experiment.prepare import prepare
+    from hf_posenc.experiment.prepared_run import PreparedRun
 
     torch.set_num_threads(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -39,7 +40,7 @@ def run(path: Path, name: str, largest_file: int | None = None) -> None:
     if largest_file is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY))
-    run_system(experiment, "relative")
+    run_system(PreparedRun(experiment), "relative")
 
 
 def started(path: Path, name: str, **limits: int) -> multiprocessing.Process:

@@ -48,7 +48,6 @@ def test_a_system_has_as_many_threads_whatever_is_finished(tmp_path, monkeypatch
             super().__init__(["true"])
 
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
-    monkeypatch.setattr(parallel, "unfinished_systems", lambda _: unfinished)
     monkeypatch.setattr(parallel.subprocess, "Popen", Process)
-    run_parallel(of_systems(tmp_path, 3, {"a": {}, "b": {}, "c": {}}), ["train.py"])
+    run_parallel(of_systems(tmp_path, 3, {"a": {}, "b": {}, "c": {}}), unfinished, ["train.py"])
     assert seen == dict.fromkeys(unfinished, "2")

@@ -12,12 +12,12 @@ from datasets import Dataset
 from test_experiment import TINY, load
 
 from hf_posenc.data.segmentation import SEGMENT_SEPARATOR, automatic_segments, gold_segments
-from hf_posenc.experiment import preparation
 from hf_posenc.experiment.dry_run import dry_run
 from hf_posenc.experiment.evaluation import translate_test_set
 from hf_posenc.experiment.parallel import run_parallel
 from hf_posenc.experiment.pipeline import run_system, unfinished_systems
-from hf_posenc.experiment.preparation import load_shared_tokenizer, prepare, source_segments
+from hf_posenc.experiment.prepare import prepare
+from hf_posenc.experiment.prepared_run import PreparedRun
 from hf_posenc.modeling.translation import TranslationOutput
 from hf_posenc.reporting.card import model_card
 from hf_posenc.reporting.report import write_report
@@ -44,7 +44,7 @@ def run(config: Path, *overrides: str) -> Any:
     experiment = load(config, *overrides)
     prepare(experiment)
     for name in experiment.systems:
-        run_system(experiment, name)
+        run_system(PreparedRun(experiment), name)
     return experiment
 
 
@@ -70,7 +70,7 @@ def test_the_model_that_is_named_translates_the_pieces_and_nothing_is_trained(co
         with pytest.raises(ValueError, match=rf"translates with that of {trained}; ask for the card of {trained}"):
             model_card(experiment.folder, split)
     before = {path: path.stat().st_mtime_ns for path in experiment.folder.rglob("*") if path.is_file()}
-    assert unfinished_systems(experiment) == []
+    assert unfinished_systems(PreparedRun(experiment)) == []
     run(config)
     assert before == {path: path.stat().st_mtime_ns for path in experiment.folder.rglob("*") if path.is_file()}
 
@@ -99,7 +99,7 @@ def test_a_row_is_bound_to_the_training_that_it_uses(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)
     with pytest.raises(ValueError, match=r"translates with the model of absolute, but that is not trained; give the"):
-        run_system(experiment, "in-sentences")
+        run_system(PreparedRun(experiment), "in-sentences")
     (experiment.folder / "in-sentences" / "translations").mkdir()
     with pytest.raises(ValueError, match=r"in-sentences train\.max_steps was 6 and is 7; undo the change"):
         prepare(load(config, "systems.absolute.train.max_steps=7"))
@@ -141,12 +141,10 @@ def test_a_split_row_is_not_pushed_where_the_trained_one_is(config: Path) -> Non
 
 def test_the_pieces_are_those_of_the_pairs_that_are_drawn(config: Path) -> None:
     experiment = load(config, "score.per_group=2", "data.test.generated.generator.pairs=40", "score.edges=[24, 40]")
-    prepare(experiment)
-    tokenizer, system = load_shared_tokenizer(experiment), experiment.systems["in-pieces-seed3"]
-    for name in system.test_sets:
-        drawn = [row["de"] for row in preparation.test_set(experiment, system, name, tokenizer)["translation"]]
+    for test_set in prepare(experiment).system("in-pieces-seed3").test_sets.values():
+        drawn = [row["de"] for row in test_set.pairs["translation"]]
         assert 2 < len(drawn) < 20
-        assert [" ".join(pieces) for pieces in source_segments(experiment, system, name, tokenizer)] == drawn
+        assert [" ".join(pieces) for pieces in test_set.segments] == drawn
 
 
 def test_side_by_side_it_waits_for_the_trained_ones(config: Path) -> None:
@@ -156,7 +154,7 @@ def test_side_by_side_it_waits_for_the_trained_ones(config: Path) -> None:
         f"tell = lambda what: open({str(told)!r}, 'a').write(f'{{what}} {{name}}\\n')\n"
         "tell('begins'); time.sleep(0.2); tell('ends')"
     )
-    run_parallel(experiment, [sys.executable, "-S", "-c", code])
+    run_parallel(experiment, list(experiment.systems), [sys.executable, "-S", "-c", code])
     lines = told.read_text().splitlines()
     assert len(lines) == 12
     assert {line.split()[1] for line in lines[:6]} == {"relative-seed3", "relative-seed4", "absolute"}
@@ -181,14 +179,14 @@ def test_known_pieces_are_the_texts_that_were_joined_however_they_were(tmp_path:
     settings["data"] = TINY["data"] | {"test": {"news": test}, "folder": str(tmp_path)}
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     experiment = load(tmp_path / "tiny.yaml")
-    prepare(experiment)
-    tokenizer, system = load_shared_tokenizer(experiment), experiment.systems["in-pieces"]
+    run = prepare(experiment)
+    test_sets = run.system("in-pieces").test_sets
     # Documents: "eins zwei", "drei '' vier fünf", "sechs sieben", "acht neun"; "zehn" is too short a rest.
     joined = [["eins zwei", "drei", "vier fünf"], ["sechs", "sieben", "acht neun"], ["eins zwei"], ["drei"], [""]]
-    assert source_segments(experiment, system, "news", tokenizer) == joined
+    assert test_sets["news"].segments == joined
     by_two = [joined[0] + joined[1], joined[2] + joined[3], [""]]
-    assert source_segments(experiment, system, "news-x2", tokenizer) == by_two
-    whole = source_segments(experiment, experiment.systems["relative"], "news-x2", tokenizer)
+    assert test_sets["news-x2"].segments == by_two
+    whole = run.system("relative").test_sets["news-x2"].segments
     assert whole == [[" ".join(pieces)] for pieces in by_two]
 
 

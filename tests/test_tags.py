@@ -16,14 +16,10 @@ from hf_posenc.config.loading import load_experiment
 from hf_posenc.data.corpus import load_pairs
 from hf_posenc.data.tags import group_by_tags, prepend_tags
 from hf_posenc.experiment.pipeline import run_system
-from hf_posenc.experiment.preparation import (
-    load_shared_tokenizer,
+from hf_posenc.experiment.prepare import (
     prepare,
-    source_segments,
-    training_pairs,
-    validation_pairs,
 )
-from hf_posenc.experiment.preparation import test_set as held_out_set
+from hf_posenc.experiment.prepared_run import PreparedRun
 
 TAGS = ["<2en>", "<2de>"]
 
@@ -219,14 +215,13 @@ def load(config: dict[str, Any], folder: Path, *overrides: str) -> Any:
 )
 def test_each_pair_is_encoded_with_the_tag_of_its_corpus(side: str, joint: bool, tmp_path: Path) -> None:
     experiment = load(on_side(side, joint_vocabulary=joint, concatenate=[1, 2]), tmp_path)
-    prepare(experiment)
-    (system,) = experiment.systems.values()
-    tokenizer = load_shared_tokenizer(experiment)
+    (system,) = prepare(experiment)
+    tokenizer = system.tokenizer
     assert len(tokenizer) == tokenizer.target_vocab_size == 500
     column, other = ("input_ids", "labels")[:: 1 if side == "source_tag" else -1]
     for pairs, numbers in (
-        (training_pairs(experiment, system, tokenizer), [40, 30, 20, 15]),
-        (validation_pairs(experiment, system, tokenizer), [4, 4]),
+        (system.training_pairs, [40, 30, 20, 15]),
+        (system.validation_pairs, [4, 4]),
     ):
         tags = [ids[0] for ids in pairs[column]]
         expected = [tag for number, tag in zip(numbers, [498, 499] * 2, strict=False) for _ in range(number)]
@@ -234,9 +229,9 @@ def test_each_pair_is_encoded_with_the_tag_of_its_corpus(side: str, joint: bool,
         assert not any({498, 499} & {*ids[1:]} for ids in pairs[column])
         assert not any({498, 499} & {*ids} for ids in pairs[other])
     for name, tag in (("de-en", "<2en>"), ("en-de-x2", "<2de>")):
-        texts = [text for (text,) in source_segments(experiment, system, name, tokenizer)]
+        texts = [text for (text,) in system.test_sets[name].segments]
         assert all(text.count("<2") == text.startswith(tag) == (side == "source_tag") for text in texts)
-        test = held_out_set(experiment, system, name, tokenizer)
+        test = system.test_sets[name].pairs
         assert test["source_length"] == [len(ids) - 1 for ids in tokenizer(texts)["input_ids"]]
         assert "<2" not in json.dumps(list(test["translation"]))
 
@@ -246,7 +241,7 @@ def test_each_pair_is_encoded_with_the_tag_of_its_corpus(side: str, joint: bool,
 def test_a_model_of_two_languages_is_trained_scored_and_loaded_elsewhere(side: str, tmp_path: Path) -> None:
     experiment = load(on_side(side), tmp_path)
     prepare(experiment)
-    run_system(experiment, "one")
+    run_system(PreparedRun(experiment), "one")
     scores = json.loads((experiment.folder / "one" / "scores.json").read_text(encoding="utf-8"))["tests"]
     assert {name: test["all"]["n"] for name, test in scores.items()} == {
         "de-en": 3, "de-en-x2": 2, "en-de": 3, "en-de-x2": 2
@@ -254,8 +249,8 @@ def test_a_model_of_two_languages_is_trained_scored_and_loaded_elsewhere(side: s
     folder = experiment.folder / "one" / "model"
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     for name, tag in (("de-en", "<2en>"), ("en-de", "<2de>")):
-        (system,) = experiment.systems.values()
-        texts = [text for (text,) in source_segments(experiment, system, name, tokenizer)]
+        (system,) = PreparedRun(experiment)
+        texts = [text for (text,) in system.test_sets[name].segments]
         first = tokenizer.target.convert_tokens_to_ids(tag)
         how = {"num_beams": 1} | ({"forced_bos_token_id": first} if side == "target_tag" else {})
         lines = (experiment.folder / "one" / "translations" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()

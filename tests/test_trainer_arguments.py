@@ -14,7 +14,7 @@ from transformers import Seq2SeqTrainingArguments, get_scheduler
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.settings import Experiment
 from hf_posenc.experiment.dry_run import dry_run
-from hf_posenc.experiment.preparation import prepare
+from hf_posenc.experiment.prepare import prepare
 from hf_posenc.metrics.length_buckets.scorers import GREATER_IS_BETTER, SCORERS
 from hf_posenc.training.argument_validation import FIXED_ARGUMENTS
 from hf_posenc.training.arguments import DEFAULTS, training_arguments

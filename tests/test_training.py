@@ -39,14 +39,10 @@ from hf_posenc import PosEncTokenizer
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.settings import Experiment
 from hf_posenc.data.samplers import BIN_WIDTHS, DistributedBatchSampler, LengthSortedSampler, MaxTokensSampler
+from hf_posenc.experiment.corpora import read_pairs
 from hf_posenc.experiment.pipeline import run_system
-from hf_posenc.experiment.preparation import (
-    load_shared_tokenizer,
-    prepare,
-    read_pairs,
-    training_pairs,
-    validation_pairs,
-)
+from hf_posenc.experiment.prepare import prepare
+from hf_posenc.experiment.prepared_run import PreparedRun
 from hf_posenc.results.aggregation import read_losses
 from hf_posenc.training.arguments import TrainingArguments, training_arguments
 from hf_posenc.training.callbacks import ProgressBarCallback
@@ -242,7 +238,7 @@ def tiny(tmp_path: Path, *overrides: str) -> Experiment:
 def trained(experiment: Experiment) -> list[dict[str, Any]]:
     """The log of a run to its end."""
     prepare(experiment)
-    run_system(experiment, "relative")
+    run_system(PreparedRun(experiment), "relative")
     return log_of(experiment)
 
 
@@ -334,10 +330,9 @@ def test_the_smoothed_loss_is_transformers_own(number):
 def test_the_perplexity_is_of_all_tokens_and_unsmoothed(tmp_path):
     experiment = tiny(tmp_path, "train.label_smoothing_factor=0.2", "train.eval_strategy=epoch")
     last = [line for line in trained(experiment) if "eval_perplexity" in line][-1]
-    folder = experiment.folder / "relative" / "model"
-    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSeq2SeqLM.from_pretrained(experiment.folder / "relative" / "model")
     nats = tokens = 0.0
-    for row in validation_pairs(experiment, experiment.systems["relative"], tokenizer):
+    for row in PreparedRun(experiment).system("relative").validation_pairs:
         labels = torch.tensor([row["labels"]])
         logits = model(input_ids=torch.tensor([row["input_ids"]]), labels=labels).logits
         nats += nn.functional.cross_entropy(logits[0], labels[0], reduction="sum").item()
@@ -376,7 +371,7 @@ def test_a_validation_set_is_translated_where_it_is_asked_for(tmp_path):
         last = [line for line in trained(experiment) if "eval_bleu" in line][-1]
         system, folder = experiment.systems["relative"], experiment.folder / "relative" / "model"
         model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-        pairs = read_pairs(system, system.data.validation)["translation"]
+        pairs = read_pairs(system.data, system.data.validation)["translation"]
         translations = model.translate([pair["de"] for pair in pairs], tokenizer, num_beams=beams)
         expected = BLEU().corpus_score(translations, [[pair["en"] for pair in pairs]]).score
         assert expected > 0
@@ -582,13 +577,13 @@ def test_a_mean_of_more_checkpoints_than_there_are_is_refused(tmp_path):
 
 def loaders(experiment: Experiment) -> tuple[LengthTrainer, DataLoader]:
     """The Trainer of a run, and what it takes its batches from."""
-    prepare(experiment)
-    system, tokenizer = experiment.systems["relative"], load_shared_tokenizer(experiment)
+    prepared = prepare(experiment).system("relative")
+    system, tokenizer = prepared.settings, prepared.tokenizer
     sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": tokenizer.target_vocab_size}
     trainer = LengthTrainer(
         model=AutoModelForSeq2SeqLM.from_config(system.model_config(**sizes)),
         args=training_arguments(system.train, experiment.folder / system.name),
-        train_dataset=training_pairs(experiment, system, tokenizer),
+        train_dataset=prepared.training_pairs,
         data_collator=DataCollatorForSeq2Seq(tokenizer),
         processing_class=tokenizer,
     )
@@ -722,10 +717,8 @@ def test_neighbours_are_joined_into_further_training_pairs(tmp_path):
         experiment = tiny(
             tmp_path, f"name=joined-{len(counts)}", f"data.concatenate={concatenate}", "data.max_length=400"
         )
-        prepare(experiment)
-        system = experiment.systems["relative"]
-        tokenizer = AutoTokenizer.from_pretrained(experiment.folder / "tokenizer")
-        counts[tuple(concatenate)] = training_pairs(experiment, system, tokenizer)["source_length"][:]
+        pairs = prepare(experiment).system("relative").training_pairs
+        counts[tuple(concatenate)] = pairs["source_length"][:]
     alone, both, three = counts.values()
     assert (len(alone), len(both), len(three)) == (60, 90, 20)
     assert both[:60] == alone

@@ -147,17 +147,15 @@ sys.stdin.read()
 """
 
 
-def run_two(monkeypatch, code: str, jobs: int = 2) -> None:
+def run_two(code: str, jobs: int = 2) -> None:
     """Two systems side by side, each of which runs that code."""
-    monkeypatch.setattr(parallel, "unfinished_systems", lambda experiment: ["one", "two"])
-    monkeypatch.setattr(parallel, "topological_batches", lambda experiment, names: [names])
-    experiment = SimpleNamespace(jobs=jobs, systems={"one": {}, "two": {}})
-    parallel.run_parallel(experiment, [sys.executable, "-S", "-c", code])
+    experiment = SimpleNamespace(jobs=jobs, systems={"one": {}, "two": {}}, dependency_of=lambda system: None)
+    parallel.run_parallel(experiment, ["one", "two"], [sys.executable, "-S", "-c", code])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_signal_stops_the_systems_that_run_and_begins_no_other(tmp_path, monkeypatch, number, jobs):
+def test_a_signal_stops_the_systems_that_run_and_begins_no_other(tmp_path, number, jobs):
     begun = tmp_path / "begun"
 
     def tell() -> None:
@@ -169,7 +167,7 @@ def test_a_signal_stops_the_systems_that_run_and_begins_no_other(tmp_path, monke
     thread = Thread(target=tell, daemon=True)
     thread.start()
     with pytest.raises(SystemExit, match=rf"^{number.name} stopped one, two; the same command goes on from there\.$"):
-        run_two(monkeypatch, CHILD.format(begun=str(begun)), jobs)
+        run_two(CHILD.format(begun=str(begun)), jobs)
     thread.join()
     assert sorted(begun.read_text().split()) == ["one", "two"][:jobs]
     assert signal.getsignal(number) == before
@@ -187,9 +185,9 @@ def test_a_signal_stops_the_systems_that_run_and_begins_no_other(tmp_path, monke
     ],
     ids=["error", "killed", "both"],
 )
-def test_why_systems_stopped_is_told(monkeypatch, code, said):
+def test_why_systems_stopped_is_told(code, said):
     with pytest.raises(SystemExit, match=said):
-        run_two(monkeypatch, code)
+        run_two(code)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from ..config.settings import Experiment, Segmentation, System
 from ..results.tables import Table
 from ..training.arguments import arguments_with_defaults
 from .initialization import build_meta_model
-from .preparation import validated_arguments
+from .prepare import validated_arguments
 
 EMBEDDING_PARAMETERS = ("shared.", "embed_tokens.", "lm_head.", "final_logits_bias")
 ADAM_MOMENTS = 2  # numbers it keeps for each parameter
@@ -15,7 +15,7 @@ ADAM_MOMENTS = 2  # numbers it keeps for each parameter
 def dry_run(experiment: Experiment, processes: int = 1) -> Table:
     """A row for each system."""
     systems = experiment.systems.values()
-    limits = [args.save_total_limit for args in validated_arguments(experiment)]
+    limits = [args.save_total_limit for args in validated_arguments(experiment).values()]
     rows = [
         [system.name, *(untrained_costs(system.split) if system.split else system_costs(system, processes, limit))]
         for system, limit in zip(systems, limits, strict=True)

@@ -1,39 +1,34 @@
 """The model that a training begins with: a new one, or one that is trained already, with the system's encodings."""
 
-import json
 import logging
 import math
 from collections import defaultdict
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig
+from transformers import AutoModelForSeq2SeqLM, MarianConfig
 
 from ..config.init_from import INIT_FROM_RULE, checkpoint_model_section
-from ..config.settings import DataSettings, Experiment, System
+from ..config.settings import Experiment, System
 from ..convert.encodings import TUNABLE_FIELDS, convert_encodings, load_config_dict
 from ..convert.marian import from_marian
-from ..data.readers import corpus_file_hashes, file_hashes, resolve_name_or_path
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
 from ..modeling.configuration_shared import SharedConfig
 from ..modeling.position_base import PositionEncoding
 from ..modeling.position_registry import side_entries
-from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..modeling.translation import validate_tokenizer
-from ..utils.atomic_io import short_hash
-from ..utils.auto_loading import auto_from_pretrained
 from ..utils.manifest import COPY_AGAIN, verify_folder
+from .prepared_run import PreparedSystem
 
 logger = logging.getLogger(__name__)
 
 
-def initial_model(experiment: Experiment, system: System, config: SharedConfig) -> Any:
+def initial_model(system: PreparedSystem, config: SharedConfig) -> Any:
     """The model of that `config` before its training, in float32, as a new one is."""
-    if not isinstance(config, PosEncConfig) or system.start_from is None:
+    if not isinstance(config, PosEncConfig) or (checkpoint := system.init_checkpoint) is None:
         return AutoModelForSeq2SeqLM.from_config(config)
-    verify_folder(Path(checkpoint := init_checkpoint(experiment, system)), COPY_AGAIN)
+    verify_folder(Path(checkpoint), COPY_AGAIN)
     cross_fields = [
         f"cross_{parameter.name}"
         for entry in side_entries(config.side("cross")).values()
@@ -89,63 +84,15 @@ def warn_of_untrained_distances(experiment: Experiment) -> None:
         logger.warning("systems.%s: %s", ", ".join(names), warning)
 
 
-def init_checkpoint(experiment: Experiment, system: System) -> str | Path:
-    """The folder or the Hub's name of the model from which it starts."""
-    if (origin := experiment.dependency_of(system)) is None:
-        return resolve_name_or_path(str(system.start_from), system.data.folder)
-    if not (checkpoint := experiment.paths.system(origin.name).model).exists():
-        raise ValueError(
-            f"systems.{system.name}: it starts from {origin.name}, but {checkpoint} is not there yet; give the command "
-            "without --system, which trains that first, or goes on where that had stopped."
-        )
-    return checkpoint
-
-
-def init_file_hashes(experiment: Experiment, system: System) -> dict[str, str]:
-    """A hash of each local file of weights from which it starts, or of what makes that system of the same run."""
-    if system.start_from is None:
-        return {}
-    if (origin := experiment.dependency_of(system)) is not None:
-        return {
-            f"settings of {origin.name}": short_hash(
-                json.dumps(weights_fingerprint(experiment, origin), sort_keys=True)
-            )
-        }
-    checkpoint = Path(resolve_name_or_path(system.start_from, system.data.folder))
-    weights = sorted(str(path) for kind in ("*.safetensors", "*.bin") for path in checkpoint.glob(kind))
-    return file_hashes(weights, system.data.folder)
-
-
-def weights_fingerprint(experiment: Experiment, system: System) -> dict[str, Any]:
-    """What its weights are made by. A setting at its default is left out, and so one that is newer than a run."""
-    settings, data = system.settings(), system.data
-    for name, default in asdict(DataSettings("", "", {}, {})).items():
-        if settings["data"].get(name) == default or name in ("test", "licence"):
-            settings["data"].pop(name, None)
-    del settings["score"]
-    files = [corpus_file_hashes(corpus_spec, data.folder) for corpus_spec in (data.train, data.validation or {})]
-    return settings | {"files": files, "start": init_file_hashes(experiment, system)}
-
-
-def load_pretrained_tokenizer(name: str) -> Any:
-    """A saved tokenizer. A MarianMT model starts from <pad>, has no <s>, and no row for one that would be added."""
-    verify_folder(Path(name), COPY_AGAIN)
-    tokenizer = auto_from_pretrained(AutoTokenizer, name)
-    try:
-        model_type = load_config_dict(name, INIT_FROM_RULE, "a model on the Hub")["model_type"]
-    except ValueError:  # a tokenizer by itself
-        return tokenizer
-    if model_type == MarianConfig.model_type and tokenizer.bos_token is None:
-        tokenizer.bos_token = tokenizer.pad_token
-    return tokenizer
-
-
-def validate_init_checkpoint(experiment: Experiment, system: System, tokenizer: PosEncTokenizer) -> None:
+def validate_init_checkpoint(system: PreparedSystem) -> None:
     """Refuse, before training, a checkpoint and a tokenizer that do not go together."""
-    if system.start_from is None or experiment.dependency_of(system):
+    settings, checkpoint = system.settings, system.external_checkpoint
+    if settings.start_from is None or checkpoint is None:
         return
-    verify_folder(Path(resolve_name_or_path(system.start_from, system.data.folder)), COPY_AGAIN)
+    verify_folder(Path(checkpoint), COPY_AGAIN)
     try:
-        validate_tokenizer(checkpoint_model_section(system.start_from, system.data.folder)[1], tokenizer)
+        validate_tokenizer(checkpoint_model_section(settings.start_from, settings.data.folder)[1], system.tokenizer)
     except ValueError as error:
-        raise ValueError(f"systems.{system.name}: start_from={system.start_from!r}, data.tokenizer: {error}") from None
+        raise ValueError(
+            f"systems.{settings.name}: start_from={settings.start_from!r}, data.tokenizer: {error}"
+        ) from None

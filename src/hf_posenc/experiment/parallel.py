@@ -9,20 +9,19 @@ from queue import SimpleQueue
 from typing import Any
 
 from ..config.settings import Experiment
-from .pipeline import unfinished_systems
 
 SIGKILL_EXIT_CODE = -9  # the code of a process that SIGKILL has ended
 
 
-def run_parallel(experiment: Experiment, command: list[str]) -> None:
-    """Run the unfinished systems as processes of their own, `experiment.jobs` at a time, sharing the cores.
+def run_parallel(experiment: Experiment, names: list[str], command: list[str]) -> None:
+    """Run the systems of these names as processes of their own, `experiment.jobs` at a time, sharing the cores.
 
     `command` runs this config; the name of a system and the line of its progress bar are appended to it. If a system
     fails, the others still finish. SIGTERM and SIGINT reach those that run as SIGTERM, and no other is begun. Each has
     a pipe as its standard input, which closes when this process ends, in whatever way (`terminate_when_stdin_closes`).
     """
     environment = os.environ | {"OMP_NUM_THREADS": str(threads_per_system(experiment))}
-    batches = topological_batches(experiment, unfinished_systems(experiment))
+    batches = topological_batches(experiment, names)
     free_positions: SimpleQueue[int] = SimpleQueue()
     for position in range(experiment.jobs):
         free_positions.put(position)

@@ -17,9 +17,8 @@ from tqdm.auto import tqdm
 from transformers import AutoModelForSeq2SeqLM, set_seed
 
 from ..analysis.teacher_forced import diagnose
-from ..config.settings import Experiment, System
+from ..config.settings import System
 from ..data.lengths import lengths
-from ..data.tags import corpus_tags, prepend_tags
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_shared import SharedConfig
 from ..modeling.tokenization_posenc import PosEncTokenizer
@@ -35,56 +34,49 @@ from ..utils.manifest import add_to_manifest, explain_read_errors, save_folder, 
 from ..utils.run_folder import SystemPaths
 from .evaluation import score_test_set, translate_test_set
 from .initialization import initial_model
-from .preparation import (
-    languages,
-    load_shared_tokenizer,
-    settings_difference,
-    source_segments,
-    test_set,
-    training_pairs,
-    validation_pairs,
-    validation_references,
-)
+from .prepared_run import PreparedRun, PreparedSystem
 
 SMALLER_BATCHES = "Or lower score.batch_size in a run of another name (name=NAME)."
 MIN_WORDS_FOR_PARALLEL_SCORING = 100_000  # translated words, whose TER takes longer than a process to start
 
 
-def run_system(experiment: Experiment, name: str, progress_position: int = 0) -> None:
+def run_system(run: PreparedRun, name: str, progress_position: int = 0) -> None:
     """Train, translate and score one system, from wherever it stands; `progress_position` is the line of its
     progress bar.
 
     Under several processes all of them train and translate, each its share, and the first one scores.
     """
-    if (system := experiment.systems.get(name)) is None:
-        raise ValueError(f"There is no system {name!r} in this config; choose from {', '.join(experiment.systems)}.")
-    paths = experiment.paths.system(name)
-    outputs = (paths.settings, paths.model, paths.scores, paths.push_record)
-    validate_same_on_all_ranks({f"{name}/{output.name}": describe_write_time(output) for output in outputs})
-    if not paths.settings.exists():
-        raise ValueError(
-            f"A system goes on where its run has been prepared, but {experiment.folder} has not been for {name!r}; "
-            "give the command without --system, which prepares the run and trains what is missing."
-        )
-    if difference := settings_difference(experiment, system):
-        raise ValueError(
-            f"{paths.folder} was prepared with other settings, by which {difference}; undo the change, or give the "
-            "command without --system, which prepares the run anew."
-        )
-    with exclusive_lock(paths.lock) if PartialState().is_main_process else nullcontext():
-        if not is_scored(experiment, system):
-            tokenizer = load_shared_tokenizer(experiment)
-            if system.split:
-                validate_trained(experiment, system)
-            elif not paths.model.exists():
-                train_system(experiment, system, tokenizer, progress_position)
-            elif not paths.training_log.exists() and PartialState().is_main_process:
-                restore_log(paths)
+    system = run.system(name)
+    validate_same_on_all_ranks(write_times(system))
+    system.validate_prepared()
+    with exclusive_lock(system.paths.lock) if PartialState().is_main_process else nullcontext():
+        if not is_scored(system):
+            train_if_missing(system, progress_position)
             with explain_out_of_memory(f"A batch of test pairs of {name}", SMALLER_BATCHES):
-                score_system(experiment, system, tokenizer, progress_position)
-        if PartialState().is_main_process and not is_pushed(experiment, system):
-            push_system(experiment, system)
+                score_system(system, progress_position)
+        if PartialState().is_main_process and not is_pushed(system.settings, system.paths):
+            push_system(system.settings, system.paths)
     PartialState().wait_for_everyone()
+
+
+def write_times(system: PreparedSystem) -> dict[str, str]:
+    """When the files of a system were written, to the nanosecond: processes compare whether they see the same ones."""
+    paths = system.paths
+    times = {}
+    for path in (paths.settings, paths.model, paths.scores, paths.push_record):
+        time = f"written at {path.stat().st_mtime_ns}" if path.exists() else "missing"
+        times[f"{system.name}/{path.name}"] = time
+    return times
+
+
+def train_if_missing(system: PreparedSystem, progress_position: int) -> None:
+    """Train a system that has no model yet; a ValueError if it translates with that of another one, not yet trained."""
+    if system.settings.split:
+        validate_trained(system)
+    elif not system.paths.model.exists():
+        train_system(system, progress_position)
+    elif not system.paths.training_log.exists() and PartialState().is_main_process:
+        restore_log(system.paths)
 
 
 def restore_log(paths: SystemPaths) -> None:
@@ -98,140 +90,131 @@ def restore_log(paths: SystemPaths) -> None:
     add_to_manifest(paths.training_log)
 
 
-def validate_trained(experiment: Experiment, system: System) -> None:
+def validate_trained(system: PreparedSystem) -> None:
     """A ValueError if there is no model yet for a system that trains none."""
-    if not experiment.paths.system(system.model_system_name).model.exists():
+    if not system.model_folder.exists():
+        trained = system.settings.model_system_name
         raise ValueError(
-            f"systems.{system.name} translates with the model of {system.model_system_name}, but that is not trained; "
+            f"systems.{system.name} translates with the model of {trained}, but that is not trained; "
             "give the command again, which goes on from where that stopped."
         )
 
 
-def unfinished_systems(experiment: Experiment) -> list[str]:
+def unfinished_systems(run: PreparedRun) -> list[str]:
     """The systems for which `run_system` has something to do."""
-    return [
-        name
-        for name, system in experiment.systems.items()
-        if not (is_scored(experiment, system) and is_pushed(experiment, system))
-    ]
+    return [system.name for system in run if not (is_scored(system) and is_pushed(system.settings, system.paths))]
 
 
-def is_scored(experiment: Experiment, system: System) -> bool:
-    """Whether there is nothing left to translate, score or look into; where an older version has scored, there is."""
-    paths = experiment.paths.system(system.name)
-    required = [paths.scores, *map(paths.statistic, system.test_sets), *map(paths.translation, system.test_sets)]
-    if not system.split:
-        diagnosed_tests = system.test_sets if experiment.diagnose else ()
-        required += [paths.training_log, paths.card, *map(paths.diagnosis, diagnosed_tests)]
+def is_scored(system: PreparedSystem) -> bool:
+    """Whether nothing is left to translate, score or diagnose. An earlier version may have left something."""
+    settings, paths = system.settings, system.paths
+    required = [paths.scores, *map(paths.statistic, settings.test_sets), *map(paths.translation, settings.test_sets)]
+    if not settings.split:
+        required += [paths.training_log, paths.card, *map(paths.diagnosis, system.diagnosed_test_sets)]
     return all(path.exists() for path in required)
 
 
-def score_system(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, progress_position: int) -> None:
+def score_system(system: PreparedSystem, progress_position: int) -> None:
     """Translate and score the test sets with the saved model of a system, whose weights only a translation needs."""
-    paths = experiment.paths.system(system.name)
-    trained_folder = experiment.paths.system(system.model_system_name).model
     distributed_state = PartialState()
 
     @cache
     def model() -> Any:
-        validate_weights(trained_folder)
-        return auto_from_pretrained(AutoModelForSeq2SeqLM, trained_folder).to(distributed_state.device)
+        validate_weights(system.model_folder)
+        return auto_from_pretrained(AutoModelForSeq2SeqLM, system.model_folder).to(distributed_state.device)
 
-    tests = {name: test_set(experiment, system, name, tokenizer) for name in system.test_sets}
     translations = {
         name: translate_test_set(
-            model, tokenizer, source_segments(experiment, system, name, tokenizer), system,
-            paths.translation(name), target_tag=corpus_tags(system.test_sets[name][0])[1],
+            model, system.tokenizer, test_set.segments, system.settings,
+            system.paths.translation(name), target_tag=test_set.target_tag,
             progress=distributed_state.is_main_process, description=f"{system.name}: {name}",
             progress_position=progress_position,
         )
-        for name in tests
+        for name, test_set in system.test_sets.items()
     }  # fmt: skip
     if not distributed_state.is_main_process:
         return
-    scores = score_test_sets(experiment, system, translations, tests, progress_position)
-    vocabulary = short_hash(tokenizer.to_str())
-    result = {"tokenizer": vocabulary, "max_length": system.data.max_length, "tests": scores}
-    if system.split:
-        write_file(paths.scores, json.dumps(result | {"split": asdict(system.split)}, indent=1))
+    result = {
+        "tokenizer": short_hash(system.tokenizer.to_str()),
+        "max_length": system.settings.data.max_length,
+        "tests": score_test_sets(system, translations, progress_position),
+    }
+    if system.settings.split:
+        write_file(system.paths.scores, json.dumps(result | {"split": asdict(system.settings.split)}, indent=1))
         return
-    for name, test in tests.items() if experiment.diagnose else ():
-        tagged_pairs = prepend_tags(test, corpus_tags(system.test_sets[name][0]), **languages(system))
-        diagnose_test_set(model(), tokenizer, tagged_pairs, system, paths.diagnosis(name), progress_position)
-    with explain_read_errors(path := paths.training_summary):
+    for name in system.diagnosed_test_sets:
+        diagnose_test_set(model(), system, name, progress_position)
+    with explain_read_errors(path := system.paths.training_summary):
         summary = json.loads(path.read_text(encoding="utf-8"))
-    write_file(paths.scores, json.dumps(result | {"training": summary}, indent=1))
-    write_card(experiment.folder, system.name)
+    write_file(system.paths.scores, json.dumps(result | {"training": summary}, indent=1))
+    write_card(system.paths.folder.parent, system.name)
 
 
-def score_test_sets(
-    experiment: Experiment,
-    system: System,
-    translations: dict[str, Any],
-    tests: dict[str, Dataset],
-    progress_position: int,
-) -> dict[str, Any]:
+def score_test_sets(system: PreparedSystem, translations: dict[str, Any], progress_position: int) -> dict[str, Any]:
     """The scores of the `translations` of each test set."""
-    cores, pairs = max(1, (os.cpu_count() or 1) // experiment.jobs), sum(map(len, tests.values()))
+    cores = max(1, (os.cpu_count() or 1) // system.run.experiment.jobs)
+    scores = {}
     with tqdm(
-        total=pairs, desc=f"{system.name}: scoring", unit="pair", position=progress_position, leave=False
-    ) as progress_bar:
-        return {
-            name: score_test_set(
+        total=sum(len(test_set.pairs) for test_set in system.test_sets.values()),
+        desc=f"{system.name}: scoring", unit="pair", position=progress_position, leave=False,
+    ) as progress_bar:  # fmt: skip
+        for name, test_set in system.test_sets.items():
+            num_words = sum(len(text.split()) for text in translations[name]["text"])
+            scores[name] = score_test_set(
                 translations[name],
-                test,
-                system.data.target_language,
-                system.score,
-                experiment.paths.system(system.name).statistic(name),
-                num_proc=cores
-                if sum(len(text.split()) for text in translations[name]["text"]) >= MIN_WORDS_FOR_PARALLEL_SCORING
-                else 1,
+                test_set.pairs,
+                system.settings.data.target_language,
+                system.settings.score,
+                system.paths.statistic(name),
+                num_proc=cores if num_words >= MIN_WORDS_FOR_PARALLEL_SCORING else 1,
                 progress=progress_bar.update,
             )
-            for name, test in tests.items()
-        }
+    return scores
 
 
-def diagnose_test_set(
-    model: Any, tokenizer: PosEncTokenizer, test: Dataset, system: System, path: Path, progress_position: int
-) -> None:
+def diagnose_test_set(model: Any, system: PreparedSystem, name: str, progress_position: int) -> None:
     """Write the diagnosis of a system on one test set."""
+    data = system.settings.data
     diagnosis = diagnose(
         model,
-        tokenizer,
-        test,
-        source_language=system.data.source_language,
-        target_language=system.data.target_language,
-        edges=system.score.edges,
-        training_limit=system.data.max_length,
+        system.tokenizer,
+        system.test_sets[name].tagged_pairs,
+        source_language=data.source_language,
+        target_language=data.target_language,
+        edges=system.settings.score.edges,
+        training_limit=data.max_length,
         progress=True,
-        description=f"{system.name}: diagnosing {path.stem}",
+        description=f"{system.name}: diagnosing {name}",
         progress_position=progress_position,
     )
-    write_file(path, json.dumps(diagnosis))
+    write_file(system.paths.diagnosis(name), json.dumps(diagnosis))
 
 
-def train_system(experiment: Experiment, system: System, tokenizer: PosEncTokenizer, progress_position: int) -> None:
+def train_system(system: PreparedSystem, progress_position: int) -> None:
     """Train one system and save it, ready to be loaded and to translate."""
-    paths = experiment.paths.system(system.name)
-    pairs = training_pairs(experiment, system, tokenizer)
-    validation = validation_pairs(experiment, system, tokenizer)
-    set_seed(system.train.get("seed", 42))
-    model = initial_model(experiment, system, training_config(system, tokenizer, pairs))
-    options: dict[str, Any] = {
-        "name": system.name,
-        "progress_position": progress_position,
-        "bleu_tokenize": system.score.bleu_tokenize,
-    }
-    options["references"] = validation_references(system)
-    trained, summary = train(model, tokenizer, pairs, validation, system.train, paths.folder, **options)
+    settings, tokenizer, paths = system.settings, system.tokenizer, system.paths
+    pairs, validation = system.training_pairs, system.validation_pairs
+    set_seed(settings.train.get("seed", 42))
+    trained, summary = train(
+        initial_model(system, training_config(settings, tokenizer, pairs)),
+        tokenizer,
+        pairs,
+        validation,
+        settings.train,
+        paths.folder,
+        name=system.name,
+        progress_position=progress_position,
+        references=system.validation_references,
+        bleu_tokenize=settings.score.bleu_tokenize,
+    )
     summary |= {"parameters": trained.num_parameters(), "pairs": len(pairs)}
-    trained.generation_config.update(num_beams=system.score.num_beams)  # its class says how long
+    trained.generation_config.update(num_beams=settings.score.num_beams)  # its class says how long
 
     def save(temp_path: Path) -> None:
         trained.save_pretrained(temp_path)
         tokenizer.save_pretrained(temp_path)
-        (temp_path / paths.training_summary.name).write_text(json.dumps(summary, indent=1), encoding="utf-8")
+        summary_path = temp_path / paths.training_summary.name
+        summary_path.write_text(json.dumps(summary, indent=1), encoding="utf-8")
 
     if PartialState().is_main_process:
         add_to_manifest(paths.training_log)
@@ -250,8 +233,3 @@ def training_config(system: System, tokenizer: PosEncTokenizer, pairs: Dataset) 
     special = tokenizer.num_special_tokens_to_add()
     estimated = config.alignment.estimate(*((lengths(pairs, side) + special).tolist() for side in ("source", "target")))
     return replace(system, model=estimated | system.model).model_config(**config_fields)
-
-
-def describe_write_time(path: Path) -> str:
-    """When a file was written, to the nanosecond: by this, processes know whether they see the same one."""
-    return f"written at {path.stat().st_mtime_ns}" if path.exists() else "missing"

@@ -5,49 +5,53 @@ model folder is pushed, and with it the card, which no checkpoint has. `training
 """
 
 import json
+from collections.abc import Mapping
 
 from huggingface_hub import HfApi
 from transformers.trainer_utils import HubStrategy
 
-from ..config.settings import Experiment, System
-from ..training.arguments import training_arguments
+from ..config.settings import System
+from ..training.arguments import TrainingArguments, training_arguments
 from ..training.push_to_hub import push_files
 from ..utils.atomic_io import atomic_write
+from ..utils.run_folder import SystemPaths
 from .card import write_card
 
 
-def validate_repositories(experiment: Experiment) -> None:
-    """A ValueError if a system's pushes would overwrite another one's, or hold more than its model."""
+def validate_repositories(arguments: Mapping[str, TrainingArguments]) -> None:
+    """A ValueError if a system's pushes would overwrite another one's, or hold more than its model.
+
+    `arguments` are the Trainer's, by the names of systems.
+    """
     owner_by_repository: dict[str, str] = {}
-    for system in experiment.systems.values():
-        if not system.train.get("push_to_hub"):
+    for name, args in arguments.items():
+        if not args.push_to_hub:
             continue
-        args = training_arguments(system.train, experiment.folder / system.name)
         if args.hub_strategy not in (HubStrategy.EVERY_SAVE, HubStrategy.END):
             raise ValueError(
                 "train.hub_strategy must be every_save or end, because a whole checkpoint holds paths of this machine, "
                 f"but it is {args.hub_strategy.value!r}; leave it out, and keep checkpoints in a place of your own."
             )
         repository = args.hub_model_id
-        if (owner := owner_by_repository.setdefault(repository, system.name)) != system.name:
+        if (owner := owner_by_repository.setdefault(repository, name)) != name:
             raise ValueError(
-                f"Each system has a repository of its own, but {owner} and {system.name} would both push to "
+                f"Each system has a repository of its own, but {owner} and {name} would both push to "
                 f"{repository}; give each its systems.NAME.train.hub_model_id, or none, and they are named after the "
                 "run and the system."
             )
 
 
-def is_pushed(experiment: Experiment, system: System) -> bool:
+def is_pushed(system: System, paths: SystemPaths) -> bool:
     """Whether there is nothing, or nothing more, to push."""
-    return not system.train.get("push_to_hub") or experiment.paths.system(system.name).push_record.exists()
+    return not system.train.get("push_to_hub") or paths.push_record.exists()
 
 
-def push_system(experiment: Experiment, system: System) -> None:
+def push_system(system: System, paths: SystemPaths) -> None:
     """Push a scored system's model with its card, whose examples load it from where it is pushed to."""
-    paths, api = experiment.paths.system(system.name), HfApi()
+    api = HfApi()
     args = training_arguments(system.train, paths.folder)
     repository = api.create_repo(args.hub_model_id, private=args.hub_private_repo, exist_ok=True).repo_id
-    write_card(experiment.folder, system.name, repository)
+    write_card(paths.folder.parent, system.name, repository)
     commit = push_files(paths.model, repository, message="Trained and scored", revision=args.hub_revision)
     record = {"repository": repository, "commit": commit.oid}
     atomic_write(paths.push_record, json.dumps(record, indent=1))

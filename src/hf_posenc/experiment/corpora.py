@@ -1,0 +1,103 @@
+"""Corpora of one system as datasets, each built once and kept in the run's `data` folder.
+
+A dataset's folder has a hash of everything that it is made from in its name. Systems share what has the same hash.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, concatenate_datasets, load_from_disk
+
+from ..config.settings import DataSettings, Segmentation
+from ..data.concatenation import concatenate_consecutive
+from ..data.corpus import load_pairs
+from ..data.pair_dataset import PROGRESS_BAR_MIN_PAIRS, progress_bars
+from ..data.readers import corpus_file_hashes
+from ..data.segmentation import SEGMENT_SEPARATOR, automatic_segments, gold_segments
+from ..data.tags import TagPair, corpus_tags, group_by_tags, prepend_tags
+from ..data.tokenization import tokenize_pairs
+from ..modeling.tokenization_posenc import PosEncTokenizer
+from ..utils.atomic_io import short_hash
+from ..utils.manifest import explain_read_errors, save_folder, verify_folder
+from ..utils.run_folder import RunPaths
+
+
+@dataclass(frozen=True)
+class CorpusStore:
+    """Reads corpora in the languages of `settings`, encodes them, and saves the result in the run."""
+
+    settings: DataSettings
+    tokenizer: PosEncTokenizer
+    paths: RunPaths
+
+    def read(self, corpus_spec: dict[str, Any], separator: str = " ") -> Dataset:
+        """The pairs of a corpus as texts, without tags."""
+        return read_pairs(self.settings, corpus_spec, separator)
+
+    def prepend_tags(self, pairs: Dataset, tags: TagPair) -> Dataset:
+        return prepend_tags(pairs, tags, **languages(self.settings))
+
+    def encoded(self, corpus_spec: dict[str, Any]) -> Dataset:
+        """The pairs of a corpus as token ids, each corpus in it behind its tags."""
+        folder = self.paths.encoded_pairs(self.hash_of(corpus_spec))
+        if not folder.exists():
+            tagged = [self.prepend_tags(self.read(spec), tags) for spec, tags in group_by_tags(corpus_spec)]
+            encoded = [tokenize_pairs(pairs, self.tokenizer, **languages(self.settings)) for pairs in tagged]
+            save_pairs(folder, concatenate_datasets(encoded))
+        return load_saved_pairs(folder)
+
+    def test_set(self, name: str, corpus_spec: dict[str, Any], k: int) -> Dataset:
+        """All pairs of a test set, `k` consecutive ones concatenated, with their `source_length` in subwords."""
+        folder = self.paths.test_set(name, self.hash_of(corpus_spec))
+        if not folder.exists():
+            pairs = concatenate_consecutive(self.read(corpus_spec), k)
+            tagged = self.prepend_tags(pairs, corpus_tags(corpus_spec))
+            encoded = tokenize_pairs(tagged, self.tokenizer, **languages(self.settings))
+            save_pairs(folder, pairs.add_column("source_length", encoded["source_length"]))
+        return load_saved_pairs(folder)
+
+    def segments(self, name: str, corpus_spec: dict[str, Any], k: int, segmentation: Segmentation) -> Dataset:
+        """The segments of each source of a test set, in the column `pieces`."""
+        folder = self.paths.segments(segmentation.boundaries, name, self.hash_of(corpus_spec))
+        if not folder.exists():
+            pairs, language = self.test_set(name, corpus_spec, k), self.settings.source_language
+            if segmentation.boundaries == "found":
+                segments = automatic_segments(pairs, language)
+            else:
+                separated = concatenate_consecutive(self.read(corpus_spec, SEGMENT_SEPARATOR), k, SEGMENT_SEPARATOR)
+                segments = gold_segments(separated, pairs, language)
+            save_pairs(folder, Dataset.from_dict({"pieces": segments}))
+        return load_saved_pairs(folder)
+
+    def hash_of(self, corpus_spec: dict[str, Any]) -> str:
+        """A hash of everything that encoded pairs are made from."""
+        provenance = [
+            corpus_spec,
+            corpus_file_hashes(corpus_spec, self.settings.folder),
+            languages(self.settings),
+            self.tokenizer.to_str(),
+        ]
+        return short_hash(json.dumps(provenance, sort_keys=True))
+
+
+def read_pairs(settings: DataSettings, corpus_spec: dict[str, Any], separator: str = " ") -> Dataset:
+    """The pairs of a corpus as texts; reading needs no tokenizer, which is trained on them."""
+    return load_pairs(corpus_spec, folder=settings.folder, separator=separator, **languages(settings))
+
+
+def languages(settings: DataSettings) -> dict[str, str]:
+    return {"source_language": settings.source_language, "target_language": settings.target_language}
+
+
+def save_pairs(folder: Path, pairs: Dataset) -> None:
+    """Save pairs, with a progress bar if they are many."""
+    with progress_bars(shown=len(pairs) > PROGRESS_BAR_MIN_PAIRS):
+        save_folder(folder, pairs.save_to_disk)
+
+
+def load_saved_pairs(folder: Path) -> Dataset:
+    verify_folder(folder)
+    with explain_read_errors(folder):
+        return load_from_disk(str(folder))

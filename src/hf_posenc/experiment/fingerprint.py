@@ -1,0 +1,69 @@
+"""What a run's folder records of a system: its settings, and a hash of each file that it reads.
+
+A folder belongs to the settings that made something in it. With others, nothing there may be used or continued.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..config.settings import DataSettings, Experiment, ScoreSettings, Segmentation, System
+from ..config.yaml_io import read_yaml
+from ..data.readers import corpus_file_hashes, file_hashes, resolve_name_or_path
+from ..utils.atomic_io import first_difference, short_hash
+from ..utils.manifest import explain_read_errors, verify_file
+
+
+def settings_difference(experiment: Experiment, system: System) -> str | None:
+    """The first setting or file in which a system differs from what its folder records, None if there is none."""
+    path = experiment.paths.system(system.name).settings
+    verify_file(path)
+    with explain_read_errors(path):
+        saved = read_yaml(path, "The settings of a run")
+        data, score = DataSettings(**saved["data"]), ScoreSettings(**saved["score"])
+        # What is newer than the run is at its default.
+        split = Segmentation(**saved["split"]) if "split" in saved else None
+        model_and_training = (saved["model"], saved["train"], saved.get("start_from"), split)
+    saved_system = System(system.name, system.base_name, data, score, *model_and_training)
+    current_hashes = system_file_hashes(experiment, system)
+    saved_hashes = {name: digest for name, digest in saved.get("files", {}).items() if name in current_hashes}
+    return first_difference(
+        saved_system.settings() | {"files": current_hashes | saved_hashes}, run_fingerprint(experiment, system)
+    )
+
+
+def run_fingerprint(experiment: Experiment, system: System) -> dict[str, Any]:
+    """What the folder of a system records."""
+    return system.settings() | {"files": system_file_hashes(experiment, system)}
+
+
+def system_file_hashes(experiment: Experiment, system: System) -> dict[str, str]:
+    """A hash of each local file that the system reads."""
+    hashes: dict[str, str] = {}
+    for corpus_spec in (system.data.train, system.data.validation or {}, *system.data.test.values()):
+        hashes |= corpus_file_hashes(corpus_spec, system.data.folder)
+    return hashes | init_file_hashes(experiment, system)
+
+
+def init_file_hashes(experiment: Experiment, system: System) -> dict[str, str]:
+    """A hash of each local file of weights that it starts from, or of what makes that system of the same run."""
+    if system.start_from is None:
+        return {}
+    if (origin := experiment.dependency_of(system)) is not None:
+        fingerprint = json.dumps(weights_fingerprint(experiment, origin), sort_keys=True)
+        return {f"settings of {origin.name}": short_hash(fingerprint)}
+    checkpoint = Path(resolve_name_or_path(system.start_from, system.data.folder))
+    weights = sorted(str(path) for kind in ("*.safetensors", "*.bin") for path in checkpoint.glob(kind))
+    return file_hashes(weights, system.data.folder)
+
+
+def weights_fingerprint(experiment: Experiment, system: System) -> dict[str, Any]:
+    """What its weights are made by. A setting at its default is left out, and so one that is newer than a run."""
+    settings, data = system.settings(), system.data
+    for name, default in asdict(DataSettings("", "", {}, {})).items():
+        if settings["data"].get(name) == default or name in ("test", "licence"):
+            settings["data"].pop(name, None)
+    del settings["score"]
+    files = [corpus_file_hashes(corpus_spec, data.folder) for corpus_spec in (data.train, data.validation or {})]
+    return settings | {"files": files, "start": init_file_hashes(experiment, system)}

@@ -1,0 +1,129 @@
+"""Validates the settings of an experiment and builds what its systems share, before anything is trained.
+
+Everything that can be wrong with settings, data, vocabulary and lengths is found here. What is there already is used.
+"""
+
+from datasets import Dataset
+
+from ..config.settings import Experiment, System
+from ..config.yaml_io import dump_yaml
+from ..data.lengths import lengths
+from ..reporting.hub import validate_repositories
+from ..training.argument_validation import validate_process_wide
+from ..training.arguments import TrainingArguments, training_arguments
+from ..training.checkpoints import validate_saved_system
+from ..utils.atomic_io import exclusive_lock
+from ..utils.manifest import write_file
+from .contamination import validate_no_contamination
+from .fingerprint import run_fingerprint, settings_difference
+from .initialization import build_meta_model, validate_init_checkpoint, warn_of_untrained_distances
+from .prepared_run import PreparedRun, PreparedSystem
+from .shared_tokenizer import build_shared_tokenizer
+
+
+def prepare(experiment: Experiment) -> PreparedRun:
+    """The run of an experiment, validated and with its shared files built."""
+    validate_before_reading(experiment)
+    with exclusive_lock(experiment.paths.lock, blocking=True):
+        return build_artifacts(experiment)
+
+
+def validate_before_reading(experiment: Experiment) -> None:
+    """Refuse what is wrong with settings, saved files and corpora, before a tokenizer is trained."""
+    arguments = validated_arguments(experiment)
+    for system in experiment.systems.values():
+        validate_unchanged_settings(experiment, system)
+        validate_saved_system(experiment.paths.system(system.name).folder)
+    warn_of_untrained_distances(experiment)
+    validate_repositories(arguments)
+    validate_no_contamination(experiment)
+
+
+def validated_arguments(experiment: Experiment) -> dict[str, TrainingArguments]:
+    """The Trainer's arguments of each system; a ValueError if they do not go together, or with their model."""
+    validate_process_wide({name: system.train for name, system in experiment.systems.items()})
+    arguments = {}
+    for system in experiment.systems.values():
+        folder, has_validation = experiment.paths.system(system.name).folder, system.data.validation is not None
+        args = training_arguments(system.train, folder, has_validation=has_validation)
+        model = build_meta_model(system)
+        if args.gradient_checkpointing and not model.supports_gradient_checkpointing:
+            raise ValueError(
+                f"systems.{system.name}: train.gradient_checkpointing is for models of layers, but this one is a "
+                f"{model.config.model_type}; leave it out."
+            )
+        arguments[system.name] = args
+    return arguments
+
+
+def validate_unchanged_settings(experiment: Experiment, system: System) -> None:
+    """Refuse a run directory in which other settings, or files of other content, have made something."""
+    paths = experiment.paths.system(system.name)
+    if paths.has_outputs and (difference := settings_difference(experiment, system)):
+        raise ValueError(
+            f"A run directory belongs to the settings and files that made it, but in {paths.folder} {difference}; undo "
+            f"the change, give the run another name (name=...), or delete the directory."
+        )
+
+
+def build_artifacts(experiment: Experiment) -> PreparedRun:
+    """Build tokenizer, encoded pairs and test sets, and record beside each what it is made from."""
+    first_system, *_ = experiment.systems.values()
+    build_shared_tokenizer(experiment.paths, first_system)
+    run = PreparedRun(experiment)
+    for system in run:
+        build_datasets(system)
+    for system in run:
+        save_settings(system)
+    return run
+
+
+def build_datasets(system: PreparedSystem) -> None:
+    """Build the datasets of a system, and refuse those with which it cannot be trained or tested."""
+    tests = [test_set.pairs for test_set in system.test_sets.values()]
+    if system.settings.split:
+        validate_segments(system)
+        return
+    validation = system.validation_pairs
+    encoded = [system.training_pairs] if validation is None else [system.training_pairs, validation]
+    validate_init_checkpoint(system)
+    validate_lengths(system.settings, encoded, tests)
+
+
+def save_settings(system: PreparedSystem) -> None:
+    """Record the settings of a system in its folder, unless something was made with those that stand there."""
+    path = system.paths.settings
+    settings = dump_yaml(run_fingerprint(system.run.experiment, system.settings))
+    # Another process may be about to begin with the same.
+    is_saved = path.exists() and path.read_text(encoding="utf-8") == settings
+    if not (system.paths.has_outputs or is_saved):
+        write_file(path, settings)
+
+
+def validate_lengths(system: System, encoded: list[Dataset], tests: list[Dataset]) -> None:
+    """Refuse, before training, pairs that are longer than the system's encodings can tell apart."""
+    config = system.model_config(system.data.vocab_size)
+    sources = max(lengths(pairs, "source").max() for pairs in [*encoded, *tests])
+    targets = max(lengths(pairs, "target").max() for pairs in encoded)
+    for side, length, max_positions in (
+        ("source", sources, config.max_source_length),
+        ("target", targets, config.max_target_length),
+    ):
+        if max_positions is not None and length + 1 > max_positions:
+            raise ValueError(
+                f"systems.{system.name}: its encoding tells {max_positions} positions apart, but a {side} has {length} "
+                "subwords and a special token; raise its table (such as model.learned_max_positions), lower "
+                "data.max_length, or choose another test set."
+            )
+
+
+def validate_segments(system: PreparedSystem) -> None:
+    """Refuse a segmented system that could only repeat another one's translations."""
+    split = system.settings.split
+    all_segments = [segments for test_set in system.test_sets.values() for segments in test_set.segments]
+    if split and all(len(segments) <= 1 for segments in all_segments):
+        raise ValueError(
+            f"systems.{system.name}: to split is for long inputs, but with boundaries: {split.boundaries} "
+            f"no source of {', '.join(system.test_sets)} has two pieces; join some, such as by score.concatenate="
+            "[1, 2], use boundaries: found, or leave the system out."
+        )

@@ -1,0 +1,197 @@
+"""A run whose shared files are built, and its systems: settings, tokenizer, encoded pairs and test sets.
+
+`prepare.py` builds the files once. Every process, also one of several that train together, opens them by
+`PreparedRun(experiment)`. Nothing is read before its first use.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, concatenate_datasets
+
+from ..config.settings import Experiment, System
+from ..data.lengths import balance_lengths, filter_lengths, stratified_sample
+from ..data.readers import resolve_name_or_path
+from ..data.tags import corpus_tags, prepend_tag
+from ..modeling.tokenization_posenc import PosEncTokenizer
+from ..utils.run_folder import RunPaths, SystemPaths
+from .corpora import CorpusStore
+from .fingerprint import settings_difference
+from .shared_tokenizer import load_shared_tokenizer
+
+
+@dataclass(frozen=True)
+class PreparedTestSet:
+    """A test set as one system translates it. Datasets load at their first use."""
+
+    name: str
+    settings: System
+    corpora: CorpusStore
+
+    @cached_property
+    def pairs(self) -> Dataset:
+        """The pairs that are scored, with their `source_length` in subwords, without tags."""
+        return self.subsample(self.all_pairs)
+
+    @cached_property
+    def segments(self) -> list[list[str]]:
+        """Each source as the texts that are translated one by one, behind its tag; a whole source is one segment."""
+        tag, _ = corpus_tags(self.corpus_spec)
+        if self.settings.split is None:
+            language = self.settings.data.source_language
+            return [[prepend_tag(row[language], tag)] for row in self.pairs["translation"]]
+        segments = self.corpora.segments(self.name, self.corpus_spec, self.num_concatenated, self.settings.split)
+        with_segments = concatenate_datasets([self.all_pairs, segments], axis=1)
+        return [[prepend_tag(segment, tag) for segment in row] for row in self.subsample(with_segments)["pieces"]]
+
+    @property
+    def tagged_pairs(self) -> Dataset:
+        """`pairs` with their tags at the head of their texts."""
+        return self.corpora.prepend_tags(self.pairs, corpus_tags(self.corpus_spec))
+
+    @property
+    def target_tag(self) -> str | None:
+        """The token that each translation begins with, if any."""
+        return corpus_tags(self.corpus_spec)[1]
+
+    @property
+    def all_pairs(self) -> Dataset:
+        """All pairs, however many of them are scored."""
+        return self.corpora.test_set(self.name, self.corpus_spec, self.num_concatenated)
+
+    @property
+    def corpus_spec(self) -> dict[str, Any]:
+        return self.settings.test_sets[self.name][0]
+
+    @property
+    def num_concatenated(self) -> int:
+        return self.settings.test_sets[self.name][1]
+
+    def subsample(self, pairs: Dataset) -> Dataset:
+        """At most `per_group` pairs of each length bucket, if there is such a maximum."""
+        score = self.settings.score
+        return stratified_sample(pairs, score.edges, score.per_group) if score.per_group else pairs
+
+
+@dataclass(frozen=True)
+class PreparedSystem:
+    """One system of a prepared run. Datasets load at their first use and stay as long as this object."""
+
+    run: "PreparedRun"
+    settings: System
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def tokenizer(self) -> PosEncTokenizer:
+        return self.run.tokenizer
+
+    @property
+    def paths(self) -> SystemPaths:
+        return self.run.paths.system(self.name)
+
+    @property
+    def model_folder(self) -> Path:
+        """The folder of the model that translates: its own or, if it trains none, another system's."""
+        return self.run.paths.system(self.settings.model_system_name).model
+
+    @property
+    def external_checkpoint(self) -> str | None:
+        """The folder or the Hub's name of the model that it starts from, None if that is another system, or none."""
+        settings = self.settings
+        if settings.start_from is None or self.run.experiment.dependency_of(settings) is not None:
+            return None
+        return resolve_name_or_path(settings.start_from, settings.data.folder)
+
+    @property
+    def init_checkpoint(self) -> str | Path | None:
+        """The model that it starts from, also that of another system; None if its weights are new."""
+        origin = self.run.experiment.dependency_of(self.settings)
+        if origin is None or self.settings.start_from is None:
+            return self.external_checkpoint
+        if not (checkpoint := self.run.paths.system(origin.name).model).exists():
+            raise ValueError(
+                f"systems.{self.name}: it starts from {origin.name}, but {checkpoint} is not there yet; give the "
+                "command without --system, which trains that first, or goes on where that had stopped."
+            )
+        return checkpoint
+
+    @cached_property
+    def corpora(self) -> CorpusStore:
+        return CorpusStore(self.settings.data, self.tokenizer, self.run.paths)
+
+    @cached_property
+    def training_pairs(self) -> Dataset:
+        """The encoded training pairs within the length filter, sampled anew where lengths are balanced."""
+        data = self.settings.data
+        corpus_specs = [data.train if k == 1 else data.train | {"join": k} for k in data.concatenate]
+        encoded = concatenate_datasets([self.corpora.encoded(corpus_spec) for corpus_spec in corpus_specs])
+        filtered = filter_lengths(encoded, min_length=data.min_length, max_length=data.max_length)
+        return filtered if data.flat_lengths is None else balance_lengths(filtered, data.flat_lengths)
+
+    @cached_property
+    def validation_pairs(self) -> Dataset | None:
+        """The encoded validation pairs of all lengths, None if the config names none."""
+        corpus_spec = self.settings.data.validation
+        return self.corpora.encoded(corpus_spec) if corpus_spec else None
+
+    @property
+    def validation_references(self) -> list[str] | None:
+        """The target texts of the validation pairs as they are, None where these are not translated."""
+        data = self.settings.data
+        if not data.validation or not self.settings.train.get("predict_with_generate"):
+            return None
+        return [row[data.target_language] for row in self.corpora.read(data.validation)["translation"]]
+
+    @cached_property
+    def test_sets(self) -> dict[str, PreparedTestSet]:
+        return {name: PreparedTestSet(name, self.settings, self.corpora) for name in self.settings.test_sets}
+
+    @property
+    def diagnosed_test_sets(self) -> list[str]:
+        """The names of the test sets on which the model is diagnosed."""
+        return list(self.settings.test_sets) if self.run.experiment.diagnose else []
+
+    def validate_prepared(self) -> None:
+        """A ValueError unless this system was prepared with the settings that it has now."""
+        if not self.paths.settings.exists():
+            raise ValueError(
+                f"A system goes on where its run has been prepared, but {self.run.paths.folder} has not been for "
+                f"{self.name!r}; give the command without --system, which prepares the run and trains what is missing."
+            )
+        if difference := settings_difference(self.run.experiment, self.settings):
+            raise ValueError(
+                f"{self.paths.folder} was prepared with other settings, by which {difference}; undo the change, or "
+                "give the command without --system, which prepares the run anew."
+            )
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """The systems of an experiment, and what they share."""
+
+    experiment: Experiment
+
+    @property
+    def paths(self) -> RunPaths:
+        return self.experiment.paths
+
+    @cached_property
+    def tokenizer(self) -> PosEncTokenizer:
+        """The tokenizer that all systems share."""
+        return load_shared_tokenizer(self.paths)
+
+    def system(self, name: str) -> PreparedSystem:
+        """The system of that name. Its datasets are freed with the object that this returns."""
+        if (settings := self.experiment.systems.get(name)) is None:
+            known = ", ".join(self.experiment.systems)
+            raise ValueError(f"There is no system {name!r} in this config; choose from {known}.")
+        return PreparedSystem(self, settings)
+
+    def __iter__(self) -> Iterator[PreparedSystem]:
+        return (self.system(name) for name in self.experiment.systems)

@@ -1,0 +1,118 @@
+"""The tokenizer that all systems of a run share: trained, or taken over from an existing one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer, MarianConfig
+
+from ..config.init_from import INIT_FROM_RULE
+from ..config.settings import VOCABULARY_KEYS, System
+from ..convert.encodings import load_config_dict
+from ..data.readers import corpus_file_hashes, resolve_name_or_path
+from ..data.tokenization import train_tokenizer
+from ..modeling.tokenization_posenc import PosEncTokenizer
+from ..utils.atomic_io import atomic_write, first_difference
+from ..utils.auto_loading import auto_from_pretrained
+from ..utils.manifest import COPY_AGAIN, atomic_delete, explain_read_errors, save_folder, verify_folder
+from ..utils.run_folder import RunPaths
+from .corpora import languages, read_pairs
+
+# The settings that decide which vocabulary there is, whatever text it is trained on.
+REQUIRED_KEYS = (*VOCABULARY_KEYS, "source_language", "target_language")
+
+
+def build_shared_tokenizer(paths: RunPaths, system: System) -> None:
+    """Save the tokenizer that the settings of `system` describe, unless it is there.
+
+    One that was made from other settings is replaced as long as nothing was made with it.
+    """
+    provenance = tokenizer_provenance(system)
+    verify_folder(paths.tokenizer)
+    if paths.tokenizer_provenance.exists():
+        saved = read_provenance(paths.tokenizer_provenance)
+        if not paths.has_outputs:
+            if saved != provenance:
+                atomic_delete(paths.tokenizer)
+        else:
+            validate_same_vocabulary(saved, provenance, paths.folder)
+    if paths.tokenizer.exists():
+        return
+    tokenizer = build_tokenizer(system)
+
+    def save(temp_path: Path) -> None:
+        tokenizer.save_pretrained(temp_path)
+        atomic_write(temp_path / paths.tokenizer_provenance.name, json.dumps(provenance, indent=1))
+
+    save_folder(paths.tokenizer, save)
+
+
+def load_shared_tokenizer(paths: RunPaths) -> PosEncTokenizer:
+    """The tokenizer of a run, saved by `build_shared_tokenizer`."""
+    verify_folder(paths.tokenizer)
+    with explain_read_errors(paths.tokenizer):
+        return PosEncTokenizer.from_pretrained(paths.tokenizer)
+
+
+def tokenizer_provenance(system: System) -> dict[str, Any]:
+    """Everything that the tokenizer is made from."""
+    files = corpus_file_hashes(system.data.train, system.data.folder)
+    vocabulary = {name: getattr(system.data, name) for name in REQUIRED_KEYS}
+    return vocabulary | {"train": system.data.train, "files": files}
+
+
+def read_provenance(path: Path) -> dict[str, Any]:
+    """What a saved tokenizer was made from; a ValueError if a setting is missing."""
+    with explain_read_errors(path):
+        saved: dict[str, Any] = {"tags": []} | json.loads(path.read_text(encoding="utf-8"))
+        if missing := [name for name in REQUIRED_KEYS if name not in saved]:
+            raise ValueError(f"it lacks {', '.join(missing)}")
+    return saved
+
+
+def validate_same_vocabulary(saved: dict[str, Any], provenance: dict[str, Any], run_folder: Path) -> None:
+    """Refuse another vocabulary than that with which a system of the run was trained. Its text may be another one."""
+    old = {name: saved[name] for name in REQUIRED_KEYS}
+    new = {name: provenance[name] for name in REQUIRED_KEYS}
+    if difference := first_difference(old, new):
+        raise ValueError(
+            f"All systems of a run directory have one vocabulary, but for that of {run_folder} {difference}; undo the "
+            "change, give the run another name (name=...), or delete the directory."
+        )
+
+
+def build_tokenizer(system: System) -> PosEncTokenizer:
+    """The tokenizer that the settings name, or one trained on the unfiltered training text."""
+    data = system.data
+    if data.tokenizer is not None:
+        name = resolve_name_or_path(data.tokenizer, data.folder)
+        try:
+            tokenizer = PosEncTokenizer.from_fast_tokenizer(load_pretrained_tokenizer(name))
+        except OSError as error:
+            raise ValueError(
+                f"data.tokenizer must be a folder or the name of a tokenizer on the Hub, but {name} is not, or cannot "
+                f"be reached: {error}"
+            ) from None
+        tokenizer.add_special_tokens({"extra_special_tokens": data.tags})
+        return tokenizer
+    return train_tokenizer(
+        read_pairs(data, data.train),
+        data.vocab_size,
+        **languages(data),
+        joint=data.joint_vocabulary,
+        subwords=data.subwords,
+        tags=data.tags,
+    )
+
+
+def load_pretrained_tokenizer(name: str) -> Any:
+    """A saved tokenizer. A MarianMT model starts from <pad>, has no <s>, and no row for one that would be added."""
+    verify_folder(Path(name), COPY_AGAIN)
+    tokenizer = auto_from_pretrained(AutoTokenizer, name)
+    try:
+        model_type = load_config_dict(name, INIT_FROM_RULE, "a model on the Hub")["model_type"]
+    except ValueError:  # a tokenizer by itself
+        return tokenizer
+    if model_type == MarianConfig.model_type and tokenizer.bos_token is None:
+        tokenizer.bos_token = tokenizer.pad_token
+    return tokenizer
