@@ -25,7 +25,7 @@ PACKAGE = Path(hf_posenc.__file__).parent
 # how it calls a function on numbers.
 POOLS = {
     "worker_pool": (PACKAGE / "utils", "worker_processes", "pool(2, 'take fewer.')", "made.map(work, [1, 2])"),
-    "processes": (PACKAGE / "metrics", "length_buckets.scorers", "pool(2)", "made(work, [1, 2])"),
+    "process_map": (PACKAGE / "metrics", "length_buckets.scorers", "pool(2)", "made(work, [1, 2])"),
 }
 
 
