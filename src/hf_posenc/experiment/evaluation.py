@@ -35,30 +35,14 @@ def translate_test_set(
     """Translate by beam search into `path`, JSON lines in the sources' order, unless it is there; returns its rows.
     `model` is called where there is something to translate. Each translation begins with the `target_tag`, if any.
 
-    A source is one text or the pieces of one, whose translations are joined by spaces. A row has the translation,
-    `text`, and whether it, or a piece of it, ran into its length limit, `truncated`. Each process translates its share;
-    all of them must call this. `time` is what that took: the seconds of the slowest process, those of all processors,
-    and how many processes there were; None if an older version has translated.
+    A source is one text or the segments of one, whose translations are joined by spaces. A row has the translation,
+    `text`, and whether it, or a segment of it, was cut at its maximum length, `truncated`. All processes must call
+    this. `time` is what translating took: the seconds of the slowest process, those of all processors, and how many
+    processes there were; None if an earlier version has translated.
     """
-    distributed_state, time_path = PartialState(), translation_time(path)
+    time_path = translation_time(path)
     if not path.exists() or (is_in_manifest(time_path) and not time_path.exists()):
-        own_rows = range(distributed_state.process_index, len(sources), distributed_state.num_processes)
-        segments = [text for i in own_rows for text in sources[i]]
-        translator = model()
-        options = {"batch_size": system.score.batch_size, "num_beams": system.score.num_beams}
-        if target_tag is not None:
-            options["forced_bos_token_id"] = tokenizer.target.convert_tokens_to_ids(target_tag)
-        start, cpu_start = time.perf_counter(), time.process_time()
-        outputs = translator.translations(segments, tokenizer, **options, **progress_options)
-        timings = gather_object([(time.perf_counter() - start, time.process_time() - cpu_start)])
-        segment_outputs = zip(outputs.texts, outputs.truncated, strict=True)
-        rows = gather_object([(i, list(islice(segment_outputs, len(sources[i])))) for i in own_rows])
-        if distributed_state.is_main_process:
-            seconds, processor_seconds = zip(*timings, strict=True)
-            timing = {"seconds": max(seconds), "processor_seconds": sum(processor_seconds), "processes": len(timings)}
-            write_file(time_path, json.dumps(timing))
-            write_file(path, "".join(translation_line(row_segments) for _, row_segments in sorted(rows)))
-        distributed_state.wait_for_everyone()
+        write_translations(model(), tokenizer, sources, system, path, target_tag, **progress_options)
     rows, saved_timing = read_translations(path, len(sources)), None
     if time_path.exists():
         verify_file(time_path)
@@ -69,6 +53,35 @@ def translate_test_set(
         "truncated": [row["truncated"] for row in rows],
         "time": saved_timing,
     }
+
+
+def write_translations(
+    model: Any,
+    tokenizer: PosEncTokenizer,
+    sources: Sequence[Sequence[str]],
+    system: System,
+    path: Path,
+    target_tag: str | None,
+    **progress_options: Any,
+) -> None:
+    """Translate in all processes, each every n-th source, and write translations and time in the first one."""
+    distributed_state = PartialState()
+    own_rows = range(distributed_state.process_index, len(sources), distributed_state.num_processes)
+    segments = [text for i in own_rows for text in sources[i]]
+    options = {"batch_size": system.score.batch_size, "num_beams": system.score.num_beams}
+    if target_tag is not None:
+        options["forced_bos_token_id"] = tokenizer.target.convert_tokens_to_ids(target_tag)
+    start, cpu_start = time.perf_counter(), time.process_time()
+    outputs = model.translations(segments, tokenizer, **options, **progress_options)
+    timings = gather_object([(time.perf_counter() - start, time.process_time() - cpu_start)])
+    segment_outputs = zip(outputs.texts, outputs.truncated, strict=True)
+    rows = gather_object([(i, list(islice(segment_outputs, len(sources[i])))) for i in own_rows])
+    if distributed_state.is_main_process:
+        seconds, processor_seconds = zip(*timings, strict=True)
+        timing = {"seconds": max(seconds), "processor_seconds": sum(processor_seconds), "processes": len(timings)}
+        write_file(translation_time(path), json.dumps(timing))
+        write_file(path, "".join(translation_line(row_segments) for _, row_segments in sorted(rows)))
+    distributed_state.wait_for_everyone()
 
 
 def translation_line(segments: Sequence[tuple[str, bool]]) -> str:

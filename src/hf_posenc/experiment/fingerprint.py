@@ -26,11 +26,10 @@ def settings_difference(experiment: Experiment, system: System) -> str | None:
         split = Segmentation(**saved["split"]) if "split" in saved else None
         model_and_training = (saved["model"], saved["train"], saved.get("start_from"), split)
     saved_system = System(system.name, system.base_name, data, score, *model_and_training)
-    current_hashes = system_file_hashes(experiment, system)
-    saved_hashes = {name: digest for name, digest in saved.get("files", {}).items() if name in current_hashes}
-    return first_difference(
-        saved_system.settings() | {"files": current_hashes | saved_hashes}, run_fingerprint(experiment, system)
-    )
+    current = run_fingerprint(experiment, system)
+    # Files of which no hash is saved, or that are read no more, make no difference.
+    saved_hashes = {name: digest for name, digest in saved.get("files", {}).items() if name in current["files"]}
+    return first_difference(saved_system.settings() | {"files": current["files"] | saved_hashes}, current)
 
 
 def run_fingerprint(experiment: Experiment, system: System) -> dict[str, Any]:
