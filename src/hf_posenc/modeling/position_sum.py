@@ -70,14 +70,18 @@ class PositionEncodingSum(nn.ModuleList):
     def max_distance(self) -> int | None:
         """The distance from which every bias is constant, or every key is hidden; None if there is none."""
         bias_indices = {*self.hook_table["score_bias"], *self.hook_table["value_bias"]}
-        biases = [encoding for index, encoding in enumerate(self) if index in bias_indices]
-        distances = [encoding.max_distance for encoding in biases if encoding.max_distance is not None]
-        if not biases or len(distances) < len(biases):
+        distances, windows = [], []
+        for index in bias_indices:
+            encoding = self.encoding_at(index)
+            if encoding.max_distance is None:
+                return None
+            distances.append(encoding.max_distance)
+            if not encoding.is_global:
+                windows.append(encoding.max_distance)
+        if not distances:
             return None
-        windows = [encoding.max_distance for encoding in biases if not encoding.is_global]
         # Beyond the smallest window all keys are hidden, whatever the other biases are there.
-        window = min((distance for distance in windows if distance is not None), default=None)
-        clip = max(distances) if window is None else window
+        clip = min(windows) if windows else max(distances)
         return None if clip == math.inf else int(clip)
 
     @property
