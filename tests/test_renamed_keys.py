@@ -24,7 +24,7 @@ from hf_posenc.config import corpus_keys, file_keys, settings
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.model_keys import model_keys
 from hf_posenc.config.yaml_io import read_yaml
-from hf_posenc.data import load_pairs
+from hf_posenc.data.corpus import load_pairs
 from hf_posenc.experiment.initialization import init_file_hashes
 from hf_posenc.experiment.pipeline import run_system, unfinished_systems
 from hf_posenc.reporting.card import model_card
