@@ -35,15 +35,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", help="a YAML file, such as configs/quickstart.yaml")
     parser.add_argument(
-        "overrides", nargs="*", metavar="dotted.key=value", help="settings for the file's: seeds=[1,2], output=FOLDER"
+        "overrides",
+        nargs="*",
+        metavar="dotted.key=value",
+        help="settings for the file's: seeds=[1,2], output_dir=FOLDER",
     )
     parser.add_argument("--dry-run", action="store_true", help="print what the systems would cost, and do nothing")
     parser.add_argument(
         "--system", help="run this one system only, of a run that has been prepared, and print no table"
     )
-    parser.add_argument("--bar", type=int, help=argparse.SUPPRESS)  # of a system side by side
+    parser.add_argument("--progress-position", type=int, help=argparse.SUPPRESS)  # of a parallel system
     options = parser.parse_intermixed_args()
-    if options.bar is not None:
+    if options.progress_position is not None:
         terminate_when_stdin_closes()
     set_stdout_utf8()
     transformers.logging.set_verbosity_error()
@@ -69,7 +72,7 @@ def run(experiment: Experiment, options: argparse.Namespace) -> None:
     )
     validate_same_on_all_ranks({"code": code_versions(), "systems": settings})
     num_processes, is_main_process = distributed_state.num_processes, distributed_state.is_main_process
-    is_parallel, is_whole_run = experiment.jobs > 1 and num_processes == 1, options.system is None
+    is_parallel, is_whole_run = experiment.num_parallel > 1 and num_processes == 1, options.system is None
     if is_whole_run and is_main_process:
         if warning := untested_transformers_warning():
             print(warning, file=sys.stderr, flush=True)
@@ -85,7 +88,7 @@ def run(experiment: Experiment, options: argparse.Namespace) -> None:
         if is_parallel:
             torch.set_num_threads(threads_per_system(experiment))
         for name in experiment.systems if is_whole_run else [options.system]:
-            run_system(prepared, name, options.bar or 0)
+            run_system(prepared, name, options.progress_position or 0)
     if is_whole_run and is_main_process:
         print(write_report(aggregate(experiment), experiment.tables_folder))
         print(f"Everything is in {experiment.folder}.")

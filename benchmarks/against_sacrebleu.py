@@ -69,7 +69,7 @@ def compare(experiment: Experiment) -> tuple[int, int]:
                 if not rows:
                     continue
                 texts = [hypotheses[row] for row in rows], [references[row] for row in rows]
-                for field, same in differences(group, run_sacrebleu(*texts, metrics, system.score.bootstrap)):
+                for field, same in differences(group, run_sacrebleu(*texts, metrics, system.score.bootstrap_samples)):
                     num_compared, num_different = num_compared + 1, num_different + (not same)
                     if not same:
                         print(f"{name}, {test}, {group['label']}: {field} differs", file=sys.stderr)

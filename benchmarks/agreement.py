@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", type=Path)
     parser.add_argument("overrides", nargs="*", metavar="dotted.key=value")
-    parser.add_argument("--first", type=int, default=128, help="lines of the first test set (%(default)s)")
+    parser.add_argument("--max-lines", type=int, default=128, help="lines of the first test set (%(default)s)")
     parser.add_argument("--save", metavar="NAME", help="as results/NAME.json, and the table in benchmarks/README.md")
     options = parser.parse_args(arguments)
     experiment = load_experiment(options.config, options.overrides)
@@ -97,10 +97,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     records = []
     for name, system in tqdm(experiment.systems.items(), unit="system"):
         folder = experiment.folder / name / "model"
-        if system.split is not None or not folder.exists():
+        if system.segment is not None or not folder.exists():
             continue
         test = next(iter(system.data.test))
-        pairs = run.system(name).test_sets[test].pairs["translation"][: options.first]
+        pairs = run.system(name).test_sets[test].pairs["translation"][: options.max_lines]
         texts, references = (
             [pair[language] for pair in pairs]
             for language in (system.data.source_language, system.data.target_language)

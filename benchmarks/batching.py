@@ -185,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = common.parse(parser, arguments)
     transformers.logging.set_verbosity_error()
     with tempfile.TemporaryDirectory() as temporary:
-        experiment = load_experiment(options.config, [*options.overrides, f"output={options.folder or temporary}"])
+        experiment = load_experiment(options.config, [*options.overrides, f"output_dir={options.folder or temporary}"])
         trainings = TimedTrainings(prepare(experiment), options)
         report = {
             "config": Path(options.config).name,

@@ -67,7 +67,7 @@ def marian_engine(model: Any, tokenizer: Any) -> Engine:
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     """A record for each engine, batch and beam."""
-    lines = list(read_lines(options.lines))[: options.first]
+    lines = list(read_lines(options.lines))[: options.max_lines]
     tokenizer = AutoTokenizer.from_pretrained(options.folder, trust_remote_code=False)
     clock = common.CLOCKS[options.clock]
     records = []
@@ -131,12 +131,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = common.base_parser(__doc__, rounds=3, what="translations of all lines")
     parser.add_argument("folder", type=Path, help="a trained model that CTranslate2 can run")
     parser.add_argument("lines", type=Path, help="sentences, one a line")
-    parser.add_argument("--first", type=int, default=128, help="so many of them (%(default)s)")
+    parser.add_argument("--max-lines", type=int, default=128, help="so many of them (%(default)s)")
     options = common.parse(parser, arguments)
     report = {
         "rounds": options.rounds,
         "clock": options.clock,
-        "first": options.first,
+        "first": options.max_lines,
         "machine": common.machine_info("cpu"),
         "records": measure(options),
     }

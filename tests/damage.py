@@ -69,7 +69,7 @@ CONFIG: dict[str, Any] = {
         "logging_steps": 1,
         "use_cpu": True,
     },
-    "score": {"edges": [20], "metrics": ["bleu"], "num_beams": 1, "bootstrap": 100},
+    "score": {"bucket_edges": [20], "metrics": ["bleu"], "num_beams": 1, "bootstrap_samples": 100},
     "systems": {"relative": {}},
 }
 
@@ -118,7 +118,7 @@ def train(folder: Path, answer: Path, stop: str | None, kill_at: int | None, lar
     spec.loader.exec_module(main)
     transformers.logging.set_verbosity_error()
     stop_in(STATES[stop] if stop else None)
-    sys.argv = ["train.py", str(folder / "config.yaml"), f"output={folder}"]
+    sys.argv = ["train.py", str(folder / "config.yaml"), f"output_dir={folder}"]
     changes = count_changes(folder, kill_at)
     if largest_file is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)

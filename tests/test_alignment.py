@@ -309,7 +309,7 @@ def test_it_follows_the_centre_of_the_attention_as_the_loops_of_its_formula_say(
     weights = [torch.rand(2, 3, 4, 6, dtype=torch.float64).softmax(-1) ** 3 for _ in range(2)]
     weights = [p / p.sum(-1, keepdim=True) for p in weights]
     places, memory = torch.rand(2, 4, dtype=torch.float64) * 5, Kept()
-    alignment = length_ratio(length_ratio_step=0.9, length_ratio_gain=0.5, length_ratio_least=0.7)
+    alignment = length_ratio(length_ratio_step=0.9, length_ratio_gain=0.5, length_ratio_min_step=0.7)
     least = 0
     alignment("update", weights, AttentionContext(places, torch.arange(6)[None], state=memory, is_cross=True))
     for b in range(2):
@@ -329,7 +329,7 @@ def test_it_follows_the_centre_of_the_attention_as_the_loops_of_its_formula_say(
 def test_a_decoder_that_looks_behind_its_place_passes_on_to_the_end_of_the_source():
     """Without a least step it would stand still six tokens before the place, and say the same again and again."""
     key_pos_BS, looks_at = torch.arange(40)[None].double(), 3
-    alignment, memory = length_ratio(length_ratio_gain=0.15, length_ratio_least=0.2), Kept()
+    alignment, memory = length_ratio(length_ratio_gain=0.15, length_ratio_min_step=0.2), Kept()
     places = [torch.zeros(1, 1, dtype=torch.float64)]
     for _ in range(60):
         weights = nn.functional.one_hot(torch.tensor(looks_at), 40).double().expand(1, 1, 1, 40)

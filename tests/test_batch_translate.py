@@ -93,12 +93,12 @@ PosEncForConditionalGeneration(config).save_pretrained({str(saved)!r})
 """
     subprocess.run([sys.executable, "-c", make], check=True)
     tokenizer.save_pretrained(saved)
-    command = [sys.executable, "-m", "hf_posenc", "translate", str(saved), "--beams", "1", "--processes", "2"]
+    command = [sys.executable, "-m", "hf_posenc", "translate", str(saved), "--num-beams", "1", "--num-processes", "2"]
     given = {"input": "Ein Hund.\n\nx\n", "capture_output": True, "text": True}
     failed = subprocess.run(command, **given)
     assert failed.returncode == 1
     assert "'nearer' is no registered" in failed.stderr
-    made = subprocess.run([*command, "--register", str(own), "--to", str(tmp_path / "out")], **given)
+    made = subprocess.run([*command, "--register", str(own), "--output", str(tmp_path / "out")], **given)
     assert made.returncode == 0, made.stderr
     assert len((tmp_path / "out").read_text().splitlines()) == 3
 
@@ -266,9 +266,9 @@ def standard_input(given: bytes) -> io.TextIOWrapper:
 
 @pytest.mark.full
 def test_the_command_line_writes_a_file_or_prints(folder, expected, tmp_path, monkeypatch, capsys):
-    for more in ([], ["--to", str(tmp_path / "out")]):
+    for more in ([], ["--output", str(tmp_path / "out")]):
         monkeypatch.setattr(sys, "stdin", standard_input("\n".join(LINES).encode()))
-        monkeypatch.setattr(sys, "argv", ["hf_posenc", "translate", str(folder), "--beams", "1", *more])
+        monkeypatch.setattr(sys, "argv", ["hf_posenc", "translate", str(folder), "--num-beams", "1", *more])
         __main__.main()
     printed = capsys.readouterr().out
     assert printed == (tmp_path / "out").read_text(encoding="utf-8") == "".join(f"{line}\n" for line in expected)
@@ -344,7 +344,7 @@ def test_memory_that_runs_out_is_told_with_the_lines_that_needed_it(folder, tmp_
         return piece
 
     monkeypatch.setattr(TranslationJob, "translator", lambda *task: translate)
-    words = ["--to", str(tmp_path / "out")] if to_file else []
+    words = ["--output", str(tmp_path / "out")] if to_file else []
     monkeypatch.setattr(sys, "stdin", standard_input("\n".join(LINES).encode()))
     monkeypatch.setattr(sys, "argv", ["hf_posenc", "translate", str(folder), *words])
     with pytest.raises(SystemExit, match=r"^MemoryError: Memory ran out \(.*\); lines 4 to 6 needed it; .* goes on"):

@@ -101,7 +101,7 @@ def test_engines_are_compared_on_a_models_own_lines(benchmark, tokenizer, tmp_pa
     for part in (tiny_model("sinusoidal", **sizes, dtype=torch.float32), tokenizer):
         part.save_pretrained(folder)
     (folder / "lines.de").write_text("Ein Hund.\nZwei Kinder im Schnee.\nEin Kind.\n", encoding="utf-8")
-    tiny = ["--rounds", "1", "--first", "2", "--save", "tiny"]
+    tiny = ["--rounds", "1", "--max-lines", "2", "--save", "tiny"]
     report, readme = benchmark("engines", str(folder), str(folder / "lines.de"), tiny=tiny)
     names = ["generate", "generate, int8", "Marian", "CTranslate2", "CTranslate2, int8"]
     records = {(one["engine"], one["batch_size"], one["num_beams"]): one for one in report["records"]}
@@ -187,7 +187,7 @@ def test_padding_is_that_of_the_batches_which_the_model_is_given(benchmark, conf
     for name, number in (("--tokens-per-batch", 200), ("--steps", 1)):
         parser.add_argument(name, type=int, default=number)
     parser.set_defaults(system="relative")
-    experiment = load_experiment(config, [f"output={tmp_path}"])
+    experiment = load_experiment(config, [f"output_dir={tmp_path}"])
     trainings = batching.TimedTrainings(prepare(experiment), parser.parse_args([]))
     for record in trainings.measure():
         epoch, _ = trainings.first_epoch(record["batching"])
@@ -281,7 +281,7 @@ def test_a_statistic_that_differs_is_said(benchmark, monkeypatch, capsys):
 def test_a_runs_scores_are_compared_with_sacrebleus_command_line(config, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     compare = importlib.import_module("against_sacrebleu").compare
-    experiment = load_experiment(config, [f"output={config.parent}", "score.bootstrap=100"])
+    experiment = load_experiment(config, [f"output_dir={config.parent}", "score.bootstrap_samples=100"])
     prepare(experiment)
     for name in experiment.systems:
         run_system(PreparedRun(experiment), name)

@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {
     },
     "model": {"d_model": 16},
     "train": {"max_steps": 6, "learning_rate": 3e-4, "label_smoothing_factor": 0.1, "seed": 7},
-    "score": {"edges": [40], "num_beams": 4},
+    "score": {"bucket_edges": [40], "num_beams": 4},
 }
 SCORED = {"bleu": 31.456, "ter": 57.944, "brevity_penalty": 1.0, "length_ratio": 1.02}
 RESULT: dict[str, Any] = {
@@ -74,13 +74,13 @@ def test_limits_are_told_of_what_they_hold_for(tmp_path: Path) -> None:
     mixed = {"corpora": [{"files": ["a.de", "a.en"]}, SETTINGS["data"]["train"]]}
     for changes, said in (
         ({}, (True, True)),
-        ({"start_from": "someone/model"}, (False, False)),
+        ({"init_from": "someone/model"}, (False, False)),
         ({"data": SETTINGS["data"] | {"train": mixed}}, (False, True)),
     ):
         (folder / "tiny" / "settings.yaml").write_text(yaml.safe_dump(SETTINGS | changes), encoding="utf-8")
         text = model_card(folder, "tiny").text
         assert tuple(one in text for one in told) == said
-        assert ("what the weights that it started from had been trained on" in text) == ("start_from" in changes)
+        assert ("what the weights that it started from had been trained on" in text) == ("init_from" in changes)
     config = folder / "tiny" / "model" / "config.json"
     sides = {"position_encoding_type": "learned", "decoder_position_encoding_type": "sinusoidal"}
     config.write_text(json.dumps(json.loads(config.read_text()) | sides), encoding="utf-8")
@@ -91,7 +91,7 @@ def test_limits_are_told_of_what_they_hold_for(tmp_path: Path) -> None:
 def test_a_card_says_from_which_weights_the_training_went_on(tmp_path: Path) -> None:
     assert "from the trained weights" not in str(model_card(run_folder(tmp_path), "tiny"))
     path = tmp_path / "tiny" / "settings.yaml"
-    path.write_text(path.read_text(encoding="utf-8") + "start_from: models/absolute\n", encoding="utf-8")
+    path.write_text(path.read_text(encoding="utf-8") + "init_from: models/absolute\n", encoding="utf-8")
     assert "- steps: 6, from the trained weights of `models/absolute`\n" in str(model_card(tmp_path, "tiny"))
 
 
@@ -320,13 +320,13 @@ def test_the_recipe_and_the_limits_are_the_runs(tmp_path: Path) -> None:
         ),
         (
             "data",
-            {"train": {"files": "a.tsv", "documents": "a.doc", "min_words": 50}, "concatenate": [1, 2]},
+            {"train": {"files": "a.tsv", "document_ids": "a.doc", "min_words": 50}, "concatenate": [1, 2]},
             "pairs: the files `a.tsv`, consecutive pairs of a document joined to 50 source words or more; of these "
             "also 2 consecutive ones joined",
         ),
         (
             "data",
-            {"flat_lengths": 5},
+            {"balance_lengths": 5},
             "length filter: at most 40 subwords on either side, which left 2,060 pairs; of these as many were drawn, "
             "so that source lengths are as equally frequent as at most 5 copies of a pair allow",
         ),
@@ -382,9 +382,9 @@ def test_what_the_files_do_not_hold_is_left_out(tmp_path: Path) -> None:
 )
 def test_the_licence_is_the_configs_or_none(tmp_path: Path, licence: str | None, identifier: str | None) -> None:
     """In the metadata only where it is written as the Hub writes licences, which refuses any other."""
-    made = model_card(run_folder(tmp_path, **({"licence": licence} if licence else {})), "tiny")
+    made = model_card(run_folder(tmp_path, **({"license": licence} if licence else {})), "tiny")
     assert made.data.license == identifier
-    assert f"- licence of the data: {licence or 'not stated in the config (data.licence)'}\n" in made.text
+    assert f"- licence of the data: {licence or 'not stated in the config (data.license)'}\n" in made.text
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ def test_the_licence_is_the_configs_or_none(tmp_path: Path, licence: str | None,
     [
         ({"files": ["/home/someone/a.de.gz", "/home/someone/a.en.gz"]}, "the files `a.de.gz`, `a.en.gz`", None),
         (
-            {"files": ["a.tsv", ["b.de", "b.en"]], "first": 5000},
+            {"files": ["a.tsv", ["b.de", "b.en"]], "max_examples": 5000},
             "the files `a.tsv`, `b.de`, `b.en`, the first 5,000 pairs",
             None,
         ),
@@ -404,7 +404,7 @@ def test_the_licence_is_the_configs_or_none(tmp_path: Path, licence: str | None,
         ({"dataset": "/home/someone/corpus"}, "a dataset in the local folder `corpus`", None),
         ({"dataset": "here/corpus"}, "a dataset in the local folder `corpus`", None),
         (
-            {"corpora": [{"dataset": "wmt/wmt14", "revision": None}, {"files": "a.tsv", "join": 2}]},
+            {"corpora": [{"dataset": "wmt/wmt14", "revision": None}, {"files": "a.tsv", "concatenate": 2}]},
             "the Hub's dataset [wmt/wmt14](https://huggingface.co/datasets/wmt/wmt14); the files `a.tsv`, 2 "
             "consecutive pairs joined into one",
             ["wmt/wmt14"],
@@ -445,7 +445,7 @@ def test_a_card_of_many_languages_names_them_and_says_how_one_is_chosen(tmp_path
 def test_results_stay_with_the_test_set_they_are_of(tmp_path: Path) -> None:
     """A model index merges what has the same dataset, configuration, split and revision, under the first name."""
     on_hub = {"dataset": "wmt/wmt14", "name": "de-en", "split": "test"}
-    where = {"news": on_hub, "again": on_hub, "some": on_hub | {"first": 2}, "a+b": {"files": "x.tsv"}}
+    where = {"news": on_hub, "again": on_hub, "some": on_hub | {"max_examples": 2}, "a+b": {"files": "x.tsv"}}
     scored = {
         f"{name}{end}": RESULT | {"test_set_sha256": f"{number}{end}" * 9}
         for number, name in enumerate(where)
@@ -460,7 +460,7 @@ def test_results_stay_with_the_test_set_they_are_of(tmp_path: Path) -> None:
         *((name, None, None) for name in ("news-x2", "again", "again-x2", "some", "some-x2", "a-b", "a-b-x2")),
     ]
     assert len({result.unique_identifier for result in results}) == len(scored)
-    path.write_text(path.read_text(encoding="utf-8") + "  per_group: 2\n", encoding="utf-8")
+    path.write_text(path.read_text(encoding="utf-8") + "  max_per_bucket: 2\n", encoding="utf-8")
     drawn = model_card(tmp_path, "tiny")
     assert drawn.data.eval_results[0].dataset_type == "news"
     assert "At most 2 pairs of each group were drawn" in drawn.text

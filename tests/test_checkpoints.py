@@ -27,7 +27,7 @@ def test_the_best_model_is_found_wherever_the_run_is_moved(tmp_path, last):
     assert facts["best_step"] == 2
     without_its_model(experiment, last)
     experiment.output.rename(tmp_path / "moved")
-    moved = replace(experiment, output=tmp_path / "moved")
+    moved = replace(experiment, output_dir=tmp_path / "moved")
     trained(moved)
     assert facts_of(moved)["best_step"] == 2
     torch.testing.assert_close(weights_of(moved), weights, rtol=0, atol=0)

@@ -92,7 +92,7 @@ NOWHERE |= {"a list of infinities"}
 def documented() -> dict[str, tuple[str, str]]:
     """What docs/training.md says of each key: what it must be, and what it is if it is left out."""
     places = {"": FileKeys, "data.": DataSettings, "CORPUS.": CorpusKeys, "CORPUS.generator.": GeneratorKeys}
-    places |= {"score.": ScoreSettings, "paper.": ReferenceTable}
+    places |= {"score.": ScoreSettings, "reference_table.": ReferenceTable}
     found = {"extends": (describe(NonEmptyStr | list[NonEmptyStr]), "")}
     for where, of in places.items():
         for field in fields(of):
@@ -105,7 +105,7 @@ def documented() -> dict[str, tuple[str, str]]:
             )
             found[where + field.name] = describe(field_types(of)[field.name]), default
     own = {key: (describe(field_types(SystemKeys)[key]), "") for key in SEGMENTED_SYSTEM_KEYS}
-    return found | own | {"boundaries": (own["boundaries"][0], f"`{SystemKeys.boundaries}`")}
+    return found | own | {"segmentation": (own["segmentation"][0], f"`{SystemKeys.segmentation}`")}
 
 
 def nested(key: str, value: Any) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def test_no_field_of_a_model_takes_a_value_of_another_kind(config_class: type) -
 
 def test_a_number_where_text_belongs_is_to_be_written_in_quotes() -> None:
     """A table named after a year, a licence that YAML reads as a number, a revision of digits."""
-    for key, value in (("table", 2019), ("data.licence", 4.0), ("data.train.revision", 123456), ("name", True)):
+    for key, value in (("report_name", 2019), ("data.license", 4.0), ("data.train.revision", 123456), ("name", True)):
         said = refusal(lambda key=key, value=value: validate_fields(nested(key, value), FileKeys, "", partial=True))
         assert said is not None and said.startswith(f"{key} must be text") and "write it in quotes" in said
 
@@ -160,8 +160,8 @@ def test_a_package_that_is_not_installed_is_told_where_the_file_is_read(config: 
         load_experiment(config)
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "sentence_splitter", None)
-    with pytest.raises(ValueError, match=r'boundaries: found needs the extra "split"'):
-        load_experiment(config, ["systems.pieces={split: relative, boundaries: found}"])
+    with pytest.raises(ValueError, match=r'segmentation: automatic needs the extra "segmentation"'):
+        load_experiment(config, ["systems.pieces={segment: relative, segmentation: automatic}"])
 
 
 @pytest.fixture
@@ -181,11 +181,11 @@ def config(tmp_path: Path) -> Path:
         ("systems=[]", "systems must be one system or more, by their names, but it is []; correct it"),
         ("data.train={files: [a.de, b.tsv]}", "data.train.files must be two aligned texts, a .tsv, a .jsonl"),
         ("data.train={files: a.txt}", "data.train.files must be two aligned texts"),
-        ("data.train={files: [a.de, a.en], documents: d}", "data.train: `documents` and `min_words` belong together"),
+        ("data.train={files: [a.de, a.en], document_ids: d}", "data.train: `document_ids` and `min_words` belong"),
         ("data.train.generator.min_words=13", "data.train.generator: min_words must not exceed max_words"),
-        ("data.train={corpora: [{files: [a, b], first: 0}]}", "data.train.corpora[0].first must be a whole number"),
+        ("data.train={corpora: [{files: [a, b], max_examples: 0}]}", "data.train.corpora[0].max_examples must be a"),
         ("data.train.generator.seeds=1", "data.train.generator has no key 'seeds'; the nearest one is 'seed'"),
-        ("data.allow_shared_pairs=[news]", "data.allow_shared_pairs has no key 'news'; the nearest one is"),
+        ("data.allow_overlap=[news]", "data.allow_overlap has no key 'news'; the nearest one is"),
         ("train.report_to=wandb", "train.report_to must be one of"),
         ("train.report_to=wandbb", "the nearest is 'wandb'"),
         ("train.optim=adamw_troch", "the nearest is 'adamw_torch'"),
@@ -194,9 +194,9 @@ def config(tmp_path: Path) -> Path:
         ("model.num_hidden_layers=two", "systems.relative: model.num_hidden_layers must be a whole number from 1 to"),
         ("model.id2label={a: b}", "systems.relative: model has no key 'id2label'"),
         ("model.activation_function=rleu", "the nearest is 'relu'"),
-        ("table=tokenizer", "table is a folder beside the systems', but 'tokenizer' is one of them"),
+        ("report_name=tokenizer", "report_name is a folder beside the systems', but 'tokenizer' is one of them"),
         ("name=../elsewhere", "name must be text, the name of a folder and no path, but it is '../elsewhere'"),
-        ("data.licence=", ""),
+        ("data.license=", ""),
         ("seeds=[1, 2]", ""),
         ("train.report_to=[]", ""),
         ("train.report_to=all", ""),
@@ -231,7 +231,7 @@ def test_a_section_with_nothing_in_it_changes_nothing(config: Path) -> None:
 
 
 def test_a_model_that_starts_from_another_is_checked_before_that_is_read(config: Path) -> None:
-    start = "systems.more={start_from: relative, model: {dropout: [1]}}"
+    start = "systems.more={init_from: relative, model: {dropout: [1]}}"
     with pytest.raises(ValueError, match=r"systems\.more: model\.dropout must be a number .*, but it is \[1\]"):
         load_experiment(config, [start])
 
@@ -243,8 +243,8 @@ def test_a_setting_is_called_by_the_name_that_was_typed(config: Path) -> None:
 
 def test_a_corpus_has_the_keys_that_are_read() -> None:
     known = {key for kind, others in CORPUS_TYPES.items() for key in (kind, *others)} | {
-        "first",
-        "join",
+        "max_examples",
+        "concatenate",
         *LANGUAGE_KEYS,
         *TAG_KEYS,
     }
@@ -295,7 +295,7 @@ def test_a_value_in_brackets_or_quotes_is_whole_yaml_without_comments(config: Pa
     with pytest.raises(
         ValueError, match=r"An override's value in brackets or quotes is YAML, but that of .* is not: line"
     ):
-        load_experiment(config, [f"output={typed}"])
+        load_experiment(config, [f"output_dir={typed}"])
 
 
 def test_extends_on_the_command_line_is_refused_with_the_remedy(config: Path) -> None:
@@ -397,32 +397,32 @@ def test_the_home_folder_is_meant_in_every_path_of_a_config(config: Path, tmp_pa
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
     config.rename(tmp_path / "home" / "base.yaml")
-    config.write_text("extends: ~/base.yaml\noutput: ~/runs\ndata: {folder: ~/corpora}\n")
+    config.write_text("extends: ~/base.yaml\noutput_dir: ~/runs\ndata: {data_dir: ~/corpora}\n")
     experiment = load_experiment(config)
-    assert experiment.output == tmp_path / "home" / "runs"
-    assert absolute_path("a.de", experiment.systems["relative"].data.folder) == str(
+    assert experiment.output_dir == tmp_path / "home" / "runs"
+    assert absolute_path("a.de", experiment.systems["relative"].data.data_dir) == str(
         tmp_path / "home" / "corpora" / "a.de"
     )
     assert load_experiment("~/base.yaml").systems == load_experiment(tmp_path / "home" / "base.yaml").systems
     with pytest.raises(FileNotFoundError, match=f"there is none at {tmp_path}/home/absent.py"):
-        load_experiment(config, ["encodings=[~/absent.py]"])
+        load_experiment(config, ["encoding_files=[~/absent.py]"])
 
 
 def test_a_home_that_there_is_not_is_refused_and_no_folder_of_that_name_is_made(config: Path) -> None:
     with pytest.raises(ValueError, match=r"for '~nobody-here/runs' there is no such user; write \./~nobody-here/runs"):
-        load_experiment(config, ["output=~nobody-here/runs"])
+        load_experiment(config, ["output_dir=~nobody-here/runs"])
     assert expand_home("a~b/~") == "a~b/~"
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ["translate", "~/run/system", "--to=~/out.en", "--register=~/own.py"],
-        ["export", "~/run/system", "--to", "onnx", "~/onnx"],
-        ["report", "~/run", "--to=~/report"],
+        ["translate", "~/run/system", "--output=~/out.en", "--register=~/own.py"],
+        ["export", "~/run/system", "--engine=onnx", "--output=~/onnx"],
+        ["report", "~/run", "--output=~/report"],
         ["card", "~/run", "relative"],
-        ["figures", "relative", "--to=~/figures", "--checkpoint=~/run/system"],
-        ["attention", "~/run/system", "text", "--to=~/maps"],
+        ["figures", "relative", "--output=~/figures", "--checkpoint=~/run/system"],
+        ["attention", "~/run/system", "text", "--output=~/maps"],
         ["explorer", "~/run"],
     ],
     ids=lambda words: words[0],
@@ -438,15 +438,13 @@ def test_the_home_folder_is_meant_in_every_path_of_the_command_line(
     command_line.main()
     paths = [value for value in seen if isinstance(value, Path)]
     typed = [part for word in words for part in word.split("=") if part.startswith("~/")]
-    elsewhere = ["~/onnx"] if words[0] == "export" else []  # a folder beside an engine's name
-    assert {str(path) for path in paths} == {str(tmp_path / part[2:]) for part in typed if part not in elsewhere}
+    assert {str(path) for path in paths} == {str(tmp_path / part[2:]) for part in typed}
     monkeypatch.setattr(
         "sys.argv", ["hf_posenc", words[0], *(word.replace("~/", "~nobody-here/") for word in words[1:])]
     )
-    if words[0] != "export":
-        with pytest.raises(SystemExit) as stopped:
-            command_line.main()
-        assert stopped.value.code == 2
+    with pytest.raises(SystemExit) as stopped:
+        command_line.main()
+    assert stopped.value.code == 2
 
 
 def test_an_export_to_the_home_folder_is_written_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -454,7 +452,7 @@ def test_an_export_to_the_home_folder_is_written_there(tmp_path: Path, monkeypat
     monkeypatch.setattr(command_line, "load_model", lambda folder: (None, None))
     written = []
     monkeypatch.setitem(command_line.ENGINES, "onnx", lambda model, tokenizer, folder: written.append(str(folder)))
-    monkeypatch.setattr("sys.argv", ["hf_posenc", "export", "~/run", "--to", "onnx", "~/onnx"])
+    monkeypatch.setattr("sys.argv", ["hf_posenc", "export", "~/run", "--engine=onnx", "--output=~/onnx"])
     command_line.main()
     assert written == [str(tmp_path / "onnx")]
 

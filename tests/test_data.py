@@ -156,7 +156,7 @@ def test_the_progress_bars_of_small_corpora_are_hidden_and_the_setting_survives(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], tokenizer: PosEncTokenizer
 ) -> None:
     assert not datasets.are_progress_bars_disabled()
-    pairs = load(tmp_path, {"files": write_aligned(tmp_path, PAIRS), "join": 2})
+    pairs = load(tmp_path, {"files": write_aligned(tmp_path, PAIRS), "concatenate": 2})
     tokenize_pairs(pairs, tokenizer, **GERMAN_ENGLISH)
     train_tokenizer(pairs, 300, **GERMAN_ENGLISH)
     with pytest.raises(ValueError, match="empty"):
@@ -170,7 +170,7 @@ def test_the_progress_bars_of_large_corpora_are_shown(
 ) -> None:
     for module in ("hf_posenc.data.corpus", "hf_posenc.data.pair_dataset"):
         monkeypatch.setattr(f"{module}.PROGRESS_BAR_MIN_PAIRS", 0)
-    load(tmp_path, {"files": write_aligned(tmp_path, PAIRS), "join": 2})
+    load(tmp_path, {"files": write_aligned(tmp_path, PAIRS), "concatenate": 2})
     shown = capfd.readouterr().err
     assert "Generating" in shown and "Map" in shown
 
@@ -279,17 +279,20 @@ def test_files_of_another_shape_are_refused(tmp_path: Path, files: Any) -> None:
         ({"fils": "a.tsv"}, ("no key 'fils'", "nearest one is 'files'")),
         (
             {"files": "a.tsv", "split": "train"},
-            ("data (files, documents, min_words, first, join,", "no key 'split'", "nearest"),
+            ("data (files, document_ids, min_words, max_examples, concatenate,", "no key 'split'", "nearest"),
         ),
         ({"dataset": "x", "split_name": "train"}, ("no key 'split_name'", "nearest one is 'split'")),
-        ({"files": "a.tsv", "frist": 3}, ("no key 'frist'", "nearest one is 'first'")),
-        ({"files": "a.tsv", "first": 0}, ("`first` must be a whole number", "at least 1", "it is 0", "omit")),
-        ({"files": "a.tsv", "first": True}, ("`first` must be", "True")),
-        ({"files": "a.tsv", "join": "2"}, ("`join` must be", "'2'")),
+        ({"files": "a.tsv", "max_exampels": 3}, ("no key 'max_exampels'", "nearest one is 'max_examples'")),
+        (
+            {"files": "a.tsv", "max_examples": 0},
+            ("`max_examples` must be a whole number", "at least 1", "it is 0", "omit"),
+        ),
+        ({"files": "a.tsv", "max_examples": True}, ("`max_examples` must be", "True")),
+        ({"files": "a.tsv", "concatenate": "2"}, ("`concatenate` must be", "'2'")),
     ],
 )
 def test_a_wrong_description_is_refused(tmp_path: Path, where: dict[str, Any], words: tuple[str, ...]) -> None:
-    if "first" not in where and "join" not in where:
+    if "max_examples" not in where and "concatenate" not in where:
         refused(tmp_path, where, *words)
     else:
         write_tsv(tmp_path, PAIRS)
@@ -311,7 +314,7 @@ def test_a_dataset_by_name_is_brought_into_form(tmp_path: Path) -> None:
     write_jsonl(folder, PAIRS, "train.jsonl", fr="Oui.")
     write_jsonl(folder, PAIRS[:2], "test.jsonl", fr="Oui.")
     assert texts(load(tmp_path, {"dataset": "corpus", "split": "train"})) == PAIRS
-    assert texts(load(tmp_path, {"dataset": str(folder), "split": "test[1:]", "first": 5})) == PAIRS[1:2]
+    assert texts(load(tmp_path, {"dataset": str(folder), "split": "test[1:]", "max_examples": 5})) == PAIRS[1:2]
     one_two = "one split is read, but .*corpus has (train, test|test, train): add for example split: "
     with pytest.raises(ValueError, match=one_two):
         load(tmp_path, {"dataset": "corpus"})
@@ -358,7 +361,7 @@ SETTINGS = {"seed": 7, "pairs": 20, "min_words": 8, "max_words": 30}
 def test_generated_pairs_in_either_direction() -> None:
     expected = [tuple(pair) for pair in generator.generate_pairs(**SETTINGS)]
     assert texts(load_pairs({"generator": SETTINGS}, **GERMAN_ENGLISH)) == expected
-    swapped = load_pairs({"generator": SETTINGS, "first": 5}, source_language="en", target_language="de")
+    swapped = load_pairs({"generator": SETTINGS, "max_examples": 5}, source_language="en", target_language="de")
     assert texts(swapped, "en", "de") == [(english, german) for german, english in expected[:5]]
 
 
@@ -404,9 +407,9 @@ class _Fixed:
 def test_first_and_then_join(tmp_path: Path) -> None:
     pairs = [(str(number), f"n{number}") for number in range(10)]
     name = write_tsv(tmp_path, pairs)
-    assert texts(load(tmp_path, {"files": name, "first": 4})) == pairs[:4]
-    assert texts(load(tmp_path, {"files": name, "first": 99})) == pairs
-    assert texts(load(tmp_path, {"files": name, "first": 5, "join": 2})) == [
+    assert texts(load(tmp_path, {"files": name, "max_examples": 4})) == pairs[:4]
+    assert texts(load(tmp_path, {"files": name, "max_examples": 99})) == pairs
+    assert texts(load(tmp_path, {"files": name, "max_examples": 5, "concatenate": 2})) == [
         ("0 1", "n0 n1"),
         ("2 3", "n2 n3"),
         ("4", "n4"),
@@ -433,11 +436,11 @@ def test_corpora_are_read_one_after_the_other(tmp_path: Path) -> None:
     where = {
         "corpora": [
             {"files": write_aligned(tmp_path, first)},
-            {"corpora": [{"files": write_tsv(tmp_path, second), "first": 1}]},
+            {"corpora": [{"files": write_tsv(tmp_path, second), "max_examples": 1}]},
         ]
     }
     assert texts(load(tmp_path, where)) == [*first, *second[:1]]
-    assert texts(load(tmp_path, where | {"first": 1})) == first[:1]
+    assert texts(load(tmp_path, where | {"max_examples": 1})) == first[:1]
     assert set(corpus_file_hashes(where, str(tmp_path))) == {"a.de", "a.en", "a.tsv"}
     with pytest.raises(ValueError, match="`corpora` is a list of descriptions of data, but it is 'a'"):
         load(tmp_path, {"corpora": "a"})
@@ -460,7 +463,7 @@ DOCUMENT = [("one two", "1 2"), ("three", "3"), ("four five six", "4 5 6"), ("se
 def test_documents_are_cut_where_there_are_words_enough(
     tmp_path: Path, names: str, min_words: int, expected: list[tuple[str, str]]
 ) -> None:
-    where = {"files": write_aligned(tmp_path, DOCUMENT), "documents": "a.doc.gz", "min_words": min_words}
+    where = {"files": write_aligned(tmp_path, DOCUMENT), "document_ids": "a.doc.gz", "min_words": min_words}
     write(tmp_path / "a.doc.gz", "".join(f"{name}\n" for name in names))
     assert texts(load(tmp_path, where)) == expected
     assert "a.doc.gz" in corpus_file_hashes(where, str(tmp_path))
@@ -470,16 +473,16 @@ def test_documents_are_cut_where_there_are_words_enough(
     ("change", "said"),
     [
         ({"min_words": None}, "belong together, but 'min_words' is missing"),
-        ({"documents": None}, "belong together, but 'documents' is missing"),
+        ({"document_ids": None}, "belong together, but 'document_ids' is missing"),
         ({"min_words": 0}, "`min_words` must be a whole number, at least 1"),
         ({"min_words": 100}, "no document of .* has min_words=100 source words: ask for fewer"),
-        ({"documents": "short.doc"}, "has 2 lines for 5 pairs: give it a line for each"),
+        ({"document_ids": "short.doc"}, "has 2 lines for 5 pairs: give it a line for each"),
     ],
 )
 def test_documents_that_do_not_fit_are_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     write(tmp_path / "a.doc", "a\n" * 5)
     write(tmp_path / "short.doc", "a\n" * 2)
-    where = {"files": write_aligned(tmp_path, DOCUMENT), "documents": "a.doc", "min_words": 2}
+    where = {"files": write_aligned(tmp_path, DOCUMENT), "document_ids": "a.doc", "min_words": 2}
     with pytest.raises(ValueError, match=said):
         load(tmp_path, where | change)
 
@@ -610,12 +613,12 @@ def test_shared_pairs_are_those_of_two_equal_texts(batch: int, monkeypatch: pyte
 
 
 def test_pairs_are_found_unjoined(tmp_path: Path) -> None:
-    files = {"files": write_aligned(tmp_path, PAIRS), "documents": write(tmp_path / "d", "1\n1\n2\n")}
+    files = {"files": write_aligned(tmp_path, PAIRS), "document_ids": write(tmp_path / "d", "1\n1\n2\n")}
     single = {"files": files["files"]}
     assert without_concatenation({"corpora": [files | {"min_words": 2}, single]}) == {"corpora": [single, single]}
-    for where in (files | {"min_words": 2, "first": 1}, single | {"join": 2}, single):
+    for where in (files | {"min_words": 2, "max_examples": 1}, single | {"concatenate": 2}, single):
         assert texts(load_pairs(without_concatenation(where), folder=str(tmp_path), **GERMAN_ENGLISH)) == PAIRS
-    assert without_concatenation(single | {"first": 2, "join": 2}) == single | {"first": 2}
-    for part in (single | {"join": 2}, files):  # of which the first are more pairs than so many
-        assert without_concatenation({"corpora": [part], "first": 2}) == {"corpora": [single]}
-    assert without_concatenation({"corpora": [single], "first": 2}) == {"corpora": [single], "first": 2}
+    assert without_concatenation(single | {"max_examples": 2, "concatenate": 2}) == single | {"max_examples": 2}
+    for part in (single | {"concatenate": 2}, files):  # of which the first are more pairs than so many
+        assert without_concatenation({"corpora": [part], "max_examples": 2}) == {"corpora": [single]}
+    assert without_concatenation({"corpora": [single], "max_examples": 2}) == {"corpora": [single], "max_examples": 2}

@@ -68,7 +68,7 @@ class Ranks:
         others: tuple[str, ...] = (),
         before: tuple[Callable[[], Any] | None, Callable[[], Any] | None] = (None, None),
     ) -> None:
-        words = [str(config), f"output={config.parent / 'runs'}", f"name={name}", *overrides]
+        words = [str(config), f"output_dir={config.parent / 'runs'}", f"name={name}", *overrides]
         self.folder = config.parent / "runs" / name / "relative"
         self.printed = [config.parent / f"{name}-{number}-{time.monotonic_ns()}.txt" for number in range(2)]
         port = free_port()
@@ -119,7 +119,7 @@ def finished(path: Path, *command: str) -> tuple[list[dict[str, Any]], dict[str,
     name = next(word for word in command if word.startswith("name=")).removeprefix("name=")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
     child = subprocess.run(
-        [sys.executable, *command, f"output={path.parent / 'runs'}"],
+        [sys.executable, *command, f"output_dir={path.parent / 'runs'}"],
         env=environment,
         cwd=path.parent,
         capture_output=True,
@@ -198,7 +198,7 @@ def lose_two_pairs() -> None:
     [
         (["train.seed=7"], None, r"systems.relative.train.seed was None and is 7"),
         (
-            ["output={folder}/elsewhere"],
+            ["output_dir={folder}/elsewhere"],
             None,
             r"relative/settings.yaml was 'written at \d+' and is 'missing'; .* file system that they",
         ),
@@ -286,7 +286,15 @@ def test_a_launch_file_starts_what_it_says(tmp_path, file, processes, expected):
 def test_two_nodes_train_one_system(tmp_path):
     """On one machine, each node one process."""
     path, port = write_config(tmp_path), free_port()
-    words = ["--main_process_ip", "127.0.0.1", "--num_processes", "2", TRAIN, str(path), f"output={tmp_path / 'runs'}"]
+    words = [
+        "--main_process_ip",
+        "127.0.0.1",
+        "--num_processes",
+        "2",
+        TRAIN,
+        str(path),
+        f"output_dir={tmp_path / 'runs'}",
+    ]
     nodes = [launch("two_nodes", "--machine_rank", str(node), *words, port=port) for node in range(2)]
     printed = [node.communicate()[0] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], printed

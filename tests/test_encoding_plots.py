@@ -40,7 +40,7 @@ from hf_posenc.plotting.vector_plots import many_positions_figure, positions_per
 
 pytestmark = pytest.mark.full
 
-EXTENT = PlotExtent(positions=5, many=400, distances=6, tokens=4)
+EXTENT = PlotExtent(positions=5, max_positions=400, distances=6, tokens=4)
 WIDTH, LAYERS = 16, 2
 SIZES = {"d_model": WIDTH, "encoder_layers": LAYERS, "encoder_attention_heads": 2}
 SETTINGS = SIZES | {"relative_clip": 4, "learned_max_positions": 400}
@@ -133,7 +133,7 @@ def check_print(figure: Figure) -> None:
 
 @pytest.mark.parametrize("name", ADDING)
 def test_vectors_drawn_are_those_that_embed_adds(name: str) -> None:
-    values = np.stack([added_at(name, position) for position in range(EXTENT.many)])
+    values = np.stack([added_at(name, position) for position in range(EXTENT.max_positions)])
     np.testing.assert_allclose(image(drawn(name)["positions"]), values[: EXTENT.positions], atol=1e-12)
     for panel in (0, 1):
         for channel, curve in lines(drawn(name)["channels"], panel).items():
@@ -146,7 +146,7 @@ def test_vectors_drawn_are_those_that_embed_adds(name: str) -> None:
     np.testing.assert_allclose(image(drawn(name)["many"]), values[: 133 * 3 : 3], atol=1e-12)
     means = image(drawn(name)["many"], 1)
     for row in (0, 50, 132):
-        nearby = [(position, position - (3 * row + 1.0)) for position in range(EXTENT.many)]
+        nearby = [(position, position - (3 * row + 1.0)) for position in range(EXTENT.max_positions)]
         weights = {p: math.cos(math.pi * away / 12) ** 2 for p, away in nearby if abs(away) < 6}
         weighted = sum(weight * values[position] for position, weight in weights.items()) / sum(weights.values())
         np.testing.assert_allclose(means[row], weighted, atol=1e-10)
@@ -168,7 +168,7 @@ def test_wavelengths_are_those_of_the_formula_even_from_few_positions() -> None:
         wavelengths(np.stack([added_at("sinusoidal", p) for p in range(12)])), formula, rtol=1e-6
     )
     assert "wavelengths" not in drawn("learned")
-    few = untrained_probes("learned", knobs_of("learned"), "encoder", replace(EXTENT, many=3))
+    few = untrained_probes("learned", knobs_of("learned"), "encoder", replace(EXTENT, max_positions=3))
     assert "learned-wavelengths" not in dict(named_figures(few)), "three numbers are a wave of every length"
     odd = np.stack([np.zeros(99), np.ones(99), np.random.default_rng(0).normal(size=99)], axis=1)
     assert np.isnan(wavelengths(odd)).tolist() == [True, False, True] and wavelengths(odd)[1] > 1e6
@@ -319,8 +319,8 @@ def test_an_encoding_of_ones_own_is_drawn_without_an_edit(
     tmp_path: Path, unregistered_after: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    small = ["--distances", "6", "--positions", "3", "--many", "9"]
-    command(monkeypatch, "figures", "slopes", "--register", tmp_path / "own.py", "--to", tmp_path, *small,
+    small = ["--distances", "6", "--positions", "3", "--max-positions", "9"]
+    command(monkeypatch, "figures", "slopes", "--register", tmp_path / "own.py", "--output", tmp_path, *small,
             "d_model=16", "encoder_layers=2")  # fmt: skip
     written = [Path(line).name for line in capsys.readouterr().out.splitlines()]
     assert written == ["slopes-scores.png", "slopes-scores.svg"]
@@ -365,7 +365,7 @@ def test_marks_of_wavelengths_do_not_hide_each_other() -> None:
         (100, 110, ["110 positions"]),
         (20, 40, ["40 positions", "20 positions"]),
     ):
-        extent = PlotExtent(positions=positions, many=many)
+        extent = PlotExtent(positions=positions, max_positions=many)
         (figure,) = [
             one
             for name, one in named_figures(untrained_probes("sinusoidal", {}, "encoder", extent))
@@ -480,7 +480,7 @@ def test_subwords_are_marked_in_the_picture(tokenizer: Any) -> None:
         (["sinusoidal", "d_model=0"], "d_model must be 1 or more, but it is 0"),
         (["sinusoidal", "d_model=wide"], "d_model"),
         (["sinusoidal", "d_model=9999999"], "at most 67108864 numbers, but d_model=9999999"),
-        (["sinusoidal", "--many", "999999999"], "many=999999999 of d_model=50 needs"),
+        (["sinusoidal", "--max-positions", "999999999"], "max_positions=999999999 of d_model=50 needs"),
         (["relative", "--distances", "99999"], "distances=99999 needs"),
         (["gru", "--tokens", "1"], "`tokens` must be 2 or more"),
         (["learned", "learned_max_positions=2"], "at least 3 positions, but the encoding has 2"),
@@ -500,7 +500,7 @@ def test_what_cannot_be_drawn_is_refused_first(
     for name in ("added_vectors", "score_biases_by_distance", "rotated_products", "embed_influence"):
         monkeypatch.setattr(f"hf_posenc.plotting.encoding_plots.{name}", compute)
     with pytest.raises(SystemExit, match=f"(?s){said}"):
-        command(monkeypatch, "figures", *(word.format(checkpoints) for word in words), "--to", tmp_path / "to")
+        command(monkeypatch, "figures", *(word.format(checkpoints) for word in words), "--output", tmp_path / "to")
     assert not (tmp_path / "to").exists()
 
 
@@ -518,7 +518,7 @@ def test_what_attention_cannot_be_drawn_is_refused_first(
 ) -> None:
     monkeypatch.setattr("transformers.GenerationMixin.generate", lambda *_, **__: pytest.fail("it translated"))
     with pytest.raises(SystemExit, match=said):
-        command(monkeypatch, "attention", checkpoints / folder, sentence, "--to", tmp_path / "to", *options)
+        command(monkeypatch, "attention", checkpoints / folder, sentence, "--output", tmp_path / "to", *options)
     assert not (tmp_path / "to").exists()
 
 
@@ -527,7 +527,7 @@ def test_the_command_writes_both_formats_and_says_where(
     checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("hf_posenc.analysis.attention_maps.MAX_TOKENS", 12)
-    command(monkeypatch, "attention", checkpoints / "relative", "Ein Hund.", "--to", tmp_path, "--layer", "1")
+    command(monkeypatch, "attention", checkpoints / "relative", "Ein Hund.", "--output", tmp_path, "--layer", "1")
     _, *paths = capsys.readouterr().out.splitlines()
     assert sorted(Path(path).name for path in paths) == sorted(path.name for path in tmp_path.iterdir())
     assert {Path(path).suffix for path in paths} == {".png", ".svg"} and len(paths) == 6

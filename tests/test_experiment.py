@@ -86,7 +86,13 @@ TINY: dict[str, Any] = {
         "learned_max_positions": 200,
     },
     "train": {"max_steps": 6, "per_device_train_batch_size": 4, "save_steps": 2, "logging_steps": 1, "use_cpu": True},
-    "score": {"edges": [12, 24], "metrics": ["bleu", "ter"], "num_beams": 2, "concatenate": [1, 2], "bootstrap": 100},
+    "score": {
+        "bucket_edges": [12, 24],
+        "metrics": ["bleu", "ter"],
+        "num_beams": 2,
+        "concatenate": [1, 2],
+        "bootstrap_samples": 100,
+    },
     "systems": {
         "absolute": {"model": {"position_encoding_type": "sinusoidal"}},
         "relative": {},
@@ -103,7 +109,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def load(config: Path, *overrides: str) -> Any:
-    return load_experiment(config, [f"output={config.parent / 'runs'}", *overrides])
+    return load_experiment(config, [f"output_dir={config.parent / 'runs'}", *overrides])
 
 
 @pytest.mark.full
@@ -116,7 +122,7 @@ def test_every_config_file_resolves_and_passes_a_dry_run(path: Path, tmp_path: P
         training_arguments(system.train, tmp_path)
     table = dry_run(experiment, processes=8)
     assert [row[0] for row in table.rows] == list(experiment.systems)
-    for row in (row for row in table.rows if not experiment.systems[row[0]].split):
+    for row in (row for row in table.rows if not experiment.systems[row[0]].segment):
         parameters, body = (int(cell.replace(",", "")) for cell in row[2:4])
         assert 0 < body < parameters
         assert row[4].endswith(" epochs") or int(row[4].replace(",", "")) > 0
@@ -203,7 +209,7 @@ train.main()
 def test_the_command_line_shows_the_preparation_of_large_corpora(config: Path, large: int) -> None:
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     environment["HF_DATASETS_CACHE"] = str(config.parent / "cache")
-    command = [sys.executable, "-c", PREPARES, str(config), f"output={config.parent / 'runs'}", str(large)]
+    command = [sys.executable, "-c", PREPARES, str(config), f"output_dir={config.parent / 'runs'}", str(large)]
     made = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
     if large == 10:
         assert all(step in made.stderr for step in ("Generating", "Map", "Saving")), made.stderr
@@ -213,7 +219,7 @@ def test_the_command_line_shows_the_preparation_of_large_corpora(config: Path, l
 
 @pytest.mark.slow
 def test_the_command_line_has_a_dry_run(config: Path) -> None:
-    command = [sys.executable, "train.py", str(config), f"output={config.parent / 'runs'}", "--dry-run"]
+    command = [sys.executable, "train.py", str(config), f"output_dir={config.parent / 'runs'}", "--dry-run"]
     environment = os.environ | {"PYTHONPATH": "src"}
     made = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     assert "relative" in made.stdout and "trainings; the body is" in made.stdout
@@ -221,7 +227,7 @@ def test_the_command_line_has_a_dry_run(config: Path) -> None:
 
 
 def test_a_file_overrides_what_it_extends_and_the_command_line_overrides_both(tmp_path: Path) -> None:
-    (tmp_path / "base.yaml").write_text(yaml.safe_dump(TINY | {"jobs": 2}), encoding="utf-8")
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(TINY | {"num_parallel": 2}), encoding="utf-8")
     (tmp_path / "child.yaml").write_text(
         "extends: base.yaml\ntrain: {max_steps: 7, learning_rate: 3e-4}", encoding="utf-8"
     )
@@ -229,11 +235,11 @@ def test_a_file_overrides_what_it_extends_and_the_command_line_overrides_both(tm
     absolute, relative = experiment.systems["absolute"].train, experiment.systems["relative"].train
     assert (relative["max_steps"], relative["save_steps"], relative["learning_rate"]) == (7, 5, 3e-4)
     assert absolute["max_steps"] == 9
-    assert experiment.jobs == 2
-    (tmp_path / "second.yaml").write_text("jobs: 3\ntrain: {save_steps: 8}", encoding="utf-8")
+    assert experiment.num_parallel == 2
+    (tmp_path / "second.yaml").write_text("num_parallel: 3\ntrain: {save_steps: 8}", encoding="utf-8")
     (tmp_path / "child.yaml").write_text("extends: [base.yaml, second.yaml]\ntrain: {max_steps: 7}", encoding="utf-8")
     both = load_experiment(tmp_path / "child.yaml", [])
-    assert (both.jobs, *map(both.systems["relative"].train.get, ("max_steps", "save_steps"))) == (3, 7, 8)
+    assert (both.num_parallel, *map(both.systems["relative"].train.get, ("max_steps", "save_steps"))) == (3, 7, 8)
     for given in ("5", "[base.yaml, 5]", "{file: base.yaml}"):
         (tmp_path / "child.yaml").write_text(f"extends: {given}", encoding="utf-8")
         with pytest.raises(
@@ -257,7 +263,7 @@ def test_what_is_of_another_kind_starts_afresh(config: Path) -> None:
         ("trian.max_steps=3", "no key 'trian'; the nearest one is 'train'"),
         ("train.max_step=3", "no key 'max_step'; the nearest one is 'max_steps'"),
         ("data.max_lenght=3", "no key 'max_lenght'; the nearest one is 'max_length'"),
-        ("score.edge=[3]", "no key 'edge'; the nearest one is 'edges'"),
+        ("score.edge=[3]", "no key 'edge'; the nearest one is 'bucket_edges'"),
         ("model.d_modle=8", "'d_modle' is no field of PosEncConfig; the nearest one is 'd_model'"),
         ("systems.relative.modl.d_model=8", "no key 'modl'; the nearest one is 'model'"),
         ("model.position_encoding_type=rotray", "the nearest is 'rotary'"),
@@ -268,17 +274,17 @@ def test_what_is_of_another_kind_starts_afresh(config: Path) -> None:
         ),
         ("systems.rnn-nmt.model.position_encoding_type=gru", "RNN-NMT has no position encoding .*='gru' was given"),
         ("systems.rnn-nmt.model.encoder_attention_heads=8", "'encoder_attention_heads' is no field of RnnNmtConfig"),
-        ("systems.relative.score.edges=[5]", "share score.edges"),
+        ("systems.relative.score.bucket_edges=[5]", "share score.bucket_edges"),
         ("systems.relative.data.vocab_size=500", "share data.vocab_size"),
         ("data.min_length=50", "no pair can be at least min_length=50"),
         (
-            "data.flat_lengths=0",
-            "data.flat_lengths must be a whole number from 1 on, but it is 0; correct it",
+            "data.balance_lengths=0",
+            "data.balance_lengths must be a whole number from 1 on, but it is 0; correct it",
         ),
         ("diagnose=1", "diagnose must be true or false, but it is 1; correct it"),
         (
-            "systems.relative.data.flat_lengths=2.5",
-            "systems.relative.data.flat_lengths must be .*, but it is 2.5",
+            "systems.relative.data.balance_lengths=2.5",
+            "systems.relative.data.balance_lengths must be .*, but it is 2.5",
         ),
         ("train.learning_rate=fast", "train.learning_rate must be a number from 0 on, but it is 'fast'"),
         (
@@ -293,9 +299,12 @@ def test_what_is_of_another_kind_starts_afresh(config: Path) -> None:
         ("train.bf16=yes", "train.bf16 must be true or false, but it is 'yes'"),
         ("data.max_length=true", "data.max_length must be a whole number from 1 on, but it is true"),
         ("model.d_model=big", "absolute: model.d_model must be a whole number .*, but it is 'big'"),
-        ("jobs=0", "jobs must be a whole number from 1 on, but it is 0; correct it, or leave it out for 1"),
-        ("jobs=two", "jobs must be a whole number from 1 on, but it is 'two'"),
-        ("jobs=", "jobs must be a whole number from 1 on, but it is null"),
+        (
+            "num_parallel=0",
+            "num_parallel must be a whole number from 1 on, but it is 0; correct it, or leave it out for 1",
+        ),
+        ("num_parallel=two", "num_parallel must be a whole number from 1 on, but it is 'two'"),
+        ("num_parallel=", "num_parallel must be a whole number from 1 on, but it is null"),
         ("name=5", "name must be text, the name of a folder and no path, but it is 5; write it in quotes"),
         ("seeds=[1, 2", "value in brackets or quotes is YAML, but that of 'seeds=[1, 2' is not"),
         ("train.output_dir=x", "train.output_dir is the run's own; leave it out"),
@@ -347,14 +356,14 @@ def test_a_config_can_bring_an_encoding_of_ones_own(config: Path) -> None:
         'register_position_encoding("nearness", Nearness)\n',
         encoding="utf-8",
     )
-    own = ("encodings=[nearness_of_mine.py]", "systems.relative.model.position_encoding_type=nearness")
+    own = ("encoding_files=[nearness_of_mine.py]", "systems.relative.model.position_encoding_type=nearness")
     try:
         experiment = load(config, *own)
         prepare(experiment)
         run_system(PreparedRun(experiment), "relative")
         assert (experiment.folder / "relative" / "model" / "registered_nearness_of_mine.py").is_file()
         with pytest.raises(FileNotFoundError, match="there is none at"):
-            load(config, "encodings=[absent.py]")
+            load(config, "encoding_files=[absent.py]")
     finally:
         POSITION_ENCODINGS.pop("nearness", None)
         sys.modules.pop("nearness_of_mine", None)
@@ -558,9 +567,9 @@ def test_seeds_train_a_system_once_for_each(config: Path) -> None:
 
 @pytest.mark.slow
 def test_scored_systems_are_carried_to_another_machines_run_without_their_weights(config: Path, tmp_path: Path) -> None:
-    overrides = ("diagnose=false", "systems.pieces={split: relative}", "seeds=[1]")
+    overrides = ("diagnose=false", "systems.pieces={segment: relative}", "seeds=[1]")
     here = load(config, *overrides)
-    there = load_experiment(config, [f"output={tmp_path / 'elsewhere'}", "seeds=[1, 2]", *overrides[:2]])
+    there = load_experiment(config, [f"output_dir={tmp_path / 'elsewhere'}", "seeds=[1, 2]", *overrides[:2]])
     prepare(here)
     for name in here.systems:
         run_system(PreparedRun(here), name)
@@ -594,7 +603,7 @@ def test_configs_of_one_name_share_their_systems_and_have_tables_of_their_own(co
 
 
 def test_a_system_with_flat_lengths_is_trained_on_as_many_joined_pairs(config: Path) -> None:
-    joined = ("data.concatenate=[1, 2]", "data.max_length=30", "systems.relative.data.flat_lengths=3")
+    joined = ("data.concatenate=[1, 2]", "data.max_length=30", "systems.relative.data.balance_lengths=3")
     experiment = load(config, *joined)
     run = prepare(experiment)
     plain, flat = (run.system(name).training_pairs for name in ("absolute", "relative"))
@@ -606,7 +615,7 @@ def test_a_system_with_flat_lengths_is_trained_on_as_many_joined_pairs(config: P
 
 
 def test_a_group_is_drawn_from_once_and_for_all(config: Path) -> None:
-    overrides = ("score.per_group=2", "data.test.generated.generator.pairs=40", "score.edges=[8, 12]")
+    overrides = ("score.max_per_bucket=2", "data.test.generated.generator.pairs=40", "score.bucket_edges=[8, 12]")
     experiment, whole = load(config, *overrides), load(config, *overrides[1:])
     run = prepare(experiment)
     drawn, everything = (
@@ -621,7 +630,7 @@ def test_a_group_is_drawn_from_once_and_for_all(config: Path) -> None:
     assert drawn["translation"] == run.system("relative").test_sets["generated"].pairs["translation"]
 
 
-PAPER = "paper={source: A, test: generated, rows: {relative: {bleu: [1.0, 2.0, 3.0]}}}"
+PAPER = "reference_table={source: A, test: generated, rows: {relative: {bleu: [1.0, 2.0, 3.0]}}}"
 
 
 @pytest.mark.parametrize(
@@ -633,38 +642,41 @@ PAPER = "paper={source: A, test: generated, rows: {relative: {bleu: [1.0, 2.0, 3
         ),
         (["seeds=3"], "seeds must be different whole numbers, such as"),
         (["baseline=rotary"], "baseline must be one of the systems absolute, relative, rnn-nmt, but it is 'rotary'"),
-        (["table=relative"], "'relative' is one of them; name it otherwise"),
-        (["score.per_group=1"], r"score\.per_group must be a whole number from 2 on"),
-        (["score.bootstrap=0"], "bootstrap must be a whole number from 100 to 1000000, but it is 0"),
+        (["report_name=relative"], "'relative' is one of them; name it otherwise"),
+        (["score.max_per_bucket=1"], r"score\.max_per_bucket must be a whole number from 2 on"),
+        (["score.bootstrap_samples=0"], "bootstrap_samples must be a whole number from 100 to 1000000, but it is 0"),
         (["score.metrics=[bleu, tre]"], r"score\.metrics\[1\] must be one of .* but it is 'tre'; the nearest is 'ter'"),
         (
-            ["score.edges=[20, 10]"],
-            r"score\.edges must be a list of ascending whole numbers .* is \[20, 10\]",
+            ["score.bucket_edges=[20, 10]"],
+            r"score\.bucket_edges must be a list of ascending whole numbers .* is \[20, 10\]",
         ),
         (["score.metrics=[bleu, bertscore]"], "BERTScore needs a model"),
         (
             ["score.metrics=[ter]"],
             r"metrics must be a list of bleu, which the figures show, .* is \['ter'\]",
         ),
-        (["paper={source: A}"], "paper needs test, rows; add what is missing"),
+        (["reference_table={source: A}"], "reference_table needs test, rows; add what is missing"),
         (
-            [PAPER, "paper.n=[1, 2]"],
-            r"paper\.n must be a list with the number of pairs of each of the 3 groups .* is \[1, 2\]",
+            [PAPER, "reference_table.num_pairs=[1, 2]"],
+            r"reference_table\.num_pairs must be a list with the number of pairs of each of the 3 groups .* \[1, 2\]",
         ),
         (
-            [PAPER, "paper.rows.absolute={ter: [1, 2, 3]}"],
-            "All rows of a published table have the same metrics, but paper.rows",
+            [PAPER, "reference_table.rows.absolute={ter: [1, 2, 3]}"],
+            "All rows of a published table have the same metrics, but reference_table.rows",
         ),
         (
             ["systems.absolute-seed1={seeds: [1]}", "systems.absolute-seed1-seed1={}"],
             "two systems .*absolute-seed1-seed1",
         ),
         (["score.concatenate=[1, 2]", "data.test.generated-x2={files: [a, b]}"], "two test sets .*generated-x2"),
-        ([PAPER, "paper.test=news"], r"paper\.test has no key 'news'; the nearest one is 'generated"),
-        ([PAPER, "paper.rows.rotary={bleu: 1}"], r"paper\.rows has no key 'rotary'"),
         (
-            [PAPER, "paper.rows.relative.bleu=[1, 2]"],
-            r"a number, or null, for each of the 3 groups of score\.edges, .* is \[1, 2\]",
+            [PAPER, "reference_table.test=news"],
+            r"reference_table\.test has no key 'news'; the nearest one is 'generated",
+        ),
+        ([PAPER, "reference_table.rows.rotary={bleu: 1}"], r"reference_table\.rows has no key 'rotary'"),
+        (
+            [PAPER, "reference_table.rows.relative.bleu=[1, 2]"],
+            r"a number, or null, for each of the 3 groups of score\.bucket_edges, .* is \[1, 2\]",
         ),
         (["data.train={corpora: []}"], r"data\.train\.corpora must be a list of one corpus or more, .* but it is \[\]"),
         (["data.train=train.tsv"], r"data\.train must be a corpus, .* but it is 'train\.tsv'"),
@@ -673,25 +685,37 @@ PAPER = "paper={source: A, test: generated, rows: {relative: {bleu: [1.0, 2.0, 3
         (["data.test={files: [a.de, a.en]}"], r"data\.test\.files must be a corpus, .* but it is \['a\.de', 'a\.en'\]"),
         (["data.test=[news]"], r"data\.test must be test sets by their names, .* but it is \['news'\]"),
         (
-            ["data.test.news={files: [a, b], documents: [d]}"],
-            r"test\.news\.documents must be text, but it is \['d'\]",
+            ["data.test.news={files: [a, b], document_ids: [d]}"],
+            r"test\.news\.document_ids must be text, but it is \['d'\]",
         ),
         (["data.test.time={files: [a, b]}"], "not that of another table .*; it is 'time'"),
         (["data.test.generated-by-prediction={files: [a, b]}"], "not that of another table .*; it is 'generated-by"),
         (["data.test={../x: {files: [a, b]}}"], r"a test set's name is a file's.*; it is '\.\./x'"),
         (["systems._a={}"], "A system's name is a folder's: a letter or digit, then"),
-        ([PAPER, "paper.rows.relative={bleu: [1, 2, 3], ter: 50}"], r"relative\.ter must have a number.*it is \[50\]"),
-        ([PAPER, "paper.rows.relative=30"], r"paper\.rows\.relative must be scores by their metrics, .* it is 30"),
-        ([PAPER, "paper.n=256"], r"paper\.n must be a list with the number of pairs of each group, but it is 256"),
-        ([PAPER, "paper.n=[1, 2, null]"], r"paper\.n\[2\] must be a whole number, but it is null"),
-        ([PAPER, "paper.rows.relative={BLEU: 30}"], r"paper\.rows\.relative has no key 'BLEU'"),
         (
-            [PAPER, "paper.rows.relative={bleu: '30'}"],
+            [PAPER, "reference_table.rows.relative={bleu: [1, 2, 3], ter: 50}"],
+            r"relative\.ter must have a number.*it is \[50\]",
+        ),
+        (
+            [PAPER, "reference_table.rows.relative=30"],
+            r"reference_table\.rows\.relative must be scores by their metrics, .* it is 30",
+        ),
+        (
+            [PAPER, "reference_table.num_pairs=256"],
+            r"reference_table\.num_pairs must be a list with the number of pairs of each group, but it is 256",
+        ),
+        (
+            [PAPER, "reference_table.num_pairs=[1, 2, null]"],
+            r"reference_table\.num_pairs\[2\] must be a whole number, but it is null",
+        ),
+        ([PAPER, "reference_table.rows.relative={BLEU: 30}"], r"reference_table\.rows\.relative has no key 'BLEU'"),
+        (
+            [PAPER, "reference_table.rows.relative={bleu: '30'}"],
             r"rows\.relative\.bleu must be a number or a list .* is '30'",
         ),
         (
-            [PAPER, "paper.rows.relative={bleu: 30}", "paper.n=[1, 2, 3]"],
-            r"paper\.n must be a list with the number of pairs of all pairs",
+            [PAPER, "reference_table.rows.relative={bleu: 30}", "reference_table.num_pairs=[1, 2, 3]"],
+            r"reference_table\.num_pairs must be a list with the number of pairs of all pairs",
         ),
     ],
 )
@@ -825,7 +849,7 @@ def test_two_vocabularies_from_config_to_translation(config: Path) -> None:
 @pytest.mark.full
 def test_an_existing_tokenizer_from_a_folder(config: Path) -> None:
     bert().save_pretrained(config.parent / "bert")
-    data = ["data.tokenizer=bert", f"data.folder={config.parent}", "data.max_length=80"]
+    data = ["data.tokenizer=bert", f"data.data_dir={config.parent}", "data.max_length=80"]
     experiment = load(config, *data)
     prepare(experiment)
     run_system(PreparedRun(experiment), "relative")
@@ -907,7 +931,7 @@ def test_a_preparation_that_failed_binds_nothing(config: Path) -> None:
     lines = [f"{de}\t{en}\n" for de, en in pairs]
     file = config.parent / "train.tsv"
     file.write_text("".join(lines[:60]) + "no tab\n", encoding="utf-8")
-    data = [f"data.folder={config.parent}", "data.train={files: train.tsv}"]
+    data = [f"data.data_dir={config.parent}", "data.train={files: train.tsv}"]
     with pytest.raises(ValueError, match="two columns"):
         prepare(load(config, *data))
     file.write_text("".join(lines[:60]), encoding="utf-8")
@@ -935,7 +959,7 @@ def test_pairs_are_encoded_again_where_a_failed_preparation_had_other_files(conf
     pairs = list(generate_pairs(seed=1, pairs=80, min_words=6, max_words=12))
     lines = [f"{de}\t{en}\n" for de, en in pairs]
     file = config.parent / "train.tsv"
-    data = [f"data.folder={config.parent}", "data.train={files: train.tsv}", "data.vocab_size=410"]
+    data = [f"data.data_dir={config.parent}", "data.train={files: train.tsv}", "data.vocab_size=410"]
     file.write_text("".join(lines[:60]), encoding="utf-8")
     with pytest.raises(FileNotFoundError):
         prepare(load(config, *data, "data.max_length=null", "data.validation={files: missing.tsv}"))
@@ -989,18 +1013,18 @@ def test_what_is_tested_on_is_not_trained_on(config: Path, caplog: pytest.LogCap
     new = list(generate_pairs(seed=2, pairs=6, min_words=13, max_words=24))
     for name, of_it in (("train", pairs), ("test", [*new, *pairs[:2]]), ("new", new)):
         (config.parent / f"{name}.tsv").write_text("".join(f"{de}\t{en}\n" for de, en in of_it), encoding="utf-8")
-    test = "data.test={clean: {files: new.tsv}, joined: {files: test.tsv, join: 2}}"
-    settings = [f"data.folder={config.parent}", "data.train={files: train.tsv}", test]
+    test = "data.test={clean: {files: new.tsv}, joined: {files: test.tsv, concatenate: 2}}"
+    settings = [f"data.data_dir={config.parent}", "data.train={files: train.tsv}", test]
     with pytest.raises(
         ValueError, match=r"but of joined 2 of 8 pairs stand in the training text, such as '.*=\[joined\]"
     ):
         prepare(load(config, *settings))
     assert not (config.parent / "runs").exists()
-    with pytest.raises(ValueError, match=r"data.allow_shared_pairs has no key 'joint'; the nearest one is 'joined'"):
-        prepare(load(config, *settings, "data.allow_shared_pairs=[joint]"))
-    prepare(load(config, *settings, "data.allow_shared_pairs=[joined]"))
+    with pytest.raises(ValueError, match=r"data.allow_overlap has no key 'joint'; the nearest one is 'joined'"):
+        prepare(load(config, *settings, "data.allow_overlap=[joint]"))
+    prepare(load(config, *settings, "data.allow_overlap=[joined]"))
     assert "joined: 2 of 8 pairs stand" in caplog.text
-    prepare(load(config, *settings, "data.allow_shared_pairs=[joined, validation]"))
+    prepare(load(config, *settings, "data.allow_overlap=[joined, validation]"))
     with pytest.raises(
         ValueError, match=r"of validation 60 of 60 pairs .*; of joined 2 of 8 .*=\[validation, joined\]"
     ):
@@ -1012,7 +1036,7 @@ def test_a_run_whose_files_have_changed_is_refused(config: Path) -> None:
         pairs = list(generate_pairs(seed=seed, pairs=lines, min_words=6, max_words=12))
         (config.parent / f"{name}.tsv").write_text("".join(f"{de}\t{en}\n" for de, en in pairs), encoding="utf-8")
     data = ["data.train={files: train.tsv}", "data.test.generated={files: [test.tsv]}"]
-    arguments = [f"data.folder={config.parent}", *data]
+    arguments = [f"data.data_dir={config.parent}", *data]
     prepare(load(config, *arguments))
     (config.parent / "runs" / "tiny" / "absolute" / "training.jsonl").touch()
     prepare(load(config, *arguments))
@@ -1028,7 +1052,7 @@ def test_a_run_whose_files_have_changed_is_refused(config: Path) -> None:
     moved.mkdir()
     for name in ("train.tsv", "test.tsv"):
         (config.parent / name).rename(moved / name)
-    prepare(load(config, *arguments, f"data.folder={moved}"))
+    prepare(load(config, *arguments, f"data.data_dir={moved}"))
 
 
 @pytest.mark.full
@@ -1068,7 +1092,13 @@ def test_a_checkpoint_cut_short_is_passed_over(config: Path, caplog: pytest.LogC
 @pytest.mark.slow
 def test_the_command_line_trains_side_by_side_prints_the_table_and_translates(config: Path) -> None:
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, str(ROOT / "train.py"), str(config), f"output={config.parent / 'runs'}", "jobs=2"]
+    command = [
+        sys.executable,
+        str(ROOT / "train.py"),
+        str(config),
+        f"output_dir={config.parent / 'runs'}",
+        "num_parallel=2",
+    ]
     trained = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert trained.returncode == 0, trained.stderr
     assert "generated-x2, by source length" in trained.stdout
@@ -1082,10 +1112,10 @@ def test_the_command_line_trains_side_by_side_prints_the_table_and_translates(co
     assert translated.returncode == 0, translated.stderr
     assert len(translated.stdout.splitlines()) == 3
     exported, start = config.parent / "exported", translate[:3]
-    writes = [*start, "export", translate[-1], "--to", "ctranslate2", str(exported)]
+    writes = [*start, "export", translate[-1], "--engine", "ctranslate2", "--output", str(exported)]
     written = subprocess.run(writes, env=environment, capture_output=True, text=True, check=False)
     assert (written.returncode, written.stdout) == (0, f"{exported}\n"), written.stderr
-    by_engine = subprocess.run([*start, "translate", str(exported), "--beams", "1"], input=sentences, **how)
+    by_engine = subprocess.run([*start, "translate", str(exported), "--num-beams", "1"], input=sentences, **how)
     # Not what the model's own code makes: so briefly trained, it has near ties, which processors decide differently.
     expected = CTranslate2Translator(exported).translate(sentences.splitlines(), num_beams=1)
     assert by_engine.stdout == "".join(f"{one}\n" for one in expected) and not by_engine.stderr

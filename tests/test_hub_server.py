@@ -92,7 +92,7 @@ def test_a_config_pushed_by_itself_reads_back(hub: Hub):
 def experiment(tmp_path: Path, *overrides: str, **systems: Any) -> Experiment:
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump(TINY | {"systems": systems or {"gru+relative": {}}}), encoding="utf-8")
-    return load_experiment(path, [f"output={tmp_path / 'runs'}", "train.push_to_hub=true", *overrides])
+    return load_experiment(path, [f"output_dir={tmp_path / 'runs'}", "train.push_to_hub=true", *overrides])
 
 
 @pytest.mark.full

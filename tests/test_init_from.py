@@ -25,8 +25,8 @@ ENCODINGS = {
 }
 SYSTEMS: dict[str, Any] = {
     "absolute": {"model": {"position_encoding_type": "sinusoidal", "dropout": 0.2}},
-    "next": {"start_from": "absolute", "model": ENCODINGS},
-    "same": {"start_from": "absolute"},
+    "next": {"init_from": "absolute", "model": ENCODINGS},
+    "same": {"init_from": "absolute"},
 }
 
 
@@ -69,7 +69,7 @@ def test_a_knob_of_cross_attention_that_is_none_is_the_other_sides(config: Path)
     path = config.with_name("cross.yaml")
     systems = {
         "origin": {"model": cross},
-        "wanted": {"start_from": "origin", "model": cross | {"cross_window_size": None}},
+        "wanted": {"init_from": "origin", "model": cross | {"cross_window_size": None}},
     }
     path.write_text(yaml.safe_dump(TINY | {"systems": systems}), encoding="utf-8")
     experiment = load(path)
@@ -88,11 +88,11 @@ def test_settings_say_where_it_began(config: Path) -> None:
     prepare(experiment)
     prepare(load(config))
     saved = yaml.safe_load((experiment.folder / "next" / "settings.yaml").read_text(encoding="utf-8"))
-    assert saved["start_from"] == "absolute"
+    assert saved["init_from"] == "absolute"
     assert saved["model"] == TINY["model"] | {"dropout": 0.2} | ENCODINGS
     (experiment.folder / "next" / "training.jsonl").touch()
-    with pytest.raises(ValueError, match="start_from was 'absolute' and is None"):
-        prepare(load(config, "systems.next.start_from=", "systems.next.model.dropout=0.2"))
+    with pytest.raises(ValueError, match="init_from was 'absolute' and is None"):
+        prepare(load(config, "systems.next.init_from=", "systems.next.model.dropout=0.2"))
 
 
 def test_a_start_that_is_trained_otherwise_is_another_start(config: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_start_that_is_trained_otherwise_is_another_start(config: Path) -> Non
 
 
 def test_side_by_side_a_system_waits_for_the_one_it_starts_from(config: Path) -> None:
-    experiment = load(config, "systems.last.start_from=next", "systems.other.model={}")
+    experiment = load(config, "systems.last.init_from=next", "systems.other.model={}")
     assert list(topological_batches(experiment, list(experiment.systems))) == [
         ["absolute", "other"],
         ["next", "same"],
@@ -121,7 +121,7 @@ def test_each_seed_starts_from_its_own(config: Path) -> None:
     assert (origins["next-seed1"].name, origins["next-seed2"].name) == ("absolute-seed1", "absolute-seed2")
     with pytest.raises(ValueError, match=r"its own seed, but absolute has none with train\.seed=3"):
         load(config, "seeds=[1, 2]", "systems.next.seeds=[3]")
-    experiment = load(config, "systems.absolute.seeds=[1, 2]", "systems.next.start_from=absolute-seed2",
+    experiment = load(config, "systems.absolute.seeds=[1, 2]", "systems.next.init_from=absolute-seed2",
                       "systems.same.seeds=[1, 2]")  # fmt: skip
     assert experiment.dependency_of(experiment.systems["next"]).name == "absolute-seed2"
 
@@ -137,7 +137,7 @@ def checkpoint(experiment: Any) -> Path:
 def test_a_checkpoint_of_the_family_gives_its_sizes(config: Path) -> None:
     place = checkpoint(load(config))
     other = config.with_name("other.yaml")
-    given = {key: value for key, value in TINY.items() if key != "model"} | {"start_from": str(place)}
+    given = {key: value for key, value in TINY.items() if key != "model"} | {"init_from": str(place)}
     given["systems"] = {"next": {"model": ENCODINGS}}
     given["data"] = TINY["data"] | {"tokenizer": str(place)}
     other.write_text(yaml.safe_dump(given), encoding="utf-8")
@@ -162,7 +162,7 @@ def test_a_marian_is_translated_into_the_family_and_trained(config: Path) -> Non
     marian = tiny_marian(dtype=torch.float32, d_model=16)
     marian.save_pretrained(folder)
     Words.tokenizer().save_pretrained(folder)
-    given = TINY | {"systems": {"next": {"start_from": str(folder), "model": ENCODINGS}}, "model": {}}
+    given = TINY | {"systems": {"next": {"init_from": str(folder), "model": ENCODINGS}}, "model": {}}
     given["data"] = TINY["data"] | {"tokenizer": str(folder)}
     config.write_text(yaml.safe_dump(given), encoding="utf-8")
     experiment = load(config)
@@ -181,19 +181,19 @@ def test_a_marian_is_translated_into_the_family_and_trained(config: Path) -> Non
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["systems.next.model.d_model=32"], r"systems\.next: start_from='absolute': `d_model` .*16, but d_model=32"),
+        (["systems.next.model.d_model=32"], r"systems\.next: init_from='absolute': `d_model` .*16, but d_model=32"),
         (["systems.next.model.windw_size=3"], "'windw_size' is no field of PosEncConfig; the nearest one is 'window"),
         (["systems.next.model.cross_position_encoding_type=none"], "An alignment gives places"),
-        (["systems.rnn={model: {model_type: posenc_rnn_nmt}, start_from: absolute}"], "but here is a `posenc_rnn_nmt`"),
+        (["systems.rnn={model: {model_type: posenc_rnn_nmt}, init_from: absolute}"], "but here is a `posenc_rnn_nmt`"),
         (
-            ["systems.absolute.start_from=next"],
+            ["systems.absolute.init_from=next"],
             "='next': .* but above it is no system, and there is no folder .*next; name",
         ),
         (
-            ["systems.next.start_from=absolut"],
+            ["systems.next.init_from=absolut"],
             "but above it are absolute, and there is no folder .*absolut; name one of them",
         ),
-        (["systems.next.start_from=me/missing", "data.tokenizer=x"], "none can be read from me/missing; name a folder"),
+        (["systems.next.init_from=me/missing", "data.tokenizer=x"], "none can be read from me/missing; name a folder"),
     ],
 )
 def test_what_cannot_start_is_refused_when_the_file_is_read(
@@ -205,9 +205,9 @@ def test_what_cannot_start_is_refused_when_the_file_is_read(
 
 
 def test_a_recurrent_model_is_no_start(config: Path) -> None:
-    rnn = "systems={rnn: {model: {model_type: posenc_rnn_nmt, d_model: 16}}, next: {start_from: rnn}}"
+    rnn = "systems={rnn: {model: {model_type: posenc_rnn_nmt, d_model: 16}}, next: {init_from: rnn}}"
     config.write_text(yaml.safe_dump({key: value for key, value in TINY.items() if key != "systems"}), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"systems\.next: start_from='rnn': .*here is a `posenc_rnn_nmt` one; start"):
+    with pytest.raises(ValueError, match=r"systems\.next: init_from='rnn': .*here is a `posenc_rnn_nmt` one; start"):
         load(config, rnn)
 
 
@@ -217,8 +217,8 @@ def test_a_checkpoint_and_another_tokenizer_are_refused(config: Path) -> None:
     other = load(config, "data.vocab_size=720", "name=other")
     prepare(other)
     with pytest.raises(
-        ValueError, match=r"systems\.next: start_from=.*tokenizer has 720 source tokens and the model 700"
+        ValueError, match=r"systems\.next: init_from=.*tokenizer has 720 source tokens and the model 700"
     ):
         prepare(
-            load(config, "name=third", f"systems.next.start_from={place}", f"data.tokenizer={other.folder}/tokenizer")
+            load(config, "name=third", f"systems.next.init_from={place}", f"data.tokenizer={other.folder}/tokenizer")
         )

@@ -35,7 +35,7 @@ def run(path: Path, name: str, largest_file: int | None = None) -> None:
 
     torch.set_num_threads(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    experiment = load_experiment(path, [f"output={path.parent / 'runs'}", f"name={name}"])
+    experiment = load_experiment(path, [f"output_dir={path.parent / 'runs'}", f"name={name}"])
     prepare(experiment)
     if largest_file is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

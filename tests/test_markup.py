@@ -122,7 +122,7 @@ def test_names_in_a_strangers_results_write_nowhere_else(
     (tmp_path / "README.md").write_text("mine")
     saved(run, renamed(RESULTS, old, new))
     allowed = old == "news" and new in ("fall.md", "data")
-    monkeypatch.setattr("sys.argv", ["hf_posenc", "report", str(run), "--to", str(tmp_path / "to")])
+    monkeypatch.setattr("sys.argv", ["hf_posenc", "report", str(run), "--output", str(tmp_path / "to")])
     monkeypatch.setattr("hf_posenc.reporting.report_figures.report_figures", lambda *_: [])
     if allowed:
         command_line()
@@ -223,11 +223,11 @@ def test_scores_look_in_markdown_as_they_did() -> None:
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_a_card_shows_what_files_hold_and_does_nothing(tmp_path: Path, hostile: str) -> None:
     """In its prose, its code for Python, its settings and its metadata."""
-    run_folder(tmp_path, licence=hostile, tokenizer=hostile, train={"files": [hostile, "b"], "revision": hostile})
+    run_folder(tmp_path, license=hostile, tokenizer=hostile, train={"files": [hostile, "b"], "revision": hostile})
     path = tmp_path / "tiny" / "settings.yaml"
     settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     secret = {"deepspeed": "/home/alice/secret/ds.json", "run_name": hostile, "logging_dir": "~/alice/secret"}
-    settings |= {"train": settings["train"] | secret, "start_from": hostile}
+    settings |= {"train": settings["train"] | secret, "init_from": hostile}
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")
     signed = {"news": RESULT | {"signatures": {"bleu": "".join(filter(str.isprintable, hostile)), "ter": None}}}
     change(tmp_path / "tiny" / "scores.json", tests=signed)
@@ -259,7 +259,7 @@ def test_a_card_shows_what_files_hold_and_does_nothing(tmp_path: Path, hostile: 
         ("data", {"test": {"../x": {"files": "a.tsv"}}}),
         ("data", {"test": 7}),
         ("data", {"train": {"generator": 7}}),
-        ("data", {"max_length": "<b>", "flat_lengths": {}}),
+        ("data", {"max_length": "<b>", "balance_lengths": {}}),
         ("train", {"learning_rate": "<b>"}),
     ],
 )

@@ -15,10 +15,10 @@ from hf_posenc.experiment import parallel
 from hf_posenc.experiment.parallel import run_parallel, threads_per_system
 
 
-def of_systems(tmp_path: Path, jobs: int, systems: dict[str, Any]) -> Experiment:
+def of_systems(tmp_path: Path, num_parallel: int, systems: dict[str, Any]) -> Experiment:
     path = tmp_path / "some.yaml"
-    path.write_text(yaml.safe_dump(TINY | {"systems": systems, "jobs": jobs}), encoding="utf-8")
-    return load_experiment(path, [f"output={tmp_path / 'runs'}"])
+    path.write_text(yaml.safe_dump(TINY | {"systems": systems, "num_parallel": num_parallel}), encoding="utf-8")
+    return load_experiment(path, [f"output_dir={tmp_path / 'runs'}"])
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def of_systems(tmp_path: Path, jobs: int, systems: dict[str, Any]) -> Experiment
         (8, 2, {"a": {}, "b": {}, "c": {}}, 4),
         (8, 3, {"a": {}, "b": {}, "c": {}}, 2),
         (8, 8, {"a": {}, "b": {}}, 4),
-        (8, 4, {"a": {}, "b": {"start_from": "a"}}, 8),  # never at a time
+        (8, 4, {"a": {}, "b": {"init_from": "a"}}, 8),  # never at a time
         (2, 4, {"a": {}, "b": {}, "c": {}, "d": {}}, 1),
         (None, 2, {"a": {}, "b": {}}, 1),
     ],

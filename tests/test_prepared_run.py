@@ -13,7 +13,7 @@ from hf_posenc.experiment.prepared_run import PreparedRun
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    systems = {"absolute": {}, "next": {"start_from": "absolute"}, "in-pieces": {"split": "absolute"}}
+    systems = {"absolute": {}, "next": {"init_from": "absolute"}, "in-pieces": {"segment": "absolute"}}
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump(TINY | {"systems": systems}), encoding="utf-8")
     return path

@@ -60,7 +60,7 @@ NAMED: dict[str, dict[str, Any]] = {
     "files": {"data": {"train": {"files": [f"{HOME}/train.de", "~alice/train.en"]}}},
     "a data set": {"data": {"train": {"dataset": f"{HOME}/corpus"}}},
     "a tokenizer": {"data": {"tokenizer": f"{HOME}/tokenizer"}},
-    "a start": {"start_from": f"{HOME}/model"},
+    "a start": {"init_from": f"{HOME}/model"},
     "a Trainer's file": {"train": {"deepspeed": f"{HOME}/ds.json", "accelerator_config": {"file": f"{HOME}/acc.json"}}},
     "a list": {"train": {"report_to": [f"{HOME}/log", "none"]}},
     "an address": {"train": {"logging_dir": f"file://{HOME}/log"}},

@@ -25,9 +25,9 @@ from hf_posenc.results.aggregation import aggregate, read_results
 from hf_posenc.utils.manifest import remove_from_manifest
 
 SYSTEMS = {
-    "in-pieces": {"split": "relative"},
+    "in-pieces": {"segment": "relative"},
     "relative": {"seeds": [3, 4]},
-    "in-sentences": {"split": "absolute", "boundaries": "found"},
+    "in-sentences": {"segment": "absolute", "segmentation": "automatic"},
     "absolute": {"model": {"position_encoding_type": "sinusoidal"}},
 }
 SPLIT = ["in-pieces-seed3", "in-pieces-seed4", "in-sentences"]
@@ -77,9 +77,9 @@ def test_the_model_that_is_named_translates_the_pieces_and_nothing_is_trained(co
 
 @pytest.mark.slow
 def test_the_tables_have_its_scores_and_no_training_of_its_own(config: Path) -> None:
-    experiment = run(config, "data.max_length=30", "jobs=2")
+    experiment = run(config, "data.max_length=30", "num_parallel=2")
     table = {row[0]: row[1:] for row in dry_run(experiment).rows}
-    assert table["in-sentences"] == ["absolute's, by found pieces", *["-"] * 6]
+    assert table["in-sentences"] == ["absolute's, by automatic segments", *["-"] * 6]
     assert dry_run(experiment).legend.startswith(f"{experiment.folder}: 3 trainings;")
     printed = write_report(aggregate(experiment), experiment.tables_folder)
     results = read_results(experiment.tables_folder)
@@ -87,7 +87,7 @@ def test_the_tables_have_its_scores_and_no_training_of_its_own(config: Path) -> 
         system = results.systems[name]
         assert system.training is system.loss is system.diagnostics is None
     assert "in-pieces (2 seeds)" in printed
-    assert "in-pieces-seed4 is relative-seed4, given its inputs in pieces with known boundaries." in printed
+    assert "in-pieces-seed4 is relative-seed4, given its inputs in segments by gold segmentation." in printed
     assert set(results.comparisons["generated-x2"]) == {"absolute", "in-pieces", "in-sentences"}
     assert "not those of jobs side by side" in (experiment.folder / "table-time.md").read_text()
     pictures = {path.name for path in experiment.folder.glob("*-generated-x2.png")}
@@ -103,25 +103,25 @@ def test_a_row_is_bound_to_the_training_that_it_uses(config: Path) -> None:
     (experiment.folder / "in-sentences" / "translations").mkdir()
     with pytest.raises(ValueError, match=r"in-sentences train\.max_steps was 6 and is 7; undo the change"):
         prepare(load(config, "systems.absolute.train.max_steps=7"))
-    with pytest.raises(ValueError, match=r"in-sentences split\.boundaries was 'found' and is 'known'"):
-        prepare(load(config, "systems.in-sentences.boundaries=known"))
+    with pytest.raises(ValueError, match=r"in-sentences segment\.segmentation was 'automatic' and is 'gold'"):
+        prepare(load(config, "systems.in-sentences.segmentation=gold"))
 
 
 @pytest.mark.parametrize(
     ("override", "said"),
     [
         (
-            "systems.in-pieces.split=rotary",
-            "whose model translates the pieces, but it is 'rotary'; choose from relative",
+            "systems.in-pieces.segment=rotary",
+            "whose model translates the segments, but it is 'rotary'; choose from relative",
         ),
         (
-            "systems.in-pieces.split=in-sentences",
+            "systems.in-pieces.segment=in-sentences",
             "names a system that is trained.*'in-sentences'; choose from relative",
         ),
-        ("systems.in-pieces.boundaries=guessed", "boundaries must be one of known, found, but it is 'guessed'"),
-        ("systems.in-pieces.model.d_model=8", "all else from the system that it splits, has no key 'model'"),
-        ("systems.absolute.boundaries=known", "systems.absolute has no key 'boundaries'"),
-        ("systems.data.split=relative", "not 'data'"),
+        ("systems.in-pieces.segmentation=guessed", "segmentation must be one of gold, automatic, but it is 'guessed'"),
+        ("systems.in-pieces.model.d_model=8", "all else from the system whose inputs it segments, has no key 'model'"),
+        ("systems.absolute.segmentation=gold", "systems.absolute has no key 'segmentation'"),
+        ("systems.data.segment=relative", "not 'data'"),
     ],
 )
 def test_what_cannot_be_split_is_refused(config: Path, override: str, said: str) -> None:
@@ -130,7 +130,9 @@ def test_what_cannot_be_split_is_refused(config: Path, override: str, said: str)
 
 
 def test_a_row_that_could_only_repeat_another_is_refused(config: Path) -> None:
-    with pytest.raises(ValueError, match=r"in-pieces-seed3: .*known no source of generated has two pieces; join some"):
+    with pytest.raises(
+        ValueError, match=r"in-pieces-seed3: .*gold no source of generated has two segments; concatenate some"
+    ):
         prepare(load(config, "score.concatenate=[1]"))
 
 
@@ -140,7 +142,9 @@ def test_a_split_row_is_not_pushed_where_the_trained_one_is(config: Path) -> Non
 
 
 def test_the_pieces_are_those_of_the_pairs_that_are_drawn(config: Path) -> None:
-    experiment = load(config, "score.per_group=2", "data.test.generated.generator.pairs=40", "score.edges=[24, 40]")
+    experiment = load(
+        config, "score.max_per_bucket=2", "data.test.generated.generator.pairs=40", "score.bucket_edges=[24, 40]"
+    )
     for test_set in prepare(experiment).system("in-pieces-seed3").test_sets.values():
         drawn = [row["de"] for row in test_set.pairs["translation"]]
         assert 2 < len(drawn) < 20
@@ -148,7 +152,7 @@ def test_the_pieces_are_those_of_the_pairs_that_are_drawn(config: Path) -> None:
 
 
 def test_side_by_side_it_waits_for_the_trained_ones(config: Path) -> None:
-    experiment, told = load(config, "jobs=4"), config.parent / "told"
+    experiment, told = load(config, "num_parallel=4"), config.parent / "told"
     code = (
         "import sys, time; name, path = sys.argv[2], sys.argv[-1]\n"
         f"tell = lambda what: open({str(told)!r}, 'a').write(f'{{what}} {{name}}\\n')\n"
@@ -168,15 +172,15 @@ def pairs_of(*texts: str) -> Dataset:
 
 
 def test_known_pieces_are_the_texts_that_were_joined_however_they_were(tmp_path: Path) -> None:
-    """By documents, by `join`, by `concatenate`, and in one of several corpora."""
+    """By `document_ids`, by `concatenate` of a corpus and of `score`, and in one of several corpora."""
     texts = ["eins zwei", "drei", "", "vier fünf", "sechs", "sieben", "acht neun", "zehn"]
     for name, lines in (("a.de", texts), ("a.en", texts), ("a.doc", list("aaaabbbb"))):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     files = {"files": ["a.de", "a.en"]}
-    documents = files | {"documents": "a.doc", "min_words": 2}
-    test = {"corpora": [documents | {"join": 2}, files | {"first": 3}]}
-    settings = TINY | {"systems": {"relative": {}, "in-pieces": {"split": "relative"}}}
-    settings["data"] = TINY["data"] | {"test": {"news": test}, "folder": str(tmp_path)}
+    documents = files | {"document_ids": "a.doc", "min_words": 2}
+    test = {"corpora": [documents | {"concatenate": 2}, files | {"max_examples": 3}]}
+    settings = TINY | {"systems": {"relative": {}, "in-pieces": {"segment": "relative"}}}
+    settings["data"] = TINY["data"] | {"test": {"news": test}, "data_dir": str(tmp_path)}
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     experiment = load(tmp_path / "tiny.yaml")
     run = prepare(experiment)
@@ -205,10 +209,10 @@ def test_sentences_are_found_as_users_find_them() -> None:
 
 
 def test_a_splitter_that_is_missing_or_does_not_know_the_language_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"has none for data\.source_language='xx'; use boundaries: known"):
+    with pytest.raises(ValueError, match=r"has none for data\.source_language='xx'; use segmentation: gold"):
         automatic_segments(pairs_of("a"), "xx")
     monkeypatch.setitem(sys.modules, "sentence_splitter", None)
-    with pytest.raises(ValueError, match=r'needs the extra "split", but .* not installed; run `pip install'):
+    with pytest.raises(ValueError, match=r'needs the extra "segmentation", but .* not installed; run `pip install'):
         automatic_segments(pairs_of("a"), "de")
 
 

@@ -501,7 +501,7 @@ def test_the_command_line_makes_a_report_and_says_what_is_wrong(
     results: RunResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printed = write_report(results, tmp_path / "a")
-    monkeypatch.setattr("sys.argv", ["hf_posenc", "report", str(tmp_path / "a"), "--to", str(tmp_path / "b")])
+    monkeypatch.setattr("sys.argv", ["hf_posenc", "report", str(tmp_path / "a"), "--output", str(tmp_path / "b")])
     command_line()
     assert capsys.readouterr().out == printed + "\n"
     assert (tmp_path / "b" / "table-news.md").read_text() == (tmp_path / "a" / "table-news.md").read_text()

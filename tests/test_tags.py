@@ -149,18 +149,18 @@ def test_corpora_of_several_languages_are_read_under_one_name() -> None:
 
 @pytest.mark.parametrize("join", [None, 4])
 def test_parts_with_one_tag_are_joined_by_themselves(join: int | None) -> None:
-    where = {"corpora": [TO_EN | {"source_tag": "<2en>"}, *with_tags("source_tag")["corpora"]], "join": join}
+    where = {"corpora": [TO_EN | {"source_tag": "<2en>"}, *with_tags("source_tag")["corpora"]], "concatenate": join}
     parts = group_by_tags(where)
     assert [tags for _, tags in parts] == [("<2en>", None), ("<2de>", None)]
     sizes = [len(load_pairs(part, **NAMES)) for part, _ in parts]
     assert sizes == ([80, 30] if join is None else [20, 8])
     assert group_by_tags(TO_EN) == [(TO_EN, (None, None))]
-    outer = {"corpora": [TO_EN, TO_DE], "source_tag": "<2xx>", "join": 2}
+    outer = {"corpora": [TO_EN, TO_DE], "source_tag": "<2xx>", "concatenate": 2}
     assert group_by_tags(outer) == [(outer, ("<2xx>", None))]
 
 
 def test_tags_stand_at_the_head_of_what_is_joined_and_blank_texts_stay_blank() -> None:
-    pairs = load_pairs(TO_EN | {"join": 2}, **NAMES).select(range(2))
+    pairs = load_pairs(TO_EN | {"concatenate": 2}, **NAMES).select(range(2))
     pairs = pairs.map(
         lambda row, i: {"translation": row["translation"] if i else {"source": "", "target": " "}}, with_indices=True
     )
@@ -191,7 +191,13 @@ CONFIG: dict[str, Any] = {
     },
     "model": {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16},
     "train": {"max_steps": 2, "per_device_train_batch_size": 4, "save_strategy": "no", "use_cpu": True},
-    "score": {"edges": [20], "metrics": ["bleu"], "num_beams": 1, "bootstrap": 100, "concatenate": [1, 2]},
+    "score": {
+        "bucket_edges": [20],
+        "metrics": ["bleu"],
+        "num_beams": 1,
+        "bootstrap_samples": 100,
+        "concatenate": [1, 2],
+    },
     "diagnose": False,
     "systems": {"one": {}},
 }
@@ -207,7 +213,7 @@ def on_side(side: str, **data: Any) -> dict[str, Any]:
 
 def load(config: dict[str, Any], folder: Path, *overrides: str) -> Any:
     (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    return load_experiment(folder / "config.yaml", [f"output={folder}/runs", *overrides])
+    return load_experiment(folder / "config.yaml", [f"output_dir={folder}/runs", *overrides])
 
 
 @pytest.mark.parametrize(
@@ -270,7 +276,10 @@ def test_a_model_of_two_languages_is_trained_scored_and_loaded_elsewhere(side: s
         ({"tags": []}, r"a tag must be one of data\.tags, but '<2en>' is not; correct it, or add it"),
         ({"tags": ["en"]}, r"systems\.one: data\.tags: A tag must be a word that no text holds by chance"),
         ({"test": {"both": with_tags("source_tag")}}, r"data\.test\.both: A test set has one pair of tags"),
-        ({"train": with_tags("source_tag") | {"first": 3}}, r"data\.train: `first` is of pairs with the same tags"),
+        (
+            {"train": with_tags("source_tag") | {"max_examples": 3}},
+            r"data\.train: `max_examples` is of pairs with the same tags",
+        ),
         ({"train": TO_EN | {"source_tag": ["<2en>"]}}, r"data\.train\.source_tag must be text"),
         ({"train": TO_EN | {"target_language": "de"}}, "must differ, but both are 'de'"),
     ],

@@ -322,7 +322,7 @@ def two_systems(tmp_path: Path, first: dict[str, Any], second: dict[str, Any], *
     path = tmp_path / "two.yaml"
     systems = {"first": {"train": first}, "second": {"train": second}}
     path.write_text(yaml.safe_dump(TINY | sections | {"systems": systems}), encoding="utf-8")
-    return load_experiment(path, [f"output={tmp_path / 'runs'}"])
+    return load_experiment(path, [f"output_dir={tmp_path / 'runs'}"])
 
 
 RNN = {"model_type": "posenc_rnn_nmt"}

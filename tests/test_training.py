@@ -232,7 +232,7 @@ def tiny(tmp_path: Path, *overrides: str) -> Experiment:
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump(TINY | {"systems": {"relative": {}}}), encoding="utf-8")
     budget = ["train.tokens_per_batch=120", "train.max_steps=-1", "train.num_train_epochs=2"]
-    return load_experiment(path, [f"output={tmp_path / 'runs'}", *budget, *overrides])
+    return load_experiment(path, [f"output_dir={tmp_path / 'runs'}", *budget, *overrides])
 
 
 def trained(experiment: Experiment) -> list[dict[str, Any]]:
@@ -727,6 +727,6 @@ def test_neighbours_are_joined_into_further_training_pairs(tmp_path):
 
 def test_joining_pairs_that_are_joined_already_is_refused(tmp_path):
     with pytest.raises(
-        ValueError, match=r"data.concatenate=\[1, 2\] joins training pairs, but data.train joins 2 already"
+        ValueError, match=r"data.concatenate=\[1, 2\] and data.train.concatenate=2 must not both be set"
     ):
-        tiny(tmp_path, "data.concatenate=[1, 2]", "data.train.join=2")
+        tiny(tmp_path, "data.concatenate=[1, 2]", "data.train.concatenate=2")

@@ -147,9 +147,11 @@ sys.stdin.read()
 """
 
 
-def run_two(code: str, jobs: int = 2) -> None:
+def run_two(code: str, num_parallel: int = 2) -> None:
     """Two systems side by side, each of which runs that code."""
-    experiment = SimpleNamespace(jobs=jobs, systems={"one": {}, "two": {}}, dependency_of=lambda system: None)
+    experiment = SimpleNamespace(
+        num_parallel=num_parallel, systems={"one": {}, "two": {}}, dependency_of=lambda system: None
+    )
     parallel.run_parallel(experiment, ["one", "two"], [sys.executable, "-S", "-c", code])
 
 
@@ -177,7 +179,10 @@ def test_a_signal_stops_the_systems_that_run_and_begins_no_other(tmp_path, numbe
     ("code", "said"),
     [
         ("import sys; sys.exit(sys.argv[2] == 'one')", r"^An error, printed above, stopped one; .* there\.$"),
-        ("import os; os.kill(os.getpid(), 9)", r"^SIGKILL stopped one, two; .* one, two: killed, .*; lower `jobs`\.$"),
+        (
+            "import os; os.kill(os.getpid(), 9)",
+            r"^SIGKILL stopped one, two; .* one, two: killed, .*; lower `num_parallel`\.$",
+        ),
         (
             "import os, sys\nif sys.argv[2] == 'one': os.kill(os.getpid(), 9)\nsys.exit(1)",
             r"^An error, printed above, stopped one, two; .* there\. one: killed, likely because memory ran out",
@@ -196,8 +201,8 @@ def test_no_system_goes_on_training_when_its_parent_is_killed(tmp_path):
     path, runs = tmp_path / "tiny.yaml", tmp_path / "runs" / "tiny"
     train = TINY["train"] | {"max_steps": 2000, "save_steps": 10_000, "logging_steps": 1}
     systems = {name: TINY["systems"][name] for name in ("absolute", "relative")}
-    path.write_text(yaml.safe_dump(TINY | {"train": train, "jobs": 2, "systems": systems}), encoding="utf-8")
-    command = [sys.executable, str(ROOT / "train.py"), str(path), f"output={tmp_path / 'runs'}"]
+    path.write_text(yaml.safe_dump(TINY | {"train": train, "num_parallel": 2, "systems": systems}), encoding="utf-8")
+    command = [sys.executable, str(ROOT / "train.py"), str(path), f"output_dir={tmp_path / 'runs'}"]
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as parent:
         while not all((runs / name / "training.jsonl").exists() for name in systems):

@@ -1,16 +1,16 @@
 """The command line: translate sentences, write a model for another engine, make tables, figures and cards again, draw
 encodings and attention, or print the tables of encodings and alignments.
 
-    python -m hf_posenc translate FOLDER [--to FILE] [--processes N] < sentences > translations
-    python -m hf_posenc export FOLDER --to ctranslate2 OTHER [--quantization int8]
-    python -m hf_posenc export FOLDER --to onnx OTHER
-    python -m hf_posenc report RUN [--to OTHER]
+    python -m hf_posenc translate FOLDER [--output FILE] [--num-processes N] < sentences > translations
+    python -m hf_posenc export FOLDER --engine ctranslate2 --output OTHER [--quantization int8]
+    python -m hf_posenc export FOLDER --engine onnx --output OTHER
+    python -m hf_posenc report RUN [--output OTHER]
     python -m hf_posenc card RUN SYSTEM > CARD.md
     python -m hf_posenc encodings
     python -m hf_posenc alignments
-    python -m hf_posenc figures ENCODING [ENCODING ...] --to OTHER [knob=value ...]
-    python -m hf_posenc figures --checkpoint FOLDER --to OTHER
-    python -m hf_posenc attention FOLDER "sentence" --to OTHER
+    python -m hf_posenc figures ENCODING [ENCODING ...] --output OTHER [parameter=value ...]
+    python -m hf_posenc figures --checkpoint FOLDER --output OTHER
+    python -m hf_posenc attention FOLDER "sentence" --output OTHER
     python -m hf_posenc explorer [RUN] [--port N] [--allow-host NAME]
 
 One sentence a line. FOLDER is a saved model: a system of a run (runs/quickstart/relative), its model folder, or any
@@ -27,6 +27,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
 from hf_posenc.config.loading import register_encodings
@@ -44,6 +45,7 @@ from hf_posenc.modeling.version import untested_transformers_warning
 from hf_posenc.reporting.card import model_card
 from hf_posenc.results.registry_tables import alignments_table, encodings_table
 from hf_posenc.utils.atomic_io import expand_home
+from hf_posenc.utils.renamed_keys import RENAMED_FLAGS
 from hf_posenc.utils.text_io import iter_lines, set_stdout_utf8
 
 # What a shell returns for a command that a signal ended.
@@ -66,27 +68,26 @@ def main() -> None:
     command.add_argument(
         "folder", type=path_argument, help="a system of a run, a saved model, or a folder of CTranslate2"
     )
-    command.add_argument("--beams", type=int, default=5, help="width of the beam (default 5)")
-    command.add_argument("--to", type=path_argument, help="a file; the same call goes on with what a killed one left")
-    command.add_argument("--processes", type=int, default=1, help="that translate side by side (default 1)")
+    command.add_argument("--num-beams", type=int, default=5, help="width of the beam (default 5)")
+    command.add_argument(
+        "--output", type=path_argument, help="a file; the same call goes on with what a killed one left"
+    )
+    command.add_argument("--num-processes", type=int, default=1, help="that translate side by side (default 1)")
     command.add_argument("--quantize", action="store_true", help="linear layers in int8, on a CPU")
     command = add_command("export", help="write a trained model for another engine")
     command.add_argument("folder", type=path_argument, help="a system of a run, or a saved model")
+    command.add_argument("--engine", required=True, choices=ENGINES, help="the engine to write it for")
     command.add_argument(
-        "--to",
-        nargs=2,
-        required=True,
-        metavar=("ENGINE", "NEW_FOLDER"),
-        help=f"{' or '.join(ENGINES)}, and the folder to write",
+        "--output", required=True, type=path_argument, metavar="NEW_FOLDER", help="the folder to write"
     )
     command.add_argument("--quantization", help="of the weights, as CTranslate2 calls it: int8, float16, ...")
     command = add_command("report", help="make the tables and figures of a results.json again")
     command.add_argument("run", type=path_argument, help="a folder with results.json")
-    command.add_argument("--to", type=path_argument, help="the folder to write to (default: the same)")
+    command.add_argument("--output", type=path_argument, help="the folder to write to (default: the same)")
     command = add_command("card", help="print the model card of a system of a run")
     command.add_argument("run", type=path_argument, help="the run's folder")
     command.add_argument("system", help="the system's name")
-    command.add_argument("--repository", help="the repository that the card's examples load")
+    command.add_argument("--repo-id", help="the repository that the card's examples load")
     add_command("encodings", help="print the registered encodings as a Markdown table")
     add_command("alignments", help="print the registered alignments as a Markdown table")
     add_plot_commands(add_command)
@@ -97,6 +98,11 @@ def main() -> None:
     command.add_argument("--port", type=int, help="of the page (default: the first that is free from 7860 on)")
     host_help = "another name of this machine under which the page is opened"
     command.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=host_help)
+    for name, flags in RENAMED_FLAGS.items():
+        for flag, renamed in flags.items():
+            subparsers.choices[name].add_argument(
+                flag, action=RenamedFlag, renamed=renamed, nargs="*", help=argparse.SUPPRESS
+            )
     options, extra_arguments = parser.parse_known_args()
     if unknown := [
         argument for argument in extra_arguments if options.command != "figures" or argument.startswith("-")
@@ -141,6 +147,24 @@ def stdout_has_no_reader() -> bool:
     return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
+class RenamedFlag(argparse.Action):
+    """A flag under its old name: an error that names the new one."""
+
+    def __init__(self, *args: Any, renamed: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.renamed = renamed
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        flag = self.option_strings[0]
+        parser.error(f"{flag} must be given by its new name, {self.renamed}, but the old name is given; rename it.")
+
+
 def path_argument(text: str) -> Path:
     """A path of the command line: a shell leaves the `~` of `--to=~/FILE` to us."""
     try:
@@ -152,15 +176,15 @@ def path_argument(text: str) -> Path:
 def add_plot_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """The commands that draw; they need the extra "plots"."""
     command = add_command("figures", help="draw what encodings add or do, untrained or from a checkpoint")
-    command.add_argument("encodings", nargs="*", help="names or sums; and knob=value: fields of the config")
-    command.add_argument("--to", type=path_argument, required=True, help="the folder to write to")
+    command.add_argument("encodings", nargs="*", help="names or sums; and parameter=value: fields of the config")
+    command.add_argument("--output", type=path_argument, required=True, help="the folder to write to")
     command.add_argument(
         "--checkpoint", type=path_argument, help="a system of a run, or a saved model: draw its encoding"
     )
     command.add_argument("--side", choices=("encoder", "decoder"), default="encoder", help="whose (default encoder)")
     for name, default, description in (
         ("positions", 20, "first positions in heat maps and curves"),
-        ("many", 45000, "positions in the picture of many"),
+        ("max-positions", 45000, "positions in the figures of the longest range"),
         ("distances", 32, "tokens between query and key, either way"),
         ("tokens", 24, "tokens of a sentence that an encoding reads"),
     ):
@@ -169,7 +193,7 @@ def add_plot_commands(add_command: Callable[..., argparse.ArgumentParser]) -> No
     command = add_command("attention", help="draw where a model looks while it translates a sentence")
     command.add_argument("folder", type=path_argument, help="a system of a run, or a saved model")
     command.add_argument("sentence")
-    command.add_argument("--to", type=path_argument, required=True, help="the folder to write to")
+    command.add_argument("--output", type=path_argument, required=True, help="the folder to write to")
     command.add_argument("--layer", type=int, help="one layer, counted from 1 (default: all)")
     command.add_argument("--formats", nargs="+", choices=("png", "svg"), default=["png", "svg"], help="default both")
 
@@ -179,11 +203,12 @@ def figures(options: argparse.Namespace) -> None:
     from hf_posenc.plotting.save_figures import save_encoding_figures
 
     silence_logging()
-    extent = PlotExtent(**{name: getattr(options, name) for name in ("positions", "many", "distances", "tokens")})
+    fields = ("positions", "max_positions", "distances", "tokens")
+    extent = PlotExtent(**{name: getattr(options, name) for name in fields})
     checkpoint = options.checkpoint and model_folder(options.checkpoint)
     names = [*options.encodings, *options.extra_arguments]
     for path in save_encoding_figures(
-        names, options.to, checkpoint=checkpoint, side=options.side, extent=extent, formats=options.formats
+        names, options.output, checkpoint=checkpoint, side=options.side, extent=extent, formats=options.formats
     ):
         print(path, flush=True)
 
@@ -194,7 +219,7 @@ def attention(options: argparse.Namespace) -> None:
     silence_logging()
     model, tokenizer = load_model(options.folder)
     for line in save_attention_figures(
-        model, tokenizer, options.sentence, options.to, layer=options.layer, formats=options.formats
+        model, tokenizer, options.sentence, options.output, layer=options.layer, formats=options.formats
     ):
         print(line, flush=True)
 
@@ -211,7 +236,7 @@ def report(options: argparse.Namespace) -> None:
     from hf_posenc.reporting.report import write_report
     from hf_posenc.results.aggregation import read_results
 
-    print(write_report(read_results(options.run), options.to or options.run))
+    print(write_report(read_results(options.run), options.output or options.run))
 
 
 def explorer(options: argparse.Namespace) -> None:
@@ -229,16 +254,16 @@ def explorer(options: argparse.Namespace) -> None:
 
 
 def card(options: argparse.Namespace) -> None:
-    print(model_card(options.run, options.system, options.repository))
+    print(model_card(options.run, options.system, options.repo_id))
 
 
 def translate(options: argparse.Namespace) -> None:
     silence_logging()
-    job = TranslationJob(options.folder, options.beams, options.quantize, options.register)
+    job = TranslationJob(options.folder, options.num_beams, options.quantize, options.register)
     lines = list(iter_lines(sys.stdin.buffer, "standard input"))
-    kwargs = {"processes": options.processes, "progress": sys.stderr.isatty()}
-    if options.to:
-        translate_to_file(lines, options.to, job, **kwargs)
+    kwargs = {"processes": options.num_processes, "progress": sys.stderr.isatty()}
+    if options.output:
+        translate_to_file(lines, options.output, job, **kwargs)
         return
     for translation in translate_lines(lines, job, **kwargs):
         print(translation, flush=True)
@@ -246,14 +271,13 @@ def translate(options: argparse.Namespace) -> None:
 
 def export(options: argparse.Namespace) -> None:
     silence_logging()
-    engine, folder = options.to
-    if engine not in ENGINES:
-        raise ValueError(f"A model is written for one of {', '.join(ENGINES)}, but not for {engine!r}.")
     model, tokenizer = load_model(options.folder)
     kwargs = {"quantization": options.quantization} if options.quantization else {}
-    if kwargs and engine != "ctranslate2":
-        raise ValueError(f"--quantization is CTranslate2's, but the model is written for {engine}; leave it out.")
-    print(ENGINES[engine](model, tokenizer, expand_home(folder), **kwargs))
+    if kwargs and options.engine != "ctranslate2":
+        raise ValueError(
+            f"--quantization is CTranslate2's, but the model is written for {options.engine}; leave it out."
+        )
+    print(ENGINES[options.engine](model, tokenizer, options.output, **kwargs))
 
 
 if __name__ == "__main__":

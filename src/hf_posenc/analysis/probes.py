@@ -32,11 +32,11 @@ MAX_ELEMENTS = 2**26  # numbers in one array; in float64 half a GiB
 
 @dataclass(frozen=True, kw_only=True)
 class PlotExtent:
-    """How much is drawn: the first `positions`, `many` of them, `distances` either way, sentences of `tokens`; random
-    `queries`, and `channels` of a head that are shown one by one, at most."""
+    """How much is drawn: the first `positions`, up to `max_positions` of them, `distances` either way, sentences of
+    `tokens`; random `queries`, and `channels` of a head that are shown one by one, at most."""
 
     positions: int = 20
-    many: int = 45000
+    max_positions: int = 45000
     distances: int = 32
     tokens: int = 24
     queries: int = 256
@@ -45,7 +45,7 @@ class PlotExtent:
     def __post_init__(self) -> None:
         for name, minimum in (
             ("positions", 3),
-            ("many", 3),
+            ("max_positions", 3),
             ("distances", 1),
             ("tokens", 2),
             ("queries", 1),
@@ -66,7 +66,7 @@ class PlotExtent:
             )
         maxima = {
             "positions": max_positions,
-            "many": max_positions,
+            "max_positions": max_positions,
             "distances": (max_positions - 1) // 2,
             "tokens": max_positions,
         }
@@ -118,7 +118,10 @@ class EncodingProbe:
         for what, size in (
             (f"d_model={self.width}", self.width**2),
             (f"positions={self.extent.positions} of d_model={self.width}", self.extent.positions * self.width),
-            (f"many={self.extent.many} of d_model={self.width}", self.extent.many * self.width),
+            (
+                f"max_positions={self.extent.max_positions} of d_model={self.width}",
+                self.extent.max_positions * self.width,
+            ),
             (
                 f"distances={self.extent.distances}",
                 num_distances * max(num_distances, self.heads * (self.head_dim + self.extent.queries)),

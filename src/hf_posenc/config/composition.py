@@ -83,7 +83,9 @@ def parse_override(override: str) -> dict[str, Any]:
     dotted, equals, value = override.partition("=")
     keys = dotted.split(".")
     if not equals or not all(keys):
-        raise ValueError(f"An override is written dotted.key=value, but it is {override!r}; write for example jobs=2.")
+        raise ValueError(
+            f"An override is written dotted.key=value, but it is {override!r}; write for example num_parallel=2."
+        )
     if keys[0] == "extends":
         raise ValueError(
             f"`extends` belongs in a config file, but it is given as {override!r}; write a file that holds `extends: "

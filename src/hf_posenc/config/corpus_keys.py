@@ -38,7 +38,7 @@ class CorpusKeys:
     split: NonEmptyStr | None = None
     revision: NonEmptyStr | None = None
     files: Annotated[str | list[Any], FILES_CONSTRAINT] | None = None
-    documents: NonEmptyStr | None = None
+    document_ids: NonEmptyStr | None = None
     min_words: PositiveInt | None = None
     generator: Annotated[dict[str, Any] | None, MappingOf(GeneratorKeys), EXTRA_INSTALLED] = None
     corpora: Annotated[list[Annotated[dict[str, Any], MappingOf(lambda: CorpusKeys)]], CORPORA_CONSTRAINT] | None = None
@@ -46,8 +46,8 @@ class CorpusKeys:
     target_language: NonEmptyStr | None = None
     source_tag: NonEmptyStr | None = None
     target_tag: NonEmptyStr | None = None
-    first: PositiveInt | None = None
-    join: PositiveInt | None = None
+    max_examples: PositiveInt | None = None
+    concatenate: PositiveInt | None = None
 
 
 CORPUS_SPEC = MappingOf(CorpusKeys, "a corpus, such as {{files: [train.de, train.en]}}")

@@ -20,16 +20,16 @@ Seeds = Annotated[
 
 @dataclass
 class SystemKeys:
-    """What a system's own entry changes of the file's; with `split` it holds `boundaries` and nothing else."""
+    """What a system's own entry changes of the file's; with `segment` it holds `segmentation` and nothing else."""
 
     data: Annotated[dict[str, Any] | None, MappingOf(DataSettings)] = None
     model: dict[str, Any] | None = None
     train: Annotated[dict[str, Any] | None, MappingOf(TrainKeys)] = None
     score: Annotated[dict[str, Any] | None, MappingOf(ScoreSettings)] = None
     seeds: Seeds | None = None
-    start_from: NonEmptyStr | None = None
-    split: NonEmptyStr | None = None
-    boundaries: Annotated[str, one_of(SEGMENTATIONS)] = "known"
+    init_from: NonEmptyStr | None = None
+    segment: NonEmptyStr | None = None
+    segmentation: Annotated[str, one_of(SEGMENTATIONS)] = "gold"
 
 
 Systems = Annotated[
@@ -48,12 +48,12 @@ class FileKeys:
     train: Annotated[dict[str, Any] | None, MappingOf(TrainKeys)] = None
     score: Annotated[dict[str, Any] | None, MappingOf(ScoreSettings)] = None
     seeds: Seeds | None = None
-    start_from: NonEmptyStr | None = None
+    init_from: NonEmptyStr | None = None
     baseline: NonEmptyStr | None = None
     name: FolderName | None = None
-    output: NonEmptyStr = "runs"
-    table: FolderName | None = None
-    paper: Annotated[dict[str, Any] | None, MappingOf(ReferenceTable)] = None
-    jobs: PositiveInt = 1
+    output_dir: NonEmptyStr = "runs"
+    report_name: FolderName | None = None
+    reference_table: Annotated[dict[str, Any] | None, MappingOf(ReferenceTable)] = None
+    num_parallel: PositiveInt = 1
     diagnose: bool = True
-    encodings: list[NonEmptyStr] | None = None
+    encoding_files: list[NonEmptyStr] | None = None

@@ -1,4 +1,4 @@
-"""Where a training starts, if not from new weights: `start_from` -> the whole `model` section of a system.
+"""Where a training starts, if not from new weights: `init_from` -> the whole `model` section of a system.
 
 It names a system that stands above it in the file, which is trained first; or else a checkpoint of this family or of
 MarianMT, a folder or a name on the Hub. The model has the sizes and all else of that one, and what the system's own
@@ -27,7 +27,7 @@ from .composition import merge
 from .model_keys import INFERRED_FIELDS
 from .settings import System
 
-INIT_FROM_RULE = "start_from names a system above it, or a checkpoint of this family or of MarianMT"
+INIT_FROM_RULE = "init_from names a system above it, or a checkpoint of this family or of MarianMT"
 
 
 def resolve_init_from(
@@ -35,7 +35,7 @@ def resolve_init_from(
 ) -> dict[str, Any]:
     """The sections of a system with a whole `model`: that from which it starts, with changes. `own_model` is that
     of its own entry, which is all that counts where it starts from one of `earlier_systems`, as that has the file's."""
-    start = sections["start_from"]
+    start = sections["init_from"]
     if start is None:
         return dict(sections)
     origin = next((system for system in earlier_systems if start in (system.name, system.base_name)), None)
@@ -43,15 +43,20 @@ def resolve_init_from(
         if origin is not None:
             changes, base, config = own_model or {}, origin.model, origin.model_config(origin.data.vocab_size)
         else:
-            validate_checkpoint_name(start, sections["data"].get("folder"), [system.name for system in earlier_systems])
-            changes, (base, config) = sections["model"], checkpoint_model_section(start, sections["data"].get("folder"))
+            validate_checkpoint_name(
+                start, sections["data"].get("data_dir"), [system.name for system in earlier_systems]
+            )
+            changes, (base, config) = (
+                sections["model"],
+                checkpoint_model_section(start, sections["data"].get("data_dir")),
+            )
             validate_tokenizer_setting(sections["data"].get("tokenizer"), start)
         for model_type in (config.model_type, changes.get("model_type", PosEncConfig.model_type)):
             validate_model_type(model_type)
         changes = {field: value for field, value in changes.items() if field != "model_type"}
         override_config(config, changes)
     except ValueError as error:
-        raise ValueError(f"systems.{name}: start_from={start!r}: {error}") from None
+        raise ValueError(f"systems.{name}: init_from={start!r}: {error}") from None
     if "position_encoding_type" in changes:  # by itself it is for both sides
         base = {field: value for field, value in base.items() if field != "decoder_position_encoding_type"}
     return {**sections, "model": merge(base, changes)}
@@ -97,7 +102,7 @@ def validate_model_type(model_type: str) -> None:
     if model_type != PosEncConfig.model_type:
         raise ValueError(
             f"only a `{PosEncConfig.model_type}` model is given other encodings, but here is a `{model_type}` one; "
-            "start from another, or leave start_from out."
+            "start from another, or leave init_from out."
         )
 
 
@@ -105,8 +110,8 @@ def validate_seeded_starts(systems: Mapping[str, System]) -> None:
     """Of several seeds, a system starts from that with its own."""
     rows = {system.base_name for system in systems.values()}
     for system in systems.values():
-        if system.start_from in rows and system.find_dependency(systems) is None:
+        if system.init_from in rows and system.find_dependency(systems) is None:
             raise ValueError(
-                f"systems.{system.name}: a system starts from that of its own seed, but {system.start_from} has none "
+                f"systems.{system.name}: a system starts from that of its own seed, but {system.init_from} has none "
                 f"with train.seed={system.train.get('seed')}; give both the same seeds, or name one of them."
             )

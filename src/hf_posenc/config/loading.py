@@ -2,11 +2,11 @@
 
 A file holds `data`, `model`, `train`, `score` and `systems`; each system is the whole file with what its own entry
 changes, and one whose `model` names another `model_type` starts from that type's defaults. `seeds` trains a system once
-for each of them; `start_from` lets it go on from a trained model (init_from.py); `{split: NAME}` trains none and gives
-that of NAME its inputs in pieces. `encodings` names Python files, by their place beside the config file, that register
-encodings of one's own. Files of one `name` share a run folder, and
-with it the systems of the same name and settings; `table` is the folder in it for what is made of this file's systems.
-Nothing here reads data or builds a model.
+for each of them; `init_from` lets it go on from a trained model (init_from.py); `{segment: NAME}` trains none and gives
+that of NAME its inputs in segments. `encoding_files` names Python files, by their place beside the config file, that
+register encodings of one's own. Files of one `name` share a run folder, and
+with it the systems of the same name and settings; `report_name` is the folder in it for what is made of this file's
+systems. Nothing here reads data or builds a model.
 """
 
 import importlib.util
@@ -20,6 +20,7 @@ from ..data.segmentation import load_sentence_splitter
 from ..data.tags import corpus_tags, group_by_tags
 from ..modeling.suggestions import validate_names
 from ..utils.atomic_io import expand_home
+from ..utils.run_folder import RESERVED_FOLDERS
 from .composition import SECTIONS, merge, parse_override, read_config_file
 from .file_keys import FileKeys, SystemKeys
 from .init_from import resolve_init_from, validate_seeded_starts
@@ -35,7 +36,7 @@ from .validation import (
     validate_unique_names,
 )
 
-SEGMENTED_SYSTEM_KEYS = ("split", "boundaries")
+SEGMENTED_SYSTEM_KEYS = ("segment", "segmentation")
 TRAINED_SYSTEM_KEYS = tuple(key for key in field_types(SystemKeys) if key not in SEGMENTED_SYSTEM_KEYS)
 
 
@@ -56,10 +57,10 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
 
 def build_experiment(merged: Mapping[str, Any], path: Path) -> Experiment:
     """The experiment of a config file whose values are of their kinds."""
-    for file in merged.get("encodings") or []:
+    for file in merged.get("encoding_files") or []:
         register_encodings(path.parent / expand_home(file))
     defaults = {section: merged.get(section) or {} for section in SECTIONS}
-    defaults |= {key: merged.get(key) for key in ("seeds", "start_from")}
+    defaults |= {key: merged.get(key) for key in ("seeds", "init_from")}
     systems = resolve_systems({name: changes or {} for name, changes in merged["systems"].items()}, defaults)
     validate_seeded_starts(systems)
     validate_comparable(systems)
@@ -67,36 +68,38 @@ def build_experiment(merged: Mapping[str, Any], path: Path) -> Experiment:
     rows = list(dict.fromkeys(system.base_name for system in systems.values()))
     if (baseline := merged.get("baseline") or rows[0]) not in rows:
         raise ValueError(f"baseline must be one of the systems {', '.join(rows)}, but it is {baseline!r}; name one.")
-    if (table := merged.get("table")) in (*systems, "data", "tokenizer"):
-        raise ValueError(f"table is a folder beside the systems', but {table!r} is one of them; name it otherwise.")
-    paper = (
-        validate_reference_table(merged["paper"], next(iter(systems.values())), rows) if merged.get("paper") else None
-    )
+    if (report_name := merged.get("report_name")) in (*systems, *RESERVED_FOLDERS):
+        raise ValueError(
+            f"report_name is a folder beside the systems', but {report_name!r} is one of them; name it otherwise."
+        )
+    reference_table = None
+    if merged.get("reference_table"):
+        reference_table = validate_reference_table(merged["reference_table"], next(iter(systems.values())), rows)
     return Experiment(
         name=merged.get("name") or path.stem,
-        output=Path(expand_home(merged.get("output", FileKeys.output))),
-        jobs=merged.get("jobs", FileKeys.jobs),
+        output_dir=Path(expand_home(merged.get("output_dir", FileKeys.output_dir))),
+        num_parallel=merged.get("num_parallel", FileKeys.num_parallel),
         systems=systems,
         baseline=baseline,
-        table=table,
-        paper=paper,
+        report_name=report_name,
+        reference_table=reference_table,
         diagnose=merged.get("diagnose", FileKeys.diagnose),
     )
 
 
 def resolve_systems(entries: Mapping[str, Mapping[str, Any]], defaults: Mapping[str, Any]) -> dict[str, System]:
-    """The systems that are trained and then, since they use these, those that split."""
+    """The systems that are trained and then, since they use these, those that segment."""
     trained: list[System] = []
     for name, changes in entries.items():
-        if "split" not in changes:
-            validate_names(changes, (*TRAINED_SYSTEM_KEYS, "split"), f"systems.{name}")
+        if "segment" not in changes:
+            validate_names(changes, (*TRAINED_SYSTEM_KEYS, "segment"), f"systems.{name}")
             sections = merge(defaults, changes)
             validate_model(sections["model"], f"systems.{name}: model")
             trained += expand_seeds(name, resolve_init_from(name, sections, changes.get("model"), trained))
     segmented = [
         system
         for name, entry in entries.items()
-        if "split" in entry
+        if "segment" in entry
         for system in segmented_systems(name, entry, trained)
     ]
     validate_unique_names([system.name for system in (*trained, *segmented)], "systems")
@@ -105,15 +108,17 @@ def resolve_systems(entries: Mapping[str, Mapping[str, Any]], defaults: Mapping[
 
 def segmented_systems(name: str, entry: Mapping[str, Any], trained: list[System]) -> list[System]:
     """A row that trains nothing, once for each seed of the row that it names."""
-    validate_names(entry, SEGMENTED_SYSTEM_KEYS, f"systems.{name}, which has all else from the system that it splits,")
+    validate_names(
+        entry, SEGMENTED_SYSTEM_KEYS, f"systems.{name}, which has all else from the system whose inputs it segments,"
+    )
     validate_system_name(name)
-    if not (members := [system for system in trained if system.base_name == entry["split"]]):
+    if not (members := [system for system in trained if system.base_name == entry["segment"]]):
         rows = ", ".join(dict.fromkeys(system.base_name for system in trained))
         raise ValueError(
-            f"systems.{name}: split names a system that is trained, whose model translates the pieces, but it is "
-            f"{entry['split']!r}; choose from {rows or 'those that you add'}."
+            f"systems.{name}: segment names a system that is trained, whose model translates the segments, but it is "
+            f"{entry['segment']!r}; choose from {rows or 'those that you add'}."
         )
-    if (boundaries := entry.get("boundaries", Segmentation.boundaries)) == "found":
+    if (segmentation := entry.get("segmentation", Segmentation.segmentation)) == "automatic":
         load_sentence_splitter(members[0].data.source_language)  # a ValueError if there is none
     return [
         replace(
@@ -121,7 +126,7 @@ def segmented_systems(name: str, entry: Mapping[str, Any], trained: list[System]
             name=name + system.name.removeprefix(system.base_name),
             base_name=name,
             train=system.train | {"push_to_hub": False},
-            split=Segmentation(system.name, boundaries),
+            segment=Segmentation(system.name, segmentation),
         )
         for system in members
     ]
@@ -166,8 +171,8 @@ def validate_system(name: str, base_name: str, sections: Mapping[str, Any]) -> S
     score = ScoreSettings(**sections["score"])
     validate_score(name, score)
     validate_test_sets(name, [test if k == 1 else f"{test}-x{k}" for test in data.test for k in set(score.concatenate)])
-    start = sections["start_from"]
-    system = System(name, base_name, data, score, dict(sections["model"]), dict(sections["train"]), start_from=start)
+    start = sections["init_from"]
+    system = System(name, base_name, data, score, dict(sections["model"]), dict(sections["train"]), init_from=start)
     system.model_config(vocab_size=data.vocab_size)
     return system
 
@@ -194,7 +199,7 @@ def validate_comparable(systems: Mapping[str, System]) -> None:
     first, *others = systems.values()
     for other in others:
         for section, key in [
-            ("data", k) for k in ("source_language", "target_language", "test", "folder", *VOCABULARY_KEYS)
+            ("data", k) for k in ("source_language", "target_language", "test", "data_dir", *VOCABULARY_KEYS)
         ] + [("score", f.name) for f in fields(ScoreSettings)]:
             ours, theirs = (getattr(getattr(system, section), key) for system in (first, other))
             if ours != theirs:

@@ -11,6 +11,7 @@ from ..modeling.configuration_rnn_nmt import RnnNmtConfig
 from ..modeling.configuration_shared import INITIALIZERS, SharedConfig
 from ..modeling.position_base import EncodingParameter
 from ..modeling.suggestions import validate_names
+from ..utils.renamed_keys import validate_current_names
 from .schema import Constraint, NonEmptyStr, above_zero, below_one, in_range, join_key, one_of, validate
 
 CONFIG_CLASSES: dict[str, type[SharedConfig]] = {cls.model_type: cls for cls in (PosEncConfig, RnnNmtConfig)}
@@ -66,6 +67,7 @@ def validate_model(model: Mapping[str, Any], key: str) -> None:
     model_type = model.get("model_type", PosEncConfig.model_type)
     validate(model_type, Annotated[str, one_of(CONFIG_CLASSES)], f"{key}.model_type")
     config_class = CONFIG_CLASSES[model_type]
+    validate_current_names(model, config_class.__name__, key)
     known_keys = model_keys(config_class)
     for name, value in model.items():
         if name in INFERRED_FIELDS:

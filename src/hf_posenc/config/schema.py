@@ -16,6 +16,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..modeling.suggestions import closest_name, validate_names
+from ..utils.renamed_keys import validate_current_names
 
 MAX_INT = 2**32 - 1  # a seed of numpy's
 SCALAR_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "null"}
@@ -122,6 +123,7 @@ def validate_leaf(value: Any, key: str, default: Any) -> None:
 def validate_fields(value: Mapping[str, Any], dataclass_type: Any, key: str, partial: bool = False) -> None:
     """As `validate`, of a mapping whose keys are the fields of the dataclass `dataclass_type`."""
     fields_by_name = {field.name: field for field in fields(dataclass_type)}
+    validate_current_names(value, dataclass_type.__name__, key)
     validate_names(value, fields_by_name, key or "a config file")
     if not partial and (
         missing := [name for name, field in fields_by_name.items() if is_required(field) and not value.get(name)]

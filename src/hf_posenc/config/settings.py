@@ -49,10 +49,10 @@ class DataSettings:
     `tags`: language tags, tokens of the vocabulary that no text is cut into; of each corpus a `source_tag` and a
     `target_tag` (data/tags.py).
     `concatenate`: each k adds the training pairs joined by k consecutive ones; [1] is the pairs as they are.
-    `flat_lengths`: training pairs are drawn so that sources of every length are as frequent as is possible when no pair
-    is taken more often than so; it is their number that stays, after joining and the length filter.
-    `allow_shared_pairs`: the test sets, or "validation", that may hold pairs of the training text.
-    `licence`: that of the training data, for the model card; the Hub's name of it (cc-by-4.0) or free text.
+    `balance_lengths`: training pairs are drawn so that sources of every length are as frequent as is possible when no
+    pair is taken more often than so; it is their number that stays, after joining and the length filter.
+    `allow_overlap`: the test sets, or "validation", that may hold pairs of the training text.
+    `license`: that of the training data, for the model card; the Hub's name of it (cc-by-4.0) or free text.
     """
 
     source_language: NonEmptyStr
@@ -60,7 +60,7 @@ class DataSettings:
     train: Annotated[dict[str, Any], CORPUS_SPEC]
     test: Annotated[dict[str, Annotated[dict[str, Any], CORPUS_SPEC]], test_sets_by_name]
     validation: Annotated[dict[str, Any] | None, CORPUS_SPEC] = None
-    folder: NonEmptyStr | None = None
+    data_dir: NonEmptyStr | None = None
     vocab_size: PositiveInt = 8000
     joint_vocabulary: bool = True
     subwords: Annotated[str, one_of(SUBWORD_MODELS)] = "bpe"
@@ -69,33 +69,33 @@ class DataSettings:
     max_length: PositiveInt | None = None
     min_length: Annotated[int, at_least(0)] | None = None
     concatenate: ConcatenationSizes = field(default_factory=lambda: [1])
-    flat_lengths: PositiveInt | None = None
-    allow_shared_pairs: list[NonEmptyStr] = field(default_factory=list)
-    licence: NonEmptyStr | None = None
+    balance_lengths: PositiveInt | None = None
+    allow_overlap: list[NonEmptyStr] = field(default_factory=list)
+    license: NonEmptyStr | None = None
 
 
 @dataclass(frozen=True)
 class ScoreSettings:
     """How test sets are translated and scored. `concatenate`: each k makes a test set of k consecutive pairs joined.
 
-    `per_group`: at most so many pairs of each length group, drawn once, so that a small machine has time for the rare
-    long ones; the scores of a group then stand for the whole group, those of all pairs for no real text.
-    `bootstrap`: the samples that 95 % confidence intervals are made from. `bleu_tokenize`: sacrebleu's tokenizer for
-    BLEU, "char" or "zh" where words are not written apart. `bertscore_model`: a name on the Hub or a
-    folder, for the metric "bertscore"; `bertscore_layers`: the layer of it that is compared.
+    `max_per_bucket`: at most so many pairs of each length group, drawn once, so that a small machine has time for the
+    rare long ones; the scores of a group then stand for the whole group, those of all pairs for no real text.
+    `bootstrap_samples`: the samples that 95 % confidence intervals are made from. `bleu_tokenize`: sacrebleu's
+    tokenizer for BLEU, "char" or "zh" where words are not written apart. `bertscore_model`: a name on the Hub or a
+    folder, for the metric "bertscore"; `bertscore_num_layers`: the layer of it that is compared.
     """
 
-    edges: Annotated[list[int], ascending] = field(default_factory=lambda: list(EDGES))
+    bucket_edges: Annotated[list[int], ascending] = field(default_factory=lambda: list(EDGES))
     metrics: Annotated[list[Annotated[str, one_of(SCORERS)]], includes_bleu] = field(
         default_factory=lambda: list(METRICS)
     )
     concatenate: ConcatenationSizes = field(default_factory=lambda: [1])
     num_beams: Annotated[int, in_range(1, 1000)] = 5
     batch_size: PositiveInt = 32
-    per_group: Annotated[int, at_least(2)] | None = None
-    bootstrap: Annotated[int, in_range(100, 10**6)] = 1000
+    max_per_bucket: Annotated[int, at_least(2)] | None = None
+    bootstrap_samples: Annotated[int, in_range(100, 10**6)] = 1000
     bertscore_model: NonEmptyStr | None = None
-    bertscore_layers: PositiveInt | None = None
+    bertscore_num_layers: PositiveInt | None = None
     bleu_tokenize: Annotated[str, one_of(TOKENIZERS)] = TOKENIZERS[0]
 
     def __post_init__(self) -> None:
@@ -115,21 +115,21 @@ def test_sets(data: DataSettings, score: ScoreSettings) -> dict[str, tuple[dict[
 
 @dataclass(frozen=True)
 class Segmentation:
-    """How a system translates that trains nothing: with the model of the `system` named here, piece by piece.
+    """How a system translates that trains nothing: with the model of the `system` named here, segment by segment.
 
-    `boundaries`: those of the pieces, "known" where pairs were joined or "found" as a user of sentences finds them.
+    `segmentation`: "gold" where pairs were concatenated, or "automatic" by a sentence splitter.
     """
 
     system: str
-    boundaries: str = "known"
+    segmentation: str = "gold"
 
 
 @dataclass(frozen=True)
 class System:
     """One training: a name and everything that makes it, as plain values. Those of one `base_name` differ in the seed.
 
-    With `split` it is no training but another use of one, whose settings it has.
-    `start_from`: what is trained already, another system's name or a checkpoint's; None for new weights (init_from.py).
+    With `segment` it is no training but another use of one, whose settings it has.
+    `init_from`: what is trained already, another system's name or a checkpoint's; None for new weights (init_from.py).
     """
 
     name: str
@@ -138,27 +138,27 @@ class System:
     score: ScoreSettings
     model: dict[str, Any]
     train: dict[str, Any]
-    start_from: str | None = None
-    split: Segmentation | None = None
+    init_from: str | None = None
+    segment: Segmentation | None = None
 
     def settings(self) -> dict[str, Any]:
         """What a run directory remembers of the system; where files lie and what they may share changes nothing."""
-        data = {key: value for key, value in asdict(self.data).items() if key not in ("folder", "allow_shared_pairs")}
-        rest = {"start_from": self.start_from, "split": self.split and asdict(self.split)}
+        data = {key: value for key, value in asdict(self.data).items() if key not in ("data_dir", "allow_overlap")}
+        rest = {"init_from": self.init_from, "segment": self.segment and asdict(self.segment)}
         settings = {"data": data, "model": self.model, "train": self.train, "score": asdict(self.score)}
         return settings | {key: value for key, value in rest.items() if value is not None}
 
     @property
     def model_system_name(self) -> str:
         """The name of the training whose model translates."""
-        return self.split.system if self.split else self.name
+        return self.segment.system if self.segment else self.name
 
     def find_dependency(self, systems: Mapping[str, "System"]) -> "System | None":
         """That of the systems whose model it needs: to translate with, or to start from, and then of one with several
         seeds that with its own."""
-        names = (f"{self.start_from}-seed{self.train.get('seed')}", str(self.start_from))
+        names = (f"{self.init_from}-seed{self.train.get('seed')}", str(self.init_from))
         return next(
-            (systems[name] for name in ((self.model_system_name,) if self.split else names) if name in systems), None
+            (systems[name] for name in ((self.model_system_name,) if self.segment else names) if name in systems), None
         )
 
     @property
@@ -179,13 +179,16 @@ class System:
 class ReferenceTable:
     """A published table: where it stands, which test set it is of, and its numbers.
 
-    `rows`: by row and metric, a number for all pairs or a list with one for each length group. `n`: the pairs of each.
+    `rows`: by row and metric, a number for all pairs or a list with one for each length group. `num_pairs`: the pairs
+    of each.
     """
 
     source: NonEmptyStr
     test: NonEmptyStr
     rows: Annotated[dict[str, PublishedScores], Constraint("rows by the names of systems", bool)]
-    n: Annotated[list[int] | None, Constraint("a list with the number of pairs of each group", lambda n: True)] = None
+    num_pairs: Annotated[
+        list[int] | None, Constraint("a list with the number of pairs of each group", lambda n: True)
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -198,17 +201,17 @@ class Experiment:
     """
 
     name: str
-    output: Path
-    jobs: int
+    output_dir: Path
+    num_parallel: int
     systems: dict[str, System]
     baseline: str
-    table: str | None = None
-    paper: ReferenceTable | None = None
+    report_name: str | None = None
+    reference_table: ReferenceTable | None = None
     diagnose: bool = True
 
     @property
     def folder(self) -> Path:
-        return self.output / self.name
+        return self.output_dir / self.name
 
     @property
     def paths(self) -> RunPaths:
@@ -221,4 +224,4 @@ class Experiment:
 
     @property
     def tables_folder(self) -> Path:
-        return self.folder / self.table if self.table else self.folder
+        return self.folder / self.report_name if self.report_name else self.folder

@@ -51,12 +51,12 @@ def validate_data(name: str, section: Mapping[str, Any], shared_embeddings: bool
             f"systems.{name}: no pair can be at least min_length={data.min_length} and at most max_length="
             f"{data.max_length} subwords long; make min_length the smaller one."
         )
-    if data.concatenate != [1] and "join" in data.train:
+    if data.concatenate != [1] and "concatenate" in data.train:
         raise ValueError(
-            f"systems.{name}: data.concatenate={data.concatenate} joins training pairs, but data.train joins "
-            f"{data.train['join']} already; leave one of them out."
+            f"systems.{name}: data.concatenate={data.concatenate} and data.train.concatenate="
+            f"{data.train['concatenate']} must not both be set, for both concatenate training pairs; leave one out."
         )
-    validate_names(data.allow_shared_pairs, (*data.test, "validation"), f"{section_key}.allow_shared_pairs")
+    validate_names(data.allow_overlap, (*data.test, "validation"), f"{section_key}.allow_overlap")
     if not (data.joint_vocabulary or data.tokenizer) and shared_embeddings:
         raise ValueError(
             f"systems.{name}: two vocabularies have no embeddings in common; set data.joint_vocabulary=true or "
@@ -69,38 +69,40 @@ def validate_score(name: str, score: ScoreSettings) -> None:
     """Refuse before training a metric whose package or model is not there."""
     if "bertscore" in score.metrics:
         try:
-            BertScore(score.bertscore_name_or_path, score.bertscore_layers)
+            BertScore(score.bertscore_name_or_path, score.bertscore_num_layers)
         except ValueError as error:
             raise ValueError(f"systems.{name}: score: {error}") from None
 
 
 def validate_reference_table(section: Mapping[str, Any], system: System, rows: list[str]) -> ReferenceTable:
     """The published table beside which ours is put: of a test set, rows and groups that there are."""
-    validate_fields(section, ReferenceTable, "paper")
-    paper = ReferenceTable(**section)
-    validate_names([paper.test], system.test_sets, "paper.test")
-    validate_names(paper.rows, rows, "paper.rows")
-    (first_row, metrics), *others = paper.rows.items()
+    key = "reference_table"
+    validate_fields(section, ReferenceTable, key)
+    table = ReferenceTable(**section)
+    validate_names([table.test], system.test_sets, f"{key}.test")
+    validate_names(table.rows, rows, f"{key}.rows")
+    (first_row, metrics), *others = table.rows.items()
     for row, scores in others:
         if scores.keys() != metrics.keys():
             raise ValueError(
-                f"All rows of a published table have the same metrics, but paper.rows.{row} has {', '.join(scores)} "
-                f"and paper.rows.{first_row} has {', '.join(metrics)}; add what is missing, or leave it out of all."
+                f"All rows of a published table have the same metrics, but {key}.rows.{row} has {', '.join(scores)} "
+                f"and {key}.rows.{first_row} has {', '.join(metrics)}; add what is missing, or leave it out of all."
             )
-    groups = len(system.score.edges) + 1
+    groups = len(system.score.bucket_edges) + 1
     by_group = isinstance(next(iter(metrics.values())), list)
-    columns, coverage = (groups, f"each of the {groups} groups of score.edges") if by_group else (1, "all pairs")
-    for row, scores in paper.rows.items():
-        validate_names(scores, SCORERS, f"paper.rows.{row}")
+    columns, coverage = (groups, f"each of the {groups} groups of score.bucket_edges") if by_group else (1, "all pairs")
+    for row, scores in table.rows.items():
+        validate_names(scores, SCORERS, f"{key}.rows.{row}")
         for metric, value in scores.items():
             numbers = value if isinstance(value, list) else [value]
             if len(numbers) != columns:
                 raise ValueError(
-                    f"paper.rows.{row}.{metric} must have a number, or null, for {coverage}, as the first metric of "
+                    f"{key}.rows.{row}.{metric} must have a number, or null, for {coverage}, as the first metric of "
                     f"the first row has, but it is {numbers}; write one for each."
                 )
-    if paper.n is not None and len(paper.n) != columns:
+    if table.num_pairs is not None and len(table.num_pairs) != columns:
         raise ValueError(
-            f"paper.n must be a list with the number of pairs of {coverage}, but it is {paper.n}; write one for each."
+            f"{key}.num_pairs must be a list with the number of pairs of {coverage}, but it is {table.num_pairs}; "
+            "write one for each."
         )
-    return paper
+    return table

@@ -118,6 +118,7 @@ def load_config_dict(name: str | os.PathLike, rule: str, on_hub: str) -> dict[st
 def override_config(config: PosEncConfig, changes: Mapping[str, Any]) -> PosEncConfig:
     """That config with changes, checked like a new one; a ValueError for one of a field that the weights depend on."""
     fields = config.to_dict()
+    config.validate_current_names(changes)
     for name, value in changes.items():
         if name not in type(config).known_keywords():
             raise ValueError(

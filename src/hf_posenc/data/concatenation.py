@@ -16,7 +16,7 @@ def concatenate_consecutive(pairs: Dataset, k: int, separator: str = " ") -> Dat
 
     28,075 pairs joined by two are 14,038. An empty text adds no space.
     """
-    validate_positive("join", k)
+    validate_positive("concatenate", k)
 
     def concatenate(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         rows = batch["translation"]
@@ -30,18 +30,18 @@ def concatenate_documents(
 ) -> Dataset:
     """Consecutive pairs of one document as one, as few as have `min_words` source words together.
 
-    `documents` is a text, plain or compressed, whose line i names the document of pair i. What is left of a document
+    `document_ids` is a text, plain or compressed, whose line i names the document of pair i. What is left of a document
     with fewer words than that is left out. Words are what white space separates. The pairs are held in memory.
     """
-    if missing := [key for key in ("documents", "min_words") if key not in corpus_spec]:
-        raise ValueError(f"`documents` and `min_words` belong together, but {missing[0]!r} is missing: add it")
+    if missing := [key for key in ("document_ids", "min_words") if key not in corpus_spec]:
+        raise ValueError(f"`document_ids` and `min_words` belong together, but {missing[0]!r} is missing: add it")
     min_words = validate_positive("min_words", corpus_spec["min_words"])
-    path = absolute_path(corpus_spec["documents"], folder)
+    path = absolute_path(corpus_spec["document_ids"], folder)
     names = list(read_lines(path))
     if len(names) != len(pairs):
         raise ValueError(
-            f"`documents` names the document of each pair, but {path} has {len(names)} lines for {len(pairs)} pairs: "
-            "give it a line for each of them"
+            f"`document_ids` names the document of each pair, but {path} has {len(names)} lines for {len(pairs)} "
+            "pairs: give it a line for each of them"
         )
     documents = groupby(zip(names, pairs["translation"], strict=True), key=lambda named_row: named_row[0])
     groups = [

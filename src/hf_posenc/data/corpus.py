@@ -17,6 +17,7 @@ import datasets
 from datasets import Dataset
 
 from ..modeling.suggestions import validate_names
+from ..utils.renamed_keys import validate_current_names
 from .concatenation import concatenate_consecutive, concatenate_documents, validate_positive
 from .pair_dataset import (
     PROGRESS_BAR_MIN_PAIRS,
@@ -29,7 +30,7 @@ from .tags import TAG_KEYS
 
 CORPUS_TYPES = {
     "dataset": ("name", "split", "revision"),
-    "files": ("documents", "min_words"),
+    "files": ("document_ids", "min_words"),
     "generator": (),
     "corpora": (),
 }
@@ -54,12 +55,12 @@ def load_pairs(
     - `generator`: `{seed, pairs, min_words, max_words}` for the embedded German-English generator;
     - `corpora`: a list of such descriptions, read one after the other;
 
-    and, if wanted, `first: n`, which keeps the first n pairs, and then `join: k` (see `concatenate_consecutive`);
-    `source_language` and `target_language`, where the description has other ones; `source_tag` and `target_tag`, which
-    are no part of these texts (see tags.py). `files` may have `documents: FILE`, a line of which names the document of
-    each pair, and `min_words: n` (see `concatenate_documents`). `separator` stands between joined texts. A key
-    whose value is None counts as absent. A pair with an empty side is kept. What cannot be read is a ValueError that
-    names the file and the line, a missing file a FileNotFoundError.
+    and, if wanted, `max_examples: n`, which keeps the first n pairs, and then `concatenate: k` (see
+    `concatenate_consecutive`); `source_language` and `target_language`, where the description has other ones;
+    `source_tag` and `target_tag`, which are no part of these texts (see tags.py). `files` may have
+    `document_ids: FILE`, a line of which names the document of each pair, and `min_words: n` (see
+    `concatenate_documents`). `separator` stands between joined texts. A key whose value is None counts as absent. A pair with an empty side is kept. What
+    cannot be read is a ValueError that names the file and the line, a missing file a FileNotFoundError.
     """
     corpus_spec = {key: value for key, value in corpus_spec.items() if value is not None}
     corpus_type = _corpus_type(corpus_spec)
@@ -74,12 +75,14 @@ def load_pairs(
     loaders: dict[str, Callable[..., Dataset]]
     loaders = {"dataset": _load_dataset, "files": _load_files, "generator": _load_generated, "corpora": corpora}
     pairs = to_translation_format(loaders[corpus_type](corpus_spec, languages, folder), languages)
-    if "documents" in corpus_spec or "min_words" in corpus_spec:
+    if "document_ids" in corpus_spec or "min_words" in corpus_spec:
         pairs = concatenate_documents(pairs, corpus_spec, folder, languages[0], separator)
-    if "first" in corpus_spec:
-        pairs = pairs.select(range(min(validate_positive("first", corpus_spec["first"]), len(pairs))))
+    if "max_examples" in corpus_spec:
+        pairs = pairs.select(range(min(validate_positive("max_examples", corpus_spec["max_examples"]), len(pairs))))
     return rename_languages(
-        concatenate_consecutive(pairs, corpus_spec["join"], separator) if "join" in corpus_spec else pairs,
+        concatenate_consecutive(pairs, corpus_spec["concatenate"], separator)
+        if "concatenate" in corpus_spec
+        else pairs,
         languages,
         names,
     )
@@ -90,10 +93,10 @@ def validate_corpus_spec(corpus_spec: Mapping[str, Any], key: str) -> None:
     present = {field: value for field, value in corpus_spec.items() if value is not None}
     try:
         corpus_type = _corpus_type(present)
-        if (documents := "documents" in present) != ("min_words" in present):
+        if (has_document_ids := "document_ids" in present) != ("min_words" in present):
             raise ValueError(
-                "`documents` and `min_words` belong together, but "
-                f"{'min_words' if documents else 'documents'!r} is missing: add it"
+                "`document_ids` and `min_words` belong together, but "
+                f"{'min_words' if has_document_ids else 'document_ids'!r} is missing: add it"
             )
     except ValueError as error:
         raise ValueError(f"{key}: {error}") from None
@@ -110,7 +113,8 @@ def _corpus_type(corpus_spec: Mapping[str, Any]) -> str:
     known_keys = [
         key for corpus_type in corpus_types or CORPUS_TYPES for key in (corpus_type, *CORPUS_TYPES[corpus_type])
     ]
-    known_keys += ["first", "join", *LANGUAGE_KEYS, *TAG_KEYS]
+    known_keys += ["max_examples", "concatenate", *LANGUAGE_KEYS, *TAG_KEYS]
+    validate_current_names(corpus_spec, "CorpusKeys", "")
     validate_names(corpus_spec, known_keys, f"a description of data ({', '.join(known_keys)})")
     if len(corpus_types) != 1:
         raise ValueError(

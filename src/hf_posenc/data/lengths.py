@@ -41,11 +41,11 @@ def filter_lengths(encoded: Dataset, *, min_length: int | None, max_length: int 
     return encoded.select(np.flatnonzero(kept))
 
 
-def stratified_sample(pairs: Dataset, edges: Sequence[int], per_group: int) -> Dataset:
-    """At most `per_group` pairs of each length group, drawn without replacement, in their order; always the same."""
+def stratified_sample(pairs: Dataset, edges: Sequence[int], max_per_bucket: int) -> Dataset:
+    """At most `max_per_bucket` pairs of each length bucket, sampled without replacement, always the same, in order."""
     buckets = np.searchsorted(edges, pairs["source_length"])
     rng = np.random.default_rng(0)
-    rows = [rng.permutation(np.flatnonzero(buckets == bucket))[:per_group] for bucket in range(len(edges) + 1)]
+    rows = [rng.permutation(np.flatnonzero(buckets == bucket))[:max_per_bucket] for bucket in range(len(edges) + 1)]
     return pairs.select(np.sort(np.concatenate(rows)))
 
 

@@ -44,10 +44,12 @@ def normalized_texts(pairs: pa.Table, languages: list[str]) -> list[pa.ChunkedAr
 
 def without_concatenation(corpus_spec: Mapping[str, Any]) -> dict[str, Any]:
     """A description of the pairs that those of `corpus_spec` are joined from; of all documents where it has these."""
-    first_counts_concatenated = corpus_spec.get("documents") or any(
+    first_counts_concatenated = corpus_spec.get("document_ids") or any(
         map(is_concatenated, corpus_spec.get("corpora") or [])
     )
-    dropped_keys = {"join", "documents", "min_words"} | ({"first"} if first_counts_concatenated else set())
+    dropped_keys = {"concatenate", "document_ids", "min_words"} | (
+        {"max_examples"} if first_counts_concatenated else set()
+    )
     kept = {key: value for key, value in corpus_spec.items() if key not in dropped_keys}
     return kept | (
         {"corpora": [without_concatenation(spec) for spec in corpus_spec["corpora"]]}
@@ -59,7 +61,7 @@ def without_concatenation(corpus_spec: Mapping[str, Any]) -> dict[str, Any]:
 def is_concatenated(corpus_spec: Mapping[str, Any]) -> bool:
     """Whether any of those pairs are joined from several."""
     return bool(
-        corpus_spec.get("join")
-        or corpus_spec.get("documents")
+        corpus_spec.get("concatenate")
+        or corpus_spec.get("document_ids")
         or any(map(is_concatenated, corpus_spec.get("corpora") or []))
     )

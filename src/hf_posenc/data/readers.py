@@ -59,8 +59,8 @@ def corpus_file_hashes(corpus_spec: Mapping[str, Any], folder: str | None) -> di
         if corpus_spec.get("files")
         else []
     )
-    if corpus_spec.get("documents"):
-        paths.append(absolute_path(corpus_spec["documents"], folder))
+    if corpus_spec.get("document_ids"):
+        paths.append(absolute_path(corpus_spec["document_ids"], folder))
     if corpus_spec.get("dataset"):
         inside = glob.glob(os.path.join(resolve_name_or_path(corpus_spec["dataset"], folder), "**"), recursive=True)
         paths += filter(os.path.isfile, inside)

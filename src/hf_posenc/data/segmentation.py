@@ -1,21 +1,21 @@
-"""Long sources to the pieces that a system is given one by one: texts that were joined, or sentences that are found.
+"""Segments of long sources, which a system translates one by one: concatenated texts, or sentences.
 
-Boundaries are `known` where pairs were joined: the corpus is read again with a character between joined texts that no
-text has. They are `found` by the package sentence-splitter, which goes by the rules of Europarl's tools for the ends of
-sentences: so do users whose texts nobody has joined.
+`gold` segments are the texts that were concatenated: the corpus is read again with a character between these texts that
+no text has. `automatic` segments are the sentences that the package sentence-splitter finds, by the rules of Europarl's
+tools: users have no gold segments.
 """
 
 from collections.abc import Callable
 
 from datasets import Dataset
 
-SEGMENTATIONS = ("known", "found")
+SEGMENTATIONS = ("gold", "automatic")
 # Unicode keeps it for use inside of programs and will never make a character of it.
 SEGMENT_SEPARATOR = "\ufdd0"
 
 
 def gold_segments(concatenated: Dataset, pairs: Dataset, language: str) -> list[list[str]]:
-    """The pieces of each source of `pairs`, given the same ones with BETWEEN between joined texts.
+    """The segments of each source of `pairs`; `concatenated` has the same pairs with SEGMENT_SEPARATOR between texts.
 
     A ValueError if they are not the same ones.
     """
@@ -23,15 +23,15 @@ def gold_segments(concatenated: Dataset, pairs: Dataset, language: str) -> list[
     for number, (row, texts) in enumerate(zip(pairs["translation"], segments, strict=True)):
         if row[language] != " ".join(texts):
             raise ValueError(
-                f"Known boundaries are those of the texts that a test set was joined from, but source {number} is "
+                f"Gold segments are the texts that a test set was concatenated from, but source {number} is "
                 f"{row[language][:80]!r} and they are {texts[:3]!r}; take U+FDD0 out of the texts, or use "
-                "boundaries: found."
+                "segmentation: automatic."
             )
     return segments
 
 
 def automatic_segments(pairs: Dataset, language: str) -> list[list[str]]:
-    """The sentences of each source; one without any is a piece as it is."""
+    """The sentences of each source; a source without any is one segment."""
     split_sentences = load_sentence_splitter(language)
     return [split_sentences(row[language]) or [row[language]] for row in pairs["translation"]]
 
@@ -42,13 +42,14 @@ def load_sentence_splitter(language: str) -> Callable[[str], list[str]]:
         from sentence_splitter import SentenceSplitter, SentenceSplitterException
     except ModuleNotFoundError:
         raise ValueError(
-            'boundaries: found needs the extra "split", but the package sentence-splitter is not installed; run '
-            "`pip install 'hf-posenc[split]'`, in a clone `pip install '.[split]'`, or use boundaries: known."
+            'segmentation: automatic needs the extra "segmentation", but the package sentence-splitter is not '
+            "installed; run `pip install 'hf-posenc[segmentation]'`, in a clone `pip install '.[segmentation]'`, or "
+            "use segmentation: gold."
         ) from None
     try:
         return SentenceSplitter(language=language).split
     except SentenceSplitterException:
         raise ValueError(
-            "boundaries: found needs rules for the ends of sentences, but the package sentence-splitter has none for "
-            f"data.source_language={language!r}; use boundaries: known, or a language that it has, by two letters."
+            "segmentation: automatic needs rules for the ends of sentences, but the package sentence-splitter has none "
+            f"for data.source_language={language!r}; use segmentation: gold, or a language that it has, by two letters."
         ) from None

@@ -21,8 +21,8 @@ def group_by_tags(
 ) -> list[tuple[dict[str, Any], TagPair]]:
     """The parts of a description, in order, whose pairs have the same tags of source and target; one if all have.
 
-    What a description does to its corpora together, `join`, it does to each part. Their first pairs are none of a part:
-    `first` around several parts is a ValueError.
+    What a description does to its corpora together, `concatenate`, it does to each part. Their first pairs are none of
+    a part: `max_examples` around several parts is a ValueError.
     """
     tags = (corpus_spec.get("source_tag") or inherited[0], corpus_spec.get("target_tag") or inherited[1])
     if not corpus_spec.get("corpora"):
@@ -34,10 +34,10 @@ def group_by_tags(
                 groups[-1][0].append(spec)
             else:
                 groups.append(([spec], group_tags))
-    if len(groups) > 1 and corpus_spec.get("first") is not None:
+    if len(groups) > 1 and corpus_spec.get("max_examples") is not None:
         raise ValueError(
-            f"`first` is of pairs with the same tags, but first={corpus_spec['first']} stands over corpora of several; "
-            "write it into each of them."
+            "`max_examples` is of pairs with the same tags, but max_examples="
+            f"{corpus_spec['max_examples']} stands over corpora of several; write it into each of them."
         )
     return [({**corpus_spec, "corpora": corpora}, group_tags) for corpora, group_tags in groups]
 

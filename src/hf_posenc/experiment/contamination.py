@@ -15,22 +15,22 @@ logger = logging.getLogger(__name__)
 def validate_no_contamination(experiment: Experiment) -> None:
     """A ValueError that counts, for each held-out set, its pairs that stand in the training text and may not.
 
-    Pairs are compared as they were before any were joined. A set in `data.allow_shared_pairs` may have some; how many
+    Pairs are compared as they were before any were joined. A set in `data.allow_overlap` may have some; how many
     is logged.
     """
     checked: list[tuple[Any, ...]] = []
     contaminated: dict[str, str] = {}
     for system in experiment.systems.values():
         corpora = held_out_sets(system)
-        validate_names(system.data.allow_shared_pairs, corpora, f"systems.{system.name}: data.allow_shared_pairs")
+        validate_names(system.data.allow_overlap, corpora, f"systems.{system.name}: data.allow_overlap")
         for name, corpus_spec in corpora.items():
-            key = (name, corpus_spec, system.data.train, name in system.data.allow_shared_pairs)
-            if system.split or key in checked:
+            key = (name, corpus_spec, system.data.train, name in system.data.allow_overlap)
+            if system.segment or key in checked:
                 continue
             checked.append(key)
             if description := describe_contamination(system, corpus_spec):
-                if name in system.data.allow_shared_pairs:
-                    logger.warning("%s: %s, as data.allow_shared_pairs allows", name, description)
+                if name in system.data.allow_overlap:
+                    logger.warning("%s: %s, as data.allow_overlap allows", name, description)
                 else:
                     contaminated[name] = description
     if contaminated:
@@ -38,7 +38,7 @@ def validate_no_contamination(experiment: Experiment) -> None:
             "What is trained on must not be tested on, but of "
             + "; of ".join(f"{name} {description}" for name, description in contaminated.items())
             + ". Leave them out of data.train or choose another set; or, where it is no matter, such as of greetings, "
-            f"allow it: data.allow_shared_pairs=[{', '.join(contaminated)}]."
+            f"allow it: data.allow_overlap=[{', '.join(contaminated)}]."
         )
 
 
@@ -52,7 +52,7 @@ def describe_contamination(system: System, corpus_spec: dict[str, Any]) -> str |
     options: dict[str, Any] = {
         "source_language": data.source_language,
         "target_language": data.target_language,
-        "folder": data.folder,
+        "folder": data.data_dir,
     }
     held_out, trained_on = (
         load_pairs(without_concatenation(corpus_spec), **options),

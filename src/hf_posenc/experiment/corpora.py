@@ -21,6 +21,7 @@ from ..data.tokenization import tokenize_pairs
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..utils.atomic_io import short_hash
 from ..utils.manifest import explain_read_errors, save_folder, verify_folder
+from ..utils.renamed_keys import downgrade_corpus, downgrade_value
 from ..utils.run_folder import RunPaths
 
 
@@ -60,10 +61,11 @@ class CorpusStore:
 
     def segments(self, name: str, corpus_spec: dict[str, Any], k: int, segmentation: Segmentation) -> Dataset:
         """The segments of each source of a test set, in the column `pieces`."""
-        folder = self.paths.segments(segmentation.boundaries, name, self.hash_of(corpus_spec))
+        saved_name = downgrade_value("segmentation", segmentation.segmentation)
+        folder = self.paths.segments(saved_name, name, self.hash_of(corpus_spec))
         if not folder.exists():
             pairs, language = self.test_set(name, corpus_spec, k), self.settings.source_language
-            if segmentation.boundaries == "found":
+            if segmentation.segmentation == "automatic":
                 segments = automatic_segments(pairs, language)
             else:
                 separated = concatenate_consecutive(self.read(corpus_spec, SEGMENT_SEPARATOR), k, SEGMENT_SEPARATOR)
@@ -72,10 +74,10 @@ class CorpusStore:
         return load_saved_pairs(folder)
 
     def hash_of(self, corpus_spec: dict[str, Any]) -> str:
-        """A hash of everything that encoded pairs are made from."""
+        """A hash of everything that encoded pairs are made from, with the keys of 0.2.0, whose pairs it finds again."""
         provenance = [
-            corpus_spec,
-            corpus_file_hashes(corpus_spec, self.settings.folder),
+            downgrade_corpus(corpus_spec),
+            corpus_file_hashes(corpus_spec, self.settings.data_dir),
             languages(self.settings),
             self.tokenizer.to_str(),
         ]
@@ -84,7 +86,7 @@ class CorpusStore:
 
 def read_pairs(settings: DataSettings, corpus_spec: dict[str, Any], separator: str = " ") -> Dataset:
     """The pairs of a corpus as texts; reading needs no tokenizer, which is trained on them."""
-    return load_pairs(corpus_spec, folder=settings.folder, separator=separator, **languages(settings))
+    return load_pairs(corpus_spec, folder=settings.data_dir, separator=separator, **languages(settings))
 
 
 def languages(settings: DataSettings) -> dict[str, str]:

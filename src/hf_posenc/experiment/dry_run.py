@@ -17,11 +17,11 @@ def dry_run(experiment: Experiment, processes: int = 1) -> Table:
     systems = experiment.systems.values()
     limits = [args.save_total_limit for args in validated_arguments(experiment).values()]
     rows = [
-        [system.name, *(untrained_costs(system.split) if system.split else system_costs(system, processes, limit))]
+        [system.name, *(untrained_costs(system.segment) if system.segment else system_costs(system, processes, limit))]
         for system, limit in zip(systems, limits, strict=True)
     ]
     headers = ["system", "encoding", "parameters", "in the body", "steps", "tokens at most", "model", "checkpoints"]
-    trainings = sum(not system.split for system in systems)
+    trainings = sum(not system.segment for system in systems)
     legend = (
         f"{experiment.folder}: {trainings} trainings; the body is all but embeddings and output projection; tokens of "
         f"both sides, padding included, in {processes} process{'es' if processes > 1 else ''}; the model in float32, "
@@ -63,9 +63,9 @@ def system_costs(system: System, processes: int, limit: int | None) -> list[str]
     ]
 
 
-def untrained_costs(split: Segmentation) -> list[str]:
+def untrained_costs(segment: Segmentation) -> list[str]:
     """The cells of a system that trains nothing."""
-    return [f"{split.system}'s, by {split.boundaries} pieces", *["-"] * 6]
+    return [f"{segment.system}'s, by {segment.segmentation} segments", *["-"] * 6]
 
 
 def format_megabytes(number: int) -> str:

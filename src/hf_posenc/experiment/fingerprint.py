@@ -13,6 +13,7 @@ from ..config.yaml_io import read_yaml
 from ..data.readers import corpus_file_hashes, file_hashes, resolve_name_or_path
 from ..utils.atomic_io import first_difference, short_hash
 from ..utils.manifest import explain_read_errors, verify_file
+from ..utils.renamed_keys import downgrade_settings, upgrade_settings
 
 
 def settings_difference(experiment: Experiment, system: System) -> str | None:
@@ -20,11 +21,11 @@ def settings_difference(experiment: Experiment, system: System) -> str | None:
     path = experiment.paths.system(system.name).settings
     verify_file(path)
     with explain_read_errors(path):
-        saved = read_yaml(path, "The settings of a run")
+        saved = upgrade_settings(read_yaml(path, "The settings of a run"))
         data, score = DataSettings(**saved["data"]), ScoreSettings(**saved["score"])
         # What is newer than the run is at its default.
-        split = Segmentation(**saved["split"]) if "split" in saved else None
-        model_and_training = (saved["model"], saved["train"], saved.get("start_from"), split)
+        segment = Segmentation(**saved["segment"]) if "segment" in saved else None
+        model_and_training = (saved["model"], saved["train"], saved.get("init_from"), segment)
     saved_system = System(system.name, system.base_name, data, score, *model_and_training)
     current = run_fingerprint(experiment, system)
     # Files of which no hash is saved, or that are read no more, make no difference.
@@ -41,28 +42,31 @@ def system_file_hashes(experiment: Experiment, system: System) -> dict[str, str]
     """A hash of each local file that the system reads."""
     hashes: dict[str, str] = {}
     for corpus_spec in (system.data.train, system.data.validation or {}, *system.data.test.values()):
-        hashes |= corpus_file_hashes(corpus_spec, system.data.folder)
+        hashes |= corpus_file_hashes(corpus_spec, system.data.data_dir)
     return hashes | init_file_hashes(experiment, system)
 
 
 def init_file_hashes(experiment: Experiment, system: System) -> dict[str, str]:
     """A hash of each local file of weights that it starts from, or of what makes that system of the same run."""
-    if system.start_from is None:
+    if system.init_from is None:
         return {}
     if (origin := experiment.dependency_of(system)) is not None:
         fingerprint = json.dumps(weights_fingerprint(experiment, origin), sort_keys=True)
         return {f"settings of {origin.name}": short_hash(fingerprint)}
-    checkpoint = Path(resolve_name_or_path(system.start_from, system.data.folder))
+    checkpoint = Path(resolve_name_or_path(system.init_from, system.data.data_dir))
     weights = sorted(str(path) for kind in ("*.safetensors", "*.bin") for path in checkpoint.glob(kind))
-    return file_hashes(weights, system.data.folder)
+    return file_hashes(weights, system.data.data_dir)
 
 
 def weights_fingerprint(experiment: Experiment, system: System) -> dict[str, Any]:
-    """What its weights are made by. A setting at its default is left out, and so one that is newer than a run."""
+    """What its weights are made by, under the key names of 0.2.0, so that its hash stays what it was.
+
+    A setting at its default is left out: one that is newer than a run changes no hash.
+    """
     settings, data = system.settings(), system.data
     for name, default in asdict(DataSettings("", "", {}, {})).items():
-        if settings["data"].get(name) == default or name in ("test", "licence"):
+        if settings["data"].get(name) == default or name in ("test", "license"):
             settings["data"].pop(name, None)
     del settings["score"]
-    files = [corpus_file_hashes(corpus_spec, data.folder) for corpus_spec in (data.train, data.validation or {})]
-    return settings | {"files": files, "start": init_file_hashes(experiment, system)}
+    files = [corpus_file_hashes(corpus_spec, data.data_dir) for corpus_spec in (data.train, data.validation or {})]
+    return downgrade_settings(settings) | {"files": files, "start": init_file_hashes(experiment, system)}

@@ -65,7 +65,7 @@ def warn_of_untrained_distances(experiment: Experiment) -> None:
     learned, and comes into play with the first input that is longer."""
     systems_by_warning: dict[str, dict[str, None]] = defaultdict(dict)
     for system in experiment.systems.values():
-        if system.split or system.start_from is not None or (max_length := system.data.max_length) is None:
+        if system.segment or system.init_from is not None or (max_length := system.data.max_length) is None:
             continue
         for encoding in build_meta_model(system).modules():
             if isinstance(encoding, PositionEncoding) and max_length < (encoding.max_distance or 0) < math.inf:
@@ -87,12 +87,12 @@ def warn_of_untrained_distances(experiment: Experiment) -> None:
 def validate_init_checkpoint(system: PreparedSystem) -> None:
     """Refuse, before training, a checkpoint and a tokenizer that do not go together."""
     settings, checkpoint = system.settings, system.external_checkpoint
-    if settings.start_from is None or checkpoint is None:
+    if settings.init_from is None or checkpoint is None:
         return
     verify_folder(Path(checkpoint), COPY_AGAIN)
     try:
-        validate_tokenizer(checkpoint_model_section(settings.start_from, settings.data.folder)[1], system.tokenizer)
+        validate_tokenizer(checkpoint_model_section(settings.init_from, settings.data.data_dir)[1], system.tokenizer)
     except ValueError as error:
         raise ValueError(
-            f"systems.{settings.name}: start_from={settings.start_from!r}, data.tokenizer: {error}"
+            f"systems.{settings.name}: init_from={settings.init_from!r}, data.tokenizer: {error}"
         ) from None

@@ -14,7 +14,7 @@ SIGKILL_EXIT_CODE = -9  # the code of a process that SIGKILL has ended
 
 
 def run_parallel(experiment: Experiment, names: list[str], command: list[str]) -> None:
-    """Run the systems of these names as processes of their own, `experiment.jobs` at a time, sharing the cores.
+    """Run the systems of these names as processes of their own, `experiment.num_parallel` at a time, sharing the cores.
 
     `command` runs this config; the name of a system and the line of its progress bar are appended to it. If a system
     fails, the others still finish. SIGTERM and SIGINT reach those that run as SIGTERM, and no other is begun. Each has
@@ -23,7 +23,7 @@ def run_parallel(experiment: Experiment, names: list[str], command: list[str]) -
     environment = os.environ | {"OMP_NUM_THREADS": str(threads_per_system(experiment))}
     batches = topological_batches(experiment, names)
     free_positions: SimpleQueue[int] = SimpleQueue()
-    for position in range(experiment.jobs):
+    for position in range(experiment.num_parallel):
         free_positions.put(position)
     running: list[subprocess.Popen] = []
     exit_codes: dict[str, int] = {}
@@ -34,7 +34,7 @@ def run_parallel(experiment: Experiment, names: list[str], command: list[str]) -
         try:
             if received_signals:
                 return 1
-            system_command = [*command, "--system", name, "--bar", str(position)]
+            system_command = [*command, "--system", name, "--progress-position", str(position)]
             with subprocess.Popen(system_command, env=environment, stdin=subprocess.PIPE) as process:
                 running.append(process)
                 if received_signals:  # while it was started
@@ -50,7 +50,7 @@ def run_parallel(experiment: Experiment, names: list[str], command: list[str]) -
 
     previous_handlers = {number: signal.signal(number, forward_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        with ThreadPoolExecutor(experiment.jobs) as pool:
+        with ThreadPoolExecutor(experiment.num_parallel) as pool:
             for batch in batches:
                 exit_codes |= zip(batch, pool.map(run, batch), strict=True)
     finally:
@@ -68,7 +68,7 @@ def raise_on_failure(exit_codes: Mapping[str, int], received_signals: Sequence[i
         return
     reason = "SIGKILL" if killed == failed else "An error, printed above,"
     reason = signal.Signals(received_signals[0]).name if received_signals else reason
-    hint = f" {', '.join(killed)}: killed, likely because memory ran out; lower `jobs`." if killed else ""
+    hint = f" {', '.join(killed)}: killed, likely because memory ran out; lower `num_parallel`." if killed else ""
     raise SystemExit(f"{reason} stopped {', '.join(failed)}; the same command goes on from there.{hint}")
 
 
@@ -76,7 +76,7 @@ def threads_per_system(experiment: Experiment) -> int:
     """How many threads a system computes with. Sums over several threads depend on their number, so it follows from the
     config and the machine, never from which systems are finished: a killed system resumes to the same bits."""
     widest = max(len(batch) for batch in topological_batches(experiment, list(experiment.systems)))
-    return max(1, (os.cpu_count() or 1) // min(experiment.jobs, widest))
+    return max(1, (os.cpu_count() or 1) // min(experiment.num_parallel, widest))
 
 
 def topological_batches(experiment: Experiment, names: list[str]) -> Iterator[list[str]]:

@@ -31,6 +31,7 @@ from ..training.trainer import train
 from ..utils.atomic_io import exclusive_lock, short_hash
 from ..utils.auto_loading import auto_from_pretrained
 from ..utils.manifest import add_to_manifest, explain_read_errors, save_folder, write_file
+from ..utils.renamed_keys import downgrade_settings
 from ..utils.run_folder import SystemPaths
 from .evaluation import score_test_set, translate_test_set
 from .initialization import initial_model
@@ -71,7 +72,7 @@ def write_times(system: PreparedSystem) -> dict[str, str]:
 
 def train_if_missing(system: PreparedSystem, progress_position: int) -> None:
     """Train a system that has no model yet; a ValueError if it translates with that of another one, not yet trained."""
-    if system.settings.split:
+    if system.settings.segment:
         validate_trained(system)
     elif not system.paths.model.exists():
         train_system(system, progress_position)
@@ -109,7 +110,7 @@ def is_scored(system: PreparedSystem) -> bool:
     """Whether nothing is left to translate, score or diagnose. An earlier version may have left something."""
     settings, paths = system.settings, system.paths
     required = [paths.scores, *map(paths.statistic, settings.test_sets), *map(paths.translation, settings.test_sets)]
-    if not settings.split:
+    if not settings.segment:
         required += [paths.training_log, paths.card, *map(paths.diagnosis, system.diagnosed_test_sets)]
     return all(path.exists() for path in required)
 
@@ -139,8 +140,9 @@ def score_system(system: PreparedSystem, progress_position: int) -> None:
         "max_length": system.settings.data.max_length,
         "tests": score_test_sets(system, translations, progress_position),
     }
-    if system.settings.split:
-        write_file(system.paths.scores, json.dumps(result | {"split": asdict(system.settings.split)}, indent=1))
+    if system.settings.segment:
+        saved = downgrade_settings({"split": asdict(system.settings.segment)})  # saved keys stay
+        write_file(system.paths.scores, json.dumps(result | saved, indent=1))
         return
     for name in system.diagnosed_test_sets:
         diagnose_test_set(model(), system, name, progress_position)
@@ -152,7 +154,7 @@ def score_system(system: PreparedSystem, progress_position: int) -> None:
 
 def score_test_sets(system: PreparedSystem, translations: dict[str, Any], progress_position: int) -> dict[str, Any]:
     """The scores of the `translations` of each test set."""
-    cores = max(1, (os.cpu_count() or 1) // system.run.experiment.jobs)
+    cores = max(1, (os.cpu_count() or 1) // system.run.experiment.num_parallel)
     scores = {}
     with tqdm(
         total=sum(len(test_set.pairs) for test_set in system.test_sets.values()),
@@ -181,7 +183,7 @@ def diagnose_test_set(model: Any, system: PreparedSystem, name: str, progress_po
         system.test_sets[name].tagged_pairs,
         source_language=data.source_language,
         target_language=data.target_language,
-        edges=system.settings.score.edges,
+        edges=system.settings.score.bucket_edges,
         training_limit=data.max_length,
         progress=True,
         description=f"{system.name}: diagnosing {name}",

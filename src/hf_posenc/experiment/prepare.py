@@ -81,7 +81,7 @@ def build_artifacts(experiment: Experiment) -> PreparedRun:
 def build_datasets(system: PreparedSystem) -> None:
     """Build the datasets of a system, and refuse those with which it cannot be trained or tested."""
     tests = [test_set.pairs for test_set in system.test_sets.values()]
-    if system.settings.split:
+    if system.settings.segment:
         validate_segments(system)
         return
     validation = system.validation_pairs
@@ -119,11 +119,11 @@ def validate_lengths(system: System, encoded: list[Dataset], tests: list[Dataset
 
 def validate_segments(system: PreparedSystem) -> None:
     """Refuse a segmented system that could only repeat another one's translations."""
-    split = system.settings.split
+    segment = system.settings.segment
     all_segments = [segments for test_set in system.test_sets.values() for segments in test_set.segments]
-    if split and all(len(segments) <= 1 for segments in all_segments):
+    if segment and all(len(segments) <= 1 for segments in all_segments):
         raise ValueError(
-            f"systems.{system.name}: to split is for long inputs, but with boundaries: {split.boundaries} "
-            f"no source of {', '.join(system.test_sets)} has two pieces; join some, such as by score.concatenate="
-            "[1, 2], use boundaries: found, or leave the system out."
+            f"systems.{system.name}: segment is for long inputs, but with segmentation: {segment.segmentation} "
+            f"no source of {', '.join(system.test_sets)} has two segments; concatenate some, such as by "
+            "score.concatenate=[1, 2], use segmentation: automatic, or leave the system out."
         )

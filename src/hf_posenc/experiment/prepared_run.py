@@ -40,10 +40,10 @@ class PreparedTestSet:
     def segments(self) -> list[list[str]]:
         """Each source as the texts that are translated one by one, behind its tag; a whole source is one segment."""
         tag, _ = corpus_tags(self.corpus_spec)
-        if self.settings.split is None:
+        if self.settings.segment is None:
             language = self.settings.data.source_language
             return [[prepend_tag(row[language], tag)] for row in self.pairs["translation"]]
-        segments = self.corpora.segments(self.name, self.corpus_spec, self.num_concatenated, self.settings.split)
+        segments = self.corpora.segments(self.name, self.corpus_spec, self.num_concatenated, self.settings.segment)
         with_segments = concatenate_datasets([self.all_pairs, segments], axis=1)
         return [[prepend_tag(segment, tag) for segment in row] for row in self.subsample(with_segments)["pieces"]]
 
@@ -71,9 +71,9 @@ class PreparedTestSet:
         return self.settings.test_sets[self.name][1]
 
     def subsample(self, pairs: Dataset) -> Dataset:
-        """At most `per_group` pairs of each length bucket, if there is such a maximum."""
+        """At most `max_per_bucket` pairs of each length bucket, if there is such a maximum."""
         score = self.settings.score
-        return stratified_sample(pairs, score.edges, score.per_group) if score.per_group else pairs
+        return stratified_sample(pairs, score.bucket_edges, score.max_per_bucket) if score.max_per_bucket else pairs
 
 
 @dataclass(frozen=True)
@@ -104,15 +104,15 @@ class PreparedSystem:
     def external_checkpoint(self) -> str | None:
         """The folder or the Hub's name of the model that it starts from, None if that is another system, or none."""
         settings = self.settings
-        if settings.start_from is None or self.run.experiment.dependency_of(settings) is not None:
+        if settings.init_from is None or self.run.experiment.dependency_of(settings) is not None:
             return None
-        return resolve_name_or_path(settings.start_from, settings.data.folder)
+        return resolve_name_or_path(settings.init_from, settings.data.data_dir)
 
     @property
     def init_checkpoint(self) -> str | Path | None:
         """The model that it starts from, also that of another system; None if its weights are new."""
         origin = self.run.experiment.dependency_of(self.settings)
-        if origin is None or self.settings.start_from is None:
+        if origin is None or self.settings.init_from is None:
             return self.external_checkpoint
         if not (checkpoint := self.run.paths.system(origin.name).model).exists():
             raise ValueError(
@@ -129,10 +129,10 @@ class PreparedSystem:
     def training_pairs(self) -> Dataset:
         """The encoded training pairs within the length filter, sampled anew where lengths are balanced."""
         data = self.settings.data
-        corpus_specs = [data.train if k == 1 else data.train | {"join": k} for k in data.concatenate]
+        corpus_specs = [data.train if k == 1 else data.train | {"concatenate": k} for k in data.concatenate]
         encoded = concatenate_datasets([self.corpora.encoded(corpus_spec) for corpus_spec in corpus_specs])
         filtered = filter_lengths(encoded, min_length=data.min_length, max_length=data.max_length)
-        return filtered if data.flat_lengths is None else balance_lengths(filtered, data.flat_lengths)
+        return filtered if data.balance_lengths is None else balance_lengths(filtered, data.balance_lengths)
 
     @cached_property
     def validation_pairs(self) -> Dataset | None:

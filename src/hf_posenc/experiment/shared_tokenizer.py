@@ -15,6 +15,7 @@ from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..utils.atomic_io import atomic_write, first_difference
 from ..utils.auto_loading import auto_from_pretrained
 from ..utils.manifest import COPY_AGAIN, atomic_delete, explain_read_errors, save_folder, verify_folder
+from ..utils.renamed_keys import upgrade_corpus
 from ..utils.run_folder import RunPaths
 from .corpora import languages, read_pairs
 
@@ -56,7 +57,7 @@ def load_shared_tokenizer(paths: RunPaths) -> PosEncTokenizer:
 
 def tokenizer_provenance(system: System) -> dict[str, Any]:
     """Everything that the tokenizer is made from."""
-    files = corpus_file_hashes(system.data.train, system.data.folder)
+    files = corpus_file_hashes(system.data.train, system.data.data_dir)
     vocabulary = {name: getattr(system.data, name) for name in REQUIRED_KEYS}
     return vocabulary | {"train": system.data.train, "files": files}
 
@@ -67,6 +68,7 @@ def read_provenance(path: Path) -> dict[str, Any]:
         saved: dict[str, Any] = {"tags": []} | json.loads(path.read_text(encoding="utf-8"))
         if missing := [name for name in REQUIRED_KEYS if name not in saved]:
             raise ValueError(f"it lacks {', '.join(missing)}")
+        saved["train"] = upgrade_corpus(saved["train"])
     return saved
 
 
@@ -85,7 +87,7 @@ def build_tokenizer(system: System) -> PosEncTokenizer:
     """The tokenizer that the settings name, or one trained on the unfiltered training text."""
     data = system.data
     if data.tokenizer is not None:
-        name = resolve_name_or_path(data.tokenizer, data.folder)
+        name = resolve_name_or_path(data.tokenizer, data.data_dir)
         try:
             tokenizer = PosEncTokenizer.from_fast_tokenizer(load_pretrained_tokenizer(name))
         except OSError as error:

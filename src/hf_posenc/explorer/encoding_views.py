@@ -28,7 +28,7 @@ def encoding_views(probes: Probes, positions: int) -> dict[str, LazyFigure]:
     pairs = (min(positions, MAX_PRODUCT_POSITIONS) - 1) // 2
     probes_shown = {
         "vectors": vectors.with_extent(
-            PlotExtent(positions=min(positions, MAX_CURVE_POSITIONS), many=positions, distances=pairs)
+            PlotExtent(positions=min(positions, MAX_CURVE_POSITIONS), max_positions=positions, distances=pairs)
         ),
         "attention": attention.with_extent(
             PlotExtent(distances=min(positions - 1, MAX_DISTANCE), queries=MAX_QUERIES, channels=MAX_CHANNELS)

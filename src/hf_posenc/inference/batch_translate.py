@@ -41,7 +41,8 @@ from .ctranslate2_translator import (
 LINES_PER_CHUNK = 512
 
 OUT_OF_MEMORY_REMEDY = (
-    "take fewer --processes, or fewer --beams; with --to, the same command goes on from the last lines that are whole."
+    "take fewer --num-processes, or fewer --num-beams; with --output, the same command goes on from the last lines "
+    "that are whole."
 )
 
 TranslateFunction = Callable[[list[str]], list[str]]

@@ -53,7 +53,7 @@ class LengthRatio(Alignment):
             meaning="Part of the way from the source position to the attention's centroid added to each step.",
         ),
         EncodingParameter(
-            "length_ratio_least",
+            "length_ratio_min_step",
             0.2,
             "a share of the step, below 1; -100 for none",
             lambda value: value < 1,
@@ -130,6 +130,6 @@ class LengthRatio(Alignment):
         centroid_BQ = attention_centroid(weights, ctx.key_pos_BS).to(ctx.query_pos_BQ.dtype)
         step = self.config.length_ratio_step
         step_BQ = step + self.config.length_ratio_gain * (centroid_BQ - ctx.query_pos_BQ)
-        step_BQ = step_BQ.clamp(min=self.config.length_ratio_least * step)
+        step_BQ = step_BQ.clamp(min=self.config.length_ratio_min_step * step)
         step_BQ = step_BQ if ctx.valid_mask_BT is None else step_BQ * ctx.valid_mask_BT  # padding is no step
         ctx.state.append("source_position", (ctx.query_pos_BQ + step_BQ)[..., None])

@@ -84,6 +84,7 @@ class PosEncConfig(SharedConfig):
         "AutoModel": "modeling_posenc.PosEncModel",
         "AutoModelForSeq2SeqLM": "modeling_posenc.PosEncForConditionalGeneration",
     }
+    renamed_fields: ClassVar = {"length_ratio_least": "length_ratio_min_step"}
     attribute_map = {
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",

@@ -39,6 +39,8 @@ class SharedConfig(PreTrainedConfig):
     keys_to_ignore_at_inference = list(CACHE_NAMES)
     # Whoever saves a config also saves its code, and all Auto classes must find their way into it.
     auto_classes: ClassVar[dict[str, str]]
+    # Fields that 0.2.0 saved under another name: old -> new.
+    renamed_fields: ClassVar[dict[str, str]] = {}
 
     vocab_size: int = 32000
     decoder_vocab_size: int | None = None
@@ -103,6 +105,8 @@ class SharedConfig(PreTrainedConfig):
                     f"A saved config must name no code that lies elsewhere, but it has {name}={value!r}; take it out, "
                     "and give it to from_pretrained if you trust it."
                 )
+        cls.validate_current_names(kwargs)
+        config_dict = {cls.renamed_fields.get(name, name): value for name, value in config_dict.items()}
         own_fields = cls.known_keywords() - {field.name for field in fields(PreTrainedConfig)}
         overrides = {cls.attribute_map.get(name, name): kwargs.pop(name) for name in own_fields & kwargs.keys()}
         unknown_fields = {}
@@ -152,7 +156,17 @@ class SharedConfig(PreTrainedConfig):
         """The field most like a misspelt name."""
         return closest_name(name, cls.known_keywords())
 
+    @classmethod
+    def validate_current_names(cls, names: Iterable[str]) -> None:
+        for name in names:
+            if name in cls.renamed_fields:
+                raise ValueError(
+                    f"{name} must be given as {cls.renamed_fields[name]}, its new name, but the old name is given; "
+                    "rename it."
+                )
+
     def _validate_keywords(self, kwargs: Iterable[str]) -> None:
+        self.validate_current_names(kwargs)
         for name in kwargs:
             if not self.accepts_keyword(name):
                 raise ValueError(

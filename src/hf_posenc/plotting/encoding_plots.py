@@ -81,7 +81,9 @@ def value_figures(probe: EncodingProbe, narrower: EncodingProbe) -> LazyFigures:
 
     def draw_many() -> Figure:
         waves_D = probe_wavelengths(probe, WAVELENGTH_POSITIONS)
-        return many_positions_figure(probe_vectors(probe, extent.many), waves_D, title=title_for(extent.many))
+        return many_positions_figure(
+            probe_vectors(probe, extent.max_positions), waves_D, title=title_for(extent.max_positions)
+        )
 
     def draw_widths() -> Figure:
         by_width = {each.width: probe_vectors(each, num_positions) for each in (narrower, probe)}
@@ -99,7 +101,7 @@ def value_figures(probe: EncodingProbe, narrower: EncodingProbe) -> LazyFigures:
             lambda: positions_figure(probe_vectors(probe, num_positions), title=title_for(num_positions)),
         ),
         "many": LazyFigure(
-            "Heat map", heatmap_hint + (means_note if positions_per_row(extent.many) > 1 else ""), draw_many
+            "Heat map", heatmap_hint + (means_note if positions_per_row(extent.max_positions) > 1 else ""), draw_many
         ),
     }
     if narrower.width != width:
@@ -126,8 +128,8 @@ def wavelength_figures(probe: EncodingProbe) -> LazyFigures:
 
     def draw() -> Figure:
         marks: dict[str, float] = {}
-        lines = {f"{number} positions": number for number in (extent.many, extent.positions)}
-        if (step := positions_per_row(extent.many)) > 1:
+        lines = {f"{number} positions": number for number in (extent.max_positions, extent.positions)}
+        if (step := positions_per_row(extent.max_positions)) > 1:
             lines |= {f"{2 * step} positions (two rows)": 2 * step}
         for name, position in lines.items():
             if all(max(position, mark) > MIN_MARK_RATIO * min(position, mark) for mark in marks.values()):
@@ -172,7 +174,9 @@ def product_figures(probe: EncodingProbe) -> LazyFigures:
         )
         norm_title = f"{name}: lengths of the vectors added, D = {width}"
         lazy["lengths"] = LazyFigure(
-            "Lengths", look_for, lambda: norms_figure(probe_vectors(probe, probe.extent.many), title=norm_title)
+            "Lengths",
+            look_for,
+            lambda: norms_figure(probe_vectors(probe, probe.extent.max_positions), title=norm_title),
         )
     return lazy
 

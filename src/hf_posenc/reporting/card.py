@@ -32,6 +32,7 @@ from ..results.validation import parse_scores, parse_training, validate_settings
 from ..training.arguments import arguments_with_defaults
 from ..utils.atomic_io import atomic_write
 from ..utils.manifest import verify_file
+from ..utils.renamed_keys import upgrade_model_fields, upgrade_settings
 from ..utils.run_folder import RunPaths, SystemPaths
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
@@ -162,13 +163,14 @@ def read_scored_system(folder: Path) -> ScoredSystem:
         raise ValueError(f"{folder.parent} has no system {folder.name!r}; name one of {', '.join(systems)}.")
     settings = read_complete(path := paths.settings, "data", "model", "train", "score")
     validate_settings(settings, path)
-    if split := settings.get("split"):
+    settings = upgrade_settings(settings)
+    if segment := settings.get("segment"):
         raise ValueError(
-            f"A card is of a trained model, but {folder.name} translates with that of {split['system']}; ask for "
-            f"the card of {split['system']}."
+            f"A card is of a trained model, but {folder.name} translates with that of {segment['system']}; ask for "
+            f"the card of {segment['system']}."
         )
     scores = parse_scores(read_complete(path := paths.scores, "training", "tests"), path)
-    config = read_complete(paths.model_config, "model_type", *REQUIRED_CONFIG_FIELDS)
+    config = upgrade_model_fields(read_complete(paths.model_config, "model_type", *REQUIRED_CONFIG_FIELDS))
     path = paths.training_summary
     training = parse_training(read_complete(path, "steps", "seconds", "parameters", "pairs"), path)
     data, score = (
@@ -213,7 +215,7 @@ def metadata(run: ScoredSystem, encodings: list[str], model_name: str) -> ModelC
     """What the Hub reads; a language or licence that is no identifier it would refuse, so that is left to the text."""
     parts = [vars(run.data), *corpus_leaves(run.data.train)]
     languages = dict.fromkeys(part.get(f"{side}_language") or "" for part in parts for side in ("source", "target"))
-    results, licence = list(eval_results(run)), run.data.licence or ""
+    results, licence = list(eval_results(run)), run.data.license or ""
     datasets = dict.fromkeys(hub_id(run, part.get("dataset")) for part in corpus_leaves(run.data.train))
     return ModelCardData(
         language=[name for name in languages if re.fullmatch(r"[a-z]{2,3}", name)] or None,
@@ -237,7 +239,7 @@ def eval_results(run: ScoredSystem) -> Iterator[EvalResult]:
     task, taken = f"Translation {run.data.source_language}-{run.data.target_language}", set()
     for test, result in run.scores.tests.items():
         spec, num_joined = run.test_specs[test]
-        changed = num_joined > 1 or run.score.per_group or spec.get("first") or spec.get("join")
+        changed = num_joined > 1 or run.score.max_per_bucket or spec.get("max_examples") or spec.get("concatenate")
         hub_identifier = (hub_id(run, spec.get("dataset")), *(spec.get(key) for key in ("name", "split", "revision")))
         own_identifier = (re.sub(r"[^\w.-]+", "-", test), None, None, result.test_set_sha256[:12])
         taken.add(

@@ -29,6 +29,7 @@ from ..results.time_table import time_table
 from ..utils.atomic_io import atomic_write
 from ..utils.manifest import write_file
 from ..utils.names import BY_PREDICTION
+from ..utils.renamed_keys import upgrade_value
 from ..utils.run_folder import ReportPaths
 
 SAMPLED_NOTE = "at most {} pairs of each length group were drawn, so that all pairs together stand for no real text"
@@ -111,5 +112,6 @@ def footnotes(systems: Mapping[str, SystemResult]) -> str:
     lines = [f"Translations cut at their length limit: {', '.join(truncated) or 'none'}."]
     for name, system in systems.items():
         if split := system.split:
-            lines.append(f"{name} is {split.system}, given its inputs in pieces with {split.boundaries} boundaries.")
+            segmentation = upgrade_value("segmentation", split.boundaries)
+            lines.append(f"{name} is {split.system}, given its inputs in segments by {segmentation} segmentation.")
     return "".join(f"{line}\n" for line in lines)

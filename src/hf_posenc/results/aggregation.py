@@ -6,14 +6,13 @@
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tqdm.auto import tqdm
 
-from ..config.settings import Experiment, System
+from ..config.settings import Experiment, ReferenceTable, System
 from ..metrics.length_buckets.scorers import PRECOMPUTED_SCORERS, score_fields
 from ..metrics.length_buckets.validation import bucket_bounds, token_counts
 from ..modeling.tokenization_posenc import PosEncTokenizer
@@ -55,9 +54,15 @@ def aggregate(experiment: Experiment) -> RunResults:
         baseline=experiment.baseline,
         systems=systems,
         comparisons=dict(compare_with_baseline(experiment, systems)),
-        paper=PublishedTable(**asdict(experiment.paper)) if experiment.paper else None,
-        max_per_bucket=next(iter(experiment.systems.values())).score.per_group,
+        paper=published_table(experiment.reference_table) if experiment.reference_table else None,
+        max_per_bucket=next(iter(experiment.systems.values())).score.max_per_bucket,
     )
+
+
+def published_table(table: ReferenceTable) -> PublishedTable:
+    """A published table as results.json saves it, whose keys are those of 0.2.0."""
+    num_pairs = None if table.num_pairs is None else tuple(table.num_pairs)
+    return PublishedTable(source=table.source, test=table.test, rows=table.rows, n=num_pairs)
 
 
 def read_scores(path: Path) -> SystemScores:
@@ -75,12 +80,12 @@ def system_result(
     beyond, by_prediction = {}, {}
     for test in scores.tests:
         statistics = read_statistics(experiment, system.name, test)
-        beyond[test] = scores_beyond_limit(statistics, max_length, score.bootstrap)
+        beyond[test] = scores_beyond_limit(statistics, max_length, score.bootstrap_samples)
         rows = read_translations(paths.translation(test), len(statistics["lengths"]))
         lengths = token_counts("predictions", [row["text"] for row in rows], tokenizer)
-        by_prediction[test] = scores_by_length(statistics, lengths, score.edges, score.bootstrap)
+        by_prediction[test] = scores_by_length(statistics, lengths, score.bucket_edges, score.bootstrap_samples)
     diagnosed_tests = scores.tests if experiment.diagnose else ()
-    diagnostics = {} if system.split else {test: read_diagnosis(paths, test) for test in diagnosed_tests}
+    diagnostics = {} if system.segment else {test: read_diagnosis(paths, test) for test in diagnosed_tests}
     return SystemResult(
         row=system.base_name,
         min_length=system.data.min_length,
@@ -89,8 +94,8 @@ def system_result(
         tests=scores.tests,
         training=scores.training,
         split=scores.split,
-        loss=None if system.split else read_losses(paths.training_log),
-        diagnostics=None if system.split else diagnostics,
+        loss=None if system.segment else read_losses(paths.training_log),
+        diagnostics=None if system.segment else diagnostics,
         beyond=beyond,
         by_prediction=by_prediction,
     )
@@ -191,7 +196,11 @@ def compare_with_baseline(
             p_values_by_row = {}
             for row in compared_rows:
                 p_values_by_row[row] = p_values(
-                    statistics[row], statistics[experiment.baseline], score.edges, labels, score.bootstrap
+                    statistics[row],
+                    statistics[experiment.baseline],
+                    score.bucket_edges,
+                    labels,
+                    score.bootstrap_samples,
                 )
                 progress.update()
             yield test, p_values_by_row
