@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hf_posenc.experiment.preparation import prepare
 from test_experiment import TINY
 
 from hf_posenc import PosEncConfig, convert_encodings
@@ -25,8 +24,10 @@ from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.model_keys import model_keys
 from hf_posenc.config.yaml_io import read_yaml
 from hf_posenc.data.corpus import load_pairs
-from hf_posenc.experiment.initialization import init_file_hashes
+from hf_posenc.experiment.fingerprint import init_file_hashes
 from hf_posenc.experiment.pipeline import run_system, unfinished_systems
+from hf_posenc.experiment.prepare import prepare
+from hf_posenc.experiment.prepared_run import PreparedRun
 from hf_posenc.reporting.card import model_card
 from hf_posenc.reporting.report import write_report
 from hf_posenc.results.aggregation import aggregate

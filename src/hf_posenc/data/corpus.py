@@ -59,8 +59,9 @@ def load_pairs(
     `concatenate_consecutive`); `source_language` and `target_language`, where the description has other ones;
     `source_tag` and `target_tag`, which are no part of these texts (see tags.py). `files` may have
     `document_ids: FILE`, a line of which names the document of each pair, and `min_words: n` (see
-    `concatenate_documents`). `separator` stands between joined texts. A key whose value is None counts as absent. A pair with an empty side is kept. What
-    cannot be read is a ValueError that names the file and the line, a missing file a FileNotFoundError.
+    `concatenate_documents`). `separator` stands between joined texts. A key whose value is None counts as absent. A
+    pair with an empty side is kept. What cannot be read is a ValueError that names the file and the line, a missing
+    file a FileNotFoundError.
     """
     corpus_spec = {key: value for key, value in corpus_spec.items() if value is not None}
     corpus_type = _corpus_type(corpus_spec)
