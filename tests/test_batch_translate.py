@@ -107,7 +107,7 @@ PosEncForConditionalGeneration(config).save_pretrained({str(saved)!r})
 @pytest.mark.parametrize("command", ["translate", "encodings"])
 def test_a_reader_that_closes_standard_output_ends_the_command_quietly(command, folder):
     """As in `python -m hf_posenc translate FOLDER < sentences | head -1`; here the reader is gone from the start."""
-    arguments = [command, str(folder), "--beams", "1"] if command == "translate" else [command]
+    arguments = [command, str(folder), "--num-beams", "1"] if command == "translate" else [command]
     reader, writer = os.pipe()
     os.close(reader)
     ended = subprocess.run(
