@@ -58,7 +58,7 @@ class Outcomes:
 
 
 def main() -> int:
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "modeling")]
     os.environ["EVERY_ENCODING"] = "yes"
     outcomes = Outcomes()
     status = pytest.main(["-q", "-m", "capability", str(ROOT / "tests"), *sys.argv[1:]], plugins=[outcomes])

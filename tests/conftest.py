@@ -8,84 +8,27 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
-import transformers
-from packaging.version import Version
+from support.models import (
+    ALIGNED,
+    FAST,
+    KINDS,
+    LAWFUL,
+    MIXED,
+    REGISTERED,
+    SINGLE,
+    SUMS,
+    TEXTS,
+    TEXTS_VOCABULARY,
+    sentences,
+)
+from support.upstream import pytest_ignore_collect, pytest_terminal_summary  # noqa: F401  (hooks of test_upstream.py)
 from torch import Tensor
-from transformers import AutoModelForSeq2SeqLM
-from upstream import pytest_ignore_collect, pytest_terminal_summary  # noqa: F401  (hooks of test_upstream.py)
 
-from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig, PosEncTokenizer, PositionEncodingEntry, RnnNmtConfig
-from hf_posenc.modeling.modeling_shared import ConditionalGeneration
-from hf_posenc.modeling.position_base import HOOKS
-from hf_posenc.modeling.position_registry import build_position_encodings, side_entries
+from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncTokenizer
 
-pytest_plugins = ["hub_server"]
+pytest_plugins = ["support.hub_server"]
 
 torch.set_num_threads(1)
-
-# Before 5.18 transformers' beam search took the encoder's vocabulary for the decoder's, and a dynamic cache's `reset`
-# left its length; both hold for any model, so there the tests have one vocabulary and do not reset that cache.
-BEFORE_5_18 = Version(transformers.__version__) < Version("5.18")
-
-# Those that can be by themselves; the others are in sums.
-REGISTERED = [name for name, entry in POSITION_ENCODINGS.items() if not entry.is_modifier]
-SUMS = [
-    "relative+log_n",
-    "rotary+log_n_learned",
-    "sinusoidal+randomized",
-    "sinusoidal+relative",
-    "rotary+relative_key",
-    "learned+rotary",
-    "gru+relative",
-    "lstm+rotary",
-    "sinusoidal+gru",
-]
-MIXED = [
-    "none to relative",
-    "relative to none",
-    "rotary to sinusoidal",
-    "relative_key to learned",
-    "gru to sinusoidal",
-    "none to lstm",
-]
-
-# What reads no lengths gives the same places however a target is read, and so is under every law; the others are under
-# those of generating, which knows no length.
-ALIGNED = {f"relative+window by {name}": alignment for name, alignment in ALIGNMENTS.items() if name != "none"}
-LAWFUL = [sides for sides, alignment in ALIGNED.items() if not alignment.uses_target_length]
-
-# Small enough that a tiny input reaches past the clip and the window and that a table's end can be met.
-SMALL_KNOBS = {
-    "relative_clip": 3,
-    "learned_max_positions": 64,
-    "window_size": 2,
-    "t5_buckets": 8,
-    "t5_max_distance": 7,
-    "fire_hidden_size": 5,
-    "fire_threshold": 4.5,
-    "sandwich_width": 12,
-    "deberta_clip": 3,
-    "xpos_scale_base": 200.0,
-    "pope_theta": 100.0,
-    "log_n_length": 4,
-    "cross_window_size": 3,
-    "recurrent_hidden_size": 5,
-    "recurrent_reach": 3,
-}
-# And no chance in training.
-SMALL_KNOBS |= {
-    "length_ratio_offset": 0.0,
-    "length_ratio_jitter": 0.0,
-    "shape_shifts": 1,
-    "cape_shift": 0.0,
-    "cape_jitter": 0.0,
-    "cape_stretch": 1.0,
-    "randomized_positions": 1,
-}
-
-# What the tokenizer of the tests has seen.
-TEXTS = ["Ein Hund.", "Zwei Kinder im Schnee"]
-TEXTS_VOCABULARY = 290
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -122,143 +65,9 @@ def unregistered_after() -> Iterator[None]:
         registry.update(entries_before)
 
 
-def tiny_config(sides: str, **changes) -> PosEncConfig | RnnNmtConfig:
-    """A config whose encoder and decoder differ in every size; `sides` is a sum, "sum to sum" if they differ, "sum by
-    alignment" for one with positions in cross-attention too, or rnn_nmt."""
-    own, _, alignment = sides.partition(" by ")
-    encoder, _, decoder = own.partition(" to ")
-    fields = {
-        "vocab_size": 29,
-        "decoder_vocab_size": 29 if BEFORE_5_18 else 31,
-        "d_model": 16,
-        "encoder_layers": 2,
-        "decoder_layers": 3,
-    }
-    if sides == "rnn_nmt":
-        return RnnNmtConfig(**(fields | changes))
-    cross = {"cross_position_encoding_type": "rotary+window", "alignment_type": alignment} if alignment else {}
-    used = {
-        knob.name
-        for one in (*entries(own), *([ALIGNMENTS[alignment]] if alignment else []))
-        for knob in one.config_parameters
-    }
-    used |= {"cross_window_size"} if alignment else set()
-    fields |= {
-        "encoder_attention_heads": 2,
-        "decoder_attention_heads": 4,
-        "encoder_ffn_dim": 24,
-        "decoder_ffn_dim": 20,
-        "position_encoding_type": encoder,
-        "decoder_position_encoding_type": decoder or encoder,
-    }
-    fields |= cross | {knob: value for knob, value in SMALL_KNOBS.items() if knob in used}
-    return PosEncConfig(**(fields | changes))
-
-
-def tiny_model(sides: str, *, seed: int = 0, dtype: torch.dtype = torch.float64, **changes) -> ConditionalGeneration:
-    """A model with no parameter left at zero or one, so that none is without effect; in evaluation mode."""
-    torch.manual_seed(seed)
-    model = AutoModelForSeq2SeqLM.from_config(tiny_config(sides, **changes))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.2)
-    if sides != "rnn_nmt":  # a window leaves hidden keys out however few are cached
-        model.model.decoder.min_keys_to_prune = 0
-    return model.to(dtype).eval()
-
-
-def translator(sides: str) -> ConditionalGeneration:
-    """A tiny model whose vocabularies are the tokenizer's."""
-    return tiny_model(sides, vocab_size=TEXTS_VOCABULARY, decoder_vocab_size=TEXTS_VOCABULARY)
-
-
 @pytest.fixture(scope="session")
 def tokenizer() -> PosEncTokenizer:
     return PosEncTokenizer.train(TEXTS * 2, TEXTS_VOCABULARY)
-
-
-def entries(sides: str) -> list[PositionEncodingEntry]:
-    """The registry's entries of both sides."""
-    own, _, _ = sides.partition(" by ")
-    return [POSITION_ENCODINGS[name] for name in own.replace(" to ", "+").split("+")]
-
-
-def kind(name: str) -> tuple:
-    """What a model sees of an encoding: the hooks it answers on either side, whether it learns, remembers, ends."""
-    config, found = tiny_config(name), []
-    for side in map(config.side, ("encoder", "decoder")):
-        [encoding] = build_position_encodings(config, side)
-        answered = [hook for hook in (*HOOKS, "prepare", "augment_positions") if getattr(encoding, hook) is not None]
-        found.append((tuple(answered), any(True for _ in encoding.parameters()), encoding.is_stateful))
-    return *found, POSITION_ENCODINGS[name].max_length_field
-
-
-# One encoding of each kind and some sums, for the tests that take long and ask what torch and transformers do with such
-# a model; all encodings if the environment has EVERY_ENCODING.
-EVERY_ENCODING = "EVERY_ENCODING" in os.environ
-FIRST = {kind(name): name for name in reversed(REGISTERED)}.values()
-SINGLE = [name for name in REGISTERED if EVERY_ENCODING or name in FIRST]
-KINDS = [*SINGLE, "sinusoidal+relative", "gru+relative", "relative+log_n", "relative to none"]
-# What `make test` runs on: biases of keys and values, rotations, embeddings, a state beside the cache, a recurrent
-# state in a sum, an alignment, RNN-NMT.
-FAST = {"relative", "rotary", "sinusoidal", "forgetting", "gru+relative", "relative+window by length_ratio", "rnn_nmt"}
-
-
-def silent_parameters(model: ConditionalGeneration) -> set[str]:
-    """The names of the parameters of all encodings that are silent at zero."""
-    stacks = {"encoder": "encoder.positions", "decoder": "decoder.positions", "cross": "decoder.cross_positions"}
-    return {
-        f"model.{stack}.{number}.{name}"
-        for side, stack in stacks.items()
-        for number, entry in enumerate(side_entries(model.config.side(side)).values())
-        if entry.zero_init_is_identity
-        for name, _ in model.get_submodule(f"model.{stack}")[number].named_parameters()
-    }
-
-
-def gradients_after_a_step(model: ConditionalGeneration, **batch) -> dict[str, Tensor]:
-    """By name: a factor whose other factor begins at zero has a gradient only when that has moved."""
-    for _ in range(2):
-        model.zero_grad()
-        model(**batch).loss.backward()
-        found = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter -= 0.1 * parameter.grad
-    return found
-
-
-class Remembered:
-    """A memory that holds one state for each sentence, and what is kept after it."""
-
-    def __init__(self, before: Tensor) -> None:
-        self.before, self.kept = before, None
-
-    def scoped(self, *scope) -> "Remembered":
-        return self
-
-    def last(self, name: str, width: int) -> Tensor:
-        return self.before[:, :width]
-
-    def append(self, name: str, new: Tensor) -> Tensor:
-        self.kept = new
-        return new
-
-
-def sentences(*shape: int, seed: int = 1, vocab_size: int = 29) -> Tensor:
-    """Random token ids without special ones."""
-    return torch.randint(4, vocab_size, shape, generator=torch.Generator().manual_seed(seed))
-
-
-def padded(rows: list[Tensor], side: str) -> tuple[Tensor, Tensor]:
-    """Rows of different lengths as one batch, and its mask."""
-    longest = max(len(row) for row in rows)
-    ids = torch.zeros(len(rows), longest, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for i, row in enumerate(rows):
-        place = slice(longest - len(row), None) if side == "left" else slice(None, len(row))
-        ids[i, place], mask[i, place] = row, 1
-    return ids, mask
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 # Children are forked off a process that has imported everything.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["hf_posenc.experiment.pipeline", "hf_posenc.reporting.report", "tensorboard"])

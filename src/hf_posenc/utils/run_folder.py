@@ -1,4 +1,4 @@
-"""The files and folders of a run. Each name stands here once; `tests/test_run_folder.py` checks that.
+"""The files and folders of a run. Each name stands here once; `tests/utils/test_run_folder.py` checks that.
 
     runs/<name>/tokenizer/                  trained on the unfiltered training text, shared by all systems
     runs/<name>/data/                       encoded training and validation pairs, test sets with their source lengths

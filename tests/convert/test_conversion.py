@@ -1,0 +1,229 @@
+"""Other encodings for a trained model: what fits is kept, what is new is silent if it can be, the rest is refused."""
+
+import json
+from dataclasses import fields
+
+import pytest
+import torch
+from support.marian_models import tiny_marian
+from support.models import REGISTERED, gradients_after_a_step, sentences, silent_parameters, tiny_model
+from torch import Tensor, nn
+from transformers import AutoModelForSeq2SeqLM
+
+from hf_posenc import POSITION_ENCODINGS, PosEncConfig, PosEncForConditionalGeneration, convert_encodings
+from hf_posenc.convert.encodings import (
+    DESCRIPTIVE_FIELDS,
+    ENCODING_FIELDS,
+    FAMILY_FIELDS,
+    STRUCTURAL_FIELDS,
+    TUNABLE_FIELDS,
+)
+from hf_posenc.modeling.configuration_shared import SharedConfig
+
+SMALL = {"relative_clip": 3, "learned_max_positions": 64, "window_size": 2}
+ALIGNED = {"cross_position_encoding_type": "relative", "alignment_type": "length_ratio"}
+EXACT = {"rtol": 1e-10, "atol": 1e-10}
+
+
+def batch() -> dict[str, Tensor]:
+    ids = sentences(3, 7)
+    mask = torch.ones_like(ids)
+    mask[1, 5:] = 0
+    return {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": sentences(3, 6, seed=2)}
+
+
+@torch.no_grad()
+def logits(model: PosEncForConditionalGeneration) -> Tensor:
+    return model.eval()(**batch()).logits
+
+
+def test_every_config_field_is_in_one_group_of_conversion():
+    """A new field that is in none would be lost, or changed, without a word."""
+    groups = (STRUCTURAL_FIELDS, FAMILY_FIELDS, TUNABLE_FIELDS, ENCODING_FIELDS, DESCRIPTIVE_FIELDS)
+    grouped = [field for group in groups for field in group]
+    own_fields = {*SharedConfig.__annotations__, *PosEncConfig.__annotations__, "dtype"}
+    assert sorted(grouped) == sorted(own_fields & {field.name for field in fields(PosEncConfig)})
+
+
+# The same encodings, and such as join them
+
+
+def test_with_the_same_encodings_it_is_the_same_model(sides):
+    model = tiny_model(sides)
+    again = convert_encodings(model)
+    assert again.config.to_dict() == model.config.to_dict()
+    torch.testing.assert_close(again.state_dict(), model.state_dict(), rtol=0, atol=0)
+    assert torch.equal(logits(again), logits(model))
+    assert not {w.data_ptr() for w in again.parameters()} & {w.data_ptr() for w in model.parameters()}
+
+
+def test_an_alignment_and_what_asks_it_are_kept_as_well():
+    for name in ("length_ratio", "recurrent"):
+        knobs = {"cross_position_encoding_type": "rotary+relative", "alignment_type": name, "cross_relative_clip": 2}
+        model = tiny_model("none", **knobs)
+        torch.testing.assert_close(convert_encodings(model).state_dict(), model.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("silent", [name for name, entry in POSITION_ENCODINGS.items() if entry.zero_init_is_identity])
+def test_what_is_silent_at_zero_joins_unheard_on_every_side(silent):
+    before = tiny_model("sinusoidal")
+    crossing = ALIGNED if POSITION_ENCODINGS[silent].modifies_attention else {}
+    named = "sinusoidal" if silent == "none" else f"sinusoidal+{silent}"
+    after = convert_encodings(before, named, **crossing, **SMALL)
+    torch.testing.assert_close(logits(after), logits(before), **EXACT)
+    found = gradients_after_a_step(after.train(), input_ids=sentences(3, 7), labels=sentences(3, 6, seed=2))
+    assert all(gradient.any() for name, gradient in found.items() if "positions." in name)
+
+
+def test_an_encoding_keeps_its_parameters_wherever_in_the_sum_it_stands():
+    before = tiny_model("relative")
+    joined = convert_encodings(before, "learned+rotary+relative", learned_max_positions=64)
+    back = convert_encodings(joined, "relative")
+    torch.testing.assert_close(back.state_dict(), before.state_dict(), rtol=0, atol=0)
+    assert torch.equal(joined.model.encoder.positions[2].keys, before.model.encoder.positions[0].keys)
+    assert torch.equal(logits(back), logits(before))
+
+
+def test_an_alignments_weights_stay_where_a_knob_changes_no_size():
+    before = tiny_model("none", **ALIGNED | {"alignment_type": "recurrent"})
+    after = convert_encodings(before, recurrent_step=1.7)
+    assert after.config.recurrent_step == 1.7
+    torch.testing.assert_close(after.state_dict(), before.state_dict(), rtol=0, atol=0)
+
+
+def test_in_another_size_an_encoding_begins_anew():
+    before = tiny_model("sinusoidal+relative")
+    after = convert_encodings(before, relative_clip=5)
+    for stack in (after.model.encoder, after.model.decoder):
+        assert all(torch.equal(table, torch.zeros_like(table)) for table in stack.positions.parameters())
+    torch.testing.assert_close(logits(after), logits(convert_encodings(before, "sinusoidal")), **EXACT)
+
+
+def test_the_sides_knobs_are_told_apart():
+    """The decoder's tables are not the cross-attention's, whose knob of its own may change alone."""
+    before = tiny_model("relative", cross_position_encoding_type="relative")
+    after = convert_encodings(before, cross_relative_clip=2)
+    assert torch.equal(after.model.decoder.positions[0].keys, before.model.decoder.positions[0].keys)
+    assert after.model.decoder.cross_positions[0].keys.shape[1] == 5
+    assert not after.model.decoder.cross_positions[0].keys.any()
+
+
+# Others in their place
+
+
+@pytest.mark.parametrize("encodings", [*REGISTERED, "rotary to gru"])
+def test_another_encoding_replaces_the_old_and_nothing_else(encodings):
+    encoder, _, decoder = encodings.partition(" to ")
+    before = tiny_model("lstm to sinusoidal")
+    torch.manual_seed(3)
+    after = convert_encodings(before, encoder, decoder or None, "relative", "recurrent", **SMALL)
+    assert (after.config.position_encoding_type, after.config.decoder_position_encoding_type) == (
+        encoder, decoder or encoder,
+    )  # fmt: skip
+    torch.manual_seed(3)
+    fresh, kept = PosEncForConditionalGeneration(after.config).double().state_dict(), before.state_dict()
+    if encoder == "lstm":
+        fresh |= {name: weight for name, weight in kept.items() if ".encoder.positions." in name}
+    at_zero = silent_parameters(after)
+    for name, weight in after.state_dict().items():
+        new = "positions." in name or "alignment." in name
+        expected = fresh[name] if new else kept[name]
+        if name in at_zero:
+            expected = torch.zeros_like(weight)
+        assert torch.equal(weight, expected), name
+
+
+def test_a_position_encoding_by_itself_is_for_both_sides_and_one_that_is_not_named_stays():
+    before = tiny_model("relative to learned", cross_position_encoding_type="rotary", alignment_type="length_ratio")
+    for given, expected in (
+        ({}, ("relative", "learned", "rotary", "length_ratio")),
+        ({"position_encoding_type": "rotary"}, ("rotary", "rotary", "rotary", "length_ratio")),
+        ({"decoder_position_encoding_type": "rotary"}, ("relative", "rotary", "rotary", "length_ratio")),
+        ({"alignment_type": "none"}, ("relative", "learned", "rotary", "none")),
+        ({"cross_position_encoding_type": "none", "alignment_type": "none"}, ("relative", "learned", "none", "none")),
+    ):
+        config = convert_encodings(before, **given).config
+        assert (
+            config.position_encoding_type, config.decoder_position_encoding_type,
+            config.cross_position_encoding_type, config.alignment_type,
+        ) == expected  # fmt: skip
+
+
+def test_precision_mode_and_the_way_of_generating_are_kept_and_dropout_can_be_set():
+    before = tiny_model("sinusoidal", dtype=torch.bfloat16).train()
+    before.generation_config.update(num_beams=3, bad_words_ids=[[5]])
+    after = convert_encodings(before, "relative+window", dropout=0.25, window_size=4)
+    assert {weight.dtype for weight in after.parameters()} == {torch.bfloat16}
+    assert after.training and not convert_encodings(before.eval()).training
+    assert (after.config.dropout, after.config.window_size) == (0.25, 4)
+    assert after.generation_config.to_dict() == before.generation_config.to_dict()
+    assert after.generation_config is not before.generation_config
+    assert convert_encodings(before.to("meta"), "rotary").device.type == "meta"
+
+
+def test_a_folder_is_read_as_well_and_what_is_saved_is_a_whole_checkpoint(tmp_path):
+    before = tiny_model("sinusoidal", dtype=torch.float32)
+    before.save_pretrained(tmp_path / "before")
+    after = convert_encodings(tmp_path / "before", "relative+window", **ALIGNED)
+    torch.testing.assert_close(after.state_dict(), convert_encodings(before, "relative+window", **ALIGNED).state_dict())
+    after.save_pretrained(tmp_path / "after")
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "after")
+    assert torch.equal(logits(again), logits(after))
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"d_model": 32}, "`d_model` is as the trained model has it, 16, but d_model=32 was given; leave it out"),
+        ({"hidden_size": 32}, "`hidden_size` is as the trained model has it, 16"),
+        ({"dtype": torch.bfloat16}, "`dtype` is as the trained model has it"),
+        ({"norm_first": True}, "`norm_first` .* False, but norm_first=True"),
+        ({"pad_token_id": 3}, "`pad_token_id`"),
+        ({"relative_clop": 3}, "'relative_clop' is no field of PosEncConfig; the nearest one is 'relative_clip'"),
+        ({"position_encoding_type": "rotry"}, "'rotry' is no registered position encoding .the nearest is 'rotary'"),
+        ({"position_encoding_type": "RoPE"}, "'RoPE' is no registered position encoding .the nearest is 'rotary'"),
+        ({"position_encoding_type": "shaw"}, "'shaw' is no registered position encoding .the nearest is 'relative'"),
+        ({"cross_position_encoding_type": "sinusoidal"}, "acts on embedded tokens or on positions in training"),
+        ({"alignment_type": "length_ratios"}, "no registered alignment .the nearest is 'length_ratio'"),
+        ({"alignment_type": "length_ratio"}, "alignment_type='length_ratio' with cross_position_encoding_type='none'"),
+        ({"position_encoding_type": "window", "window_size": 0}, "`window_size` must be"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_weight_is_read(given, said, tmp_path):
+    tiny_model("sinusoidal").save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=said):
+        convert_encodings(tmp_path, **given)
+
+
+def test_a_field_that_says_what_is_so_anyway_is_no_change():
+    assert convert_encodings(tiny_model("sinusoidal"), "rotary", d_model=16).config.d_model == 16
+
+
+def test_other_families_are_refused_by_name(tmp_path):
+    tiny_model("rnn_nmt").save_pretrained(tmp_path / "rnn")
+    tiny_marian().save_pretrained(tmp_path / "marian")
+    with pytest.raises(ValueError, match=r"`posenc` checkpoint, but .*rnn holds a `posenc_rnn_nmt` model; take"):
+        convert_encodings(tmp_path / "rnn", "rotary")
+    with pytest.raises(ValueError, match=r"holds a `marian` model; .*from_marian"):
+        convert_encodings(tmp_path / "marian", "rotary")
+    for other in (tiny_model("rnn_nmt"), tiny_model("sinusoidal").model, tiny_marian()):
+        with pytest.raises(TypeError, match=f"but it was given a {type(other).__name__}; "):
+            convert_encodings(other, "rotary")
+
+
+def test_a_missing_folder_and_one_without_a_model_are_refused(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"d_model": 8}), encoding="utf-8")
+    for folder in (tmp_path / "missing", tmp_path):
+        with pytest.raises(ValueError, match=r"checkpoint of this family, but none can be read from .*; name a folder"):
+            convert_encodings(folder)
+
+
+def test_an_adapter_is_refused():
+    model = tiny_model("sinusoidal")
+    model.model.encoder.adapter = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r"2 too many, such as model\.encoder\.adapter\.bias; "):
+        convert_encodings(model, "rotary")

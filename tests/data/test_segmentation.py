@@ -1,0 +1,246 @@
+"""A row that trains nothing: another system's model is given its inputs in pieces, and all else is as in other rows."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from datasets import Dataset
+from support.experiments import TINY, load
+
+from hf_posenc.data.segmentation import SEGMENT_SEPARATOR, automatic_segments, gold_segments
+from hf_posenc.experiment.dry_run import dry_run
+from hf_posenc.experiment.evaluation import translate_test_set
+from hf_posenc.experiment.parallel import run_parallel
+from hf_posenc.experiment.pipeline import run_system, unfinished_systems
+from hf_posenc.experiment.prepare import prepare
+from hf_posenc.experiment.prepared_run import PreparedRun
+from hf_posenc.modeling.translation import TranslationOutput
+from hf_posenc.reporting.card import model_card
+from hf_posenc.reporting.report import write_report
+from hf_posenc.results.aggregation import aggregate, read_results
+from hf_posenc.utils.manifest import remove_from_manifest
+
+SYSTEMS = {
+    "in-pieces": {"segment": "relative"},
+    "relative": {"seeds": [3, 4]},
+    "in-sentences": {"segment": "absolute", "segmentation": "automatic"},
+    "absolute": {"model": {"position_encoding_type": "sinusoidal"}},
+}
+SPLIT = ["in-pieces-seed3", "in-pieces-seed4", "in-sentences"]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(TINY | {"systems": SYSTEMS}, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def run(config: Path, *overrides: str) -> Any:
+    experiment = load(config, *overrides)
+    prepare(experiment)
+    for name in experiment.systems:
+        run_system(PreparedRun(experiment), name)
+    return experiment
+
+
+def translated(experiment: Any, system: str, test: str) -> list[dict[str, Any]]:
+    path = experiment.folder / system / "translations" / f"{test}.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.slow
+def test_the_model_that_is_named_translates_the_pieces_and_nothing_is_trained(config: Path) -> None:
+    experiment = run(config)
+    assert list(experiment.systems) == ["relative-seed3", "relative-seed4", "absolute", *SPLIT]
+    assert [experiment.systems[name].base_name for name in SPLIT] == ["in-pieces", "in-pieces", "in-sentences"]
+    for split, trained in zip(SPLIT, ("relative-seed3", "relative-seed4", "absolute"), strict=True):
+        single = [row["text"] for row in translated(experiment, trained, "generated")]
+        pairs = [" ".join(filter(None, single[i : i + 2])) for i in range(0, len(single), 2)]
+        whole = [row["text"] for row in translated(experiment, trained, "generated-x2")]
+        assert [row["text"] for row in translated(experiment, split, "generated-x2")] == pairs != whole
+        assert {path.name for path in (experiment.folder / split).iterdir()} == {
+            ".lock", "manifest.json", "settings.yaml", "scores.json", "statistics", "translations",
+        }  # fmt: skip
+        assert json.loads((experiment.folder / split / "scores.json").read_text())["split"]["system"] == trained
+        with pytest.raises(ValueError, match=rf"translates with that of {trained}; ask for the card of {trained}"):
+            model_card(experiment.folder, split)
+    before = {path: path.stat().st_mtime_ns for path in experiment.folder.rglob("*") if path.is_file()}
+    assert unfinished_systems(PreparedRun(experiment)) == []
+    run(config)
+    assert before == {path: path.stat().st_mtime_ns for path in experiment.folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+def test_the_tables_have_its_scores_and_no_training_of_its_own(config: Path) -> None:
+    experiment = run(config, "data.max_length=30", "num_parallel=2")
+    table = {row[0]: row[1:] for row in dry_run(experiment).rows}
+    assert table["in-sentences"] == ["absolute's, by automatic segments", *["-"] * 6]
+    assert dry_run(experiment).legend.startswith(f"{experiment.folder}: 3 trainings;")
+    printed = write_report(aggregate(experiment), experiment.tables_folder)
+    results = read_results(experiment.tables_folder)
+    for name in SPLIT:
+        system = results.systems[name]
+        assert system.training is system.loss is system.diagnostics is None
+    assert "in-pieces (2 seeds)" in printed
+    assert "in-pieces-seed4 is relative-seed4, given its inputs in segments by gold segmentation." in printed
+    assert set(results.comparisons["generated-x2"]) == {"absolute", "in-pieces", "in-sentences"}
+    assert "not those of jobs side by side" in (experiment.folder / "table-time.md").read_text()
+    pictures = {path.name for path in experiment.folder.glob("*-generated-x2.png")}
+    assert {"bleu-by-length-generated-x2.png", "loss-by-position-generated-x2.png"} <= pictures
+    assert "parameters-generated-x2.png" in pictures, "of those that are trained"
+
+
+def test_a_row_is_bound_to_the_training_that_it_uses(config: Path) -> None:
+    experiment = load(config)
+    prepare(experiment)
+    with pytest.raises(ValueError, match=r"translates with the model of absolute, but that is not trained; give the"):
+        run_system(PreparedRun(experiment), "in-sentences")
+    (experiment.folder / "in-sentences" / "translations").mkdir()
+    with pytest.raises(ValueError, match=r"in-sentences train\.max_steps was 6 and is 7; undo the change"):
+        prepare(load(config, "systems.absolute.train.max_steps=7"))
+    with pytest.raises(ValueError, match=r"in-sentences segment\.segmentation was 'automatic' and is 'gold'"):
+        prepare(load(config, "systems.in-sentences.segmentation=gold"))
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "systems.in-pieces.segment=rotary",
+            "whose model translates the segments, but it is 'rotary'; choose from relative",
+        ),
+        (
+            "systems.in-pieces.segment=in-sentences",
+            "names a system that is trained.*'in-sentences'; choose from relative",
+        ),
+        ("systems.in-pieces.segmentation=guessed", "segmentation must be one of gold, automatic, but it is 'guessed'"),
+        ("systems.in-pieces.model.d_model=8", "all else from the system whose inputs it segments, has no key 'model'"),
+        ("systems.absolute.segmentation=gold", "systems.absolute has no key 'segmentation'"),
+        ("systems.data.segment=relative", "not 'data'"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(config: Path, override: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        load(config, override)
+
+
+def test_a_row_that_could_only_repeat_another_is_refused(config: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"in-pieces-seed3: .*gold no source of generated has two segments; concatenate some"
+    ):
+        prepare(load(config, "score.concatenate=[1]"))
+
+
+def test_a_split_row_is_not_pushed_where_the_trained_one_is(config: Path) -> None:
+    experiment = load(config, "train.push_to_hub=true")
+    assert [name for name, one in experiment.systems.items() if not one.train["push_to_hub"]] == SPLIT
+
+
+def test_the_pieces_are_those_of_the_pairs_that_are_drawn(config: Path) -> None:
+    experiment = load(
+        config, "score.max_per_bucket=2", "data.test.generated.generator.pairs=40", "score.bucket_edges=[24, 40]"
+    )
+    for test_set in prepare(experiment).system("in-pieces-seed3").test_sets.values():
+        drawn = [row["de"] for row in test_set.pairs["translation"]]
+        assert 2 < len(drawn) < 20
+        assert [" ".join(pieces) for pieces in test_set.segments] == drawn
+
+
+def test_side_by_side_it_waits_for_the_trained_ones(config: Path) -> None:
+    experiment, told = load(config, "num_parallel=4"), config.parent / "told"
+    code = (
+        "import sys, time; name, path = sys.argv[2], sys.argv[-1]\n"
+        f"tell = lambda what: open({str(told)!r}, 'a').write(f'{{what}} {{name}}\\n')\n"
+        "tell('begins'); time.sleep(0.2); tell('ends')"
+    )
+    run_parallel(experiment, list(experiment.systems), [sys.executable, "-S", "-c", code])
+    lines = told.read_text().splitlines()
+    assert len(lines) == 12
+    assert {line.split()[1] for line in lines[:6]} == {"relative-seed3", "relative-seed4", "absolute"}
+
+
+# Pieces
+
+
+def pairs_of(*texts: str) -> Dataset:
+    return Dataset.from_dict({"translation": [{"de": text, "en": "x"} for text in texts]})
+
+
+def test_known_pieces_are_the_texts_that_were_joined_however_they_were(tmp_path: Path) -> None:
+    """By `document_ids`, by `concatenate` of a corpus and of `score`, and in one of several corpora."""
+    texts = ["eins zwei", "drei", "", "vier fünf", "sechs", "sieben", "acht neun", "zehn"]
+    for name, lines in (("a.de", texts), ("a.en", texts), ("a.doc", list("aaaabbbb"))):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    files = {"files": ["a.de", "a.en"]}
+    documents = files | {"document_ids": "a.doc", "min_words": 2}
+    test = {"corpora": [documents | {"concatenate": 2}, files | {"max_examples": 3}]}
+    settings = TINY | {"systems": {"relative": {}, "in-pieces": {"segment": "relative"}}}
+    settings["data"] = TINY["data"] | {"test": {"news": test}, "data_dir": str(tmp_path)}
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    experiment = load(tmp_path / "tiny.yaml")
+    run = prepare(experiment)
+    test_sets = run.system("in-pieces").test_sets
+    # Documents: "eins zwei", "drei '' vier fünf", "sechs sieben", "acht neun"; "zehn" is too short a rest.
+    joined = [["eins zwei", "drei", "vier fünf"], ["sechs", "sieben", "acht neun"], ["eins zwei"], ["drei"], [""]]
+    assert test_sets["news"].segments == joined
+    by_two = [joined[0] + joined[1], joined[2] + joined[3], [""]]
+    assert test_sets["news-x2"].segments == by_two
+    whole = run.system("relative").test_sets["news-x2"].segments
+    assert whole == [[" ".join(pieces)] for pieces in by_two]
+
+
+def test_texts_that_are_not_those_that_were_joined_are_refused() -> None:
+    assert gold_segments(pairs_of(f"a{SEGMENT_SEPARATOR}b"), pairs_of("a b"), "de") == [["a", "b"]]
+    for joined, text in ((f"a{SEGMENT_SEPARATOR}c", "a b"), (f"a{SEGMENT_SEPARATOR}b", f"a{SEGMENT_SEPARATOR}b")):
+        with pytest.raises(ValueError, match=r"source 1 is 'a.*b' and they are .*; take U\+FDD0 out of the texts"):
+            gold_segments(pairs_of("x", joined), pairs_of("x", text), "de")
+
+
+def test_sentences_are_found_as_users_find_them() -> None:
+    text = "Er kam z. B. am 3. Mai. War das gut? Ja!"
+    assert automatic_segments(pairs_of(text, "", "kein Ende"), "de") == [
+        ["Er kam z. B. am 3. Mai.", "War das gut?", "Ja!"], [""], ["kein Ende"],
+    ]  # fmt: skip
+
+
+def test_a_splitter_that_is_missing_or_does_not_know_the_language_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"has none for data\.source_language='xx'; use segmentation: gold"):
+        automatic_segments(pairs_of("a"), "xx")
+    monkeypatch.setitem(sys.modules, "sentence_splitter", None)
+    with pytest.raises(ValueError, match=r'needs the extra "segmentation", but .* not installed; run `pip install'):
+        automatic_segments(pairs_of("a"), "de")
+
+
+# Translating
+
+
+class Slow:
+    """A model that writes in capitals, is busy for a while, asleep for another, and cuts what has an x."""
+
+    def translations(self, texts: list[str], tokenizer: Any, **options: Any) -> TranslationOutput:
+        self.given = texts
+        until = time.process_time() + 0.1
+        while time.process_time() < until:
+            pass
+        time.sleep(0.2)
+        return TranslationOutput([text.upper() for text in texts], ["x" in text for text in texts])
+
+
+def test_translations_of_pieces_are_joined_and_their_time_is_kept(tmp_path: Path, config: Path) -> None:
+    system, model, path = load(config).systems["in-sentences"], Slow(), tmp_path / "a.b.jsonl"
+    given = [["a", "", "b x"], ["c"], [""], ["d", "e"]]
+    made = translate_test_set(lambda: model, None, given, system, path)
+    assert model.given == ["a", "", "b x", "c", "", "d", "e"]
+    assert made["text"] == ["A B X", "C", "", "D E"] and made["truncated"] == [True, False, False, False]
+    spent = made["time"]
+    assert spent["processes"] == 1 and 0.1 <= spent["processor_seconds"] <= spent["seconds"] - 0.15
+    assert spent["seconds"] >= 0.3
+    assert translate_test_set(pytest.fail, None, given, system, path) == made, "read back"
+    remove_from_manifest(tmp_path / "a.b.time.json")
+    (tmp_path / "a.b.time.json").unlink()
+    assert translate_test_set(pytest.fail, None, given, system, path) == made | {"time": None}, "of an older version"

@@ -1,0 +1,130 @@
+"""A run that was killed, told to stop or out of disk ends with the parameters of one left alone, to the bit."""
+
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from support.experiments import TINY
+
+# Children are forked off a process that has imported everything, so that they start at once.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["hf_posenc.experiment.pipeline"])
+
+
+def write_config(tmp_path: Path, steps: int, save_steps: int = 1) -> Path:
+    path = tmp_path / "tiny.yaml"
+    train = TINY["train"] | {"max_steps": steps, "save_steps": save_steps, "logging_steps": 1}
+    path.write_text(yaml.safe_dump(TINY | {"train": train, "systems": {"relative": {}}}), encoding="utf-8")
+    return path
+
+
+def run(path: Path, name: str, largest_file: int | None = None) -> None:
+    """What a child does: all of train.py for one system."""
+    from hf_posenc.config.loading import load_experiment
+    from hf_posenc.experiment.pipeline import run_system
+    from hf_posenc.experiment.prepare import prepare
+    from hf_posenc.experiment.prepared_run import PreparedRun
+
+    torch.set_num_threads(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    experiment = load_experiment(path, [f"output_dir={path.parent / 'runs'}", f"name={name}"])
+    prepare(experiment)
+    if largest_file is not None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY))
+    run_system(PreparedRun(experiment), "relative")
+
+
+def started(path: Path, name: str, **limits: int) -> multiprocessing.Process:
+    child = PROCESSES.Process(target=run, args=(path, name), kwargs=limits)
+    child.start()
+    return child
+
+
+def log(path: Path, name: str) -> list[str]:
+    file = path.parent / "runs" / name / "relative" / "training.jsonl"
+    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+
+
+def weights(path: Path, name: str) -> dict[str, torch.Tensor]:
+    return load_file(path.parent / "runs" / name / "relative" / "model" / "model.safetensors")
+
+
+def assert_same_parameters(path: Path, *names: str) -> None:
+    one, other = (weights(path, name) for name in names)
+    assert one.keys() == other.keys()
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+def steps_of(lines: list[str]) -> int:
+    return sum('"loss"' in line for line in lines)
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_twenty_random_moments_ends_with_the_parameters_of_one_left_alone(tmp_path):
+    """It saves at every step, so that most moments are inside the writing or the deleting of a checkpoint."""
+    path, moment = write_config(tmp_path, steps=150), random.Random(1)
+    straight = started(path, "straight")
+    straight.join()
+    assert straight.exitcode == 0
+    kills = 0
+    while kills < 20:
+        child, before = started(path, "killed"), len(log(path, "killed"))
+        while child.is_alive() and len(log(path, "killed")) == before:
+            time.sleep(0.01)
+        time.sleep(moment.uniform(0.0, 0.4))
+        assert child.is_alive(), "the run is long enough for all the kills"
+        child.kill()
+        child.join()
+        kills += 1
+    last = started(path, "killed")
+    last.join()
+    assert last.exitcode == 0
+    assert_same_parameters(path, "straight", "killed")
+    assert steps_of(log(path, "killed")) == steps_of(log(path, "straight")) == 150
+
+
+@pytest.mark.slow
+def test_a_run_told_to_stop_saves_its_step_and_goes_on_from_there(tmp_path):
+    path = write_config(tmp_path, steps=200, save_steps=1000)  # nothing but the signal saves
+    straight, told = started(path, "straight"), started(path, "told")
+    while len(log(path, "told")) < 4:
+        assert told.is_alive()
+        time.sleep(0.01)
+    told.terminate()
+    told.join()
+    assert told.exitcode == 1
+    assert not (tmp_path / "runs" / "told" / "relative" / "model").exists()
+    done = steps_of(log(path, "told"))
+    assert (tmp_path / "runs" / "told" / "relative" / "checkpoints" / f"checkpoint-{done}").is_dir()
+    again = started(path, "told")
+    again.join()
+    straight.join()
+    assert (straight.exitcode, again.exitcode) == (0, 0)
+    assert_same_parameters(path, "straight", "told")
+
+
+@pytest.mark.slow
+def test_a_run_out_of_disk_goes_on_once_there_is_room(tmp_path):
+    """No file may grow beyond a limit between that of the weights and that of the optimiser, twice as large."""
+    path = write_config(tmp_path, steps=6)
+    straight = started(path, "straight")
+    straight.join()
+    size = (tmp_path / "runs" / "straight" / "relative" / "model" / "model.safetensors").stat().st_size
+    full = started(path, "full", largest_file=int(1.5 * size))
+    full.join()
+    assert full.exitcode == 1
+    checkpoint = tmp_path / "runs" / "full" / "relative" / "checkpoints" / "checkpoint-1"
+    assert (checkpoint / "model.safetensors").is_file()
+    again = started(path, "full")
+    again.join()
+    assert (straight.exitcode, again.exitcode) == (0, 0)
+    assert_same_parameters(path, "straight", "full")

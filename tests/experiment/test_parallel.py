@@ -1,0 +1,53 @@
+"""Systems side by side: how many threads each computes with."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.experiments import TINY
+
+from hf_posenc.config.loading import load_experiment
+from hf_posenc.config.settings import Experiment
+from hf_posenc.experiment import parallel
+from hf_posenc.experiment.parallel import run_parallel, threads_per_system
+
+
+def of_systems(tmp_path: Path, num_parallel: int, systems: dict[str, Any]) -> Experiment:
+    path = tmp_path / "some.yaml"
+    path.write_text(yaml.safe_dump(TINY | {"systems": systems, "num_parallel": num_parallel}), encoding="utf-8")
+    return load_experiment(path, [f"output_dir={tmp_path / 'runs'}"])
+
+
+@pytest.mark.parametrize(
+    ("cores", "jobs", "systems", "threads"),
+    [
+        (8, 2, {"a": {}, "b": {}, "c": {}}, 4),
+        (8, 3, {"a": {}, "b": {}, "c": {}}, 2),
+        (8, 8, {"a": {}, "b": {}}, 4),
+        (8, 4, {"a": {}, "b": {"init_from": "a"}}, 8),  # never at a time
+        (2, 4, {"a": {}, "b": {}, "c": {}, "d": {}}, 1),
+        (None, 2, {"a": {}, "b": {}}, 1),
+    ],
+)
+def test_systems_share_the_cores_of_the_machine(tmp_path, monkeypatch, cores, jobs, systems, threads):
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert threads_per_system(of_systems(tmp_path, jobs, systems)) == threads
+
+
+@pytest.mark.parametrize("unfinished", [["a", "b", "c"], ["a", "c"], ["b"]])
+def test_a_system_has_as_many_threads_whatever_is_finished(tmp_path, monkeypatch, unfinished):
+    """Sums over several threads depend on their number, and so would the parameters of a killed run."""
+    seen: dict[str, str] = {}
+
+    class Process(subprocess.Popen):
+        def __init__(self, command: list[str], env: dict[str, str], **_: Any) -> None:
+            seen[command[command.index("--system") + 1]] = env["OMP_NUM_THREADS"]
+            super().__init__(["true"])
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    monkeypatch.setattr(parallel.subprocess, "Popen", Process)
+    run_parallel(of_systems(tmp_path, 3, {"a": {}, "b": {}, "c": {}}), unfinished, ["train.py"])
+    assert seen == dict.fromkeys(unfinished, "2")

@@ -1,0 +1,78 @@
+"""A prepared run: each process opens it, and it reads what it has when it is first used."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from support.experiments import TINY, load
+
+from hf_posenc.experiment.prepare import prepare
+from hf_posenc.experiment.prepared_run import PreparedRun
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    systems = {"absolute": {}, "next": {"init_from": "absolute"}, "in-pieces": {"segment": "absolute"}}
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(TINY | {"systems": systems}), encoding="utf-8")
+    return path
+
+
+def test_another_process_opens_what_was_prepared(config):
+    experiment = load(config)
+    prepared, opened = prepare(experiment), PreparedRun(load(config))
+    for mine, theirs in zip(prepared, opened, strict=True):
+        assert mine.training_pairs[:] == theirs.training_pairs[:]
+        assert mine.tokenizer.to_str() == theirs.tokenizer.to_str()
+        assert list(mine.test_sets) == list(theirs.test_sets)
+        for name, test_set in mine.test_sets.items():
+            assert test_set.pairs[:] == theirs.test_sets[name].pairs[:]
+            assert test_set.segments == theirs.test_sets[name].segments
+
+
+def test_nothing_is_read_before_its_first_use_and_nothing_twice(config):
+    system = PreparedRun(load(config)).system("absolute")
+    assert not system.paths.folder.exists()
+    prepare(load(config))
+    assert system.training_pairs is system.training_pairs and system.test_sets is system.test_sets
+    (test_set, *_) = system.test_sets.values()
+    assert test_set.pairs is test_set.pairs and test_set.segments is test_set.segments
+
+
+def test_a_system_starts_from_another_once_that_is_trained(config):
+    run = prepare(load(config))
+    assert run.system("absolute").init_checkpoint is None
+    with pytest.raises(ValueError, match=r"systems\.next: it starts from absolute, but .*model is not there yet"):
+        _ = run.system("next").init_checkpoint
+    model = run.paths.system("absolute").model
+    model.mkdir()
+    assert run.system("next").init_checkpoint == run.system("in-pieces").model_folder == model
+    assert run.system("next").external_checkpoint is None
+
+
+def test_a_system_that_is_not_in_the_config_is_refused(config):
+    with pytest.raises(ValueError, match=r"There is no system 'nxt' in this config; choose from absolute, next, in-p"):
+        PreparedRun(load(config)).system("nxt")
+
+
+def test_a_system_is_run_with_the_settings_that_were_prepared(config):
+    run = PreparedRun(load(config))
+    with pytest.raises(ValueError, match=r"goes on where its run has been prepared, but .* has not been for 'next'"):
+        run.system("next").validate_prepared()
+    prepare(load(config))
+    for system in run:
+        system.validate_prepared()
+    other = PreparedRun(load(config, "systems.next.train.max_steps=7"))
+    with pytest.raises(ValueError, match=r"prepared with other settings, by which train\.max_steps was \d+ and is 7"):
+        other.system("next").validate_prepared()
+
+
+def test_a_tokenizer_without_a_setting_in_its_record_is_refused(config):
+    paths = prepare(load(config)).paths
+    record = json.loads(paths.tokenizer_provenance.read_text(encoding="utf-8"))
+    del record["subwords"]
+    paths.tokenizer_provenance.write_text(json.dumps(record), encoding="utf-8")
+    (paths.tokenizer / "manifest.json").unlink()
+    with pytest.raises(ValueError, match=r"made_from\.json must be as it was saved, but ValueError: it lacks subwords"):
+        prepare(load(config))

@@ -1,0 +1,369 @@
+"""Many lines: in order, by however many processes, whole or not at all, and the same after a kill."""
+
+import io
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from support.models import TEXTS_VOCABULARY, tiny_model
+from torch import nn
+
+from hf_posenc import PosEncTokenizer, __main__, to_ctranslate2
+from hf_posenc.inference import batch_translate
+from hf_posenc.inference.batch_translate import (
+    Int8Linear,
+    TranslationJob,
+    quantize_int8,
+    translate_lines,
+    translate_to_file,
+    translate_validated_lines,
+)
+from hf_posenc.modeling.translation import translate_in_batches
+from hf_posenc.utils.atomic_io import exclusive_lock
+from hf_posenc.utils.text_io import replace_line_ends
+
+LINES = ["Ein Hund.", "Zwei Kinder im Schnee", "", "Ein Hund im Schnee. Zwei Kinder.", "x", "Kinder", "Hund Hund"]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_translate, "LINES_PER_CHUNK", 3)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tokenizer: PosEncTokenizer) -> Path:
+    sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY}
+    model = tiny_model("relative", dtype=torch.float32, **sizes)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def expected(folder: Path) -> list[str]:
+    made = TranslationJob(folder, num_beams=1).translator()(LINES)
+    assert len(set(made)) > 3
+    return [replace_line_ends(translation) for translation in made]
+
+
+def test_translations_come_in_order_a_piece_at_a_time(folder, expected):
+    lines = translate_lines(LINES, TranslationJob(folder, num_beams=1))
+    assert [next(lines), *lines] == expected
+
+
+@pytest.mark.slow
+def test_several_processes_translate_what_one_does(folder, expected):
+    assert list(translate_lines(LINES * 4, TranslationJob(folder, num_beams=1), processes=2)) == expected * 4
+
+
+OWN = """
+from hf_posenc import PositionEncoding, register_position_encoding
+
+class Nearer(PositionEncoding):
+    summary = "One less for each token between."
+    shift_invariant = True
+
+    def score_bias(self, q_BHQK, k_BHSK, ctx):
+        return -ctx.distance_BQS.abs()[:, None].to(q_BHQK.dtype)
+
+register_position_encoding("nearer", Nearer)
+"""
+
+
+@pytest.mark.slow
+def test_every_process_knows_an_encoding_of_ones_own(tmp_path, tokenizer):
+    """As a user has it: the encoding is in a file, and no process but those of the command has read that."""
+    own, saved = tmp_path / "own.py", tmp_path / "model"
+    own.write_text(OWN)
+    make = f"""
+import sys, torch
+from hf_posenc import PosEncConfig, PosEncForConditionalGeneration
+sys.path.insert(0, {str(tmp_path)!r})
+import own
+sizes = dict.fromkeys(("vocab_size", "decoder_vocab_size"), {TEXTS_VOCABULARY})
+torch.manual_seed(0)
+config = PosEncConfig(position_encoding_type="nearer", d_model=16, encoder_layers=1, decoder_layers=1, **sizes)
+PosEncForConditionalGeneration(config).save_pretrained({str(saved)!r})
+"""
+    subprocess.run([sys.executable, "-c", make], check=True)
+    tokenizer.save_pretrained(saved)
+    command = [sys.executable, "-m", "hf_posenc", "translate", str(saved), "--num-beams", "1", "--num-processes", "2"]
+    given = {"input": "Ein Hund.\n\nx\n", "capture_output": True, "text": True}
+    failed = subprocess.run(command, **given)
+    assert failed.returncode == 1
+    assert "'nearer' is no registered" in failed.stderr
+    made = subprocess.run([*command, "--register", str(own), "--output", str(tmp_path / "out")], **given)
+    assert made.returncode == 0, made.stderr
+    assert len((tmp_path / "out").read_text().splitlines()) == 3
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("command", ["translate", "encodings"])
+def test_a_reader_that_closes_standard_output_ends_the_command_quietly(command, folder):
+    """As in `python -m hf_posenc translate FOLDER < sentences | head -1`; here the reader is gone from the start."""
+    arguments = [command, str(folder), "--num-beams", "1"] if command == "translate" else [command]
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        [sys.executable, "-m", "hf_posenc", *arguments], input=b"Ein Hund.\n" * 9, stdout=writer, stderr=subprocess.PIPE
+    )
+    os.close(writer)
+    assert "pipe" not in ended.stderr.decode().lower()
+    assert "Traceback" not in ended.stderr.decode()
+    assert ended.returncode == 128 + signal.SIGPIPE
+
+
+def test_a_broken_pipe_elsewhere_is_still_an_error(folder, monkeypatch):
+    def broken(options):
+        raise BrokenPipeError("a worker's pipe")
+
+    monkeypatch.setattr(__main__, "encodings", broken)
+    monkeypatch.setattr(sys, "argv", ["hf_posenc", "encodings"])
+    with pytest.raises(SystemExit, match="BrokenPipeError: a worker's pipe"):
+        __main__.main()
+
+
+def test_a_file_is_there_when_it_is_whole(folder, expected, tmp_path):
+    translate_to_file(LINES, tmp_path / "out", TranslationJob(folder, num_beams=1))
+    assert (tmp_path / "out").read_text(encoding="utf-8") == "".join(f"{line}\n" for line in expected)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]
+    with pytest.raises(ValueError, match=r"must be a new one, but .* exists"):
+        translate_to_file(LINES, tmp_path / "out", TranslationJob(folder, num_beams=1))
+
+
+def test_one_process_at_a_time_writes_a_file(folder, tmp_path):
+    with (
+        exclusive_lock(tmp_path / ".out.lock"),
+        pytest.raises(ValueError, match="another one than this is at work there; wait"),
+    ):
+        translate_to_file(LINES, tmp_path / "out", TranslationJob(folder, num_beams=1))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("after", [0, 1, 3, 5, 7])
+def test_a_killed_call_goes_on_with_the_pieces_that_were_whole(after, folder, expected, tmp_path, monkeypatch):
+    class Killed(Exception):
+        pass
+
+    def until(lines, task, **how):
+        for number, line in enumerate(translate_validated_lines(lines, task, **how)):
+            if number == after:
+                raise Killed
+            yield line
+
+    task = TranslationJob(folder, num_beams=1)
+    with monkeypatch.context() as context:
+        context.setattr(batch_translate, "translate_validated_lines", until)
+        if after < len(LINES):
+            with pytest.raises(Killed):
+                translate_to_file(LINES, tmp_path / "out", task)
+            assert not (tmp_path / "out").exists()
+            with (tmp_path / ".out.unfinished").open("a", encoding="utf-8") as file:
+                file.write("half a li")
+    seen: list[str] = []
+
+    def watched(lines, task, done, **how):
+        seen.extend(lines[done:])
+        return translate_validated_lines(lines, task, done=done, **how)
+
+    monkeypatch.setattr(batch_translate, "translate_validated_lines", watched)
+    translate_to_file(LINES, tmp_path / "out", task)
+    assert (tmp_path / "out").read_text(encoding="utf-8").splitlines() == expected
+    assert seen == LINES[3 * (after // 3) if after < len(LINES) else 0 :]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]
+
+
+def test_what_another_task_left_is_not_gone_on_with(folder, tmp_path):
+    task = TranslationJob(folder, num_beams=1)
+    translate_to_file([], tmp_path / "other", task)
+    about = tmp_path / ".out.task.json"
+    about.write_text(json.dumps({"lines": "0", "folder": str(folder), "num_beams": 1, "quantize": False}))
+    (tmp_path / ".out.unfinished").write_text("kept\n")
+    with pytest.raises(ValueError, match=r"another call left, for lines was '0' .* delete .*\.out\.task\.json"):
+        translate_to_file(LINES, tmp_path / "out", task)
+    assert (tmp_path / ".out.unfinished").read_text() == "kept\n"
+
+
+def test_what_another_training_left_is_not_gone_on_with(folder, tmp_path, monkeypatch):
+    with monkeypatch.context() as context:
+        context.setattr(batch_translate, "translate_validated_lines", lambda *what, **how: iter(int, 1))  # and no text
+        with pytest.raises(TypeError):
+            translate_to_file(LINES, tmp_path / "out", TranslationJob(folder, num_beams=1))
+    os.utime(folder / "model.safetensors", ns=(0, 0))
+    with pytest.raises(ValueError, match=r"another call left, for weights\.model\.safetensors was .* and is"):
+        translate_to_file(LINES, tmp_path / "out", TranslationJob(folder, num_beams=1))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_in_int8_a_token_is_computed_as_it_is_alone(bias):
+    torch.manual_seed(0)
+    linear, x_BTD = nn.Linear(24, 40, bias=bias), torch.randn(3, 5, 24) * torch.logspace(-3, 3, 5)[:, None]
+    x_BTD[1, 2] = 0
+    with torch.no_grad():
+        expected, layer = linear(x_BTD), Int8Linear(linear)
+        made = layer(x_BTD)
+        for batch, number in itertools.product(range(3), range(5)):
+            assert torch.equal(layer(x_BTD[batch, number][None])[0], made[batch, number])
+            assert torch.equal(layer(x_BTD[batch : batch + 1, : number + 1])[0], made[batch, : number + 1])
+    error = (made - expected).norm(dim=-1) / expected.norm(dim=-1)
+    assert error[1, 2] == 0 if bias else made[1, 2].count_nonzero() == 0
+    assert error.nan_to_num().max() < 0.02
+
+
+@pytest.mark.parametrize("beams", [1, pytest.param(3, marks=pytest.mark.full)])
+def test_in_int8_a_line_is_translated_as_it_is_alone(beams, folder):
+    model, tokenizer = batch_translate.load_model(folder)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    made = quantize_int8(model)
+    assert not [module for module in made.modules() if isinstance(module, nn.Linear)]
+    lines, options = [LINES[3], LINES[4], LINES[1]], {"num_beams": beams, "max_new_tokens": 20}
+    together = made.translate(lines, tokenizer, **options)
+    assert together == [made.translate([line], tokenizer, **options)[0] for line in lines]
+    torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
+
+
+@pytest.mark.full
+def test_in_int8_it_translates_too_but_not_what_was_exported(folder, tokenizer, tmp_path):
+    model, _ = batch_translate.load_model(folder)
+    quantized = list(translate_lines(LINES, TranslationJob(folder, num_beams=1, quantize=True)))
+    assert len(quantized) == len(LINES)
+    half = tmp_path / "half"
+    batch_translate.load_model(folder)[0].bfloat16().save_pretrained(half)
+    tokenizer.save_pretrained(half)
+    assert len(list(translate_lines(LINES, TranslationJob(half, num_beams=1, quantize=True)))) == len(LINES)
+    exported = to_ctranslate2(model, tokenizer, tmp_path / "engine")
+    with pytest.raises(ValueError, match="leave `quantize` out"):
+        TranslationJob(exported, quantize=True)
+    assert list(translate_lines(["x"], TranslationJob(exported, num_beams=1))) == list(
+        translate_lines(["x"], TranslationJob(folder, num_beams=1))
+    )
+
+
+def test_bad_calls_are_refused_before_anything_is_read(folder, tmp_path):
+    with pytest.raises(ValueError, match=r"has no config\.json"):
+        TranslationJob(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="1 or more wide, but it is 0; 1 is greedy"):
+        TranslationJob(folder, num_beams=0)
+    with pytest.raises(ValueError, match="by 1 process or more, but `processes` is 0"):
+        list(translate_lines(LINES, TranslationJob(folder), processes=0))
+    (tmp_path / "mine").mkdir()
+    folder.rename(tmp_path / "mine" / "model")
+    for folder, verb in ((tmp_path, "holds"), (tmp_path / "min", "has")):
+        with pytest.raises(ValueError, match=rf"config\.json; {tmp_path} {verb} the systems mine, so name one of them"):
+            TranslationJob(folder)
+
+
+def standard_input(given: bytes) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BufferedReader(io.BytesIO(given)))
+
+
+@pytest.mark.full
+def test_the_command_line_writes_a_file_or_prints(folder, expected, tmp_path, monkeypatch, capsys):
+    for more in ([], ["--output", str(tmp_path / "out")]):
+        monkeypatch.setattr(sys, "stdin", standard_input("\n".join(LINES).encode()))
+        monkeypatch.setattr(sys, "argv", ["hf_posenc", "translate", str(folder), "--num-beams", "1", *more])
+        __main__.main()
+    printed = capsys.readouterr().out
+    assert printed == (tmp_path / "out").read_text(encoding="utf-8") == "".join(f"{line}\n" for line in expected)
+
+
+def test_sentences_that_are_not_utf8_are_refused_with_their_line(folder, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", standard_input("Ja.\nEin Hund läuft.\n".encode("latin1")))
+    monkeypatch.setattr(sys, "argv", ["hf_posenc", "translate", str(folder)])
+    with pytest.raises(SystemExit, match=r"must be UTF-8, but standard input, line 2, .* 0xe4 .*: convert it"):
+        __main__.main()
+
+
+# The 5th of 7 lines, in the second piece, and how a message names it.
+BAD = {
+    "no UTF-8": (
+        "Ein \ud83d Hund.",
+        ValueError,
+        r"must be UTF-8, but line 5 has half a character, '\\ud83d', at index 4",
+    ),
+    "too long": ("Hund " * 30, ValueError, r"at most 20 tokens, .* but line 5 has \d+; shorten it"),
+    "no text": (None, TypeError, r"takes strings, but line 5 is None"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("to_file", [False, True])
+def test_a_line_that_cannot_be_translated_is_named_before_anything_is_computed(
+    bad, to_file, tmp_path, tokenizer, monkeypatch
+):
+    sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY}
+    tiny_model("learned", dtype=torch.float32, learned_max_positions=20, **sizes).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    line, kind, said = BAD[bad]
+    lines, task = [*LINES[:4], line, *LINES[5:]], TranslationJob(tmp_path / "model", num_beams=1)
+    monkeypatch.setattr(batch_translate, "load_model", None)  # no weights are read
+    with pytest.raises(kind, match=said):
+        translate_to_file(lines, tmp_path / "out", task) if to_file else next(translate_lines(lines, task))
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_of_an_exported_model_too_the_line_is_named(tmp_path, tokenizer):
+    sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY}
+    model = tiny_model("sinusoidal", dtype=torch.float32, **sizes)
+    exported = to_ctranslate2(model, tokenizer, tmp_path / "engine", positions=16)
+    with pytest.raises(ValueError, match=r"at most 16 tokens, .* but line 4 has \d+; .* export with more `positions`"):
+        next(translate_lines([*LINES[:3], "Ein Hund im Schnee. " * 4], TranslationJob(exported, num_beams=1)))
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_model_too_names_the_text_before_anything_is_computed(bad, tokenizer, monkeypatch):
+    sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY}
+    model = tiny_model("learned", dtype=torch.float32, learned_max_positions=20, **sizes)
+    line, kind, said = BAD[bad]
+    monkeypatch.setattr(type(model), "generate", None)
+    with pytest.raises(kind, match=said.replace("line 5", r"texts\[4\]")):
+        model.translate([*LINES[:4], line, *LINES[5:]], tokenizer)
+
+
+def test_a_translation_is_one_line_whatever_it_holds(folder, tmp_path, monkeypatch):
+    made = "a\rb\nc\u2028d\x85e\x0bf\r\ng"
+    monkeypatch.setattr(TranslationJob, "translator", lambda *task: lambda piece: [made] * len(piece))
+    translate_to_file(LINES, tmp_path / "out", TranslationJob(folder))
+    assert (tmp_path / "out").read_text(encoding="utf-8").splitlines() == ["a b c d e f g"] * len(LINES)
+
+
+@pytest.mark.parametrize("to_file", [False, True])
+def test_memory_that_runs_out_is_told_with_the_lines_that_needed_it(folder, tmp_path, monkeypatch, to_file):
+    """A file goes on from there, with more memory."""
+
+    def translate(piece: list[str]) -> list[str]:
+        if LINES[4] in piece:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes.")
+        return piece
+
+    monkeypatch.setattr(TranslationJob, "translator", lambda *task: translate)
+    words = ["--output", str(tmp_path / "out")] if to_file else []
+    monkeypatch.setattr(sys, "stdin", standard_input("\n".join(LINES).encode()))
+    monkeypatch.setattr(sys, "argv", ["hf_posenc", "translate", str(folder), *words])
+    with pytest.raises(SystemExit, match=r"^MemoryError: Memory ran out \(.*\); lines 4 to 6 needed it; .* goes on"):
+        __main__.main()
+    if to_file:
+        monkeypatch.setattr(TranslationJob, "translator", lambda *task: lambda piece: [line.upper() for line in piece])
+        translate_to_file(LINES, tmp_path / "out", TranslationJob(folder))
+        made = (tmp_path / "out").read_text(encoding="utf-8").split("\n")[:-1]
+        assert made == [*LINES[:3], *(line.upper() for line in LINES[3:])]
+
+
+def test_a_batch_has_so_many_sentences_and_no_more_tokens_than_that():
+    batches: list[list[int]] = []
+
+    def translated(sources: list[list[int]]) -> list[tuple[str, bool]]:
+        batches.append([len(source) for source in sources])
+        return [(str(len(source)), False) for source in sources]
+
+    sizes = [3, 0, 100, 4, 9, 0, 5]
+    made = translate_in_batches([[0] * size for size in sizes], translated, batch_size=3, tokens_per_batch=10)
+    assert made.texts == ["3", "", "100", "4", "9", "", "5"], "a source of no tokens has an empty translation"
+    assert batches == [[100], [9], [5, 4], [3]]

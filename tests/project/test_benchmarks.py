@@ -1,0 +1,296 @@
+"""The benchmarks run, measure what they are asked to and save it whole, on models too small to learn anything from."""
+
+import gzip
+import importlib
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import datasets
+import pytest
+import torch
+import yaml
+from support.experiments import TINY as SETTINGS
+from support.models import ALIGNED, tiny_model
+
+from hf_posenc import POSITION_ENCODINGS
+from hf_posenc.config.loading import load_experiment
+from hf_posenc.experiment.pipeline import run_system
+from hf_posenc.experiment.prepare import prepare
+from hf_posenc.experiment.prepared_run import PreparedRun
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+TINY = ["--width", "16", "--layers", "1", "--rounds", "2", "--save", "tiny"]
+README = "before\n<!-- tiny: begin -->\n| an older table |\n<!-- tiny: end -->\nafter\n"
+
+
+@pytest.fixture
+def benchmark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unregistered_after: None
+) -> Callable[..., tuple[dict[str, Any], str]]:
+    """Runs a benchmark of that name on tiny models, in a folder of its own: the report and the README it saves."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setattr(importlib.import_module("common"), "FOLDER", tmp_path)
+    (tmp_path / "README.md").write_text(README, encoding="utf-8")
+
+    def run(name: str, *options: str, tiny: list[str] = TINY) -> tuple[dict[str, Any], str]:
+        module: ModuleType = importlib.import_module(name)
+        module.main([*tiny, *options])
+        assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["README.md", "tiny.json"]
+        report = json.loads((tmp_path / "results" / "tiny.json").read_text(encoding="utf-8"))
+        return report, (tmp_path / "README.md").read_text(encoding="utf-8")
+
+    return run
+
+
+def check(report: dict[str, Any], readme: str, names: list[str], sizes: list[tuple[int, int]]) -> None:
+    """A record for each name and size, a ratio of 1 for what all are compared with, and the table where the older one
+    was."""
+    rows = [(record["batch"], record[report["axis"]], record["encoding"]) for record in report["records"]]
+    assert rows == [(*size, name) for size in sizes for name in names]
+    for record in report["records"]:
+        assert 0 < record["time_ratio_min"] <= record["time_ratio"] <= record["time_ratio_max"]
+        if record["encoding"] == report["base"]:
+            assert record["time_ratio_min"] == record["time_ratio_max"] == record.get("memory_ratio", 1) == 1
+    assert report["machine"]["torch"] == torch.__version__
+    assert readme.startswith("before\n<!-- tiny: begin -->\n| encoding |")
+    assert readme.endswith(".\n<!-- tiny: end -->\nafter\n")
+    assert "older" not in readme
+    assert [line.split("`")[1] for line in readme.splitlines() if line.startswith("| `")] == names
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("padding", [[], ["--padding", "0.25"]], ids=["full", "padded"])
+def test_a_training_step_is_compared(benchmark, padding):
+    report, readme = benchmark(
+        "training_step", "--encodings", "gru", "naive_relative", "none", "--sizes", "2x6", "3x8", *padding
+    )
+    check(report, readme, ["none", "gru", "naive_relative"], [(2, 6), (3, 8)])
+    assert report["padding"] == float(padding[-1] if padding else 0)
+    assert ("25 % padding" in readme) == bool(padding)
+
+
+@pytest.mark.full
+def test_a_decoding_step_is_compared_for_all_by_default(benchmark):
+    report, readme = benchmark("decoding_step", "--sizes", "2x3")
+    names = [record["encoding"] for record in report["records"]]
+    check(report, readme, names, [(2, 3)])
+    assert {part for name in names for part in re.split(r"\+| by ", name)} >= {*POSITION_ENCODINGS, "rnn_nmt"}
+    assert names[-1 - len(ALIGNED) :] == [*ALIGNED, "rnn_nmt"]
+
+
+@pytest.mark.full
+def test_generate_is_compared_with_marians_for_all_by_default(benchmark):
+    report, readme = benchmark("generation", "--sizes", "2x1", "1x2", "--tokens", "3")
+    names = list(dict.fromkeys(record["encoding"] for record in report["records"]))
+    check(report, readme, names, [(2, 1), (1, 2)])
+    assert names[0] == "marian" and names[-len(ALIGNED) :] == [*ALIGNED]
+    assert {part for name in names for part in re.split(r"\+| by ", name)} >= {*POSITION_ENCODINGS}
+
+
+@pytest.mark.full
+def test_engines_are_compared_on_a_models_own_lines(benchmark, tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": len(tokenizer)}
+    for part in (tiny_model("sinusoidal", **sizes, dtype=torch.float32), tokenizer):
+        part.save_pretrained(folder)
+    (folder / "lines.de").write_text("Ein Hund.\nZwei Kinder im Schnee.\nEin Kind.\n", encoding="utf-8")
+    tiny = ["--rounds", "1", "--max-lines", "2", "--save", "tiny"]
+    report, readme = benchmark("engines", str(folder), str(folder / "lines.de"), tiny=tiny)
+    names = ["generate", "generate, int8", "Marian", "CTranslate2", "CTranslate2, int8"]
+    records = {(one["engine"], one["batch_size"], one["num_beams"]): one for one in report["records"]}
+    assert [*records] == [(name, batch, beams) for batch in (1, 16) for beams in (1, 5) for name in names]
+    for (name, _, beams), record in records.items():
+        assert record["tokens_per_second"] > 0 and 0 < record["time_ratio_min"] <= record["time_ratio"]
+        if name in ("generate", "Marian") or (name, beams) == ("CTranslate2", 1):
+            assert record["same"] == report["first"] == 2
+    assert re.search(r"^\| generate( \| \d+ \(1\.0\)){4} \|", readme, re.MULTILINE)
+
+
+def test_a_decoding_step_leaves_the_cache_as_it_was(benchmark):
+    """Or the steps of later rounds would follow a longer prefix than the table says."""
+    common, decoding_step = importlib.import_module("common"), importlib.import_module("decoding_step")
+    options = common.parse(common.parser(None, encodings=[], sizes=[], rounds=1), TINY)
+    for name in ("relative", "lstm", *ALIGNED, "rnn_nmt"):
+        step = decoding_step.DecodingStep(name, (2, 3), options)
+        expected = step.logits()
+        step.reset()
+        step.seconds(common.CLOCKS["wall"])
+        assert step.cache.get_seq_length() == 3
+        torch.testing.assert_close(step.logits(), expected)
+
+
+def test_padding_is_the_share_that_was_asked_for(benchmark):
+    sentences = importlib.import_module("training_step").sentences
+    tokens = sentences((5, 40), 0.3)
+    assert tokens.float().mean() == pytest.approx(0.7)
+    assert sorted(tokens.sum(1).tolist()) == [16, 22, 28, 34, 40]
+    assert torch.equal(tokens, tokens.cummin(dim=1).values), "padding is on the right"
+
+
+def test_a_table_without_markers_is_put_at_the_end(benchmark, tmp_path):
+    (tmp_path / "README.md").write_text("before\n", encoding="utf-8")
+    _, readme = benchmark("training_step", "--encodings", "gru", "--sizes", "2x6")
+    assert readme.startswith("before\n\n<!-- tiny: begin -->\n| encoding |")
+
+
+@pytest.mark.parametrize(
+    "wrong, reason",
+    [(["--padding", "0.5"], "less than 0.5"), (["--padding", "0.3", "--sizes", "1x8"], "2 sentences or more")],
+)
+def test_padding_that_cannot_be_is_refused(benchmark, capsys, wrong, reason):
+    with pytest.raises(SystemExit):
+        benchmark("training_step", *wrong)
+    assert reason in capsys.readouterr().err
+
+
+@pytest.fixture
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "tiny.yaml"
+    data = SETTINGS["data"] | {"train": {"generator": {"seed": 1, "pairs": 400, "min_words": 6, "max_words": 30}}}
+    path.write_text(yaml.safe_dump(SETTINGS | {"data": data}), encoding="utf-8")
+    return path
+
+
+BUDGET = ["--tokens-per-batch", "200", "--steps", "2", "--rounds", "2", "--system", "relative"]
+
+
+@pytest.mark.full
+def test_ways_to_make_batches_are_compared(benchmark, config, capsys):
+    report, readme = benchmark("batching", str(config), *BUDGET, tiny=["--save", "tiny"])
+    random, grouped, budget = report["records"]
+    assert [record["batching"] for record in report["records"]] == ["random", "grouped", "budget"]
+    for record in report["records"]:
+        assert 0 < record["speed_ratio_min"] <= record["speed_ratio"] <= record["speed_ratio_max"]
+        assert record["batches"] == pytest.approx(budget["batches"], rel=0.1), "the same number of pairs at a time"
+    assert random["speed_ratio_min"] == random["speed_ratio_max"] == 1
+    assert budget["padding"] < grouped["padding"] < random["padding"]
+    assert budget["largest"] <= 200 < random["largest"]
+    assert report["settings"]["model"]["d_model"] == 16
+    assert str(config.parent) not in json.dumps(report), "a report is published, and nobody's folders are"
+    assert readme.startswith("before\n<!-- tiny: begin -->\n| batching |")
+    assert "| `budget` |" in readme
+    with pytest.raises(SystemExit, match="--steps must be fewer than the batches"):
+        benchmark("batching", str(config), *BUDGET, "--steps", "900", tiny=[])
+
+
+@pytest.mark.full
+def test_padding_is_that_of_the_batches_which_the_model_is_given(benchmark, config, tmp_path):
+    batching, common = importlib.import_module("batching"), importlib.import_module("common")
+    parser = common.base_parser(None, rounds=1, what="")
+    for name, number in (("--tokens-per-batch", 200), ("--steps", 1)):
+        parser.add_argument(name, type=int, default=number)
+    parser.set_defaults(system="relative")
+    experiment = load_experiment(config, [f"output_dir={tmp_path}"])
+    trainings = batching.TimedTrainings(prepare(experiment), parser.parse_args([]))
+    for record in trainings.measure():
+        epoch, _ = trainings.first_epoch(record["batching"])
+        assert sorted(row for rows in epoch for row in rows) == list(range(len(trainings.pairs)))
+        collate = trainings.trainer(record["batching"], 0).data_collator
+        columns = trainings.pairs.select_columns(["input_ids", "labels"])
+        batches = [collate(columns.__getitems__(rows)) for rows in epoch]
+        tokens = sum(int(batch["attention_mask"].sum() + (batch["labels"] != -100).sum()) for batch in batches)
+        places = sum(batch["input_ids"].numel() + batch["labels"].numel() for batch in batches)
+        assert tokens == trainings.lengths_N2.sum()
+        assert record["padding"] == pytest.approx(1 - tokens / places, abs=1e-4)
+
+
+def test_every_stage_of_preparing_a_run_is_measured(benchmark):
+    cache = datasets.config.HF_DATASETS_CACHE
+    sizes = ["--pairs", "300", "--vocab-size", "700", "--tokens-per-batch", "200"]
+    report, readme = benchmark("scale", *sizes, tiny=["--save", "tiny"])
+    records = {record["stage"]: record for record in report["records"]}
+    assert [line.split(" | ")[0].removeprefix("| ") for line in readme.splitlines() if line.startswith("| ")][1:] == [
+        *records
+    ]
+    kept = records.pop("cut into batches")["pairs"], records.pop("draw an epoch")["pairs"]
+    kept += (records.pop("fetch 200 batches")["pairs"],)
+    assert 0 < kept[0] < 300, "some pairs are too long, as in any real text"
+    assert kept[0] == kept[1] == kept[2]
+    for record in records.values():
+        assert record["pairs"] == report["pairs"] == 300
+        assert record["resident_mib"] > record["anonymous_mib"] > 0
+        assert record["disk_mib"] > 0
+    assert cache == datasets.config.HF_DATASETS_CACHE
+
+
+def test_a_folder_that_holds_something_is_not_measured_in(benchmark, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        benchmark("scale", "--folder", str(tmp_path), tiny=[])
+    assert "is not empty; name a new folder" in capsys.readouterr().err
+
+
+def test_a_peak_is_seen_after_it_is_over_and_in_a_child_too(benchmark):
+    scale = importlib.import_module("scale")
+    before, peak = scale.memory_in_use(), scale.PeakMemory()
+    peak.start()
+    block = b"x" * 2**26
+    held = "block = b'x' * 2**26; input()"
+    with subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE) as child:
+        while peak.mebibytes["anonymous_mib"] - before["anonymous_mib"] < 127:
+            assert child.poll() is None
+            time.sleep(0.01)
+        child.communicate(b"\n")
+    del block
+    assert peak.end()["anonymous_mib"] - before["anonymous_mib"] >= 127
+    assert scale.memory_in_use()["anonymous_mib"] - before["anonymous_mib"] < 64
+
+
+def test_ter_is_compared_with_sacrebleus(benchmark, tmp_path_factory, monkeypatch, capsys):
+    folder = tmp_path_factory.mktemp("text")
+    lines = [" ".join(f"w{row}.{word}" for word in range(7)) + "\n" for row in range(80)]
+    (folder / "reference").write_text("".join(lines), encoding="utf-8")
+    (folder / "hypothesis.gz").write_bytes(gzip.compress("".join(lines[1:] + lines[:1]).encode()))
+    text = ["--text", str(folder / "reference"), "--pairs", "1"]
+    ter = importlib.import_module("ter")
+    monkeypatch.setattr(ter, "ERROR_RATES", (0.02,))  # sacrebleu takes seconds for the others
+    report, readme = benchmark("ter", *text, "--short", "20", tiny=["--save", "tiny"])
+    assert [record["pairs"] for record in report["records"]] == [1] * 5 + [20]
+    long = [record["words"] for record in report["records"] if record["pairs"] == 1]
+    assert long.pop() == 0, "the empty reference"
+    assert all(100 <= words <= 500 for words in long)
+    assert not any(record["differ"] for record in report["records"])
+    assert str(folder) not in json.dumps(report), "a report is published, and nobody's folders are"
+    assert (
+        readme.startswith("before\n<!-- tiny: begin -->\n| pairs |")
+        and "| runaway, 5 times as long | 1 | 100.0 |" in readme
+    )
+    assert ter.main([*text, "--translations", str(folder / "hypothesis.gz")]) == 0
+    assert "| translations, joined | 1 |" in capsys.readouterr().out
+    (folder / "short").write_text("one line\n", encoding="utf-8")
+    with pytest.raises(SystemExit):
+        ter.main([*text, "--translations", str(folder / "short")])
+    assert "translations must be as many as lines of text; 1 and 80" in capsys.readouterr().err
+
+
+def test_a_statistic_that_differs_is_said(benchmark, monkeypatch, capsys):
+    ter = importlib.import_module("ter")
+    monkeypatch.setitem(ter.IMPLEMENTATIONS, "ours", ter.TER)  # not case-sensitive
+    monkeypatch.setattr(ter.PairSource, "kinds", lambda *_: iter([("case", [("A", "a"), ("a", "a")])]))
+    assert ter.main([]) == 1
+    assert capsys.readouterr().out.splitlines()[2].endswith("| 1 |")
+
+
+@pytest.mark.slow
+def test_a_runs_scores_are_compared_with_sacrebleus_command_line(config, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    compare = importlib.import_module("against_sacrebleu").compare
+    experiment = load_experiment(config, [f"output_dir={config.parent}", "score.bootstrap_samples=100"])
+    prepare(experiment)
+    for name in experiment.systems:
+        run_system(PreparedRun(experiment), name)
+    compared, wrong = compare(experiment)
+    assert compared > 3 * 2 * len(experiment.systems), "score, mean and half of the interval, of both metrics"
+    assert not wrong
+    path = experiment.folder / "relative" / "scores.json"
+    scores = json.loads(path.read_text(encoding="utf-8"))
+    scores["tests"]["generated"]["all"]["ter_ci"] += 1e-6
+    path.write_text(json.dumps(scores), encoding="utf-8")
+    assert compare(experiment) == (compared, 1)
+    assert "relative, generated, all: ter_ci differs" in capsys.readouterr().err

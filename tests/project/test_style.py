@@ -1,0 +1,138 @@
+"""What reading the code would show, so that it stays so: where encodings may be named, what a checkpoint carries."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from support.source_text import words_of_the_code
+
+import hf_posenc.modeling
+from hf_posenc import POSITION_ENCODINGS, PositionEncoding
+
+MODELING = Path(hf_posenc.modeling.__file__).parent
+FILES = sorted(path for path in MODELING.glob("*.py") if path.name != "__init__.py")
+MODULES = {path.stem for path in FILES}
+ENGLISH = {"none", "learned", "relative"}
+
+
+def encoding_files() -> list[Path]:
+    modules = {entry.encoding.__module__.rpartition(".")[2] for entry in POSITION_ENCODINGS.values()}
+    return [path for path in FILES if path.stem in modules]
+
+
+def calls(path: Path, *names: str) -> list[str]:
+    """Where a file calls any of the functions or methods of these names."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "id", getattr(node.func, "attr", None))
+            if name in names:
+                found.append(f"{path.name}:{node.lineno} {name}")
+    return found
+
+
+@pytest.mark.parametrize("file", ["modeling_posenc.py", "attention.py"])
+def test_the_transformer_names_no_encoding(file, entry_name):
+    """Not in its code; in its prose neither, but for names that are English words first."""
+    path, entry = MODELING / file, POSITION_ENCODINGS[entry_name]
+    names = {entry_name, entry.encoding.__name__.lower()} - {"positionencoding", "shape"}  # every tensor has a shape
+    assert not names & words_of_the_code(path)
+    assert not (names - ENGLISH) & set(re.findall(r"\w+", path.read_text(encoding="utf-8").lower()))
+
+
+def test_a_file_that_travels_imports_its_neighbours_one_by_one():
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                where = f"{path.name}:{node.lineno}"
+                assert node.level <= 1, where
+                if node.level == 1:
+                    assert node.module in MODULES, f"{where}: only `from .name import X` of a neighbour travels"
+                    assert all(alias.name != "*" for alias in node.names), where
+                else:
+                    assert node.module.partition(".")[0] != "hf_posenc", where
+            elif isinstance(node, ast.Import):
+                assert all(alias.name.partition(".")[0] != "hf_posenc" for alias in node.names), path.name
+
+
+def test_a_file_that_travels_needs_only_what_every_user_of_transformers_has():
+    known = set(sys.stdlib_module_names) | {
+        "torch",
+        "transformers",
+        "huggingface_hub",
+        "safetensors",
+        "tokenizers",
+        "tqdm",
+    }
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                assert node.module.partition(".")[0] in known, f"{path.name}:{node.lineno}"
+            elif isinstance(node, ast.Import):
+                assert all(alias.name.partition(".")[0] in known for alias in node.names), f"{path.name}:{node.lineno}"
+
+
+def test_no_line_of_prose_looks_like_an_import():
+    """transformers finds imports with a regular expression, in docstrings too."""
+    for path in FILES:
+        text = path.read_text(encoding="utf-8")
+        imports = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom) and node.level}
+        seen = set(re.findall(r"^\s*from\s+\.(\S+)\s+import", text, flags=re.MULTILINE))
+        seen |= set(re.findall(r"^\s*import\s+\.(\S+)\s*$", text, flags=re.MULTILINE))
+        assert seen == imports, path.name
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
+def test_a_file_that_travels_says_under_which_licence(file):
+    assert file.read_text(encoding="utf-8").startswith("# SPDX-License-Identifier: Apache-2.0\n")
+
+
+def test_the_folder_of_what_travels_is_flat():
+    assert [path for path in MODELING.iterdir() if path.is_dir() and path.name != "__pycache__"] == []
+    assert (MODELING / "__init__.py").read_text(encoding="utf-8") == ""
+
+
+def test_nothing_that_travels_holds_a_buffer():
+    assert [call for path in FILES for call in calls(path, "register_buffer", "Buffer")] == []
+
+
+def test_an_encoding_inherits_the_interface_and_nothing_else(entry_name):
+    encoding = POSITION_ENCODINGS[entry_name].encoding
+    assert encoding is PositionEncoding or encoding.__bases__ == (PositionEncoding,)
+    assert encoding.__subclasses__() == [] or encoding is PositionEncoding
+
+
+def test_no_encoding_asks_what_something_is():
+    files = [
+        MODELING / "position_base.py",
+        MODELING / "position_sum.py",
+        MODELING / "position_registry.py",
+        MODELING / "attention.py",
+        *encoding_files(),
+    ]
+    assert encoding_files()
+    asked = [call for path in files for call in calls(path, "isinstance", "hasattr", "issubclass")]
+    assert asked == []
+
+
+def test_an_encoding_says_which_idea_it_is_and_whose(entry_name):
+    """One sentence, the formula, where it was published, and what its parameters are."""
+    entry = POSITION_ENCODINGS[entry_name]
+    assert entry.summary.endswith(".")
+    assert entry.encoding.__doc__
+    if entry.encoding is not PositionEncoding:
+        assert entry.formula
+        assert all(reference.url.startswith("https://") for reference in entry.references)
+        assert entry.references
+
+
+def test_only_the_registry_imports_encodings():
+    stems = {path.stem for path in encoding_files()} - {"position_base"}
+    for path in FILES:
+        if path.stem == "position_registry" or path.stem in stems:
+            continue
+        tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        imported = {node.module for node in tree if isinstance(node, ast.ImportFrom) and node.level}
+        assert not imported & stems, path.name

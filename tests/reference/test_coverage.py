@@ -1,0 +1,12 @@
+"""Every registered encoding has a test that compares it with a reference implementation."""
+
+import importlib
+from pathlib import Path
+
+
+def test_every_registered_encoding_has_a_reference_implementation(entry_name):
+    modules = [importlib.import_module(path.stem) for path in Path(__file__).parent.glob("test_*.py")]
+    tests = [test for module in modules for test in vars(module).values()]
+    marks = [mark for test in tests for mark in getattr(test, "pytestmark", []) if mark.name == "reference"]
+    # `none` implements no hook, so nothing can be compared.
+    assert entry_name == "none" or entry_name in {encoding for mark in marks for encoding in mark.args}

@@ -1,0 +1,110 @@
+"""Records of saved results: written as they were read, and the tables of kept results come out again."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_posenc.reporting import report
+from hf_posenc.results.aggregation import read_results
+from hf_posenc.results.json_records import to_json
+from hf_posenc.results.records import VERSION, RunResults
+from hf_posenc.results.validation import parse_results
+
+KEPT = sorted((Path(__file__).parents[2] / "docs" / "results").glob("**/results.json*"))
+# Tables whose legend an older version wrote; their cells are compared all the same.
+OLDER_LEGENDS = {"table-fall.md", "deen-small/table-overview.md"}
+
+
+def saved_text(path: Path) -> str:
+    content = path.read_bytes()
+    return (lzma.decompress(content) if path.suffix == ".xz" else content).decode()
+
+
+def read(results: dict[str, Any]) -> RunResults:
+    return parse_results(results, Path("results.json"))
+
+
+def without_nulls(value: Any) -> Any:
+    """A value in which a missing key and null are the same."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def test_there_are_kept_results() -> None:
+    assert len(KEPT) >= 8
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.parent.name)
+def test_kept_results_are_written_as_they_were_read(path: Path) -> None:
+    saved = json.loads(saved_text(path))
+    assert "version" not in saved, "these are of hf_posenc 0.2.0 and older"
+    written = json.loads(json.dumps(to_json(read(saved))))
+    assert written.pop("version") == VERSION
+    assert without_nulls(written) == without_nulls(saved)
+    assert read(written | {"version": VERSION}) == read(saved)
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.parent.name)
+def test_kept_tables_come_out_again(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "write_figures", lambda *_: "")
+    (tmp_path / "results.json").write_text(saved_text(path), encoding="utf-8")
+    report.write_report(read_results(tmp_path), tmp_path / "again")
+    kept_tables = sorted(path.parent.glob("table-*.md"))
+    assert kept_tables
+    for kept in kept_tables:
+        kept_text, text = (file.read_text(encoding="utf-8") for file in (kept, tmp_path / "again" / kept.name))
+        assert text.partition("\n\n")[0] == kept_text.partition("\n\n")[0], kept
+        if not {kept.name, f"{kept.parent.name}/{kept.name}"} & OLDER_LEGENDS:
+            assert text == kept_text, kept
+
+
+@pytest.fixture
+def results() -> dict[str, Any]:
+    (path,) = [path for path in KEPT if path.parent.name == "quickstart"]
+    return json.loads(saved_text(path))
+
+
+def test_results_of_a_newer_version_are_refused(results: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"results\.version must be 1 to {VERSION}, .*newer hf_posenc, but it is 99"):
+        read(results | {"version": 99})
+
+
+def test_a_key_of_a_newer_version_is_dropped_if_it_is_plain(results: dict[str, Any]) -> None:
+    assert read(results | {"machine": {"cores": 2}}) == read(results)
+    with pytest.raises(ValueError, match=r"results\.machine must be numbers and lines of text"):
+        read(results | {"machine": "\x1b[31m"})
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "problem"),
+    [
+        (["loss", "loss", 0], [1, 2], r"loss\.loss\[0\] must be a list of 3"),
+        (["loss", "loss", 0, 2], "low", r"loss\.loss\[0\]\.value must be a number"),
+        (["loss", "lengths_known"], 1, r"loss\.lengths_known must be true or false or null, but it is 1"),
+        (["training", "parameters"], None, r"training\.parameters must be a number"),
+        (["tests", "generated", "time"], {"seconds": 1.0}, r"generated\.time lacks processor_seconds, processes"),
+        (["tests", "generated", "groups", 0, "n"], True, r"generated\.groups\[0\]\.n must be a number"),
+        (
+            ["diagnostics", "generated", "loss_by_position"],
+            {},
+            r"generated\.loss_by_position lacks nats, tokens, groups",
+        ),
+        (["diagnostics", "generated", "decoding", "groups", 0, "examples"], [3], r"examples\[0\] must have keys"),
+    ],
+)
+def test_a_value_of_another_form_is_refused_by_its_place(
+    results: dict[str, Any], keys: list[Any], value: Any, problem: str
+) -> None:
+    """Before any table or figure is made of it."""
+    inner: Any = results["runs"]["relative"]
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    with pytest.raises(ValueError, match=rf"in results\.json results\.runs\.relative\..*{problem}"):
+        read(results)
