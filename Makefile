@@ -25,7 +25,7 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 quickstart: $(READY)  ## train three encodings on generated sentences, test them up to four times as long: one table
 	$(RUN) train.py configs/quickstart.yaml
 
-test: $(READY)  ## the fast tests, one encoding of each kind (TESTS="FILE ..." for some of them)
+test: $(READY)  ## the fast tests, on a few encodings (TESTS="FILE ..." for some of them)
 	$(PYTEST) -m "not full and not slow" $(TESTS)
 
 test-all: $(READY)  ## the same and the tests of every encoding, without the longer proofs
