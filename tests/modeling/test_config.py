@@ -7,10 +7,10 @@ from copy import deepcopy
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassFieldValidationError
-from support.models import SMALL_KNOBS, entries, tiny_config, tiny_model
+from support.models import DEFAULTS_SUIT, SMALL_PARAMETERS, entries, tiny_config, tiny_model
 from transformers import AutoConfig, PreTrainedConfig
 
-from hf_posenc import POSITION_ENCODINGS, PosEncConfig, PosEncForConditionalGeneration, PosEncModel
+from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig, PosEncForConditionalGeneration, PosEncModel
 from hf_posenc.modeling.position_registry import all_encoding_parameters
 from hf_posenc.modeling.version import __version__
 
@@ -171,7 +171,7 @@ def test_a_config_writes_the_knobs_that_are_used_or_changed_and_no_others(sides)
     for knob in all_encoding_parameters():
         if knob.name in unused:
             other = not knob.default if isinstance(knob.default, bool) else (knob.default or 0) + 1
-            other = SMALL_KNOBS.get(knob.name, other)
+            other = SMALL_PARAMETERS.get(knob.name, other)
             assert tiny_config(sides, **{knob.name: other}).to_dict()[knob.name] == other
 
 
@@ -263,3 +263,11 @@ def test_an_attribute_of_ones_own_is_saved_and_read_back_with_a_warning(where, v
     assert again.my_note == config.my_note
     config._name_or_path = again._name_or_path
     assert again.to_dict() == config.to_dict()
+
+
+def test_every_parameter_has_a_value_that_suits_tiny_inputs():
+    """Otherwise the invariants never reach past a clip or a window, and a passing test says little."""
+    registered = [*POSITION_ENCODINGS.values(), *ALIGNMENTS.values()]
+    names = {parameter.name for entry in registered for parameter in entry.config_parameters}
+    missing = names - {*SMALL_PARAMETERS, *DEFAULTS_SUIT}
+    assert not missing, f"Give {missing} a small value in SMALL_PARAMETERS of tests/support/models.py."

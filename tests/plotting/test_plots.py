@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
+from hf_posenc.metrics.length_buckets.scorers import SCORERS
 from hf_posenc.plotting.score_plots import (
     bleu_by_length_figure,
     gain_by_length_figure,
@@ -24,7 +25,7 @@ from hf_posenc.plotting.style import save_figure
 from hf_posenc.results.json_records import parse
 from hf_posenc.results.records import BucketScore, LengthScores
 from hf_posenc.results.registry_tables import alignments_table, encodings_table
-from hf_posenc.results.tables import length_table, overview_table, render_markdown, render_text
+from hf_posenc.results.tables import SCORE_FORMATS, length_table, overview_table, render_markdown, render_text
 
 EDGES = [(0, 25), (26, 50), (51, 75), (76, 100), (101, None)]
 SIZES = [14125, 11169, 2413, 318, 50]
@@ -354,10 +355,17 @@ def test_the_overview_has_a_column_for_each_test_set() -> None:
 def test_the_table_of_encodings_is_the_registrys() -> None:
     page = (Path(__file__).parents[2] / "docs" / "encodings.md").read_text(encoding="utf-8")
     printed = page.partition("<!-- python -m hf_posenc encodings -->\n")[2].partition("<!-- end -->")[0]
-    assert printed == encodings_table(POSITION_ENCODINGS, PosEncConfig())
+    table = encodings_table(POSITION_ENCODINGS, PosEncConfig())
+    assert printed == table, "Put the output of `python -m hf_posenc encodings` into docs/encodings.md."
 
 
 def test_the_table_of_alignments_is_the_registrys() -> None:
     page = (Path(__file__).parents[2] / "docs" / "length.md").read_text(encoding="utf-8")
     printed = page.partition("<!-- python -m hf_posenc alignments -->\n")[2].partition("<!-- end -->")[0]
-    assert printed == alignments_table(ALIGNMENTS)
+    table = alignments_table(ALIGNMENTS)
+    assert printed == table, "Put the output of `python -m hf_posenc alignments` into docs/length.md."
+
+
+def test_every_metric_has_a_column() -> None:
+    columns = {metric for metric, _, _ in SCORE_FORMATS}
+    assert set(SCORERS) <= columns, "A metric of SCORERS needs a line in SCORE_FORMATS, or tables leave it out."

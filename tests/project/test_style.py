@@ -123,9 +123,9 @@ def test_an_encoding_says_which_idea_it_is_and_whose(entry_name):
     assert entry.summary.endswith(".")
     assert entry.encoding.__doc__
     if entry.encoding is not PositionEncoding:
-        assert entry.formula
+        assert entry.formula, f"Give {entry_name} a `formula`, in the symbols of its code."
+        assert entry.references, f"Give {entry_name} `references`: a paper, or the code or page where the idea stands."
         assert all(reference.url.startswith("https://") for reference in entry.references)
-        assert entry.references
 
 
 def test_only_the_registry_imports_encodings():

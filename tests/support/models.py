@@ -54,7 +54,7 @@ LAWFUL = [sides for sides, alignment in ALIGNED.items() if not alignment.uses_ta
 
 
 # Small enough that a tiny input reaches past the clip and the window and that a table's end can be met.
-SMALL_KNOBS = {
+SMALL_PARAMETERS = {
     "relative_clip": 3,
     "learned_max_positions": 64,
     "window_size": 2,
@@ -74,7 +74,7 @@ SMALL_KNOBS = {
 
 
 # And no chance in training.
-SMALL_KNOBS |= {
+SMALL_PARAMETERS |= {
     "length_ratio_offset": 0.0,
     "length_ratio_jitter": 0.0,
     "shape_shifts": 1,
@@ -84,6 +84,18 @@ SMALL_KNOBS |= {
     "randomized_positions": 1,
 }
 
+
+# Parameters whose defaults suit tiny inputs: sizes that follow the model's, directions, and steps in tokens.
+DEFAULTS_SUIT = {
+    "lstm_hidden_size",
+    "lstm_bidirectional",
+    "gru_hidden_size",
+    "gru_bidirectional",
+    "length_ratio_step",
+    "length_ratio_gain",
+    "length_ratio_min_step",
+    "recurrent_step",
+}
 
 # What the tokenizer of the tests has seen.
 TEXTS = ["Ein Hund.", "Zwei Kinder im Schnee"]
@@ -121,7 +133,7 @@ def tiny_config(sides: str, **changes) -> PosEncConfig | RnnNmtConfig:
         "position_encoding_type": encoder,
         "decoder_position_encoding_type": decoder or encoder,
     }
-    fields |= cross | {knob: value for knob, value in SMALL_KNOBS.items() if knob in used}
+    fields |= cross | {knob: value for knob, value in SMALL_PARAMETERS.items() if knob in used}
     return PosEncConfig(**(fields | changes))
 
 
