@@ -26,7 +26,7 @@ def test_the_best_model_is_found_wherever_the_run_is_moved(tmp_path, last):
     weights, facts = weights_of(experiment), facts_of(experiment)
     assert facts["best_step"] == 2
     without_its_model(experiment, last)
-    experiment.output.rename(tmp_path / "moved")
+    experiment.output_dir.rename(tmp_path / "moved")
     moved = replace(experiment, output_dir=tmp_path / "moved")
     trained(moved)
     assert facts_of(moved)["best_step"] == 2
