@@ -109,7 +109,7 @@ def train(folder: Path, answer: Path, stop: str | None, kill_at: int | None, lar
 
     torch.set_num_threads(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    hf_posenc.reporting.report.figures = lambda *arguments: []  # all that takes long, and drawn from results.json
+    hf_posenc.reporting.report.write_figures = lambda *arguments: ""  # they take long and are drawn from results.json
     if kill_at is not None:
         config.HF_DATASETS_CACHE = folder / "cache"
     spec = importlib.util.spec_from_file_location("train", ROOT / "train.py")
