@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
@@ -183,8 +183,7 @@ class SharedConfig(PreTrainedConfig):
     @property
     def target_vocab_size(self) -> int:
         """`decoder_vocab_size`, which is None only until the config is complete."""
-        assert self.decoder_vocab_size is not None
-        return self.decoder_vocab_size
+        return cast(int, self.decoder_vocab_size)
 
     @property
     def sides(self) -> list[Any]:

@@ -16,7 +16,7 @@ of position_base.py; N is the width of all decoder layers together.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -189,9 +189,7 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
     def last_state(self, cache: EncoderDecoderCache) -> Tensor:
         """The cached state of the newest token (B, 2N + D); the cache must have one."""
         width = 2 * self.layers_dim + self.config.d_model
-        state_BM = state_of_cache(cache.self_attention_cache).last("states", width)
-        assert state_BM is not None
-        return state_BM
+        return cast(Tensor, state_of_cache(cache.self_attention_cache).last("states", width))
 
     def cache_states(self, states_BTM: Tensor, cache: EncoderDecoderCache) -> None:
         """The states go into the cache, and keys and values of one channel: by keys a cache counts its tokens."""

@@ -4,7 +4,7 @@
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -277,8 +277,8 @@ class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """The labels, one place later, behind the start token (B, T); behind a target's last label there is padding:
         with `</s>` to be read it would be a token longer than alone."""
-        start_id, pad_id = self.config.decoder_start_token_id, self.config.pad_token_id
-        assert start_id is not None and pad_id is not None  # the config refuses None
+        # The config refuses None for either.
+        start_id, pad_id = cast(int, self.config.decoder_start_token_id), cast(int, self.config.pad_token_id)
         start = labels.new_full((len(labels), 1), start_id)
         still_to_come = (labels != -100).flip(1).cumsum(1).flip(1)[:, 1:] > 0
         shifted = torch.cat((start, labels[:, :-1].masked_fill(~still_to_come, -100)), dim=1)
