@@ -546,7 +546,7 @@ def test_scored_systems_are_carried_to_another_machines_run_without_their_weight
 @pytest.mark.slow
 def test_configs_of_one_name_share_their_systems_and_have_tables_of_their_own(config: Path) -> None:
     other = config.with_name("other.yaml")
-    other.write_text("extends: tiny.yaml\nname: tiny\ntable: second\nbaseline: relative\n")
+    other.write_text("extends: tiny.yaml\nname: tiny\nreport_name: second\nbaseline: relative\n")
     first, second = load(config), load(other)
     assert first.folder == second.folder and second.tables_folder == first.folder / "second"
     prepare(first)
