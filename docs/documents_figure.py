@@ -1,0 +1,102 @@
+"""The README's figure: BLEU of documents by their length, from the saved scores of each seed.
+
+    python docs/documents_figure.py        writes docs/results/news-small/documents.png
+
+Points are means over the seeds; whiskers are the lowest and the highest seed.
+"""
+
+import json
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from hf_posenc.plotting.style import COLOURS, FONT_SIZE, WIDTH_INCHES, label_axes, save_figure, style_axes
+from hf_posenc.results.records import SystemScores
+from hf_posenc.results.validation import parse_scores
+
+FOLDER = Path(__file__).parent / "results" / "news-small"
+SEEDS = (1, 2, 3)
+WORDS = (50, 100, 200, 400)  # of the shortest document of each test set
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the figure: a system, what stands beside its last point, and its look."""
+
+    system: str
+    label: str
+    colour: str
+    style: str
+    label_height: float  # in points above the last point
+
+
+LINES = (
+    Line("aligned-100", "aligned, the whole document at once", COLOURS[2], "-", 9),
+    Line("aligned-100-split", "the same model, sentence by sentence", COLOURS[6], ":", -9),
+    Line("relative-100", "relative (Shaw et al.)", COLOURS[1], "-", 0),
+    Line("sinusoidal-100", "sinusoidal", COLOURS[0], "-", 0),
+)
+
+
+def read_seed_scores(system: str) -> list[SystemScores]:
+    """The saved scores of a system, one record for each seed."""
+    records = []
+    with tarfile.open(FOLDER / "systems.tar.xz") as archive:
+        for seed in SEEDS:
+            name = f"news-small/{system}-seed{seed}/scores.json"
+            member = archive.extractfile(name)
+            assert member is not None, f"{name} is no file"
+            records.append(parse_scores(json.load(member), FOLDER / name))
+    return records
+
+
+def bleu_by_length(system: str) -> list[list[float]]:
+    """BLEU of each seed, for each length in WORDS."""
+    seeds = read_seed_scores(system)
+    scores = [[scores.tests[f"parliament-{words}"].overall.score("bleu") for scores in seeds] for words in WORDS]
+    return [[score for score in by_seed if score is not None] for by_seed in scores]
+
+
+def documents_figure() -> Figure:
+    numbers = [read_seed_scores(LINES[0].system)[0].tests[f"parliament-{words}"].overall.n for words in WORDS]
+    figure = Figure(figsize=(WIDTH_INCHES, 3.4), layout="constrained")
+    axes = figure.subplots()
+    xs = range(len(WORDS))
+    for line in LINES:
+        by_length = bleu_by_length(line.system)
+        means = [sum(seeds) / len(seeds) for seeds in by_length]
+        below = [mean - min(seeds) for mean, seeds in zip(means, by_length, strict=True)]
+        above = [max(seeds) - mean for mean, seeds in zip(means, by_length, strict=True)]
+        axes.errorbar(
+            xs,
+            means,
+            (below, above),
+            color=line.colour,
+            linestyle=line.style,
+            linewidth=1.8,
+            capsize=3,
+            elinewidth=1,
+            clip_on=False,
+        )
+        axes.annotate(
+            line.label,
+            (xs[-1], means[-1]),
+            xytext=(9, line.label_height),
+            textcoords="offset points",
+            color=line.colour,
+            fontsize=FONT_SIZE,
+            va="center",
+        )
+    axes.set_xticks(xs, [f"{words} words\nn={n:g}" for words, n in zip(WORDS, numbers, strict=True)])
+    axes.set_xlim(-0.2, len(WORDS) - 1)
+    axes.set_ylim(0, 20)
+    axes.set_yticks(range(0, 21, 5))
+    label_axes(axes, "length of the documents, at least", "BLEU")
+    style_axes(axes)
+    return figure
+
+
+if __name__ == "__main__":
+    save_figure(documents_figure(), FOLDER / "documents.png")
