@@ -1,0 +1,115 @@
+"""What a reader of the start and how-to pages runs: it exists, it loads, and the tutorial works from top to bottom."""
+
+import io
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+
+import hf_posenc.__main__ as command_line
+from hf_posenc.config.loading import load_experiment
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+HOW_TO = sorted((DOCS / "howto").glob("*.md"))
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^(?: {4}|> )?(?:pip install \S+ && )?python (.*)$", re.MULTILINE)
+
+
+def commands(page: Path) -> list[str]:
+    """The `python` commands of a page, without their comments."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    return [command.partition("  #")[0].strip() for command in COMMAND.findall(text)]
+
+
+def test_the_readme_states_the_largest_difference_between_whole_and_segmented_documents() -> None:
+    bleu_by_length = runpy.run_path(str(DOCS / "documents_figure.py"))["bleu_by_length"]
+    whole, segmented = bleu_by_length("aligned-100"), bleu_by_length("aligned-100-split")
+    pairs = [pair for seeds in zip(whole, segmented, strict=True) for pair in zip(*seeds, strict=True)]
+    assert len(pairs) == 4 * 3, "lengths and seeds"
+    largest = max(abs(one - other) for one, other in pairs)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"(?:within|at most)\s+([\d.]+)\s+BLEU", text) == [f"{largest:.2f}"] * 2
+
+
+def test_the_notebook_is_what_the_script_makes_of_the_page() -> None:
+    script = runpy.run_path(str(DOCS / "tutorial_notebook.py"))
+    page = (DOCS / "start" / "tutorial.md").read_text(encoding="utf-8")
+    assert script["NOTEBOOK"].read_text(encoding="utf-8") == script["render"](page), "run docs/tutorial_notebook.py"
+
+
+@pytest.mark.parametrize("page", HOW_TO, ids=lambda page: page.stem)
+def test_the_config_files_of_a_how_to_page_load(page: Path, tmp_path: Path) -> None:
+    for number, (language, block) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8"))):
+        if language == "yaml":
+            path = tmp_path / f"{number}.yaml"
+            path.write_text(block.replace("extends: configs", f"extends: {ROOT}/configs"), encoding="utf-8")
+            assert load_experiment(path).systems
+
+
+@pytest.mark.parametrize("page", HOW_TO, ids=lambda page: page.stem)
+def test_a_how_to_page_is_short_and_links_to_others(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert 30 <= len(text.splitlines()) <= 100
+    assert "](../" in text
+
+
+def read_help(run: Callable[[], object], argv: list[str], patch: pytest.MonkeyPatch) -> str:
+    """What a command prints under `--help`."""
+    patch.setattr(sys, "argv", [*argv, "--help"])
+    output = io.StringIO()
+    with pytest.raises(SystemExit), redirect_stdout(output):
+        run()
+    return output.getvalue()
+
+
+def test_the_commands_of_the_pages_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts, subcommands and flags; each subcommand is asked for its help once."""
+    pages = [ROOT / "README.md", *sorted((DOCS / "start").glob("*.md")), *HOW_TO]
+    monkeypatch.setenv("COLUMNS", "200")
+    train = str(ROOT / "train.py")
+    helps = {"train.py": read_help(lambda: runpy.run_path(train, run_name="__main__"), [train], monkeypatch)}
+    for command in sorted({command for page in pages for command in commands(page)}):
+        script, *arguments = command.split()
+        if script == "-m" and arguments[0] == "hf_posenc":
+            script = arguments[1]
+            if script not in helps:
+                helps[script] = read_help(command_line.main, ["hf_posenc", script], monkeypatch)
+        elif script != "train.py":
+            assert script == "-m" or (ROOT / script).is_file(), command
+            continue
+        flags = [argument for argument in arguments if argument.startswith("--")]
+        assert [flag for flag in flags if flag not in helps[script]] == [], command
+    assert len(helps) >= 7, "too few commands were found; mend COMMAND"
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block as it stands, but for smaller and fewer data and steps."""
+    smaller = (
+        "configs/quickstart.yaml train.max_steps=4 train.save_steps=4 data.train.generator.pairs=400 "
+        "data.test.generated.generator.pairs=6 data.test.generated.generator.max_words=30 score.bootstrap_samples=100"
+    )
+    for name in ("train.py", "configs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {}
+    blocks = BLOCK.findall((DOCS / "start" / "tutorial.md").read_text(encoding="utf-8"))
+    assert {language for language, _ in blocks} == {"bash", "python"}
+    for language, block in blocks:
+        if language == "python":
+            exec(block, namespace)
+            continue
+        command = block.strip().replace("configs/quickstart.yaml", smaller)
+        assert command.startswith("python ") and smaller in command
+        done = subprocess.run(
+            f"{sys.executable} {command.removeprefix('python ')}", shell=True, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+    systems = {"sinusoidal", "relative", "aligned", "rotary"}
+    assert systems <= {path.name for path in (tmp_path / "runs" / "quickstart").iterdir()}
