@@ -25,7 +25,7 @@ EVALUATION_REASON = (
     "evaluations measure loss, perplexity and BLEU of the whole validation set by themselves; leave it out"
 )
 COMMAND_REASON = "train.py trains, evaluates and scores each system, and resumes by itself; leave it out"
-LAUNCHER_REASON = "processes start by accelerate launch or torchrun, as docs/training.md says; leave it out"
+LAUNCHER_REASON = "processes start by accelerate launch or torchrun, as docs/howto/several_gpus.md says; leave it out"
 # The one value that each of these may have, and why, with the remedy.
 FIXED_ARGUMENTS: dict[str, tuple[Any, str]] = {
     "auto_find_batch_size": (
@@ -43,7 +43,7 @@ FIXED_ARGUMENTS: dict[str, tuple[Any, str]] = {
         "",
         "these models have masks, on which it fails, and a loss that is no number stops by itself; leave it out",
     ),
-    "deepspeed": (None, "models are sharded by FSDP alone; leave it out and see docs/training.md"),
+    "deepspeed": (None, "models are sharded by FSDP alone; leave it out and see docs/howto/several_gpus.md"),
     "do_eval": (False, COMMAND_REASON),
     "do_predict": (False, COMMAND_REASON),
     "do_train": (False, COMMAND_REASON),
