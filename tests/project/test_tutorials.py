@@ -55,7 +55,7 @@ def test_the_config_files_of_a_how_to_page_load(page: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize("page", HOW_TO, ids=lambda page: page.stem)
 def test_a_how_to_page_is_short_and_links_to_others(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert 30 <= len(text.splitlines()) <= 100
+    assert 30 <= len(text.splitlines()) <= 90
     assert "](../" in text
 
 
@@ -101,8 +101,10 @@ def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
     blocks = BLOCK.findall((DOCS / "start" / "tutorial.md").read_text(encoding="utf-8"))
-    assert {language for language, _ in blocks} == {"bash", "python"}
+    assert {language for language, _ in blocks} == {"bash", "python", "text"}, "text is output"
     for language, block in blocks:
+        if language == "text":
+            continue
         if language == "python":
             exec(block, namespace)
             continue
