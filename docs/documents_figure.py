@@ -7,6 +7,7 @@ Points are means over the seeds; whiskers are the lowest and the highest seed.
 
 import json
 import tarfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from hf_posenc.results.records import SystemScores
 from hf_posenc.results.validation import parse_scores
 
 FOLDER = Path(__file__).parent / "results" / "news-small"
-SEEDS = (1, 2, 3)
 WORDS = (50, 100, 200, 400)  # of the shortest document of each test set
 
 
@@ -40,32 +40,35 @@ LINES = (
 )
 
 
-def read_seed_scores(system: str) -> list[SystemScores]:
-    """The saved scores of a system, one record for each seed."""
-    records = []
+def read_scores() -> dict[str, dict[str, SystemScores]]:
+    """The saved scores of each seed of each system in LINES."""
+    records: dict[str, dict[str, SystemScores]] = {line.system: {} for line in LINES}
     with tarfile.open(FOLDER / "systems.tar.xz") as archive:
-        for seed in SEEDS:
-            name = f"news-small/{system}-seed{seed}/scores.json"
-            member = archive.extractfile(name)
-            assert member is not None, f"{name} is no file"
-            records.append(parse_scores(json.load(member), FOLDER / name))
+        for member in archive:
+            folder, _, file_name = member.name.rpartition("/")
+            system, _, seed = Path(folder).name.rpartition("-seed")
+            file = archive.extractfile(member) if file_name == "scores.json" and system in records else None
+            if file is not None:
+                records[system][seed] = parse_scores(json.load(file), FOLDER / member.name)
     return records
 
 
-def bleu_by_length(system: str) -> list[list[float]]:
-    """BLEU of each seed, for each length in WORDS."""
-    seeds = read_seed_scores(system)
-    scores = [[scores.tests[f"parliament-{words}"].overall.score("bleu") for scores in seeds] for words in WORDS]
+def bleu_by_length(seeds: Mapping[str, SystemScores]) -> list[list[float]]:
+    """BLEU of each seed in their order, for each length in WORDS."""
+    ordered = [seeds[seed] for seed in sorted(seeds)]
+    scores = [[record.tests[f"parliament-{words}"].overall.score("bleu") for record in ordered] for words in WORDS]
     return [[score for score in by_seed if score is not None] for by_seed in scores]
 
 
 def documents_figure() -> Figure:
-    numbers = [read_seed_scores(LINES[0].system)[0].tests[f"parliament-{words}"].overall.n for words in WORDS]
+    records = read_scores()
+    tests = next(iter(records[LINES[0].system].values())).tests
+    numbers = [tests[f"parliament-{words}"].overall.n for words in WORDS]
     figure = Figure(figsize=(WIDTH_INCHES, 3.4), layout="constrained")
     axes = figure.subplots()
     xs = range(len(WORDS))
     for line in LINES:
-        by_length = bleu_by_length(line.system)
+        by_length = bleu_by_length(records[line.system])
         means = [sum(seeds) / len(seeds) for seeds in by_length]
         below = [mean - min(seeds) for mean, seeds in zip(means, by_length, strict=True)]
         above = [max(seeds) - mean for mean, seeds in zip(means, by_length, strict=True)]

@@ -28,8 +28,9 @@ def commands(page: Path) -> list[str]:
 
 
 def test_the_readme_states_the_largest_difference_between_whole_and_segmented_documents() -> None:
-    bleu_by_length = runpy.run_path(str(DOCS / "documents_figure.py"))["bleu_by_length"]
-    whole, segmented = bleu_by_length("aligned-100"), bleu_by_length("aligned-100-split")
+    script = runpy.run_path(str(DOCS / "documents_figure.py"))
+    records = script["read_scores"]()
+    whole, segmented = (script["bleu_by_length"](records[name]) for name in ("aligned-100", "aligned-100-split"))
     pairs = [pair for seeds in zip(whole, segmented, strict=True) for pair in zip(*seeds, strict=True)]
     assert len(pairs) == 4 * 3, "lengths and seeds"
     largest = max(abs(one - other) for one, other in pairs)
