@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hf_posenc.plotting.style import COLOURS, FONT_SIZE, WIDTH_INCHES, label_axes, save_figure, style_axes
+from hf_posenc.plotting.style import FONT_SIZE, WIDTH_INCHES, label_axes, line_styles, save_figure, style_axes
 from hf_posenc.results.records import SystemScores
 from hf_posenc.results.validation import parse_scores
 
@@ -23,26 +24,24 @@ WORDS = (50, 100, 200, 400)  # of the shortest document of each test set
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the figure: a system, what stands beside its last point, and its look."""
+    """One line: a system, the label next to its last point, and the label's height above that point in points."""
 
     system: str
     label: str
-    colour: str
-    style: str
-    label_height: float  # in points above the last point
+    label_height: float
 
 
 LINES = (
-    Line("aligned-100", "aligned, the whole document at once", COLOURS[2], "-", 9),
-    Line("aligned-100-split", "the same model, sentence by sentence", COLOURS[6], ":", -9),
-    Line("relative-100", "relative (Shaw et al.)", COLOURS[1], "-", 0),
-    Line("sinusoidal-100", "sinusoidal", COLOURS[0], "-", 0),
+    Line("aligned-100", "aligned, the whole document at once", 9),
+    Line("relative-100", "relative (Shaw et al.)", 0),
+    Line("sinusoidal-100", "sinusoidal", 0),
 )
+SEGMENTED = Line("aligned-100-split", "the same model, sentence by sentence", -9)  # black and dotted, over its own line
 
 
 def read_scores() -> dict[str, dict[str, SystemScores]]:
-    """The saved scores of each seed of each system in LINES."""
-    records: dict[str, dict[str, SystemScores]] = {line.system: {} for line in LINES}
+    """The saved scores of each seed of each system in the figure."""
+    records: dict[str, dict[str, SystemScores]] = {line.system: {} for line in (*LINES, SEGMENTED)}
     with tarfile.open(FOLDER / "systems.tar.xz") as archive:
         for member in archive:
             folder, _, file_name = member.name.rpartition("/")
@@ -60,39 +59,32 @@ def bleu_by_length(seeds: Mapping[str, SystemScores]) -> list[list[float]]:
     return [[score for score in by_seed if score is not None] for by_seed in scores]
 
 
+def draw_line(axes: Axes, line: Line, by_length: list[list[float]], colour: str, style: str) -> None:
+    """Means over the seeds, whiskers to the lowest and the highest seed, and the label."""
+    means = [sum(seeds) / len(seeds) for seeds in by_length]
+    below = [mean - min(seeds) for mean, seeds in zip(means, by_length, strict=True)]
+    above = [max(seeds) - mean for mean, seeds in zip(means, by_length, strict=True)]
+    axes.errorbar(
+        range(len(means)), means, (below, above),
+        color=colour, linestyle=style, linewidth=1.8, capsize=3, elinewidth=1, clip_on=False,
+    )  # fmt: skip
+    axes.annotate(
+        line.label, (len(means) - 1, means[-1]),
+        xytext=(9, line.label_height), textcoords="offset points", color=colour, fontsize=FONT_SIZE, va="center",
+    )  # fmt: skip
+
+
 def documents_figure() -> Figure:
     records = read_scores()
     tests = next(iter(records[LINES[0].system].values())).tests
     numbers = [tests[f"parliament-{words}"].overall.n for words in WORDS]
     figure = Figure(figsize=(WIDTH_INCHES, 3.4), layout="constrained")
     axes = figure.subplots()
-    xs = range(len(WORDS))
+    styles = line_styles([line.system for line in LINES])
     for line in LINES:
-        by_length = bleu_by_length(records[line.system])
-        means = [sum(seeds) / len(seeds) for seeds in by_length]
-        below = [mean - min(seeds) for mean, seeds in zip(means, by_length, strict=True)]
-        above = [max(seeds) - mean for mean, seeds in zip(means, by_length, strict=True)]
-        axes.errorbar(
-            xs,
-            means,
-            (below, above),
-            color=line.colour,
-            linestyle=line.style,
-            linewidth=1.8,
-            capsize=3,
-            elinewidth=1,
-            clip_on=False,
-        )
-        axes.annotate(
-            line.label,
-            (xs[-1], means[-1]),
-            xytext=(9, line.label_height),
-            textcoords="offset points",
-            color=line.colour,
-            fontsize=FONT_SIZE,
-            va="center",
-        )
-    axes.set_xticks(xs, [f"{words} words\nn={n:g}" for words, n in zip(WORDS, numbers, strict=True)])
+        draw_line(axes, line, bleu_by_length(records[line.system]), styles[line.system][0], "-")
+    draw_line(axes, SEGMENTED, bleu_by_length(records[SEGMENTED.system]), "black", ":")
+    axes.set_xticks(range(len(WORDS)), [f"{words} words\nn={n:g}" for words, n in zip(WORDS, numbers, strict=True)])
     axes.set_xlim(-0.2, len(WORDS) - 1)
     axes.set_ylim(0, 20)
     axes.set_yticks(range(0, 21, 5))
