@@ -188,7 +188,9 @@ def api() -> str:
         value = getattr(hf_posenc, name)
         if not callable(value):
             kind = type(value).__name__
-            parts.append(f"## {name}\n\n" + (f"`{value}`" if isinstance(value, str) else f"A {kind}: {registry(value)}."))
+            parts.append(
+                f"## {name}\n\n" + (f"`{value}`" if isinstance(value, str) else f"A {kind}: {registry(value)}.")
+            )
             continue
         module, line = inspect.getmodule(value), inspect.getsourcelines(value)[1]
         code = Path(str(inspect.getsourcefile(value))).relative_to(ROOT)
@@ -253,9 +255,15 @@ def encoding_page(name: str) -> str:
         "other names": registry(entry.aliases) or "none",
         "code": f"`{code}`",
     }
-    parts = [f"# {said['title']}: `{name}`", entry.summary, markdown_table(["", ""], [list(i) for i in properties.items()])]
+    parts = [
+        f"# {said['title']}: `{name}`",
+        entry.summary,
+        markdown_table(["", ""], [list(i) for i in properties.items()]),
+    ]
     if "figure" in said:
-        parts.append(f"![{said['title']}](../../gallery/{said['figure']})\n\n[How to read it](../../explain/gallery.md)")
+        parts.append(
+            f"![{said['title']}](../../gallery/{said['figure']})\n\n[How to read it](../../explain/gallery.md)"
+        )
     if entry.formula:
         parts.append(f"## Formula\n\n```text\n{inspect.cleandoc(entry.formula)}\n```")
     if entry.encoding is not hf_posenc.PositionEncoding:
@@ -294,8 +302,7 @@ def yes(value: bool) -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    part.__name__: part
-    for part in (alignments, api, cli, config_keys, encodings, model_config, train_keys, verdicts)
+    part.__name__: part for part in (alignments, api, cli, config_keys, encodings, model_config, train_keys, verdicts)
 }
 
 

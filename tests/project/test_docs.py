@@ -129,8 +129,8 @@ def test_the_readme_lists_every_package_and_names_what_exists() -> None:
 
 @pytest.mark.full
 def test_the_example_of_an_encoding_of_ones_own_runs(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "encodings.md").read_text(encoding="utf-8")
-    example = page.partition("as `nearness.py`:\n\n```python\n")[2].partition("```")[0]
+    page = (ROOT / "docs" / "howto" / "own_encoding.md").read_text(encoding="utf-8")
+    example = page.partition("Save it as `nearness.py`:\n\n```python\n")[2].partition("```")[0]
     (tmp_path / "nearness.py").write_text(example)
     program = (
         "import nearness, torch\n"

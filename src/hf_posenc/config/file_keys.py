@@ -20,7 +20,7 @@ Seeds = Annotated[
 
 @dataclass
 class SystemKeys:
-    """Keys of a system's own entry, which replace those of the file. With `segment` it has no others but `segmentation`.
+    """Keys of a system's own entry, which replace the file's. With `segment` it has no others but `segmentation`.
 
     `segment`: no training; the model of that system translates its inputs segment by segment.
     `segmentation`: which segments: those that were concatenated (gold), or the sentences that a splitter finds.

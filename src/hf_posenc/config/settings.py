@@ -90,7 +90,7 @@ class ScoreSettings:
     `concatenate`: each k makes a test set of k concatenated pairs; 1 is the set as it is.
     `num_beams`: width of the beam search; 1 is greedy.
     `batch_size`: sentences that share a batch.
-    `max_per_bucket`: at most this many pairs of each bucket, sampled once; scores over all buckets then weigh them anew.
+    `max_per_bucket`: at most this many pairs of each bucket, sampled once, so that long inputs take less time.
     `bootstrap_samples`: samples behind a 95 % interval.
     `bertscore_model`: model of the metric `bertscore`, by its folder or its name on the Hub.
     `bertscore_num_layers`: layer of that model which is compared.
