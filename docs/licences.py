@@ -46,7 +46,8 @@ def page() -> str:
     head = ["| package | needed | licence |", "| --- | --- | --- |"]
     start = (
         "# Licences\n\nhf_posenc is under Apache-2.0. It contains none of the packages below, but needs them; `needed` "
-        "names the extra.\n`python docs/licences.py > docs/reference/licences.md` makes this page from the metadata of packages."
+        "names the extra.\n`python docs/licences.py > docs/reference/licences.md` makes this page from the metadata of "
+        "packages."
     )
     return "\n".join([start, "", *head, *rows, ""])
 

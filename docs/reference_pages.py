@@ -257,8 +257,8 @@ def encoding_page(name: str) -> str:
     }
     parts = [
         f"# {said['title']}: `{name}`",
-        entry.summary,
-        markdown_table(["", ""], [list(i) for i in properties.items()]),
+        f"{entry.summary} [All encodings](index.md)",
+        markdown_table(["property", "value"], [list(i) for i in properties.items()]),
     ]
     if "figure" in said:
         parts.append(
