@@ -4,28 +4,37 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 import pytest
 import yaml
 from support.experiments import ROOT, TINY
+from transformers import Seq2SeqTrainingArguments
 
 from hf_posenc import PosEncConfig, RnnNmtConfig
 from hf_posenc import __main__ as command_line
 from hf_posenc.config.composition import merge
-from hf_posenc.config.corpus_keys import CorpusKeys
-from hf_posenc.config.file_keys import FileKeys
-from hf_posenc.config.loading import TRAINED_SYSTEM_KEYS, build_experiment, load_experiment
+from hf_posenc.config.corpus_keys import CorpusKeys, GeneratorKeys
+from hf_posenc.config.file_keys import FileKeys, SystemKeys
+from hf_posenc.config.loading import SEGMENTED_SYSTEM_KEYS, TRAINED_SYSTEM_KEYS, build_experiment, load_experiment
 from hf_posenc.config.model_keys import INFERRED_FIELDS, model_keys, validate_model
 from hf_posenc.config.schema import (
     MappingOf,
+    NonEmptyStr,
+    default_value,
+    describe,
     field_types,
+    format_value,
+    is_required,
     join_key,
     split_annotated,
     union_members,
     validate_fields,
 )
+from hf_posenc.config.settings import DataSettings, ReferenceTable, ScoreSettings
+from hf_posenc.config.train_keys import TrainKeys
 from hf_posenc.config.yaml_io import MAX_BYTES, MAX_DEPTH, dump_yaml, parse_value, read_yaml
 from hf_posenc.data.corpus import CORPUS_TYPES, LANGUAGE_KEYS
 from hf_posenc.data.readers import absolute_path
@@ -78,6 +87,25 @@ KEYS = dict(keys_of(FileKeys, ""))
 # What no key takes.
 NOWHERE = {"a list of lists", "infinity", "not a number", "a huge number", "the character NUL", "half a character"}
 NOWHERE |= {"a list of infinities"}
+
+
+def documented() -> dict[str, tuple[str, str]]:
+    """What docs/training.md says of each key: what it must be, and what it is if it is left out."""
+    places = {"": FileKeys, "data.": DataSettings, "CORPUS.": CorpusKeys, "CORPUS.generator.": GeneratorKeys}
+    places |= {"score.": ScoreSettings, "reference_table.": ReferenceTable}
+    found = {"extends": (describe(NonEmptyStr | list[NonEmptyStr]), "")}
+    for where, of in places.items():
+        for field in fields(of):
+            default = (
+                "needed"
+                if is_required(field)
+                else ""
+                if default_value(field) is None
+                else "`{}`".format(format_value(default_value(field)).replace("'", ""))
+            )
+            found[where + field.name] = describe(field_types(of)[field.name]), default
+    own = {key: (describe(field_types(SystemKeys)[key]), "") for key in SEGMENTED_SYSTEM_KEYS}
+    return found | own | {"segmentation": (own["segmentation"][0], f"`{SystemKeys.segmentation}`")}
 
 
 def nested(key: str, value: Any) -> dict[str, Any]:
@@ -429,8 +457,17 @@ def test_an_export_to_the_home_folder_is_written_there(tmp_path: Path, monkeypat
     assert written == [str(tmp_path / "onnx")]
 
 
-def test_what_a_system_may_change_the_file_says() -> None:
-    assert set(TRAINED_SYSTEM_KEYS) <= set(field_types(FileKeys))
+def test_the_docs_have_every_key_its_kind_and_its_default() -> None:
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    section = text[text.index("## A config file") : text.index("## From a trained model")]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in section.splitlines() if line[:3] == "| `"
+    ]
+    assert {key.strip("`"): (kind, default) for key, kind, default, _ in rows} == documented()
+    assert set(TRAINED_SYSTEM_KEYS) <= set(field_types(FileKeys)), "what a system may change, the file says"
+    own = {field.name for field in fields(TrainKeys)} - {field.name for field in fields(Seq2SeqTrainingArguments)}
+    batches = text[text.index("## Batches, evaluations and stopping") :]
+    assert own == set(re.findall(r"^\| `(\w+)` \|", batches, re.MULTILINE))
 
 
 def test_the_example_of_the_docs_is_a_config_file(tmp_path: Path) -> None:
