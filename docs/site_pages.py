@@ -94,11 +94,11 @@ def gather(folder: Path) -> None:
     for run in (ROOT / "docs" / "results").iterdir():
         if run.is_dir():
             (folder / "results" / run.name / "index.md").write_text(run_page(run), encoding="utf-8")
-    for name in encoding_words():
-        (folder / "reference" / "encodings" / f"{name}.md").write_text(encoding_page(name), encoding="utf-8")
     cards = [f"- [{card.stem}]({card.name})" for card in sorted((ROOT / "model_cards").glob("*-*.md"))]
     with (folder / "model_cards" / "index.md").open("a", encoding="utf-8") as index:
         index.write("\n".join(["", "## The cards", "", *cards, ""]))
+    for name in encoding_words():
+        (folder / "reference" / "encodings" / f"{name}.md").write_text(encoding_page(name), encoding="utf-8")
 
 
 if __name__ == "__main__":
