@@ -1,6 +1,6 @@
 """The licences of what this package depends on, as a page.
 
-    python docs/licences.py > docs/licences.md
+    python docs/licences.py > docs/reference/licences.md
 
 They are those of the installed packages' own metadata, in the environment of `make`, which has every extra.
 """
@@ -46,7 +46,8 @@ def page() -> str:
     head = ["| package | needed | licence |", "| --- | --- | --- |"]
     start = (
         "# Licences\n\nhf_posenc is under Apache-2.0. It contains none of the packages below, but needs them; `needed` "
-        "names the extra.\n`python docs/licences.py > docs/licences.md` makes this page from the packages' metadata."
+        "names the extra.\n`python docs/licences.py > docs/reference/licences.md` makes this page from the metadata of "
+        "packages."
     )
     return "\n".join([start, "", *head, *rows, ""])
 

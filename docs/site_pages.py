@@ -1,4 +1,4 @@
-"""Gathers what the site shows into one folder: docs/, the pages that lie elsewhere, and one page for each saved run.
+"""Gathers what the site shows into one folder: docs/, pages from elsewhere, a page for each saved run and encoding.
 
     python docs/site_pages.py FOLDER        what `make docs` does before it builds the site
 
@@ -11,6 +11,9 @@ import shutil
 import sys
 from pathlib import Path
 from posixpath import dirname, normpath, relpath
+
+sys.path.insert(0, str(Path(__file__).parent))  # for a test that runs this file
+from reference_pages import completed, encoding_page, encoding_words
 
 ROOT = Path(__file__).parents[1]
 ELSEWHERE = {
@@ -31,7 +34,7 @@ LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s#]+)(#[^)\s]*)?\)
 def places() -> dict[str, str]:
     """Where the site has each file and folder of the repository that it shows."""
     docs, cards = (ROOT / "docs").rglob("*"), (ROOT / "model_cards").glob("*.md")
-    found = {path.relative_to(ROOT).as_posix(): path for path in docs if path.suffix != ".py"}
+    found = {path.relative_to(ROOT).as_posix(): path for path in docs if path.suffix not in (".py", ".pyc", ".yaml")}
     found = {name: name.removeprefix("docs/") + "/index.md" * path.is_dir() for name, path in found.items()}
     found |= {f"model_cards/{card.name}": f"model_cards/{card.name}" for card in cards} | ELSEWHERE
     return found | {dirname(name): place for name, place in ELSEWHERE.items() if dirname(name)}
@@ -69,8 +72,9 @@ def run_page(run: Path) -> str:
 
 
 def page_of(path: Path) -> str:
-    """A file's text without what it says to the Hub, and with a heading, which a saved table has not."""
-    text = FRONT_MATTER.sub("", path.read_text(encoding="utf-8")).lstrip()
+    """A file's text with the parts made at build time, without front matter, and with a heading, which a saved table
+    has not."""
+    text = completed(FRONT_MATTER.sub("", path.read_text(encoding="utf-8")).lstrip())
     headed = re.search("^# ", text, re.MULTILINE)
     return text if headed else f"# {path.parent.name}: {path.stem.removeprefix('table-')}\n\n{text}"
 
@@ -93,6 +97,8 @@ def gather(folder: Path) -> None:
     cards = [f"- [{card.stem}]({card.name})" for card in sorted((ROOT / "model_cards").glob("*-*.md"))]
     with (folder / "model_cards" / "index.md").open("a", encoding="utf-8") as index:
         index.write("\n".join(["", "## The cards", "", *cards, ""]))
+    for name in encoding_words():
+        (folder / "reference" / "encodings" / f"{name}.md").write_text(encoding_page(name), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,21 @@
-"""The table of what users of transformers can do with each encoding; each cell is the outcome of tests, run for it.
+"""What users of transformers can do with each encoding, as exceptions from the rule; each is the outcome of tests.
 
-python tests/capabilities.py        writes docs/capabilities.md; the tests are those marked `capability`
+python tests/capabilities.py        writes the table of docs/reference/compatibility.md; its tests are those marked
+                                    `capability`
 """
 
 import os
 import sys
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "reference" / "compatibility.md"
+BEGIN, END = "<!-- made by tests/capabilities.py -->\n", "<!-- end -->\n"
 ROWS = ("sides", "family", "registered", "single", "system")  # what a test may call its encoding
 EVERY = "*"  # for a test that goes through all of them
 
@@ -48,13 +52,24 @@ class Outcomes:
         return self.cells.get((encoding, column)) or self.cells.get((EVERY, column)) or {"-"}
 
     def table(self, encodings: Iterable[str]) -> str:
-        columns = list(dict.fromkeys(column for _, column, _ in self.places.values()))
-        rows = [
-            [f"`{encoding}`", *(", ".join(sorted(self.cell(encoding, column))) for column in columns)]
-            for encoding in encodings
-        ]
-        lines = [["encoding", *columns], ["---"] * (len(columns) + 1), *rows]
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        """A row for each column of cells: what most encodings have there, and which have something else."""
+        columns = dict.fromkeys(column for _, column, _ in self.places.values())
+        cells = {column: {one: ", ".join(sorted(self.cell(one, column))) for one in encodings} for column in columns}
+        return exceptions_table(cells)
+
+
+def exceptions_table(cells: Mapping[str, Mapping[str, str]]) -> str:
+    """A Markdown table of cells, given by column and encoding: in each row the commonest value, then the others."""
+    lines = ["| feature | works | except |", "| --- | --- | --- |"]
+    for column, by_encoding in cells.items():
+        [(rule, _)] = Counter(by_encoding.values()).most_common(1)
+        exceptions: dict[str, list[str]] = {}
+        for encoding, value in by_encoding.items():
+            if value != rule:
+                exceptions.setdefault(value, []).append(f"`{encoding}`")
+        others = "; ".join(f"{value}: {', '.join(names)}" for value, names in exceptions.items())
+        lines.append(f"| {column} | {rule} | {others} |")
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -65,13 +80,14 @@ def main() -> int:
     from test_ecosystem import SYSTEMS
 
     notes = "".join(f"\n{number}. {note}" for number, note in enumerate(outcomes.notes, 1))
-    text = (
-        f"# What works with which encoding\n\nMade by `python tests/capabilities.py`: {len(outcomes.places)} tests, "
-        f"transformers {version('transformers')}, torch {version('torch')}; *yes*: they passed; *no*: for "
-        f"the reason below; *not run*: for want of a package; *-*: there is no test of it.\n\n"
-        f"{outcomes.table(SYSTEMS)}\n{notes}\n"
+    start = (
+        f"{len(outcomes.places)} tests, with transformers {version('transformers')} and torch {version('torch')}. "
+        '"Not run": a package is missing. "-": there is no test.'
     )
-    (ROOT / "docs" / "capabilities.md").write_text(text, encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
+    before, after = page.partition(BEGIN)[0], page.partition(BEGIN)[2].partition(END)[2]
+    text = f"{start}\n\n{outcomes.table(SYSTEMS)}\n{notes}\n"
+    PAGE.write_text(f"{before}{BEGIN}{text}{END}{after}", encoding="utf-8")
     return int(status)
 
 

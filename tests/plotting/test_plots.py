@@ -13,7 +13,6 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
 from hf_posenc.metrics.length_buckets.scorers import SCORERS
 from hf_posenc.plotting.score_plots import (
     bleu_by_length_figure,
@@ -24,7 +23,6 @@ from hf_posenc.plotting.score_plots import (
 from hf_posenc.plotting.style import save_figure
 from hf_posenc.results.json_records import parse
 from hf_posenc.results.records import BucketScore, LengthScores
-from hf_posenc.results.registry_tables import alignments_table, encodings_table
 from hf_posenc.results.tables import SCORE_FORMATS, length_table, overview_table, render_markdown, render_text
 
 EDGES = [(0, 25), (26, 50), (51, 75), (76, 100), (101, None)]
@@ -350,20 +348,6 @@ def test_the_overview_has_a_column_for_each_test_set() -> None:
     assert table.headers == ["system", f"plain n={sum(SIZES)}", f"joined n={sum(SIZES)}"]
     assert [row[0] for row in table.rows] == list(both)
     assert table.rows[0][1] == "31.7 / 68.3 / 1.02"
-
-
-def test_the_table_of_encodings_is_the_registrys() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "encodings.md").read_text(encoding="utf-8")
-    printed = page.partition("<!-- python -m hf_posenc encodings -->\n")[2].partition("<!-- end -->")[0]
-    table = encodings_table(POSITION_ENCODINGS, PosEncConfig())
-    assert printed == table, "Put the output of `python -m hf_posenc encodings` into docs/encodings.md."
-
-
-def test_the_table_of_alignments_is_the_registrys() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "length.md").read_text(encoding="utf-8")
-    printed = page.partition("<!-- python -m hf_posenc alignments -->\n")[2].partition("<!-- end -->")[0]
-    table = alignments_table(ALIGNMENTS)
-    assert printed == table, "Put the output of `python -m hf_posenc alignments` into docs/length.md."
 
 
 def test_every_metric_has_a_column() -> None:

@@ -54,7 +54,7 @@ def test_every_package_that_is_imported_is_declared(folder: str) -> None:
 
 def test_the_licence_of_every_dependency_is_listed() -> None:
     page = runpy.run_path(str(ROOT / "docs" / "licences.py"))
-    text = (ROOT / "docs" / "licences.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "licences.md").read_text(encoding="utf-8")
     extras = PROJECT["optional-dependencies"]
     needed = named([*PROJECT["dependencies"], *(name for extra in extras if extra != "dev" for name in extras[extra])])
     assert {canonical(name) for name in page["declared"]()} == needed - {"hf-posenc"}

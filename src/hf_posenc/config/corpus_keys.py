@@ -21,7 +21,12 @@ CORPORA_CONSTRAINT = Constraint(
 
 @dataclass
 class GeneratorKeys:
-    """The embedded generator: so many sentences of so many German words."""
+    """Keys of a synthetic corpus of German and English sentences.
+
+    `seed`: another seed gives other sentences.
+    `pairs`: how many sentence pairs.
+    `min_words`, `max_words`: length of a German sentence in words.
+    """
 
     seed: int
     pairs: PositiveInt
@@ -31,7 +36,20 @@ class GeneratorKeys:
 
 @dataclass
 class CorpusKeys:
-    """Where pairs come from: `dataset`, `files`, `generator` or `corpora`, and what else that one takes."""
+    """Keys of a corpus: one of `dataset`, `files`, `generator` and `corpora`, and what that one takes.
+
+    `dataset`: a dataset's name on the Hub, or its folder.
+    `name`, `split`, `revision`: configuration, split and revision of the dataset.
+    `files`: `[a.de, a.en]`, `pairs.tsv` or `pairs.jsonl`; plain, .gz, .bz2 or .xz.
+    `document_ids`: a file with the document of each line.
+    `min_words`: consecutive pairs of one document are concatenated until they have this many words.
+    `generator`: synthetic sentences, German and English; keys below.
+    `corpora`: several corpora, one after the other.
+    `source_language`, `target_language`: of this corpus alone; those of `data` if left out.
+    `source_tag`, `target_tag`: language tags, each one of `data.tags`.
+    `max_examples`: only the first pairs.
+    `concatenate`: this many consecutive pairs become one.
+    """
 
     dataset: NonEmptyStr | None = None
     name: NonEmptyStr | None = None

@@ -20,7 +20,11 @@ Seeds = Annotated[
 
 @dataclass
 class SystemKeys:
-    """What a system's own entry changes of the file's; with `segment` it holds `segmentation` and nothing else."""
+    """Keys of a system's own entry, which replace the file's. With `segment` it has no others but `segmentation`.
+
+    `segment`: no training; the model of that system translates its inputs segment by segment.
+    `segmentation`: which segments: those that were concatenated (gold), or the sentences that a splitter finds.
+    """
 
     data: Annotated[dict[str, Any] | None, MappingOf(DataSettings)] = None
     model: dict[str, Any] | None = None
@@ -40,7 +44,24 @@ Systems = Annotated[
 
 @dataclass
 class FileKeys:
-    """What a config file holds; `extends` is gone by then."""
+    """Keys of a config file, once `extends` is resolved.
+
+    `systems`: one row of the table each; a system's own entry changes what the file says.
+    `data`: corpora, vocabulary and lengths; keys below.
+    `model`: fields of PosEncConfig, or of the config that `model_type` names.
+    `train`: fields of transformers' Seq2SeqTrainingArguments, and those of TrainingArguments.
+    `score`: how test sets are translated and scored; keys below.
+    `seeds`: each system is trained once for each of them.
+    `init_from`: a system above this one, or a checkpoint, whose weights the training starts from.
+    `baseline`: the system that significance marks compare with; the first system if left out.
+    `name`: name of the run's folder in `output_dir`; the file's name if left out.
+    `output_dir`: folder of all runs.
+    `report_name`: a folder of this file's own for its tables, where several files share a run.
+    `reference_table`: a published table, shown below ours; keys below.
+    `num_parallel`: how many systems train side by side.
+    `diagnose`: whether to compute the diagnostics that the figures show; they can be added later by the same command.
+    `encoding_files`: Python files that register encodings of your own.
+    """
 
     systems: Systems
     data: Annotated[dict[str, Any] | None, MappingOf(DataSettings)] = None

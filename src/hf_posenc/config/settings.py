@@ -42,17 +42,24 @@ PublishedScores = Annotated[
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Corpora, vocabulary and length filter. `max_length` and `min_length` are in subwords and hold for both sides.
+    """Corpora, vocabulary and length filter. Lengths are in subwords and hold for both sides.
 
-    `joint_vocabulary`: one vocabulary of `vocab_size` for both sides, or one for each. `subwords`: "bpe" or "unigram".
-    `tokenizer`: an existing one in place of these three, by its name on the Hub or its folder.
-    `tags`: language tags, tokens of the vocabulary that no text is cut into; of each corpus a `source_tag` and a
-    `target_tag` (data/tags.py).
-    `concatenate`: each k adds the training pairs joined by k consecutive ones; [1] is the pairs as they are.
-    `balance_lengths`: training pairs are drawn so that sources of every length are as frequent as is possible when no
-    pair is taken more often than so; it is their number that stays, after joining and the length filter.
-    `allow_overlap`: the test sets, or "validation", that may hold pairs of the training text.
-    `license`: that of the training data, for the model card; the Hub's name of it (cc-by-4.0) or free text.
+    `source_language`, `target_language`: language codes, such as de and en.
+    `train`: the training pairs.
+    `test`: the test sets, by name.
+    `validation`: pairs for evaluations during training.
+    `data_dir`: folder of the files below; the current folder if left out.
+    `vocab_size`: number of subwords, trained on the text before the length filter.
+    `joint_vocabulary`: one vocabulary for both sides; false for one of `vocab_size` each.
+    `subwords`: the algorithm that makes subwords.
+    `tokenizer`: an existing tokenizer in place of these three, by its folder or its name on the Hub.
+    `tags`: language tags, tokens of the vocabulary that are never split.
+    `max_length`: longer pairs are not trained on.
+    `min_length`: shorter pairs are not trained on.
+    `concatenate`: each k adds the training pairs concatenated k by k; 1 is the pairs as they are.
+    `balance_lengths`: resample so that all source lengths are equally frequent, each pair at most this many times.
+    `allow_overlap`: test sets, or `validation`, that may share pairs with the training text.
+    `license`: licence of the training data for the model card, by the Hub's name (cc-by-4.0) or as free text.
     """
 
     source_language: NonEmptyStr
@@ -76,13 +83,18 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class ScoreSettings:
-    """How test sets are translated and scored. `concatenate`: each k makes a test set of k consecutive pairs joined.
+    """How test sets are translated and scored.
 
-    `max_per_bucket`: at most so many pairs of each length group, drawn once, so that a small machine has time for the
-    rare long ones; the scores of a group then stand for the whole group, those of all pairs for no real text.
-    `bootstrap_samples`: the samples that 95 % confidence intervals are made from. `bleu_tokenize`: sacrebleu's
-    tokenizer for BLEU, "char" or "zh" where words are not written apart. `bertscore_model`: a name on the Hub or a
-    folder, for the metric "bertscore"; `bertscore_num_layers`: the layer of it that is compared.
+    `bucket_edges`: upper bounds of the length buckets, in source subwords.
+    `metrics`: sacrebleu's metrics, and BERTScore.
+    `concatenate`: each k makes a test set of k concatenated pairs; 1 is the set as it is.
+    `num_beams`: width of the beam search; 1 is greedy.
+    `batch_size`: sentences that share a batch.
+    `max_per_bucket`: at most this many pairs of each bucket, sampled once, so that long inputs take less time.
+    `bootstrap_samples`: samples behind a 95 % interval.
+    `bertscore_model`: model of the metric `bertscore`, by its folder or its name on the Hub.
+    `bertscore_num_layers`: layer of that model which is compared.
+    `bleu_tokenize`: sacrebleu's tokenizer for BLEU; char or zh for languages that do not separate words.
     """
 
     bucket_edges: Annotated[list[int], ascending] = field(default_factory=lambda: list(EDGES))
@@ -177,10 +189,12 @@ class System:
 
 @dataclass(frozen=True)
 class ReferenceTable:
-    """A published table: where it stands, which test set it is of, and its numbers.
+    """A published table, shown below the run's own.
 
-    `rows`: by row and metric, a number for all pairs or a list with one for each length group. `num_pairs`: the pairs
-    of each.
+    `source`: the publication, as the table names it.
+    `test`: its test set, one of `data.test`.
+    `rows`: by system and metric, one number for all pairs or a list with one for each length bucket.
+    `num_pairs`: number of pairs in each bucket of the publication.
     """
 
     source: NonEmptyStr

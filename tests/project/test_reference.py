@@ -1,0 +1,127 @@
+"""The reference pages: what is generated is current, and covers every key, flag, field, name, encoding and message."""
+
+import argparse
+import ast
+import re
+import runpy
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+
+import pytest
+from transformers import Seq2SeqTrainingArguments
+
+import hf_posenc
+from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig, RnnNmtConfig
+from hf_posenc.config.corpus_keys import CorpusKeys, GeneratorKeys
+from hf_posenc.config.file_keys import FileKeys, SystemKeys
+from hf_posenc.config.model_keys import model_keys
+from hf_posenc.config.settings import DataSettings, ReferenceTable, ScoreSettings
+from hf_posenc.training.arguments import TrainingArguments
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+PAGES = runpy.run_path(str(ROOT / "docs" / "reference_pages.py"))
+SCHEMAS = (FileKeys, DataSettings, CorpusKeys, GeneratorKeys, ScoreSettings, ReferenceTable)
+MESSAGES = re.findall(r"```text\n(.*?)\n```", (REFERENCE / "faq.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+def keys_of(table: str) -> set[str]:
+    """The last part of each name in code that stands in the first cells of a Markdown table."""
+    first_cells = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
+    return {name.rpartition(".")[2] for cell in first_cells for name in re.findall(r"`([\w.]+)`", cell)}
+
+
+@pytest.mark.parametrize("page", sorted(REFERENCE.rglob("*.md")), ids=lambda page: page.stem)
+def test_stored_parts_are_current(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text == PAGES["refreshed"](text), "Run `python docs/reference_pages.py`."
+
+
+def test_every_part_stands_in_one_page() -> None:
+    pages = [page.read_text(encoding="utf-8") for page in REFERENCE.rglob("*.md")]
+    marks = re.findall(r"<!-- (?:generated|site): (\w+) -->", "\n".join(pages))
+    assert sorted(marks) == sorted(PAGES["PARTS"])
+    assert "<!-- site:" not in PAGES["completed"]("<!-- site: cli -->")
+
+
+def test_every_key_of_a_config_file_is_listed_with_its_meaning() -> None:
+    rows = list(PAGES["config_key_rows"]())
+    expected = {field.name for schema in (*SCHEMAS, SystemKeys) for field in fields(schema)} | {"extends"}
+    assert keys_of(PAGES["config_keys"]()) == expected
+    assert all(kind and meaning for _, kind, _, meaning in rows)
+    assert len({key for key, *_ in rows}) == len(rows)
+    upstream = {field.name for field in fields(Seq2SeqTrainingArguments)}
+    assert keys_of(PAGES["train_keys"]()) == {field.name for field in fields(TrainingArguments)} - upstream
+
+
+def test_every_field_of_the_models_is_listed() -> None:
+    assert keys_of(PAGES["model_config"]()) == {*model_keys(PosEncConfig), *model_keys(RnnNmtConfig)}
+
+
+def test_every_command_and_flag_is_listed() -> None:
+    parsers, text = PAGES["command_parsers"](), PAGES["cli"]()
+    assert len(parsers) > 9
+    for name, parser in parsers.items():
+        section = text.partition(f"## {name}\n")[2].partition("\n## ")[0]
+        shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+        assert shown and [flag for action in shown for flag in action.option_strings if flag not in section] == []
+
+
+def test_every_public_name_is_listed() -> None:
+    assert re.findall(r"^## (.+)$", PAGES["api"](), re.MULTILINE) == hf_posenc.__all__
+
+
+def test_every_encoding_has_its_words() -> None:
+    """Of an encoding that a saved table has, the page shows the row; each figure is one of the gallery."""
+    words = PAGES["encoding_words"]()
+    assert list(words) == list(POSITION_ENCODINGS)
+    for said in words.values():
+        assert {"title", "claim", "verdict", "evidence", "failures"} <= said.keys()
+        assert said.keys() <= {"title", "claim", "verdict", "evidence", "failures", "rows", "figure"}
+        assert said["verdict"] in PAGES["VERDICTS"]
+        assert "figure" not in said or (ROOT / "docs" / "gallery" / said["figure"]).exists()
+
+
+@pytest.mark.parametrize("name", POSITION_ENCODINGS)
+def test_the_page_of_an_encoding_is_complete(name: str) -> None:
+    page, entry = PAGES["encoding_page"](name), POSITION_ENCODINGS[name]
+    assert entry.summary in page and "None saved." not in page
+    assert all(f"| `{parameter.name}` |" in page for parameter in entry.config_parameters)
+    assert all(str(reference) in page for reference in entry.references)
+    assert "time over `none`" in page, "its cost was measured"
+    assert ("## Formula" in page) == bool(entry.formula)
+
+
+def test_every_alignment_is_in_the_table() -> None:
+    assert keys_of(PAGES["alignments"]()) == set(ALIGNMENTS)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message[:40])
+def test_a_message_of_the_faq_is_one_of_ours(message: str) -> None:
+    """What stands between the dots of a quoted message stands, in this order, in a string of the package."""
+    pieces = [re.escape(piece) for piece in re.split(r"\s*\.\.\.\s*", message) if piece]
+    pattern = re.compile(".*".join(pieces), re.DOTALL)
+    assert any(pattern.search(text) for text in strings_of_the_package())
+
+
+@cache
+def strings_of_the_package() -> list[str]:
+    """Each text in the source; of a formatted one the constant parts, with dots between them."""
+    found = []
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                found.append(
+                    "".join(str(part.value) if isinstance(part, ast.Constant) else "..." for part in node.values)
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return found
+
+
+def test_each_term_of_the_glossary_stands_once_and_in_order() -> None:
+    rows = re.findall(
+        r"^\| (?!term|---)(.+?) \|", (REFERENCE / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert len(rows) > 30 and rows == sorted(set(rows), key=str.lower)
