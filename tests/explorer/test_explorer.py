@@ -190,7 +190,7 @@ def test_so_many_positions_cannot_be_drawn(positions):
 
 
 def test_positions_past_a_table_are_refused_by_the_encoding():
-    with pytest.raises(ValueError, match="`learned` knows the positions 0 to 9"):
+    with pytest.raises(ValueError, match="`learned` has the positions 0 to 9"):
         encoding_views(of("learned", parameters=(("learned_max_positions", 10),)), 20)["Heat map"].draw()
 
 
@@ -304,7 +304,7 @@ def test_trained_encodings_are_those_of_the_checkpoint(run: ExplorerRun):
         run.probes("rnn", "encoder")
     with pytest.raises(ValueError, match="'bart'"):
         run.probes("strange", "encoder")
-    with pytest.raises(ValueError, match="`learned` knows the positions 0 to 11"):
+    with pytest.raises(ValueError, match="`learned` has the positions 0 to 11"):
         encoding_views(run.probes("short", "encoder"), 16)["Heat map"].draw()
 
 
@@ -718,7 +718,7 @@ class TestPage:
         choose(page, "learned")
         page.wait_for_selector("#see img")
         typed(page, "Positions", 2000)
-        page.locator("#see .problem", has_text="`learned` knows the positions").wait_for()
+        page.locator("#see .problem", has_text="`learned` has the positions").wait_for()
 
     def test_two_readers_do_not_disturb_each_other(self, address, opened):
         one, other = opened(address), opened(address)

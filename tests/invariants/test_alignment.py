@@ -467,7 +467,7 @@ def test_a_back_end_without_weights_is_refused_to_who_follows_them(back_end):
 def test_following_without_a_cache_is_refused(source, target):
     model = aligned_model().train()
     (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
-    with pytest.raises(ValueError, match=r"Gradient checkpointing leaves out the cache.*leave track_attention out"):
+    with pytest.raises(ValueError, match=r"Gradient checkpointing works without a cache.*leave track_attention out"):
         model(input_ids=source, decoder_input_ids=target, track_attention=True)
     model(input_ids=source, labels=target).loss.backward()
 
@@ -530,14 +530,14 @@ def test_given_places_need_neither_mask_nor_cache(source, target):
 
 
 def test_given_places_that_nobody_reads_are_refused(source, target):
-    with pytest.raises(ValueError, match=r"cross_position_encoding_type='none', which asks for no places; leave"):
+    with pytest.raises(ValueError, match=r"cross_position_encoding_type='none', which reads no positions; leave"):
         tiny_model("relative")(input_ids=source, decoder_input_ids=target, cross_position_ids=torch.zeros(3, 9))
 
 
 def test_a_source_of_padding_alone_is_refused(source, target):
     mask = torch.ones_like(source)
     mask[1] = 0
-    with pytest.raises(ValueError, match=r"attention_mask of sentence 1 lets none through"):
+    with pytest.raises(ValueError, match=r"attention_mask of sentence 1 masks all of them"):
         aligned_model()(input_ids=source, attention_mask=mask, decoder_input_ids=target)
 
 

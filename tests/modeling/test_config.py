@@ -99,18 +99,18 @@ REFUSED = {
     "no layers": ({"encoder_layers": 0}, r"encoder_layers must be 1 or more, but it is 0; its default is 6"),
     "fewer units than none": ({"decoder_ffn_dim": -4}, r"decoder_ffn_dim must be 1 or more, but it is -4"),
     "no tokens": ({"vocab_size": 0}, r"vocab_size must be 1 or more"),
-    "a dropout of all": ({"dropout": 1.0}, r"dropout must be a share from 0 to below 1, but it is 1.0.*default is 0.1"),
-    "a negative dropout": ({"attention_dropout": -0.1}, r"attention_dropout must be a share from 0 to below 1"),
+    "a dropout of all": ({"dropout": 1.0}, r"dropout must be a probability .* below 1, but it is 1.0.*default is 0.1"),
+    "a negative dropout": ({"attention_dropout": -0.1}, r"attention_dropout must be a probability from 0 to below 1"),
     "no epsilon": ({"layer_norm_eps": 0.0}, r"layer_norm_eps must be above 0, but it is 0.0"),
     "no padding": ({"pad_token_id": None}, r"pad_token_id must be a token id, .*, but it is None; its default is 0"),
     "no beginning": ({"decoder_start_token_id": None}, r"decoder_start_token_id must be a token id"),
     "a window that tokens are spread out of": (
         {"position_encoding_type": "relative+window+randomized"},
-        r"Randomized spreads tokens so far in training that a window hides .*; leave it or `window` out",
+        r"Randomized spreads positions in training, and a window .*; leave it or `window` out",
     ),
     "a count that a window bounds": (
         {"decoder_position_encoding_type": "window+log_n"},
-        r"LogN counts the keys that the mask leaves, and a window .*; leave it or `window` out",
+        r"LogN counts the keys that the mask allows, and in a window .*; leave it or `window` out",
     ),
     "a table of nothing": ({"learned_max_positions": 0}, r"`learned_max_positions` must be.*is 0;.*default is 1024"),
 }  # fmt: skip

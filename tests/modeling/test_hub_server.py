@@ -305,7 +305,7 @@ BROKEN = {
     ),
     "weights that nobody asks for": (
         lambda folder: edited(folder, "relative", **both("rotary")),
-        r"weights must fit the config.*position_encoding_type='rotary'.* not asked for: "
+        r"weights must fit the config.*position_encoding_type='rotary'.* unexpected: "
         r"model\.decoder\.positions\.0\.keys, .* and 1 more\. Correct config\.json.*ignore_mismatched_sizes=True",
     ),
     "weights that are missing": (
@@ -318,7 +318,7 @@ BROKEN = {
     ),
     "fewer layers than there are": (
         lambda folder: edited(folder, "rnn_nmt", decoder_layers=2),
-        r"for model_type='posenc_rnn_nmt' those .* of another shape: .*; not asked for: model\.decoder\.lstm\S+_l2, ",
+        r"for model_type='posenc_rnn_nmt' those .* of another shape: .*; unexpected: model\.decoder\.lstm\S+_l2, ",
     ),
     "a pickle": (
         pickled,

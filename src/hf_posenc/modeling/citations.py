@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reference:
-    """`authors`: surnames as a sentence has them, "Shaw, Uszkoreit & Vaswani" or "Su et al."; `venue` may be empty."""
+    """A publication; `authors` are surnames, such as "Shaw, Uszkoreit & Vaswani", `venue` is empty for a preprint."""
 
     authors: str
     title: str

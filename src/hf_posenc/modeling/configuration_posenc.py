@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration of the Transformer: fields, defaults (the papers'), validation."""
+"""Configuration of the Transformer: fields, the papers' defaults, validation."""
 
 import copy
 from dataclasses import replace
@@ -26,7 +26,7 @@ ENCODING_TYPE_FIELDS = {
 
 
 def parameter_fields() -> dict[str, EncodingParameter]:
-    """Every field that the registered encodings and alignments bring, by name."""
+    """The config fields of all registered encodings and alignments, by name."""
     fields = {parameter.name: parameter for parameter in all_encoding_parameters()}
     supported = [entry for entry in POSITION_ENCODINGS.values() if entry.modifies_attention]
     fields |= {f"cross_{parameter.name}": parameter for entry in supported for parameter in entry.config_parameters}
@@ -121,7 +121,7 @@ class PosEncConfig(SharedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """`position_encoding_type` by itself is for both sides, as it is where a config is made."""
+        """transformers' `from_dict`; `position_encoding_type` alone is for both stacks, as in the constructor."""
         if "position_encoding_type" in kwargs:
             kwargs.setdefault("decoder_position_encoding_type", None)
         return super().from_dict(config_dict, **kwargs)
@@ -142,11 +142,11 @@ class PosEncConfig(SharedConfig):
         return super().known_keywords() | set(parameter_fields())
 
     def side(self, name: str) -> StackSpec:
-        """The encoder, the decoder or the cross-attention ("cross")."""
+        """Sizes and encodings of one attention; `name` is "encoder", "decoder" or "cross"."""
         stack = "encoder" if name == "encoder" else "decoder"
 
         def stack_field(field: str) -> Any:
-            # A view of the decoder, as get_text_config makes it, has what is the decoder's under the plain name alone.
+            # In a view of the decoder (get_text_config) the decoder's fields have only the name without the prefix.
             value = getattr(self, f"{stack}_{field}", None)
             return getattr(self, field) if value is None else value
 
@@ -166,7 +166,7 @@ class PosEncConfig(SharedConfig):
 
     @property
     def sides(self) -> list[StackSpec]:
-        """Encoder and decoder, and the cross-attention where something acts in it."""
+        """Encoder and decoder, and the cross-attention if an encoding acts there."""
         encoder, decoder, cross = map(self.side, ENCODING_TYPE_FIELDS)
         return [encoder, decoder, cross] if self.modifies_cross_attention else [encoder, decoder]
 
@@ -179,15 +179,15 @@ class PosEncConfig(SharedConfig):
                 )
             if side.name != "cross" and all(entry.is_modifier for entry in side_entries(side).values()):
                 raise ValueError(
-                    f"{ENCODING_TYPE_FIELDS[side.name]}={side.encoding!r}: it says nothing of where a token is and "
-                    f"only changes what another encoding does; write a sum, such as 'relative+{side.encoding}'."
+                    f"{ENCODING_TYPE_FIELDS[side.name]} must have an encoding with position information, but it is "
+                    f"{side.encoding!r}, which only modifies another; write a sum, such as 'relative+{side.encoding}'."
                 )
             for name, entry in side_entries(side).items():
                 if side.name == "cross" and name != "none" and not entry.modifies_attention:
                     supported = [name for name, other in POSITION_ENCODINGS.items() if other.modifies_attention]
                     raise ValueError(
                         f"cross_position_encoding_type={side.encoding!r}: `{name}` acts on embedded tokens or on "
-                        "positions in training, which cross-attention has not; choose from none, "
+                        "training positions, but cross-attention has neither; choose from none, "
                         f"{', '.join(supported)}, or a sum of these."
                     )
                 entry.encoding.validate(self.config_for(side), side)
@@ -195,13 +195,14 @@ class PosEncConfig(SharedConfig):
     def _validate_alignment(self) -> None:
         if self.alignment is not Alignment and not self.modifies_cross_attention:
             raise ValueError(
-                f"An alignment gives places to the position encodings of the cross-attention, but alignment_type="
-                f"{self.alignment_type!r} with cross_position_encoding_type={self.cross_position_encoding_type!r} has "
-                "nobody to ask it; choose an encoding there, such as 'rotary+window', or leave the alignment out."
+                "An alignment needs a position encoding in the cross-attention, which reads its source positions, but "
+                f"with alignment_type={self.alignment_type!r} cross_position_encoding_type is "
+                f"{self.cross_position_encoding_type!r}; choose one, such as 'rotary+window', or leave the alignment "
+                "out."
             )
 
     def config_for(self, side: StackSpec) -> "PosEncConfig":
-        """This config with an encoding's knobs as they are on that side."""
+        """This config with the encodings' parameters of that side: for "cross", `cross_*` fields replace others."""
         view = copy.copy(self)
         for name, parameter in parameter_fields().items() if side.name == "cross" else ():
             if name != parameter.name and (cross_value := getattr(self, name)) is not None:
@@ -218,7 +219,7 @@ class PosEncConfig(SharedConfig):
 
     @property
     def decoder_needs_state_cache(self) -> bool:
-        """Whether the decoder's caches must keep more than keys and values: states, places, positions."""
+        """Whether the decoder's caches must keep positions or states in addition to keys and values."""
         decoder_entries = side_entries(self.side("decoder")).values()
         return self.modifies_cross_attention or any(entry.needs_state_cache for entry in decoder_entries)
 
@@ -227,7 +228,7 @@ class PosEncConfig(SharedConfig):
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
     def max_length_of(self, side: StackSpec) -> int | None:
-        """How many tokens a side can take, None if its encodings are defined at every length."""
+        """A side's maximum number of tokens, None if its encodings are defined at every length."""
         view = self.config_for(side)
         return min(
             (getattr(view, entry.max_length_field) for entry in side_entries(side).values() if entry.max_length_field),
@@ -244,7 +245,7 @@ class PosEncConfig(SharedConfig):
 
     @property
     def position_encodings_in_use(self) -> list[str]:
-        """The names in all sides' sums."""
+        """The names of the encodings of all sides, with repetitions."""
         return [name for side in self.sides for name in side.encodings]
 
     @property
@@ -266,7 +267,10 @@ class PosEncConfig(SharedConfig):
         return [first] + ["full_attention" if is_global else "evicting_attention"] * (num_layers - 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields; of the encodings' knobs those in use or changed: a config asks for no more than it needs."""
+        """The fields to save, without parameters that are unused and at their default.
+
+        Another version, which may lack the parameter of an unused encoding, can then read the config.
+        """
         output, used = super().to_dict(), self.parameter_fields_in_use
         for name, parameter in parameter_fields().items():
             if name not in used and output.get(name) == (parameter.default if name == parameter.name else None):
@@ -278,12 +282,12 @@ class PosEncConfig(SharedConfig):
         encodings = {name: POSITION_ENCODINGS[name].encoding for name in self.position_encodings_in_use}
         copy_custom_code(Path(save_directory), "position_registry", encodings)
         copy_custom_code(Path(save_directory), "alignment_registry", {self.alignment_type: self.alignment})
-        if push_to_hub:  # by transformers' save_pretrained it would be too early
+        if push_to_hub:  # transformers' save_pretrained would push before the code is copied
             self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
 
 
 def describe_parameters() -> str:
-    """The part of PosEncConfig's docstring that the registries fill: each parameter of an encoding or an alignment."""
+    """The section of PosEncConfig's docstring on the parameters of encodings and alignments, from the registries."""
     own = [parameter for name, parameter in parameter_fields().items() if name == parameter.name]
     cross = [f"`{name}`" for name, parameter in parameter_fields().items() if name != parameter.name]
     lines = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration of RNN-NMT, by default Neishi & Yoshinaga's."""
+"""Configuration of RNN-NMT, with Neishi & Yoshinaga's defaults."""
 
 from typing import Any, ClassVar
 
@@ -51,8 +51,8 @@ class RnnNmtConfig(SharedConfig):
             if name == "alignment_type" or name.endswith("position_encoding_type"):
                 raise ValueError(
                     "RNN-NMT has no position encoding and no alignment, because its LSTMs read the tokens in order, "
-                    f"but {name}={kwargs[name]!r} was given; leave it out, or take PosEncConfig for a Transformer that "
-                    "has one."
+                    f"but {name}={kwargs[name]!r} was given; leave it out, or use PosEncConfig for a Transformer with "
+                    "one."
                 )
         super().__post_init__(**kwargs)
 

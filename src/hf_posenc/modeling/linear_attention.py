@@ -31,7 +31,7 @@ from .attention_context import AttentionContext
 from .blockwise_attention import BlockwiseAttention
 from .position_sum import PositionEncodingSum
 
-MIN_LENGTH = 512  # in tokens; below it, all scores at once take less time
+MIN_LENGTH = 512  # in tokens; below it, computing all scores at once is faster
 
 
 def supports_linear_attention(positions: PositionEncodingSum, ctx: AttentionContext) -> bool:
@@ -77,7 +77,7 @@ def linear_attention_forward(
 class LinearAttentionFunction(torch.autograd.Function):
     """The merged softmax over all parts, with a backward pass in linear memory.
 
-    It saves what torch's kernel would save for one attention, and the output and lse of a second tail.
+    It saves as much as torch's kernel saves for one attention, and the output and lse of a second tail.
     """
 
     @staticmethod
@@ -123,7 +123,7 @@ class LinearAttentionFunction(torch.autograd.Function):
             d_lses = [lse_gradient(*part) for part in (near_part, last) if part]
             tensors_and_grads = [(near_part[0], rescale(d_out_BHLK, near_part[1], lse_BHL)), (near_part[1], d_lses[0])]
             # The lse gradients of all parts sum to zero: a softmax does not change when a number is added to all
-            # scores. So the first tail's follows from the others, and its output was not saved.
+            # scores. Therefore the first tail's is minus the sum of the others, and its output was not saved.
             d_lses[0] = -torch.stack(d_lses).sum(0)
             for tail, d_lse_BHL, (bias_BHL, values_BHLK) in zip(blockwise.tails, d_lses, biases, strict=False):
                 qkv = q_BHLK, k_BHLK, values_BHLK

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The encoder-decoder Transformer. It calls the hooks of position encodings, never an encoding by name.
+"""The encoder-decoder Transformer of Vaswani et al. (citations.py), with hooks for position encodings.
 
-It is that of Vaswani et al. (citations.py); parameter names are BART's, the shape letters those of position_base.py.
-From top to bottom: layers, stacks, the model, the model with an output projection.
+It calls hooks, never an encoding by name. Parameter names are BART's, the shape letters those of position_base.py. From
+top to bottom: layers, stacks, the model, the model with an output projection.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,7 @@ from .window_pruning import MIN_KEYS, prune_to_window
 
 
 class PosEncLayer(GradientCheckpointingLayer):
-    """What encoder and decoder layers share: the feed-forward sub-layer, and residuals with LayerNorm around them."""
+    """Base class of encoder and decoder layers: the feed-forward sub-layer, and residuals with LayerNorm."""
 
     def __init__(self, config: PosEncConfig, side: StackSpec) -> None:
         super().__init__()
@@ -63,18 +63,18 @@ class PosEncLayer(GradientCheckpointingLayer):
     def residual(
         self, x_BTD: Tensor, sublayer: Callable[[Tensor], tuple[Tensor, Tensor | None]], norm: nn.LayerNorm
     ) -> tuple[Tensor, Tensor | None]:
-        """The tokens after a sub-layer (B, T, D), and its attention weights (B, H, T, S), None if there are none."""
+        """The tokens after a sub-layer (B, T, D), and its attention weights (B, H, T, S), None without any."""
         output_BTD, p_BHQS = sublayer(norm(x_BTD) if self.norm_first else x_BTD)
         x_BTD = x_BTD + self.dropout(output_BTD)
         return x_BTD if self.norm_first else norm(x_BTD), p_BHQS
 
     def feed_forward(self, x_BTD: Tensor) -> tuple[Tensor, None]:
-        """The feed-forward sub-layer's output (B, T, D); it has no weights."""
+        """The feed-forward sub-layer's output (B, T, D); None for attention weights."""
         return self.fc2(self.activation_dropout(self.activation(self.fc1(x_BTD)))), None
 
 
 class PosEncEncoderLayer(PosEncLayer):
-    """Self-attention and feed-forward."""
+    """Encoder layer: self-attention and feed-forward."""
 
     def __init__(self, config: PosEncConfig, side: StackSpec, layer: int) -> None:
         super().__init__(config, side)
@@ -89,7 +89,7 @@ class PosEncEncoderLayer(PosEncLayer):
 
 
 class PosEncDecoderLayer(PosEncLayer):
-    """Causal self-attention, cross-attention and feed-forward."""
+    """Decoder layer: causal self-attention, cross-attention and feed-forward."""
 
     def __init__(self, config: PosEncConfig, side: StackSpec, layer: int) -> None:
         super().__init__(config, side)
@@ -112,7 +112,7 @@ class PosEncDecoderLayer(PosEncLayer):
         cache: EncoderDecoderCache | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """The tokens (B, T, D) and, where they were computed, the weights of the cross-attention (B, H, T, S)."""
+        """The tokens (B, T, D) and the weights of the cross-attention (B, H, T, S), None if they are not computed."""
         self_inputs = {"positions": positions, "ctx": ctx, "cache": cache}
         x_BTD, _ = self.residual(
             x_BTD, lambda x: self.self_attn(x, attention_mask, **self_inputs, **kwargs), self.self_attn_layer_norm
@@ -132,7 +132,7 @@ class PosEncDecoderLayer(PosEncLayer):
 
 
 class PosEncPreTrainedModel(SharedPreTrainedModel):
-    """Weight initialisation, loading and saving, and the choice of an attention back end that can be right."""
+    """Base class of the Transformer's models: initialisation, loading, saving, validation of the attention back end."""
 
     config: PosEncConfig
     config_class = PosEncConfig
@@ -164,10 +164,10 @@ class PosEncPreTrainedModel(SharedPreTrainedModel):
 
 # Its subclasses call post_init when they are whole. trf-ignore: TRF013
 class PosEncStack(PosEncPreTrainedModel, Stack):
-    """What encoder and decoder share: position encodings and layers."""
+    """Base class of encoder and decoder: position encodings and layers."""
 
     layer_class: type[PosEncEncoderLayer] | type[PosEncDecoderLayer]
-    # From this number of cached keys on, hidden ones are left out. Outputs do not depend on it; the tests set it to 0.
+    # From this number of cached keys on, hidden keys are pruned. Outputs do not depend on it; the tests set it to 0.
     min_keys_to_prune = MIN_KEYS
 
     def __init__(self, config: PosEncConfig, side: StackSpec) -> None:
@@ -179,7 +179,7 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
         self.gradient_checkpointing = False
 
     def validate_attn_implementation(self) -> None:
-        """Raise a ValueError for a back end that would leave an encoding out; transformers' own choice never does."""
+        """Raise a ValueError for a back end that cannot compute an encoding; transformers' default always can."""
         validate_attn_implementation(self.config, self.side, self.positions)
 
     def attention_context(
@@ -220,7 +220,7 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
 
 
 class PosEncEncoder(PosEncStack):
-    """The encoder: source tokens (B, S) to encoder states (B, S, D)."""
+    """Encoder: source tokens (B, S) to encoder states (B, S, D)."""
 
     layer_class = PosEncEncoderLayer
     _can_record_outputs = {"hidden_states": PosEncEncoderLayer, "attentions": Attention}
@@ -253,7 +253,7 @@ class PosEncEncoder(PosEncStack):
 
 
 class PosEncDecoder(PosEncStack):
-    """The decoder: target tokens (B, T) and encoder states to what the output projection reads (B, T, D)."""
+    """Decoder: target tokens (B, T) and encoder states (B, S, D) to hidden states (B, T, D)."""
 
     layer_class = PosEncDecoderLayer
     _can_record_outputs = {
@@ -295,8 +295,8 @@ class PosEncDecoder(PosEncStack):
         encoder_hidden_states = require_encoder_states(encoder_hidden_states)
         if cache is not None and self.gradient_checkpointing and self.training and torch.is_grad_enabled():
             raise ValueError(
-                "Gradient checkpointing computes each layer again in the backward pass, so a layer must not write into "
-                "a cache, but one was given; leave the cache out, or turn gradient checkpointing off."
+                "Gradient checkpointing computes each layer twice, and therefore a layer must not write into a cache, "
+                "but one was given; leave the cache out, or turn gradient checkpointing off."
             )
         x_BTD = self.embed(input_ids, inputs_embeds)
         if use_cache and cache is None:
@@ -386,7 +386,7 @@ class PosEncDecoder(PosEncStack):
 
 
 class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
-    """The Transformer without an output projection."""
+    """Encoder-decoder Transformer without an output projection."""
 
     encoder_class = PosEncEncoder
     decoder_class = PosEncDecoder
@@ -451,7 +451,7 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
 
 
 class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneration, GenerationMixin):
-    """The translation model: a PosEncModel and the projection on the target vocabulary."""
+    """Translation model: a PosEncModel and the projection on the target vocabulary."""
 
     base_model_class = PosEncModel
     summary = "The encoder-decoder Transformer."
@@ -477,7 +477,7 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
         track_attention: bool = False,
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> Seq2SeqLMOutput:
-        """As PosEncModel's, to logits (B, T, V); with `labels` (B, T), -100 where they are ignored, also to a loss."""
+        """The inputs of PosEncModel to logits (B, T, V); with `labels` (B, T), -100 where ignored, also to a loss."""
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -501,7 +501,7 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
         return self.logits_and_loss(outputs, labels, kwargs)
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
-        """transformers' inputs for a step, with `track_attention`: the target's length is not known."""
+        """The inputs of a decoding step, with `track_attention`, because the target's length is unknown."""
         return super().prepare_inputs_for_generation(input_ids, **kwargs) | {"track_attention": True}
 
 
