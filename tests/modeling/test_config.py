@@ -29,13 +29,13 @@ REFUSED = {
     "an encoding in capitals": ({"position_encoding_type": "Rotary"}, r"'Rotary' is no registered.*'rotary'"),
     "an encoding twice": (
         {"position_encoding_type": "rotary+rotary"},
-        r"'rotary\+rotary'.*each encoding once.*`rotary` is there twice; leave one",
+        r"'rotary\+rotary'.*each encoding once.*`rotary` occurs twice; leave one",
     ),
     "none with another": (
         {"position_encoding_type": "none+rotary"},
-        r"`none` means that there is no encoding, but `rotary` is there too; leave one",
+        r"`none` means no encoding, but `rotary` is in the sum too; leave one",
     ),
-    "another with none": ({"position_encoding_type": "rotary+none"}, r"`none` means.*`rotary` is there too"),
+    "another with none": ({"position_encoding_type": "rotary+none"}, r"`none` means.*`rotary` is in the sum too"),
     "two presets of one class": (
         {"position_encoding_type": "relative+relative_key"},
         r"`relative` and `relative_key` are presets of one encoding, Relative; leave one",
@@ -52,11 +52,11 @@ REFUSED = {
     "no heads": ({"decoder_attention_heads": 0}, r"decoder_attention_heads=0"),
     "an odd width of the encoder's heads": (
         {"position_encoding_type": "rotary", "decoder_position_encoding_type": "none", "encoder_attention_heads": 16},
-        r"`rotary`.*must be even.*d_model=16 over 16 heads gives 1; change",
+        r"`rotary` needs an even width.*d_model=16 over 16 heads gives 1; change",
     ),
     "an odd width of the decoder's heads": (
         {"position_encoding_type": "none", "decoder_position_encoding_type": "rotary", "decoder_attention_heads": 16},
-        r"`rotary`.*must be even.*d_model=16 over 16 heads gives 1; change",
+        r"`rotary` needs an even width.*d_model=16 over 16 heads gives 1; change",
     ),
     "angles that follow the length": (
         {"position_encoding_type": "rotary", "rope_parameters": {"rope_type": "dynamic", **ROPE}},
@@ -80,7 +80,7 @@ REFUSED = {
     ),
     "two encodings with a state": (
         {"position_encoding_type": "lstm+gru"},
-        r"'lstm\+gru': `lstm` and `gru` both carry a state, and which of them reads the other.*leave one of them out",
+        r"'lstm\+gru': `lstm` and `gru` both read the embeddings in order.*leave one of them out",
     ),
     "a state of no width": (
         {"position_encoding_type": "gru", "gru_hidden_size": 0},

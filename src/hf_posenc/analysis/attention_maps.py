@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..modeling.configuration_shared import SharedConfig
 from ..modeling.text_validation import validate_utf8
 from ..modeling.translation import validate_tokenizer
 from .eager_mode import eager_eval_mode
@@ -28,7 +29,7 @@ class AttentionMap:
 
 @torch.no_grad()
 def translate_with_attention(
-    model: Any, tokenizer: Any, sentence: str, *, num_beams: int = 5
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentence: str, *, num_beams: int = 5
 ) -> tuple[str, dict[str, AttentionMap]]:
     """The translation of a sentence by beam search, and the maps of each attention that the model has: `encoder`,
     `decoder` and `cross`.
@@ -60,7 +61,7 @@ def translate_with_attention(
 
 @torch.no_grad()
 def compute_attention_maps(
-    model: Any, tokenizer: Any, inputs: Any, output_ids: torch.Tensor
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, inputs: BatchEncoding, output_ids: torch.Tensor
 ) -> dict[str, AttentionMap]:
     """The maps of one pass over a sentence, which the tokenizer has made `inputs`, and the ids of its translation, from
     the start token on; those that the model has."""
@@ -68,19 +69,24 @@ def compute_attention_maps(
         outputs = model(**inputs, decoder_input_ids=output_ids[None, :-1], use_cache=False, output_attentions=True)
     source = token_labels([str(token) for token in tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])])
     target = token_labels(token_texts(tokenizer, output_ids.tolist()))
-    by_name: dict[str, tuple[Any, ...]] = {
-        "encoder": (outputs.encoder_attentions, source, source, "source token", "source token it looks at"),
-        "decoder": (outputs.decoder_attentions, target[1:], target[:-1], "token written", "token read before"),
-        "cross": (outputs.cross_attentions, target[1:], source, "token written", "source token it looks at"),
+    labels = {
+        "encoder": (source, source, "source token", "source token it looks at"),
+        "decoder": (target[1:], target[:-1], "token written", "token read before"),
+        "cross": (target[1:], source, "token written", "source token it looks at"),
+    }
+    attentions = {
+        "encoder": outputs.encoder_attentions,
+        "decoder": outputs.decoder_attentions,
+        "cross": outputs.cross_attentions,
     }
     return {
-        name: AttentionMap(torch.stack(list(weights))[:, 0].cpu().double().numpy(), *labels)
-        for name, (weights, *labels) in by_name.items()
+        name: AttentionMap(torch.stack(list(weights))[:, 0].cpu().double().numpy(), *labels[name])
+        for name, weights in attentions.items()
         if weights
     }
 
 
-def validate_length(sentence: str, tokens: int, config: Any) -> None:
+def validate_length(sentence: str, tokens: int, config: SharedConfig) -> None:
     if not sentence.strip():
         raise ValueError("A picture of attention needs a sentence, but this one has no words; give it some.")
     limits = {"a picture has labels for": MAX_TOKENS, "the encoder's position encoding has": config.max_source_length}
@@ -92,7 +98,7 @@ def validate_length(sentence: str, tokens: int, config: Any) -> None:
             )
 
 
-def token_texts(tokenizer: Any, ids: list[int]) -> list[str]:
+def token_texts(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
     """The text that each token adds to the translation, with the blanks that a token alone would lose."""
     texts = [tokenizer.decode(ids[:length], clean_up_tokenization_spaces=False) for length in range(len(ids) + 1)]
     return [after[len(before) :] for before, after in pairwise(texts)]

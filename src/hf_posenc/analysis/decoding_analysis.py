@@ -26,14 +26,14 @@ place: whoever knows the place goes on translating, and gains by it.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from datasets import Dataset
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -71,7 +71,7 @@ def decode_by_length(
     *,
     edges: Sequence[int],
     pairs_per_group: int,
-    bar_options: dict[str, Any],
+    bar_options: Mapping[str, object],
 ) -> dict[str, Any] | None:
     """The decodings of the pairs, which have been drawn; None without any. `bar_options` are the options of the bar."""
     if not len(pairs):
@@ -137,7 +137,7 @@ def pair_token_ids(
     return sources, targets
 
 
-def row_lengths(rows: Sequence[Any]) -> np.ndarray:
+def row_lengths(rows: Sequence[Sized]) -> np.ndarray:
     return np.array([len(row) for row in rows], dtype=int)
 
 
@@ -209,14 +209,14 @@ def stack_steps(steps: list[Tensor], batch: int) -> np.ndarray | None:
 
 
 @contextmanager
-def record_source_positions(model: Any) -> Iterator[list[Tensor]]:
+def record_source_positions(model: PreTrainedModel) -> Iterator[list[Tensor]]:
     """The places (B or 1, T) that the model's alignment gives meanwhile, if cross-attention has an encoding to ask."""
     recorded, alignment = list[Tensor](), getattr(model.model.decoder, "alignment", None)
     if alignment is None:
         yield recorded
         return
 
-    def hook_fn(_: Any, arguments: tuple[Any, ...], output: Any) -> None:
+    def hook_fn(_: nn.Module, arguments: tuple[object, ...], output: Tensor) -> None:
         if arguments[0] == "source_positions":
             recorded.append(output)
 

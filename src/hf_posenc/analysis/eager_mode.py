@@ -3,11 +3,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+
+from transformers import PreTrainedModel
 
 
 @contextmanager
-def eager_eval_mode(model: Any) -> Iterator[None]:
+def eager_eval_mode(model: PreTrainedModel) -> Iterator[None]:
     """Without dropout, and with the back end that returns the weights of every encoding; afterwards as before."""
     attention_interface, training = model.config._attn_implementation, model.training
     model.eval().set_attn_implementation("eager")

@@ -5,15 +5,15 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel
 
 from ..modeling.configuration_posenc import PosEncConfig
+from ..modeling.modeling_posenc import PosEncStack
 from ..modeling.position_base import HOOKS
 from ..modeling.position_registry import build_position_encodings, parse_sum, side_entries
 from ..modeling.position_sum import PositionEncodingSum
@@ -80,7 +80,13 @@ class EncodingProbe:
     """
 
     def __init__(
-        self, config: Any, side: str, extent: PlotExtent, model: Callable[[], Any], *, trained: bool = False
+        self,
+        config: PosEncConfig,
+        side: str,
+        extent: PlotExtent,
+        model: Callable[[], PreTrainedModel],
+        *,
+        trained: bool = False,
     ) -> None:
         spec = config.side(side)
         self.name: str = spec.encoding
@@ -134,7 +140,7 @@ class EncodingProbe:
                 )
 
     @property
-    def stack(self) -> Any:
+    def stack(self) -> PosEncStack:
         return getattr(self.load_model(), f"get_{self.side}")()
 
     @property
@@ -171,7 +177,7 @@ class EncodingProbe:
 
 
 def untrained_probes(
-    name: str, settings: Mapping[str, Any], side: str, extent: PlotExtent, widths: Mapping[str, int] = WIDTH_BY_USE
+    name: str, settings: Mapping[str, object], side: str, extent: PlotExtent, widths: Mapping[str, int] = WIDTH_BY_USE
 ) -> dict[str, EncodingProbe]:
     """A registered encoding or a sum, untrained, for each use; `settings` are fields of the config, `widths` d_model
     where they have none."""
@@ -186,14 +192,14 @@ def untrained_probes(
     probes = {}
     for use, width in widths.items():
         own_settings = {key: value for key, value in settings.items() if use == "attention" or "heads" not in key}
-        width = settings.get("d_model", width)
-        has_several_heads = use == "attention" and isinstance(width, int) and not width % (2 * NUM_HEADS)
+        d_model = settings.get("d_model", width)
+        has_several_heads = use == "attention" and isinstance(d_model, int) and not d_model % (2 * NUM_HEADS)
         heads = dict.fromkeys(
             ("encoder_attention_heads", "decoder_attention_heads"), NUM_HEADS if has_several_heads else 1
         )
         try:
             config = PosEncConfig(
-                **(small_sizes | heads | {"d_model": width} | own_settings | {"position_encoding_type": name})
+                **(small_sizes | heads | {"d_model": d_model} | own_settings | {"position_encoding_type": name})
             )
         except StrictDataclassError as error:  # a value of another type, in two lines and without a remedy
             raise ValueError(f"{' '.join(str(error).split())}; give it such a value.") from error
@@ -201,7 +207,7 @@ def untrained_probes(
     return probes
 
 
-def untrained_model(config: Any) -> Any:
+def untrained_model(config: PosEncConfig) -> PreTrainedModel:
     """As training would begin; the same at every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)

@@ -28,7 +28,7 @@ beyond is by the sentence that attends, in the decoder the target. Loss is teach
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +37,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.lengths import stratified_sample
 from ..data.pair_dataset import hash_test_set
@@ -160,7 +160,7 @@ def measure_pairs(
     sources: list[list[int]],
     targets: list[list[int]],
     batch_size: int,
-    bar_options: dict[str, Any],
+    bar_options: Mapping[str, object],
     *,
     use_cache: bool,
 ) -> list[SentenceMeasures]:
@@ -184,7 +184,7 @@ def measure_pairs(
     return [by_row[row] for row in range(len(order))]
 
 
-def num_attention_heads(config: Any) -> int:
+def num_attention_heads(config: PreTrainedConfig) -> int:
     """Of all attentions of all layers; RNN-NMT has one attention of one head."""
     encoder, decoder = (
         getattr(config, f"{side}_layers") * getattr(config, f"{side}_attention_heads", 0)
@@ -229,9 +229,12 @@ def sum_distances(attentions: Sequence[Tensor] | None, mask_BQ: Tensor) -> Seque
     return list(torch.stack(layers_BHQ, dim=1).cpu().double().sum(-1).numpy())
 
 
-def mean_distances(sums: list[Any], tokens: np.ndarray, inside: np.ndarray, *, causal: bool) -> dict[str, Any] | None:
+def mean_distances(
+    sums: list[np.ndarray | None], tokens: np.ndarray, inside: np.ndarray, *, causal: bool
+) -> dict[str, Any] | None:
     """The mean distance of a stack's queries, inside and beyond; each sentence has `tokens` (N) of them."""
-    if any(sum_LH is None for sum_LH in sums):
+    measured = [sum_LH for sum_LH in sums if sum_LH is not None]
+    if len(measured) < len(sums):
         return None
     # The sum over n queries that weigh alike the keys 0 to n - 1, or 0 to their own place.
     uniform = tokens * (tokens - 1) / 4 if causal else (tokens**2 - 1) / 3
@@ -239,7 +242,7 @@ def mean_distances(sums: list[Any], tokens: np.ndarray, inside: np.ndarray, *, c
     def mean_over(rows_N: np.ndarray) -> dict[str, Any] | None:
         if not (queries := int(tokens[rows_N].sum())):
             return None
-        mean_LH = np.stack(sums)[rows_N].sum(0) / queries
+        mean_LH = np.stack(measured)[rows_N].sum(0) / queries
         return {"queries": queries, "mean": mean_LH.tolist(), "uniform": float(uniform[rows_N].sum() / queries)}
 
     return {"inside": mean_over(inside), "beyond": mean_over(~inside)}

@@ -11,15 +11,17 @@ mends it.
 import copy
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
 from ..modeling.position_registry import side_entries
+
+ModelT = TypeVar("ModelT", bound=PreTrainedModel)
 
 # Each config field is in exactly one of these groups, which a test says: a conversion must keep it, let it change, or
 # make it anew. First: the fields that the weights depend on and that Marian has, too.
@@ -85,7 +87,7 @@ def convert_encodings(
     return load_into(model, transferable_weights(origin, model), origin, new_weight_prefixes=NEW_WEIGHT_PREFIXES)
 
 
-def load_posenc_config(origin: Any) -> PosEncConfig:
+def load_posenc_config(origin: object) -> PosEncConfig:
     """The config, before any weight is read; a ValueError if it is not that of a Transformer of this family."""
     if isinstance(origin, PosEncForConditionalGeneration):
         return origin.config
@@ -103,7 +105,7 @@ def load_posenc_config(origin: Any) -> PosEncConfig:
     return PosEncConfig.from_dict(fields)
 
 
-def load_config_dict(name: str | os.PathLike, rule: str, on_hub: str) -> dict[str, Any]:
+def load_config_dict(name: str | os.PathLike, rule: str, on_hub: str) -> dict[str, object]:
     """The fields of a folder's or a Hub model's config.json; a ValueError that begins with `rule` if there is none."""
     try:
         fields = PreTrainedConfig.get_config_dict(name)[0]
@@ -115,7 +117,7 @@ def load_config_dict(name: str | os.PathLike, rule: str, on_hub: str) -> dict[st
     return fields
 
 
-def override_config(config: PosEncConfig, changes: Mapping[str, Any]) -> PosEncConfig:
+def override_config(config: PosEncConfig, changes: Mapping[str, object]) -> PosEncConfig:
     """That config with changes, checked like a new one; a ValueError for one of a field that the weights depend on."""
     fields = config.to_dict()
     config.validate_current_names(changes)
@@ -176,7 +178,9 @@ def zero_init_model(config: PosEncConfig) -> PosEncForConditionalGeneration:
     return model
 
 
-def load_into(model: Any, weights: dict[str, Tensor], origin: Any, *, new_weight_prefixes: tuple[str, ...]) -> Any:
+def load_into(
+    model: ModelT, weights: dict[str, Tensor], origin: PreTrainedModel, *, new_weight_prefixes: tuple[str, ...]
+) -> ModelT:
     """`model` with those `weights`, but for the `new_weight_prefixes`, and in the rest like the model that they are
     from."""
     model = model.to(dtype=origin.dtype, device=origin.device)

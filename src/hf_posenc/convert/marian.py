@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import MarianConfig, MarianMTModel
+from transformers import MarianConfig, MarianMTModel, PreTrainedModel
 
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
@@ -127,7 +127,7 @@ def channel_order(width: int) -> Tensor:
     return torch.arange(2 * num_sines).view(2, num_sines).T.flatten()[:width]
 
 
-def permute_channels(model: Any, order: Tensor) -> dict[str, Tensor]:
+def permute_channels(model: PreTrainedModel, order: Tensor) -> dict[str, Tensor]:
     """All weights of a model, their channels in that order."""
     weights = model.state_dict()
     for name, weight in weights.items():
@@ -138,7 +138,7 @@ def permute_channels(model: Any, order: Tensor) -> dict[str, Tensor]:
     return weights
 
 
-def load_marian_config(marian: Any) -> MarianConfig:
+def load_marian_config(marian: object) -> MarianConfig:
     """The config, before any weight is read; a ValueError if it is no Marian's."""
     if isinstance(marian, MarianMTModel):
         return marian.config
@@ -158,7 +158,7 @@ def load_marian_config(marian: Any) -> MarianConfig:
     return MarianConfig.from_dict(fields)
 
 
-def load_marian_model(marian: Any) -> MarianMTModel:
+def load_marian_model(marian: str | os.PathLike | MarianMTModel) -> MarianMTModel:
     if isinstance(marian, MarianMTModel):
         return marian
     model, loading_info = MarianMTModel.from_pretrained(marian, output_loading_info=True)
@@ -166,7 +166,7 @@ def load_marian_model(marian: Any) -> MarianMTModel:
     return model
 
 
-def posenc_config_from_marian(marian: MarianConfig, **overrides: Any) -> PosEncConfig:
+def posenc_config_from_marian(marian: MarianConfig, **overrides: object) -> PosEncConfig:
     """Our config for that Marian; a ValueError if there is none."""
     for name in PRESERVED_FIELDS:
         if name in overrides:

@@ -24,7 +24,7 @@ def connect_events(fn: Callable, inputs: list, outputs: list, change_events: lis
     gr.on(events, fn, inputs, outputs, trigger_mode="always_last", **UNQUEUED)
 
 
-def update_unless_equal(current: Any, value: Any, **options: Any) -> dict:
+def update_unless_equal(current: object, value: object, **options: Any) -> dict:
     """A control's update to `value`, which says nothing of the value where the control holds it: a reader who has
     touched it since must not see it fall back."""
     return gr.update(**options) if current == value else gr.update(value=value, **options)

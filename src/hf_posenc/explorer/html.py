@@ -78,11 +78,12 @@ def cell_html(cell: str) -> str:
     return f"<td>{' '.join(f'<span>{escape(score)}</span>' for score in cell.split(' / '))}</td>"
 
 
-def is_narrow(viewport: Any) -> bool:
-    return type(viewport) in (int, float) and 0 < viewport < NARROW_PIXELS
+def is_narrow(viewport: object) -> bool:
+    """Whether the page, `viewport` pixels wide by its browser's script, is too narrow for figures at full size."""
+    return isinstance(viewport, int | float) and 0 < viewport < NARROW_PIXELS
 
 
-def figure_html(figure: Figure, caption: str, name: str, viewport: Any) -> str:
+def figure_html(figure: Figure, caption: str, name: str, viewport: object) -> str:
     """A figure in the page, with what to look at below it; drawn smaller for a narrow page, so that its text is not."""
     if is_narrow(viewport):
         figure.set_size_inches(NARROW_INCHES, max(0.8 * float(figure.get_figheight()), 3.0))

@@ -8,12 +8,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import torch
 import transformers
 from matplotlib.figure import Figure
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import CONFIG_NAME
 
 from ..analysis.attention_maps import AttentionMap, compute_attention_maps
@@ -87,7 +92,7 @@ class ExplorerRun:
             in_order = []
         return {name: folder_by_name[name] for name in dict.fromkeys([*in_order, *folder_by_name])}
 
-    def _load_uncached(self, system: str) -> tuple[Any, Any]:
+    def _load_uncached(self, system: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         if self.folder is None:
             return untrained_model(demo_configs()[system]).eval(), demo_tokenizer()
         verify_folder(folder := self.folder_of(system), COPY_AGAIN)
@@ -114,10 +119,10 @@ class ExplorerRun:
             )
         return folder
 
-    def validate_system(self, system: Any) -> str:
+    def validate_system(self, system: object) -> str:
         return validate_choice("The system", system, self.systems)
 
-    def load_model(self, system: str) -> tuple[Any, Any]:
+    def load_model(self, system: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         system = self.validate_system(system)
         with self.lock:
             transformers.logging.disable_progress_bar()
@@ -173,7 +178,7 @@ def repeat_sentence(text: str, times: int) -> str:
     return " ".join([text] * times)
 
 
-def parse_translations(run: ExplorerRun, text: Any) -> dict[str, tuple[str, str]]:
+def parse_translations(run: ExplorerRun, text: str) -> dict[str, tuple[str, str]]:
     """What a page has kept of its translations: each system's source and translation, as JSON."""
     try:
         translations = {run.validate_system(system): tuple(pair) for system, pair in json.loads(text).items()}
@@ -182,7 +187,7 @@ def parse_translations(run: ExplorerRun, text: Any) -> dict[str, tuple[str, str]
         raise ValueError("A page keeps its own translations, but these cannot be read; translate again.") from None
 
 
-def parse_sentence(text: Any) -> tuple[int, str, str]:
+def parse_sentence(text: str) -> tuple[int, str, str]:
     """What a page has kept of the sentence that it drew: its number, and both texts, as JSON."""
     try:
         number, german, english = json.loads(text)
@@ -213,7 +218,7 @@ def translate_with(run: ExplorerRun, system: str, source: str, beams: int) -> Tr
         return TranslationResult(problem=str(error))
 
 
-def count_source_tokens(tokenizer: Any, source: str) -> int:
+def count_source_tokens(tokenizer: PreTrainedTokenizerBase, source: str) -> int:
     """How many subwords a sentence has; a ValueError if they are more than this page has time for."""
     tokens = len(tokenizer([source], truncation=False)["input_ids"][0]) - 1
     if tokens > MAX_TOKENS:

@@ -4,10 +4,9 @@ import reprlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from ..analysis.probes import EncodingProbe, PlotExtent, untrained_probes
-from ..modeling.position_base import EncodingParameter
+from ..modeling.position_base import EncodingParameter, ParameterValue
 from ..modeling.position_registry import POSITION_ENCODINGS
 
 MAX_WIDTH, MAX_HEADS, MAX_POSITIONS, MAX_PARAMETER_VALUE = 1024, 64, 4096, 4096
@@ -27,7 +26,7 @@ class EncodingChoice:
     width: int = 50
     heads: int = 1
     side: str = SIDES[0]
-    parameters: tuple[tuple[str, Any], ...] = ()
+    parameters: tuple[tuple[str, ParameterValue], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.encodings:
@@ -54,22 +53,22 @@ def probes_for(choice: EncodingChoice) -> Probes:
     return probes
 
 
-def validate_number(name: str, value: Any, minimum: int, maximum: int) -> int:
+def validate_number(name: str, value: object, minimum: int, maximum: int) -> int:
     """A whole number of that range, as an integer."""
-    if type(value) not in (int, float) or value not in range(minimum, maximum + 1):
+    if isinstance(value, bool) or not isinstance(value, int | float) or value not in range(minimum, maximum + 1):
         shown = reprlib.repr(value)
         raise ValueError(f"{name} must be a whole number from {minimum} to {maximum}, but it is {shown}; change it.")
     return int(value)
 
 
-def validate_choice(name: str, value: Any, options: Collection[str]) -> str:
+def validate_choice(name: str, value: object, options: Collection[str]) -> str:
     """One of what the page offers."""
     if not isinstance(value, str) or value not in options:
         raise ValueError(f"{name} must be one of {', '.join(options)}, but it is {reprlib.repr(value)}; choose one.")
     return value
 
 
-def validate_choices(name: str, values: Any, options: Collection[str]) -> tuple[str, ...]:
+def validate_choices(name: str, values: object, options: Collection[str]) -> tuple[str, ...]:
     """Some of what the page offers, each once."""
     if not isinstance(values, list | tuple) or len(values) > len(options):
         raise ValueError(
@@ -82,7 +81,7 @@ def validate_choices(name: str, values: Any, options: Collection[str]) -> tuple[
     return chosen
 
 
-def validate_text(name: str, value: Any, max_characters: int) -> str:
+def validate_text(name: str, value: object, max_characters: int) -> str:
     """A text of at most so many characters."""
     if not isinstance(value, str) or len(value) > max_characters:
         problem = f"has {len(value)}" if isinstance(value, str) else f"is {reprlib.repr(value)}"

@@ -65,7 +65,7 @@ def translate_tab(run: ExplorerRun, viewport: gr.Number) -> None:
         attention_output = gr.HTML(elem_id="attention")
     attention_controls = [system, kind, layer, head]
 
-    def translated(text: str, times: Any, beams: Any, systems: list[str], sentence_state: str) -> list:
+    def translated(text: str, times: int, beams: int, systems: list[str], sentence_state: str) -> list:
         def compute() -> list:
             _, german, english = parse_sentence(sentence_state)
             results_by_system = translate(run, systems, text, times, beams)
@@ -81,7 +81,7 @@ def translate_tab(run: ExplorerRun, viewport: gr.Number) -> None:
 
         return show_errors(compute, lambda text: [text, "{}", gr.update(visible=False)])
 
-    def attended(translation_state: str, system: str, kind: str, layer: Any, head: Any, narrow: Any) -> list:
+    def attended(translation_state: str, system: str, kind: str, layer: int, head: int, narrow: object) -> list:
         def compute() -> list:
             if not (pairs := parse_translations(run, translation_state)):
                 return [gr.skip()] * 5
@@ -147,7 +147,7 @@ def compare_tab(run: ExplorerRun, viewport: gr.Number) -> dict[str, Any]:
     output = gr.HTML(elem_id="compare")
     inputs, outputs = [test, figure_kind, viewport], [test, figure_kind, output]
 
-    def compared(test: str | None, figure_kind: str | None, narrow: Any) -> list:
+    def compared(test: str | None, figure_kind: str | None, narrow: object) -> list:
         def compute() -> list:
             tests = scored_test_sets(run)
             test_shown = test if test in tests else tests[0]

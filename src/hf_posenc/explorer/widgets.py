@@ -5,7 +5,8 @@ from typing import Any
 
 import gradio as gr
 
-from ..modeling.position_registry import POSITION_ENCODINGS, EncodingParameter
+from ..modeling.position_base import EncodingParameter, ParameterValue
+from ..modeling.position_registry import POSITION_ENCODINGS
 from .runs import ExplorerRun
 from .state import MAX_PARAMETER_VALUE, SIDES
 
@@ -36,7 +37,7 @@ def dropdown_choices(names: Iterable[str]) -> list[tuple[str, str]]:
     return [(name, name) for name in names]
 
 
-def parameter_widget(parameter: EncodingParameter, *, visible: bool) -> Any:
+def parameter_widget(parameter: EncodingParameter, *, visible: bool) -> gr.components.FormComponent:
     """The control of a config field, of the type that its default says."""
     options: dict[str, Any] = {"label": parameter.name, "info": parameter.constraint, "visible": visible}
     if isinstance(parameter.default, bool):
@@ -49,7 +50,7 @@ def parameter_widget(parameter: EncodingParameter, *, visible: bool) -> Any:
     return gr.Number(parameter.default, **options)
 
 
-def parameter_value(parameter: EncodingParameter, value: Any) -> Any:
+def parameter_value(parameter: EncodingParameter, value: ParameterValue) -> ParameterValue:
     """What a control holds, as the config wants it: a browser has no None, and writes 10000.0 as 10000."""
     if isinstance(parameter.default, float) and type(value) is int:
         return float(value)

@@ -11,13 +11,18 @@ from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
 from torch import Tensor, nn
 from tqdm.auto import tqdm
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import CONFIG_NAME
 
 from ..config.loading import register_encodings
@@ -69,7 +74,7 @@ class TranslationJob:
         if not is_ctranslate2(self.folder):
             validate_weights(model_folder(self.folder))
 
-    def tokenizer_and_limit(self) -> tuple[Any, int | None, str]:
+    def tokenizer_and_limit(self) -> tuple[PreTrainedTokenizerBase, int | None, str]:
         """The tokenizer, how many tokens a source can have, and the remedy for more; without the weights."""
         if is_ctranslate2(self.folder):
             metadata = json.loads((self.folder / METADATA_FILE).read_text(encoding="utf-8"))
@@ -234,7 +239,7 @@ def quantize_rows(x_NI: Tensor) -> tuple[Tensor, Tensor]:
     return (x_NI / scale_N1).round().to(torch.int8), scale_N1
 
 
-def quantize_int8(model: Any) -> Any:
+def quantize_int8(model: PreTrainedModel) -> PreTrainedModel:
     """A copy whose linear layers compute in int8, on a CPU."""
     model = deepcopy(model)
     for module in list(model.modules()):
@@ -284,7 +289,7 @@ def silence_logging() -> None:
     transformers.logging.disable_progress_bar()
 
 
-def load_model(folder: Path) -> tuple[Any, Any]:
+def load_model(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model and the tokenizer of a folder."""
     folder = model_folder(folder)
     validate_weights(folder)

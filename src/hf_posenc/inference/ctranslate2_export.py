@@ -10,12 +10,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
+from ..modeling.attention import Attention
 from ..modeling.attention_context import AttentionContext
+from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
 from ..modeling.position_base import HOOKS, PositionEncoding
 from ..modeling.position_cape import Cape
@@ -28,6 +31,10 @@ from ..modeling.version import __version__
 from ..utils.manifest import save_folder
 from .ctranslate2_translator import METADATA_FILE, TOKENIZER_FOLDER, import_ctranslate2
 from .export_validation import validate_export_call
+
+if TYPE_CHECKING:
+    from ctranslate2.specs import attention_spec, common_spec
+    from ctranslate2.specs.model_spec import LayerSpec, ModelSpec
 
 # transformers' activations by CTranslate2's names.
 ACTIVATIONS = {
@@ -48,7 +55,7 @@ class EncodingSpec:
     """How the encoding of one side is run: options of that side's specification, what is added to its embeddings, and
     what a layer's self-attention holds, by name."""
 
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
     added_embeddings_ND: Tensor | None = None
     layer_tables: Callable[[int], dict[str, Tensor]] = lambda layer: {}
 
@@ -103,7 +110,7 @@ ENCODING_SPEC_BUILDERS: dict[type[PositionEncoding], Callable[[Any, int], Encodi
 
 # Of a generation config: what CTranslate2 has by the same name, and what it has not.
 SUPPORTED_SEARCH_OPTIONS = ("length_penalty", "repetition_penalty", "no_repeat_ngram_size")
-UNSUPPORTED_SEARCH_OPTIONS: dict[str, Any] = {  # and where it changes nothing
+UNSUPPORTED_SEARCH_OPTIONS: dict[str, object] = {  # and where it changes nothing
     "begin_suppress_tokens": None,
     "encoder_no_repeat_ngram_size": 0,
     "encoder_repetition_penalty": 1.0,
@@ -117,7 +124,7 @@ UNSUPPORTED_SEARCH_OPTIONS: dict[str, Any] = {  # and where it changes nothing
 
 def to_ctranslate2(
     model: PosEncForConditionalGeneration,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     folder: str | Path,
     *,
     quantization: str | None = None,
@@ -146,9 +153,9 @@ def to_ctranslate2(
     spec = build_model_spec(model, encoding_specs)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
-    config: Any = model.config
+    config: PosEncConfig = model.config
     spec.config.decoder_start_token = spec.config.bos_token = target[model.start_token()]
-    spec.config.eos_token = search["end_token"][0]
+    spec.config.eos_token = target[model.end_tokens()[0][0]]
     spec.config.unk_token = tokenizer.unk_token or tokenizer.pad_token  # a byte-level vocabulary has none
     spec.config.layer_norm_epsilon = config.layer_norm_eps
     spec.validate()
@@ -177,7 +184,9 @@ def to_ctranslate2(
     return folder
 
 
-def validate_ctranslate2_export(model: Any, tokenizer: Any, folder: Path, quantization: str | None) -> None:
+def validate_ctranslate2_export(
+    model: PosEncForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, folder: Path, quantization: str | None
+) -> None:
     quantizations = import_ctranslate2().specs.model_spec.ACCEPTED_MODEL_TYPES
     validate_export_call(model, tokenizer, folder, "CTranslate2")
     if quantization is not None and quantization not in quantizations:
@@ -216,7 +225,7 @@ def build_encoding_spec(model: PosEncForConditionalGeneration, side: str, positi
         ) from None
 
 
-def build_model_spec(model: PosEncForConditionalGeneration, encoding_specs: dict[str, EncodingSpec]) -> Any:
+def build_model_spec(model: PosEncForConditionalGeneration, encoding_specs: dict[str, EncodingSpec]) -> "ModelSpec":
     """The model as CTranslate2 describes one, with copies of its weights, for to quantise is to overwrite."""
     config, specs = model.config, import_ctranslate2().specs
     common = {
@@ -241,17 +250,17 @@ def to_float_copy(tensor: Tensor) -> Tensor:
     return tensor.detach().float().clone(memory_format=torch.contiguous_format)
 
 
-def fill_linear(spec: Any, linear: nn.Linear) -> None:
+def fill_linear(spec: "common_spec.LinearSpec", linear: nn.Linear) -> None:
     spec.weight = to_float_copy(linear.weight)
     if linear.bias is not None:
         spec.bias = to_float_copy(linear.bias)
 
 
-def fill_norm(spec: Any, norm: nn.LayerNorm) -> None:
+def fill_norm(spec: "common_spec.LayerNormSpec", norm: nn.LayerNorm) -> None:
     spec.gamma, spec.beta = to_float_copy(norm.weight), to_float_copy(norm.bias)
 
 
-def fill_stack(spec: Any, stack: Any, encoding_spec: EncodingSpec) -> None:
+def fill_stack(spec: "LayerSpec", stack: Any, encoding_spec: EncodingSpec) -> None:
     spec.scale_embeddings = float(stack.embed_scale)
     if stack.layer_norm is not None:
         fill_norm(spec.layer_norm, stack.layer_norm)
@@ -274,7 +283,9 @@ def fill_stack(spec: Any, stack: Any, encoding_spec: EncodingSpec) -> None:
         fill_norm(layer.ffn.layer_norm, module.final_layer_norm)
 
 
-def fill_attention(spec: Any, attention: Any, fused_counts: list[int]) -> None:
+def fill_attention(
+    spec: "attention_spec.MultiHeadAttentionSpec", attention: Attention, fused_counts: list[int]
+) -> None:
     """Queries, keys and values, so many of them joined in one map, and the map of the output."""
     package = import_ctranslate2()
     maps = [package.specs.common_spec.LinearSpec() for _ in range(3)]
@@ -286,9 +297,9 @@ def fill_attention(spec: Any, attention: Any, fused_counts: list[int]) -> None:
     fill_linear(spec.linear[-1], attention.out_proj)
 
 
-def search_options(model: PosEncForConditionalGeneration, target: list[str]) -> dict[str, Any]:
+def search_options(model: PosEncForConditionalGeneration, target: list[str]) -> dict[str, object]:
     """What a model's generation config says of every search, as CTranslate2 has it; a ValueError if it has not."""
-    config: Any = model.generation_config
+    config = model.generation_config
     if unsupported := [
         name
         for name, no_effect_value in UNSUPPORTED_SEARCH_OPTIONS.items()
@@ -313,7 +324,7 @@ def search_options(model: PosEncForConditionalGeneration, target: list[str]) -> 
     )
 
 
-def vocabularies(config: Any, tokenizer: Any) -> tuple[list[str], list[str]]:
+def vocabularies(config: PosEncConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], list[str]]:
     """The tokens of either side by their numbers; rows of the model that no token has get names of their own."""
     source = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     target = source
@@ -325,4 +336,4 @@ def vocabularies(config: Any, tokenizer: Any) -> tuple[list[str], list[str]]:
     def pad_vocabulary(tokens: list[str], rows: int) -> list[str]:
         return [*tokens[:rows], *(f"<row {number}>" for number in range(len(tokens), rows))]
 
-    return pad_vocabulary(source, config.vocab_size), pad_vocabulary(target, config.decoder_vocab_size)
+    return pad_vocabulary(source, config.vocab_size), pad_vocabulary(target, config.target_vocab_size)

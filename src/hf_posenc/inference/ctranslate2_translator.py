@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from transformers import AutoTokenizer
@@ -20,7 +21,7 @@ TOKENIZER_FOLDER = "tokenizer"
 MORE_POSITIONS_REMEDY = "export with more `positions`"  # the remedy for a source that is longer than its table
 
 
-def import_ctranslate2() -> Any:
+def import_ctranslate2() -> ModuleType:
     """The package; a ValueError that says how to have it."""
     try:
         import ctranslate2.converters.utils

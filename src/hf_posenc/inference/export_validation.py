@@ -1,13 +1,14 @@
 """What a call of every export must be."""
 
 from pathlib import Path
-from typing import Any
+
+from transformers import PreTrainedTokenizerBase
 
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
 from ..modeling.translation import validate_tokenizer
 
 
-def validate_export_call(model: Any, tokenizer: Any, folder: Path, engine: str) -> None:
+def validate_export_call(model: object, tokenizer: PreTrainedTokenizerBase, folder: Path, engine: str) -> None:
     """A ValueError for what is no Transformer of the family, a folder that is there, or a strange tokenizer."""
     if not isinstance(model, PosEncForConditionalGeneration):
         raise ValueError(

@@ -7,24 +7,36 @@ one more token.
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
+from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.model_inputs import CACHE_NAME, get_cache
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
+from ..modeling.target_vocabulary import GenerateOptions
 from ..utils.atomic_io import atomic_save
 from .export_validation import missing_extra_error, validate_export_call
+
+if TYPE_CHECKING:
+    from transformers.exporters import OnnxExporter
+    from transformers.exporters.base import ExportedModel
+
+# A module to export and the inputs to trace it with.
+Component = tuple[nn.Module, Mapping[str, object]]
+DecomposeFunction = Callable[..., dict[str, Component]]
 
 # What graphs are traced with; a trace would take a size of 1 for fixed. So many tokens are in the cache of `decode`.
 BATCH_SIZE, SOURCE_LENGTH, CACHED_LENGTH = 3, 9, 4
 
 
-def to_onnx(model: PosEncForConditionalGeneration, tokenizer: Any, folder: str | Path) -> Path:
+def to_onnx(model: PosEncForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> Path:
     """Write a trained model with its config and tokenizer as a folder of ONNX graphs: encoder and cached decoding.
 
     The graphs take any batch size and length. `ExportedModel.from_pretrained(folder).runners`, of
@@ -37,7 +49,8 @@ def to_onnx(model: PosEncForConditionalGeneration, tokenizer: Any, folder: str |
     folder = Path(folder)
     exporter, exported_model, decompose = import_exporters()
     validate_export_call(model, tokenizer, folder, "ONNX")
-    model = deepcopy(model).eval().to("cpu", torch.float32)
+    model = deepcopy(model)
+    model.eval().to("cpu", torch.float32)
     components = {}
     for name, (module, inputs) in export_components(model, decompose).items():
         try:
@@ -70,7 +83,7 @@ def suppress_output() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def import_exporters() -> tuple[Any, Any, Any]:
+def import_exporters() -> tuple["OnnxExporter", type["ExportedModel"], DecomposeFunction]:
     """transformers' exporter, the class of what it makes, and what takes a model apart; a ValueError that says how to
     have them."""
     try:
@@ -83,11 +96,11 @@ def import_exporters() -> tuple[Any, Any, Any]:
     return OnnxExporter(), ExportedModel, decompose_for_generation
 
 
-def export_components(model: PosEncForConditionalGeneration, decompose: Any) -> dict[str, tuple[Any, dict[str, Any]]]:
+def export_components(model: PosEncForConditionalGeneration, decompose: DecomposeFunction) -> dict[str, Component]:
     """The modules to export and what to trace them with, by name."""
-    config: Any = model.config
+    config: PosEncConfig = model.config
     inputs = example_inputs(config, BATCH_SIZE, SOURCE_LENGTH)
-    target = torch.full((BATCH_SIZE, CACHED_LENGTH), config.decoder_start_token_id)
+    target = torch.full((BATCH_SIZE, CACHED_LENGTH), model.start_token())
     greedy = deepcopy(model.generation_config)
     greedy.update(num_beams=1, do_sample=False, num_return_sequences=1, use_cache=True)
     prefill, decode = (
@@ -97,18 +110,18 @@ def export_components(model: PosEncForConditionalGeneration, decompose: Any) -> 
     return {"encoder": (model.get_encoder(), inputs), "prefill": prefill["prefill"], "decode": decode["decode"]}
 
 
-def example_inputs(config: Any, batch: int, length: int) -> dict[str, Any]:
+def example_inputs(config: PosEncConfig, batch: int, length: int) -> dict[str, Tensor]:
     """Sources of so many tokens, the first, and of one less each."""
     lengths_B1 = length - torch.arange(batch)[:, None]
     ids_BS = torch.arange(batch * length).view(batch, length) % config.vocab_size
     return {"input_ids": ids_BS, "attention_mask": (torch.arange(length) < lengths_B1).long()}
 
 
-def verify_outputs(model: PosEncForConditionalGeneration, exported: Any) -> None:
+def verify_outputs(model: PosEncForConditionalGeneration, exported: "ExportedModel") -> None:
     """A ValueError if the graphs' logits are not the model's for sources and targets of other sizes than those traced
     with: what a trace took for fixed shows there."""
-    inputs = example_inputs(model.config, BATCH_SIZE - 1, SOURCE_LENGTH // 2)
-    greedy: dict[str, Any] = {
+    inputs: GenerateOptions = example_inputs(model.config, BATCH_SIZE - 1, SOURCE_LENGTH // 2)
+    greedy: GenerateOptions = {
         "num_beams": 1,
         "do_sample": False,
         "num_return_sequences": 1,
@@ -116,7 +129,7 @@ def verify_outputs(model: PosEncForConditionalGeneration, exported: Any) -> None
         "max_new_tokens": 3,
     }
     made = model.generate(**inputs, **greedy, output_logits=True, return_dict_in_generate=True)
-    step_inputs = {"attention_mask": inputs["attention_mask"]}
+    step_inputs: dict[str, object] = {"attention_mask": inputs["attention_mask"]}
     try:
         step_inputs["encoder_outputs"] = exported.runners["encoder"](**inputs)
         for number, expected_BV in enumerate(made.logits):

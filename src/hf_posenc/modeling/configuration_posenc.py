@@ -2,6 +2,7 @@
 """Configuration of the Transformer: fields, the papers' defaults, validation."""
 
 import copy
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
@@ -107,7 +108,7 @@ class PosEncConfig(SharedConfig):
     cross_position_encoding_type: str = "none"
     alignment_type: str = "none"
 
-    def __post_init__(self, **kwargs: Any) -> None:
+    def __post_init__(self, **kwargs: object) -> None:
         for name, parameter in parameter_fields().items():
             setattr(self, name, kwargs.pop(name, parameter.default if name == parameter.name else None))
         if self.decoder_position_encoding_type is None:
@@ -120,22 +121,23 @@ class PosEncConfig(SharedConfig):
         self._validate_alignment()
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+    def from_dict(cls, config_dict: dict[str, object], **kwargs: object) -> Any:
         """transformers' `from_dict`; `position_encoding_type` alone is for both stacks, as in the constructor."""
         if "position_encoding_type" in kwargs:
             kwargs.setdefault("decoder_position_encoding_type", None)
         return super().from_dict(config_dict, **kwargs)
 
     @classmethod
-    def hint(cls, config_dict: dict[str, Any]) -> str | None:
-        encoding_names = "+".join(config_dict.get(field) or "none" for field in ENCODING_TYPE_FIELDS.values()).split(
-            "+"
-        )
-        if (hint := super().hint(config_dict)) is None and not set(encoding_names) <= set(POSITION_ENCODINGS):
-            hint = "If it is an encoding of your own, import the file that registers it first."
-        if hint is None and config_dict.get("alignment_type", "none") not in ALIGNMENTS:
-            hint = "If it is an alignment of your own, import the file that registers it first."
-        return hint
+    def hint(cls, config_dict: Mapping[str, object]) -> str | None:
+        hint = super().hint(config_dict)
+        if hint is not None:
+            return hint
+        sums = [str(config_dict.get(field) or "none") for field in ENCODING_TYPE_FIELDS.values()]
+        if not set("+".join(sums).split("+")) <= set(POSITION_ENCODINGS):
+            return "If it is an encoding of your own, import the file that registers it first."
+        if config_dict.get("alignment_type", "none") not in ALIGNMENTS:
+            return "If it is an alignment of your own, import the file that registers it first."
+        return None
 
     @classmethod
     def known_keywords(cls) -> set[str]:
@@ -266,7 +268,7 @@ class PosEncConfig(SharedConfig):
         is_global = all(entry.encoding.is_global for entry in side_entries(self.side("decoder")).values())
         return [first] + ["full_attention" if is_global else "evicting_attention"] * (num_layers - 1)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The fields to save, without parameters that are unused and at their default.
 
         Another version, which may lack the parameter of an unused encoding, can then read the config.
@@ -277,7 +279,7 @@ class PosEncConfig(SharedConfig):
                 output.pop(name, None)
         return output
 
-    def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs: Any) -> None:
+    def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs: object) -> None:
         super().save_pretrained(save_directory)
         encodings = {name: POSITION_ENCODINGS[name].encoding for name in self.position_encodings_in_use}
         copy_custom_code(Path(save_directory), "position_registry", encodings)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configuration of RNN-NMT, with Neishi & Yoshinaga's defaults."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 
@@ -46,7 +46,7 @@ class RnnNmtConfig(SharedConfig):
     decoder_layers: int = 3
     dropout: float | int = 0.2
 
-    def __post_init__(self, **kwargs: Any) -> None:
+    def __post_init__(self, **kwargs: object) -> None:
         for name in kwargs:
             if name == "alignment_type" or name.endswith("position_encoding_type"):
                 raise ValueError(

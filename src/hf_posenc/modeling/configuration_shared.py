@@ -2,7 +2,7 @@
 """Config fields of both model families: vocabularies, sizes, tied tables, special tokens, initialisation."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import fields
 from typing import Any, ClassVar, cast
@@ -12,6 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import GenerationConfig, PreTrainedConfig
 
 from .model_inputs import CACHE_NAMES
+from .position_base import StackSpec
 from .suggestions import closest_name
 from .version import SAME_CONFIG_FIELDS, __version__
 
@@ -55,7 +56,7 @@ class SharedConfig(PreTrainedConfig):
     decoder_start_token_id: int | None = 1
     hf_posenc_version: str | None = None
 
-    def __post_init__(self, **kwargs: Any) -> None:
+    def __post_init__(self, **kwargs: object) -> None:
         self._validate_keywords(kwargs)
         if kwargs.pop("transformers_weights", None) is not None:  # transformers would load any file of that name
             raise ValueError("transformers_weights must be left out: weights of this family are model.safetensors.")
@@ -90,7 +91,7 @@ class SharedConfig(PreTrainedConfig):
                 raise ValueError(f"{name} must be {constraint}, but it is {value!r}; its default is {field.default!r}.")
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+    def from_dict(cls, config_dict: dict[str, object], **kwargs: object) -> Any:
         """transformers' `from_dict`, with keywords that replace saved fields before validation.
 
         An error names the version that saved the config. Unknown fields in a config of this version are fields that a
@@ -131,7 +132,7 @@ class SharedConfig(PreTrainedConfig):
         return loaded
 
     @classmethod
-    def hint(cls, config_dict: dict[str, Any]) -> str | None:
+    def hint(cls, config_dict: Mapping[str, object]) -> str | None:
         """A remedy to append to the error for an invalid saved config, None without one."""
         saved_version = config_dict.get("hf_posenc_version")
         if saved_version in (None, __version__):
@@ -175,7 +176,7 @@ class SharedConfig(PreTrainedConfig):
                     f"{name!r} is no field of {type(self).__name__}; the nearest one is {self.nearest_field(name)!r}."
                 )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return super().to_dict() | {"hf_posenc_version": __version__}
 
     def describe(self) -> str:
@@ -188,7 +189,7 @@ class SharedConfig(PreTrainedConfig):
         return cast(int, self.decoder_vocab_size)
 
     @property
-    def sides(self) -> list[Any]:
+    def sides(self) -> list[StackSpec]:
         """The attentions with position encodings (see PosEncConfig.side); none in this class."""
         return []
 

@@ -16,6 +16,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from .configuration_shared import SharedConfig
 from .model_inputs import rename_cache
+from .target_vocabulary import GenerateOptions
 
 LENGTH_OPTIONS = ("max_length", "max_new_tokens")
 
@@ -35,7 +36,7 @@ class ExplicitGenerationConfig(GenerationConfig):
 
     def update(
         self, defaults_only: bool = False, allow_custom_entries: bool = False, **kwargs: object
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """transformers' `update`; fields that it fills with defaults are recorded as such.
 
         `_get_default_generation_params` is private (transformers 5.17 to 5.24 have it). If it is renamed, every
@@ -49,14 +50,14 @@ class ExplicitGenerationConfig(GenerationConfig):
             return unused
         return super().update(defaults_only, allow_custom_entries, **kwargs)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Chosen values; None for the others."""
         saved = super().to_dict() | dict.fromkeys(self.defaulted_fields)
         saved.pop("defaulted_fields", None)
         return saved
 
 
-def explicit_option(name: str, options: Mapping[str, Any], *configs: GenerationConfig | None) -> Any:
+def explicit_option(name: str, options: Mapping[str, object], *configs: GenerationConfig | None) -> Any:
     """The call's value of an option, even None; else that of the first generation config that chooses one."""
     if name in options:
         return options[name]
@@ -67,7 +68,7 @@ def explicit_option(name: str, options: Mapping[str, Any], *configs: GenerationC
     return None
 
 
-def explicit_max_new_tokens(options: Mapping[str, Any], *configs: GenerationConfig | None) -> int | None:
+def explicit_max_new_tokens(options: Mapping[str, object], *configs: GenerationConfig | None) -> int | None:
     """The maximum number of tokens after the start token, by the call's options or the first generation config with a
     limit; None without a limit."""
     for source_options, config in [(options, None), *(({}, config) for config in configs)]:
@@ -99,7 +100,7 @@ class PerSentenceMaxLength(LogitsProcessor):
         return torch.where(is_over_N[:, None], forced_scores, scores)
 
 
-def source_lengths(inputs: Tensor | None, model_inputs: Mapping[str, Any], pad_token_id: int) -> list[int] | None:
+def source_lengths(inputs: Tensor | None, model_inputs: Mapping[str, Tensor], pad_token_id: int) -> list[int] | None:
     """The number of tokens of each source in a call of `generate`, special ones included; None without a source."""
     mask = model_inputs.get("attention_mask")
     ids = model_inputs.get("input_ids") if inputs is None else inputs
@@ -187,7 +188,7 @@ class LengthLimitedGenerationMixin:
         return outputs
 
     def end_tokens(
-        self, options: Mapping[str, Any] | None = None, generation_config: GenerationConfig | None = None
+        self, options: Mapping[str, object] | None = None, generation_config: GenerationConfig | None = None
     ) -> tuple[list[int], int]:
         """The end tokens of a call of `generate`, none or more, and its padding token."""
         end_token_ids, pad_token_id = (
@@ -200,7 +201,7 @@ class LengthLimitedGenerationMixin:
         return end_token_ids, int(pad_token_id)
 
     def start_token(
-        self, options: Mapping[str, Any] | None = None, generation_config: GenerationConfig | None = None
+        self, options: Mapping[str, object] | None = None, generation_config: GenerationConfig | None = None
     ) -> int:
         """The first token of each target in a call of `generate`."""
         for name in ("decoder_start_token_id", "bos_token_id"):
@@ -216,8 +217,8 @@ class LengthLimitedGenerationMixin:
         return max_target_lengths(lengths, self.config.max_target_length)
 
     def with_length_limits(
-        self, max_target_lengths: list[int], options: dict[str, Any], generation_config: GenerationConfig | None = None
-    ) -> dict[str, Any]:
+        self, max_target_lengths: list[int], options: GenerateOptions, generation_config: GenerationConfig | None = None
+    ) -> GenerateOptions:
         """The options of `generate` with those that end each sentence at its limit."""
         end_token_ids, pad_token_id = self.end_tokens(options, generation_config)
         limit_token_id = end_token_ids[0] if end_token_ids else pad_token_id

@@ -21,11 +21,9 @@ this one is chosen by the input (its length, its holes) and takes hooks, because
 registry is global: code that travels with a checkpoint would replace the function of the installed package.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.autograd.function import FunctionCtx, once_differentiable
 
 from .attention_context import AttentionContext
 from .blockwise_attention import BlockwiseAttention
@@ -74,6 +72,14 @@ def linear_attention_forward(
     ).transpose(1, 2)
 
 
+class SavedForBackward(FunctionCtx):
+    """The attributes of torch's context of one call, which the backward pass reads."""
+
+    blockwise: BlockwiseAttention
+    num_inputs: int
+    saved_tensors: tuple[Tensor, ...]
+
+
 class LinearAttentionFunction(torch.autograd.Function):
     """The merged softmax over all parts, with a backward pass in linear memory.
 
@@ -81,7 +87,7 @@ class LinearAttentionFunction(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, blockwise: BlockwiseAttention, *inputs: Tensor) -> Tensor:
+    def forward(ctx: SavedForBackward, blockwise: BlockwiseAttention, *inputs: Tensor) -> Tensor:
         """Output (B, H, L, K). `inputs` are q, k, v, unrotated q, then the encodings' parameters."""
         q_BHLK, k_BHLK, v_BHLK, unrotated_q_BHLK = inputs[:4]
         out_BHLK, lse_BHL = blockwise.near_attention(q_BHLK, k_BHLK, v_BHLK, unrotated_q_BHLK)
@@ -99,7 +105,7 @@ class LinearAttentionFunction(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_out_BHLK: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: SavedForBackward, d_out_BHLK: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of all inputs, from those of output and lse of each part p:
 
         d output_p = exp(lse_p - lse) d output

@@ -9,10 +9,11 @@ what is left over.
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import TypeVar, cast
 
 from torch import Tensor
+from transformers import EncoderDecoderCache
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.utils import ModelOutput, TransformersKwargs
 
@@ -28,12 +29,12 @@ FORWARDED_KEYWORDS = {*TransformersKwargs.__annotations__, "return_dict", "ignor
 ForwardT = TypeVar("ForwardT", bound=Callable[..., object])
 
 
-def get_cache(outputs: ModelOutput) -> Any:
+def get_cache(outputs: ModelOutput) -> EncoderDecoderCache | None:
     """The cache in a model's outputs, None if it has none; the field is `cache` or `past_key_values`."""
     return getattr(outputs, CACHE_NAME)
 
 
-def rename_cache(inputs: dict[str, Any], name: str = CACHE_NAME) -> dict[str, Any]:
+def rename_cache(inputs: Mapping[str, object], name: str = CACHE_NAME) -> dict[str, object]:
     """The inputs with their cache, if any, under this `name`; a ValueError for two caches."""
     caches = [inputs[known] for known in CACHE_NAMES if inputs.get(known) is not None]
     if len(caches) > 1:

@@ -6,7 +6,7 @@ top to bottom: layers, stacks, the model, the model with an output projection.
 """
 
 from collections.abc import Callable
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +81,7 @@ class PosEncEncoderLayer(PosEncLayer):
         self.self_attn = Attention(config, num_heads=side.heads, is_causal=False, layer=layer)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
-    def forward(self, x_BTD: Tensor, attention_mask: AttentionMask, **kwargs: Any) -> Tensor:
+    def forward(self, x_BTD: Tensor, attention_mask: AttentionMask, **kwargs: object) -> Tensor:
         x_BTD, _ = self.residual(
             x_BTD, lambda x: self.self_attn(x, attention_mask, **kwargs), self.self_attn_layer_norm
         )
@@ -110,7 +110,7 @@ class PosEncDecoderLayer(PosEncLayer):
         cross_positions: PositionEncodingSum,
         cross_ctx: AttentionContext,
         cache: EncoderDecoderCache | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> tuple[Tensor, Tensor | None]:
         """The tokens (B, T, D) and the weights of the cross-attention (B, H, T, S), None if they are not computed."""
         self_inputs = {"positions": positions, "ctx": ctx, "cache": cache}
@@ -190,17 +190,14 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
         state: EncodingState | None = None,
         num_cached: int | Tensor = 0,
         *,
-        output_attentions: bool | None = False,
-        **kwargs: Any,
+        output_attentions: object = False,
     ) -> tuple[Tensor, AttentionContext]:
         """The embedded tokens with their positions (B, T, D), and the context of this stack's self-attention.
 
         Appends the positions, and the states of encodings, to the cached `state`.
         """
-        valid_mask_BT, attn_implementation = (
-            new_valid_mask(mask, x_BTD.shape[1], num_cached),
-            self.config._attn_implementation,
-        )
+        valid_mask_BT = new_valid_mask(mask, x_BTD.shape[1], num_cached)
+        attn_implementation = self.config._attn_implementation
         need_weights = bool(output_attentions) or attn_implementation == "flex_attention"
         ctx = AttentionContext(
             position_ids, position_ids, valid_mask_BT, mask, num_cached, self.side.is_causal, need_weights=need_weights
@@ -238,12 +235,13 @@ class PosEncEncoder(PosEncStack):
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> BaseModelOutput:
         x_BTD = self.embed(input_ids, inputs_embeds)
         if position_ids is None:
             position_ids = positions_from_mask(attention_mask, x_BTD.shape[1], device=x_BTD.device)
-        x_BTD, ctx = self.attention_context(x_BTD, attention_mask, position_ids, **kwargs)
+        output_attentions = kwargs.get("output_attentions")
+        x_BTD, ctx = self.attention_context(x_BTD, attention_mask, position_ids, output_attentions=output_attentions)
         attention_mask = (
             None if ctx.use_linear_attention else create_bidirectional_mask(self.config, x_BTD, attention_mask)
         )
@@ -290,7 +288,7 @@ class PosEncDecoder(PosEncStack):
         cache: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         encoder_hidden_states = require_encoder_states(encoder_hidden_states)
         if cache is not None and self.gradient_checkpointing and self.training and torch.is_grad_enabled():
@@ -301,16 +299,21 @@ class PosEncDecoder(PosEncStack):
         x_BTD = self.embed(input_ids, inputs_embeds)
         if use_cache and cache is None:
             cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
-        own_cache = None if cache is None else cache.self_attention_cache
+        own_cache, output_attentions = (
+            None if cache is None else cache.self_attention_cache,
+            kwargs.get("output_attentions"),
+        )
         # State and number of cached tokens are read here, before the first layer adds its keys to the cache.
         state = None
         if own_cache is not None and self.needs_state_cache:
-            evict_outside_window(own_cache, None if kwargs.get("output_attentions") else self.positions.sliding_window)
+            evict_outside_window(own_cache, None if output_attentions else self.positions.sliding_window)
             state = state_of_cache(own_cache)
         num_cached = cached_seq_length(own_cache)
         if position_ids is None:
             position_ids = positions_from_mask(attention_mask, x_BTD.shape[1], num_cached, x_BTD.device)
-        x_BTD, ctx = self.attention_context(x_BTD, attention_mask, position_ids, state, num_cached, **kwargs)
+        x_BTD, ctx = self.attention_context(
+            x_BTD, attention_mask, position_ids, state, num_cached, output_attentions=output_attentions
+        )
         source_inputs = {
             "mask": encoder_attention_mask,
             "encoder_position_ids": encoder_position_ids,
@@ -500,7 +503,7 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
         )
         return self.logits_and_loss(outputs, labels, kwargs)
 
-    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
+    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: object) -> dict[str, object]:
         """The inputs of a decoding step, with `track_attention`, because the target's length is unknown."""
         return super().prepare_inputs_for_generation(input_ids, **kwargs) | {"track_attention": True}
 

@@ -16,7 +16,7 @@ are those of position_base.py; N is the width of all decoder layers together.
 """
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -88,7 +88,7 @@ class RnnNmtEncoder(RnnNmtPreTrainedModel, Stack):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> RnnNmtEncoderOutput:
         x_BSD = self.embed(input_ids, inputs_embeds)
         encoder_states, (h, c) = run_rnn(self.lstm, x_BSD, new_valid_mask(attention_mask, x_BSD.shape[1]))
@@ -125,7 +125,7 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         encoder_last: tuple[Tensor, Tensor] | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         encoder_hidden_states = require_encoder_states(encoder_hidden_states)
         output_attentions = kwargs.get("output_attentions", self.config.output_attentions)
@@ -227,7 +227,7 @@ class RnnNmtModel(RnnNmtPreTrainedModel, EncoderDecoder):
         position_ids: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
         track_attention: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Seq2SeqModelOutput:
         """Source (B, S) and target (B, T) to hidden states (B, T, D)."""
         if encoder_outputs is None:
@@ -272,7 +272,7 @@ class RnnNmtForConditionalGeneration(RnnNmtPreTrainedModel, ConditionalGeneratio
         position_ids: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
         track_attention: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Seq2SeqLMOutput:
         """The inputs of RnnNmtModel to logits (B, T, V); with `labels` (B, T), -100 where ignored, also to a loss."""
         if labels is not None:

@@ -2,9 +2,9 @@
 """Base classes of both model families: initialisation, tied and resized vocabularies, logits and loss."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,12 @@ from .translation import TranslationMixin
 from .weight_files import NameOrPath
 
 
+class LoadConfig(Protocol):
+    """The field of transformers' private LoadStateDictConfig that is read here."""
+
+    is_quantized: bool
+
+
 class SharedPreTrainedModel(PreTrainedModel):
     """Base class of all models: weight initialisation, loading and saving."""
 
@@ -39,7 +45,11 @@ class SharedPreTrainedModel(PreTrainedModel):
 
     @staticmethod
     def _load_pretrained_model(
-        model: PreTrainedModel, state_dict: object, checkpoint_files: list[str] | None, load_config: Any, *rest: object
+        model: PreTrainedModel,
+        state_dict: object,
+        checkpoint_files: list[str] | None,
+        load_config: LoadConfig,
+        *rest: object,
     ) -> Any:
         """transformers' loading of known files, after a check of their shapes while weights are on the meta device.
 
@@ -248,7 +258,7 @@ class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
         self.all_tied_weights_keys = dict(self._tied_weights_keys)
 
     def logits_and_loss(
-        self, outputs: Seq2SeqModelOutput, labels: Tensor | None, kwargs: dict[str, Any]
+        self, outputs: Seq2SeqModelOutput, labels: Tensor | None, kwargs: Mapping[str, object]
     ) -> Seq2SeqLMOutput:
         """Logits (B, T, V) of hidden states (B, T, D); with `labels` (B, T), -100 where ignored, also their loss.
 
@@ -309,7 +319,7 @@ class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
         shifted = torch.cat((start, labels[:, :-1].masked_fill(~has_later_label, -100)), dim=1)
         return shifted.masked_fill(shifted == -100, pad_id)
 
-    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
+    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, object]:
         """transformers' inputs of a step, with positions computed from the mask before a static cache makes it 4-D."""
         kwargs.pop("tokenizer", None)  # `generate` reads stop strings with it and passes it on
         mask = kwargs.get("decoder_attention_mask")

@@ -53,7 +53,7 @@ HOOKS = ("embed", "rotate_queries", "rotate_keys", "score_bias", "value_bias")
 # The types of hooks. What `prepare` returns belongs to its encoding, which alone reads it.
 TensorHook = Callable[[Tensor, AttentionContext], Tensor]
 ScoreBiasHook = Callable[[Tensor, Tensor, AttentionContext], Tensor]
-PrepareHook = Callable[[Tensor, AttentionContext], Any]
+PrepareHook = Callable[[Tensor, AttentionContext], object]
 
 ParameterValue = bool | int | float | None
 

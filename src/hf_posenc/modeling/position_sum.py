@@ -4,7 +4,6 @@
 import math
 from collections.abc import Iterator, Mapping
 from functools import reduce
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -107,7 +106,7 @@ class PositionEncodingSum(nn.ModuleList):
         prepared = [self.prepare_one(index, x_BTD, ctx, pruned_ctx) for index in range(len(self))]
         return pruned_ctx.replace(prepared=prepared)
 
-    def prepare_one(self, index: int, x_BTD: Tensor, ctx: AttentionContext, pruned_ctx: AttentionContext) -> Any:
+    def prepare_one(self, index: int, x_BTD: Tensor, ctx: AttentionContext, pruned_ctx: AttentionContext) -> object:
         """The result of one encoding's `prepare`; None if it has none, or if linear attention calls it."""
         encoding = self.encoding_at(index)
         has_max_distance = encoding.max_distance is not None

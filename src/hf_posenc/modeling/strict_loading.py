@@ -7,7 +7,7 @@ cannot replace it, because transformers has its own loader and the check must co
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import fields
 from math import prod
@@ -17,6 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from .configuration_shared import SharedConfig
 from .weight_files import (
+    LoadingInfo,
     NameOrPath,
     Shapes,
     expected_loading_info,
@@ -28,7 +29,7 @@ from .weight_files import (
 # transformers' message for a missing file.
 NO_SAFETENSORS = re.compile(r"(no|not appear to have a) file named model\S*\.safetensors")
 # The check of the files that this thread loads, called before memory is allocated for any weight.
-LOADING_CHECK: ContextVar[Callable[[PreTrainedModel, dict[str, tuple[int, ...]]], None] | None] = ContextVar(
+LOADING_CHECK: ContextVar[Callable[[PreTrainedModel, LoadingInfo], None] | None] = ContextVar(
     "LOADING_CHECK", default=None
 )
 HUB_OPTIONS = ("cache_dir", "local_files_only", "proxies", "revision", "subfolder", "token")
@@ -59,7 +60,7 @@ def load_strict(
             f"Weights of this family are safetensors only, but use_safetensors=False; {safetensors_remedy(name)}"
         )
 
-    def check(model: PreTrainedModel, loading_info: dict[str, Any]) -> None:
+    def check(model: PreTrainedModel, loading_info: LoadingInfo) -> None:
         if not ignore_mismatched_sizes:
             shapes_only = output_loading_info or name is None or is_config_changed(model.config, name, options)
             validate_loading_info(model, name, loading_info, shapes_only=shapes_only)
@@ -96,7 +97,7 @@ def validate_weight_files(model: PreTrainedModel, files: Iterable[str] | None, *
         check(model, expected_loading_info(model, tensor_shapes(files)))
 
 
-def validate_config_sizes(name: NameOrPath, shapes: Shapes, options: dict[str, Any]) -> None:
+def validate_config_sizes(name: NameOrPath, shapes: Shapes, options: Mapping[str, object]) -> None:
     """Raise a ValueError for a saved config with more layers than there are weights, or wider than all weights.
 
     Constructing such a model takes very long, even on the meta device.
@@ -112,7 +113,7 @@ def validate_config_sizes(name: NameOrPath, shapes: Shapes, options: dict[str, A
             )
 
 
-def read_saved_config(name: NameOrPath, options: dict[str, Any]) -> dict[str, Any]:
+def read_saved_config(name: NameOrPath, options: Mapping[str, object]) -> dict[str, object]:
     """The saved config as a dictionary, empty if there is none."""
     try:
         return PreTrainedConfig.get_config_dict(name, **{key: options[key] for key in HUB_OPTIONS if key in options})[0]
@@ -128,7 +129,7 @@ def safetensors_remedy(name: NameOrPath) -> str:
     )
 
 
-def is_config_changed(config: SharedConfig, name: NameOrPath, options: dict[str, Any]) -> bool:
+def is_config_changed(config: SharedConfig, name: NameOrPath, options: Mapping[str, object]) -> bool:
     """Whether the caller has changed a field of the saved config; True without a saved config."""
     if not (saved := read_saved_config(name, options)):
         return True
@@ -137,7 +138,7 @@ def is_config_changed(config: SharedConfig, name: NameOrPath, options: dict[str,
 
 
 def validate_loading_info(
-    model: PreTrainedModel, name: NameOrPath, loading_info: dict[str, Any], *, shapes_only: bool
+    model: PreTrainedModel, name: NameOrPath, loading_info: LoadingInfo, *, shapes_only: bool
 ) -> None:
     """Raise a ValueError if weights of the encoder or the decoder are missing, unexpected, or of another shape.
 
@@ -151,9 +152,10 @@ def validate_loading_info(
     kinds = {"of another shape": shapes}
     if not shapes_only:
         sides = re.compile(r"(model\.)?(encoder|decoder)\.")
-        for kind in ("missing", "unexpected"):
-            kinds[kind] = [key for key in loading_info[f"{kind}_keys"] if sides.match(key)]
-        if hasattr(model, "lm_head") and "final_logits_bias" in loading_info["unexpected_keys"]:
+        unexpected = list(loading_info["unexpected_keys"])
+        kinds["missing"] = list(filter(sides.match, loading_info["missing_keys"]))
+        kinds["unexpected"] = list(filter(sides.match, unexpected))
+        if hasattr(model, "lm_head") and "final_logits_bias" in unexpected:
             kinds["unexpected"].append("final_logits_bias")
     problems = [f"{kind}: {first_keys(keys)}" for kind, keys in kinds.items() if keys]
     if problems:

@@ -8,7 +8,12 @@ the target's. With two vocabularies they are the source's, but generated tokens 
 from copy import copy
 from typing import Any
 
+from transformers import GenerationConfig
+
 from .configuration_shared import SharedConfig
+
+# Keywords of `generate`, each of a type of its own.
+GenerateOptions = dict[str, Any]
 
 # Options that compare a translation with its source, token by token, and their values without an effect.
 SOURCE_COMPARING_OPTIONS = {"encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0}
@@ -16,7 +21,9 @@ SOURCE_COMPARING_OPTIONS = {"encoder_repetition_penalty": 1.0, "encoder_no_repea
 EQUAL_SIZE_OPTIONS = ("watermarking_config", "prompt_lookup_num_tokens")
 
 
-def target_generate_options(config: SharedConfig, defaults: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+def target_generate_options(
+    config: SharedConfig, defaults: tuple[GenerationConfig | None, ...], options: GenerateOptions
+) -> GenerateOptions:
     """The options of `generate`, with the target's side of a tokenizer; `defaults` are generation configs or None.
 
     Raises a ValueError for an option, or an assistant model, that cannot work with two different vocabularies.
@@ -51,7 +58,7 @@ def target_generate_options(config: SharedConfig, defaults: tuple[Any, ...], opt
     return options if tokenizer is None else options | {"tokenizer": getattr(tokenizer, "target", tokenizer)}
 
 
-def effective_option(name: str, defaults: tuple[Any, ...], options: dict[str, Any]) -> Any:
+def effective_option(name: str, defaults: tuple[GenerationConfig | None, ...], options: GenerateOptions) -> object:
     """The value of an option: the call's, else that of the first generation config with one, else None."""
     values = [options.get(name), *(getattr(default, name, None) for default in defaults)]
     return next((value for value in values if value is not None), None)

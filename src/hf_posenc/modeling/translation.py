@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
@@ -117,8 +118,8 @@ class TranslationMixin(LengthLimitedGenerationMixin):
     # Attributes of the PreTrainedModel that this class is mixed with.
     device: torch.device
     training: bool
-    train: Callable[[bool], Any]
-    eval: Callable[[], Any]
+    train: Callable[[bool], nn.Module]
+    eval: Callable[[], nn.Module]
 
     @torch.no_grad()
     def translate(self, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, **options: Any) -> list[str]:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from safetensors import safe_open
 from transformers import PreTrainedModel
@@ -15,11 +15,20 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cache
 SHARD_NAME = re.compile(r"[^/\\\\]+\.safetensors")
 Shapes = dict[str, tuple[int, ...]]
 
+
+class LoadingInfo(TypedDict):
+    """transformers' loading info: names of weights; mismatched ones with their saved and their expected shape."""
+
+    mismatched_keys: Iterable[tuple[str, tuple[int, ...], tuple[int, ...]]]
+    missing_keys: Iterable[str]
+    unexpected_keys: Iterable[str]
+
+
 # The argument of `from_pretrained`: a folder, a name on the Hub, or None with a state dict.
 NameOrPath = str | os.PathLike[str] | None
 
 
-def weight_files(name: NameOrPath, *, variant: str | None = None, **hub_options: Any) -> list[str]:
+def weight_files(name: NameOrPath, *, variant: str | None = None, **hub_options: object) -> list[str]:
     """The files that transformers will read; empty if it will raise an error of its own.
 
     An OSError for a file that is not safetensors, and for an index that names files outside its folder.
@@ -51,7 +60,7 @@ def with_variant(file: str, variant: str | None) -> str:
     return file if variant is None else ".".join([*stem, variant, ending])
 
 
-def cached_path(name: NameOrPath, file: str, hub_options: dict[str, Any]) -> str | None:
+def cached_path(name: NameOrPath, file: str, hub_options: dict[str, object]) -> str | None:
     """The local path of a checkpoint's file, downloaded if necessary; None if the checkpoint has no such file."""
     try:
         return cached_file(name, file, _raise_exceptions_for_missing_entries=False, **hub_options)
@@ -79,7 +88,7 @@ def tensor_shapes(files: Iterable[str]) -> Shapes:
     return shapes
 
 
-def expected_loading_info(model: PreTrainedModel, file_shapes: Shapes) -> dict[str, Any]:
+def expected_loading_info(model: PreTrainedModel, file_shapes: Shapes) -> LoadingInfo:
     """transformers' loading info, before loading: missing, unexpected and mismatched keys.
 
     A model with an output projection reads the files of a model without one, and vice versa. A tied weight may be saved

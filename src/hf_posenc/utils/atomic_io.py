@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -25,7 +24,7 @@ def atomic_write(path: Path, text: str) -> None:
     atomic_save(path, lambda temp_path: temp_path.write_text(text, encoding="utf-8", newline="\n"))
 
 
-def atomic_save(path: Path, save: Callable[[Path], Any]) -> None:
+def atomic_save(path: Path, save: Callable[[Path], object]) -> None:
     """Let `save` write a file or a folder that is there either whole or not at all.
 
     `save` is given a temporary name beside it, which no other call has. A file takes the place of the one there was,
@@ -119,7 +118,7 @@ def short_hash(content: str | bytes) -> str:
     return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:12]
 
 
-def first_difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> str | None:
+def first_difference(old: Mapping[str, object], new: Mapping[str, object], prefix: str = "") -> str | None:
     """The first dotted key whose value is not the same in both, with both values."""
     for key in dict.fromkeys([*old, *new]):
         old_value, new_value = old.get(key), new.get(key)

@@ -1,9 +1,10 @@
 """Loading by transformers' Auto classes, without ever running code of what is loaded."""
 
+from os import PathLike
 from typing import Any
 
 
-def auto_from_pretrained(auto: Any, name: Any, **options: Any) -> Any:
+def auto_from_pretrained(auto: Any, name: str | PathLike[str] | None, **options: object) -> Any:
     """What `auto`, an Auto class, makes of a checkpoint, which is a folder or a name on the Hub.
 
     A ValueError for one that cannot be loaded without code of its own: it is of another family, or its tokenizer is.

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from .atomic_io import atomic_save, atomic_write, delete
 
@@ -23,7 +22,7 @@ TRAIN_AGAIN = "give the same train.py command again, which makes it anew"
 COPY_AGAIN = "train, copy or download it again"
 
 
-def save_folder(folder: Path, save: Callable[[Path], Any]) -> None:
+def save_folder(folder: Path, save: Callable[[Path], object]) -> None:
     """`atomic_save` of a new folder and its manifest."""
 
     def save_with_manifest(temp_path: Path) -> None:
@@ -39,7 +38,7 @@ def write_folder_manifest(folder: Path) -> None:
     write_manifest(folder, {path.relative_to(folder).as_posix(): [sha256(path)] for path in files})
 
 
-def save_file(path: Path, save: Callable[[Path], Any]) -> None:
+def save_file(path: Path, save: Callable[[Path], object]) -> None:
     """`atomic_save` of a file that its folder's manifest lists."""
 
     def save_and_add(temp_path: Path) -> None:

@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from threading import Thread
-from typing import Any
 
 # How torch, CTranslate2 and the system say it.
 OUT_OF_MEMORY_MESSAGES = ("out of memory", "allocate memory", "bad_alloc")
@@ -68,7 +67,7 @@ def ignore_sigint() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def run_after(wait: Callable[[], Any], act: Callable[[], Any]) -> Thread:
+def run_after(wait: Callable[[], object], act: Callable[[], object]) -> Thread:
     """Call `wait`, and when it returns `act`, beside everything else."""
 
     def run() -> None:
