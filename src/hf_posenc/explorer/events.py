@@ -10,11 +10,13 @@ from .html import error_html
 
 logger = logging.getLogger(__name__)
 
+# Keyword arguments of a gradio event.
+EventOptions = dict[str, Any]
 
 # Controls pass on whatever they hold: the page itself says what is wrong with it, and names it. (gradio would check an
 # answer against the choices of before, or after, a change that is on its way.)
 # They are answered at once and not in a queue, which would take as long as some of the answers.
-UNQUEUED: dict[str, Any] = {"preprocess": False, "show_progress": "hidden", "queue": False}
+UNQUEUED: EventOptions = {"preprocess": False, "show_progress": "hidden", "queue": False}
 
 
 def connect_events(fn: Callable, inputs: list, outputs: list, change_events: list, inputs_of_user: list) -> None:

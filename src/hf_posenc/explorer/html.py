@@ -2,13 +2,13 @@
 
 import textwrap
 from html import escape
-from typing import Any
 
 from matplotlib.figure import Figure
 
 from ..plotting.style import FONT_SIZE
 from ..results.tables import Table
 from .render import cache_png, render_png
+from .runs import TranslationResult
 
 # How wide a figure is, in inches, and its title, in letters, where a page is too narrow for its print size.
 NARROW_PIXELS, NARROW_INCHES, NARROW_TITLE_CHARS = 640, 3.9, 48
@@ -57,7 +57,8 @@ def note_html(text: str) -> str:
     return f'<p class="note">{escape(text)}</p>'
 
 
-def translation_html(system: str, result: Any) -> str:
+def translation_html(system: str, result: TranslationResult) -> str:
+    """One system's translation, or why it has none."""
     if result.problem:
         return f'<div class="translation"><h4>{escape(system)}</h4>{error_html(result.problem)}</div>'
     truncated = ", cut at its length limit" if result.truncated else ""

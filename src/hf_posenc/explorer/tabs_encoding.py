@@ -4,7 +4,6 @@ returns what is to be done when the page opens.
 
 from dataclasses import replace
 from html import escape
-from typing import Any
 
 import gradio as gr
 
@@ -13,7 +12,7 @@ from ..modeling.position_base import ParameterValue
 from ..modeling.position_registry import POSITION_ENCODINGS, all_encoding_parameters, parse_sum
 from ..plotting.encoding_plots import lazy_figures
 from .encoding_views import encoding_views
-from .events import UNQUEUED, connect_events, show_errors, update_unless_equal
+from .events import UNQUEUED, EventOptions, connect_events, show_errors, update_unless_equal
 from .html import figure_html, note_html
 from .runs import ExplorerRun
 from .state import (
@@ -47,7 +46,7 @@ from .widgets import (
 FIRST_POSITIONS = 20
 
 
-def see_tab(run: ExplorerRun, viewport: gr.Number) -> dict[str, Any]:
+def see_tab(run: ExplorerRun, viewport: gr.Number) -> EventOptions:
     first = default_encoding()
     with gr.Row():
         with gr.Column(scale=2, min_width=280):
@@ -134,7 +133,7 @@ def see_tab(run: ExplorerRun, viewport: gr.Number) -> dict[str, Any]:
     return {"fn": see, "inputs": inputs, "outputs": outputs} | UNQUEUED
 
 
-def step_tab(run: ExplorerRun, viewport: gr.Number) -> dict[str, Any]:
+def step_tab(run: ExplorerRun, viewport: gr.Number) -> EventOptions:
     first = default_encoding()
     with gr.Row():
         with gr.Column(scale=2, min_width=280):

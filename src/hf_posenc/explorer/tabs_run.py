@@ -2,11 +2,10 @@
 
 import json
 from html import escape
-from typing import Any
 
 import gradio as gr
 
-from .events import UNQUEUED, connect_events, show_errors, update_unless_equal
+from .events import UNQUEUED, EventOptions, connect_events, show_errors, update_unless_equal
 from .html import error_html, figure_html, is_narrow, note_html, table_html, translation_html
 from .runs import (
     ATTENTION_KINDS,
@@ -140,7 +139,7 @@ def translate_tab(run: ExplorerRun, viewport: gr.Number) -> None:
     connect_events(attended, attention_inputs, [*attention_controls, attention_output], [], attention_controls)
 
 
-def compare_tab(run: ExplorerRun, viewport: gr.Number) -> dict[str, Any]:
+def compare_tab(run: ExplorerRun, viewport: gr.Number) -> EventOptions:
     """Returns what is to be done when the tab is opened."""
     test = gr.Dropdown([], label="Test set", visible=False)
     figure_kind = gr.Dropdown([], label="Figure", visible=False)

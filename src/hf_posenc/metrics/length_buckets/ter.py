@@ -24,10 +24,10 @@ and here measures none. Python's own integers do: there is nothing to compile, a
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sacrebleu.metrics.ter import TER as SacrebleuTER
 
@@ -41,7 +41,11 @@ MAX_CANDIDATE_MOVES = 1000  # tried for a pair, in all rounds
 class TER(SacrebleuTER):
     """sacrebleu's TER: its tokens, statistics, scores and signature; only the edits are counted here."""
 
-    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict[str, Any]) -> list[float]:
+    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: Mapping[str, list[list[str]]]) -> list[float]:
+        """A private hook of sacrebleu's TER (tested with 2.6), which its `sentence_score` and `corpus_score` call.
+
+        If it is renamed, sacrebleu counts the edits itself: equal scores, in more time.
+        """
         words, references = hypothesis.split(), ref_kwargs["ref_words"]
         edits = min(count_edits(words, reference) for reference in references)
         return [edits, sum(map(len, references)) / len(references)]
