@@ -186,9 +186,9 @@ def test_a_folder_is_read_as_well_and_what_is_saved_is_a_whole_checkpoint(tmp_pa
         ({"position_encoding_type": "rotry"}, "'rotry' is no registered position encoding .the nearest is 'rotary'"),
         ({"position_encoding_type": "RoPE"}, "'RoPE' is no registered position encoding .the nearest is 'rotary'"),
         ({"position_encoding_type": "shaw"}, "'shaw' is no registered position encoding .the nearest is 'relative'"),
-        ({"cross_position_encoding_type": "sinusoidal"}, "acts on embedded tokens or on positions in training"),
+        ({"cross_position_encoding_type": "sinusoidal"}, "acts on embedded tokens or on training positions"),
         ({"alignment_type": "length_ratios"}, "no registered alignment .the nearest is 'length_ratio'"),
-        ({"alignment_type": "length_ratio"}, "alignment_type='length_ratio' with cross_position_encoding_type='none'"),
+        ({"alignment_type": "length_ratio"}, "alignment_type='length_ratio' cross_position_encoding_type is 'none'"),
         ({"position_encoding_type": "window", "window_size": 0}, "`window_size` must be"),
     ],
 )

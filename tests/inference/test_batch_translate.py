@@ -17,13 +17,12 @@ from torch import nn
 from hf_posenc import PosEncTokenizer, __main__, to_ctranslate2
 from hf_posenc.inference import batch_translate
 from hf_posenc.inference.batch_translate import (
-    Int8Linear,
     TranslationJob,
-    quantize_int8,
     translate_lines,
     translate_to_file,
     translate_validated_lines,
 )
+from hf_posenc.inference.quantization import Int8Linear, quantize_int8
 from hf_posenc.modeling.translation import translate_in_batches
 from hf_posenc.utils.atomic_io import exclusive_lock
 from hf_posenc.utils.text_io import replace_line_ends
@@ -251,7 +250,7 @@ def test_bad_calls_are_refused_before_anything_is_read(folder, tmp_path):
         TranslationJob(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="1 or more wide, but it is 0; 1 is greedy"):
         TranslationJob(folder, num_beams=0)
-    with pytest.raises(ValueError, match="by 1 process or more, but `processes` is 0"):
+    with pytest.raises(ValueError, match="`processes` must be 1 or more, but it is 0"):
         list(translate_lines(LINES, TranslationJob(folder), processes=0))
     (tmp_path / "mine").mkdir()
     folder.rename(tmp_path / "mine" / "model")

@@ -2,7 +2,7 @@
 """Config fields of both model families: vocabularies, sizes, tied tables, special tokens, initialisation."""
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import fields
 from typing import Any, ClassVar, cast
@@ -12,7 +12,6 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import GenerationConfig, PreTrainedConfig
 
 from .model_inputs import CACHE_NAMES
-from .position_base import StackSpec
 from .suggestions import closest_name
 from .version import SAME_CONFIG_FIELDS, __version__
 
@@ -189,7 +188,7 @@ class SharedConfig(PreTrainedConfig):
         return cast(int, self.decoder_vocab_size)
 
     @property
-    def sides(self) -> list[StackSpec]:
+    def sides(self) -> Sequence[object]:
         """The attentions with position encodings (see PosEncConfig.side); none in this class."""
         return []
 

@@ -2,16 +2,14 @@
 """The encoder-decoder Transformer of Vaswani et al. (citations.py), with hooks for position encodings.
 
 It calls hooks, never an encoding by name. Parameter names are BART's, the shape letters those of position_base.py. From
-top to bottom: layers, stacks, the model, the model with an output projection.
+top to bottom: stacks, the model, the model with an output projection; layers are in transformer_layers.py.
 """
 
-from collections.abc import Callable
 from typing import Unpack
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, GradientCheckpointingLayer
-from transformers.activations import ACT2FN
+from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -42,93 +40,9 @@ from .modeling_shared import (
 )
 from .position_base import PositionEncoding, StackSpec
 from .position_registry import build_position_encodings
-from .position_sum import PositionEncodingSum
 from .sequential_decoding import decode_sequentially
+from .transformer_layers import PosEncDecoderLayer, PosEncEncoderLayer
 from .window_pruning import MIN_KEYS, prune_to_window
-
-
-class PosEncLayer(GradientCheckpointingLayer):
-    """Base class of encoder and decoder layers: the feed-forward sub-layer, and residuals with LayerNorm."""
-
-    def __init__(self, config: PosEncConfig, side: StackSpec) -> None:
-        super().__init__()
-        self.norm_first = config.norm_first
-        self.dropout = nn.Dropout(config.dropout)
-        self.activation = ACT2FN[config.activation_function]
-        self.activation_dropout = nn.Dropout(config.activation_dropout)
-        self.fc1 = nn.Linear(config.d_model, side.ffn_dim)
-        self.fc2 = nn.Linear(side.ffn_dim, config.d_model)
-        self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-
-    def residual(
-        self, x_BTD: Tensor, sublayer: Callable[[Tensor], tuple[Tensor, Tensor | None]], norm: nn.LayerNorm
-    ) -> tuple[Tensor, Tensor | None]:
-        """The tokens after a sub-layer (B, T, D), and its attention weights (B, H, T, S), None without any."""
-        output_BTD, p_BHQS = sublayer(norm(x_BTD) if self.norm_first else x_BTD)
-        x_BTD = x_BTD + self.dropout(output_BTD)
-        return x_BTD if self.norm_first else norm(x_BTD), p_BHQS
-
-    def feed_forward(self, x_BTD: Tensor) -> tuple[Tensor, None]:
-        """The feed-forward sub-layer's output (B, T, D); None for attention weights."""
-        return self.fc2(self.activation_dropout(self.activation(self.fc1(x_BTD)))), None
-
-
-class PosEncEncoderLayer(PosEncLayer):
-    """Encoder layer: self-attention and feed-forward."""
-
-    def __init__(self, config: PosEncConfig, side: StackSpec, layer: int) -> None:
-        super().__init__(config, side)
-        self.self_attn = Attention(config, num_heads=side.heads, is_causal=False, layer=layer)
-        self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-
-    def forward(self, x_BTD: Tensor, attention_mask: AttentionMask, **kwargs: object) -> Tensor:
-        x_BTD, _ = self.residual(
-            x_BTD, lambda x: self.self_attn(x, attention_mask, **kwargs), self.self_attn_layer_norm
-        )
-        return self.residual(x_BTD, self.feed_forward, self.final_layer_norm)[0]
-
-
-class PosEncDecoderLayer(PosEncLayer):
-    """Decoder layer: causal self-attention, cross-attention and feed-forward."""
-
-    def __init__(self, config: PosEncConfig, side: StackSpec, layer: int) -> None:
-        super().__init__(config, side)
-        self.self_attn = Attention(config, num_heads=side.heads, is_causal=True, layer=layer)
-        self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-        self.encoder_attn = Attention(config, num_heads=side.heads, is_causal=False, layer=layer)
-        self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-
-    def forward(
-        self,
-        x_BTD: Tensor,
-        attention_mask: AttentionMask,
-        encoder_states_BSD: Tensor,
-        encoder_attention_mask: AttentionMask,
-        *,
-        positions: PositionEncodingSum,
-        ctx: AttentionContext,
-        cross_positions: PositionEncodingSum,
-        cross_ctx: AttentionContext,
-        cache: EncoderDecoderCache | None = None,
-        **kwargs: object,
-    ) -> tuple[Tensor, Tensor | None]:
-        """The tokens (B, T, D) and the weights of the cross-attention (B, H, T, S), None if they are not computed."""
-        self_inputs = {"positions": positions, "ctx": ctx, "cache": cache}
-        x_BTD, _ = self.residual(
-            x_BTD, lambda x: self.self_attn(x, attention_mask, **self_inputs, **kwargs), self.self_attn_layer_norm
-        )
-        cross_inputs = {
-            "positions": cross_positions,
-            "ctx": cross_ctx,
-            "cache": cache,
-            "key_value_states_BSD": encoder_states_BSD,
-        }
-        x_BTD, p_BHTS = self.residual(
-            x_BTD,
-            lambda x: self.encoder_attn(x, encoder_attention_mask, **cross_inputs, **kwargs),
-            self.encoder_attn_layer_norm,
-        )
-        return self.residual(x_BTD, self.feed_forward, self.final_layer_norm)[0], p_BHTS
 
 
 class PosEncPreTrainedModel(SharedPreTrainedModel):
@@ -237,6 +151,7 @@ class PosEncEncoder(PosEncStack):
         inputs_embeds: Tensor | None = None,
         **kwargs: object,
     ) -> BaseModelOutput:
+        """Source (B, S) to encoder states (B, S, D)."""
         x_BTD = self.embed(input_ids, inputs_embeds)
         if position_ids is None:
             position_ids = positions_from_mask(attention_mask, x_BTD.shape[1], device=x_BTD.device)
@@ -290,68 +205,87 @@ class PosEncDecoder(PosEncStack):
         use_cache: bool | None = None,
         **kwargs: object,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Target (B, T) and encoder states (B, S, D) to hidden states (B, T, D); the inputs are PosEncModel's."""
         encoder_hidden_states = require_encoder_states(encoder_hidden_states)
-        if cache is not None and self.gradient_checkpointing and self.training and torch.is_grad_enabled():
-            raise ValueError(
-                "Gradient checkpointing computes each layer twice, and therefore a layer must not write into a cache, "
-                "but one was given; leave the cache out, or turn gradient checkpointing off."
-            )
         x_BTD = self.embed(input_ids, inputs_embeds)
-        if use_cache and cache is None:
-            cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
-        own_cache, output_attentions = (
-            None if cache is None else cache.self_attention_cache,
-            kwargs.get("output_attentions"),
-        )
+        cache = self.resolve_cache(cache, use_cache)
+        own_cache = None if cache is None else cache.self_attention_cache
+        output_attentions = kwargs.get("output_attentions")
         # State and number of cached tokens are read here, before the first layer adds its keys to the cache.
-        state = None
-        if own_cache is not None and self.needs_state_cache:
-            evict_outside_window(own_cache, None if output_attentions else self.positions.sliding_window)
-            state = state_of_cache(own_cache)
-        num_cached = cached_seq_length(own_cache)
+        state, num_cached = self.read_state(own_cache, output_attentions), cached_seq_length(own_cache)
         if position_ids is None:
             position_ids = positions_from_mask(attention_mask, x_BTD.shape[1], num_cached, x_BTD.device)
         x_BTD, ctx = self.attention_context(
             x_BTD, attention_mask, position_ids, state, num_cached, output_attentions=output_attentions
         )
-        source_inputs = {
-            "mask": encoder_attention_mask,
-            "encoder_position_ids": encoder_position_ids,
-            "source_positions_BT": cross_position_ids,
-        }
-        cross_ctx = ctx.replace(
-            query_pos_BQ=position_ids,
-            valid_mask_BT=target_valid_mask(ctx.valid_mask_BT, input_ids, self.config.pad_token_id),
+        target_mask_BT = target_valid_mask(ctx.valid_mask_BT, input_ids, self.config.pad_token_id)
+        cross_ctx = self.cross_attention_context(
+            x_BTD,
+            ctx.replace(query_pos_BQ=position_ids, valid_mask_BT=target_mask_BT),
+            encoder_hidden_states,
+            cache,
+            mask=encoder_attention_mask,
+            encoder_position_ids=encoder_position_ids,
+            source_positions_BT=cross_position_ids,
         )
-        cross_ctx = self.cross_attention_context(x_BTD, cross_ctx, encoder_hidden_states, cache, **source_inputs)
         attention_mask = (
             None if ctx.use_linear_attention else create_causal_mask(self.config, x_BTD, attention_mask, own_cache)
         )
         encoder_attention_mask = create_bidirectional_mask(
             self.config, x_BTD, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
         )
+        masks_and_states = attention_mask, encoder_hidden_states, encoder_attention_mask
+        x_BTD = self.run_layers(x_BTD, masks_and_states, ctx=ctx, cross_ctx=cross_ctx, cache=cache, **kwargs)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=x_BTD, **{CACHE_NAME: cache})
+
+    def resolve_cache(self, cache: EncoderDecoderCache | None, use_cache: bool | None) -> EncoderDecoderCache | None:
+        """The given cache, or a new one with `use_cache`; a ValueError for one under gradient checkpointing."""
+        if cache is not None and self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+            raise ValueError(
+                "Gradient checkpointing computes each layer twice, and therefore a layer must not write into a cache, "
+                "but one was given; leave the cache out, or turn gradient checkpointing off."
+            )
+        if cache is None and use_cache:
+            return EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        return cache
+
+    def read_state(self, own_cache: Cache | None, output_attentions: object) -> EncodingState | None:
+        """The encodings' state in the self-attention's cache, None if nothing needs one.
+
+        Tokens that a window hides are evicted first, unless the weights of all keys are wanted.
+        """
+        if own_cache is None or not self.needs_state_cache:
+            return None
+        evict_outside_window(own_cache, None if output_attentions else self.positions.sliding_window)
+        return state_of_cache(own_cache)
+
+    def run_layers(
+        self,
+        x_BTD: Tensor,
+        masks_and_states: tuple[AttentionMask, Tensor, AttentionMask],
+        *,
+        ctx: AttentionContext,
+        cross_ctx: AttentionContext,
+        **kwargs: object,
+    ) -> Tensor:
+        """The hidden states after all layers (B, T, D); updates an alignment that tracks the attention.
+
+        `masks_and_states` are the mask of the target, the encoder states (B, S, D) and the mask of the source.
+        """
+        contexts = {
+            "positions": self.positions,
+            "ctx": ctx,
+            "cross_positions": self.cross_positions,
+            "cross_ctx": cross_ctx,
+        }
         weights = []
         for layer in self.layers:
-            x_BTD, p_BHTS = layer(
-                x_BTD,
-                attention_mask,
-                encoder_hidden_states,
-                encoder_attention_mask,
-                positions=self.positions,
-                ctx=ctx,
-                cross_positions=self.cross_positions,
-                cross_ctx=cross_ctx,
-                cache=cache,
-                **kwargs,
-            )
+            x_BTD, p_BHTS = layer(x_BTD, *masks_and_states, **contexts, **kwargs)
             if cross_ctx.return_weights:
                 weights.append(p_BHTS)
         if cross_ctx.return_weights:
             self.alignment("update", weights, cross_ctx)
-        return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=x_BTD if self.layer_norm is None else self.layer_norm(x_BTD),
-            **{CACHE_NAME: cache},
-        )
+        return x_BTD if self.layer_norm is None else self.layer_norm(x_BTD)
 
     def cross_attention_context(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subword vocabularies: byte-pair encoding and unigram, with bytes for unknown characters.
+"""Subword vocabularies and special tokens: byte-pair encoding and unigram, with bytes for unknown characters.
 
 Byte-pair encoding: start with characters and merge the most frequent pair of neighbours until the vocabulary is full.
 Rico Sennrich, Barry Haddow, Alexandra Birch. Neural Machine Translation of Rare Words with Subword Units. ACL 2016.
@@ -17,10 +17,10 @@ instead of an unknown token. The unigram model always takes the best segmentatio
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE, Unigram
 
 from .text_validation import validate_utf8
@@ -128,3 +128,36 @@ def append_token_processor(token: str, number: int) -> processors.PostProcessor:
     return processors.TemplateProcessing(
         single=f"$A {token}", pair=f"$A {token} $B {token}", special_tokens=[(token, number)]
     )
+
+
+def validate_tags(tags: Sequence[str]) -> None:
+    """Raise a ValueError for tags that could occur in ordinary text."""
+    if isinstance(tags, str) or len(set(tags)) < len(tags):
+        raise ValueError(f"Tags must be a list of different tokens, such as ['<2en>', '<2de>'], but they are {tags!r}.")
+    for tag in tags:
+        if not isinstance(tag, str) or len(tag.split()) != 1 or tag != tag.strip() or tag.isalnum():
+            raise ValueError(
+                f"A tag must be a word that does not occur in ordinary text, such as '<2en>', but it is {tag!r}; give "
+                "it a character that is no letter or digit, and no space."
+            )
+        if tag in RESERVED_TOKENS:
+            raise ValueError(f"A tag must be a new token, but {tag!r} is a reserved one; choose another.")
+
+
+def to_added_token(token: str | AddedToken, special: bool, named: bool) -> AddedToken:
+    """The token in the backend's form: special only if it has a name."""
+    added_token = AddedToken(token, special=special) if isinstance(token, str) else token
+    special = special or added_token.special
+    options = {name: getattr(added_token, name) for name in ("single_word", "lstrip", "rstrip")}
+    return AddedToken(
+        str(token), special=special and named, normalized=added_token.normalized and not special, **options
+    )
+
+
+def with_tags_read_in_text(backend: Tokenizer, tags: Sequence[str]) -> Tokenizer:
+    """A copy of the backend that recognizes these special tokens in a text."""
+    state = json.loads(backend.to_str())
+    for token in state["added_tokens"]:
+        if token["content"] in tags:
+            token["special"] = False
+    return Tokenizer.from_str(json.dumps(state))

@@ -2,7 +2,6 @@
 """Tokenizer of source and target: subwords of both sides, special tokens and language tags."""
 
 import copy
-import json
 import os
 import threading
 from collections.abc import Iterable, Sequence
@@ -11,7 +10,15 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from .subwords import RESERVED_TOKENS, SPECIAL_TOKENS, SUBWORD_MODELS, append_token_processor, train_subwords
+from .subwords import (
+    SPECIAL_TOKENS,
+    SUBWORD_MODELS,
+    append_token_processor,
+    to_added_token,
+    train_subwords,
+    validate_tags,
+    with_tags_read_in_text,
+)
 
 # Padding and truncation are state of the backend, which each call sets. Therefore calls encode one at a time, and each
 # resets the state: it must not be saved or hashed.
@@ -276,36 +283,3 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         target = os.path.join(save_directory, prefix + self.vocab_files_names["target_tokenizer_file"])
         self._target.save(target)
         return (*file_names, target)
-
-
-def validate_tags(tags: Sequence[str]) -> None:
-    """Raise a ValueError for tags that could occur in ordinary text."""
-    if isinstance(tags, str) or len(set(tags)) < len(tags):
-        raise ValueError(f"Tags must be a list of different tokens, such as ['<2en>', '<2de>'], but they are {tags!r}.")
-    for tag in tags:
-        if not isinstance(tag, str) or len(tag.split()) != 1 or tag != tag.strip() or tag.isalnum():
-            raise ValueError(
-                f"A tag must be a word that does not occur in ordinary text, such as '<2en>', but it is {tag!r}; give "
-                "it a character that is no letter or digit, and no space."
-            )
-        if tag in RESERVED_TOKENS:
-            raise ValueError(f"A tag must be a new token, but {tag!r} is a reserved one; choose another.")
-
-
-def to_added_token(token: str | AddedToken, special: bool, named: bool) -> AddedToken:
-    """The token in the backend's form: special only if it has a name."""
-    added_token = AddedToken(token, special=special) if isinstance(token, str) else token
-    special = special or added_token.special
-    options = {name: getattr(added_token, name) for name in ("single_word", "lstrip", "rstrip")}
-    return AddedToken(
-        str(token), special=special and named, normalized=added_token.normalized and not special, **options
-    )
-
-
-def with_tags_read_in_text(backend: Tokenizer, tags: Sequence[str]) -> Tokenizer:
-    """A copy of the backend that recognizes these special tokens in a text."""
-    state = json.loads(backend.to_str())
-    for token in state["added_tokens"]:
-        if token["content"] in tags:
-            token["special"] = False
-    return Tokenizer.from_str(json.dumps(state))
