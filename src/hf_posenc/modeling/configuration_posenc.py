@@ -13,7 +13,7 @@ from transformers.modeling_rope_utils import RopeParameters
 
 from .alignment_base import Alignment
 from .alignment_registry import ALIGNMENTS, get_alignment
-from .configuration_shared import SharedConfig
+from .configuration_shared import SHARED_FIELDS, SharedConfig
 from .custom_code import copy_custom_code
 from .position_base import EncodingParameter, StackSpec
 from .position_registry import POSITION_ENCODINGS, all_encoding_parameters, parse_sum, side_entries
@@ -54,7 +54,6 @@ class PosEncConfig(SharedConfig):
         `max_position_embeddings`: the length in tokens that `rope_parameters` scale from. It bounds no length.
 
     Sizes
-        `vocab_size`, `decoder_vocab_size`: subwords of source and target; None for one size.
         `d_model`: width of embeddings and of all layers, a multiple of the numbers of heads.
         `encoder_layers`, `decoder_layers`: numbers of layers.
         `encoder_attention_heads`, `decoder_attention_heads`: attention heads of a layer.
@@ -66,17 +65,6 @@ class PosEncConfig(SharedConfig):
         `layer_norm_eps`: added to the variance in layer normalization.
         `dropout`: probability from 0 to below 1, in training, of embeddings and each block's output.
         `attention_dropout`, `activation_dropout`: the same of attention weights and of hidden units.
-
-    Embeddings, initialization, generation
-        `scale_embedding`: multiply embeddings by sqrt(d_model).
-        `share_encoder_decoder_embeddings`: one table for source and target, which then have one vocabulary.
-        `tie_word_embeddings`: the output projection is the target's embedding table.
-        `output_bias`: whether the output projection has a bias.
-        `initializer`: "xavier" (Xavier-uniform matrices, zero biases, embeddings of deviation d_model^-1/2) or "torch"
-            (defaults of torch.nn, embeddings of deviation 1, for which `scale_embedding` should be False).
-        `use_cache`: whether generating caches keys, values and states.
-        `pad_token_id`, `bos_token_id`, `eos_token_id`, `decoder_start_token_id`: ids of special tokens.
-        `hf_posenc_version`: the version that wrote a saved config; None in a new one.
     """
 
     model_type = "posenc"
@@ -148,17 +136,16 @@ class PosEncConfig(SharedConfig):
         stack = "encoder" if name == "encoder" else "decoder"
 
         def stack_field(field: str) -> Any:
+            """The stack's value of a field."""
             # In a view of the decoder (get_text_config) the decoder's fields have only the name without the prefix.
             value = getattr(self, f"{stack}_{field}", None)
             return getattr(self, field) if value is None else value
 
-        encoding = (
-            stack_field("position_encoding_type") if name == "decoder" else getattr(self, ENCODING_TYPE_FIELDS[name])
-        )
-        heads, vocab_size = (
-            stack_field("attention_heads"),
-            self.vocab_size if name == "encoder" else stack_field("vocab_size"),
-        )
+        # The cross-attention has its own field, the encoder the plain name, the decoder one with a prefix.
+        is_decoder = name == "decoder"
+        encoding = stack_field("position_encoding_type") if is_decoder else getattr(self, ENCODING_TYPE_FIELDS[name])
+        heads = stack_field("attention_heads")
+        vocab_size = self.vocab_size if name == "encoder" else stack_field("vocab_size")
         head_dim = self.d_model // heads if heads > 0 else 0
         names = parse_sum(encoding, ENCODING_TYPE_FIELDS[name])
         return StackSpec(
@@ -213,10 +200,12 @@ class PosEncConfig(SharedConfig):
 
     @property
     def alignment(self) -> type[Alignment]:
+        """The class of the alignment; a ValueError for an unknown `alignment_type`."""
         return get_alignment(self.alignment_type)
 
     @property
     def modifies_cross_attention(self) -> bool:
+        """Whether an encoding acts in the cross-attention."""
         return any(entry.modifies_attention for entry in side_entries(self.side("cross")).values())
 
     @property
@@ -226,6 +215,7 @@ class PosEncConfig(SharedConfig):
         return self.modifies_cross_attention or any(entry.needs_state_cache for entry in decoder_entries)
 
     def describe(self) -> str:
+        """The fields that choose encodings and alignment, and their parameters, for error messages."""
         names = (*ENCODING_TYPE_FIELDS.values(), "alignment_type", *self.parameter_fields_in_use)
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
@@ -239,10 +229,12 @@ class PosEncConfig(SharedConfig):
 
     @property
     def max_source_length(self) -> int | None:
+        """The encoder's maximum number of tokens, with `</s>`; None without a maximum."""
         return self.max_length_of(self.side("encoder"))
 
     @property
     def max_target_length(self) -> int | None:
+        """The decoder's maximum number of tokens, with the start token; None without a maximum."""
         return self.max_length_of(self.side("decoder"))
 
     @property
@@ -264,6 +256,7 @@ class PosEncConfig(SharedConfig):
         return list(dict.fromkeys(names + [parameter.name for parameter in self.alignment.config_parameters]))
 
     def decoder_cache_layer_types(self, num_layers: int) -> list[str]:
+        """A stateful first layer if encodings need one; evicting layers under a window."""
         first = "stateful_attention" if self.decoder_needs_state_cache else "full_attention"
         is_global = all(entry.encoding.is_global for entry in side_entries(self.side("decoder")).values())
         return [first] + ["full_attention" if is_global else "evicting_attention"] * (num_layers - 1)
@@ -280,6 +273,7 @@ class PosEncConfig(SharedConfig):
         return output
 
     def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs: object) -> None:
+        """transformers' saving, with the files of a user's encodings and alignment."""
         super().save_pretrained(save_directory)
         encodings = {name: POSITION_ENCODINGS[name].encoding for name in self.position_encodings_in_use}
         copy_custom_code(Path(save_directory), "position_registry", encodings)
@@ -301,6 +295,6 @@ def describe_parameters() -> str:
     return "\n".join(["    Parameters of encodings and alignments", *wrapped, "    "])
 
 
-PosEncConfig.__doc__ = f"{PosEncConfig.__doc__}\n{describe_parameters()}"
+PosEncConfig.__doc__ = f"{PosEncConfig.__doc__}\n{SHARED_FIELDS}\n{describe_parameters()}"
 
 __all__ = ["PosEncConfig"]

@@ -24,6 +24,19 @@ UPSTREAM_KEYWORDS = {
     "rope_theta", "partial_rotary_factor", "torch_dtype", "tie_last_hidden_states", "transformers_weights",
 }  # fmt: skip
 INITIALIZERS = ("xavier", "torch")
+# The section on these fields in the docstring of every config.
+SHARED_FIELDS = """    Vocabularies, embeddings, initialization, generation
+        `vocab_size`, `decoder_vocab_size`: subwords of source and target; None for one size.
+        `scale_embedding`: multiply embeddings by sqrt(d_model).
+        `share_encoder_decoder_embeddings`: one table for source and target, which then have one vocabulary.
+        `tie_word_embeddings`: the output projection is the target's embedding table.
+        `output_bias`: whether the output projection has a bias.
+        `initializer`: "xavier" (Xavier-uniform matrices, zero biases, embeddings of deviation d_model^-1/2) or "torch"
+            (defaults of torch.nn, embeddings of deviation 1, for which `scale_embedding` should be False).
+        `use_cache`: whether generating caches keys, values and states.
+        `pad_token_id`, `bos_token_id`, `eos_token_id`, `decoder_start_token_id`: ids of special tokens.
+        `hf_posenc_version`: the version that wrote a saved config; None in a new one.
+"""
 
 
 @strict
@@ -176,6 +189,7 @@ class SharedConfig(PreTrainedConfig):
                 )
 
     def to_dict(self) -> dict[str, object]:
+        """transformers' dictionary, with the version that writes it."""
         return super().to_dict() | {"hf_posenc_version": __version__}
 
     def describe(self) -> str:

@@ -133,7 +133,8 @@ def pad_after_end_token(
     """
     first = 1
     if prompt is not None:  # `generate` may have added the start token to it
-        first = prompt.shape[1] + int(not torch.equal(ids_NT[:1, : prompt.shape[1]], prompt[:1].to(ids_NT)))
+        starts_with_prompt = torch.equal(ids_NT[:1, : prompt.shape[1]], prompt[:1].to(ids_NT))
+        first = prompt.shape[1] if starts_with_prompt else prompt.shape[1] + 1
     is_end_NT = torch.isin(ids_NT, torch.tensor(end_token_ids, dtype=ids_NT.dtype, device=ids_NT.device))
     is_end_NT[:, :first] = False
     return ids_NT.masked_fill(is_end_NT.cumsum(1) - is_end_NT.long() > 0, pad_token_id)

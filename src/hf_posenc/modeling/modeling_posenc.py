@@ -65,6 +65,7 @@ class PosEncPreTrainedModel(SharedPreTrainedModel):
             super()._init_weights(module)
 
     def set_attn_implementation(self, attn_implementation: str | dict, *args: object, **kwargs: object) -> None:
+        """transformers' choice of a back end; a ValueError, and the old one, if it cannot compute an encoding."""
         before = self.config._attn_implementation
         super().set_attn_implementation(attn_implementation, *args, **kwargs)
         try:

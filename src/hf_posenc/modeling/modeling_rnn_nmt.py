@@ -90,6 +90,7 @@ class RnnNmtEncoder(RnnNmtPreTrainedModel, Stack):
         inputs_embeds: Tensor | None = None,
         **kwargs: object,
     ) -> RnnNmtEncoderOutput:
+        """Source (B, S) to encoder states (B, S, 2D)."""
         x_BSD = self.embed(input_ids, inputs_embeds)
         encoder_states, (h, c) = run_rnn(self.lstm, x_BSD, new_valid_mask(attention_mask, x_BSD.shape[1]))
         return RnnNmtEncoderOutput(
@@ -127,6 +128,10 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
         encoder_last: tuple[Tensor, Tensor] | None = None,
         **kwargs: object,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Target (B, T) and encoder states (B, S, 2D) to hidden states (B, T, D), token by token.
+
+        `encoder_last` are the encoder's last h and c; the first step of a decoding needs them.
+        """
         encoder_hidden_states = require_encoder_states(encoder_hidden_states)
         output_attentions = kwargs.get("output_attentions", self.config.output_attentions)
         x_BTD = self.embed(input_ids, inputs_embeds)

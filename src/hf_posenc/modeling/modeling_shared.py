@@ -130,6 +130,7 @@ class ResizableVocabularies(SharedPreTrainedModel):
         self.config.share_encoder_decoder_embeddings = self.shares_embeddings
 
     def save_pretrained(self, *args: object, **options: object) -> None:
+        """transformers' saving, with the ties that the modules have."""
         self.sync_tying_config()
         super().save_pretrained(*args, **options)
 
@@ -279,6 +280,7 @@ class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
 
     @torch.no_grad()
     def resize_outputs(self, num_tokens: int, mean_resizing: bool) -> None:
+        """Resize the output projection and its bias to `num_tokens`, in place, and set the config's number."""
         super().resize_outputs(num_tokens, mean_resizing)
         resized = self._get_resized_lm_head(self.lm_head, num_tokens, mean_resizing=mean_resizing)
         self.lm_head.weight.data, self.lm_head.out_features = resized.weight.data, num_tokens

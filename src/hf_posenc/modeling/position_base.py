@@ -63,9 +63,10 @@ class EncodingParameter:
     """A config field that an encoding or an alignment adds, with its default and its constraint.
 
     The default gives the field's type; None stands for an integer or None. `constraint` says in words what `is_valid`
-    tests. `meaning` is one sentence for `help(PosEncConfig)`: what the field changes, in which unit. Parameters are
-    registered instead of being dataclass fields of the config, because a user's encoding adds its own at run time, and
-    each encoding is one file.
+    tests. `meaning` is one sentence for `help(PosEncConfig)`: what the field changes, in which unit.
+
+    Why a registry instead of dataclass fields: a user's encoding adds its own parameters at run time, each encoding is
+    one file, and a config saves the parameters in use only.
     """
 
     name: str
@@ -84,9 +85,9 @@ class EncodingParameter:
 
 
 class EncodingConfig(Protocol):
-    """The fields of a PosEncConfig that encodings and alignments read.
+    """The fields of a PosEncConfig that encodings and alignments read; the type of their `config`.
 
-    Beyond these, an encoding reads its own parameters (`config.relative_clip`), which exist once it is registered.
+    In addition an encoding reads its own parameters (`config.relative_clip`), which exist once it is registered.
     """
 
     d_model: int

@@ -112,4 +112,7 @@ class Relative(PositionEncoding):
         for table in (self.keys, self.values):
             if table is not None:
                 bound = (6 / (table.shape[1] + table.shape[2])) ** 0.5  # Xavier's, of one layer's table
-                init.normal_(table) if self.config.initializer == "torch" else init.uniform_(table, -bound, bound)
+                if self.config.initializer == "torch":
+                    init.normal_(table)
+                else:
+                    init.uniform_(table, -bound, bound)

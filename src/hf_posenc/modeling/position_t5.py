@@ -94,7 +94,7 @@ class T5(PositionEncoding):
         )
         log_bucket = num_exact + (log_ratio * (buckets_per_direction - num_exact)).long()
         bucket = torch.where(abs_distance < num_exact, abs_distance, log_bucket.clamp(max=buckets_per_direction - 1))
-        return bucket if self.side.is_causal else bucket + buckets_per_direction * (distance > 0)
+        return bucket if self.side.is_causal else torch.where(distance > 0, bucket + buckets_per_direction, bucket)
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
         """The trained biases of each head, query and key (B, H, Q, S)."""

@@ -57,13 +57,14 @@ def concatenate_outputs(
     max_keys = 0 if steps[-1].attentions is None else steps[-1].attentions[0].shape[-1]
 
     def all_layers(name: str, axis: int, pad_to: int = 0) -> tuple[Tensor, ...] | None:
+        """Each layer's output of this name, concatenated; the last axis is padded to `pad_to` keys."""
         if getattr(steps[0], name) is None:
             return None
-        layers = zip(*(getattr(step, name) for step in steps), strict=True)
-        padded = (
-            [nn.functional.pad(output, (0, max(0, pad_to - output.shape[-1]))) for output in layer] for layer in layers
-        )
-        return tuple(torch.cat(layer, axis) for layer in padded)
+        layers = []
+        for outputs in zip(*(getattr(step, name) for step in steps), strict=True):
+            padded = [nn.functional.pad(output, (0, max(0, pad_to - output.shape[-1]))) for output in outputs]
+            layers.append(torch.cat(padded, axis))
+        return tuple(layers)
 
     return BaseModelOutputWithPastAndCrossAttentions(
         last_hidden_state=torch.cat([step.last_hidden_state for step in steps], 1),

@@ -53,6 +53,7 @@ class PosEncEncoderLayer(PosEncLayer):
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     def forward(self, x_BTD: Tensor, attention_mask: AttentionMask, **kwargs: object) -> Tensor:
+        """The tokens after the layer (B, T, D)."""
         x_BTD, _ = self.residual(
             x_BTD, lambda x: self.self_attn(x, attention_mask, **kwargs), self.self_attn_layer_norm
         )

@@ -89,7 +89,10 @@ def translate_in_batches(
             order = order[len(batch) :]
             outputs |= zip(batch, translate_batch([sources[i] for i in batch]), strict=True)
             progress_bar.update(len(batch))
-    return TranslationOutput([outputs[i][0] for i in range(len(sources))], [outputs[i][1] for i in range(len(sources))])
+    in_order = [outputs[row] for row in range(len(sources))]
+    texts = [text for text, _ in in_order]
+    truncated = [is_truncated for _, is_truncated in in_order]
+    return TranslationOutput(texts, truncated)
 
 
 def encode_texts(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:

@@ -101,8 +101,8 @@ def expected_loading_info(model: PreTrainedModel, file_shapes: Shapes) -> Loadin
         model_key = next((name for name in (key, prefix + key, key.removeprefix(prefix)) if name in model_shapes), key)
         saved_shapes[model_key] = shape
     tied = model._tied_weights_keys or {}
-    groups = [{source, *(other for other, of in tied.items() if of == source)} for source in set(tied.values())]
-    shared = {key for group in groups if group & saved_shapes.keys() for key in group}
+    saved_sources = {tied.get(key, key) for key in saved_shapes}
+    shared = {key for key in model_shapes if tied.get(key, key) in saved_sources}
     return {
         "mismatched_keys": [
             (key, shape, model_shapes[key])
