@@ -177,9 +177,9 @@ def test_a_folder_is_read_as_well_and_what_is_saved_is_a_whole_checkpoint(tmp_pa
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"d_model": 32}, "`d_model` is as the trained model has it, 16, but d_model=32 was given; leave it out"),
-        ({"hidden_size": 32}, "`hidden_size` is as the trained model has it, 16"),
-        ({"dtype": torch.bfloat16}, "`dtype` is as the trained model has it"),
+        ({"d_model": 32}, "`d_model` must be the trained model's, 16, but d_model=32 was given; leave it out"),
+        ({"hidden_size": 32}, "`hidden_size` must be the trained model's, 16"),
+        ({"dtype": torch.bfloat16}, "`dtype` must be the trained model's"),
         ({"norm_first": True}, "`norm_first` .* False, but norm_first=True"),
         ({"pad_token_id": 3}, "`pad_token_id`"),
         ({"relative_clop": 3}, "'relative_clop' is no field of PosEncConfig; the nearest one is 'relative_clip'"),

@@ -1,4 +1,4 @@
-"""What a reader of the explorer has chosen: an encoding or a sum, newly made, and its sizes."""
+"""Choices of the explorer's reader: an untrained encoding or sum, and its sizes."""
 
 import reprlib
 from collections.abc import Collection
@@ -10,7 +10,7 @@ from ..modeling.position_base import EncodingParameter, ParameterValue
 from ..modeling.position_registry import POSITION_ENCODINGS
 
 MAX_WIDTH, MAX_HEADS, MAX_POSITIONS, MAX_PARAMETER_VALUE = 1024, 64, 4096, 4096
-# How wide at most an encoding is made of what is costly to read.
+# The maximum width for sequential encodings, whose figures take a backward pass for each channel.
 MAX_INFLUENCE_WIDTH = 24
 MAX_MODEL_PARAMETERS = 20_000_000
 MAX_LAYERS = 1000
@@ -20,7 +20,7 @@ Probes = dict[str, EncodingProbe]
 
 @dataclass(frozen=True, kw_only=True)
 class EncodingChoice:
-    """What a reader has chosen. A ValueError for sizes that no page should be asked to draw."""
+    """A reader's choice; a ValueError for sizes that are too large for a page."""
 
     encodings: tuple[str, ...]
     width: int = 50
@@ -41,7 +41,7 @@ class EncodingChoice:
 
 @lru_cache(maxsize=8)
 def probes_for(choice: EncodingChoice) -> Probes:
-    """The encodings of one side as training would begin, for each use of them."""
+    """Probes of the untrained encodings of one stack, by use."""
     settings = dict(choice.parameters) | dict.fromkeys([f"{side}_attention_heads" for side in SIDES], choice.heads)
     widths = {"vectors": choice.width, "attention": choice.width, "influence": min(choice.width, MAX_INFLUENCE_WIDTH)}
     probes = untrained_probes("+".join(choice.encodings), settings, choice.side, PlotExtent(), widths)
@@ -54,7 +54,7 @@ def probes_for(choice: EncodingChoice) -> Probes:
 
 
 def validate_number(name: str, value: object, minimum: int, maximum: int) -> int:
-    """A whole number of that range, as an integer."""
+    """The value as an integer; a ValueError unless it is a whole number of that range."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value not in range(minimum, maximum + 1):
         shown = reprlib.repr(value)
         raise ValueError(f"{name} must be a whole number from {minimum} to {maximum}, but it is {shown}; change it.")
@@ -62,14 +62,14 @@ def validate_number(name: str, value: object, minimum: int, maximum: int) -> int
 
 
 def validate_choice(name: str, value: object, options: Collection[str]) -> str:
-    """One of what the page offers."""
+    """The value; a ValueError unless it is one of the options."""
     if not isinstance(value, str) or value not in options:
         raise ValueError(f"{name} must be one of {', '.join(options)}, but it is {reprlib.repr(value)}; choose one.")
     return value
 
 
 def validate_choices(name: str, values: object, options: Collection[str]) -> tuple[str, ...]:
-    """Some of what the page offers, each once."""
+    """The values; a ValueError unless they are different options."""
     if not isinstance(values, list | tuple) or len(values) > len(options):
         raise ValueError(
             f"{name} must be a list, each of {', '.join(options)} once at most, but it is {reprlib.repr(values)}; "
@@ -82,7 +82,7 @@ def validate_choices(name: str, values: object, options: Collection[str]) -> tup
 
 
 def validate_text(name: str, value: object, max_characters: int) -> str:
-    """A text of at most so many characters."""
+    """The text; a ValueError if it is longer than `max_characters`."""
     if not isinstance(value, str) or len(value) > max_characters:
         problem = f"has {len(value)}" if isinstance(value, str) else f"is {reprlib.repr(value)}"
         raise ValueError(f"{name} must be a text of at most {max_characters} characters, but it {problem}; shorten it.")
@@ -90,22 +90,22 @@ def validate_text(name: str, value: object, max_characters: int) -> str:
 
 
 def parameters_of_encodings(encodings: tuple[str, ...]) -> dict[str, EncodingParameter]:
-    """The knobs of what is chosen, each once."""
+    """The parameters of the chosen encodings, by name."""
     return {parameter.name: parameter for name in encodings for parameter in POSITION_ENCODINGS[name].config_parameters}
 
 
 def depends_on_heads(encodings: tuple[str, ...]) -> bool:
-    """Whether the heads make a difference: they do not where only the embedded tokens are changed."""
+    """Whether the number of heads matters: it does unless only embeddings are changed."""
     return any(POSITION_ENCODINGS[name].modifies_attention for name in encodings)
 
 
 def depends_on_side(encodings: tuple[str, ...]) -> bool:
-    """Whether a decoder's differs from an encoder's: it does where keys or tokens to come are seen or not."""
+    """Whether the encodings differ between decoder and encoder, because a decoder has no future keys."""
     return depends_on_heads(encodings) or any(POSITION_ENCODINGS[name].is_stateful for name in encodings)
 
 
 def describe_probe(probe: EncodingProbe) -> str:
-    """The facts about what is chosen, as one line."""
+    """The properties of the chosen encodings in one line."""
     entries = probe.entries.values()
     properties = [
         f"hooks: {', '.join(probe.hooks) or 'none'}",
