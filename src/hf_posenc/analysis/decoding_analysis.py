@@ -189,14 +189,13 @@ def decode_batch(
             if outputs.cross_attentions:
                 centroids.append(attention_centroid(outputs.cross_attentions, keys_1S)[:, 0])
     tokens_BT = torch.stack(generated, 1).cpu().numpy()
-    curves = [
-        stack_steps(steps, len(sources))
-        for steps in (centroids, [position_BT[:, 0] for position_BT in source_positions])
-    ]
-    return [
-        finish_decoding(tokens_T, limit, ends, [None if curve_BT is None else curve_BT[row] for curve_BT in curves])
-        for row, (tokens_T, limit) in enumerate(zip(tokens_BT, limits, strict=True))
-    ]
+    centroid_BT = stack_steps(centroids, len(sources))
+    position_BT = stack_steps([step_BT[:, 0] for step_BT in source_positions], len(sources))
+    decodings = []
+    for row, (tokens_T, limit) in enumerate(zip(tokens_BT, limits, strict=True)):
+        curves = [None if curve_BT is None else curve_BT[row] for curve_BT in (centroid_BT, position_BT)]
+        decodings.append(finish_decoding(tokens_T, limit, ends, curves))
+    return decodings
 
 
 def finish_decoding(tokens_T: np.ndarray, limit: int, ends: list[int], curves: list[np.ndarray | None]) -> Decoding:

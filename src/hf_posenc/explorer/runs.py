@@ -142,10 +142,10 @@ class ExplorerRun:
 @lru_cache(maxsize=1)
 def demo_configs() -> dict[str, PosEncConfig]:
     """One small config for each hook: with the first registered encoding that implements it."""
-    names = {
-        next((name for name, entry in POSITION_ENCODINGS.items() if getattr(entry.encoding, hook) is not None), None)
-        for hook in HOOKS
-    }
+    names: list[str | None] = []
+    for hook in HOOKS:
+        with_hook = (name for name, entry in POSITION_ENCODINGS.items() if getattr(entry.encoding, hook) is not None)
+        names.append(next(with_hook, None))
     size = len(demo_tokenizer())
     sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
     sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "vocab_size": size}

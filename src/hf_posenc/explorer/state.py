@@ -106,11 +106,12 @@ def depends_on_side(encodings: tuple[str, ...]) -> bool:
 
 def describe_probe(probe: EncodingProbe) -> str:
     """The properties of the chosen encodings in one line."""
-    entries = probe.entries.values()
+    is_shift_invariant = all(entry.shift_invariant for entry in probe.entries.values())
+    is_stateful = any(entry.is_stateful for entry in probe.entries.values())
     properties = [
         f"hooks: {', '.join(probe.hooks) or 'none'}",
-        "shift-invariant" if all(entry.shift_invariant for entry in entries) else "not shift-invariant",
-        "carries a state" if any(entry.is_stateful for entry in entries) else "no state",
+        "shift-invariant" if is_shift_invariant else "not shift-invariant",
+        "stateful" if is_stateful else "no state",
         "any length" if probe.max_positions is None else f"at most {probe.max_positions} tokens",
     ]
     if probe.trained:

@@ -97,7 +97,7 @@ class CTranslate2Translator:
         (max_length,) = set(max_target_lengths(map(len, sources), self.metadata["longest_target"]))
         search = self.metadata.get("search", {})
         results = self.translator.translate_batch(
-            [[self.source[token_id] for token_id in source] for source in sources],
+            [list(map(self.source.__getitem__, source)) for source in sources],
             beam_size=num_beams,
             max_input_length=0,
             min_decoding_length=0,
@@ -106,7 +106,7 @@ class CTranslate2Translator:
             **search,
         )
         hypotheses = [result.hypotheses[0] for result in results]
-        token_ids = [[self.token_to_id[token] for token in tokens] for tokens in hypotheses]
+        token_ids = [list(map(self.token_to_id.__getitem__, tokens)) for tokens in hypotheses]
         texts = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
         end_tokens = search.get("end_token", [self.tokenizer.eos_token])
         return [

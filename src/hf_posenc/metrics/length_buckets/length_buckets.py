@@ -196,6 +196,7 @@ class LengthBuckets(evaluate.Metric):
         self.statistics = sentence_statistics(scorers, predictions, references, num_proc, progress)
 
         def score_bucket(label: str, rows: np.ndarray) -> dict[str, object]:
+            """The scores of the pairs with these indices."""
             fields: dict[str, object] = {"label": label, "n": len(rows)}
             if bootstrap and len(rows) == 1:
                 warnings.warn(f"a confidence interval needs two pairs; {label} has one and gets none", stacklevel=2)
@@ -204,17 +205,13 @@ class LengthBuckets(evaluate.Metric):
             return fields
 
         bucket_ids = np.array([bisect_left(edges, length) for length in self.lengths], dtype=int)
-        return {
-            "all": {"low": 0, "high": None} | score_bucket("all", np.arange(len(predictions))),
-            "groups": [
-                bounds | score_bucket(bounds["label"], np.flatnonzero(bucket_ids == bucket))
-                for bucket, bounds in enumerate(bucket_bounds(edges))
-            ],
-            "signatures": {
-                name: signature(scorer, bootstrap) if predictions else None for name, scorer in scorers.items()
-            },
-            "by": by,
-        }
+        all_pairs = {"low": 0, "high": None} | score_bucket("all", np.arange(len(predictions)))
+        buckets = [
+            bounds | score_bucket(bounds["label"], np.flatnonzero(bucket_ids == bucket))
+            for bucket, bounds in enumerate(bucket_bounds(edges))
+        ]
+        signatures = {name: signature(scorer, bootstrap) if predictions else None for name, scorer in scorers.items()}
+        return {"all": all_pairs, "groups": buckets, "signatures": signatures, "by": by}
 
 
 def signature(scorer: CorpusScorer, bootstrap: int) -> str:

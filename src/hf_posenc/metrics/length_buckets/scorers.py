@@ -88,14 +88,17 @@ class BertScore(SentenceMean):
 
     def _extract_corpus_statistics(self, hypotheses: list[str], references: list[list[str]]) -> np.ndarray:
         """(N, 2): the F1 of each sentence, the best of its references', and 1."""
-        rows = [row for row, text in enumerate(hypotheses) if text.strip()]
-        nonempty = [[text for text in texts if text and text.strip()] for texts in zip(*references, strict=True)]
-        rows = [row for row in rows if nonempty[row]]
+        rows, candidates, nonempty_references = [], [], []
+        for row, (hypothesis, texts) in enumerate(zip(hypotheses, zip(*references, strict=True), strict=True)):
+            nonempty = [text for text in texts if text and text.strip()]
+            if hypothesis.strip() and nonempty:
+                rows.append(row)
+                candidates.append(hypothesis)
+                nonempty_references.append(nonempty)
         statistics = np.tile([0.0, 1.0], (len(hypotheses), 1))
         if rows:
-            texts = [hypotheses[row] for row in rows], [nonempty[row] for row in rows]
             options = {"model_type": self.model, "num_layers": self.layers, "verbose": len(rows) > MIN_PAIRS_FOR_BAR}
-            _, _, f1 = self.bert_score.score(*texts, **options)
+            _, _, f1 = self.bert_score.score(candidates, nonempty_references, **options)
             statistics[rows, 0] = f1.numpy()
         return statistics
 

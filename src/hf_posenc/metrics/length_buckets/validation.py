@@ -29,12 +29,13 @@ def validate_edges(edges: object) -> tuple[int, ...]:
 
 
 def bucket_bounds(edges: Sequence[int]) -> list[dict[str, Any]]:
-    """`low`, `high` and `label` of each length group, shortest first; the last has no upper edge, `high` is None."""
-    inside = [
-        {"low": low, "high": high, "label": f"[{low},{high}]"}
-        for low, high in zip((0, *(edge + 1 for edge in edges)), edges, strict=False)
-    ]
-    return [*inside, {"low": edges[-1] + 1, "high": None, "label": f">{edges[-1]}"}]
+    """`low`, `high` and `label` of each length bucket, shortest first; the last has no upper edge, `high` is None."""
+    bounds: list[dict[str, Any]] = []
+    low = 0
+    for high in edges:
+        bounds.append({"low": low, "high": high, "label": f"[{low},{high}]"})
+        low = high + 1
+    return [*bounds, {"low": low, "high": None, "label": f">{edges[-1]}"}]
 
 
 def validate_metrics(metrics: object) -> tuple[str, ...]:
@@ -90,11 +91,9 @@ def validate_pairs(
         lengths = [validate_length(row, length) for row, length in enumerate(columns["source_lengths"])]
     else:
         lengths = [NO_LENGTH] * len(columns["predictions"])
-    return {
-        "predictions": [validate_text("predictions", row, text) for row, text in enumerate(columns["predictions"])],
-        "references": [validate_references(row, texts) for row, texts in enumerate(columns["references"])],
-        "source_lengths": lengths,
-    }
+    texts = [validate_text("predictions", row, text) for row, text in enumerate(columns["predictions"])]
+    references_by_row = [validate_references(row, texts) for row, texts in enumerate(columns["references"])]
+    return {"predictions": texts, "references": references_by_row, "source_lengths": lengths}
 
 
 def token_counts(column: str, texts: list[str], tokenizer: Any) -> list[int]:
