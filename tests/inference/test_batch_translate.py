@@ -185,7 +185,7 @@ def test_what_another_task_left_is_not_gone_on_with(folder, tmp_path):
     about = tmp_path / ".out.task.json"
     about.write_text(json.dumps({"lines": "0", "folder": str(folder), "num_beams": 1, "quantize": False}))
     (tmp_path / ".out.unfinished").write_text("kept\n")
-    with pytest.raises(ValueError, match=r"another call left, for lines was '0' .* delete .*\.out\.task\.json"):
+    with pytest.raises(ValueError, match=r"from the same call, but lines was '0' .* delete .*\.out\.task\.json"):
         translate_to_file(LINES, tmp_path / "out", task)
     assert (tmp_path / ".out.unfinished").read_text() == "kept\n"
 
@@ -196,7 +196,7 @@ def test_what_another_training_left_is_not_gone_on_with(folder, tmp_path, monkey
         with pytest.raises(TypeError):
             translate_to_file(LINES, tmp_path / "out", TranslationJob(folder, num_beams=1))
     os.utime(folder / "model.safetensors", ns=(0, 0))
-    with pytest.raises(ValueError, match=r"another call left, for weights\.model\.safetensors was .* and is"):
+    with pytest.raises(ValueError, match=r"from the same call, but weights\.model\.safetensors was .* and is"):
         translate_to_file(LINES, tmp_path / "out", TranslationJob(folder, num_beams=1))
 
 
@@ -255,7 +255,7 @@ def test_bad_calls_are_refused_before_anything_is_read(folder, tmp_path):
     (tmp_path / "mine").mkdir()
     folder.rename(tmp_path / "mine" / "model")
     for folder, verb in ((tmp_path, "holds"), (tmp_path / "min", "has")):
-        with pytest.raises(ValueError, match=rf"config\.json; {tmp_path} {verb} the systems mine, so name one of them"):
+        with pytest.raises(ValueError, match=rf"config\.json; {tmp_path} {verb} the systems mine; name one of them"):
             TranslationJob(folder)
 
 
@@ -346,7 +346,7 @@ def test_memory_that_runs_out_is_told_with_the_lines_that_needed_it(folder, tmp_
     words = ["--output", str(tmp_path / "out")] if to_file else []
     monkeypatch.setattr(sys, "stdin", standard_input("\n".join(LINES).encode()))
     monkeypatch.setattr(sys, "argv", ["hf_posenc", "translate", str(folder), *words])
-    with pytest.raises(SystemExit, match=r"^MemoryError: Memory ran out \(.*\); lines 4 to 6 needed it; .* goes on"):
+    with pytest.raises(SystemExit, match=r"^MemoryError: Memory ran out \(.*\); lines 4 to 6 needed it; .* resumes"):
         __main__.main()
     if to_file:
         monkeypatch.setattr(TranslationJob, "translator", lambda *task: lambda piece: [line.upper() for line in piece])

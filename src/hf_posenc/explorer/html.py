@@ -1,4 +1,4 @@
-"""What the explorer writes: figures, tables, notes and messages as HTML. All text in it is escaped."""
+"""HTML of the explorer: figures, tables, notes and messages, with all text escaped."""
 
 import textwrap
 from html import escape
@@ -58,7 +58,7 @@ def note_html(text: str) -> str:
 
 
 def translation_html(system: str, result: TranslationResult) -> str:
-    """One system's translation, or why it has none."""
+    """One system's translation, or its error message."""
     if result.problem:
         return f'<div class="translation"><h4>{escape(system)}</h4>{error_html(result.problem)}</div>'
     truncated = ", cut at its length limit" if result.truncated else ""
@@ -67,7 +67,7 @@ def translation_html(system: str, result: TranslationResult) -> str:
 
 
 def table_html(table: Table) -> str:
-    """A table with the scores of a cell one below the other, so that it is no wider than it must be."""
+    """A narrow table: the scores of a cell are on separate lines."""
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.headers)
     body = "".join(f"<tr>{''.join(map(cell_html, row))}</tr>" for row in table.rows)
     rows = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
@@ -85,7 +85,7 @@ def is_narrow(viewport: object) -> bool:
 
 
 def figure_html(figure: Figure, caption: str, name: str, viewport: object) -> str:
-    """A figure in the page, with what to look at below it; drawn smaller for a narrow page, so that its text is not."""
+    """A figure with its caption; on a narrow page the figure is smaller, and its text is not."""
     if is_narrow(viewport):
         figure.set_size_inches(NARROW_INCHES, max(0.8 * float(figure.get_figheight()), 3.0))
         if title := figure.get_suptitle():

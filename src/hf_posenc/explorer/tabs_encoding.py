@@ -1,5 +1,6 @@
-"""The explorer's tabs *See* and *Step*: what an encoding, new or trained, adds or does, and one number of it. Each
-returns what is to be done when the page opens.
+"""The explorer's tabs *See* and *Step*: figures and single values of an untrained or trained encoding.
+
+Each function builds a tab and returns the event for the opening of the page.
 """
 
 from dataclasses import replace
@@ -213,7 +214,7 @@ def step_tab(run: ExplorerRun, viewport: gr.Number) -> EventOptions:
 
 
 def widths_html(choice: EncodingChoice, other_choice: EncodingChoice, narrow: object) -> str:
-    """The same positions at two widths."""
+    """A figure of the same positions at two widths."""
     extent = PlotExtent(positions=FIRST_POSITIONS)
     narrower, wider = sorted((choice, other_choice), key=lambda narrower: narrower.width)
     probes = {"narrower vectors": probes_for(narrower)["vectors"]} | probes_for(wider)

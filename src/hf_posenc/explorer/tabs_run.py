@@ -1,4 +1,4 @@
-"""The explorer's tabs *Translate* and *Compare*: a run's models on a sentence, and its table and figures."""
+"""The explorer's tabs *Translate* and *Compare*: translations by a run's models, its table and figures."""
 
 import json
 from html import escape
@@ -42,7 +42,7 @@ def translate_tab(run: ExplorerRun, viewport: gr.Number) -> None:
         )
     elif not run.systems:
         gr.HTML(error_html(f"A run's systems have a model each, but {run.folder} has none yet; run train.py first."))
-    # What a reader has drawn, and what was made of it, is kept in the reader's own browser.
+    # The sampled sentence and its translations are stored in the reader's browser.
     sentence_state = gr.Textbox(json.dumps([0, german, english]), visible=False)
     translation_state = gr.Textbox("{}", visible=False)
     text = gr.Textbox(german, label="German sentence, or the source language of your models", lines=2, max_lines=8)
@@ -140,7 +140,7 @@ def translate_tab(run: ExplorerRun, viewport: gr.Number) -> None:
 
 
 def compare_tab(run: ExplorerRun, viewport: gr.Number) -> EventOptions:
-    """Returns what is to be done when the tab is opened."""
+    """Build the tab; returns the event for its opening."""
     test = gr.Dropdown([], label="Test set", visible=False)
     figure_kind = gr.Dropdown([], label="Figure", visible=False)
     output = gr.HTML(elem_id="compare")
