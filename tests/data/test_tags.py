@@ -101,12 +101,12 @@ def test_languages_of_an_adopted_tokenizer_are_tags(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tags", "rule"),
     [
-        (["en"], "no text holds by chance, such as '<2en>', but it is 'en'"),
+        (["en"], "does not occur in ordinary text, such as '<2en>', but it is 'en'"),
         (["<2 en>"], "but it is '<2 en>'"),
         ([" <2en>"], "but it is ' <2en>'"),
         ([""], "but it is ''"),
         ([5], "but it is 5"),
-        (["</s>"], "a token of its own, but '</s>' is another's name"),
+        (["</s>"], "a new token, but '</s>' is a reserved one"),
         (["<2en>", "<2en>"], "a list of different tokens"),
         ("<2en>", "a list of different tokens, such as"),
     ],

@@ -112,7 +112,9 @@ def test_it_starts_where_the_generation_config_says(tokenizer, tmp_path):
 def test_it_needs_an_end_token(tokenizer, tmp_path):
     model = single("relative")
     model.generation_config.eos_token_id = None
-    with pytest.raises(ValueError, match=r"ends a sentence at a token, .* set model\.generation_config\.eos_token_id"):
+    with pytest.raises(
+        ValueError, match=r"ends a sentence at an end token, .* set model\.generation_config\.eos_token_id"
+    ):
         to_ctranslate2(model, tokenizer, tmp_path / "engine")
     assert not list(tmp_path.iterdir())
 

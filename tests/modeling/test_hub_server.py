@@ -277,7 +277,7 @@ def pickled(folder: Path) -> Path:
 
 
 NEWER = {"hf_posenc_version": "9.9.0"}
-VERSIONS = rf"written by hf_posenc 9\.9\.0 and is read by {re.escape(hf_posenc.__version__)}: take the version that "
+VERSIONS = rf"written by hf_posenc 9\.9\.0 and is read by {re.escape(hf_posenc.__version__)}: install the version that "
 BROKEN = {
     "an encoding of a newer version": (
         lambda folder: edited(folder, "none", **both("tomorrow"), **NEWER),
@@ -293,7 +293,7 @@ BROKEN = {
     ),
     "an impossible pair by another version": (
         lambda folder: edited(folder, "lstm", **both("gru+lstm"), **NEWER),
-        rf"both carry a state.*leave one of them out\. .*{VERSIONS}",
+        rf"both read the embeddings in order.*leave one of them out\. .*{VERSIONS}",
     ),
     "a field of a newer version": (
         lambda folder: edited(folder, "relative", relative_window=4, **NEWER),

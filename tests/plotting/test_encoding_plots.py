@@ -474,7 +474,7 @@ def test_subwords_are_marked_in_the_picture(tokenizer: Any) -> None:
         (["sinusoid"], "'sinusoid' is no registered.*nearest is 'sinusoidal'"),
         (["none"], "`none` answers none; name another"),
         ([], "none is named; name one"),
-        (["sinusoidal", "gru+lstm"], "both carry a state"),
+        (["sinusoidal", "gru+lstm"], "both read the embeddings in order"),
         (["relative", "relative_clips=3"], "'relative_clips' is no field.*nearest one is 'relative_clip'"),
         (["relative", "relative_clip=0"], "`relative_clip` must be a whole number of tokens"),
         (["sinusoidal", "d_model=0"], "d_model must be 1 or more, but it is 0"),

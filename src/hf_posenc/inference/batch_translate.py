@@ -189,7 +189,7 @@ def write_translations(lines: Sequence[str], target: Path, job: TranslationJob, 
         difference = first_difference(json.loads(job_file.read_text(encoding="utf-8")), job_record)
         if difference:
             raise ValueError(
-                f"{unfinished} must be from the same call, but {difference}; repeat the other call, or delete {job_file}."
+                f"{unfinished} must be from the same call, but {difference}; repeat that call, or delete {job_file}."
             )
     else:
         delete(unfinished)
