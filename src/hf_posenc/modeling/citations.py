@@ -34,3 +34,10 @@ NEISHI = Reference(
     2019,
     "https://aclanthology.org/K19-1031",
 )
+LUONG = Reference(
+    "Luong, Pham & Manning",
+    "Effective Approaches to Attention-based Neural Machine Translation",
+    "EMNLP",
+    2015,
+    "https://arxiv.org/abs/1508.04025",
+)

@@ -34,12 +34,12 @@ from .model_inputs import CACHE_NAME, CACHE_NAMES, normalize_model_inputs, requi
 from .modeling_shared import (
     ConditionalGeneration,
     EncoderDecoder,
-    SharedPreTrainedModel,
     Stack,
     merge_outputs,
 )
 from .position_base import PositionEncoding, StackSpec
 from .position_registry import build_position_encodings
+from .pretrained_shared import SharedPreTrainedModel
 from .sequential_decoding import decode_sequentially
 from .transformer_layers import PosEncDecoderLayer, PosEncEncoderLayer
 from .window_pruning import MIN_KEYS, prune_to_window

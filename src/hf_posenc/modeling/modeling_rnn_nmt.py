@@ -31,26 +31,18 @@ from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 
 from .cache import state_of_cache
-from .citations import NEISHI, Reference
+from .citations import LUONG, NEISHI
 from .configuration_rnn_nmt import RnnNmtConfig
 from .masks import new_valid_mask
 from .model_inputs import CACHE_NAME, normalize_model_inputs, require_encoder_states
 from .modeling_shared import (
     ConditionalGeneration,
     EncoderDecoder,
-    SharedPreTrainedModel,
     Stack,
     merge_outputs,
 )
+from .pretrained_shared import SharedPreTrainedModel
 from .rnn import run_dense_rnn, run_rnn
-
-LUONG = Reference(
-    "Luong, Pham & Manning",
-    "Effective Approaches to Attention-based Neural Machine Translation",
-    "EMNLP",
-    2015,
-    "https://arxiv.org/abs/1508.04025",
-)
 
 
 @dataclass

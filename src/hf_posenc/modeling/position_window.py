@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .attention_context import AttentionContext
-from .citations import Reference
+from .citations import LUONG
 from .position_base import MASK_VALUE, EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 
 
@@ -31,15 +31,7 @@ class Window(PositionEncoding):
         ),
     )
     formula = "score(i, j) = q_i . k_j / sqrt(K) where |j - i| <= window_size, hidden elsewhere"
-    references = (
-        Reference(
-            "Luong, Pham & Manning",
-            "Effective Approaches to Attention-based Neural Machine Translation",
-            "EMNLP",
-            2015,
-            "https://arxiv.org/abs/1508.04025",
-        ),
-    )
+    references = (LUONG,)
 
     def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
         super().__init__(config, side)
