@@ -206,7 +206,7 @@ def test_a_field_that_says_what_is_so_anyway_is_no_change():
 def test_other_families_are_refused_by_name(tmp_path):
     tiny_model("rnn_nmt").save_pretrained(tmp_path / "rnn")
     tiny_marian().save_pretrained(tmp_path / "marian")
-    with pytest.raises(ValueError, match=r"`posenc` checkpoint, but .*rnn holds a `posenc_rnn_nmt` model; take"):
+    with pytest.raises(ValueError, match=r"`posenc` checkpoint, but .*rnn holds a `posenc_rnn_nmt` model; use"):
         convert_encodings(tmp_path / "rnn", "rotary")
     with pytest.raises(ValueError, match=r"holds a `marian` model; .*from_marian"):
         convert_encodings(tmp_path / "marian", "rotary")
