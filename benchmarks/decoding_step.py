@@ -37,7 +37,9 @@ class DecodingStep(common.TimedStep):
         takes as long whatever the tokens are, and a recurrent decoder fills its cache token by token."""
         encoder_outputs = self.model.model.encoder(input_ids=self.source)
         prefix = self.target[:, :-1]
-        self.cache = get_cache(self.model(encoder_outputs=encoder_outputs, decoder_input_ids=prefix, use_cache=True))
+        cache = get_cache(self.model(encoder_outputs=encoder_outputs, decoder_input_ids=prefix, use_cache=True))
+        assert cache is not None  # use_cache=True
+        self.cache = cache
         self.cache.batch_repeat_interleave(batch)
         self.encoder_outputs = type(encoder_outputs)(
             **{name: value.repeat_interleave(batch, dim=0) for name, value in encoder_outputs.items()}

@@ -24,7 +24,7 @@ from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_posenc
-from hf_posenc.inference.batch_translate import quantize_int8
+from hf_posenc.inference.quantization import quantize_int8
 from hf_posenc.modeling.translation import translate_in_batches
 from hf_posenc.utils.text_io import read_lines
 

@@ -22,7 +22,7 @@ from .modeling.configuration_posenc import PosEncConfig
 from .modeling.configuration_rnn_nmt import RnnNmtConfig
 from .modeling.modeling_posenc import PosEncForConditionalGeneration, PosEncModel, PosEncPreTrainedModel
 from .modeling.modeling_rnn_nmt import RnnNmtForConditionalGeneration, RnnNmtModel
-from .modeling.position_base import EncodingParameter, PositionEncoding
+from .modeling.position_base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 from .modeling.position_registry import POSITION_ENCODINGS, PositionEncodingEntry, register_position_encoding
 from .modeling.position_sinusoidal import sinusoids
 from .modeling.tokenization_posenc import PosEncTokenizer
@@ -37,6 +37,7 @@ __all__ = [
     "Alignment",
     "AttentionContext",
     "CTranslate2Translator",
+    "EncodingConfig",
     "EncodingParameter",
     "PosEncConfig",
     "PosEncForConditionalGeneration",
@@ -49,6 +50,7 @@ __all__ = [
     "RnnNmtConfig",
     "RnnNmtForConditionalGeneration",
     "RnnNmtModel",
+    "StackSpec",
     "__version__",
     "convert_encodings",
     "distance",

@@ -183,7 +183,7 @@ def test_no_pairs_and_lengths_of_another_tokenizer_are_refused():
         diagnosed(model_of("none"), the_pairs().select([]))
     lengths = the_pairs()["source_length"]
     other = the_pairs().remove_columns("source_length").add_column("source_length", [*lengths[:3], 7, *lengths[4:]])
-    with pytest.raises(ValueError, match="pair 3 has 7 and this tokenizer makes 9; measure"):
+    with pytest.raises(ValueError, match="pair 3 has 7 and this tokenizer gives 9; measure"):
         diagnosed(model_of("none"), other)
     with pytest.raises(ValueError, match="this tokenizer has"):
         diagnosed(tiny_model("none"))

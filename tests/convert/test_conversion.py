@@ -177,18 +177,18 @@ def test_a_folder_is_read_as_well_and_what_is_saved_is_a_whole_checkpoint(tmp_pa
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"d_model": 32}, "`d_model` is as the trained model has it, 16, but d_model=32 was given; leave it out"),
-        ({"hidden_size": 32}, "`hidden_size` is as the trained model has it, 16"),
-        ({"dtype": torch.bfloat16}, "`dtype` is as the trained model has it"),
+        ({"d_model": 32}, "`d_model` must be the trained model's, 16, but d_model=32 was given; leave it out"),
+        ({"hidden_size": 32}, "`hidden_size` must be the trained model's, 16"),
+        ({"dtype": torch.bfloat16}, "`dtype` must be the trained model's"),
         ({"norm_first": True}, "`norm_first` .* False, but norm_first=True"),
         ({"pad_token_id": 3}, "`pad_token_id`"),
         ({"relative_clop": 3}, "'relative_clop' is no field of PosEncConfig; the nearest one is 'relative_clip'"),
         ({"position_encoding_type": "rotry"}, "'rotry' is no registered position encoding .the nearest is 'rotary'"),
         ({"position_encoding_type": "RoPE"}, "'RoPE' is no registered position encoding .the nearest is 'rotary'"),
         ({"position_encoding_type": "shaw"}, "'shaw' is no registered position encoding .the nearest is 'relative'"),
-        ({"cross_position_encoding_type": "sinusoidal"}, "acts on embedded tokens or on positions in training"),
+        ({"cross_position_encoding_type": "sinusoidal"}, "acts on embedded tokens or on training positions"),
         ({"alignment_type": "length_ratios"}, "no registered alignment .the nearest is 'length_ratio'"),
-        ({"alignment_type": "length_ratio"}, "alignment_type='length_ratio' with cross_position_encoding_type='none'"),
+        ({"alignment_type": "length_ratio"}, "alignment_type='length_ratio' cross_position_encoding_type is 'none'"),
         ({"position_encoding_type": "window", "window_size": 0}, "`window_size` must be"),
     ],
 )
@@ -206,7 +206,7 @@ def test_a_field_that_says_what_is_so_anyway_is_no_change():
 def test_other_families_are_refused_by_name(tmp_path):
     tiny_model("rnn_nmt").save_pretrained(tmp_path / "rnn")
     tiny_marian().save_pretrained(tmp_path / "marian")
-    with pytest.raises(ValueError, match=r"`posenc` checkpoint, but .*rnn holds a `posenc_rnn_nmt` model; take"):
+    with pytest.raises(ValueError, match=r"`posenc` checkpoint, but .*rnn holds a `posenc_rnn_nmt` model; use"):
         convert_encodings(tmp_path / "rnn", "rotary")
     with pytest.raises(ValueError, match=r"holds a `marian` model; .*from_marian"):
         convert_encodings(tmp_path / "marian", "rotary")

@@ -290,7 +290,7 @@ def test_a_window_around_an_alignments_place_is_set_by_its_knobs(tmp_path):
 
 
 def test_an_alignment_that_nothing_asks_is_refused():
-    with pytest.raises(ValueError, match="alignment_type='length_ratio' with cross_position_encoding_type='none'"):
+    with pytest.raises(ValueError, match="alignment_type='length_ratio' cross_position_encoding_type is 'none'"):
         from_marian(tiny_marian(), alignment_type="length_ratio")
 
 

@@ -101,12 +101,12 @@ def test_languages_of_an_adopted_tokenizer_are_tags(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tags", "rule"),
     [
-        (["en"], "no text holds by chance, such as '<2en>', but it is 'en'"),
+        (["en"], "does not occur in ordinary text, such as '<2en>', but it is 'en'"),
         (["<2 en>"], "but it is '<2 en>'"),
         ([" <2en>"], "but it is ' <2en>'"),
         ([""], "but it is ''"),
         ([5], "but it is 5"),
-        (["</s>"], "a token of its own, but '</s>' is another's name"),
+        (["</s>"], "a new token, but '</s>' is a reserved one"),
         (["<2en>", "<2en>"], "a list of different tokens"),
         ("<2en>", "a list of different tokens, such as"),
     ],
@@ -274,7 +274,7 @@ def test_a_model_of_two_languages_is_trained_scored_and_loaded_elsewhere(side: s
             r"data\.train: a tag must be one of data\.tags, but '<2de>' is not; the nearest",
         ),
         ({"tags": []}, r"a tag must be one of data\.tags, but '<2en>' is not; correct it, or add it"),
-        ({"tags": ["en"]}, r"systems\.one: data\.tags: A tag must be a word that no text holds by chance"),
+        ({"tags": ["en"]}, r"systems\.one: data\.tags: A tag must be a word that does not occur in ordinary text"),
         ({"test": {"both": with_tags("source_tag")}}, r"data\.test\.both: A test set has one pair of tags"),
         (
             {"train": with_tags("source_tag") | {"max_examples": 3}},

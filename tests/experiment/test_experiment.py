@@ -874,7 +874,7 @@ class ByT5ish:
             r"systems\.absolute: two vocabularies have no embeddings in common; set data\.joint_vocabulary=true or "
             r"model\.share_encoder_decoder_embeddings=false",
         ),
-        ("data.vocab_size=9000", r"is 9000 and they have \d+: use at most"),
+        ("data.vocab_size=9000", r"it is 9000; use at most"),
         ("data.tokenizer=nowhere/at-all", r"a folder or the name of a tokenizer on the Hub, but nowhere/at-all is not"),
     ],
 )

@@ -183,7 +183,7 @@ def test_a_marian_is_translated_into_the_family_and_trained(config: Path) -> Non
     [
         (["systems.next.model.d_model=32"], r"systems\.next: init_from='absolute': `d_model` .*16, but d_model=32"),
         (["systems.next.model.windw_size=3"], "'windw_size' is no field of PosEncConfig; the nearest one is 'window"),
-        (["systems.next.model.cross_position_encoding_type=none"], "An alignment gives places"),
+        (["systems.next.model.cross_position_encoding_type=none"], "An alignment needs a position encoding"),
         (["systems.rnn={model: {model_type: posenc_rnn_nmt}, init_from: absolute}"], "but here is a `posenc_rnn_nmt`"),
         (
             ["systems.absolute.init_from=next"],

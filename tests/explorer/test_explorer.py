@@ -190,7 +190,7 @@ def test_so_many_positions_cannot_be_drawn(positions):
 
 
 def test_positions_past_a_table_are_refused_by_the_encoding():
-    with pytest.raises(ValueError, match="`learned` knows the positions 0 to 9"):
+    with pytest.raises(ValueError, match="`learned` has the positions 0 to 9"):
         encoding_views(of("learned", parameters=(("learned_max_positions", 10),)), 20)["Heat map"].draw()
 
 
@@ -304,7 +304,7 @@ def test_trained_encodings_are_those_of_the_checkpoint(run: ExplorerRun):
         run.probes("rnn", "encoder")
     with pytest.raises(ValueError, match="'bart'"):
         run.probes("strange", "encoder")
-    with pytest.raises(ValueError, match="`learned` knows the positions 0 to 11"):
+    with pytest.raises(ValueError, match="`learned` has the positions 0 to 11"):
         encoding_views(run.probes("short", "encoder"), 16)["Heat map"].draw()
 
 
@@ -319,7 +319,7 @@ def test_a_sentence_is_translated_by_each_system_or_the_reason_is_given(run: Exp
 def test_a_sentence_past_a_table_says_so_and_keeps_no_other_from_it(run: ExplorerRun):
     found = translate(run, ["relative", "short"], "Zwei Kinder im Schnee", 10, 1)
     assert found["relative"].source_tokens > 12 and not found["relative"].problem
-    assert "at most 12 tokens, as many as the table of the encoder's positions" in found["short"].problem
+    assert "at most 12 tokens, the size of the encoder's table of positions" in found["short"].problem
 
 
 @pytest.mark.parametrize(
@@ -689,7 +689,7 @@ class TestPage:
         now = changed(page, "#attention", now)
         typed(page, "Joined so many times", 5)
         page.get_by_role("button", name="Translate", exact=True).click()
-        page.get_by_text("at most 12 tokens, as many as the table").wait_for()
+        page.get_by_text("at most 12 tokens, the size of the encoder's table").wait_for()
 
     def test_a_run_is_compared(self, address, opened):
         page = opened(address)
@@ -718,7 +718,7 @@ class TestPage:
         choose(page, "learned")
         page.wait_for_selector("#see img")
         typed(page, "Positions", 2000)
-        page.locator("#see .problem", has_text="`learned` knows the positions").wait_for()
+        page.locator("#see .problem", has_text="`learned` has the positions").wait_for()
 
     def test_two_readers_do_not_disturb_each_other(self, address, opened):
         one, other = opened(address), opened(address)

@@ -137,7 +137,7 @@ def test_attention_is_drawn_of_no_more_than_the_system_would_write(run: Explorer
 )
 def test_what_a_page_has_kept_is_checked(run: ExplorerRun, text: Any):
     for read in (parse_sentence, lambda text: parse_translations(run, text)):
-        with pytest.raises(ValueError, match=r"A page keeps .*cannot be read"):
+        with pytest.raises(ValueError, match=r"A page must send .*cannot be read"):
             read(text)
 
 

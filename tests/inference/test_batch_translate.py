@@ -17,13 +17,12 @@ from torch import nn
 from hf_posenc import PosEncTokenizer, __main__, to_ctranslate2
 from hf_posenc.inference import batch_translate
 from hf_posenc.inference.batch_translate import (
-    Int8Linear,
     TranslationJob,
-    quantize_int8,
     translate_lines,
     translate_to_file,
     translate_validated_lines,
 )
+from hf_posenc.inference.quantization import Int8Linear, quantize_int8
 from hf_posenc.modeling.translation import translate_in_batches
 from hf_posenc.utils.atomic_io import exclusive_lock
 from hf_posenc.utils.text_io import replace_line_ends
@@ -186,7 +185,7 @@ def test_what_another_task_left_is_not_gone_on_with(folder, tmp_path):
     about = tmp_path / ".out.task.json"
     about.write_text(json.dumps({"lines": "0", "folder": str(folder), "num_beams": 1, "quantize": False}))
     (tmp_path / ".out.unfinished").write_text("kept\n")
-    with pytest.raises(ValueError, match=r"another call left, for lines was '0' .* delete .*\.out\.task\.json"):
+    with pytest.raises(ValueError, match=r"from the same call, but lines was '0' .* delete .*\.out\.task\.json"):
         translate_to_file(LINES, tmp_path / "out", task)
     assert (tmp_path / ".out.unfinished").read_text() == "kept\n"
 
@@ -197,7 +196,7 @@ def test_what_another_training_left_is_not_gone_on_with(folder, tmp_path, monkey
         with pytest.raises(TypeError):
             translate_to_file(LINES, tmp_path / "out", TranslationJob(folder, num_beams=1))
     os.utime(folder / "model.safetensors", ns=(0, 0))
-    with pytest.raises(ValueError, match=r"another call left, for weights\.model\.safetensors was .* and is"):
+    with pytest.raises(ValueError, match=r"from the same call, but weights\.model\.safetensors was .* and is"):
         translate_to_file(LINES, tmp_path / "out", TranslationJob(folder, num_beams=1))
 
 
@@ -251,12 +250,12 @@ def test_bad_calls_are_refused_before_anything_is_read(folder, tmp_path):
         TranslationJob(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="1 or more wide, but it is 0; 1 is greedy"):
         TranslationJob(folder, num_beams=0)
-    with pytest.raises(ValueError, match="by 1 process or more, but `processes` is 0"):
+    with pytest.raises(ValueError, match="`processes` must be 1 or more, but it is 0"):
         list(translate_lines(LINES, TranslationJob(folder), processes=0))
     (tmp_path / "mine").mkdir()
     folder.rename(tmp_path / "mine" / "model")
     for folder, verb in ((tmp_path, "holds"), (tmp_path / "min", "has")):
-        with pytest.raises(ValueError, match=rf"config\.json; {tmp_path} {verb} the systems mine, so name one of them"):
+        with pytest.raises(ValueError, match=rf"config\.json; {tmp_path} {verb} the systems mine; name one of them"):
             TranslationJob(folder)
 
 
@@ -347,7 +346,7 @@ def test_memory_that_runs_out_is_told_with_the_lines_that_needed_it(folder, tmp_
     words = ["--output", str(tmp_path / "out")] if to_file else []
     monkeypatch.setattr(sys, "stdin", standard_input("\n".join(LINES).encode()))
     monkeypatch.setattr(sys, "argv", ["hf_posenc", "translate", str(folder), *words])
-    with pytest.raises(SystemExit, match=r"^MemoryError: Memory ran out \(.*\); lines 4 to 6 needed it; .* goes on"):
+    with pytest.raises(SystemExit, match=r"^MemoryError: Memory ran out \(.*\); lines 4 to 6 needed it; .* resumes"):
         __main__.main()
     if to_file:
         monkeypatch.setattr(TranslationJob, "translator", lambda *task: lambda piece: [line.upper() for line in piece])

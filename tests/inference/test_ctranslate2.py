@@ -15,7 +15,7 @@ from hf_posenc import (
     register_position_encoding,
     to_ctranslate2,
 )
-from hf_posenc.inference import ctranslate2_export
+from hf_posenc.inference.ctranslate2_specs import ACTIVATIONS
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 from hf_posenc.modeling.subwords import SPECIAL_TOKENS
 
@@ -30,7 +30,7 @@ FIELDS = [
     {"tie_word_embeddings": False, "share_encoder_decoder_embeddings": False},
     {"output_bias": True},
     {"scale_embedding": False},
-    *({"activation_function": name} for name in ctranslate2_export.ACTIVATIONS if name != "relu"),
+    *({"activation_function": name} for name in ACTIVATIONS if name != "relu"),
 ]
 
 
@@ -112,7 +112,9 @@ def test_it_starts_where_the_generation_config_says(tokenizer, tmp_path):
 def test_it_needs_an_end_token(tokenizer, tmp_path):
     model = single("relative")
     model.generation_config.eos_token_id = None
-    with pytest.raises(ValueError, match=r"ends a sentence at a token, .* set model\.generation_config\.eos_token_id"):
+    with pytest.raises(
+        ValueError, match=r"ends a sentence at an end token, .* set model\.generation_config\.eos_token_id"
+    ):
         to_ctranslate2(model, tokenizer, tmp_path / "engine")
     assert not list(tmp_path.iterdir())
 
@@ -160,7 +162,7 @@ def test_the_model_is_left_alone(tokenizer, tmp_path):
 @pytest.mark.parametrize("name", sorted({*REGISTERED, "rnn_nmt", "sinusoidal+relative", "relative+log_n"} - {*RUN}))
 def test_what_it_cannot_run_is_refused(name, tokenizer, tmp_path):
     with pytest.raises(
-        ValueError, match=r"^CTranslate2 (cannot run|runs Transformers).*translate with `model.translate`"
+        ValueError, match=r"^CTranslate2 (cannot run|needs a Transformer).*translate with `model.translate`"
     ):
         to_ctranslate2(translator(name), tokenizer, tmp_path / "engine")
     assert not list(tmp_path.iterdir())
@@ -200,14 +202,14 @@ def test_bad_calls_are_refused(tokenizer, tmp_path, monkeypatch):
         to_ctranslate2(model, tokenizer, tmp_path / "engine", quantization="int3")
     with pytest.raises(ValueError, match=r"must be a new one, but .* exists"):
         to_ctranslate2(model, tokenizer, tmp_path)
-    with pytest.raises(ValueError, match="goes with the tokenizer it was trained with"):
+    with pytest.raises(ValueError, match="needs the tokenizer it was trained with"):
         to_ctranslate2(single("relative", vocab_size=50, decoder_vocab_size=50), tokenizer, tmp_path / "engine")
-    with pytest.raises(ValueError, match=r"has hf_posenc\.json, but .* has none"):
+    with pytest.raises(ValueError, match=r"must have hf_posenc\.json, but .* has none"):
         CTranslate2Translator(tmp_path)
     assert not list(tmp_path.iterdir())
     monkeypatch.setitem(__import__("sys").modules, "ctranslate2.specs", None)
     with pytest.raises(
-        ValueError, match=r"is an extra, and not installed; run `pip install 'hf-posenc\[ctranslate2\]'`"
+        ValueError, match=r"must be installed as an extra.* run `pip install 'hf-posenc\[ctranslate2\]'`"
     ):
         to_ctranslate2(model, tokenizer, tmp_path / "engine")
 

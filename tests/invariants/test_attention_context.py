@@ -269,7 +269,7 @@ def test_what_cannot_act_in_cross_attention_is_refused_when_the_config_is_made()
     for name, entry in POSITION_ENCODINGS.items():
         if name == "forgetting":  # it acts, but between the tokens of one text
             with pytest.raises(
-                ValueError, match="`forgetting` counts the tokens between a query and a key of one text"
+                ValueError, match="`forgetting` sums the gates of the tokens between a query and a key of one text"
             ):
                 PosEncConfig(cross_position_encoding_type=name)
         elif entry.modifies_attention or name == "none":

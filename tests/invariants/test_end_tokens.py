@@ -181,7 +181,7 @@ def test_a_picture_says_of_what_has_no_end_that_it_is_cut(ends, forced, tokenize
     make_likely(model, OTHER)
     model.generation_config.update(eos_token_id=ends, forced_eos_token_id=forced)
     text, maps = translate_with_attention(model, tokenizer, TEXTS[0], num_beams=2)
-    assert ("cut at 100 tokens" in text) == (ends is None)
+    assert ("truncated at 100 tokens" in text) == (ends is None)
     assert maps["cross"].weights.shape[2] == (100 if ends is None else 1)
 
 

@@ -147,7 +147,7 @@ def test_a_cache_that_another_model_filled_is_refused(filled_by, where, kind, so
     model, other = tiny_model(where), tiny_model(filled_by)
     cache = cache_for(other, kind)
     decode(other, source, target, [4, 2], cache)
-    with pytest.raises(ValueError, match=r"cached tokens and needs their states.*, but .* those of 0: another model"):
+    with pytest.raises(ValueError, match=r"cached tokens and the states.* of 0: another model"):
         decode(model, source, target, [1], cache, start=6)
 
 
@@ -159,7 +159,7 @@ def test_a_cache_whose_keys_were_cropped_alone_is_refused(where, name, source, t
     decode(model, source, target, [4, 2], cache)
     for layer in cache.self_attention_cache.layers:
         layer.keys, layer.values = layer.keys[:, :, :4], layer.values[:, :, :4]
-    message = rf"from 4 cached tokens.*their {name}.*, but .* those of 6: .*cropped alone.*by cache\.crop"
+    message = rf"are 4 cached tokens and the {name}.* of 6: .*cropped alone.*by cache\.crop"
     with pytest.raises(ValueError, match=message):
         decode(model, source, target, [1], cache, start=4)
 

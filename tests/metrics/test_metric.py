@@ -498,8 +498,8 @@ def test_the_cards_example_runs() -> None:
         ({"bootstrap": -1}, "bootstrap must be a whole number from 0 on; bootstrap=-1"),
         ({"num_proc": 0}, "num_proc must be a whole number from 1 on"),
         ({"metrics": "bertscore"}, "BERTScore needs a model; pass bertscore_model="),
-        ({"bleu_tokenize": "13"}, "bleu_tokenize must be names this metric knows; '13' is not one; did you mean '13a'"),
-        ({"metrics": "bertscore", "bertscore_model": "mine"}, "knows no best layer of mine; pass bertscore_layers="),
+        ({"bleu_tokenize": "13"}, "bleu_tokenize must be names of this metric; '13' is not one; did you mean '13a'"),
+        ({"metrics": "bertscore", "bertscore_model": "mine"}, "has no default layer for mine; pass bertscore_layers="),
     ],
 )
 def test_bad_input_is_refused_and_the_metric_lives_on(change: dict[str, Any], said: str) -> None:

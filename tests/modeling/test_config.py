@@ -29,13 +29,13 @@ REFUSED = {
     "an encoding in capitals": ({"position_encoding_type": "Rotary"}, r"'Rotary' is no registered.*'rotary'"),
     "an encoding twice": (
         {"position_encoding_type": "rotary+rotary"},
-        r"'rotary\+rotary'.*each encoding once.*`rotary` is there twice; leave one",
+        r"'rotary\+rotary'.*each encoding once.*`rotary` occurs twice; leave one",
     ),
     "none with another": (
         {"position_encoding_type": "none+rotary"},
-        r"`none` means that there is no encoding, but `rotary` is there too; leave one",
+        r"`none` means no encoding, but `rotary` is in the sum too; leave one",
     ),
-    "another with none": ({"position_encoding_type": "rotary+none"}, r"`none` means.*`rotary` is there too"),
+    "another with none": ({"position_encoding_type": "rotary+none"}, r"`none` means.*`rotary` is in the sum too"),
     "two presets of one class": (
         {"position_encoding_type": "relative+relative_key"},
         r"`relative` and `relative_key` are presets of one encoding, Relative; leave one",
@@ -52,11 +52,11 @@ REFUSED = {
     "no heads": ({"decoder_attention_heads": 0}, r"decoder_attention_heads=0"),
     "an odd width of the encoder's heads": (
         {"position_encoding_type": "rotary", "decoder_position_encoding_type": "none", "encoder_attention_heads": 16},
-        r"`rotary`.*must be even.*d_model=16 over 16 heads gives 1; change",
+        r"`rotary` needs an even width.*d_model=16 over 16 heads gives 1; change",
     ),
     "an odd width of the decoder's heads": (
         {"position_encoding_type": "none", "decoder_position_encoding_type": "rotary", "decoder_attention_heads": 16},
-        r"`rotary`.*must be even.*d_model=16 over 16 heads gives 1; change",
+        r"`rotary` needs an even width.*d_model=16 over 16 heads gives 1; change",
     ),
     "angles that follow the length": (
         {"position_encoding_type": "rotary", "rope_parameters": {"rope_type": "dynamic", **ROPE}},
@@ -80,7 +80,7 @@ REFUSED = {
     ),
     "two encodings with a state": (
         {"position_encoding_type": "lstm+gru"},
-        r"'lstm\+gru': `lstm` and `gru` both carry a state, and which of them reads the other.*leave one of them out",
+        r"'lstm\+gru': `lstm` and `gru` both read the embeddings in order.*leave one of them out",
     ),
     "a state of no width": (
         {"position_encoding_type": "gru", "gru_hidden_size": 0},
@@ -99,18 +99,18 @@ REFUSED = {
     "no layers": ({"encoder_layers": 0}, r"encoder_layers must be 1 or more, but it is 0; its default is 6"),
     "fewer units than none": ({"decoder_ffn_dim": -4}, r"decoder_ffn_dim must be 1 or more, but it is -4"),
     "no tokens": ({"vocab_size": 0}, r"vocab_size must be 1 or more"),
-    "a dropout of all": ({"dropout": 1.0}, r"dropout must be a share from 0 to below 1, but it is 1.0.*default is 0.1"),
-    "a negative dropout": ({"attention_dropout": -0.1}, r"attention_dropout must be a share from 0 to below 1"),
+    "a dropout of all": ({"dropout": 1.0}, r"dropout must be a probability .* below 1, but it is 1.0.*default is 0.1"),
+    "a negative dropout": ({"attention_dropout": -0.1}, r"attention_dropout must be a probability from 0 to below 1"),
     "no epsilon": ({"layer_norm_eps": 0.0}, r"layer_norm_eps must be above 0, but it is 0.0"),
     "no padding": ({"pad_token_id": None}, r"pad_token_id must be a token id, .*, but it is None; its default is 0"),
     "no beginning": ({"decoder_start_token_id": None}, r"decoder_start_token_id must be a token id"),
     "a window that tokens are spread out of": (
         {"position_encoding_type": "relative+window+randomized"},
-        r"Randomized spreads tokens so far in training that a window hides .*; leave it or `window` out",
+        r"Randomized spreads positions in training, and a window .*; leave it or `window` out",
     ),
     "a count that a window bounds": (
         {"decoder_position_encoding_type": "window+log_n"},
-        r"LogN counts the keys that the mask leaves, and a window .*; leave it or `window` out",
+        r"LogN counts the keys that the mask allows, and in a window .*; leave it or `window` out",
     ),
     "a table of nothing": ({"learned_max_positions": 0}, r"`learned_max_positions` must be.*is 0;.*default is 1024"),
 }  # fmt: skip

@@ -227,7 +227,7 @@ def test_an_output_bias_is_not_dropped_in_silence(tmp_path):
     tiny_model("relative", output_bias=True).save_pretrained(tmp_path)
     config = tmp_path / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"output_bias": False}))
-    with pytest.raises(ValueError, match=r"weights must fit the config.* not asked for: final_logits_bias\. Correct"):
+    with pytest.raises(ValueError, match=r"weights must fit the config.* unexpected: final_logits_bias\. Correct"):
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     assert AutoModel.from_pretrained(tmp_path), "which has none"
 
@@ -316,12 +316,12 @@ PosEncModel(PosEncConfig(position_encoding_type="linear_bias", **sizes)).save_pr
         (
             "    distance,",
             "    distance,\n    load_length_buckets,",
-            "`load_length_buckets` of hf_posenc does not travel",
+            "`load_length_buckets` of hf_posenc is not copied",
         ),
         (
             "    distance,",
             "    distance,\n    PosEncConfig,",
-            "`PosEncConfig` of hf_posenc does not travel",
+            "`PosEncConfig` of hf_posenc is not copied",
         ),
         (
             "    distance,",
@@ -342,7 +342,7 @@ PosEncModel(PosEncConfig(position_encoding_type="linear_bias", **sizes)).save_pr
     ],
     ids=[
         "a whole import",
-        "an import of what does not travel",
+        "an import of what is not copied",
         "an import of what imports it",
         "an import of a neighbour",
         "an import of everything",

@@ -277,7 +277,7 @@ def pickled(folder: Path) -> Path:
 
 
 NEWER = {"hf_posenc_version": "9.9.0"}
-VERSIONS = rf"written by hf_posenc 9\.9\.0 and is read by {re.escape(hf_posenc.__version__)}: take the version that "
+VERSIONS = rf"written by hf_posenc 9\.9\.0 and is read by {re.escape(hf_posenc.__version__)}: install the version that "
 BROKEN = {
     "an encoding of a newer version": (
         lambda folder: edited(folder, "none", **both("tomorrow"), **NEWER),
@@ -293,7 +293,7 @@ BROKEN = {
     ),
     "an impossible pair by another version": (
         lambda folder: edited(folder, "lstm", **both("gru+lstm"), **NEWER),
-        rf"both carry a state.*leave one of them out\. .*{VERSIONS}",
+        rf"both read the embeddings in order.*leave one of them out\. .*{VERSIONS}",
     ),
     "a field of a newer version": (
         lambda folder: edited(folder, "relative", relative_window=4, **NEWER),
@@ -305,7 +305,7 @@ BROKEN = {
     ),
     "weights that nobody asks for": (
         lambda folder: edited(folder, "relative", **both("rotary")),
-        r"weights must fit the config.*position_encoding_type='rotary'.* not asked for: "
+        r"weights must fit the config.*position_encoding_type='rotary'.* unexpected: "
         r"model\.decoder\.positions\.0\.keys, .* and 1 more\. Correct config\.json.*ignore_mismatched_sizes=True",
     ),
     "weights that are missing": (
@@ -318,7 +318,7 @@ BROKEN = {
     ),
     "fewer layers than there are": (
         lambda folder: edited(folder, "rnn_nmt", decoder_layers=2),
-        r"for model_type='posenc_rnn_nmt' those .* of another shape: .*; not asked for: model\.decoder\.lstm\S+_l2, ",
+        r"for model_type='posenc_rnn_nmt' those .* of another shape: .*; unexpected: model\.decoder\.lstm\S+_l2, ",
     ),
     "a pickle": (
         pickled,

@@ -192,7 +192,7 @@ def test_one_layer_with_dropout_warns_of_nothing():
 REFUSED = {
     "a position encoding": (
         {"position_encoding_type": "relative"},
-        r"no position encoding.*position_encoding_type='relative' was given; leave it out, or take PosEncConfig",
+        r"no position encoding.*position_encoding_type='relative' was given; leave it out, or use PosEncConfig",
     ),
     "a position encoding of the decoder": (
         {"decoder_position_encoding_type": "none"},

@@ -89,7 +89,7 @@ def test_what_mixes_two_vocabularies_is_refused(sizes, name, by):
 def test_a_tokenizer_says_that_two_vocabularies_of_one_size_are_two(two, tokenizer, name):
     model = tiny_model("relative", vocab_size=TEXTS_VOCABULARY, decoder_vocab_size=TEXTS_VOCABULARY)
     options = {name: SOURCE_COMPARING_OPTIONS[name], **GREEDY}
-    with pytest.raises(ValueError, match=f"^{name} .* one vocabulary for both sides, but here there are two"):
+    with pytest.raises(ValueError, match=f"^{name} .* one vocabulary for both sides, but there are two"):
         model.translate(TEXTS[:1], two, **options)
     assert len(model.translate(TEXTS[:1], tokenizer, **options)) == 1
 

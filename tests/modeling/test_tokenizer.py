@@ -189,7 +189,7 @@ def test_two_vocabularies_with_other_special_tokens_are_refused() -> None:
 
 
 def test_two_vocabularies_are_not_trained_anew_from_one_iterator(two: PosEncTokenizer) -> None:
-    with pytest.raises(ValueError, match="but this one has two; call PosEncTokenizer"):
+    with pytest.raises(ValueError, match="but this tokenizer has two; call PosEncTokenizer"):
         two.train_new_from_iterator(["ab ab ab"], 265)
 
 
@@ -261,14 +261,14 @@ def pieces_of(tokenizer: PosEncTokenizer, word: str) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("subwords", ["bpe", "unigram"])
 def test_a_vocabulary_larger_than_the_text_supports_is_refused(subwords: str) -> None:
-    with pytest.raises(ValueError, match=r"is 50000 and they have \d+: use at most \d+, or more text") as refused:
+    with pytest.raises(ValueError, match=r"but it is 50000; use at most \d+, or more text") as refused:
         PosEncTokenizer.train(TEXTS, 50_000, subwords=subwords)
     most = int(str(refused.value).rpartition("at most ")[2].partition(",")[0])
     assert len(PosEncTokenizer.train(TEXTS, most, subwords=subwords)) == most
 
 
 def test_unknown_subwords_are_refused() -> None:
-    with pytest.raises(ValueError, match="one of bpe, unigram, but not 'words'"):
+    with pytest.raises(ValueError, match="one of bpe, unigram, but it is 'words'"):
         PosEncTokenizer.train(SOURCES, 380, subwords="words")
 
 
@@ -283,15 +283,15 @@ def test_half_a_character_is_refused_with_the_number_of_its_text(subwords: str, 
 
 @pytest.mark.parametrize("texts", [[], ["", ""]])
 def test_empty_texts_are_refused(texts: list[str]) -> None:
-    with pytest.raises(ValueError, match=r"at least one character, but the texts are empty: check the files"):
+    with pytest.raises(ValueError, match=r"at least one character, but the texts are empty; check their files"):
         PosEncTokenizer.train(texts, 400)
 
 
 @pytest.mark.parametrize("subwords", ["bpe", "unigram"])
 @pytest.mark.parametrize("vocab_size", [-1, 10, 262])
 def test_a_vocabulary_without_room_is_refused(vocab_size: int, subwords: str) -> None:
-    rule = r"must hold 4 special tokens, 256 bytes and the 3 different characters"
-    with pytest.raises(ValueError, match=rf"{rule}.* but it is {vocab_size}: use at least 263"):
+    rule = r"must have room for 4 special tokens, 256 bytes and the 3 different characters"
+    with pytest.raises(ValueError, match=rf"{rule}.* but it is {vocab_size}; use at least 263"):
         PosEncTokenizer.train(["ab ab"], vocab_size, subwords=subwords)
     assert len(PosEncTokenizer.train(["ab ab"], 263, subwords=subwords)) == 263
 

@@ -82,7 +82,7 @@ def test_an_index_names_safetensors_beside_it_or_is_refused(tmp_path: Path, name
     edited(index, weight_map=dict.fromkeys(weights, named), metadata={})
     edited(tmp_path / "model" / "config.json", dtype=None)
     for options in ({}, {"ignore_mismatched_sizes": True}, {"weights_only": False}, {"trust_remote_code": True}):
-        with pytest.raises(OSError, match=rf"safetensors only, beside their index, but .* names {named!r}; save"):
+        with pytest.raises(OSError, match=rf"safetensors only, next to their index, but .* names {named!r}; save"):
             AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model", dtype=dtype, **options)
     assert not (tmp_path / "trace").exists()
 
@@ -177,7 +177,7 @@ def test_a_config_names_no_kernel_of_the_hub(tmp_path: Path, name: str) -> None:
     tiny_model("relative").save_pretrained(tmp_path)
     edited(tmp_path / "config.json", **{name: "someone/kernel"})
     for auto in (AutoConfig, AutoModelForSeq2SeqLM):
-        with pytest.raises(ValueError, match=rf"no code that lies elsewhere, but it has {name}='someone/kernel'"):
+        with pytest.raises(ValueError, match=rf"no code from elsewhere, but it has {name}='someone/kernel'"):
             auto.from_pretrained(tmp_path)
 
 

@@ -428,7 +428,7 @@ def test_layers_without_attention_and_translations_that_are_cut_are_told(
             save_attention_figures(translator("relative"), tokenizer, "Ein H\udce4nd.", tmp_path)
         )  # of a latin-1 terminal
     said, *_ = save_attention_figures(translator("relative"), tokenizer, "Ein Hund.", tmp_path, layer=1)
-    assert said.endswith(" ... (cut at 12 tokens, the most that a picture has labels for or the model takes)")
+    assert said.endswith(" ... (truncated at 12 tokens, the maximum of the figure or the model)")
 
 
 @pytest.mark.full
@@ -442,7 +442,7 @@ def test_attention_drawn_is_the_models(attending: str, tokenizer: Any, monkeypat
     assert model.config._attn_implementation == back_end
     assert list(maps) == (["cross"] if attending == "rnn_nmt" else ["encoder", "decoder", "cross"])
     written = model.generate(**tokenizer([sentence], return_tensors="pt"), num_beams=2, max_length=13, do_sample=False)
-    assert translation.partition(" ... (cut at 12 ")[0] == tokenizer.decode(written[0], skip_special_tokens=True)
+    assert translation.partition(" ... (truncated at 12 ")[0] == tokenizer.decode(written[0], skip_special_tokens=True)
     model.set_attn_implementation("eager")
     with torch.no_grad():
         outputs = model(**tokenizer([sentence], return_tensors="pt"), decoder_input_ids=written[:, :-1],
@@ -474,7 +474,7 @@ def test_subwords_are_marked_in_the_picture(tokenizer: Any) -> None:
         (["sinusoid"], "'sinusoid' is no registered.*nearest is 'sinusoidal'"),
         (["none"], "`none` answers none; name another"),
         ([], "none is named; name one"),
-        (["sinusoidal", "gru+lstm"], "both carry a state"),
+        (["sinusoidal", "gru+lstm"], "both read the embeddings in order"),
         (["relative", "relative_clips=3"], "'relative_clips' is no field.*nearest one is 'relative_clip'"),
         (["relative", "relative_clip=0"], "`relative_clip` must be a whole number of tokens"),
         (["sinusoidal", "d_model=0"], "d_model must be 1 or more, but it is 0"),
@@ -508,7 +508,7 @@ def test_what_cannot_be_drawn_is_refused_first(
     ("folder", "sentence", "options", "said"),
     [
         ("relative", " ", [], "has no words"),
-        ("relative", "Hund " * 101, [], "a picture has labels for, 100, but this one has"),
+        ("relative", "Hund " * 101, [], "a figure has labels for, 100, but this one has"),
         ("learned", "Hund " * 22, [], "position encoding has, 64, but this one has .*shorten"),
         ("relative", "Hund", ["--layer", "4"], "1 to 3, but it is 4"),
     ],

@@ -12,12 +12,12 @@ from hf_posenc import PosEncConfig
 @pytest.mark.parametrize(
     ("named_sum", "reason"),
     [
-        ("log_n", "says nothing of where a token is .* write a sum, such as 'relative[+]log_n'"),
-        ("randomized+log_n", "says nothing of where a token is .* such as 'relative[+]randomized[+]log_n'"),
-        ("shape+cape", "`shape` and `cape` both change the positions of training"),
-        ("shape+randomized", "`shape` and `randomized` both change the positions of training"),
-        ("learned+randomized", "`randomized` changes the positions of training, for which the table of `learned`"),
-        ("cape+learned", "`cape` changes the positions of training, for which the table of `learned`"),
+        ("log_n", "an encoding with position information.* write a sum, such as 'relative[+]log_n'"),
+        ("randomized+log_n", "an encoding with position information.* such as 'relative[+]randomized[+]log_n'"),
+        ("shape+cape", "`shape` and `cape` both change training positions"),
+        ("shape+randomized", "`shape` and `randomized` both change training positions"),
+        ("learned+randomized", "`randomized` gives training positions for which the table of `learned`"),
+        ("cape+learned", "`cape` gives training positions for which the table of `learned`"),
         ("relative+log_n+log_n_learned", "presets of one encoding, LogN"),
     ],
 )

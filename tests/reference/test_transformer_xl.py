@@ -63,9 +63,9 @@ def test_transformer_xl_is_the_attention_of_parakeets_encoder():
 @pytest.mark.parametrize(
     ("named", "why"),
     [
-        ("rotary+transformer_xl", "TransformerXL asks for the keys' content, but `rotary` turns keys"),
-        ("deberta+xpos", "Deberta asks for the keys' content, but `xpos` turns keys"),
-        ("pope+rotary", "Pope gives each channel an angle of its own, but `rotary` turns keys"),
+        ("rotary+transformer_xl", "TransformerXL reads the keys' content, but `rotary` rotates keys"),
+        ("deberta+xpos", "Deberta reads the keys' content, but `xpos` rotates keys"),
+        ("pope+rotary", "Pope gives each channel its own angle, but `rotary` rotates keys"),
     ],
 )
 def test_what_needs_keys_as_they_are_is_refused_beside_what_turns_them(named, why):

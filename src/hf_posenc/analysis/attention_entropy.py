@@ -1,7 +1,7 @@
-"""How widely attention spreads: the entropy of its weights in nats, by source length.
+"""Attention entropy in nats, by source length.
 
 Entropy is -sum_j p_j ln p_j over the keys j of a query: 0 where one key has all the weight, ln n where n keys have the
-same. A key is visible if it has any weight, so padding is not, and neither is what a window hides.
+same. A key is visible if it has any weight; padding and keys hidden by a window are not.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,10 @@ from ..metrics.length_buckets.validation import bucket_bounds
 
 
 def sum_entropies(attentions: Sequence[Tensor] | None, mask_BQ: Tensor) -> Sequence[np.ndarray | None]:
-    """Entropies and logarithms of the numbers of visible keys, each summed over a sentence's queries (2, L, H); Nones
-    without attention."""
+    """For each sentence, entropies and logarithms of the numbers of visible keys, summed over its queries (2, L, H).
+
+    None for each sentence without attention.
+    """
     if not attentions or attentions[0] is None:
         return [None] * len(mask_BQ)
     layer_sums = []
@@ -32,7 +34,7 @@ def sum_entropies(attentions: Sequence[Tensor] | None, mask_BQ: Tensor) -> Seque
 def entropy_by_bucket(
     sums: Sequence[np.ndarray | None], queries: np.ndarray, lengths: Sequence[int], edges: Sequence[int]
 ) -> list[dict[str, Any]] | None:
-    """The mean entropy of each head in each group of sentences, which have so many `queries` (N) and such lengths."""
+    """The mean entropy of each head in each length bucket; sentences have `queries` (N) queries and these `lengths`."""
     measured = [sum_2LH for sum_2LH in sums if sum_2LH is not None]
     if not measured:
         return None

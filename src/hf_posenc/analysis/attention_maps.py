@@ -1,23 +1,24 @@
-"""A sentence, its translation, and where each attention of a model looks while it translates: arrays and labels."""
+"""Attention maps of a sentence and its translation: arrays and labels."""
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..modeling.configuration_shared import SharedConfig
 from ..modeling.text_validation import validate_utf8
 from ..modeling.translation import validate_tokenizer
 from .eager_mode import eager_eval_mode
 
-# A picture of more tokens has labels that nobody can read.
+# With more tokens the labels of a figure are illegible.
 MAX_TOKENS = 100
 
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """The weights of one attention by layer (L, H, Q, S), and what its queries and keys are called."""
+    """The weights of one attention by layer (L, H, Q, S), with the labels of queries and keys."""
 
     weights: np.ndarray
     queries: list[str]
@@ -28,14 +29,13 @@ class AttentionMap:
 
 @torch.no_grad()
 def translate_with_attention(
-    model: Any, tokenizer: Any, sentence: str, *, num_beams: int = 5
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentence: str, *, num_beams: int = 5
 ) -> tuple[str, dict[str, AttentionMap]]:
-    """The translation of a sentence by beam search, and the maps of each attention that the model has: `encoder`,
-    `decoder` and `cross`.
+    """The translation of a sentence by beam search, and the maps of the model's attentions, by name.
 
-    The weights are those of one pass over the sentence and its translation. A decoder's row is the step that writes a
-    token: in its self-attention it looks at what it has read, which begins with the start token. A ValueError for a
-    sentence without words, or of more tokens than the model or a picture can take, before anything is computed.
+    Names are `encoder`, `decoder` and `cross`. The weights are those of one pass over the sentence and its translation.
+    A decoder's row is the step that generates a token; its keys are the tokens read so far, from the start token on.
+    Raises a ValueError, before any compute, for a sentence without words or with too many tokens for model or figure.
     """
     validate_tokenizer(model.config, tokenizer)
     validate_utf8(sentence, "the sentence")
@@ -52,38 +52,41 @@ def translate_with_attention(
         (output_ids,) = model.generate(**inputs, **generation_options)
     translation = tokenizer.decode(output_ids, skip_special_tokens=True)
     if int(output_ids[-1]) not in model.end_tokens()[0]:
-        translation += (
-            f" ... (cut at {len(output_ids) - 1} tokens, the most that a picture has labels for or the model takes)"
-        )
+        translation += f" ... (truncated at {len(output_ids) - 1} tokens, the maximum of the figure or the model)"
     return translation, compute_attention_maps(model, tokenizer, inputs, output_ids)
 
 
 @torch.no_grad()
 def compute_attention_maps(
-    model: Any, tokenizer: Any, inputs: Any, output_ids: torch.Tensor
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, inputs: BatchEncoding, output_ids: torch.Tensor
 ) -> dict[str, AttentionMap]:
-    """The maps of one pass over a sentence, which the tokenizer has made `inputs`, and the ids of its translation, from
-    the start token on; those that the model has."""
+    """The maps of one pass over an encoded sentence, `inputs`, and the ids of its translation with the start token."""
     with eager_eval_mode(model):
         outputs = model(**inputs, decoder_input_ids=output_ids[None, :-1], use_cache=False, output_attentions=True)
     source = token_labels([str(token) for token in tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])])
     target = token_labels(token_texts(tokenizer, output_ids.tolist()))
-    by_name: dict[str, tuple[Any, ...]] = {
-        "encoder": (outputs.encoder_attentions, source, source, "source token", "source token it looks at"),
-        "decoder": (outputs.decoder_attentions, target[1:], target[:-1], "token written", "token read before"),
-        "cross": (outputs.cross_attentions, target[1:], source, "token written", "source token it looks at"),
+    labels = {
+        "encoder": (source, source, "source token", "source token it looks at"),
+        "decoder": (target[1:], target[:-1], "token written", "token read before"),
+        "cross": (target[1:], source, "token written", "source token it looks at"),
+    }
+    attentions = {
+        "encoder": outputs.encoder_attentions,
+        "decoder": outputs.decoder_attentions,
+        "cross": outputs.cross_attentions,
     }
     return {
-        name: AttentionMap(torch.stack(list(weights))[:, 0].cpu().double().numpy(), *labels)
-        for name, (weights, *labels) in by_name.items()
+        name: AttentionMap(torch.stack(list(weights))[:, 0].cpu().double().numpy(), *labels[name])
+        for name, weights in attentions.items()
         if weights
     }
 
 
-def validate_length(sentence: str, tokens: int, config: Any) -> None:
+def validate_length(sentence: str, tokens: int, config: SharedConfig) -> None:
+    """Raise a ValueError for a sentence without words, or with too many `tokens` for the figure or the encoder."""
     if not sentence.strip():
-        raise ValueError("A picture of attention needs a sentence, but this one has no words; give it some.")
-    limits = {"a picture has labels for": MAX_TOKENS, "the encoder's position encoding has": config.max_source_length}
+        raise ValueError("An attention map needs a sentence, but this one has no words; write some.")
+    limits = {"a figure has labels for": MAX_TOKENS, "the encoder's position encoding has": config.max_source_length}
     for holder, limit in limits.items():
         if limit is not None and tokens > limit:
             raise ValueError(
@@ -92,15 +95,14 @@ def validate_length(sentence: str, tokens: int, config: Any) -> None:
             )
 
 
-def token_texts(tokenizer: Any, ids: list[int]) -> list[str]:
-    """The text that each token adds to the translation, with the blanks that a token alone would lose."""
+def token_texts(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
+    """The text that each token adds to the translation; decoding a token alone would lose its spaces."""
     texts = [tokenizer.decode(ids[:length], clean_up_tokenization_spaces=False) for length in range(len(ids) + 1)]
     return [after[len(before) :] for before, after in pairwise(texts)]
 
 
 def token_labels(tokens: list[str]) -> list[str]:
-    """Tokens as labels: without the blank before a word, and with a dot before what goes on with one; a blank that is a
-    token is a bracket."""
+    """Labels of tokens: no space before a word, a dot before a token inside a word, a bracket for a space token."""
     labels, in_word = [], False
     for token in tokens:
         printable = "".join(char if char.isprintable() else "\ufffd" for char in token)

@@ -1,39 +1,39 @@
-"""What a system writes by itself and where in the source it is meanwhile: greedy decodings of a few pairs.
+"""Decoding analysis: greedy decodings of a few pairs, and their attention's position in the source.
 
-`decode_by_length` returns what JSON can hold (T tokens written, </s> among them):
+`decode_by_length` returns a value for JSON (T generated tokens, </s> included):
 
-    pairs_per_group         at most so many pairs of a group are decoded, and
-    tokens_per_group        no more of them than have so many source and target tokens together, but one at least
-    far                     tokens: a centre that moves by more has left its place
-    groups                  by source length; each has low, high, label, n, and of an empty group no more than that
-        greedy              of the plain decodings: bleu, bleu_ci (95 %), length_ratio
-        end_forbidden       the same of decodings of exactly as many tokens as the reference has
-        ended               the share of plain decodings that ended before their length limit
-        centre              of the plain decodings; None for a model without cross-attention weights
-            steps           from one token to the next
-            jumps           the share of them in which the centre moves by more than `far` tokens, either way
-            backwards       the share in which it moves back by more
-            final           the centre where </s> is written over the place of the source's last token; mean
-        examples            the first of the group's pairs
-            source, target  tokens of source and reference, </s> among them
+    pairs_per_group         the maximum number of decoded pairs in a length bucket
+    tokens_per_group        the maximum number of their source and target tokens; at least one pair is decoded
+    far                     tokens: a longer step of the centroid is a jump
+    groups                  by source length; each has low, high, label, n; an empty one has nothing else
+        greedy              plain decodings: bleu, bleu_ci (95 %), length_ratio
+        end_forbidden       the same for decodings with exactly as many tokens as the reference
+        ended               fraction of plain decodings that ended before their length limit
+        centre              the centroid in plain decodings; None for a model without cross-attention weights
+            steps           number of steps from one token to the next
+            jumps           fraction of steps in which the centroid moves by more than `far` tokens, in any direction
+            backwards       fraction of steps in which it moves back by more than `far` tokens
+            final           mean of the centroid at </s>, divided by the position of the source's last token
+        examples            the first pairs of the bucket
+            source, target  number of tokens of source and reference, </s> included
             ended           as above
-            centre          of each token written (T), or None
-            place           where the encodings of the cross-attention took each token to be (T); None without any
+            centre          the centroid at each generated token (T), or None
+            place           the source position of each token in the cross-attention's encodings (T), or None
 
-The centre of a step is that by which alignments follow the attention, attention_centroid of modeling/alignment_base.py.
-What is written with </s> forbidden tells a lost end from a lost
-place: whoever knows the place goes on translating, and gains by it.
+The centroid is the one that alignments track, attention_centroid of modeling/alignment_base.py. Decodings with </s>
+forbidden distinguish early termination from a lost source position: a system that still tracks the source continues the
+translation, and its BLEU rises.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from datasets import Dataset
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -47,13 +47,16 @@ from .eager_mode import eager_eval_mode
 JUMP_THRESHOLD = 5
 NUM_EXAMPLES = 3
 TOKENS_PER_GROUP = 20_000
-# Of all sources in a batch, padding included; the cache of 6 layers of width 512 is then 600 MB.
+# Source tokens of a batch, with padding; the cache of 6 layers of width 512 then takes 600 MB.
 MAX_TOKENS_PER_BATCH = 2**13
 
 
 class Decoding(NamedTuple):
-    """One decoding: its tokens without its end token, whether it ended before its limit, the centre and place at each
-    token and at the end (T), or None, and its end token, which is text where it is no special one."""
+    """One decoding.
+
+    `ids`: tokens without the end token. `ended`: whether it ended before its limit. `centroid`, `source_position`: at
+    each token and at the end (T), or None. `end_ids`: the end token, which is text if it is not a special token.
+    """
 
     ids: list[int]
     ended: bool
@@ -71,9 +74,9 @@ def decode_by_length(
     *,
     edges: Sequence[int],
     pairs_per_group: int,
-    bar_options: dict[str, Any],
+    bar_options: Mapping[str, object],
 ) -> dict[str, Any] | None:
-    """The decodings of the pairs, which have been drawn; None without any. `bar_options` are the options of the bar."""
+    """Decode the sampled `pairs`; None without any. `bar_options` are options of the progress bar."""
     if not len(pairs):
         return None
     languages = (source_language, target_language)
@@ -110,7 +113,7 @@ def decode_by_length(
 
 
 def cap_tokens(pairs: Dataset, sources: list[list[int]], targets: list[list[int]], edges: Sequence[int]) -> Dataset:
-    """Of each group the pairs that come first and have at most TOKENS_PER_GROUP tokens together; at least one."""
+    """The first pairs of each bucket with at most TOKENS_PER_GROUP tokens together; at least one pair."""
     tokens_used, rows = dict[int, int](), []
     tokens_N = row_lengths(sources) + row_lengths(targets)
     for row, bucket in enumerate(np.searchsorted(edges, pairs["source_length"]).tolist()):
@@ -123,7 +126,7 @@ def cap_tokens(pairs: Dataset, sources: list[list[int]], targets: list[list[int]
 def pair_token_ids(
     pairs: Dataset, tokenizer: PreTrainedTokenizerBase, source_language: str, target_language: str
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Sources and targets; a ValueError if the pairs' `source_length` is of another tokenizer."""
+    """Token ids of sources and targets; a ValueError if `source_length` is from another tokenizer."""
     translations = list(pairs["translation"])
     sources = tokenizer([row[source_language] for row in translations], truncation=False)["input_ids"]
     targets = tokenizer(text_target=[row[target_language] for row in translations], truncation=False)["input_ids"]
@@ -131,20 +134,21 @@ def pair_token_ids(
     source_lengths = np.asarray(pairs["source_length"])
     for row in np.flatnonzero(source_lengths != row_lengths(sources) - special)[:1]:
         raise ValueError(
-            f"A test set's source_length is in subwords of the system's tokenizer, but pair {row} has "
-            f"{source_lengths[row]} and this tokenizer makes {len(sources[row]) - special}; measure it with this one."
+            f"A test set's source_length must be in subwords of the system's tokenizer, but pair {row} has "
+            f"{source_lengths[row]} and this tokenizer gives {len(sources[row]) - special}; measure it with this one."
         )
     return sources, targets
 
 
-def row_lengths(rows: Sequence[Any]) -> np.ndarray:
+def row_lengths(rows: Sequence[Sized]) -> np.ndarray:
+    """The length of each row (N)."""
     return np.array([len(row) for row in rows], dtype=int)
 
 
 def decode(
     model: PreTrainedModel, sources: list[list[int]], limits: list[int], progress: tqdm, *, may_end: bool
 ) -> list[Decoding]:
-    """A decoding of each source, in their order; those of like length share a batch."""
+    """Greedy decodings of the sources, in order; sources of similar length share a batch."""
     order, by_row = np.argsort([-len(ids) for ids in sources], kind="stable"), dict[int, Decoding]()
     while (num_done := len(by_row)) < len(order):
         max_rows = max(1, MAX_TOKENS_PER_BATCH // len(sources[order[num_done]]))
@@ -159,10 +163,10 @@ def decode(
 def decode_batch(
     model: PreTrainedModel, sources: list[list[int]], limits: list[int], *, may_end: bool
 ) -> list[Decoding]:
-    """Greedy decodings token by token, each of at most its limit of tokens, or of exactly as many unless it `may_end`.
+    """Greedy decodings of at most `limits` tokens each, or of exactly as many unless they `may_end`.
 
-    As `generate` would, but what attention weighs is forgotten once its centre is known: of all steps the weights would
-    take as much memory as the target is long.
+    Equal to `generate`, but each step's attention weights are dropped after their centroid is computed. The weights of
+    all steps would take memory in proportion to the target's length.
     """
     source_ids = [torch.tensor(ids, device=model.device) for ids in sources]
     mask_BS = pad_sequence([torch.ones_like(ids) for ids in source_ids], True, 0)
@@ -185,18 +189,17 @@ def decode_batch(
             if outputs.cross_attentions:
                 centroids.append(attention_centroid(outputs.cross_attentions, keys_1S)[:, 0])
     tokens_BT = torch.stack(generated, 1).cpu().numpy()
-    curves = [
-        stack_steps(steps, len(sources))
-        for steps in (centroids, [position_BT[:, 0] for position_BT in source_positions])
-    ]
-    return [
-        finish_decoding(tokens_T, limit, ends, [None if curve_BT is None else curve_BT[row] for curve_BT in curves])
-        for row, (tokens_T, limit) in enumerate(zip(tokens_BT, limits, strict=True))
-    ]
+    centroid_BT = stack_steps(centroids, len(sources))
+    position_BT = stack_steps([step_BT[:, 0] for step_BT in source_positions], len(sources))
+    decodings = []
+    for row, (tokens_T, limit) in enumerate(zip(tokens_BT, limits, strict=True)):
+        curves = [None if curve_BT is None else curve_BT[row] for curve_BT in (centroid_BT, position_BT)]
+        decodings.append(finish_decoding(tokens_T, limit, ends, curves))
+    return decodings
 
 
 def finish_decoding(tokens_T: np.ndarray, limit: int, ends: list[int], curves: list[np.ndarray | None]) -> Decoding:
-    """A row of a batch, up to its end token or its limit."""
+    """One decoding from a row of a batch, up to its end token or its limit."""
     length = int(np.append(np.isin(tokens_T[:limit], ends), True).argmax())
     centroid, source_position = (None if curve_T is None else curve_T[: length + 1] for curve_T in curves)
     end = tuple(tokens_T[:limit][length : length + 1].tolist())
@@ -204,19 +207,19 @@ def finish_decoding(tokens_T: np.ndarray, limit: int, ends: list[int], curves: l
 
 
 def stack_steps(steps: list[Tensor], batch: int) -> np.ndarray | None:
-    """The values of all steps, each of all sentences (B) or of any one of them (1), as curves (B, T)."""
+    """The values of all steps, (B) or (1) each, as curves (B, T); None without steps."""
     return torch.stack([step.expand(batch) for step in steps], 1).cpu().double().numpy() if steps else None
 
 
 @contextmanager
-def record_source_positions(model: Any) -> Iterator[list[Tensor]]:
-    """The places (B or 1, T) that the model's alignment gives meanwhile, if cross-attention has an encoding to ask."""
+def record_source_positions(model: PreTrainedModel) -> Iterator[list[Tensor]]:
+    """Context manager: records the source positions (B or 1, T) that the model's alignment returns."""
     recorded, alignment = list[Tensor](), getattr(model.model.decoder, "alignment", None)
     if alignment is None:
         yield recorded
         return
 
-    def hook_fn(_: Any, arguments: tuple[Any, ...], output: Any) -> None:
+    def hook_fn(_: nn.Module, arguments: tuple[object, ...], output: Tensor) -> None:
         if arguments[0] == "source_positions":
             recorded.append(output)
 
@@ -234,7 +237,7 @@ def score_decodings(
     target_language: str,
     edges: Sequence[int],
 ) -> list[dict[str, Any]]:
-    """BLEU with its interval, and the length ratio, of each group of the pairs that were so decoded."""
+    """BLEU with its interval, and the length ratio, for each length bucket of the decoded pairs."""
     texts = tokenizer.batch_decode(
         [[*decoding.ids, *decoding.end_ids] for decoding in decodings], skip_special_tokens=True
     )
@@ -252,8 +255,10 @@ def score_decodings(
 
 
 def decoding_statistics(decodings: list[Decoding], sizes: list[tuple[int, int]]) -> dict[str, Any]:
-    """How far the centres of a group's decodings go and how many ended; some of them in full, with tokens of source and
-    reference."""
+    """Statistics of the centroids and ends of a bucket's decodings, and the first ones in full.
+
+    `sizes` are the numbers of tokens of source and reference.
+    """
     examples = [
         {"source": source, "target": target, "ended": decoding.ended}
         | {"centre": rounded_curve(decoding.centroid), "place": rounded_curve(decoding.source_position)}
@@ -275,4 +280,5 @@ def decoding_statistics(decodings: list[Decoding], sizes: list[tuple[int, int]])
 
 
 def rounded_curve(curve_T: np.ndarray | None) -> list[float] | None:
+    """A curve (T) with two decimals, for JSON."""
     return None if curve_T is None else np.round(curve_T, 2).tolist()

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model while its attention is looked at."""
+"""Context manager for reading attention weights."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+
+from transformers import PreTrainedModel
 
 
 @contextmanager
-def eager_eval_mode(model: Any) -> Iterator[None]:
-    """Without dropout, and with the back end that returns the weights of every encoding; afterwards as before."""
+def eager_eval_mode(model: PreTrainedModel) -> Iterator[None]:
+    """Eval mode with eager attention, which returns the weights of every encoding; restores both."""
     attention_interface, training = model.config._attn_implementation, model.training
     model.eval().set_attn_implementation("eager")
     try:

@@ -1,19 +1,19 @@
-"""What a figure of an encoding is of: one side of a model, new or from a checkpoint, checked before it is computed."""
+"""Probes of encodings for figures: one stack of a new or saved model, validated before any compute."""
 
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel
 
 from ..modeling.configuration_posenc import PosEncConfig
+from ..modeling.modeling_posenc import PosEncStack
 from ..modeling.position_base import HOOKS
 from ..modeling.position_registry import build_position_encodings, parse_sum, side_entries
 from ..modeling.position_sum import PositionEncodingSum
@@ -22,18 +22,21 @@ from ..utils.auto_loading import auto_from_pretrained
 from ..utils.manifest import COPY_AGAIN, verify_folder
 from .probing import SEED, is_additive, standard_normal
 
-# The width of a new model: for vectors that are added, as the literature's pictures have it; for attention, the
-# default, with its heads; for what is read token by token, narrow, because its picture costs D backward passes a token.
+# The width of a new model: for added vectors that of figures in the literature; for attention the default, with heads;
+# for sequential encodings a small one, because their figure takes D backward passes a token.
 WIDTH_BY_USE = {"vectors": 50, "narrower vectors": 20, "attention": 512, "influence": 64}
 NUM_HEADS = 8
 NUM_SENTENCES = 2
-MAX_ELEMENTS = 2**26  # numbers in one array; in float64 half a GiB
+MAX_ELEMENTS = 2**26  # values in one array; in float64 half a GiB
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlotExtent:
-    """How much is drawn: the first `positions`, up to `max_positions` of them, `distances` either way, sentences of
-    `tokens`; random `queries`, and `channels` of a head that are shown one by one, at most."""
+    """The extent of a figure, in tokens unless stated otherwise.
+
+    The first `positions`; in figures of many positions `max_positions`; `distances` in each direction; sentences of
+    `tokens`; a number of random `queries`; and a maximum number of single `channels` of a head.
+    """
 
     positions: int = 20
     max_positions: int = 45000
@@ -52,12 +55,10 @@ class PlotExtent:
             ("channels", 1),
         ):
             if (value := getattr(self, name)) < minimum:
-                raise ValueError(
-                    f"`{name}` must be {minimum} or more, or there is no figure, but it is {value}; raise it."
-                )
+                raise ValueError(f"`{name}` must be {minimum} or more for a figure, but it is {value}; raise it.")
 
     def clipped_to(self, max_positions: int | None) -> "PlotExtent":
-        """As much of it as an encoding has that knows `max_positions` positions."""
+        """The extent, limited to an encoding of `max_positions` positions; None for no limit."""
         if max_positions is None:
             return self
         if max_positions < 3:
@@ -74,13 +75,19 @@ class PlotExtent:
 
 
 class EncodingProbe:
-    """One side's encodings, with the sizes of its model. The model is made, or read, when it is first asked for.
+    """One stack's encodings, with the sizes of its model, which is made or loaded on first use.
 
-    A ValueError for what cannot be drawn, before that.
+    The constructor raises a ValueError, before that, for sizes that cannot be drawn.
     """
 
     def __init__(
-        self, config: Any, side: str, extent: PlotExtent, model: Callable[[], Any], *, trained: bool = False
+        self,
+        config: PosEncConfig,
+        side: str,
+        extent: PlotExtent,
+        model: Callable[[], PreTrainedModel],
+        *,
+        trained: bool = False,
     ) -> None:
         spec = config.side(side)
         self.name: str = spec.encoding
@@ -107,13 +114,14 @@ class EncodingProbe:
         self.has_weights = bool(encodings.state_dict())
 
     def with_extent(self, extent: PlotExtent) -> "EncodingProbe":
-        """The same encodings with another extent, whether or not they know so many positions: their hooks will say."""
-        other = copy(self)  # with the same `made`
+        """The same encodings with another extent; hooks raise an error for positions that they do not have."""
+        other = copy(self)  # with the same cached model
         other.extent = extent
         other.validate_size()
         return other
 
     def validate_size(self) -> None:
+        """Raise a ValueError if an array of a figure would have more than MAX_ELEMENTS values."""
         num_distances = 2 * self.extent.distances + 1
         for what, size in (
             (f"d_model={self.width}", self.width**2),
@@ -130,39 +138,42 @@ class EncodingProbe:
         ):
             if size > MAX_ELEMENTS:
                 raise ValueError(
-                    f"A figure is made of at most {MAX_ELEMENTS} numbers, but {what} needs {size}; lower it."
+                    f"A figure must need at most {MAX_ELEMENTS} numbers, but {what} needs {size}; lower it."
                 )
 
     @property
-    def stack(self) -> Any:
+    def stack(self) -> PosEncStack:
+        """The model's encoder or decoder."""
         return getattr(self.load_model(), f"get_{self.side}")()
 
     @property
     def positions(self) -> PositionEncodingSum:
-        """Those of the model; without weights, no model is needed."""
+        """The stack's encodings; encodings without weights need no model."""
         return self.stack.positions if self.has_weights else self.build_encodings()
 
     @cached_property
     def is_additive(self) -> bool:
+        """Whether the encodings add vectors that depend on the position alone."""
         return is_additive(self.positions, self.width, self.max_positions)
 
     @property
     def has_shift_invariant_attention(self) -> bool:
-        """Whether what is done to attention sees the distance alone, as the registry has it."""
+        """Whether the hooks in attention depend on the distance alone, by the registry's properties."""
         return all(entry.shift_invariant for entry in self.entries.values() if entry.modifies_attention)
 
     @property
     def distances(self) -> np.ndarray:
-        """Those that attention can have: in a decoder, none behind the query."""
+        """The distances of the figure (S), in tokens; in a decoder none after the query."""
         return np.arange(-self.extent.distances, 1 if self.side == "decoder" else self.extent.distances + 1)
 
     @property
     def label(self) -> str:
+        """The title of a figure: name, training state and stack."""
         suffix = (" (trained)" if self.trained else " (untrained)") if self.parameters else ""
         return f"{self.name}{suffix}, {self.side}" if self.side == "decoder" or self.trained else f"{self.name}{suffix}"
 
     def sample_inputs(self) -> Tensor:
-        """What `embed` reads (N, T, D): a trained model's own tokens, at random; else numbers of deviation 1."""
+        """Inputs of `embed` (N, T, D): a trained model's random tokens; else standard normal numbers."""
         if not self.trained:
             return standard_normal(NUM_SENTENCES, self.extent.tokens, self.width)
         shape, rng = (NUM_SENTENCES, self.extent.tokens), torch.Generator().manual_seed(SEED)
@@ -171,10 +182,9 @@ class EncodingProbe:
 
 
 def untrained_probes(
-    name: str, settings: Mapping[str, Any], side: str, extent: PlotExtent, widths: Mapping[str, int] = WIDTH_BY_USE
+    name: str, settings: Mapping[str, object], side: str, extent: PlotExtent, widths: Mapping[str, int] = WIDTH_BY_USE
 ) -> dict[str, EncodingProbe]:
-    """A registered encoding or a sum, untrained, for each use; `settings` are fields of the config, `widths` d_model
-    where they have none."""
+    """Probes of an untrained encoding or sum, by use; `settings` are config fields, `widths` the default d_model."""
     parse_sum(name)
     small_sizes = {
         "vocab_size": 8,
@@ -186,30 +196,30 @@ def untrained_probes(
     probes = {}
     for use, width in widths.items():
         own_settings = {key: value for key, value in settings.items() if use == "attention" or "heads" not in key}
-        width = settings.get("d_model", width)
-        has_several_heads = use == "attention" and isinstance(width, int) and not width % (2 * NUM_HEADS)
+        d_model = settings.get("d_model", width)
+        has_several_heads = use == "attention" and isinstance(d_model, int) and not d_model % (2 * NUM_HEADS)
         heads = dict.fromkeys(
             ("encoder_attention_heads", "decoder_attention_heads"), NUM_HEADS if has_several_heads else 1
         )
         try:
             config = PosEncConfig(
-                **(small_sizes | heads | {"d_model": width} | own_settings | {"position_encoding_type": name})
+                **(small_sizes | heads | {"d_model": d_model} | own_settings | {"position_encoding_type": name})
             )
-        except StrictDataclassError as error:  # a value of another type, in two lines and without a remedy
+        except StrictDataclassError as error:  # its message has two lines and no remedy
             raise ValueError(f"{' '.join(str(error).split())}; give it such a value.") from error
         probes[use] = EncodingProbe(config, side, extent, partial(untrained_model, config))
     return probes
 
 
-def untrained_model(config: Any) -> Any:
-    """As training would begin; the same at every call."""
+def untrained_model(config: PosEncConfig) -> PreTrainedModel:
+    """A model before training; the same weights in every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         return AutoModelForSeq2SeqLM.from_config(config)
 
 
 def trained_probes(folder: Path, side: str, extent: PlotExtent) -> dict[str, EncodingProbe]:
-    """The encoding of a saved model, for every use the same."""
+    """Probes of a saved model's encoding, the same for every use."""
     verify_folder(folder, COPY_AGAIN)
     config = auto_from_pretrained(AutoConfig, folder)
     if config.model_type != PosEncConfig.model_type:

@@ -1,9 +1,9 @@
-"""What an encoding adds or does, asked of its own hooks: arrays by position, by distance and by pair of tokens.
+"""Probing of encodings through their hooks: arrays by position, by distance and by pair of tokens.
 
-`positions` is a stack's `PositionEncodingSum`, in float64 and in evaluation mode, so a sum is asked as the Transformer
-asks it. Nothing here knows which encoding it is: a hook's answers to zeros, to unit vectors and to random ones tell
-what it does. Shape letters beside those of position_base.py: P positions, N draws of a query, S distances (key minus
-query).
+`positions` is a stack's `PositionEncodingSum`, in float64 and evaluation mode, and is called as in the Transformer.
+Nothing here depends on which encoding it is: the hooks' outputs for zeros, unit vectors and random vectors show what
+it does. Further shape letters, in addition to those of position_base.py: P positions, N samples of a query, S distances
+(key minus query).
 """
 
 import numpy as np
@@ -14,24 +14,25 @@ from ..modeling.attention_context import AttentionContext
 from ..modeling.position_sum import PositionEncodingSum
 
 SEED = 0
-# Two answers of a hook that differ by less are the same answer, in float64.
+# Outputs of a hook that differ by less are equal, in float64.
 TOLERANCE = 1e-8
 NUM_PROBED_POSITIONS = 12
-# So many numbers the keys of all queries have that are asked about at once: a wide head has many queries of its own.
+# The maximum number of values in the keys of all queries that are probed at once.
 MAX_ELEMENTS = 2**22
 
 
 def standard_normal(*shape: int) -> Tensor:
-    """The same numbers of deviation 1 at every call."""
+    """Standard normal numbers, the same in every call."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64)
 
 
 def embed_at(positions: PositionEncodingSum, x_BTD: Tensor, pos_BT: Tensor) -> Tensor:
+    """The tokens after `embed` at these positions (B, T, D)."""
     return positions.embed(x_BTD, AttentionContext(pos_BT, pos_BT))
 
 
 def prepared_context(positions: PositionEncodingSum, pos_BQ: Tensor, pos_BS: Tensor, layer: int) -> AttentionContext:
-    """Where a layer's hooks are asked of random tokens, with what the encodings prepare for all layers."""
+    """The context in which a layer's hooks are probed with random tokens, after `prepare`."""
     (first, *_) = positions
     x_1QD = standard_normal(1, pos_BQ.shape[1], first.config.d_model)
     ctx = AttentionContext(pos_BQ, pos_BS, layer=layer, inputs_BTD=x_1QD, is_causal=first.side.is_causal)
@@ -40,8 +41,7 @@ def prepared_context(positions: PositionEncodingSum, pos_BQ: Tensor, pos_BS: Ten
 
 @torch.no_grad()
 def is_additive(positions: PositionEncodingSum, width: int, longest: int | None) -> bool:
-    """Whether `embed` adds to each token a vector that its position alone decides: whatever the token, and whatever
-    its neighbours."""
+    """Whether `embed` adds a vector that depends on the position alone, not on the token or its neighbours."""
     if not positions.has_hook("embed"):
         return False
     num_positions = min(NUM_PROBED_POSITIONS, longest or NUM_PROBED_POSITIONS)
@@ -54,7 +54,7 @@ def is_additive(positions: PositionEncodingSum, width: int, longest: int | None)
 
 @torch.no_grad()
 def added_vectors(positions: PositionEncodingSum, width: int, number: int) -> np.ndarray:
-    """What `embed` adds at the first positions (P, D), of an encoding that adds by position."""
+    """The vectors that `embed` adds at the first positions (P, D); for additive encodings."""
     zeros_1PD = torch.zeros(1, number, width, dtype=torch.float64)
     return embed_at(positions, zeros_1PD, torch.arange(number)[None])[0].numpy()
 

@@ -1,34 +1,34 @@
-"""What a trained system does token by token: where its loss lies, how far its attention reaches, and how widely.
+"""Teacher-forced analysis of a trained system: loss by position, distance and entropy of attention.
 
-`diagnose` returns what JSON can hold (P target positions, L layers, H heads):
+`diagnose` returns a value for JSON (P target positions, L layers, H heads):
 
     test_set_sha256, n, pairs_per_group, training_limit
-    targets_cut             targets that reach past what the decoder's encoding can tell apart, measured up to there
-    lengths_known           whether the loss is that of a model which was told how long each target is; see `diagnose`
+    targets_cut             number of targets truncated at the decoder's maximum length
+    lengths_known           whether the target's length was an input of the model; see `diagnose`
     loss_by_position
-        nats, tokens        sums over the sentences (P); </s> is a token, at the position behind the last subword
+        nats, tokens        sums over the sentences (P); </s> is a token, after the last subword
         groups              by source length; each has low, high, label, n, n_in_test_set, the sums nats and tokens,
-            perplexity, nats_standard_error     exp(nats / tokens); of nats / tokens, sentences being what is sampled
-            by_position     nats, tokens (its own P); position by position the groups add up to the whole
+            perplexity, nats_standard_error     exp(nats / tokens); standard error of nats / tokens over sentences
+            by_position     nats, tokens (its own P); the groups' sums at a position add up to those of all
     attention_distance
         encoder, decoder    None for a stack without self-attention
-            inside, beyond  sentences of at most training_limit subwords, and longer ones; None if there are none
-                queries, mean   how many, and the mean of their |query - key| in tokens, weighted by attention (L, H)
-                uniform         the same if all keys had the same weight, those that a window hides included
+            inside, beyond  sentences of at most training_limit subwords, and longer ones; None without any
+                queries, mean   number of queries, and their mean |query - key| in tokens, weighted by attention (L, H)
+                uniform         the same for uniform weights over all keys, those hidden by a window included
     attention_entropy
-        encoder, cross      None for a model without; else by source length; each group has low, high, label, n
-            queries, mean   how many, and the mean entropy of their attention in nats (L, H); None without queries
-            uniform         the mean of ln n, of n keys that a query may see (attention_entropy.py)
-    decoding                what it writes by itself, and where it is meanwhile (decoding_analysis.py), or None
+        encoder, cross      None for a model without it; else by source length; each has low, high, label, n
+            queries, mean   number of queries, and the mean entropy of their attention in nats (L, H), or None
+            uniform         the mean of ln n for n visible keys (attention_entropy.py)
+    decoding                free decodings (decoding_analysis.py), or None
 
 Diagnoses of version 0.1 lack `lengths_known`, `attention_entropy` and `decoding`.
-At most `pairs_per_group` pairs of a group are drawn, so sums over groups stand for those pairs, not for the test set.
-Lengths are in subwords without special tokens, positions count from 0. A pair's group is by its source; inside or
-beyond is by the sentence that attends, in the decoder the target. Loss is teacher-forced and never smoothed.
+At most `pairs_per_group` pairs of a bucket are sampled, and sums over buckets are those of sampled pairs. Lengths are
+in subwords without special tokens, positions count from 0. A pair's bucket is by its source; inside or beyond is by the
+sentence that attends, in the decoder the target. Loss is teacher-forced and never smoothed.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +37,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.lengths import stratified_sample
 from ..data.pair_dataset import hash_test_set
@@ -48,13 +48,16 @@ from .attention_entropy import entropy_by_bucket, sum_entropies
 from .decoding_analysis import decode_by_length, pair_token_ids, row_lengths
 from .eager_mode import eager_eval_mode
 
-# Weights of all heads in a batch: 150 MB in float32.
+# Attention weights of all heads in a batch: 150 MB in float32.
 MAX_WEIGHTS_PER_BATCH = 150_000_000 // 4
 
 
 class SentenceMeasures(NamedTuple):
-    """Of one pair, the nats of each target token (P), and sums over queries or None: of the distances of either stack's
-    attention (L, H), of the entropies of the encoder's and of cross-attention with what bounds them (2, L, H)."""
+    """Measures of one pair: the nats of each target token (P), and sums over queries, None without attention.
+
+    `encoder`, `decoder`: distances of self-attention (L, H). `encoder_entropy`, `cross_entropy`: entropies and their
+    upper bounds (2, L, H).
+    """
 
     nll: np.ndarray
     encoder: np.ndarray | None
@@ -80,13 +83,13 @@ def diagnose(
     description: str = "diagnosing",
     progress_position: int = 0,
 ) -> dict[str, Any]:
-    """The diagnosis of one system on one test set, by one process; the module's docstring says what it holds.
+    """The diagnosis of one system on one test set; the module's docstring describes its fields.
 
-    `edges` are the metric's: upper bounds of the groups, inclusive. `decoded_per_group` of each group's pairs are also
-    decoded. A model whose alignment reads the target's length reads targets token by token, as it does in decoding;
-    with `use_target_length` at once, as in training. Long sentences share a batch with fewer than `batch_size`. With
-    `progress`, a bar with this `description` is drawn on line `progress_position`. A ValueError if there are no pairs,
-    or if another tokenizer has measured them.
+    `edges` are the buckets' upper bounds in source tokens, inclusive. `decoded_per_group` pairs of each bucket are also
+    decoded. A model whose alignment uses the target's length reads targets token by token, as in decoding; with
+    `use_target_length` at once, as in training. Batches of long sentences have fewer than `batch_size`. With
+    `progress`, a progress bar with this `description` is on line `progress_position`. Raises a ValueError without
+    pairs, and for lengths from another tokenizer.
     """
     validate_tokenizer(model.config, tokenizer)
     if not len(test):
@@ -146,7 +149,7 @@ def diagnose(
 def loss_by_bucket(
     sentences: list[SentenceMeasures], lengths: Sequence[int], all_lengths: Sequence[int], edges: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """The loss of each group of the sentences, and how many pairs the whole test set has in it."""
+    """The loss of each length bucket, and the bucket's number of pairs in the whole test set."""
     bucket_ids, all_bucket_ids = np.searchsorted(edges, lengths), np.searchsorted(edges, all_lengths)
     groups = []
     for bucket, bounds in enumerate(bucket_bounds(edges)):
@@ -160,12 +163,14 @@ def measure_pairs(
     sources: list[list[int]],
     targets: list[list[int]],
     batch_size: int,
-    bar_options: dict[str, Any],
+    bar_options: Mapping[str, object],
     *,
     use_cache: bool,
 ) -> list[SentenceMeasures]:
-    """Every pair of token ids measured, in their order; the longest first, so that what is too long fails at once.
-    `bar_options` are the options of the bar."""
+    """Measures of all pairs of token ids, in order. Computes the longest first: a memory error then comes at once.
+
+    `bar_options` are options of the progress bar.
+    """
     max_lengths, heads = np.maximum(row_lengths(sources), row_lengths(targets)), num_attention_heads(model.config)
     order, by_row = np.argsort(-max_lengths, kind="stable"), dict[int, SentenceMeasures]()
     with (
@@ -184,8 +189,8 @@ def measure_pairs(
     return [by_row[row] for row in range(len(order))]
 
 
-def num_attention_heads(config: Any) -> int:
-    """Of all attentions of all layers; RNN-NMT has one attention of one head."""
+def num_attention_heads(config: PreTrainedConfig) -> int:
+    """The number of heads in all attentions of all layers; RNN-NMT has one attention of one head."""
     encoder, decoder = (
         getattr(config, f"{side}_layers") * getattr(config, f"{side}_attention_heads", 0)
         for side in ("encoder", "decoder")
@@ -196,9 +201,10 @@ def num_attention_heads(config: Any) -> int:
 def measure_batch(
     model: PreTrainedModel, sources: list[list[int]], targets: list[list[int]], *, use_cache: bool
 ) -> list[SentenceMeasures]:
-    """The pairs of one batch, padded on the right."""
+    """Measures of the pairs of one batch, padded on the right."""
 
     def padded(rows: list[list[int]], padding: int) -> Tensor:
+        """Rows of ids as one tensor on the model's device."""
         return pad_sequence([torch.tensor(ids) for ids in rows], True, padding).to(model.device)
 
     labels, mask = padded(targets, -100), padded([[1] * len(ids) for ids in sources], 0)
@@ -217,7 +223,7 @@ def measure_batch(
 
 
 def sum_distances(attentions: Sequence[Tensor] | None, mask_BQ: Tensor) -> Sequence[np.ndarray | None]:
-    """|query - key| weighted by attention, summed over each sentence's queries (L, H); Nones without attention."""
+    """For each sentence, |query - key| weighted by attention, summed over queries (L, H); None without attention."""
     if not attentions:
         return [None] * len(mask_BQ)
     dtype = torch.promote_types(attentions[0].dtype, torch.float32)
@@ -229,27 +235,31 @@ def sum_distances(attentions: Sequence[Tensor] | None, mask_BQ: Tensor) -> Seque
     return list(torch.stack(layers_BHQ, dim=1).cpu().double().sum(-1).numpy())
 
 
-def mean_distances(sums: list[Any], tokens: np.ndarray, inside: np.ndarray, *, causal: bool) -> dict[str, Any] | None:
-    """The mean distance of a stack's queries, inside and beyond; each sentence has `tokens` (N) of them."""
-    if any(sum_LH is None for sum_LH in sums):
+def mean_distances(
+    sums: list[np.ndarray | None], tokens: np.ndarray, inside: np.ndarray, *, causal: bool
+) -> dict[str, Any] | None:
+    """The mean distance of a stack's queries, inside and beyond; sentences have `tokens` queries (N)."""
+    measured = [sum_LH for sum_LH in sums if sum_LH is not None]
+    if len(measured) < len(sums):
         return None
-    # The sum over n queries that weigh alike the keys 0 to n - 1, or 0 to their own place.
+    # The sum over n queries with uniform weights over keys 0 to n - 1, or 0 to the query's position.
     uniform = tokens * (tokens - 1) / 4 if causal else (tokens**2 - 1) / 3
 
     def mean_over(rows_N: np.ndarray) -> dict[str, Any] | None:
         if not (queries := int(tokens[rows_N].sum())):
             return None
-        mean_LH = np.stack(sums)[rows_N].sum(0) / queries
+        mean_LH = np.stack(measured)[rows_N].sum(0) / queries
         return {"queries": queries, "mean": mean_LH.tolist(), "uniform": float(uniform[rows_N].sum() / queries)}
 
     return {"inside": mean_over(inside), "beyond": mean_over(~inside)}
 
 
 def bucket_loss(nll: list[np.ndarray]) -> dict[str, Any]:
-    """The sums of a group's sentences, given the nats of their tokens, and what follows from them.
+    """Loss statistics of a bucket, from the nats of each sentence's tokens.
 
-    The standard error is that of a ratio of sums, n / (n - 1) sum_i (nats_i - ratio tokens_i)^2 / tokens^2 its square:
-    Cochran, Sampling Techniques, 3rd edition (Wiley 1977), chapter 6, of an endless population. One sentence has none.
+    The standard error is that of a ratio of sums; its square is n / (n - 1) sum_i (nats_i - ratio tokens_i)^2 /
+    tokens^2 (Cochran, Sampling Techniques, 3rd edition, Wiley 1977, chapter 6, infinite population). One sentence has
+    none.
     """
     n, sums_N, tokens_N = len(nll), np.array([nll_P.sum() for nll_P in nll]), row_lengths(nll)
     total, tokens = float(sums_N.sum()), int(tokens_N.sum())
@@ -261,7 +271,7 @@ def bucket_loss(nll: list[np.ndarray]) -> dict[str, Any]:
 
 
 def loss_sums_by_position(nll: list[np.ndarray]) -> dict[str, list]:
-    """The sums of all sentences at each target position, and how many sentences have a token there (P)."""
+    """Nats of all sentences, summed at each target position, and the number of tokens there (P)."""
     sums, tokens = np.zeros((2, max(map(len, nll), default=0)))
     for nll_P in nll:
         sums[: len(nll_P)] += nll_P

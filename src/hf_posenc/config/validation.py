@@ -7,8 +7,8 @@ from typing import Any
 from ..data.corpus import validate_corpus_spec
 from ..data.tags import validate_corpus_tags
 from ..metrics.length_buckets.scorers import SCORERS, BertScore
+from ..modeling.subwords import validate_tags
 from ..modeling.suggestions import validate_names
-from ..modeling.tokenization_posenc import validate_tags
 from ..utils.names import validate_folder_name, validate_name, validate_test_set_names
 from .schema import validate_fields
 from .settings import DataSettings, ReferenceTable, ScoreSettings, System

@@ -1,10 +1,11 @@
-"""YAML, read and written in one way wherever it is: in bounds, without Python objects, with errors that name the file.
+"""YAML input and output: bounded, without Python objects, with errors that name the file.
 
 PyYAML reads YAML 1.1, in which `010` is 8, `1:30` is 90, `no` is False, `3e-4` is text and `2020-13-45` raises. Here
-scalars are those of YAML 1.2's core schema, as their users mean them: `010` is 10, `3e-4` a number, dates and `no` are
-text. Keys are text as typed. `<<` still merges. A key that stands twice is refused.
+scalars are those of YAML 1.2's core schema: `010` is 10, `3e-4` a number, dates and `no` are text. Keys are text as
+typed. `<<` still merges. A duplicate key is an error. Sizes are bounded; aliases count each time they are used.
 
-What few lines unfold to is bounded: aliases count as often as they are used.
+ruamel.yaml was tried (2026-11, version 0.19). It reads all 68 configs alike and refuses duplicate keys. But dates,
+`1_000` and keys such as `1` do not remain text, and it has no bounds. It would replace 25 of these lines.
 """
 
 import re

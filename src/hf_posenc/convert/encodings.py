@@ -1,44 +1,45 @@
-"""A model that translates already, with other position encodings or another alignment, to be fine-tuned.
+"""Conversion of a trained model to other position encodings or another alignment, for fine-tuning.
 
-All weights that fit are kept: those outside the encodings, and those of an encoding (or the alignment) that both have
-on the same side in the same sizes, wherever in a sum it stands. The rest starts so that the new model computes as
-nearly as possible what the old one did: encodings that are `zero_init_is_identity` start at zero. What has no such
-start (a recurrent network, an alignment with parameters of its own) starts as in a new model. What is left out is
-missed, and what acts without parameters (a window, a rotation) acts at once: there the function changes, and training
-mends it.
+Kept are all weights outside the encodings, and those of an encoding (or the alignment) that both models have on the
+same side in the same sizes, anywhere in a sum. New encodings with `zero_init_is_identity` start at zero, and change
+nothing at first. Other new modules (a recurrent network, an alignment with parameters) start as in a new model. Dropped
+encodings are gone, and parameter-free ones (a window, a rotation) act at once. Both change the function; fine-tune
+afterwards.
 """
 
 import copy
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
 from ..modeling.position_registry import side_entries
 
-# Each config field is in exactly one of these groups, which a test says: a conversion must keep it, let it change, or
-# make it anew. First: the fields that the weights depend on and that Marian has, too.
+ModelT = TypeVar("ModelT", bound=PreTrainedModel)
+
+# Each config field is in exactly one of these groups (a test checks it): a conversion keeps it, lets it change, or sets
+# it anew. First the fields that the weights depend on and that Marian also has.
 STRUCTURAL_FIELDS = (
     "vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads",
     "decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "activation_function", "scale_embedding",
     "share_encoder_decoder_embeddings", "tie_word_embeddings", "pad_token_id", "bos_token_id", "eos_token_id",
     "decoder_start_token_id",
 )  # fmt: skip
-# The fields that the weights depend on and that Marian has not.
+# The fields that the weights depend on and that Marian lacks.
 FAMILY_FIELDS = ("norm_first", "layer_norm_eps", "output_bias", "dtype")
 PRESERVED_FIELDS = (*STRUCTURAL_FIELDS, *FAMILY_FIELDS)
-# The fields that matter in training or to other fields alone.
+# The fields that affect only training, or only other fields.
 TUNABLE_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "max_position_embeddings", "use_cache")
-# The fields that conversion is about; the parameters of encodings and alignments belong to them.
+# The fields that conversion changes; parameters of encodings and alignments belong to them.
 ENCODING_FIELDS = (*ENCODING_TYPE_FIELDS.values(), "alignment_type", "rope_parameters")
-# The fields that say how a new model starts or what a config is, which conversion leaves as they are.
+# The fields that describe initialization and config, which conversion keeps.
 DESCRIPTIVE_FIELDS = ("initializer", "is_encoder_decoder", "hf_posenc_version")
-# Where each side's encodings are in a model, and the alignment.
+# The modules of each side's encodings, and of the alignment.
 MODULE_PATHS = {
     "encoder": "model.encoder.positions",
     "decoder": "model.decoder.positions",
@@ -64,7 +65,7 @@ def convert_encodings(
         decoder_position_encoding_type: encoding of the decoder, where it differs.
         cross_position_encoding_type: encoding of the cross-attention. None keeps it.
         alignment_type: alignment of the cross-attention. None keeps it.
-        **overrides: parameters of encodings and alignment (`relative_clip`), and fields that matter in training only
+        **overrides: parameters of encodings and alignment (`relative_clip`), and fields that affect training only
             (`dropout`).
 
     Returns a new model with the precision, device, mode and generation config of `origin`. Weights of encodings that
@@ -85,8 +86,8 @@ def convert_encodings(
     return load_into(model, transferable_weights(origin, model), origin, new_weight_prefixes=NEW_WEIGHT_PREFIXES)
 
 
-def load_posenc_config(origin: Any) -> PosEncConfig:
-    """The config, before any weight is read; a ValueError if it is not that of a Transformer of this family."""
+def load_posenc_config(origin: object) -> PosEncConfig:
+    """The config, before any weight is read; a ValueError unless it is a Transformer's of this family."""
     if isinstance(origin, PosEncForConditionalGeneration):
         return origin.config
     if not isinstance(origin, str | os.PathLike):
@@ -98,13 +99,13 @@ def load_posenc_config(origin: Any) -> PosEncConfig:
     if (family := fields["model_type"]) != PosEncConfig.model_type:
         raise ValueError(
             f"convert_encodings needs a `{PosEncConfig.model_type}` checkpoint, but {origin} holds a `{family}` model; "
-            "take a Transformer of this family, or a MarianMT model and from_marian."
+            "use a Transformer of this family, or a MarianMT model and from_marian."
         )
     return PosEncConfig.from_dict(fields)
 
 
-def load_config_dict(name: str | os.PathLike, rule: str, on_hub: str) -> dict[str, Any]:
-    """The fields of a folder's or a Hub model's config.json; a ValueError that begins with `rule` if there is none."""
+def load_config_dict(name: str | os.PathLike, rule: str, on_hub: str) -> dict[str, object]:
+    """The fields of config.json in a folder or on the Hub; a ValueError that begins with `rule` without one."""
     try:
         fields = PreTrainedConfig.get_config_dict(name)[0]
         fields["model_type"]
@@ -115,8 +116,8 @@ def load_config_dict(name: str | os.PathLike, rule: str, on_hub: str) -> dict[st
     return fields
 
 
-def override_config(config: PosEncConfig, changes: Mapping[str, Any]) -> PosEncConfig:
-    """That config with changes, checked like a new one; a ValueError for one of a field that the weights depend on."""
+def override_config(config: PosEncConfig, changes: Mapping[str, object]) -> PosEncConfig:
+    """The config with `changes`, validated; a ValueError for a change of a field that the weights depend on."""
     fields = config.to_dict()
     config.validate_current_names(changes)
     for name, value in changes.items():
@@ -128,7 +129,7 @@ def override_config(config: PosEncConfig, changes: Mapping[str, Any]) -> PosEncC
         field = config.attribute_map.get(name, name)
         if field in PRESERVED_FIELDS and value != getattr(config, field):
             raise ValueError(
-                f"`{name}` is as the trained model has it, {getattr(config, field)!r}, but {name}={value!r} was given; "
+                f"`{name}` must be the trained model's, {getattr(config, field)!r}, but {name}={value!r} was given; "
                 "leave it out."
             )
         fields[field] = value
@@ -140,23 +141,27 @@ def override_config(config: PosEncConfig, changes: Mapping[str, Any]) -> PosEncC
 def transferable_weights(
     origin: PosEncForConditionalGeneration, model: PosEncForConditionalGeneration
 ) -> dict[str, Tensor]:
-    """The weights of `origin` that `model` takes over, by their names there."""
+    """The weights of `origin` that are copied, by their names in `model`."""
     transferred = {
         name: weight for name, weight in origin.state_dict().items() if not name.startswith(NEW_WEIGHT_PREFIXES)
     }
     new_paths = module_paths(model.config)
     for key, path in module_paths(origin.config).items():
         if key in new_paths:
-            old, new = (
-                owner.get_submodule(path).state_dict() for owner, path in ((origin, path), (model, new_paths[key]))
-            )
-            if {name: weight.shape for name, weight in old.items()} == {name: new[name].shape for name in new}:
+            old = origin.get_submodule(path).state_dict()
+            new = model.get_submodule(new_paths[key]).state_dict()
+            if weight_shapes(old) == weight_shapes(new):
                 transferred |= {f"{new_paths[key]}.{name}": weight for name, weight in old.items()}
     return transferred
 
 
+def weight_shapes(weights: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    """The shape of each weight by name."""
+    return {name: weight.shape for name, weight in weights.items()}
+
+
 def module_paths(config: PosEncConfig) -> dict[tuple[str, str], str]:
-    """Where in a model each side's encodings are, and the alignment, by their names."""
+    """The module of each side's encodings and of the alignment, by side and name."""
     paths = {
         (side, name): f"{path}.{number}"
         for side, path in MODULE_PATHS.items()
@@ -166,7 +171,7 @@ def module_paths(config: PosEncConfig) -> dict[tuple[str, str], str]:
 
 
 def zero_init_model(config: PosEncConfig) -> PosEncForConditionalGeneration:
-    """A new model whose encodings change nothing, if there is a start from which they do not."""
+    """A new model whose encodings are zero where that changes nothing (`zero_init_is_identity`)."""
     model = PosEncForConditionalGeneration(config)
     for side, path in MODULE_PATHS.items():
         entries = side_entries(config.side(side)).values()
@@ -176,9 +181,13 @@ def zero_init_model(config: PosEncConfig) -> PosEncForConditionalGeneration:
     return model
 
 
-def load_into(model: Any, weights: dict[str, Tensor], origin: Any, *, new_weight_prefixes: tuple[str, ...]) -> Any:
-    """`model` with those `weights`, but for the `new_weight_prefixes`, and in the rest like the model that they are
-    from."""
+def load_into(
+    model: ModelT, weights: dict[str, Tensor], origin: PreTrainedModel, *, new_weight_prefixes: tuple[str, ...]
+) -> ModelT:
+    """`model` with these `weights`, and with dtype, device, mode and generation config of `origin`.
+
+    Weights whose names start with `new_weight_prefixes` may be missing.
+    """
     model = model.to(dtype=origin.dtype, device=origin.device)
     missing, unexpected = model.load_state_dict(weights, strict=False)
     validate_weight_names(
@@ -189,10 +198,11 @@ def load_into(model: Any, weights: dict[str, Tensor], origin: Any, *, new_weight
 
 
 def validate_weight_names(origin: str, unexpected: Iterable[str], missing: Iterable[str]) -> None:
+    """Raise a ValueError for unexpected or missing weights; `origin` names the model."""
     for kind, names in (("too many", sorted(unexpected)), ("too few", sorted(missing))):
         if names:
             raise ValueError(
-                f"A model has the weights that its config asks for, but {origin} has {len(names)} {kind}, such as "
+                f"A model must have the weights of its config, but {origin} has {len(names)} {kind}, such as "
                 f"{names[0]}; convert it without adapters, or download it again."
             )
 

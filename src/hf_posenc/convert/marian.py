@@ -1,21 +1,22 @@
-"""MarianMT checkpoints (the opus-mt models of the Hub) as models of this family, and back.
+"""Conversion of MarianMT checkpoints (the opus-mt models of the Hub) to this family, and back.
 
     ours[..., i] = marian's[..., order[i]],    order = 0, h, 1, h+1, 2, h+2, ...,    h = ceil(D/2)
 
-Marian is Vaswani et al.'s Transformer with the LayerNorm behind each sub-layer and a bias on the logits. Its sinusoids
-have all sines before all cosines; Vaswani et al. and we have sine and cosine of one wavelength side by side. The D
-channels between the layers are only read and written by weights, and LayerNorm treats them alike; so the two are the
-same function once the channels of each weight are put in our order: the columns of those that read them (embeddings,
-queries, keys, values, fc1, output projection), the rows of those that write them (out_proj, fc2, LayerNorm). What heads
-and feed-forward units have inside stays as it is, and no encoding needs to know of Marian.
+Marian is Vaswani et al.'s Transformer with the LayerNorm after each sub-layer and a bias on the logits. Its sinusoids
+have all sines before all cosines. In Vaswani et al. and here, sine and cosine of one wavelength are neighbours. Only
+weights read and write the D channels between the layers, and LayerNorm treats all channels alike. Therefore both models
+are the same function after a permutation of channels: of the columns of weights that read them (embeddings, queries,
+keys, values, fc1, output projection), and of the rows of weights that write them (out_proj, fc2, LayerNorm). Channels
+inside heads and feed-forward networks keep their order.
 
 Junczys-Dowmunt et al., "Marian: Fast Neural Machine Translation in C++" (ACL 2018), https://aclanthology.org/P18-4020;
-equality is with transformers' MarianMTModel. Departures from it, whatever the direction:
-    - in training, dropout comes before the sinusoids, there after them; the bias of the logits is trained, there not;
-    - padding on the left, and holes in a mask, count as positions there, but not here;
-    - `inputs_embeds` are scaled by `scale_embedding`, there on the decoder's side only;
-    - any length is taken, there no more than `max_position_embeddings`;
-    - infinite activations of the encoder in float16 stay, there they are clamped.
+logits equal those of transformers' MarianMTModel. Departures from it, in both directions of conversion:
+    - in training, dropout comes before the sinusoids, and the bias of the logits is trained; Marian has dropout after
+      them and a fixed bias;
+    - padding on the left, and holes in a mask, are no positions; Marian counts them;
+    - `inputs_embeds` are scaled by `scale_embedding` on both sides; Marian scales the decoder's only;
+    - inputs have any length; Marian's have at most `max_position_embeddings` tokens;
+    - infinite activations of the encoder in float16 are kept; Marian clamps them.
 """
 
 import os
@@ -23,7 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import MarianConfig, MarianMTModel
+from transformers import MarianConfig, MarianMTModel, PreTrainedModel
 
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
@@ -39,14 +40,14 @@ from .encodings import (
     zero_init_model,
 )
 
-# Fields of ours that have one value in every Marian.
+# Fields of this family that have one value in every Marian model.
 FIXED_FIELDS = {"norm_first": False, "layer_norm_eps": 1e-5}
-# Fields of a Marian that have one value here. The last four are old ones, which transformers no longer looks at.
+# Fields of a Marian config with a required value. transformers no longer reads the last four.
 REQUIRED_MARIAN = {
     "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "normalize_before": False, "normalize_embedding": False,
     "add_final_layer_norm": False, "static_position_embeddings": True,
 }  # fmt: skip
-# Marian's tables of positions, which are a formula's.
+# Marian's tables of sinusoids, which a formula replaces.
 POSITION_TABLES = ("model.encoder.embed_positions.", "model.decoder.embed_positions.")
 INPUT_WEIGHTS = tuple(
     f"{name}.weight" for name in ("embed_tokens", "shared", "lm_head", "q_proj", "k_proj", "v_proj", "fc1")
@@ -62,14 +63,14 @@ def from_marian(
     alignment_type: str = "none",
     **overrides: Any,
 ) -> PosEncForConditionalGeneration:
-    """A MarianMT model, such as an opus-mt model of the Hub, as a model of this family.
+    """Convert a MarianMT model, such as an opus-mt model of the Hub, to a model of this family.
 
     Args:
         marian: a folder, a name on the Hub, or a loaded MarianMTModel.
         position_encoding_type: `sinusoidal` is Marian's own, and the logits are then equal. Any other replaces it and
             starts as in `convert_encodings`: fine-tune afterwards.
         decoder_position_encoding_type, cross_position_encoding_type, alignment_type: as in PosEncConfig.
-        **overrides: parameters of encodings and alignment (`relative_clip`), and fields that matter in training only
+        **overrides: parameters of encodings and alignment (`relative_clip`), and fields that affect training only
             (`dropout`).
 
     Returns a new model with Marian's precision, device, mode and generation config. It has no bias of the output
@@ -94,14 +95,14 @@ def from_marian(
     left_out = {
         *(f"{table}weight" for table in POSITION_TABLES),
         "final_logits_bias" if not config.output_bias else None,
-        "model.shared.weight" if not config.share_encoder_decoder_embeddings else None,  # read by nothing
+        "model.shared.weight" if not config.share_encoder_decoder_embeddings else None,  # unused
     }
     transferred = {name: weight for name, weight in weights.items() if name not in left_out}
     return load_into(zero_init_model(config), transferred, origin, new_weight_prefixes=NEW_WEIGHT_PREFIXES)
 
 
 def to_marian(model: PosEncForConditionalGeneration) -> MarianMTModel:
-    """A model with `sinusoidal` position encoding as transformers' MarianMTModel, with equal logits.
+    """Convert a model with `sinusoidal` position encoding to transformers' MarianMTModel, with equal logits.
 
     `to_marian(model).save_pretrained(folder)` writes a checkpoint that needs transformers alone.
 
@@ -122,13 +123,13 @@ def to_marian(model: PosEncForConditionalGeneration) -> MarianMTModel:
 
 
 def channel_order(width: int) -> Tensor:
-    """Where among Marian's channels each of ours stands (D)."""
+    """The index of each of our channels among Marian's (D)."""
     num_sines = (width + 1) // 2
     return torch.arange(2 * num_sines).view(2, num_sines).T.flatten()[:width]
 
 
-def permute_channels(model: Any, order: Tensor) -> dict[str, Tensor]:
-    """All weights of a model, their channels in that order."""
+def permute_channels(model: PreTrainedModel, order: Tensor) -> dict[str, Tensor]:
+    """All weights of a model with their channels permuted by `order` (D)."""
     weights = model.state_dict()
     for name, weight in weights.items():
         if name.endswith(INPUT_WEIGHTS):
@@ -138,8 +139,8 @@ def permute_channels(model: Any, order: Tensor) -> dict[str, Tensor]:
     return weights
 
 
-def load_marian_config(marian: Any) -> MarianConfig:
-    """The config, before any weight is read; a ValueError if it is no Marian's."""
+def load_marian_config(marian: object) -> MarianConfig:
+    """The config, before any weight is read; a ValueError unless it is a Marian model's."""
     if isinstance(marian, MarianMTModel):
         return marian.config
     if not isinstance(marian, str | os.PathLike):
@@ -158,7 +159,8 @@ def load_marian_config(marian: Any) -> MarianConfig:
     return MarianConfig.from_dict(fields)
 
 
-def load_marian_model(marian: Any) -> MarianMTModel:
+def load_marian_model(marian: str | os.PathLike | MarianMTModel) -> MarianMTModel:
+    """The model; a ValueError for missing or unexpected weights."""
     if isinstance(marian, MarianMTModel):
         return marian
     model, loading_info = MarianMTModel.from_pretrained(marian, output_loading_info=True)
@@ -166,46 +168,46 @@ def load_marian_model(marian: Any) -> MarianMTModel:
     return model
 
 
-def posenc_config_from_marian(marian: MarianConfig, **overrides: Any) -> PosEncConfig:
-    """Our config for that Marian; a ValueError if there is none."""
+def posenc_config_from_marian(marian: MarianConfig, **overrides: object) -> PosEncConfig:
+    """The config of this family for a Marian model; a ValueError if this family cannot represent it."""
     for name in PRESERVED_FIELDS:
         if name in overrides:
-            raise ValueError(
-                f"`{name}` is as the Marian has it, but {name}={overrides[name]!r} was given; leave it out."
-            )
+            raise ValueError(f"`{name}` must be Marian's, but {name}={overrides[name]!r} was given; leave it out.")
     for name, required in REQUIRED_MARIAN.items():
         if (value := getattr(marian, name, required)) != required:
             raise ValueError(
-                f"A Marian can be converted if {name}={required}, but here {name}={value}; if the model is right "
-                f"without, load it with MarianMTModel.from_pretrained(..., {name}={required}) and convert that."
+                f"A Marian model must have {name}={required} to be converted, but has {name}={value}; if that has no "
+                f"effect, load it with MarianMTModel.from_pretrained(..., {name}={required}) and convert that."
             )
     fields = {name: getattr(marian, name) for name in STRUCTURAL_FIELDS + TUNABLE_FIELDS} | FIXED_FIELDS
     if marian.vocab_size == marian.decoder_vocab_size:  # else PosEncConfig refuses to share
-        # Where a Marian does not tie its output projection, it shares nothing, whatever its config says.
+        # A Marian model that does not tie its output projection shares no table, even if its config says so.
         fields["share_encoder_decoder_embeddings"] &= marian.tie_word_embeddings
     return PosEncConfig(**(fields | overrides))
 
 
 def validate_sinusoidal_tables(marian: MarianMTModel) -> None:
+    """Raise a ValueError for a table of positions that is not the sinusoids."""
     for side in ("encoder", "decoder"):
         table = getattr(marian.model, side).embed_positions.weight.detach().cpu().double()
         formula = sinusoids(torch.arange(len(table)), table.shape[1], torch.float64)
         max_error = float((table[:, channel_order(table.shape[1])] - formula).abs().max())
         if not max_error < 0.01:  # half precision rounds by less
             raise ValueError(
-                f"A Marian's positions follow a formula, but in this one the {side}'s table of positions is off by "
-                f"{max_error:.2g}; fill it with its create_weight(), or keep the model a Marian."
+                f"A Marian model's positions must be sinusoids, but the {side}'s table of positions differs by "
+                f"{max_error:.2g}; fill it with its create_weight(), or do not convert the model."
             )
 
 
 def validate_marian_representable(config: PosEncConfig) -> None:
+    """Raise a ValueError for a config that Marian cannot represent."""
     encodings = dict.fromkeys(("position_encoding_type", "decoder_position_encoding_type"), "sinusoidal")
     cross_fields = dict.fromkeys(("cross_position_encoding_type", "alignment_type"), "none")
     for name, required in (encodings | cross_fields | FIXED_FIELDS).items():
         if (value := getattr(config, name)) != required:
             raise ValueError(
                 f"Marian has {name}={required!r}, but this model has {name}={value!r}; save it with its own "
-                "save_pretrained, which carries its code."
+                "save_pretrained, which includes its code."
             )
     if config.share_encoder_decoder_embeddings and not config.tie_word_embeddings:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""What the explorer's tab *See* shows: of an encoding or a sum, new or trained, a picture for each thing its hooks do.
+"""Figures of the explorer's tab *See*: one for each effect of an encoding's or sum's hooks, untrained or trained.
 
-They are the figures of `python -m hf_posenc figures`, of as many positions as a reader has chosen. Nothing here knows
-gradio, and nothing is drawn before it is asked for.
+They are the figures of `python -m hf_posenc figures`, for the positions that a reader has chosen. This module does not
+use gradio, and figures are drawn on request.
 """
 
 from dataclasses import replace

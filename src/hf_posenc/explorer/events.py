@@ -1,4 +1,4 @@
-"""How the explorer's controls call what they change, and what the page says where that fails."""
+"""Events of the explorer's controls, and error messages on the page."""
 
 import logging
 from collections.abc import Callable
@@ -10,28 +10,30 @@ from .html import error_html
 
 logger = logging.getLogger(__name__)
 
+# Keyword arguments of a gradio event.
+EventOptions = dict[str, Any]
 
-# Controls pass on whatever they hold: the page itself says what is wrong with it, and names it. (gradio would check an
-# answer against the choices of before, or after, a change that is on its way.)
-# They are answered at once and not in a queue, which would take as long as some of the answers.
-UNQUEUED: dict[str, Any] = {"preprocess": False, "show_progress": "hidden", "queue": False}
+# Values are not preprocessed by gradio, which would compare them with the choices before or after a pending change; the
+# page validates them and names the problem. Events are not queued, because the queue takes as long as some answers.
+UNQUEUED: EventOptions = {"preprocess": False, "show_progress": "hidden", "queue": False}
 
 
 def connect_events(fn: Callable, inputs: list, outputs: list, change_events: list, inputs_of_user: list) -> None:
-    """Call `fn` on each event of `change_events`, and when a reader touches a control of `inputs_of_user`: the last
-    word counts."""
+    """Call `fn` on each event of `change_events`, and on a reader's input in `inputs_of_user`; the last event wins."""
     events = [*change_events, *(control.input for control in inputs_of_user)]
     gr.on(events, fn, inputs, outputs, trigger_mode="always_last", **UNQUEUED)
 
 
-def update_unless_equal(current: Any, value: Any, **options: Any) -> dict:
-    """A control's update to `value`, which says nothing of the value where the control holds it: a reader who has
-    touched it since must not see it fall back."""
+def update_unless_equal(current: object, value: object, **options: Any) -> dict:
+    """An update of a control to `value`, without a value if the control has it already.
+
+    A reader may have changed the control since; an equal value would reset it.
+    """
     return gr.update(**options) if current == value else gr.update(value=value, **options)
 
 
 def show_errors(compute: Callable[[], list], fallback: Callable[[str], list]) -> list:
-    """What `compute` returns, or `fallback` of the message that says why it could not."""
+    """The result of `compute`, or on an error `fallback` of its message."""
     try:
         return compute()
     except (ValueError, OSError) as error:

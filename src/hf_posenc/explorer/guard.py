@@ -1,7 +1,7 @@
-"""Which requests the explorer answers: for a name of its own, from its own page, of a page's size, for what it has.
+"""Request filter of the explorer: host, origin, size and path of each request.
 
-gradio has more than the page uses: it takes uploads of any size, fetches other addresses, and answers to every name,
-which lets a foreign page that renames itself (DNS rebinding) read what only this machine should see.
+gradio accepts more than the page needs: uploads of any size, requests for other addresses, and every host name, by
+which a foreign page could read data of this machine (DNS rebinding).
 """
 
 import os
@@ -15,16 +15,15 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# The largest thing that the page sends: the translations of a few sentences by every system.
+# The largest request of the page: translations of a few sentences by every system.
 MAX_BODY_BYTES = 2**20
-# What the page and gradio's Python client use of gradio's interface.
+# The parts of gradio's interface that the page and gradio's Python client use.
 ALLOWED_ROUTES = re.compile(r"/gradio_api/(startup-events|info|heartbeat|queue|run|call|reset|cancel)(/|$)")
 ANY_HOST = ("*",)
 
 
 def hosts_from_environment(share: bool | None) -> tuple[str, ...]:
-    """The names of a page that others are meant to see: any in a Space, which stands behind the Hub's proxy, and those
-    that gradio lends where the page is shared."""
+    """Host names of a public page: any in a Space, which is behind the Hub's proxy, and gradio's with sharing."""
     if "SPACE_ID" in os.environ:
         return ANY_HOST
     shared = os.environ.get("GRADIO_SHARE", "").lower() == "true" if share is None else share
@@ -33,10 +32,10 @@ def hosts_from_environment(share: bool | None) -> tuple[str, ...]:
 
 @dataclass
 class Guard:
-    """A layer around an app that answers what it should not be asked.
+    """Middleware that rejects requests which the page does not make.
 
-    `hosts` are names under which the app may be asked for, `*.name` for all below one and `*` for any. `localhost` and
-    IP addresses are always allowed: no foreign page can take these.
+    `hosts` are accepted host names, `*.name` for all subdomains of one and `*` for any. `localhost` and IP addresses
+    are always accepted: no foreign page can have these.
     """
 
     app: ASGIApp
@@ -54,7 +53,7 @@ class Guard:
             await send({"type": "websocket.close"})
 
     def refusal(self, request: Request) -> PlainTextResponse | None:
-        """What is answered instead of the app, None if it may answer."""
+        """The response to a rejected request, None for an accepted one."""
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if not (is_local(hostname_of(f"//{host}")) or self.is_allowed(hostname_of(f"//{host}"))):
             return PlainTextResponse(
@@ -81,8 +80,10 @@ class Guard:
 
 
 async def read_body(request: Request, receive: Receive) -> tuple[PlainTextResponse | None, Receive]:
-    """What is answered if the request's body is too large, and how the app reads it if not. It may come in pieces, of
-    which nobody has said how many there are."""
+    """The response to a body that is too large, or the function by which the app reads it.
+
+    The body may arrive in chunks without a declared length.
+    """
     body = b""
     async for chunk in request.stream():
         body += chunk
@@ -98,7 +99,7 @@ async def read_body(request: Request, receive: Receive) -> tuple[PlainTextRespon
 
 
 def hostname_of(address: str) -> str:
-    """The host in an address, in small letters and without its port; empty if there is none."""
+    """The host in an address, in lower case and without port; empty without one."""
     try:
         return urlsplit(address).hostname or ""
     except ValueError:
@@ -106,7 +107,7 @@ def hostname_of(address: str) -> str:
 
 
 def is_local(name: str) -> bool:
-    """Whether it is no name that others could give to another address."""
+    """Whether it is `localhost` or an IP address, which no DNS entry can redirect."""
     try:
         ip_address(name)
     except ValueError:

@@ -1,14 +1,14 @@
-"""What the explorer writes: figures, tables, notes and messages as HTML. All text in it is escaped."""
+"""HTML of the explorer: figures, tables, notes and messages, with all text escaped."""
 
 import textwrap
 from html import escape
-from typing import Any
 
 from matplotlib.figure import Figure
 
 from ..plotting.style import FONT_SIZE
 from ..results.tables import Table
 from .render import cache_png, render_png
+from .runs import TranslationResult
 
 # How wide a figure is, in inches, and its title, in letters, where a page is too narrow for its print size.
 NARROW_PIXELS, NARROW_INCHES, NARROW_TITLE_CHARS = 640, 3.9, 48
@@ -57,7 +57,8 @@ def note_html(text: str) -> str:
     return f'<p class="note">{escape(text)}</p>'
 
 
-def translation_html(system: str, result: Any) -> str:
+def translation_html(system: str, result: TranslationResult) -> str:
+    """One system's translation, or its error message."""
     if result.problem:
         return f'<div class="translation"><h4>{escape(system)}</h4>{error_html(result.problem)}</div>'
     truncated = ", cut at its length limit" if result.truncated else ""
@@ -66,7 +67,7 @@ def translation_html(system: str, result: Any) -> str:
 
 
 def table_html(table: Table) -> str:
-    """A table with the scores of a cell one below the other, so that it is no wider than it must be."""
+    """A narrow table: the scores of a cell are on separate lines."""
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.headers)
     body = "".join(f"<tr>{''.join(map(cell_html, row))}</tr>" for row in table.rows)
     rows = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
@@ -78,12 +79,13 @@ def cell_html(cell: str) -> str:
     return f"<td>{' '.join(f'<span>{escape(score)}</span>' for score in cell.split(' / '))}</td>"
 
 
-def is_narrow(viewport: Any) -> bool:
-    return type(viewport) in (int, float) and 0 < viewport < NARROW_PIXELS
+def is_narrow(viewport: object) -> bool:
+    """Whether the page, `viewport` pixels wide by its browser's script, is too narrow for figures at full size."""
+    return isinstance(viewport, int | float) and 0 < viewport < NARROW_PIXELS
 
 
-def figure_html(figure: Figure, caption: str, name: str, viewport: Any) -> str:
-    """A figure in the page, with what to look at below it; drawn smaller for a narrow page, so that its text is not."""
+def figure_html(figure: Figure, caption: str, name: str, viewport: object) -> str:
+    """A figure with its caption; on a narrow page the figure is smaller, and its text is not."""
     if is_narrow(viewport):
         figure.set_size_inches(NARROW_INCHES, max(0.8 * float(figure.get_figheight()), 3.0))
         if title := figure.get_suptitle():

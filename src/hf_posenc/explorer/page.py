@@ -1,9 +1,9 @@
-"""The page on which an encoding is seen, stepped through, tried on a sentence, and compared.
+"""The explorer's page: figures of encodings, single values, translations and comparisons.
 
     python -m hf_posenc explorer [RUN] [--port N] [--allow-host NAME]
 
-A session's choices live in its browser, and nothing that one reader does changes what another sees. The page asks no
-other server for anything. Needs the extra "explorer".
+A session's choices are stored in its browser; readers do not affect each other. The page requests nothing from other
+servers. Needs the extra "explorer".
 """
 
 import gc
@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-# Before gradio is imported: it would tell its makers that it runs.
+# Set before gradio is imported, because gradio sends usage data.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 import gradio as gr
@@ -29,10 +29,10 @@ from .tabs_run import compare_tab, translate_tab
 
 
 def launch(run: ExplorerRun, *, port: int | None = None, hosts: Sequence[str] = (), **options: Any) -> Any:
-    """Serve the page, until it is stopped unless `options`, which are gradio's, say otherwise.
+    """Serve the page until it is stopped; `options` are gradio's.
 
-    It answers to `localhost`, IP addresses, `hosts`, and where others are meant to see it (a Space, or
-    `share=True`) to the names it has there; guard.py says what else it refuses.
+    It accepts requests for `localhost`, IP addresses and `hosts`, and for the public names in a Space or with
+    `share=True`. guard.py has the other rules.
     """
     theme = gr.themes.Base(
         primary_hue="blue", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "Consolas", "monospace"]
@@ -41,7 +41,7 @@ def launch(run: ExplorerRun, *, port: int | None = None, hosts: Sequence[str] = 
     routes = {"routes": [Route(f"/{PNG_ROUTE}/{{key}}.png", serve_png)], "middleware": [guard]}
     appearance: dict[str, Any] = {"theme": theme, "css": CSS, "ssr_mode": False, "footer_links": []}
     blocks = build_page(run)
-    gc.freeze()  # or every few pictures one waits while all that was imported is searched for garbage
+    gc.freeze()  # else garbage collection of all imported objects delays some figures
     return blocks.launch(server_port=port, app_kwargs=routes, **appearance, **options)
 
 
@@ -52,6 +52,7 @@ async def serve_png(request: Request) -> Response:
 
 
 def build_page(run: ExplorerRun) -> gr.Blocks:
+    """The page with its four tabs."""
     with gr.Blocks(title="hf_posenc explorer", analytics_enabled=False) as blocks:
         gr.Markdown("# Seeing position\nWhat a position encoding adds, does, and changes in a translation.")
         viewport = gr.Number(value=NARROW_PIXELS, visible=False)

@@ -1,10 +1,10 @@
-"""Figures as PNG for the screen, where speed counts more than size, and where a page finds them.
+"""Figures as PNG for the screen, rendered for speed, and the cache from which the page loads them.
 
-About a third of the time that matplotlib draws, it looks for the layout: where the axes must stand so that no text is
-cut. A reader who moves a slider asks for nearly the same figure again and again, so a layout that was found is used for
-every figure with the same size, panels, axis labels and legend, and with numbers of the same lengths at its axes.
+matplotlib takes a third of its time for the layout: positions of axes at which no text is clipped. A reader who moves a
+slider requests similar figures. Therefore a layout is reused for every figure with the same size, panels, axis labels
+and legend, and with numbers of the same lengths at its axes.
 
-A page gets a picture's address, not its bytes: gradio 6 becomes slower with every large text that it is given.
+A page receives a figure's address, not its bytes, because gradio 6 becomes slower with every large text.
 """
 
 import hashlib
@@ -29,10 +29,10 @@ PNG_ROUTE = "pictures"
 MAX_LAYOUTS = 200
 # Space left, in inches, for a number that is longer in the next figure.
 LAYOUT_PADDING = 0.08
-# matplotlib does not promise that two threads can draw.
+# matplotlib is not thread-safe.
 RENDER_LOCK = Lock()
 Layout = tuple[list[Bbox], list[tuple[float, float]]]
-# The pictures last drawn, for all readers together.
+# The last rendered figures of all readers.
 MAX_CACHED_PNGS = 500
 PNG_CACHE: OrderedDict[str, bytes] = OrderedDict()
 LAYOUT_CACHE: OrderedDict[Hashable, Layout] = OrderedDict()
@@ -65,7 +65,7 @@ def render_png(figure: Figure) -> bytes:
 
 
 def cache_png(png_bytes: bytes) -> str:
-    """Where a page, which lies beside it, finds a picture as long as it is one of the last."""
+    """The relative address of a figure, valid while it is in the cache."""
     key = hashlib.sha256(png_bytes).hexdigest()
     with RENDER_LOCK:
         PNG_CACHE[key] = png_bytes
@@ -76,14 +76,14 @@ def cache_png(png_bytes: bytes) -> str:
 
 
 def layout_key(figure: Figure) -> Hashable:
-    """What figures have in common that have the same layout."""
+    """The key of a figure's layout."""
     texts = tuple(text.get_text() for legend in figure.legends for text in legend.get_texts())
     lines = [text.get_text().count("\n") for text in figure.texts]
     return (*figure.get_size_inches(), *lines, texts, *map(axes_layout_key, figure.axes))
 
 
 def axes_layout_key(axes: Axes) -> Hashable:
-    """Its texts, and how long the numbers at its axes are."""
+    """The texts of axes, and the lengths of the numbers at them."""
     return (
         axes.get_xlabel(),
         axes.get_ylabel(),
@@ -94,7 +94,7 @@ def axes_layout_key(axes: Axes) -> Hashable:
 
 
 def tick_label_lengths(axis: Axis) -> tuple[int, ...]:
-    """How many letters its longest number has, and each of its ends."""
+    """The lengths of an axis's longest number and of its first and last number, in characters."""
     low, high = sorted(axis.get_view_interval())
     visible = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
     numbers = axis.get_major_formatter().format_ticks(visible)

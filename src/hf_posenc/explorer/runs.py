@@ -1,5 +1,5 @@
-"""What the explorer's tabs *Translate* and *Compare* show: a run's models side by side on a sentence, what they attend
-to, and the run's tables and figures. Without a run, small untrained models stand in for trained ones.
+"""Data of the explorer's tabs *Translate* and *Compare*: a run's models side by side on a sentence, their attention
+maps, and the run's tables and figures. Without a run, small untrained models stand in for trained ones.
 """
 
 import json
@@ -8,12 +8,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import torch
 import transformers
 from matplotlib.figure import Figure
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import CONFIG_NAME
 
 from ..analysis.attention_maps import AttentionMap, compute_attention_maps
@@ -42,14 +47,14 @@ from .state import SIDES, validate_choice, validate_choices, validate_number, va
 MAX_SENTENCE_NUMBER = 1_000_000
 MAX_TOKENS, MAX_REPEATS, MAX_BEAMS, MAX_CHARACTERS = 400, 10, 10, 20000
 ATTENTION_KINDS = ("encoder", "decoder", "cross")
-# More tokens than this are numbered and not written beside an attention map, on a page and on a narrow one.
+# An attention map with more tokens has numbers as labels, on a page and on a narrow one.
 MAX_LABELS, MAX_LABELS_NARROW = 45, 18
 MAX_LOADED_MODELS = 12
 
 
 @dataclass(frozen=True)
 class TranslationResult:
-    """What one system made of a sentence, or in `problem` why it could not."""
+    """One system's translation of a sentence, or in `problem` the error message."""
 
     text: str = ""
     truncated: bool = False
@@ -58,8 +63,10 @@ class TranslationResult:
 
 
 class ExplorerRun:
-    """The models of a run's folder, or untrained ones where there is no folder. Models are loaded when they are asked
-    for, left as they were, and shared by everyone who looks at the page; one computes at a time."""
+    """The models of a run's folder, or untrained ones without a folder.
+
+    Models are loaded on first use, never changed, and shared by all readers of the page; one computes at a time.
+    """
 
     def __init__(self, folder: Path | None = None) -> None:
         if folder is not None and not folder.is_dir():
@@ -87,7 +94,7 @@ class ExplorerRun:
             in_order = []
         return {name: folder_by_name[name] for name in dict.fromkeys([*in_order, *folder_by_name])}
 
-    def _load_uncached(self, system: str) -> tuple[Any, Any]:
+    def _load_uncached(self, system: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         if self.folder is None:
             return untrained_model(demo_configs()[system]).eval(), demo_tokenizer()
         verify_folder(folder := self.folder_of(system), COPY_AGAIN)
@@ -114,10 +121,10 @@ class ExplorerRun:
             )
         return folder
 
-    def validate_system(self, system: Any) -> str:
+    def validate_system(self, system: object) -> str:
         return validate_choice("The system", system, self.systems)
 
-    def load_model(self, system: str) -> tuple[Any, Any]:
+    def load_model(self, system: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         system = self.validate_system(system)
         with self.lock:
             transformers.logging.disable_progress_bar()
@@ -134,11 +141,11 @@ class ExplorerRun:
 
 @lru_cache(maxsize=1)
 def demo_configs() -> dict[str, PosEncConfig]:
-    """One small config for each hook that an encoding can answer: the first registered that does."""
-    names = {
-        next((name for name, entry in POSITION_ENCODINGS.items() if getattr(entry.encoding, hook) is not None), None)
-        for hook in HOOKS
-    }
+    """One small config for each hook: with the first registered encoding that implements it."""
+    names: list[str | None] = []
+    for hook in HOOKS:
+        with_hook = (name for name, entry in POSITION_ENCODINGS.items() if getattr(entry.encoding, hook) is not None)
+        names.append(next(with_hook, None))
     size = len(demo_tokenizer())
     sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
     sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "vocab_size": size}
@@ -156,12 +163,12 @@ def demo_tokenizer() -> PosEncTokenizer:
 
 
 def generated_sentence(number: int) -> tuple[str, str]:
-    """A German sentence of the embedded generator and its one right translation; `number` draws another one."""
+    """A German sentence of the embedded generator and its translation; `number` chooses the sentence."""
     return next(generate_pairs(seed=1000 + number, pairs=1, min_words=6, max_words=14))
 
 
 def repeat_sentence(text: str, times: int) -> str:
-    """A sentence so many times in a row, as long inputs are made; a ValueError for one that is empty or endless."""
+    """A sentence repeated `times` times, as a long input; a ValueError for an empty or too long one."""
     times = validate_number("How often the sentence is joined", times, 1, MAX_REPEATS)
     if not (text := " ".join(validate_text("The sentence", text or "", MAX_CHARACTERS).split())):
         raise ValueError("There must be a sentence to translate, but the box is empty; write one, or draw one.")
@@ -173,28 +180,30 @@ def repeat_sentence(text: str, times: int) -> str:
     return " ".join([text] * times)
 
 
-def parse_translations(run: ExplorerRun, text: Any) -> dict[str, tuple[str, str]]:
-    """What a page has kept of its translations: each system's source and translation, as JSON."""
+def parse_translations(run: ExplorerRun, text: str) -> dict[str, tuple[str, str]]:
+    """Each system's source and translation, from the JSON that the page has stored; a ValueError for other text."""
     try:
         translations = {run.validate_system(system): tuple(pair) for system, pair in json.loads(text).items()}
         return {system: (str(source), str(target)) for system, (source, target) in translations.items()}
     except (AttributeError, TypeError, ValueError, RecursionError):
-        raise ValueError("A page keeps its own translations, but these cannot be read; translate again.") from None
+        raise ValueError("A page must send its own translations, but these cannot be read; translate again.") from None
 
 
-def parse_sentence(text: Any) -> tuple[int, str, str]:
-    """What a page has kept of the sentence that it drew: its number, and both texts, as JSON."""
+def parse_sentence(text: str) -> tuple[int, str, str]:
+    """Number and texts of a sampled sentence, from the JSON that the page has stored; a ValueError for other text."""
     try:
         number, german, english = json.loads(text)
         return validate_number("The sentence's number", number, 0, MAX_SENTENCE_NUMBER), str(german), str(english)
     except (TypeError, ValueError, RecursionError):
-        raise ValueError("A page keeps the sentence it drew, but this one cannot be read; load it again.") from None
+        raise ValueError(
+            "A page must send the sentence it sampled, but this one cannot be read; load it again."
+        ) from None
 
 
 def translate(
     run: ExplorerRun, systems: Sequence[str], text: str, times: int, beams: int
 ) -> dict[str, TranslationResult]:
-    """What each system makes of the sentence joined `times` times; what one cannot do keeps no other from it."""
+    """Each system's translation of the sentence repeated `times` times; one system's error stops no other."""
     beams = validate_number("The width of the beam", beams, 1, MAX_BEAMS)
     source = repeat_sentence(text, times)
     if not (systems := validate_choices("The systems", systems, run.systems)):
@@ -213,8 +222,8 @@ def translate_with(run: ExplorerRun, system: str, source: str, beams: int) -> Tr
         return TranslationResult(problem=str(error))
 
 
-def count_source_tokens(tokenizer: Any, source: str) -> int:
-    """How many subwords a sentence has; a ValueError if they are more than this page has time for."""
+def count_source_tokens(tokenizer: PreTrainedTokenizerBase, source: str) -> int:
+    """The number of subwords of a sentence; a ValueError if they are too many for this page."""
     tokens = len(tokenizer([source], truncation=False)["input_ids"][0]) - 1
     if tokens > MAX_TOKENS:
         raise ValueError(
@@ -225,8 +234,10 @@ def count_source_tokens(tokenizer: Any, source: str) -> int:
 
 
 def attention_of_pair(run: ExplorerRun, system: str, source: str, target: str) -> dict[str, AttentionMap]:
-    """Where a system looks while it reads `source` and writes `target`, up to the most tokens that it would write; a
-    map is missing where it has none. Both texts are a reader's own: a page only says what it has shown."""
+    """The attention maps of a system for `source` and `target`, up to its maximum target length.
+
+    Both texts come from the browser and may be any. A map is missing where the system has no such attention.
+    """
     model, tokenizer = run.load_model(system)
     source = validate_text("The sentence", source, MAX_CHARACTERS)
     target = validate_text("The translation", target, MAX_CHARACTERS)
@@ -260,7 +271,7 @@ def score_table(run: ExplorerRun, test_set: str) -> Table:
 
 
 def run_figures(run: ExplorerRun, test_set: str) -> dict[str, LazyFigure]:
-    """The run's figures that are of no test set or of this one, by their labels."""
+    """The run's figures of this test set and of none, by label."""
     results = run.results()
     lazy = report_figures(results, mean_rows(results))
     return {figure.label: figure for figure in lazy if figure.test_set in (None, test_set)}

@@ -1,17 +1,16 @@
-"""What a reader of the explorer has chosen: an encoding or a sum, newly made, and its sizes."""
+"""Choices of the explorer's reader: an untrained encoding or sum, and its sizes."""
 
 import reprlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from ..analysis.probes import EncodingProbe, PlotExtent, untrained_probes
-from ..modeling.position_base import EncodingParameter
+from ..modeling.position_base import EncodingParameter, ParameterValue
 from ..modeling.position_registry import POSITION_ENCODINGS
 
 MAX_WIDTH, MAX_HEADS, MAX_POSITIONS, MAX_PARAMETER_VALUE = 1024, 64, 4096, 4096
-# How wide at most an encoding is made of what is costly to read.
+# The maximum width for sequential encodings, whose figures take a backward pass for each channel.
 MAX_INFLUENCE_WIDTH = 24
 MAX_MODEL_PARAMETERS = 20_000_000
 MAX_LAYERS = 1000
@@ -21,13 +20,13 @@ Probes = dict[str, EncodingProbe]
 
 @dataclass(frozen=True, kw_only=True)
 class EncodingChoice:
-    """What a reader has chosen. A ValueError for sizes that no page should be asked to draw."""
+    """A reader's choice; a ValueError for sizes that are too large for a page."""
 
     encodings: tuple[str, ...]
     width: int = 50
     heads: int = 1
     side: str = SIDES[0]
-    parameters: tuple[tuple[str, Any], ...] = ()
+    parameters: tuple[tuple[str, ParameterValue], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.encodings:
@@ -42,7 +41,7 @@ class EncodingChoice:
 
 @lru_cache(maxsize=8)
 def probes_for(choice: EncodingChoice) -> Probes:
-    """The encodings of one side as training would begin, for each use of them."""
+    """Probes of the untrained encodings of one stack, by use."""
     settings = dict(choice.parameters) | dict.fromkeys([f"{side}_attention_heads" for side in SIDES], choice.heads)
     widths = {"vectors": choice.width, "attention": choice.width, "influence": min(choice.width, MAX_INFLUENCE_WIDTH)}
     probes = untrained_probes("+".join(choice.encodings), settings, choice.side, PlotExtent(), widths)
@@ -54,23 +53,23 @@ def probes_for(choice: EncodingChoice) -> Probes:
     return probes
 
 
-def validate_number(name: str, value: Any, minimum: int, maximum: int) -> int:
-    """A whole number of that range, as an integer."""
-    if type(value) not in (int, float) or value not in range(minimum, maximum + 1):
+def validate_number(name: str, value: object, minimum: int, maximum: int) -> int:
+    """The value as an integer; a ValueError unless it is a whole number of that range."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value not in range(minimum, maximum + 1):
         shown = reprlib.repr(value)
         raise ValueError(f"{name} must be a whole number from {minimum} to {maximum}, but it is {shown}; change it.")
     return int(value)
 
 
-def validate_choice(name: str, value: Any, options: Collection[str]) -> str:
-    """One of what the page offers."""
+def validate_choice(name: str, value: object, options: Collection[str]) -> str:
+    """The value; a ValueError unless it is one of the options."""
     if not isinstance(value, str) or value not in options:
         raise ValueError(f"{name} must be one of {', '.join(options)}, but it is {reprlib.repr(value)}; choose one.")
     return value
 
 
-def validate_choices(name: str, values: Any, options: Collection[str]) -> tuple[str, ...]:
-    """Some of what the page offers, each once."""
+def validate_choices(name: str, values: object, options: Collection[str]) -> tuple[str, ...]:
+    """The values; a ValueError unless they are different options."""
     if not isinstance(values, list | tuple) or len(values) > len(options):
         raise ValueError(
             f"{name} must be a list, each of {', '.join(options)} once at most, but it is {reprlib.repr(values)}; "
@@ -82,8 +81,8 @@ def validate_choices(name: str, values: Any, options: Collection[str]) -> tuple[
     return chosen
 
 
-def validate_text(name: str, value: Any, max_characters: int) -> str:
-    """A text of at most so many characters."""
+def validate_text(name: str, value: object, max_characters: int) -> str:
+    """The text; a ValueError if it is longer than `max_characters`."""
     if not isinstance(value, str) or len(value) > max_characters:
         problem = f"has {len(value)}" if isinstance(value, str) else f"is {reprlib.repr(value)}"
         raise ValueError(f"{name} must be a text of at most {max_characters} characters, but it {problem}; shorten it.")
@@ -91,27 +90,28 @@ def validate_text(name: str, value: Any, max_characters: int) -> str:
 
 
 def parameters_of_encodings(encodings: tuple[str, ...]) -> dict[str, EncodingParameter]:
-    """The knobs of what is chosen, each once."""
+    """The parameters of the chosen encodings, by name."""
     return {parameter.name: parameter for name in encodings for parameter in POSITION_ENCODINGS[name].config_parameters}
 
 
 def depends_on_heads(encodings: tuple[str, ...]) -> bool:
-    """Whether the heads make a difference: they do not where only the embedded tokens are changed."""
+    """Whether the number of heads matters: it does unless only embeddings are changed."""
     return any(POSITION_ENCODINGS[name].modifies_attention for name in encodings)
 
 
 def depends_on_side(encodings: tuple[str, ...]) -> bool:
-    """Whether a decoder's differs from an encoder's: it does where keys or tokens to come are seen or not."""
+    """Whether the encodings differ between decoder and encoder, because a decoder has no future keys."""
     return depends_on_heads(encodings) or any(POSITION_ENCODINGS[name].is_stateful for name in encodings)
 
 
 def describe_probe(probe: EncodingProbe) -> str:
-    """The facts about what is chosen, as one line."""
-    entries = probe.entries.values()
+    """The properties of the chosen encodings in one line."""
+    is_shift_invariant = all(entry.shift_invariant for entry in probe.entries.values())
+    is_stateful = any(entry.is_stateful for entry in probe.entries.values())
     properties = [
         f"hooks: {', '.join(probe.hooks) or 'none'}",
-        "shift-invariant" if all(entry.shift_invariant for entry in entries) else "not shift-invariant",
-        "carries a state" if any(entry.is_stateful for entry in entries) else "no state",
+        "shift-invariant" if is_shift_invariant else "not shift-invariant",
+        "stateful" if is_stateful else "no state",
         "any length" if probe.max_positions is None else f"at most {probe.max_positions} tokens",
     ]
     if probe.trained:

@@ -1,18 +1,19 @@
-"""The explorer's tabs *See* and *Step*: what an encoding, new or trained, adds or does, and one number of it. Each
-returns what is to be done when the page opens.
+"""The explorer's tabs *See* and *Step*: figures and single values of an untrained or trained encoding.
+
+Each function builds a tab and returns the event for the opening of the page.
 """
 
 from dataclasses import replace
 from html import escape
-from typing import Any
 
 import gradio as gr
 
 from ..analysis.probes import PlotExtent
+from ..modeling.position_base import ParameterValue
 from ..modeling.position_registry import POSITION_ENCODINGS, all_encoding_parameters, parse_sum
 from ..plotting.encoding_plots import lazy_figures
 from .encoding_views import encoding_views
-from .events import UNQUEUED, connect_events, show_errors, update_unless_equal
+from .events import UNQUEUED, EventOptions, connect_events, show_errors, update_unless_equal
 from .html import figure_html, note_html
 from .runs import ExplorerRun
 from .state import (
@@ -46,7 +47,7 @@ from .widgets import (
 FIRST_POSITIONS = 20
 
 
-def see_tab(run: ExplorerRun, viewport: gr.Number) -> dict[str, Any]:
+def see_tab(run: ExplorerRun, viewport: gr.Number) -> EventOptions:
     first = default_encoding()
     with gr.Row():
         with gr.Column(scale=2, min_width=280):
@@ -72,12 +73,12 @@ def see_tab(run: ExplorerRun, viewport: gr.Number) -> dict[str, Any]:
         source: str,
         chosen: list[str],
         side: str,
-        width: Any,
-        positions: Any,
-        heads: Any,
+        width: int,
+        positions: int,
+        heads: int,
         name: str,
-        narrow: Any,
-        *values: Any,
+        narrow: object,
+        *values: ParameterValue,
     ) -> list:
         values_by_name = dict(zip(parameter_widgets, values, strict=True))
 
@@ -90,11 +91,14 @@ def see_tab(run: ExplorerRun, viewport: gr.Number) -> dict[str, Any]:
                     (name, parameter_value(parameter, values_by_name[name]))
                     for name, parameter in parameters_of_encodings(names).items()
                 )
-                sizes: dict[str, Any] = {"width": width, "heads": heads if depends_on_heads(names) else 1}
-                effective_side = side if depends_on_side(names) else SIDES[0]
-                probes = probes_for(
-                    EncodingChoice(encodings=names, side=effective_side, parameters=parameters, **sizes)
+                choice = EncodingChoice(
+                    encodings=names,
+                    width=width,
+                    heads=heads if depends_on_heads(names) else 1,
+                    side=side if depends_on_side(names) else SIDES[0],
+                    parameters=parameters,
                 )
+                probes = probes_for(choice)
             probe = probes["attention"]
             properties_html = f'<p class="facts">{escape(describe_probe(probe))}</p>'
             if not (views := encoding_views(probes, positions)):
@@ -108,7 +112,7 @@ def see_tab(run: ExplorerRun, viewport: gr.Number) -> dict[str, Any]:
 
         return show_errors(render, lambda text: [gr.skip(), text])
 
-    def follow(source: str, chosen: list[str], *_: Any) -> list:
+    def follow(source: str, chosen: list[str], *_: object) -> list:
         def visibility() -> list:
             is_new, names = source == UNTRAINED, validate_choices("The encodings", chosen, POSITION_ENCODINGS)
             is_visible = [is_new, is_new and depends_on_heads(names), not is_new or depends_on_side(names), is_new]
@@ -130,7 +134,7 @@ def see_tab(run: ExplorerRun, viewport: gr.Number) -> dict[str, Any]:
     return {"fn": see, "inputs": inputs, "outputs": outputs} | UNQUEUED
 
 
-def step_tab(run: ExplorerRun, viewport: gr.Number) -> dict[str, Any]:
+def step_tab(run: ExplorerRun, viewport: gr.Number) -> EventOptions:
     first = default_encoding()
     with gr.Row():
         with gr.Column(scale=2, min_width=280):
@@ -148,7 +152,15 @@ def step_tab(run: ExplorerRun, viewport: gr.Number) -> dict[str, Any]:
     inputs = [source, encoding, side, layer, position, channel, width, other, viewport]
 
     def stepped(
-        source: str, name: str, side: str, layer: Any, position: Any, channel: Any, width: Any, other: Any, narrow: Any
+        source: str,
+        name: str,
+        side: str,
+        layer: int,
+        position: int,
+        channel: int,
+        width: int,
+        other: int,
+        narrow: object,
     ) -> list:
         def render() -> list:
             is_new = source == UNTRAINED
@@ -201,8 +213,8 @@ def step_tab(run: ExplorerRun, viewport: gr.Number) -> dict[str, Any]:
     return {"fn": stepped, "inputs": inputs, "outputs": outputs} | UNQUEUED
 
 
-def widths_html(choice: EncodingChoice, other_choice: EncodingChoice, narrow: Any) -> str:
-    """The same positions at two widths."""
+def widths_html(choice: EncodingChoice, other_choice: EncodingChoice, narrow: object) -> str:
+    """A figure of the same positions at two widths."""
     extent = PlotExtent(positions=FIRST_POSITIONS)
     narrower, wider = sorted((choice, other_choice), key=lambda narrower: narrower.width)
     probes = {"narrower vectors": probes_for(narrower)["vectors"]} | probes_for(wider)

@@ -1,12 +1,11 @@
-"""The explorer's tabs *Translate* and *Compare*: a run's models on a sentence, and its table and figures."""
+"""The explorer's tabs *Translate* and *Compare*: translations by a run's models, its table and figures."""
 
 import json
 from html import escape
-from typing import Any
 
 import gradio as gr
 
-from .events import UNQUEUED, connect_events, show_errors, update_unless_equal
+from .events import UNQUEUED, EventOptions, connect_events, show_errors, update_unless_equal
 from .html import error_html, figure_html, is_narrow, note_html, table_html, translation_html
 from .runs import (
     ATTENTION_KINDS,
@@ -43,7 +42,7 @@ def translate_tab(run: ExplorerRun, viewport: gr.Number) -> None:
         )
     elif not run.systems:
         gr.HTML(error_html(f"A run's systems have a model each, but {run.folder} has none yet; run train.py first."))
-    # What a reader has drawn, and what was made of it, is kept in the reader's own browser.
+    # The sampled sentence and its translations are stored in the reader's browser.
     sentence_state = gr.Textbox(json.dumps([0, german, english]), visible=False)
     translation_state = gr.Textbox("{}", visible=False)
     text = gr.Textbox(german, label="German sentence, or the source language of your models", lines=2, max_lines=8)
@@ -65,7 +64,7 @@ def translate_tab(run: ExplorerRun, viewport: gr.Number) -> None:
         attention_output = gr.HTML(elem_id="attention")
     attention_controls = [system, kind, layer, head]
 
-    def translated(text: str, times: Any, beams: Any, systems: list[str], sentence_state: str) -> list:
+    def translated(text: str, times: int, beams: int, systems: list[str], sentence_state: str) -> list:
         def compute() -> list:
             _, german, english = parse_sentence(sentence_state)
             results_by_system = translate(run, systems, text, times, beams)
@@ -81,7 +80,7 @@ def translate_tab(run: ExplorerRun, viewport: gr.Number) -> None:
 
         return show_errors(compute, lambda text: [text, "{}", gr.update(visible=False)])
 
-    def attended(translation_state: str, system: str, kind: str, layer: Any, head: Any, narrow: Any) -> list:
+    def attended(translation_state: str, system: str, kind: str, layer: int, head: int, narrow: object) -> list:
         def compute() -> list:
             if not (pairs := parse_translations(run, translation_state)):
                 return [gr.skip()] * 5
@@ -140,14 +139,14 @@ def translate_tab(run: ExplorerRun, viewport: gr.Number) -> None:
     connect_events(attended, attention_inputs, [*attention_controls, attention_output], [], attention_controls)
 
 
-def compare_tab(run: ExplorerRun, viewport: gr.Number) -> dict[str, Any]:
-    """Returns what is to be done when the tab is opened."""
+def compare_tab(run: ExplorerRun, viewport: gr.Number) -> EventOptions:
+    """Build the tab; returns the event for its opening."""
     test = gr.Dropdown([], label="Test set", visible=False)
     figure_kind = gr.Dropdown([], label="Figure", visible=False)
     output = gr.HTML(elem_id="compare")
     inputs, outputs = [test, figure_kind, viewport], [test, figure_kind, output]
 
-    def compared(test: str | None, figure_kind: str | None, narrow: Any) -> list:
+    def compared(test: str | None, figure_kind: str | None, narrow: object) -> list:
         def compute() -> list:
             tests = scored_test_sets(run)
             test_shown = test if test in tests else tests[0]

@@ -1,7 +1,7 @@
-"""What the explorer's tab *Step* shows: one position, one channel, the formula, and the number with which it is filled.
+"""Content of the explorer's tab *Step*: the formula of one position and channel, and its value.
 
-The formula is the encoding's own, and the numbers are its hooks' answers. A
-channel that is a wave over the positions is recognised in those answers and written with its numbers put in.
+The formula is the encoding's, and the values are outputs of its hooks. A channel that is a sinusoid over the positions
+is recognized in these outputs, and its formula has the numbers filled in.
 """
 
 import math
@@ -41,7 +41,7 @@ class Wave:
         return self.amplitude * math.sin(position / self.divisor + self.phase)
 
     def formula_at(self, position: int) -> str:
-        """The formula with its numbers, up to the value."""
+        """The formula with its numbers, before the value."""
         factor = "" if abs(self.amplitude - 1) < TOLERANCE else f"{self.amplitude:.4f} "
         angle = position / self.divisor
         if abs(self.phase) < TOLERANCE:
@@ -112,7 +112,7 @@ def added_value(positions: PositionEncodingSum, width: int, position: int, chann
 
 
 def fit_wave(probe: EncodingProbe, channel: int) -> Wave | None:
-    """The wave that a channel is over the positions, None if it is none or never comes round."""
+    """The sinusoid of a channel over the positions, None if it is none or has no full period."""
     num_positions = min(WAVELENGTH_POSITIONS, probe.max_positions or WAVELENGTH_POSITIONS)
     values_P = added_vectors(probe.positions, probe.width, num_positions)[:, channel]
     wavelength = float(wavelengths(values_P[:, None])[0]) if num_positions > 2 else math.nan

@@ -1,11 +1,12 @@
-"""Controls that the explorer's tabs share."""
+"""Controls shared by the explorer's tabs."""
 
 from collections.abc import Iterable
 from typing import Any
 
 import gradio as gr
 
-from ..modeling.position_registry import POSITION_ENCODINGS, EncodingParameter
+from ..modeling.position_base import EncodingParameter, ParameterValue
+from ..modeling.position_registry import POSITION_ENCODINGS
 from .runs import ExplorerRun
 from .state import MAX_PARAMETER_VALUE, SIDES
 
@@ -13,7 +14,7 @@ UNTRAINED = "newly made"
 
 
 def source_dropdown(run: ExplorerRun) -> gr.Dropdown:
-    """Whose encodings: new ones, or those of one of the run's systems."""
+    """The choice between untrained encodings and those of the run's systems."""
     trained = [(f"{system}, as trained", system) for system in run.systems] if run.trained else []
     return gr.Dropdown([(UNTRAINED, UNTRAINED), *trained], value=UNTRAINED, label="Encodings of", visible=bool(trained))
 
@@ -23,7 +24,7 @@ def side_radio() -> gr.Radio:
 
 
 def default_encoding() -> str:
-    """What the page begins with: the first registered that changes embedded tokens."""
+    """The first registered encoding that changes embeddings, shown at first."""
     return next(name for name, entry in POSITION_ENCODINGS.items() if entry.encoding.embed is not None)
 
 
@@ -32,12 +33,12 @@ def slider(minimum: int, maximum: int, value: int, **options: Any) -> gr.Slider:
 
 
 def dropdown_choices(names: Iterable[str]) -> list[tuple[str, str]]:
-    """What a control offers, as gradio's updates want it: what is written, and what is meant."""
+    """The choices of a control in gradio's form: label and value."""
     return [(name, name) for name in names]
 
 
-def parameter_widget(parameter: EncodingParameter, *, visible: bool) -> Any:
-    """The control of a config field, of the type that its default says."""
+def parameter_widget(parameter: EncodingParameter, *, visible: bool) -> gr.components.FormComponent:
+    """The control of a config field, by the type of its default."""
     options: dict[str, Any] = {"label": parameter.name, "info": parameter.constraint, "visible": visible}
     if isinstance(parameter.default, bool):
         return gr.Checkbox(parameter.default, **options)
@@ -49,8 +50,8 @@ def parameter_widget(parameter: EncodingParameter, *, visible: bool) -> Any:
     return gr.Number(parameter.default, **options)
 
 
-def parameter_value(parameter: EncodingParameter, value: Any) -> Any:
-    """What a control holds, as the config wants it: a browser has no None, and writes 10000.0 as 10000."""
+def parameter_value(parameter: EncodingParameter, value: ParameterValue) -> ParameterValue:
+    """A control's value in the config's type: a browser has no None, and sends 10000.0 as 10000."""
     if isinstance(parameter.default, float) and type(value) is int:
         return float(value)
     return value or None if parameter.default is None else value

@@ -1,4 +1,4 @@
-"""Many lines: translated in pieces, by several processes, in the input's order, and gone on with after a kill."""
+"""Translation of many lines in chunks, in order, by several processes; resumable after a kill."""
 
 import json
 import os
@@ -6,18 +6,21 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
-from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
-from torch import Tensor, nn
 from tqdm.auto import tqdm
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import CONFIG_NAME
 
 from ..config.loading import register_encodings
@@ -36,13 +39,14 @@ from .ctranslate2_translator import (
     CTranslate2Translator,
     is_ctranslate2,
 )
+from .quantization import quantize_int8
 
-# Lines that are sorted by length together and written together.
+# Lines that are sorted by length and written together.
 LINES_PER_CHUNK = 512
 
 OUT_OF_MEMORY_REMEDY = (
-    "take fewer --num-processes, or fewer --num-beams; with --output, the same command goes on from the last lines "
-    "that are whole."
+    "take fewer --num-processes, or fewer --num-beams; with --output, the same command resumes after the last complete "
+    "chunk of lines."
 )
 
 TranslateFunction = Callable[[list[str]], list[str]]
@@ -50,8 +54,11 @@ TranslateFunction = Callable[[list[str]], list[str]]
 
 @dataclass(frozen=True)
 class TranslationJob:
-    """What translates: a saved model, a system of a run, or a folder of CTranslate2; by which beam; whether linear
-    layers compute in int8, which they do on a CPU; and a file that registers encodings of one's own."""
+    """A translation model and its options.
+
+    `folder`: a saved model, a system of a run, or a folder of CTranslate2. `quantize`: compute linear layers in int8,
+    on a CPU. `register`: a file that registers a user's encodings.
+    """
 
     folder: Path
     num_beams: int = 5
@@ -60,17 +67,17 @@ class TranslationJob:
 
     def __post_init__(self) -> None:
         if self.num_beams < 1:
-            raise ValueError(f"A beam is 1 or more wide, but it is {self.num_beams}; 1 is greedy search.")
+            raise ValueError(f"A beam must be 1 or more wide, but it is {self.num_beams}; 1 is greedy search.")
         if self.quantize and is_ctranslate2(self.folder):
             raise ValueError(
-                f"{self.folder} is a folder of CTranslate2, whose weights are as they were exported; leave `quantize` "
+                f"{self.folder} is a folder of CTranslate2, whose precision is set by the export; leave `quantize` "
                 "out, and for int8 export the model again with quantization='int8'."
             )
         if not is_ctranslate2(self.folder):
             validate_weights(model_folder(self.folder))
 
-    def tokenizer_and_limit(self) -> tuple[Any, int | None, str]:
-        """The tokenizer, how many tokens a source can have, and the remedy for more; without the weights."""
+    def tokenizer_and_limit(self) -> tuple[PreTrainedTokenizerBase, int | None, str]:
+        """The tokenizer, a source's maximum number of tokens, and the remedy for more; weights are not loaded."""
         if is_ctranslate2(self.folder):
             metadata = json.loads((self.folder / METADATA_FILE).read_text(encoding="utf-8"))
             return (
@@ -83,7 +90,7 @@ class TranslationJob:
         return auto_from_pretrained(AutoTokenizer, folder), max_length, UNBOUNDED_ENCODING_REMEDY
 
     def translator(self, threads: int | None = None) -> TranslateFunction:
-        """Loaded, to compute by so many threads (None: as many as torch takes)."""
+        """The loaded model's translate function, with this number of threads (None: torch's default)."""
         if self.register:
             register_encodings(self.register)
         if threads:
@@ -101,8 +108,10 @@ class TranslationJob:
 def translate_lines(
     lines: Sequence[str], job: TranslationJob, *, processes: int = 1, progress: bool = False
 ) -> Iterator[str]:
-    """The translations in the order of the lines, each chunk of them as soon as it is there, each one line to every
-    program. Raises a ValueError, before anything is computed, that names the line which cannot be translated."""
+    """The translations in the order of the lines, each as one line, chunk by chunk.
+
+    Raises a ValueError, before any compute, that names a line which cannot be translated.
+    """
     validate_lines(lines, job, processes)
     yield from translate_validated_lines(lines, job, processes=processes, progress=progress)
 
@@ -126,9 +135,9 @@ def translate_validated_lines(
 
 
 def validate_lines(lines: Sequence[str], job: TranslationJob, processes: int) -> None:
-    """A ValueError for what cannot be translated, and by how many processes it cannot be."""
+    """Raise a ValueError for a line that cannot be translated, or an invalid number of processes."""
     if processes < 1:
-        raise ValueError(f"Lines are translated by 1 process or more, but `processes` is {processes}.")
+        raise ValueError(f"`processes` must be 1 or more, but it is {processes}.")
     validate_texts(lines, line_label(0))
     if job.register:
         register_encodings(job.register)
@@ -140,32 +149,34 @@ def validate_lines(lines: Sequence[str], job: TranslationJob, processes: int) ->
 
 
 def line_label(num_before: int) -> Callable[[int], str]:
-    """How a message names the lines that come after so many, by their numbers."""
+    """The function that names a line in an error message, for lines after the first `num_before`."""
     return lambda number: f"line {num_before + number + 1}"
 
 
 def translate_to_file(
     lines: Sequence[str], target: Path, job: TranslationJob, *, processes: int = 1, progress: bool = False
 ) -> None:
-    """The translations as a file that is there when it is whole. The same call goes on with what a killed one left.
+    """Write the translations to a new file, which appears when it is complete. The same call resumes a killed one.
 
-    Raises a ValueError if the file is there already, if another process writes it, if what was left is of another task
-    or other lines, or, before anything is computed, if a line cannot be translated.
+    Raises a ValueError if the file exists, if another process writes it, if the unfinished file is from another job or
+    other lines, or, before any compute, if a line cannot be translated.
     """
     validate_new_file(target)
     validate_lines(lines, job, processes)
     with exclusive_lock(lock := target.with_name(f".{target.name}.lock")):
-        validate_new_file(target)  # by now
+        validate_new_file(target)  # another process may have finished it before the lock
         write_translations(lines, target, job, processes, progress)
         delete(lock)
 
 
 def validate_new_file(target: Path) -> None:
+    """Raise a ValueError if the file exists."""
     if target.exists():
         raise ValueError(f"The file to write must be a new one, but {target} exists; choose another or delete it.")
 
 
 def write_translations(lines: Sequence[str], target: Path, job: TranslationJob, processes: int, progress: bool) -> None:
+    """Append translations to the unfinished file, after those of a killed call, then rename it to `target`."""
     unfinished, job_file = (target.with_name(f".{target.name}.{suffix}") for suffix in ("unfinished", "task.json"))
     files = {name: str(path.resolve()) for name, path in vars(job).items() if isinstance(path, Path)}
     job_record = {
@@ -174,13 +185,13 @@ def write_translations(lines: Sequence[str], target: Path, job: TranslationJob, 
         **asdict(job),
         **files,
     }
-    if job_file.exists() and (
-        difference := first_difference(json.loads(job_file.read_text(encoding="utf-8")), job_record)
-    ):
-        raise ValueError(
-            f"{unfinished} is what another call left, for {difference}; make the same call again, or delete {job_file}."
-        )
-    if not job_file.exists():
+    if job_file.exists():
+        difference = first_difference(json.loads(job_file.read_text(encoding="utf-8")), job_record)
+        if difference:
+            raise ValueError(
+                f"{unfinished} must be from the same call, but {difference}; repeat that call, or delete {job_file}."
+            )
+    else:
         delete(unfinished)
         atomic_write(job_file, json.dumps(job_record))
     done = truncate_to_whole_chunks(unfinished)
@@ -193,58 +204,25 @@ def write_translations(lines: Sequence[str], target: Path, job: TranslationJob, 
 
 
 def weight_file_stats(folder: Path) -> dict[str, list[int]]:
-    """Size and time of each file of weights, by which another training's are told apart."""
+    """Size and modification time of each file of weights, which differ after another training."""
     weights_folder = folder if is_ctranslate2(folder) else model_folder(folder)
     files = sorted(file for kind in ("*.safetensors", "*.bin") for file in weights_folder.glob(kind))
     return {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
 
 
 def truncate_to_whole_chunks(path: Path) -> int:
-    """How many lines of whole chunks a file has, when what stands behind them is cut off: so those are translated in
-    the same company again."""
+    """Truncate a file to complete chunks; returns its number of lines.
+
+    The lines of an incomplete chunk are translated again, in the same batches as before.
+    """
     complete_lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     complete_lines = complete_lines[: len(complete_lines) // LINES_PER_CHUNK * LINES_PER_CHUNK]
     path.write_bytes(b"".join(line + b"\n" for line in complete_lines))
     return len(complete_lines)
 
 
-class Int8Linear(nn.Module):
-    """A linear layer that computes in int8. Each output has a scale of its own, and so has each token of the input: one
-    scale for all of a batch would let a sentence's translation depend on its neighbours. Sums are in int32, exact."""
-
-    weight_IO: Tensor
-    scale_1O: Tensor
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        int8_OI, scale_O1 = quantize_rows(linear.weight.detach())
-        self.bias = linear.bias
-        self.register_buffer("weight_IO", int8_OI.T)
-        self.register_buffer("scale_1O", scale_O1.T)
-
-    def forward(self, x: Tensor) -> Tensor:
-        int8_NI, scale_N1 = quantize_rows(x.flatten(0, -2))
-        y_NO = torch._int_mm(int8_NI, self.weight_IO) * scale_N1 * self.scale_1O
-        return (y_NO if self.bias is None else y_NO + self.bias).unflatten(0, x.shape[:-1])
-
-
-def quantize_rows(x_NI: Tensor) -> tuple[Tensor, Tensor]:
-    """Whole numbers from -127 to 127, and for each row what to multiply them by."""
-    scale_N1 = x_NI.abs().amax(1, keepdim=True).clamp_min(torch.finfo(x_NI.dtype).tiny) / 127
-    return (x_NI / scale_N1).round().to(torch.int8), scale_N1
-
-
-def quantize_int8(model: Any) -> Any:
-    """A copy whose linear layers compute in int8, on a CPU."""
-    model = deepcopy(model)
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if isinstance(child, nn.Linear):
-                setattr(module, name, Int8Linear(child))
-    return model
-
-
 def split_into_chunks(lines: Iterable[str]) -> Iterator[list[str]]:
+    """The lines in chunks of LINES_PER_CHUNK."""
     remaining = iter(lines)
     while chunk := list(islice(remaining, LINES_PER_CHUNK)):
         yield chunk
@@ -253,6 +231,7 @@ def split_into_chunks(lines: Iterable[str]) -> Iterator[list[str]]:
 def translate_chunks(
     chunks: Iterator[list[str]], job: TranslationJob, processes: int
 ) -> Generator[list[str], None, None]:
+    """The translations of each chunk, in order; at most 2 chunks for each process wait to be yielded."""
     if processes == 1:
         translate = job.translator()
         yield from map(translate, chunks)
@@ -269,22 +248,24 @@ def translate_chunks(
 
 
 def translate_chunk(job: TranslationJob, threads: int, chunk: list[str]) -> list[str]:
-    """What a process of the pool does."""
+    """The translations of one chunk, in a process of the pool."""
     return cached_translator(job, threads)(chunk)
 
 
 @cache
 def cached_translator(job: TranslationJob, threads: int) -> TranslateFunction:
+    """A job's translate function, loaded once in each process."""
     silence_logging()
     return job.translator(threads)
 
 
 def silence_logging() -> None:
+    """Turn off transformers' warnings and progress bars."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
 
 
-def load_model(folder: Path) -> tuple[Any, Any]:
+def load_model(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model and the tokenizer of a folder."""
     folder = model_folder(folder)
     validate_weights(folder)
@@ -298,7 +279,8 @@ def model_folder(folder: Path) -> Path:
             return candidate
     hint = "name a run's system or a saved model"
     for subject, run in ((f"{folder} holds", folder), (f"{folder.parent} has", folder.parent)):
-        if systems := RunPaths(run).model_folders():
-            hint = f"{subject} the systems {', '.join(systems)}, so name one of them"
+        systems = RunPaths(run).model_folders()
+        if systems:
+            hint = f"{subject} the systems {', '.join(systems)}; name one of them"
             break
     raise ValueError(f"There must be a saved model in FOLDER, but {folder} has no config.json; {hint}.")

@@ -1,8 +1,9 @@
-"""Translation by CTranslate2, from a folder that ctranslate2_export.py has written."""
+"""Translation with CTranslate2, from a folder written by ctranslate2_export.py."""
 
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from transformers import AutoTokenizer
@@ -14,14 +15,14 @@ from ..utils.auto_loading import auto_from_pretrained
 from ..utils.manifest import verify_folder
 from .export_validation import missing_extra_error
 
-# What such a folder says of itself, beside CTranslate2's own files.
+# This package's files in such a folder, in addition to CTranslate2's.
 METADATA_FILE = "hf_posenc.json"
 TOKENIZER_FOLDER = "tokenizer"
-MORE_POSITIONS_REMEDY = "export with more `positions`"  # the remedy for a source that is longer than its table
+MORE_POSITIONS_REMEDY = "export with more `positions`"  # for a source that is longer than the table
 
 
-def import_ctranslate2() -> Any:
-    """The package; a ValueError that says how to have it."""
+def import_ctranslate2() -> ModuleType:
+    """The package; a ValueError with the command that installs it."""
     try:
         import ctranslate2.converters.utils
         import ctranslate2.specs
@@ -31,16 +32,16 @@ def import_ctranslate2() -> Any:
 
 
 class CTranslate2Translator:
-    """Translates by CTranslate2 with a folder that `to_ctranslate2` has written.
+    """Translator that runs CTranslate2 on a folder written by `to_ctranslate2`.
 
     Args:
-        folder: what `to_ctranslate2` returned.
+        folder: the folder that `to_ctranslate2` returned.
         device: "cpu" or "cuda".
-        compute_type: precision to compute in, as CTranslate2 names it. "default" is the one that was saved.
-        threads: for one batch. 0 is the number of cores, at most four.
+        compute_type: precision of the computation by CTranslate2's names. "default" is the saved precision.
+        threads: threads for one batch. 0 is the number of cores, at most four.
 
-    `translate(texts, num_beams=5, batch_size=32)` returns the translations in order, with a model's limits of length.
-    Raises a ValueError for a folder of another kind, and where the extra "ctranslate2" is not installed.
+    `translate(texts, num_beams=5, batch_size=32)` returns the translations in order, with a model's length limits.
+    Raises a ValueError for another kind of folder, and without the extra "ctranslate2".
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class CTranslate2Translator:
         folder = Path(folder)
         if not is_ctranslate2(folder):
             raise ValueError(
-                f"A translator for CTranslate2 has {METADATA_FILE}, but {folder} has none; write one by to_ctranslate2."
+                f"A folder for CTranslate2 must have {METADATA_FILE}, but {folder} has none; run to_ctranslate2."
             )
         verify_folder(folder, "export the model again")
         self.metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
@@ -61,7 +62,7 @@ class CTranslate2Translator:
         )
 
     def translate(self, texts: Iterable[str], **options: Any) -> list[str]:
-        """The translations of `texts`, in their order; the options are those of `translations`."""
+        """The translations of `texts`, in their order. Options and errors are those of `translations`."""
         return self.translations(texts, **options).texts
 
     def translations(
@@ -73,10 +74,10 @@ class CTranslate2Translator:
         num_beams: int = 5,
         progress: bool = False,
     ) -> TranslationOutput:
-        """As a model's `translations`, with the same limits of length.
+        """The translations of `texts`, with the length limits of a model's `translations`.
 
-        Raises a ValueError, before anything is computed, that names a text which is no UTF-8 or longer than the table
-        of an encoding.
+        Raises a ValueError, before any compute, that names a text which is not UTF-8 or longer than an encoding's
+        table.
         """
         texts = validate_texts(texts)
         sources = encode_texts(texts, self.tokenizer)
@@ -87,7 +88,7 @@ class CTranslate2Translator:
             batch_size=batch_size,
             tokens_per_batch=tokens_per_batch,
             progress=progress,
-            # It has one limit for all of a batch, and where a beam may go on, what a sentence becomes changes.
+            # CTranslate2 has one limit for a batch, and a larger limit changes a beam's translation.
             max_target_lengths=max_target_lengths(map(len, sources), self.metadata["longest_target"]),
         )
 
@@ -96,7 +97,7 @@ class CTranslate2Translator:
         (max_length,) = set(max_target_lengths(map(len, sources), self.metadata["longest_target"]))
         search = self.metadata.get("search", {})
         results = self.translator.translate_batch(
-            [[self.source[token_id] for token_id in source] for source in sources],
+            [list(map(self.source.__getitem__, source)) for source in sources],
             beam_size=num_beams,
             max_input_length=0,
             min_decoding_length=0,
@@ -105,7 +106,7 @@ class CTranslate2Translator:
             **search,
         )
         hypotheses = [result.hypotheses[0] for result in results]
-        token_ids = [[self.token_to_id[token] for token in tokens] for tokens in hypotheses]
+        token_ids = [list(map(self.token_to_id.__getitem__, tokens)) for tokens in hypotheses]
         texts = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
         end_tokens = search.get("end_token", [self.tokenizer.eos_token])
         return [
@@ -114,9 +115,11 @@ class CTranslate2Translator:
 
 
 def read_vocabulary(folder: Path, side: str) -> list[str]:
+    """The tokens of "source" or "target" by id."""
     shared = folder / "shared_vocabulary.json"
     return json.loads((shared if shared.exists() else folder / f"{side}_vocabulary.json").read_text(encoding="utf-8"))
 
 
 def is_ctranslate2(folder: Path) -> bool:
+    """Whether `to_ctranslate2` has written the folder."""
     return (folder / METADATA_FILE).is_file()

@@ -1,17 +1,19 @@
-"""What a call of every export must be."""
+"""Validation of export calls, for every engine."""
 
 from pathlib import Path
-from typing import Any
+
+from transformers import PreTrainedTokenizerBase
 
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
 from ..modeling.translation import validate_tokenizer
 
 
-def validate_export_call(model: Any, tokenizer: Any, folder: Path, engine: str) -> None:
-    """A ValueError for what is no Transformer of the family, a folder that is there, or a strange tokenizer."""
+def validate_export_call(model: object, tokenizer: PreTrainedTokenizerBase, folder: Path, engine: str) -> None:
+    """Raise a ValueError unless `model` is a Transformer of the family, `folder` new, and `tokenizer` the model's."""
     if not isinstance(model, PosEncForConditionalGeneration):
         raise ValueError(
-            f"{engine} runs Transformers, but {type(model).__name__} is none; translate with `model.translate`."
+            f"{engine} needs a Transformer of this family, but got a {type(model).__name__}; translate with "
+            "`model.translate`."
         )
     if folder.exists():
         raise ValueError(f"The folder to write must be a new one, but {folder} exists; choose another or delete it.")
@@ -19,7 +21,8 @@ def validate_export_call(model: Any, tokenizer: Any, folder: Path, engine: str) 
 
 
 def missing_extra_error(extra: str, engine: str) -> ValueError:
+    """The error for an engine that is not installed, with the command that installs it."""
     return ValueError(
-        f"{engine} is an extra, and not installed; run `pip install 'hf-posenc[{extra}]'`, in a clone "
+        f"{engine} must be installed as an extra, but is missing; run `pip install 'hf-posenc[{extra}]'`, in a clone "
         f"`pip install '.[{extra}]'`."
     )

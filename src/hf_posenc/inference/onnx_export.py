@@ -1,34 +1,46 @@
-"""Trained models as ONNX graphs, by transformers' own exporter: batch and lengths are free.
+"""Export of trained models to ONNX graphs by transformers' exporter, with free batch size and lengths.
 
-The graphs are `encoder`; `prefill`, a decoder's first step, of the start token, which makes the cache; and `decode`, of
-one more token.
+The graphs are `encoder`, `prefill` and `decode`. `prefill` is the decoder's first step, which reads the start token and
+makes the cache; `decode` reads one more token.
 """
 
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
+from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.model_inputs import CACHE_NAME, get_cache
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
+from ..modeling.target_vocabulary import GenerateOptions
 from ..utils.atomic_io import atomic_save
 from .export_validation import missing_extra_error, validate_export_call
 
-# What graphs are traced with; a trace would take a size of 1 for fixed. So many tokens are in the cache of `decode`.
+if TYPE_CHECKING:
+    from transformers.exporters import OnnxExporter
+    from transformers.exporters.base import ExportedModel
+
+# A module to export and the inputs to trace it with.
+Component = tuple[nn.Module, Mapping[str, object]]
+DecomposeFunction = Callable[..., dict[str, Component]]
+
+# Sizes of the traced inputs, and the cached tokens of `decode`; a trace would take a size of 1 for a constant.
 BATCH_SIZE, SOURCE_LENGTH, CACHED_LENGTH = 3, 9, 4
 
 
-def to_onnx(model: PosEncForConditionalGeneration, tokenizer: Any, folder: str | Path) -> Path:
+def to_onnx(model: PosEncForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> Path:
     """Write a trained model with its config and tokenizer as a folder of ONNX graphs: encoder and cached decoding.
 
     The graphs take any batch size and length. `ExportedModel.from_pretrained(folder).runners`, of
-    transformers.exporters.base, loads them in onnxruntime, by name. A graph is called like the model's own encoder or
+    transformers.exporters.base, loads them in onnxruntime, by name. A graph has the arguments of the model's encoder or
     forward. Returns the folder. Needs the extra "onnx", and transformers 5.23 or newer.
 
     Raises a ValueError, before anything is written, for recurrent layers (torch exports them for one length only), a
@@ -37,14 +49,15 @@ def to_onnx(model: PosEncForConditionalGeneration, tokenizer: Any, folder: str |
     folder = Path(folder)
     exporter, exported_model, decompose = import_exporters()
     validate_export_call(model, tokenizer, folder, "ONNX")
-    model = deepcopy(model).eval().to("cpu", torch.float32)
+    model = deepcopy(model)
+    model.eval().to("cpu", torch.float32)
     components = {}
     for name, (module, inputs) in export_components(model, decompose).items():
         try:
             with suppress_output():
                 made = exporter.export(module, inputs, exporter.config_class(dynamic=True))
         except Exception as error:
-            raise export_error(model, f"it fails to make the graph {name!r}", error) from error
+            raise export_error(model, f"the export of the graph {name!r} fails", error) from error
         components[name] = made.components["model"]
     exported = exported_model(components, exporter.export_format, model.config, model.generation_config)
     verify_outputs(model, exported)
@@ -59,7 +72,7 @@ def to_onnx(model: PosEncForConditionalGeneration, tokenizer: Any, folder: str |
 
 @contextmanager
 def suppress_output() -> Iterator[None]:
-    """Without what torch prints and logs of its progress, and warns of its own code."""
+    """Context manager: no printed progress, log messages or warnings, which torch's exporter has many of."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -70,9 +83,11 @@ def suppress_output() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def import_exporters() -> tuple[Any, Any, Any]:
-    """transformers' exporter, the class of what it makes, and what takes a model apart; a ValueError that says how to
-    have them."""
+def import_exporters() -> tuple["OnnxExporter", type["ExportedModel"], DecomposeFunction]:
+    """transformers' exporter, the class of exported models, and the function that decomposes a model for generation.
+
+    A ValueError with the command that installs them.
+    """
     try:
         import onnxscript  # noqa: F401
         from transformers.exporters import OnnxExporter
@@ -83,11 +98,11 @@ def import_exporters() -> tuple[Any, Any, Any]:
     return OnnxExporter(), ExportedModel, decompose_for_generation
 
 
-def export_components(model: PosEncForConditionalGeneration, decompose: Any) -> dict[str, tuple[Any, dict[str, Any]]]:
-    """The modules to export and what to trace them with, by name."""
-    config: Any = model.config
+def export_components(model: PosEncForConditionalGeneration, decompose: DecomposeFunction) -> dict[str, Component]:
+    """The modules to export and the inputs to trace them with, by the graph's name."""
+    config: PosEncConfig = model.config
     inputs = example_inputs(config, BATCH_SIZE, SOURCE_LENGTH)
-    target = torch.full((BATCH_SIZE, CACHED_LENGTH), config.decoder_start_token_id)
+    target = torch.full((BATCH_SIZE, CACHED_LENGTH), model.start_token())
     greedy = deepcopy(model.generation_config)
     greedy.update(num_beams=1, do_sample=False, num_return_sequences=1, use_cache=True)
     prefill, decode = (
@@ -97,18 +112,20 @@ def export_components(model: PosEncForConditionalGeneration, decompose: Any) -> 
     return {"encoder": (model.get_encoder(), inputs), "prefill": prefill["prefill"], "decode": decode["decode"]}
 
 
-def example_inputs(config: Any, batch: int, length: int) -> dict[str, Any]:
-    """Sources of so many tokens, the first, and of one less each."""
+def example_inputs(config: PosEncConfig, batch: int, length: int) -> dict[str, Tensor]:
+    """A batch of sources: the first has `length` tokens, each other one token less."""
     lengths_B1 = length - torch.arange(batch)[:, None]
     ids_BS = torch.arange(batch * length).view(batch, length) % config.vocab_size
     return {"input_ids": ids_BS, "attention_mask": (torch.arange(length) < lengths_B1).long()}
 
 
-def verify_outputs(model: PosEncForConditionalGeneration, exported: Any) -> None:
-    """A ValueError if the graphs' logits are not the model's for sources and targets of other sizes than those traced
-    with: what a trace took for fixed shows there."""
-    inputs = example_inputs(model.config, BATCH_SIZE - 1, SOURCE_LENGTH // 2)
-    greedy: dict[str, Any] = {
+def verify_outputs(model: PosEncForConditionalGeneration, exported: "ExportedModel") -> None:
+    """Raise a ValueError unless the graphs' logits equal the model's, for other sizes than the traced ones.
+
+    A size that the trace has taken for a constant gives other logits.
+    """
+    inputs: GenerateOptions = example_inputs(model.config, BATCH_SIZE - 1, SOURCE_LENGTH // 2)
+    greedy: GenerateOptions = {
         "num_beams": 1,
         "do_sample": False,
         "num_return_sequences": 1,
@@ -116,7 +133,7 @@ def verify_outputs(model: PosEncForConditionalGeneration, exported: Any) -> None
         "max_new_tokens": 3,
     }
     made = model.generate(**inputs, **greedy, output_logits=True, return_dict_in_generate=True)
-    step_inputs = {"attention_mask": inputs["attention_mask"]}
+    step_inputs: dict[str, object] = {"attention_mask": inputs["attention_mask"]}
     try:
         step_inputs["encoder_outputs"] = exported.runners["encoder"](**inputs)
         for number, expected_BV in enumerate(made.logits):
@@ -126,10 +143,11 @@ def verify_outputs(model: PosEncForConditionalGeneration, exported: Any) -> None
             torch.testing.assert_close(out.logits[:, -1], expected_BV, rtol=1e-3, atol=1e-3)
             step_inputs[CACHE_NAME] = get_cache(out)
     except (RuntimeError, AssertionError) as error:
-        raise export_error(model, "its graphs hold for inputs of one size only", error) from error
+        raise export_error(model, "its graphs are right for inputs of one size only", error) from error
 
 
 def export_error(model: PosEncForConditionalGeneration, reason: str, error: Exception) -> ValueError:
+    """The error for a model that cannot be exported, with the first line of its cause."""
     return ValueError(
         f"torch cannot export position_encoding_type={model.config.position_encoding_type!r}: {reason} "
         f"({root_cause(error)}); translate with `model.translate`."
@@ -137,7 +155,7 @@ def export_error(model: PosEncForConditionalGeneration, reason: str, error: Exce
 
 
 def root_cause(error: BaseException) -> str:
-    """The first line of what an error comes from."""
+    """The first line of an error's root cause."""
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}".rstrip(": ")

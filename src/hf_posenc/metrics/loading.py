@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .length_buckets.length_buckets import LengthBuckets
 
 
-def load_length_buckets(**options: Any) -> LengthBuckets:
+def load_length_buckets(**options: object) -> LengthBuckets:
     """The metric length_buckets: BLEU and other scores by length bucket, with confidence intervals.
 
     Returns what `evaluate.load` on the metric's folder returns, without a copy of the script and without a network. A

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of alignments. The base class itself is the alignment `none`.
 
-An alignment maps each target position to a source position, possibly between two tokens. The position encodings of
-cross-attention take these as the positions of its queries. Shape letters are those of position_base.py. The source
-position of token t may depend on the tokens up to t only.
+An alignment maps each target position to a source position, which may lie between two tokens. The position encodings of
+cross-attention take source positions as the positions of its queries. The source position of token t may depend on the
+tokens up to t only. Shape letters are those of position_base.py.
 
     source_positions(x_BTD, encoder_states_BSD, ctx) -> source_positions_BT
         The source positions of the new tokens, from their embeddings and the encoder's output. `ctx.query_pos_BQ` are
         the new tokens' positions in the target, `ctx.key_pos_BS` those of the source. `ctx.valid_mask_BT` is True for
-        new tokens that are no padding. `ctx.state` is cached from step to step of decoding, and None where a whole
-        target is read at once. In float32 or wider: half precision rounds position 2703 to 2704.
+        new tokens that are no padding. `ctx.state` is the cached state in decoding, and None where a whole target is
+        read at once. Source positions are float32 or wider: half precision rounds position 2703 to 2704.
     update(weights, ctx)
-        Is called after the layers of each cached decoding step, with `ctx.query_pos_BQ` the source positions and
-        `weights` every layer's cross-attention (B, H, Q, S). It appends to `ctx.state` what the next token needs. The
-        decoder then reads its tokens one by one.
+        Is called after the layers of each cached decoding step, with the source positions as `ctx.query_pos_BQ` and
+        every layer's cross-attention `weights` (B, H, Q, S). It appends to `ctx.state` what the next token needs. With
+        this hook the decoder reads its tokens one at a time (sequential_decoding.py).
     init_weights()
         Initialises the alignment's own parameters, with transformers.initialization.
 """
@@ -35,13 +35,13 @@ class Alignment(nn.Module):
     A subclass implements hooks (see the module) and sets class attributes, its properties:
 
     `summary`: one sentence.
-    `uses_target_length`: a pass over a whole target uses its length, which decoding cannot know. Losses and
+    `uses_target_length`: a pass over a whole target uses its length, which is unknown in decoding. Losses and
         perplexities of such a pass are those of a model that has the length of the translation as an input.
     `config_parameters`: the config fields that it adds.
-    `formula`: in the code's own symbols. `references`: the sources.
+    `formula`: the source position g_t, in the code's symbols. `references`: the sources.
     """
 
-    summary = "No alignment: a target position counts as the place in the source with the same number."
+    summary = "No alignment: target position t is mapped to source position t."
     uses_target_length = False
     config_parameters: tuple[EncodingParameter, ...] = ()
     formula = "g_t = t"
@@ -50,13 +50,16 @@ class Alignment(nn.Module):
     update: Callable[[Sequence[Tensor], AttentionContext], None] | None = None
 
     def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
-        """`side` is that of the cross-attention."""
+        """`side` has the sizes of the cross-attention."""
         super().__init__()
         self.config, self.side = config, side
 
     @classmethod
     def estimate(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, float]:
-        """Parameters estimated from a training corpus, by name; lengths are in tokens, special ones included."""
+        """Config fields estimated from a training corpus, by name; empty if there are none.
+
+        `source_lengths` and `target_lengths` are in tokens, special ones included, in the order of the sentence pairs.
+        """
         return {}
 
     def init_weights(self) -> None:
@@ -74,14 +77,14 @@ class Alignment(nn.Module):
 def source_padding_mask(ctx: AttentionContext) -> Tensor | None:
     """True for padding in the source (B, S), None without a mask.
 
-    A ValueError for a mask that is not 2-D, as for sentences packed into a row: it does not show where a source ends.
+    A ValueError for a mask that is not 2-D, such as that of sentences packed into one row: it has no end of a source.
     """
     if not isinstance(ctx.mask, Tensor):
         return None
     if ctx.mask.ndim != 2:
         raise ValueError(
-            f"An alignment must see where each source ends, but the mask of the source is of shape "
-            f"{tuple(ctx.mask.shape)}; give one of (sentences, tokens), or give cross_position_ids."
+            f"An alignment needs the end of each source, but the mask of the source is of shape "
+            f"{tuple(ctx.mask.shape)}; give a mask of (sentences, tokens), or give cross_position_ids."
         )
     return ctx.mask == 0
 
@@ -96,7 +99,7 @@ def source_bounds(ctx: AttentionContext) -> tuple[Tensor, Tensor]:
 
 
 def attention_centroid(weights: Sequence[Tensor], key_pos_BS: Tensor) -> Tensor:
-    """The attention's centroid over all heads of all layers (B, Q), from the `weights` (B, H, Q, S) of each layer:
+    """Attention centroid over all heads of all layers (B, Q), in positions, from each layer's `weights` (B, H, Q, S):
 
         c = sum_lh m_lh / (v_lh + 1/4) / sum_lh 1 / (v_lh + 1/4)
 
@@ -112,8 +115,9 @@ def attention_centroid(weights: Sequence[Tensor], key_pos_BS: Tensor) -> Tensor:
 
 
 def mean_length_ratio(source_lengths: Iterable[int], target_lengths: Iterable[int]) -> float:
-    """Source tokens for a target token in a corpus, without each sentence's first token; 1 if there are none."""
-    source, target = (sum(lengths) - len(lengths) for lengths in (list(source_lengths), list(target_lengths)))
+    """Source tokens for each target token of a corpus, without each sentence's first token; 1.0 for an empty corpus."""
+    source = sum(length - 1 for length in source_lengths)
+    target = sum(length - 1 for length in target_lengths)
     return round(source / target, 4) if source > 0 and target > 0 else 1.0
 
 
@@ -132,8 +136,8 @@ def resolve_source_positions(
         return cross_position_ids
     if alignment.update is not None and ctx.state is not None and num_new > 1:
         raise ValueError(
-            "With an alignment that follows the attention a decoder reads one token at a time into a cache, but it "
-            f"was given {num_new}; call the whole model, which sees to that, or give cross_position_ids."
+            "With an alignment that tracks the attention, a decoder reads one token at a time into a cache, but it "
+            f"was given {num_new}; call the whole model, which decodes sequentially, or give cross_position_ids."
         )
     return alignment("source_positions", x_BTD, encoder_states_BSD, ctx)
 
@@ -146,17 +150,17 @@ def validate_source_positions(source_positions_BT: Tensor, num_tokens: int, batc
         or source_positions_BT.shape[1] != num_tokens
     ):
         raise ValueError(
-            "cross_position_ids has a place in the source for each target token, but it is of shape "
-            f"{tuple(source_positions_BT.shape)} where there are {num_tokens} tokens in {batch} sentences; give as "
-            "many."
+            "cross_position_ids must have a source position for each target token, but its shape is "
+            f"{tuple(source_positions_BT.shape)} for {num_tokens} tokens in {batch} sentences; give one position a "
+            "token."
         )
     if torch.compiler.is_compiling() or getattr(ctx.mask, "ndim", 2) != 2:
         return
     first_B1, last_B1 = source_bounds(ctx)
     if bool(((source_positions_BT < first_B1) | (source_positions_BT > last_B1)).any()):
         raise ValueError(
-            f"cross_position_ids are places in the source, but they go from {source_positions_BT.min():g} to "
-            f"{source_positions_BT.max():g} where the shortest source ends at {last_B1.min()}; keep them within their "
+            f"cross_position_ids must be positions in their sources, but they go from {source_positions_BT.min():g} "
+            f"to {source_positions_BT.max():g} and the shortest source ends at {last_B1.min()}; clamp them to their "
             "sources."
         )
 
@@ -165,6 +169,6 @@ def validate_no_source_positions(source_positions_BT: Tensor | None) -> None:
     """Raise a ValueError for source positions given to a model whose cross-attention has no position encoding."""
     if source_positions_BT is not None:
         raise ValueError(
-            "cross_position_ids are for the encodings of the cross-attention, but this model has "
-            "cross_position_encoding_type='none', which asks for no places; leave them out."
+            "cross_position_ids must be given to a model whose cross-attention has a position encoding, but this one "
+            "has cross_position_encoding_type='none', which reads no positions; leave them out."
         )

@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Length ratio: even steps through the source in training, a source position that tracks the attention in decoding.
 
-A whole target of T tokens, read at once, has its places spread over the source of S tokens. In training they are moved
-by noise, so that heads learn to find their word by what it says, near a place that is only about right:
+The source positions of a whole target of T tokens are spread evenly over the S tokens of the source. In training they
+have noise, and therefore heads learn to find a token by its content, near a position that is only approximate:
 
     g_t = t (S - 1) / (T - 1) + U(-offset, offset) for the sentence + N(0, jitter^2) for each token
 
-Decoding knows no T. The place goes on by the corpus's mean step r and is drawn to c_t, the centre of the attention that
-the step has paid, over all layers and heads (attention_centroid in alignment_base.py):
+In decoding T is unknown. Each step adds the corpus's mean step r and a fraction a of the way to c_t. This is the
+centroid of the step's attention over all layers and heads (attention_centroid in alignment_base.py):
 
     g_0 = 0,    g_(t+1) = g_t + max(r + a (c_t - g_t), l r)
 
-The maximum is there for a decoder that looks r / a tokens behind its place: it would stand still, and say the same
-again at every step. With a least step, l r, it passes on, and every source comes to its end.
+The minimum step l r is for a decoder whose attention is r / a tokens before its source position. Without it the
+position would not move, and the decoder would repeat its tokens. With it every source position reaches the end.
 
-Places never leave the source.
+Source positions are clamped to the source.
 
-The even spread is that of You, Sun & Iyyer's hard-coded cross-attention; a centre moved by what was attended is known
-from location-based attention, which Ray Chowdhury & Caragea bring together with content. Noise in training and the
-weighing by variance are ours.
+The even spread is that of You, Sun & Iyyer's hard-coded cross-attention. Positions that the attention moves are known
+from location-based attention, which Ray Chowdhury & Caragea combine with content. Noise in training and the weighting
+by variance are ours.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,9 +33,9 @@ from .position_base import EncodingParameter
 
 
 class LengthRatio(Alignment):
-    """No parameters; defined at every length. Remembers the next token's place."""
+    """No parameters; defined at every length. Its state is the next token's source position (B, 1)."""
 
-    summary = "Even steps through the source, with noise in training; in decoding it follows the attention's centre."
+    summary = "Even steps through the source, with noise in training; in decoding it tracks the attention's centroid."
     uses_target_length = True
     config_parameters = (
         EncodingParameter(
@@ -43,21 +43,21 @@ class LengthRatio(Alignment):
             1.0,
             "source tokens for a target token, above 0",
             lambda value: value > 0,
-            meaning="Mean source tokens for each target token; the decoder's step where attention says nothing else.",
+            meaning="Mean source tokens for each target token; the decoder's step before it tracks the attention.",
         ),
         EncodingParameter(
             "length_ratio_gain",
             0.15,
-            "a share of the way, 0 to 1",
+            "a fraction of the way, 0 to 1",
             lambda value: 0 <= value <= 1,
-            meaning="Part of the way from the source position to the attention's centroid added to each step.",
+            meaning="Fraction of the way from the source position to the attention's centroid, added to each step.",
         ),
         EncodingParameter(
             "length_ratio_min_step",
             0.2,
-            "a share of the step, below 1; -100 for none",
+            "a fraction of the step, below 1; -100 for no minimum",
             lambda value: value < 1,
-            meaning="Smallest step in decoding, as a part of the mean step.",
+            meaning="Minimum step in decoding, as a fraction of the mean step.",
         ),
         EncodingParameter(
             "length_ratio_offset",
@@ -76,7 +76,7 @@ class LengthRatio(Alignment):
     )
     formula = """
         a whole target: g_t = t (S - 1) / (T - 1), in training + U(-offset, offset) + N(0, jitter^2)
-        decoding: g_(t+1) = g_t + max(step + gain (c_t - g_t), least step), g_0 = 0, c_t the attention's centre
+        decoding: g_(t+1) = g_t + max(step + gain (c_t - g_t), min_step step), g_0 = 0, c_t the attention's centroid
     """
     references = (
         Reference(
@@ -97,7 +97,7 @@ class LengthRatio(Alignment):
 
     @classmethod
     def estimate(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, float]:
-        """The mean step: source tokens for a target token."""
+        """The mean step `length_ratio_step`: source tokens for each target token."""
         return {"length_ratio_step": mean_length_ratio(source_lengths, target_lengths)}
 
     def source_positions(self, x_BTD: Tensor, encoder_states_BSD: Tensor, ctx: AttentionContext) -> Tensor:
@@ -112,10 +112,13 @@ class LengthRatio(Alignment):
     def evenly_spaced_positions(
         self, x_BTD: Tensor, ctx: AttentionContext, first_B1: Tensor, last_B1: Tensor
     ) -> Tensor:
-        """The places of a whole target (B, T)."""
-        valid_mask_BT = (
-            torch.ones_like(x_BTD[..., 0], dtype=torch.bool) if ctx.valid_mask_BT is None else ctx.valid_mask_BT
-        )
+        """Source positions of a whole target (B, T), from those of the source's first and last token (B, 1).
+
+        Padding counts for no length. In training an offset for each sentence and a jitter for each token are added.
+        """
+        valid_mask_BT = ctx.valid_mask_BT
+        if valid_mask_BT is None:
+            valid_mask_BT = torch.ones_like(x_BTD[..., 0], dtype=torch.bool)
         index_BT = (valid_mask_BT.long().cumsum(1) - 1).clamp(min=0).to(first_B1.dtype)
         source_positions_BT = first_B1 + index_BT * (last_B1 - first_B1) / index_BT.amax(1, keepdim=True).clamp(min=1)
         if not self.training:

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent alignment: a small LSTM reads target and source token by token and computes each step through the source.
+"""Recurrent alignment: a small LSTM that computes the step through the source, token by token.
 
-This is the alignment layer of Very Attentive Tacotron, for text. Before the decoder's layers, token by token:
+It is the alignment layer of Very Attentive Tacotron, for text. Before the decoder's layers, for each target token:
 
-    w_t = softmax_j(beta[j - g_(t-1)])                 by position alone, four heads, each with its own table beta
+    w_t = softmax_j(beta[j - g_(t-1)])                 location-based, four heads, each with its own table beta
     h_t = LSTM([x_t; sum_j w_tj V m_j], h_(t-1))
     g_t = g_(t-1) + softplus(u h_t + b),    g_(-1) = 0
 
-with m the encoder's output and x the embedded target. beta is interpolated between whole distances, falls by 1 a token
-beyond `recurrent_reach`, and begins as a broad hill; u begins at 0 and b so that a step is `recurrent_step`. Places are
-the same whether a target is read at once or token by token, and nothing needs to know its length.
+with m the encoder's output and x the embedded target. beta is interpolated between whole distances and decreases by 1 a
+token beyond `recurrent_reach`. Initially beta is a parabola around 0, u is 0, and b gives steps of `recurrent_step`.
+Source positions do not depend on whether a target is read at once or token by token, and not on its length.
 
-Departures from the authors: beta has a row for each distance, where they have T5's buckets; the LSTM's output goes
-nowhere but into the step; places stop at the source's last token.
+Departures from Battenberg et al.: beta has a row for each distance instead of T5's buckets. Only the step reads the
+LSTM's output. Source positions are at most that of the source's last token.
 """
 
 import math
@@ -31,9 +31,12 @@ NUM_HEADS, HEAD_DIM = 4, 32
 
 
 class RecurrentAlignment(Alignment):
-    """An LSTM of `recurrent_hidden_size`, and what it reads the source with. Remembers its state and the place."""
+    """An LSTM of `recurrent_hidden_size` units with local attention to the source.
 
-    summary = "A small LSTM reads target and source token by token and learns how far to go on."
+    Its state is the source position, h and c of the newest token (B, 1 + 2 units). Defined at every length.
+    """
+
+    summary = "A small LSTM reads target and source token by token and computes each step through the source."
     config_parameters = (
         EncodingParameter(
             "recurrent_hidden_size",
@@ -47,7 +50,7 @@ class RecurrentAlignment(Alignment):
             16,
             "a whole number of source tokens, 1 or more",
             lambda value: value >= 1,
-            meaning="Source tokens on either side with a trained score; beyond them the score falls by 1 a token.",
+            meaning="Source tokens on either side with a trained score; beyond them the score decreases by 1 a token.",
         ),
         EncodingParameter(
             "recurrent_step",
@@ -83,11 +86,11 @@ class RecurrentAlignment(Alignment):
 
     @classmethod
     def estimate(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, float]:
-        """The mean step: source tokens for a target token."""
+        """The mean step `recurrent_step`: source tokens for each target token."""
         return {"recurrent_step": mean_length_ratio(source_lengths, target_lengths)}
 
     def init_weights(self) -> None:
-        """beta as a broad hill around 0; a step of `recurrent_step` for every token."""
+        """beta as a parabola around 0; a step of `recurrent_step` for every token."""
         distances = torch.linspace(-1, 1, 2 * self.reach + 1, device=self.beta.device)
         init.copy_(self.beta, (-4.5 * distances**2).expand(NUM_HEADS, -1))
         bound = self.cell.hidden_size**-0.5
@@ -97,19 +100,20 @@ class RecurrentAlignment(Alignment):
         init.constant_(self.step_bias, math.log(math.expm1(self.config.recurrent_step)))
 
     def source_positions(self, x_BTD: Tensor, encoder_states_BSD: Tensor, ctx: AttentionContext) -> Tensor:
-        """Positions within the source (B, T)."""
-        with torch.autocast(x_BTD.device.type, enabled=False):  # half precision counts places badly
+        """Source positions (B, T), at most that of the source's last token."""
+        with torch.autocast(x_BTD.device.type, enabled=False):  # half precision has no exact positions above 2048
             dtype = self.beta.dtype
             return self.run_lstm(x_BTD.to(dtype), self.v_proj(encoder_states_BSD.to(dtype)), ctx)
 
     def run_lstm(self, x_BTD: Tensor, v_BSN: Tensor, ctx: AttentionContext) -> Tensor:
-        """The places after each of the tokens (B, T), from where the memory left off; N are all heads' channels."""
+        """Source positions after each target token (B, T), continued from the cached state.
+
+        `v_BSN` are the source's values, N = heads x channels. Padding never advances the state.
+        """
         position_dtype, hidden_size = at_least_float32(x_BTD), self.cell.hidden_size
         first_B1, last_B1 = source_bounds(ctx)
-        key_pos_BS, max_position_B1 = (
-            (ctx.key_pos_BS - first_B1).to(position_dtype),
-            (last_B1 - first_B1).to(position_dtype),
-        )
+        key_pos_BS = (ctx.key_pos_BS - first_B1).to(position_dtype)
+        max_position_B1 = (last_B1 - first_B1).to(position_dtype)
         padding_BS = source_padding_mask(ctx)
         mask_bias_BS = None if padding_BS is None else padding_BS * MASK_VALUE
         state_BM = None if ctx.state is None else ctx.state.last("state", 1 + 2 * hidden_size)
@@ -123,9 +127,9 @@ class RecurrentAlignment(Alignment):
             step_B1 = nn.functional.softplus(nn.functional.linear(h_BN, self.step_weight, self.step_bias))
             position_B1 = (position_B1 + step_B1).clamp(max=max_position_B1)
             new_BM = torch.cat((position_B1, h_BN.to(position_dtype), c_BN.to(position_dtype)), 1)
-            state_BM = (
-                new_BM if ctx.valid_mask_BT is None else torch.where(ctx.valid_mask_BT[:, step, None], new_BM, state_BM)
-            )
+            if ctx.valid_mask_BT is not None:
+                new_BM = torch.where(ctx.valid_mask_BT[:, step, None], new_BM, state_BM)
+            state_BM = new_BM
             states.append(state_BM)
         states_BTM = torch.stack(states, dim=1)
         if ctx.state is not None:
@@ -133,7 +137,10 @@ class RecurrentAlignment(Alignment):
         return states_BTM[..., 0] + first_B1
 
     def attend_locally(self, v_BSN: Tensor, distance_BS: Tensor, mask_bias_BS: Tensor | None) -> Tensor:
-        """What stands around the place (B, N)."""
+        """Local attention to the source (B, N).
+
+        `v_BSN` are the values, `distance_BS` each source token's distance from the current source position, in tokens.
+        """
         index_BS = distance_BS.clamp(-self.reach, self.reach) + self.reach
         lower_BS = index_BS.floor()
         fraction_BS, lower_BS = index_BS - lower_BS, lower_BS.long()

@@ -16,18 +16,18 @@ ALIGNMENTS: dict[str, type[Alignment]] = {
 
 
 def register_alignment(name: str, alignment: type[Alignment]) -> None:
-    """Add an alignment at run time, under a name that `alignment_type` then takes.
+    """Register an alignment at run time, under a name that `alignment_type` then accepts.
 
-    Called at the foot of the file that defines the class, which then travels with every checkpoint that uses it, as an
-    encoding's does. Raises a ValueError for a name that is taken or not lower-case letters, digits and underscores, and
-    a TypeError for a class that does not inherit Alignment and nothing else.
+    Call it at the foot of the file that defines the class: checkpoints that use the alignment then contain that file,
+    as for an encoding. Raises a ValueError for a name that is taken or not lower-case letters, digits and underscores.
+    Raises a TypeError for a class that inherits anything but Alignment, or has names of hf_posenc 0.2.
     """
     validate_registration("alignment", name, alignment, Alignment, ALIGNMENTS.get(name))
     ALIGNMENTS[name] = alignment
 
 
 def get_alignment(name: str) -> type[Alignment]:
-    """The alignment of that name; a ValueError with the nearest one if there is none."""
+    """The class registered as `name`; a ValueError with the nearest name for an unknown one."""
     if name not in ALIGNMENTS:
         raise ValueError(
             f"alignment_type={name!r} is no registered alignment (the nearest is {closest_name(name, ALIGNMENTS)!r}); "
@@ -37,5 +37,5 @@ def get_alignment(name: str) -> type[Alignment]:
 
 
 def build_alignment(config: EncodingConfig) -> Alignment:
-    """The alignment that the config names."""
+    """The module of the alignment that the config names."""
     return get_alignment(config.alignment_type)(config, config.side("cross"))

@@ -21,16 +21,16 @@ class AttentionContext:
     `query_pos_BQ`, `key_pos_BS`: positions, in tokens from 0. In cross-attention both are source positions, and a
         query's may lie between two tokens.
     `valid_mask_BT`: True for new tokens that are no padding; None if all are.
-    `mask`: the attention mask as the model was given it.
+    `mask`: the attention mask, as given to the model.
     `num_cached`: the number of cached tokens before the new ones; a tensor in a static cache.
     `is_causal`, `is_cross`: which attention this is.
     `layer`: the layer's number, None outside of layers (`augment_positions`, `embed`, `prepare`).
-    `inputs_BTD`: what the layer projects to queries, None outside of layers.
+    `inputs_BTD`: the input of the layer's query projection, None outside of layers.
     `state`: the encoding's cached state, None where nothing is cached.
     `need_weights`: True if the caller wants the weight of every key, hidden ones too.
     `use_linear_attention`: True if linear_attention.py computes this attention.
     `key_indices_BN`: the cached keys that are attended to, None for all (window_pruning.py).
-    `prepared`: what the encoding's `prepare` returned.
+    `prepared`: the result of the encoding's `prepare`.
     `return_weights`: True if the alignment reads the attention weights.
     """
 
@@ -94,7 +94,7 @@ class AttentionContext:
         return None if mask is None else self.gather_keys(mask, axis=3)
 
     def to(self, device: torch.device | str, **options: bool) -> "AttentionContext":
-        """The same on another device, where accelerate spreads a model over several."""
+        """The context on another device; accelerate calls it where a model is on several devices."""
         fields = {name: value for name, value in vars(self).items() if name != "state"}
         return self.replace(**tree_map_only(Tensor, lambda tensor: tensor.to(device, **options), fields))
 
@@ -107,8 +107,8 @@ def distance(pos_BQ: Tensor, pos_BS: Tensor) -> Tensor:
 def interpolation_weights(distance: Tensor, dtype: torch.dtype) -> list[tuple[Tensor, Tensor | None]]:
     """Whole distances with their interpolation weights, for encodings that look a distance up in a table.
 
-    A fractional distance, of a query between two tokens, gives both neighbours with linear weights. An integer one
-    gives itself with weight None, which `scale_by` takes for 1.
+    A fractional distance, of a query between two tokens, gives both neighbours with linear weights. An integer distance
+    gives itself with weight None, which `scale_by` reads as 1.
     """
     if not distance.is_floating_point():
         return [(distance, None)]

@@ -7,11 +7,10 @@ keys that they see.
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch.autograd.function import FunctionCtx, once_differentiable
 
 from .attention_context import AttentionContext
 from .position_sum import PositionEncodingSum
@@ -23,6 +22,12 @@ KERNEL = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 KERNEL_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
+class SavedWeights(FunctionCtx):
+    """The attribute of torch's context of one call, which the backward pass reads."""
+
+    saved_tensors: tuple[Tensor]
+
+
 class SoftmaxWithLSE(torch.autograd.Function):
     """Softmax and log-sum-exp over the last axis.
 
@@ -31,7 +36,7 @@ class SoftmaxWithLSE(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: SavedWeights, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Weights (..., S) and lse (...) of scores (..., S)."""
         p = scores.softmax(-1)
         ctx.save_for_backward(p)
@@ -39,7 +44,7 @@ class SoftmaxWithLSE(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_p: Tensor, d_lse: Tensor) -> Tensor:
+    def backward(ctx: SavedWeights, d_p: Tensor, d_lse: Tensor) -> Tensor:
         """p (d_p - sum(p d_p)) of the softmax, plus p d_lse, because the gradient of lse is p."""
         (p,) = ctx.saved_tensors
         return p * (d_p + (d_lse - (p * d_p).sum(-1))[..., None])

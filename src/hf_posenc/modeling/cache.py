@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Caches that keep, beside keys and values, the positions of the keys and the states of encodings.
+"""Cache layers that keep positions of keys and states of encodings, in addition to keys and values.
 
-The first cache layer is one of the two remembering ones below, chosen by the config for encodings that need it. They
-keep named tensors with a time axis beside the keys, so that everything transformers does to a cache (reorder the beams,
-crop rejected candidates, repeat or select sentences, reset) is done to them as well. A forward reads and writes them
-through an EncodingState, which knows how many tokens there were before it: the layer's own count grows as soon as the
-first attention adds its keys, while later ones have yet to remember. Under a window all layers drop what no query will
-see.
+If an encoding needs it, the config makes the first cache layer a stateful one. Stateful layers keep named tensors with
+the same time axis as the keys. Therefore all that transformers does to a cache is done to the states too: reordering
+beams, cropping rejected candidates, repeating or selecting sentences, reset. A forward reads and writes states through
+an EncodingState. It holds the number of tokens before the forward, because the layer's own count grows as soon as the
+first attention adds its keys, before later layers append their states. Under a window all layers evict the tokens that
+no query will attend to.
 """
 
 from dataclasses import dataclass, replace
@@ -61,9 +61,9 @@ class EvictingLayer(DynamicLayer):
         super().crop(tokens_to_remove)
         if self.num_evicted and self.length() < self.min_kept:
             raise ValueError(
-                f"A cache was shortened by crop({tokens_to_remove}), but it has dropped {self.num_evicted} tokens that "
-                f"a window hid until then, and keeps {self.length()} of the {self.min_kept} that the next one may see; "
-                "begin with a new cache, or crop less at once."
+                f"A cache under a window must keep {self.min_kept} tokens, but after crop({tokens_to_remove}) it has "
+                f"{self.length()}, because it has dropped {self.num_evicted} hidden ones; begin with a new cache, or "
+                "crop fewer tokens at once."
             )
 
 
@@ -133,7 +133,7 @@ class StatefulLayer(EvictingLayer):
 
 
 class StaticStatefulLayer(StaticLayer):
-    """The same for a static cache: states have room for `max_cache_len` tokens and are written in place."""
+    """Stateful layer of a static cache: states have room for `max_cache_len` tokens and are written in place."""
 
     _layer_type = "stateful_attention"
 
@@ -178,8 +178,8 @@ class StaticStatefulLayer(StaticLayer):
 def stale_state_error(name: str, num_stored: int, length: int) -> ValueError:
     """The error where cached encoding state does not match the cached keys."""
     return ValueError(
-        f"Decoding goes on from {length} cached tokens and needs their {name}, but the cache remembers those of "
-        f"{num_stored}: another model filled it, or its keys were cropped alone. Begin with a new cache, "
+        f"Cached encoding state must match the cached keys, but there are {length} cached tokens and the {name} of "
+        f"{num_stored}: another model filled the cache, or its keys were cropped alone. Begin with a new cache, "
         "DynamicCache(config=model.config), and shorten it by cache.crop."
     )
 
@@ -198,7 +198,7 @@ class EncodingState:
     `length`: the number of those tokens, frozen before the first attention adds its keys. `scope`: a suffix of all
     names, by which two encodings, or two layers of one, never read each other's state.
 
-    An EncodingState is true like any object; where nothing is cached there is None. Compare with None.
+    Without a cache a context's state is None. Compare it with None: an EncodingState is true even before any token.
     """
 
     layer: Any  # a StatefulLayer or a StaticStatefulLayer
@@ -234,7 +234,7 @@ def state_of_cache(cache: Cache) -> EncodingState:
     layer = cache.layers[0]
     if layer._layer_type != StatefulLayer._layer_type:
         raise ValueError(
-            "This position encoding needs a cache that remembers positions, but the cache's first layer is a "
+            "This position encoding needs a cache that keeps positions, but the cache's first layer is a "
             f"{type(layer).__name__}; make the cache from the model's config, as in DynamicCache(config=model.config). "
             "PEFT's prefix tuning makes its own cache, which has no positions: take LoRA or prompt tuning instead."
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reference:
-    """`authors`: surnames as a sentence has them, "Shaw, Uszkoreit & Vaswani" or "Su et al."; `venue` may be empty."""
+    """A publication; `authors` are surnames, such as "Shaw, Uszkoreit & Vaswani", `venue` is empty for a preprint."""
 
     authors: str
     title: str
@@ -33,4 +33,11 @@ NEISHI = Reference(
     "CoNLL",
     2019,
     "https://aclanthology.org/K19-1031",
+)
+LUONG = Reference(
+    "Luong, Pham & Manning",
+    "Effective Approaches to Attention-based Neural Machine Translation",
+    "EMNLP",
+    2015,
+    "https://arxiv.org/abs/1508.04025",
 )

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration of the Transformer: fields, defaults (the papers'), validation."""
+"""Configuration of the Transformer: fields, the papers' defaults, validation."""
 
 import copy
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
@@ -12,7 +13,7 @@ from transformers.modeling_rope_utils import RopeParameters
 
 from .alignment_base import Alignment
 from .alignment_registry import ALIGNMENTS, get_alignment
-from .configuration_shared import SharedConfig
+from .configuration_shared import SHARED_FIELDS, SharedConfig
 from .custom_code import copy_custom_code
 from .position_base import EncodingParameter, StackSpec
 from .position_registry import POSITION_ENCODINGS, all_encoding_parameters, parse_sum, side_entries
@@ -26,7 +27,7 @@ ENCODING_TYPE_FIELDS = {
 
 
 def parameter_fields() -> dict[str, EncodingParameter]:
-    """Every field that the registered encodings and alignments bring, by name."""
+    """The config fields of all registered encodings and alignments, by name."""
     fields = {parameter.name: parameter for parameter in all_encoding_parameters()}
     supported = [entry for entry in POSITION_ENCODINGS.values() if entry.modifies_attention]
     fields |= {f"cross_{parameter.name}": parameter for entry in supported for parameter in entry.config_parameters}
@@ -53,7 +54,6 @@ class PosEncConfig(SharedConfig):
         `max_position_embeddings`: the length in tokens that `rope_parameters` scale from. It bounds no length.
 
     Sizes
-        `vocab_size`, `decoder_vocab_size`: subwords of source and target; None for one size.
         `d_model`: width of embeddings and of all layers, a multiple of the numbers of heads.
         `encoder_layers`, `decoder_layers`: numbers of layers.
         `encoder_attention_heads`, `decoder_attention_heads`: attention heads of a layer.
@@ -65,17 +65,6 @@ class PosEncConfig(SharedConfig):
         `layer_norm_eps`: added to the variance in layer normalization.
         `dropout`: probability from 0 to below 1, in training, of embeddings and each block's output.
         `attention_dropout`, `activation_dropout`: the same of attention weights and of hidden units.
-
-    Embeddings, initialization, generation
-        `scale_embedding`: multiply embeddings by sqrt(d_model).
-        `share_encoder_decoder_embeddings`: one table for source and target, which then have one vocabulary.
-        `tie_word_embeddings`: the output projection is the target's embedding table.
-        `output_bias`: whether the output projection has a bias.
-        `initializer`: "xavier" (Xavier-uniform matrices, zero biases, embeddings of deviation d_model^-1/2) or "torch"
-            (defaults of torch.nn, embeddings of deviation 1, for which `scale_embedding` should be False).
-        `use_cache`: whether generating caches keys, values and states.
-        `pad_token_id`, `bos_token_id`, `eos_token_id`, `decoder_start_token_id`: ids of special tokens.
-        `hf_posenc_version`: the version that wrote a saved config; None in a new one.
     """
 
     model_type = "posenc"
@@ -107,7 +96,7 @@ class PosEncConfig(SharedConfig):
     cross_position_encoding_type: str = "none"
     alignment_type: str = "none"
 
-    def __post_init__(self, **kwargs: Any) -> None:
+    def __post_init__(self, **kwargs: object) -> None:
         for name, parameter in parameter_fields().items():
             setattr(self, name, kwargs.pop(name, parameter.default if name == parameter.name else None))
         if self.decoder_position_encoding_type is None:
@@ -120,43 +109,43 @@ class PosEncConfig(SharedConfig):
         self._validate_alignment()
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """`position_encoding_type` by itself is for both sides, as it is where a config is made."""
+    def from_dict(cls, config_dict: dict[str, object], **kwargs: object) -> Any:
+        """transformers' `from_dict`; `position_encoding_type` alone is for both stacks, as in the constructor."""
         if "position_encoding_type" in kwargs:
             kwargs.setdefault("decoder_position_encoding_type", None)
         return super().from_dict(config_dict, **kwargs)
 
     @classmethod
-    def hint(cls, config_dict: dict[str, Any]) -> str | None:
-        encoding_names = "+".join(config_dict.get(field) or "none" for field in ENCODING_TYPE_FIELDS.values()).split(
-            "+"
-        )
-        if (hint := super().hint(config_dict)) is None and not set(encoding_names) <= set(POSITION_ENCODINGS):
-            hint = "If it is an encoding of your own, import the file that registers it first."
-        if hint is None and config_dict.get("alignment_type", "none") not in ALIGNMENTS:
-            hint = "If it is an alignment of your own, import the file that registers it first."
-        return hint
+    def hint(cls, config_dict: Mapping[str, object]) -> str | None:
+        hint = super().hint(config_dict)
+        if hint is not None:
+            return hint
+        sums = [str(config_dict.get(field) or "none") for field in ENCODING_TYPE_FIELDS.values()]
+        if not set("+".join(sums).split("+")) <= set(POSITION_ENCODINGS):
+            return "If it is an encoding of your own, import the file that registers it first."
+        if config_dict.get("alignment_type", "none") not in ALIGNMENTS:
+            return "If it is an alignment of your own, import the file that registers it first."
+        return None
 
     @classmethod
     def known_keywords(cls) -> set[str]:
         return super().known_keywords() | set(parameter_fields())
 
     def side(self, name: str) -> StackSpec:
-        """The encoder, the decoder or the cross-attention ("cross")."""
+        """Sizes and encodings of one attention; `name` is "encoder", "decoder" or "cross"."""
         stack = "encoder" if name == "encoder" else "decoder"
 
         def stack_field(field: str) -> Any:
-            # A view of the decoder, as get_text_config makes it, has what is the decoder's under the plain name alone.
+            """The stack's value of a field."""
+            # In a view of the decoder (get_text_config) the decoder's fields have only the name without the prefix.
             value = getattr(self, f"{stack}_{field}", None)
             return getattr(self, field) if value is None else value
 
-        encoding = (
-            stack_field("position_encoding_type") if name == "decoder" else getattr(self, ENCODING_TYPE_FIELDS[name])
-        )
-        heads, vocab_size = (
-            stack_field("attention_heads"),
-            self.vocab_size if name == "encoder" else stack_field("vocab_size"),
-        )
+        # The cross-attention has its own field, the encoder the plain name, the decoder one with a prefix.
+        is_decoder = name == "decoder"
+        encoding = stack_field("position_encoding_type") if is_decoder else getattr(self, ENCODING_TYPE_FIELDS[name])
+        heads = stack_field("attention_heads")
+        vocab_size = self.vocab_size if name == "encoder" else stack_field("vocab_size")
         head_dim = self.d_model // heads if heads > 0 else 0
         names = parse_sum(encoding, ENCODING_TYPE_FIELDS[name])
         return StackSpec(
@@ -166,7 +155,7 @@ class PosEncConfig(SharedConfig):
 
     @property
     def sides(self) -> list[StackSpec]:
-        """Encoder and decoder, and the cross-attention where something acts in it."""
+        """Encoder and decoder, and the cross-attention if an encoding acts there."""
         encoder, decoder, cross = map(self.side, ENCODING_TYPE_FIELDS)
         return [encoder, decoder, cross] if self.modifies_cross_attention else [encoder, decoder]
 
@@ -179,15 +168,15 @@ class PosEncConfig(SharedConfig):
                 )
             if side.name != "cross" and all(entry.is_modifier for entry in side_entries(side).values()):
                 raise ValueError(
-                    f"{ENCODING_TYPE_FIELDS[side.name]}={side.encoding!r}: it says nothing of where a token is and "
-                    f"only changes what another encoding does; write a sum, such as 'relative+{side.encoding}'."
+                    f"{ENCODING_TYPE_FIELDS[side.name]} must have an encoding with position information, but it is "
+                    f"{side.encoding!r}, which only modifies another; write a sum, such as 'relative+{side.encoding}'."
                 )
             for name, entry in side_entries(side).items():
                 if side.name == "cross" and name != "none" and not entry.modifies_attention:
                     supported = [name for name, other in POSITION_ENCODINGS.items() if other.modifies_attention]
                     raise ValueError(
                         f"cross_position_encoding_type={side.encoding!r}: `{name}` acts on embedded tokens or on "
-                        "positions in training, which cross-attention has not; choose from none, "
+                        "training positions, but cross-attention has neither; choose from none, "
                         f"{', '.join(supported)}, or a sum of these."
                     )
                 entry.encoding.validate(self.config_for(side), side)
@@ -195,13 +184,14 @@ class PosEncConfig(SharedConfig):
     def _validate_alignment(self) -> None:
         if self.alignment is not Alignment and not self.modifies_cross_attention:
             raise ValueError(
-                f"An alignment gives places to the position encodings of the cross-attention, but alignment_type="
-                f"{self.alignment_type!r} with cross_position_encoding_type={self.cross_position_encoding_type!r} has "
-                "nobody to ask it; choose an encoding there, such as 'rotary+window', or leave the alignment out."
+                "An alignment needs a position encoding in the cross-attention, which reads its source positions, but "
+                f"with alignment_type={self.alignment_type!r} cross_position_encoding_type is "
+                f"{self.cross_position_encoding_type!r}; choose one, such as 'rotary+window', or leave the alignment "
+                "out."
             )
 
     def config_for(self, side: StackSpec) -> "PosEncConfig":
-        """This config with an encoding's knobs as they are on that side."""
+        """This config with the encodings' parameters of that side: for "cross", `cross_*` fields replace others."""
         view = copy.copy(self)
         for name, parameter in parameter_fields().items() if side.name == "cross" else ():
             if name != parameter.name and (cross_value := getattr(self, name)) is not None:
@@ -210,24 +200,27 @@ class PosEncConfig(SharedConfig):
 
     @property
     def alignment(self) -> type[Alignment]:
+        """The class of the alignment; a ValueError for an unknown `alignment_type`."""
         return get_alignment(self.alignment_type)
 
     @property
     def modifies_cross_attention(self) -> bool:
+        """Whether an encoding acts in the cross-attention."""
         return any(entry.modifies_attention for entry in side_entries(self.side("cross")).values())
 
     @property
     def decoder_needs_state_cache(self) -> bool:
-        """Whether the decoder's caches must keep more than keys and values: states, places, positions."""
+        """Whether the decoder's caches must keep positions or states in addition to keys and values."""
         decoder_entries = side_entries(self.side("decoder")).values()
         return self.modifies_cross_attention or any(entry.needs_state_cache for entry in decoder_entries)
 
     def describe(self) -> str:
+        """The fields that choose encodings and alignment, and their parameters, for error messages."""
         names = (*ENCODING_TYPE_FIELDS.values(), "alignment_type", *self.parameter_fields_in_use)
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
     def max_length_of(self, side: StackSpec) -> int | None:
-        """How many tokens a side can take, None if its encodings are defined at every length."""
+        """A side's maximum number of tokens, None if its encodings are defined at every length."""
         view = self.config_for(side)
         return min(
             (getattr(view, entry.max_length_field) for entry in side_entries(side).values() if entry.max_length_field),
@@ -236,15 +229,17 @@ class PosEncConfig(SharedConfig):
 
     @property
     def max_source_length(self) -> int | None:
+        """The encoder's maximum number of tokens, with `</s>`; None without a maximum."""
         return self.max_length_of(self.side("encoder"))
 
     @property
     def max_target_length(self) -> int | None:
+        """The decoder's maximum number of tokens, with the start token; None without a maximum."""
         return self.max_length_of(self.side("decoder"))
 
     @property
     def position_encodings_in_use(self) -> list[str]:
-        """The names in all sides' sums."""
+        """The names of the encodings of all sides, with repetitions."""
         return [name for side in self.sides for name in side.encodings]
 
     @property
@@ -261,29 +256,34 @@ class PosEncConfig(SharedConfig):
         return list(dict.fromkeys(names + [parameter.name for parameter in self.alignment.config_parameters]))
 
     def decoder_cache_layer_types(self, num_layers: int) -> list[str]:
+        """A stateful first layer if encodings need one; evicting layers under a window."""
         first = "stateful_attention" if self.decoder_needs_state_cache else "full_attention"
         is_global = all(entry.encoding.is_global for entry in side_entries(self.side("decoder")).values())
         return [first] + ["full_attention" if is_global else "evicting_attention"] * (num_layers - 1)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fields; of the encodings' knobs those in use or changed: a config asks for no more than it needs."""
+    def to_dict(self) -> dict[str, object]:
+        """The fields to save, without parameters that are unused and at their default.
+
+        Another version, which may lack the parameter of an unused encoding, can then read the config.
+        """
         output, used = super().to_dict(), self.parameter_fields_in_use
         for name, parameter in parameter_fields().items():
             if name not in used and output.get(name) == (parameter.default if name == parameter.name else None):
                 output.pop(name, None)
         return output
 
-    def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs: Any) -> None:
+    def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs: object) -> None:
+        """transformers' saving, with the files of a user's encodings and alignment."""
         super().save_pretrained(save_directory)
         encodings = {name: POSITION_ENCODINGS[name].encoding for name in self.position_encodings_in_use}
         copy_custom_code(Path(save_directory), "position_registry", encodings)
         copy_custom_code(Path(save_directory), "alignment_registry", {self.alignment_type: self.alignment})
-        if push_to_hub:  # by transformers' save_pretrained it would be too early
+        if push_to_hub:  # transformers' save_pretrained would push before the code is copied
             self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
 
 
 def describe_parameters() -> str:
-    """The part of PosEncConfig's docstring that the registries fill: each parameter of an encoding or an alignment."""
+    """The section of PosEncConfig's docstring on the parameters of encodings and alignments, from the registries."""
     own = [parameter for name, parameter in parameter_fields().items() if name == parameter.name]
     cross = [f"`{name}`" for name, parameter in parameter_fields().items() if name != parameter.name]
     lines = [
@@ -295,6 +295,6 @@ def describe_parameters() -> str:
     return "\n".join(["    Parameters of encodings and alignments", *wrapped, "    "])
 
 
-PosEncConfig.__doc__ = f"{PosEncConfig.__doc__}\n{describe_parameters()}"
+PosEncConfig.__doc__ = f"{PosEncConfig.__doc__}\n{SHARED_FIELDS}\n{describe_parameters()}"
 
 __all__ = ["PosEncConfig"]

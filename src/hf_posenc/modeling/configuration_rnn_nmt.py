@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration of RNN-NMT, by default Neishi & Yoshinaga's."""
+"""Configuration of RNN-NMT, with Neishi & Yoshinaga's defaults."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_shared import SharedConfig
+from .configuration_shared import SHARED_FIELDS, SharedConfig
 
 
 @strict
@@ -17,21 +17,9 @@ class RnnNmtConfig(SharedConfig):
     alignment: naming one is a ValueError.
 
     Sizes
-        `vocab_size`, `decoder_vocab_size`: subwords of source and target; None for one size.
         `d_model`: width of embeddings and of each direction of the LSTMs.
         `encoder_layers`, `decoder_layers`: numbers of LSTM layers.
         `dropout`: probability from 0 to below 1, in training, of embeddings and between LSTM layers.
-
-    Embeddings, initialization, generation
-        `scale_embedding`: multiply embeddings by sqrt(d_model).
-        `share_encoder_decoder_embeddings`: one table for source and target, which then have one vocabulary.
-        `tie_word_embeddings`: the output projection is the target's embedding table.
-        `output_bias`: whether the output projection has a bias.
-        `initializer`: "xavier" (Xavier-uniform matrices, zero biases, embeddings of deviation d_model^-1/2) or "torch"
-            (defaults of torch.nn, embeddings of deviation 1, for which `scale_embedding` should be False).
-        `use_cache`: whether generating caches keys, values and states.
-        `pad_token_id`, `bos_token_id`, `eos_token_id`, `decoder_start_token_id`: ids of special tokens.
-        `hf_posenc_version`: the version that wrote a saved config; None in a new one.
     """
 
     model_type = "posenc_rnn_nmt"
@@ -46,18 +34,21 @@ class RnnNmtConfig(SharedConfig):
     decoder_layers: int = 3
     dropout: float | int = 0.2
 
-    def __post_init__(self, **kwargs: Any) -> None:
+    def __post_init__(self, **kwargs: object) -> None:
         for name in kwargs:
             if name == "alignment_type" or name.endswith("position_encoding_type"):
                 raise ValueError(
                     "RNN-NMT has no position encoding and no alignment, because its LSTMs read the tokens in order, "
-                    f"but {name}={kwargs[name]!r} was given; leave it out, or take PosEncConfig for a Transformer that "
-                    "has one."
+                    f"but {name}={kwargs[name]!r} was given; leave it out, or use PosEncConfig for a Transformer with "
+                    "one."
                 )
         super().__post_init__(**kwargs)
 
     def decoder_cache_layer_types(self, num_layers: int) -> list[str]:
-        return ["stateful_attention"]  # one state for all LSTM layers
+        """One stateful layer, for the state of all LSTM layers."""
+        return ["stateful_attention"]
 
+
+RnnNmtConfig.__doc__ = f"{RnnNmtConfig.__doc__}\n{SHARED_FIELDS}    "
 
 __all__ = ["RnnNmtConfig"]

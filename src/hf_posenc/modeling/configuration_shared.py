@@ -2,7 +2,7 @@
 """Config fields of both model families: vocabularies, sizes, tied tables, special tokens, initialisation."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import fields
 from typing import Any, ClassVar, cast
@@ -24,20 +24,27 @@ UPSTREAM_KEYWORDS = {
     "rope_theta", "partial_rotary_factor", "torch_dtype", "tie_last_hidden_states", "transformers_weights",
 }  # fmt: skip
 INITIALIZERS = ("xavier", "torch")
+# The section on these fields in the docstring of every config.
+SHARED_FIELDS = """    Vocabularies, embeddings, initialization, generation
+        `vocab_size`, `decoder_vocab_size`: subwords of source and target; None for one size.
+        `scale_embedding`: multiply embeddings by sqrt(d_model).
+        `share_encoder_decoder_embeddings`: one table for source and target, which then have one vocabulary.
+        `tie_word_embeddings`: the output projection is the target's embedding table.
+        `output_bias`: whether the output projection has a bias.
+        `initializer`: "xavier" (Xavier-uniform matrices, zero biases, embeddings of deviation d_model^-1/2) or "torch"
+            (defaults of torch.nn, embeddings of deviation 1, for which `scale_embedding` should be False).
+        `use_cache`: whether generating caches keys, values and states.
+        `pad_token_id`, `bos_token_id`, `eos_token_id`, `decoder_start_token_id`: ids of special tokens.
+        `hf_posenc_version`: the version that wrote a saved config; None in a new one.
+"""
 
 
 @strict
 class SharedConfig(PreTrainedConfig):
-    """The fields of every encoder-decoder of the family, named as BART's and Marian's, and their checks.
-
-    `initializer` says what a new model starts from: "xavier" (Xavier-uniform matrices, zero biases, embeddings of
-    deviation d_model^-1/2, which `scale_embedding` multiplies by sqrt(d_model) on their way in) or "torch" (what
-    torch.nn gives each module by default, tables of vectors of deviation 1, which want no scaling).
-    `hf_posenc_version` is that of the code which wrote a saved config, None in a new one.
-    """
+    """Fields of every encoder-decoder of the family, named as BART's and Marian's, and their validation."""
 
     keys_to_ignore_at_inference = list(CACHE_NAMES)
-    # Whoever saves a config also saves its code, and all Auto classes must find their way into it.
+    # A saved config has its code next to it, and names the classes in that code for all Auto classes.
     auto_classes: ClassVar[dict[str, str]]
     # Fields that 0.2.0 saved under another name: old -> new.
     renamed_fields: ClassVar[dict[str, str]] = {}
@@ -61,9 +68,9 @@ class SharedConfig(PreTrainedConfig):
     decoder_start_token_id: int | None = 1
     hf_posenc_version: str | None = None
 
-    def __post_init__(self, **kwargs: Any) -> None:
+    def __post_init__(self, **kwargs: object) -> None:
         self._validate_keywords(kwargs)
-        if kwargs.pop("transformers_weights", None) is not None:  # by which transformers would find any file
+        if kwargs.pop("transformers_weights", None) is not None:  # transformers would load any file of that name
             raise ValueError("transformers_weights must be left out: weights of this family are model.safetensors.")
         if self.decoder_vocab_size is None:
             self.decoder_vocab_size = self.vocab_size
@@ -85,24 +92,29 @@ class SharedConfig(PreTrainedConfig):
             if name == "d_model" or name.endswith(("vocab_size", "_layers", "_ffn_dim")):
                 is_valid, constraint = value >= 1, "1 or more"
             elif name.endswith("dropout"):
-                is_valid, constraint = 0 <= value < 1, "a share from 0 to below 1"
+                is_valid, constraint = 0 <= value < 1, "a probability from 0 to below 1"
             elif name == "layer_norm_eps":
                 is_valid, constraint = value > 0, "above 0"
             elif name in ("pad_token_id", "decoder_start_token_id"):
-                is_valid, constraint = value is not None, "a token id, which padding and targets are made with"
+                is_valid, constraint = value is not None, "a token id, for padding and for the start of targets"
             else:
                 continue
             if not is_valid:
                 raise ValueError(f"{name} must be {constraint}, but it is {value!r}; its default is {field.default!r}.")
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """As transformers', but keywords replace what is saved before the whole is checked, and a refusal says whose
-        version a saved config is. What users have added to a config of this version is read back with a warning."""
+    def from_dict(cls, config_dict: dict[str, object], **kwargs: object) -> Any:
+        """transformers' `from_dict`, with keywords that replace saved fields before validation.
+
+        An error names the version that saved the config. Unknown fields in a config of this version are fields that a
+        user added: they are kept, with a warning.
+        """
         for name, value in config_dict.items():
-            if "implementation" in name and "/" in str(value):  # a kernel of the Hub: code that was not asked for
+            if "implementation" in name and "/" in str(
+                value
+            ):  # a kernel of the Hub, which is code that the caller did not choose
                 raise ValueError(
-                    f"A saved config must name no code that lies elsewhere, but it has {name}={value!r}; take it out, "
+                    f"A saved config must name no code from elsewhere, but it has {name}={value!r}; remove it, "
                     "and give it to from_pretrained if you trust it."
                 )
         cls.validate_current_names(kwargs)
@@ -110,7 +122,9 @@ class SharedConfig(PreTrainedConfig):
         own_fields = cls.known_keywords() - {field.name for field in fields(PreTrainedConfig)}
         overrides = {cls.attribute_map.get(name, name): kwargs.pop(name) for name in own_fields & kwargs.keys()}
         unknown_fields = {}
-        if config_dict.get("hf_posenc_version") in SAME_CONFIG_FIELDS:  # else it may be a field of that version
+        if (
+            config_dict.get("hf_posenc_version") in SAME_CONFIG_FIELDS
+        ):  # a config of another version may have fields of that version
             unknown_fields = {name: value for name, value in config_dict.items() if not cls.accepts_keyword(name)}
             for name in unknown_fields:
                 warnings.warn(
@@ -130,34 +144,35 @@ class SharedConfig(PreTrainedConfig):
         return loaded
 
     @classmethod
-    def hint(cls, config_dict: dict[str, Any]) -> str | None:
-        """What else there is to say of a saved config that is refused."""
+    def hint(cls, config_dict: Mapping[str, object]) -> str | None:
+        """A remedy to append to the error for an invalid saved config, None without one."""
         saved_version = config_dict.get("hf_posenc_version")
         if saved_version in (None, __version__):
             return None
         return (
-            f"This config was written by hf_posenc {saved_version} and is read by {__version__}: take the version "
-            "that wrote it. (Where hf_posenc is installed, it reads every checkpoint, whatever trust_remote_code says.)"
+            f"This config was written by hf_posenc {saved_version} and is read by {__version__}: install the version "
+            "that wrote it. (An installed hf_posenc reads every checkpoint, with trust_remote_code or without.)"
         )
 
     @classmethod
     def known_keywords(cls) -> set[str]:
-        """Fields and their aliases."""
+        """The names of all fields and their aliases."""
         return {field.name for field in fields(cls)} | set(cls.attribute_map)
 
     @classmethod
     def accepts_keyword(cls, name: str) -> bool:
-        """Whether it is a field, or a keyword that transformers gives any config."""
+        """Whether `name` is a field, or a keyword that transformers passes to any config."""
         known = cls.known_keywords() | UPSTREAM_KEYWORDS
         return name in known or name.startswith("_") or name in GenerationConfig().to_dict()
 
     @classmethod
     def nearest_field(cls, name: str) -> str:
-        """The field most like a misspelt name."""
+        """The field most like a misspelt `name`, for error messages."""
         return closest_name(name, cls.known_keywords())
 
     @classmethod
     def validate_current_names(cls, names: Iterable[str]) -> None:
+        """Raise a ValueError with the new name for a field's name of hf_posenc 0.2."""
         for name in names:
             if name in cls.renamed_fields:
                 raise ValueError(
@@ -173,42 +188,43 @@ class SharedConfig(PreTrainedConfig):
                     f"{name!r} is no field of {type(self).__name__}; the nearest one is {self.nearest_field(name)!r}."
                 )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
+        """transformers' dictionary, with the version that writes it."""
         return super().to_dict() | {"hf_posenc_version": __version__}
 
     def describe(self) -> str:
-        """What an error about a model of this config calls it."""
+        """The config's fields that identify a model, for error messages."""
         return f"model_type={self.model_type!r}"
 
     @property
     def target_vocab_size(self) -> int:
-        """`decoder_vocab_size`, which is None only until the config is complete."""
+        """`decoder_vocab_size` as an integer: it is None only before `__post_init__`."""
         return cast(int, self.decoder_vocab_size)
 
     @property
-    def sides(self) -> list[Any]:
-        """What has position encodings of its own (see PosEncConfig.side)."""
+    def sides(self) -> Sequence[object]:
+        """The attentions with position encodings (see PosEncConfig.side); none in this class."""
         return []
 
     @property
     def max_source_length(self) -> int | None:
-        """How many tokens, </s> among them, the encoder can take; None if any number."""
+        """The encoder's maximum number of tokens, with `</s>`; None without a maximum."""
         return None
 
     @property
     def max_target_length(self) -> int | None:
-        """How many tokens, the start token among them, the decoder can take; None if any number."""
+        """The decoder's maximum number of tokens, with the start token; None without a maximum."""
         return None
 
     def decoder_cache_layer_types(self, num_layers: int) -> list[str]:
-        """transformers' names of the cache layers that the decoder's self-attention needs."""
+        """The type of each layer of the decoder's self-attention cache, by transformers' names."""
         raise NotImplementedError
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
         """This config as one stack sees it, for transformers' caches.
 
         Every field that starts with `decoder_` (or `encoder_`) loses that prefix in the view, new fields too:
-        `decoder_start_token_id` is `start_token_id` there. So a field gets the prefix only if it is a stack's own. The
+        `decoder_start_token_id` is `start_token_id` there. Therefore only a stack's own field may have the prefix. The
         view is a shallow copy, because transformers makes three of them a sentence.
         """
         if bool(decoder) == bool(encoder):

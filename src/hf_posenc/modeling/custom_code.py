@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Custom code in checkpoints: copies the file of a user's encoding or alignment next to the weights.
 
-transformers copies this folder's files next to the weights. A file from which one was registered at run time is copied
-too, its imports from hf_posenc turned into imports from its new neighbours, and the copied registry imports it, so that
-the checkpoint loads where neither hf_posenc nor the user's file is installed.
+transformers copies this folder's files next to the weights. This module also copies the file of a class that was
+registered at run time. Its imports from hf_posenc become imports from the copied files, and the copied registry imports
+it. The checkpoint then loads where neither hf_posenc nor the user's file is installed.
 """
 
 import ast
@@ -18,9 +18,9 @@ PACKAGE = __name__.rpartition(".")[0]
 
 
 def copy_custom_code(folder: Path, registry: str, classes: Mapping[str, type]) -> None:
-    """Complete a saved `folder` with the files of those `classes`, by name, that are not of this package.
+    """Copy the files of `classes` that are not from this package into a saved `folder`; `registry` is their module.
 
-    `registry` is the module whose dictionary they are in.
+    Warns about a class whose file cannot be copied, with the reason.
     """
     for name, custom_class in classes.items():
         if custom_class.__module__.rpartition(".")[0] == PACKAGE:
@@ -41,8 +41,11 @@ def copy_custom_code(folder: Path, registry: str, classes: Mapping[str, type]) -
 
 
 def rewrite_imports(custom_class: type, register_function: str) -> str:
-    """The text of the file that defines a class and registers it by the function of that name, importing from its
-    neighbours; a ValueError if it cannot travel."""
+    """The source of the file that defines and registers `custom_class`, with imports from the copied files.
+
+    A ValueError if the file cannot be copied: the class is not at its top, it does not call `register_function`, or it
+    imports from other files of its own.
+    """
     module = sys.modules.get(custom_class.__module__)
     if module is None or module.__name__ == "__main__" or getattr(module, "__file__", None) is None:
         raise ValueError("its class was not defined in a file that can be imported; move it to one and import it.")
@@ -59,7 +62,7 @@ def rewrite_imports(custom_class: type, register_function: str) -> str:
     lines = source.rstrip("\n").split("\n")  # as `ast` counts them: a form feed ends none
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level:
-            raise ValueError(f"{module.__file__} imports from its neighbours, which do not travel; make it one file.")
+            raise ValueError(f"{module.__file__} imports from its neighbours, which are not copied; make it one file.")
         if isinstance(node, ast.Import) and any(alias.name.partition(".")[0] == "hf_posenc" for alias in node.names):
             raise ValueError(f"{module.__file__} imports hf_posenc as a whole; write `from hf_posenc import ...`.")
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "hf_posenc":
@@ -73,14 +76,14 @@ def rewrite_imports(custom_class: type, register_function: str) -> str:
 
 
 def relative_import(module: str, alias: ast.alias) -> str:
-    """`from hf_posenc import X` as it reads among the files of this folder."""
+    """The import of one name of hf_posenc, as an import from a file of this folder."""
     if alias.name == "*":
         raise ValueError(f"it imports * from {module}; name what it needs.")
     home_module = getattr(getattr(sys.modules[module], alias.name), "__module__", "")
     prefix = home_module.rpartition(".")[2].partition("_")[0]
     if home_module.rpartition(".")[0] != PACKAGE or prefix in ("configuration", "modeling", "tokenization"):
         raise ValueError(
-            f"`{alias.name}` of {module} does not travel with a checkpoint; use only what an encoding needs."
+            f"`{alias.name}` of {module} is not copied with a checkpoint; import only what an encoding needs."
         )
     as_clause = f" as {alias.asname}" if alias.asname else ""
     return f"from .{home_module.rpartition('.')[2]} import {alias.name}{as_clause}"

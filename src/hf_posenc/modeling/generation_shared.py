@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of `generate`: the call's, then those of its generation config, then of the model's; never the config's.
+"""Options of `generate` and a length limit for each sentence.
 
-A generation config that a model holds keeps apart what was chosen and what transformers has filled in: an evaluation of
-Seq2SeqTrainer writes all of transformers' defaults into it, 20 tokens among them.
+An option is taken from the call, else from its generation config, else from the model's generation config, never from
+the model config. A model's generation config separates chosen values from defaults: an evaluation of Seq2SeqTrainer
+writes all of transformers' defaults into it, such as a maximum length of 20 tokens.
 """
 
 import sys
@@ -15,15 +16,16 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from .configuration_shared import SharedConfig
 from .model_inputs import rename_cache
+from .target_vocabulary import GenerateOptions
 
 LENGTH_OPTIONS = ("max_length", "max_new_tokens")
 
 
 class ExplicitGenerationConfig(GenerationConfig):
-    """A generation config that neither saves nor goes by what transformers' defaults have filled in.
+    """A generation config that neither saves nor applies defaults that transformers has filled in.
 
-    They can be read, as by Seq2SeqTrainer, which compares lengths with them. What is set later is a choice, whatever
-    its value.
+    Defaults can be read: Seq2SeqTrainer compares lengths with them. A value that is set later is a choice, even if it
+    equals the default.
     """
 
     defaulted_fields: frozenset[str] = frozenset()
@@ -34,7 +36,12 @@ class ExplicitGenerationConfig(GenerationConfig):
 
     def update(
         self, defaults_only: bool = False, allow_custom_entries: bool = False, **kwargs: object
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
+        """transformers' `update`; fields that it fills with defaults are recorded as such.
+
+        `_get_default_generation_params` is private (transformers 5.17 to 5.24 have it). If it is renamed, every
+        evaluation of Seq2SeqTrainer raises an AttributeError here.
+        """
         defaulted_fields = self.defaulted_fields
         if defaults_only and kwargs == self._get_default_generation_params():
             defaulted_fields |= {name for name in kwargs if getattr(self, name, None) is None}
@@ -43,15 +50,15 @@ class ExplicitGenerationConfig(GenerationConfig):
             return unused
         return super().update(defaults_only, allow_custom_entries, **kwargs)
 
-    def to_dict(self) -> dict[str, Any]:
-        """What was chosen; None for the rest."""
+    def to_dict(self) -> dict[str, object]:
+        """Chosen values; None for the others."""
         saved = super().to_dict() | dict.fromkeys(self.defaulted_fields)
         saved.pop("defaulted_fields", None)
         return saved
 
 
-def explicit_option(name: str, options: Mapping[str, Any], *configs: GenerationConfig | None) -> Any:
-    """What a call's options say, None too, or else the first of the generation configs in which it is chosen."""
+def explicit_option(name: str, options: Mapping[str, object], *configs: GenerationConfig | None) -> Any:
+    """The call's value of an option, even None; else that of the first generation config that chooses one."""
     if name in options:
         return options[name]
     for config in configs:
@@ -61,11 +68,11 @@ def explicit_option(name: str, options: Mapping[str, Any], *configs: GenerationC
     return None
 
 
-def explicit_max_new_tokens(options: Mapping[str, Any], *configs: GenerationConfig | None) -> int | None:
-    """The most tokens after the start token by a call's options, or else by the first of the generation configs that
-    says; None if none does."""
-    for sources in ((options, None), *(({}, config) for config in configs)):
-        length, new_tokens = (explicit_option(name, *sources) for name in LENGTH_OPTIONS)
+def explicit_max_new_tokens(options: Mapping[str, object], *configs: GenerationConfig | None) -> int | None:
+    """The maximum number of tokens after the start token, by the call's options or the first generation config with a
+    limit; None without a limit."""
+    for source_options, config in [(options, None), *(({}, config) for config in configs)]:
+        length, new_tokens = (explicit_option(name, source_options, config) for name in LENGTH_OPTIONS)
         if new_tokens is not None:
             return new_tokens
         if length is not None:
@@ -74,9 +81,12 @@ def explicit_max_new_tokens(options: Mapping[str, Any], *configs: GenerationConf
 
 
 class PerSentenceMaxLength(LogitsProcessor):
-    """Ends each sentence of a batch at a limit of its own, in target tokens; a limit for the whole batch would let the
-    length of a translation depend on its neighbours. Each sentence has equally many rows of scores, its beams. All that
-    stands behind a limit is `token_id`: an end token, which ends the sentence, or else padding."""
+    """Logits processor that ends each sentence of a batch at its own limit, in target tokens.
+
+    With one limit for the whole batch, the length of a translation would depend on its neighbours. Every sentence has
+    the same number of rows of scores, its beams. From the limit on, each token is `token_id`: an end token, which ends
+    the sentence, or else padding.
+    """
 
     def __init__(self, max_target_lengths: Sequence[int], *, token_id: int) -> None:
         self.max_target_lengths_B = torch.tensor(max_target_lengths)
@@ -90,40 +100,48 @@ class PerSentenceMaxLength(LogitsProcessor):
         return torch.where(is_over_N[:, None], forced_scores, scores)
 
 
-def source_lengths(inputs: Tensor | None, model_inputs: Mapping[str, Any], pad_token_id: int) -> list[int] | None:
-    """The tokens of each source that `generate` is given, special ones included; None if it is given none."""
-    mask, ids = model_inputs.get("attention_mask"), model_inputs.get("input_ids") if inputs is None else inputs
+def source_lengths(inputs: Tensor | None, model_inputs: Mapping[str, Tensor], pad_token_id: int) -> list[int] | None:
+    """The number of tokens of each source in a call of `generate`, special ones included; None without a source."""
+    mask = model_inputs.get("attention_mask")
+    ids = model_inputs.get("input_ids") if inputs is None else inputs
     if mask is not None and mask.ndim == 2:
         return (mask != 0).sum(1).tolist()
     if ids is not None:
         return (ids != pad_token_id).sum(1).tolist()
-    if (x_BSD := model_inputs.get("inputs_embeds")) is None and (
-        outputs := model_inputs.get("encoder_outputs")
-    ) is not None:
-        x_BSD = outputs[0]
+    x_BSD = model_inputs.get("inputs_embeds")
+    encoder_outputs = model_inputs.get("encoder_outputs")
+    if x_BSD is None and encoder_outputs is not None:
+        x_BSD = encoder_outputs[0]
     return None if x_BSD is None else [x_BSD.shape[1]] * len(x_BSD)
 
 
 def max_target_lengths(lengths: Iterable[int], max_target_length: int | None) -> list[int]:
-    """The length limits of TranslationMixin, for a decoder that can take so many tokens, None for any number."""
+    """Each sentence's limit in target tokens, from source lengths with `</s>`: 2 x source + 50.
+
+    `max_target_length` is the decoder's maximum with the start token, None without one.
+    """
     return [min(2 * (length - 1) + 50, (max_target_length or sys.maxsize) - 1) for length in lengths]
 
 
 def pad_after_end_token(
     ids_NT: Tensor, end_token_ids: Sequence[int], pad_token_id: int, prompt: Tensor | None
 ) -> Tensor:
-    """What `generate` has written, with padding behind each row's first end token. The prompt, by default the start
-    token, ends nothing. (Where padding is token 0, transformers' beam search fills up with end tokens.)"""
+    """Generated tokens (N, T) with padding after each row's first end token.
+
+    End tokens in the prompt, by default the start token, do not count. (If padding is token 0, transformers' beam
+    search fills up with end tokens.)
+    """
     first = 1
-    if prompt is not None:  # to which `generate` may have added the start token
-        first = prompt.shape[1] + int(not torch.equal(ids_NT[:1, : prompt.shape[1]], prompt[:1].to(ids_NT)))
+    if prompt is not None:  # `generate` may have added the start token to it
+        starts_with_prompt = torch.equal(ids_NT[:1, : prompt.shape[1]], prompt[:1].to(ids_NT))
+        first = prompt.shape[1] if starts_with_prompt else prompt.shape[1] + 1
     is_end_NT = torch.isin(ids_NT, torch.tensor(end_token_ids, dtype=ids_NT.dtype, device=ids_NT.device))
     is_end_NT[:, :first] = False
     return ids_NT.masked_fill(is_end_NT.cumsum(1) - is_end_NT.long() > 0, pad_token_id)
 
 
 class LengthLimitedGenerationMixin:
-    """`generate`, with a limit for each sentence where nothing says how long it may become."""
+    """`generate` with a default length limit for each sentence."""
 
     config: SharedConfig
 
@@ -134,7 +152,7 @@ class LengthLimitedGenerationMixin:
     @generation_config.setter
     def generation_config(self, config: GenerationConfig) -> None:
         if type(config) is GenerationConfig:
-            config.__class__ = ExplicitGenerationConfig  # and no copy: what is set on it later holds here too
+            config.__class__ = ExplicitGenerationConfig  # not a copy: later changes of the same object apply here too
         vars(self)["generation_config"] = config
 
     def generate(
@@ -144,13 +162,15 @@ class LengthLimitedGenerationMixin:
         logits_processor: Sequence[LogitsProcessor] | None = None,
         **options: Any,
     ) -> Any:
-        """As transformers', but where nothing says how long (neither `max_new_tokens` nor `max_length`, here or in a
-        generation config), a sentence has at most 2 x source + 50 tokens, as in `translations`, and not 20. Behind its
-        end token is padding."""
+        """transformers' `generate`, with padding after each sentence's end token and another default length.
+
+        Without `max_new_tokens` and `max_length`, here and in both generation configs, a sentence has at most
+        2 x source + 50 tokens, as in `translations`; transformers' default is 20.
+        """
         end_token_ids, pad_token_id = self.end_tokens(options, generation_config)
         lengths = {name: options.pop(name, None) for name in LENGTH_OPTIONS}
         if explicit_max_new_tokens(lengths) is not None:
-            options |= lengths  # both, for one that a generation config has is not meant
+            options |= lengths  # both, to replace those of a generation config
         elif explicit_max_new_tokens({}, generation_config, self.generation_config) is None:
             num_source_tokens = source_lengths(inputs, options, pad_token_id)
             if num_source_tokens is not None:
@@ -169,9 +189,9 @@ class LengthLimitedGenerationMixin:
         return outputs
 
     def end_tokens(
-        self, options: Mapping[str, Any] | None = None, generation_config: GenerationConfig | None = None
+        self, options: Mapping[str, object] | None = None, generation_config: GenerationConfig | None = None
     ) -> tuple[list[int], int]:
-        """The tokens at which a call of `generate` ends a sentence, none or more, and what it pads with."""
+        """The end tokens of a call of `generate`, none or more, and its padding token."""
         end_token_ids, pad_token_id = (
             explicit_option(name, options or {}, generation_config, self.generation_config)
             for name in ("eos_token_id", "pad_token_id")
@@ -182,9 +202,9 @@ class LengthLimitedGenerationMixin:
         return end_token_ids, int(pad_token_id)
 
     def start_token(
-        self, options: Mapping[str, Any] | None = None, generation_config: GenerationConfig | None = None
+        self, options: Mapping[str, object] | None = None, generation_config: GenerationConfig | None = None
     ) -> int:
-        """The token from which a call of `generate` starts a target."""
+        """The first token of each target in a call of `generate`."""
         for name in ("decoder_start_token_id", "bos_token_id"):
             start = explicit_option(name, options or {}, generation_config, self.generation_config)
             if start is not None:
@@ -194,17 +214,17 @@ class LengthLimitedGenerationMixin:
         return start_id
 
     def max_target_lengths(self, lengths: Iterable[int]) -> list[int]:
-        """The most target tokens, without special ones, of sentences whose sources have so many tokens, with </s>."""
+        """Each sentence's limit in target tokens, without special ones, from source lengths with `</s>`."""
         return max_target_lengths(lengths, self.config.max_target_length)
 
     def with_length_limits(
-        self, max_target_lengths: list[int], options: dict[str, Any], generation_config: GenerationConfig | None = None
-    ) -> dict[str, Any]:
-        """These options of `generate`, and those that end each sentence at its limit."""
+        self, max_target_lengths: list[int], options: GenerateOptions, generation_config: GenerationConfig | None = None
+    ) -> GenerateOptions:
+        """The options of `generate` with those that end each sentence at its limit."""
         end_token_ids, pad_token_id = self.end_tokens(options, generation_config)
-        length_processor = PerSentenceMaxLength(
-            max_target_lengths, token_id=end_token_ids[0] if end_token_ids else pad_token_id
-        )
+        limit_token_id = end_token_ids[0] if end_token_ids else pad_token_id
+        length_processor = PerSentenceMaxLength(max_target_lengths, token_id=limit_token_id)
         processors = LogitsProcessorList([*(options.get("logits_processor") or []), length_processor])
-        max_length = max(max_target_lengths) + 1 + bool(end_token_ids)  # the start token, and </s>
+        num_special_tokens = 2 if end_token_ids else 1  # the start token, and </s>
+        max_length = max(max_target_lengths) + num_special_tokens
         return options | {"max_length": max_length, "max_new_tokens": None, "logits_processor": processors}

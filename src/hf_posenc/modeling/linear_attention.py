@@ -21,17 +21,15 @@ this one is chosen by the input (its length, its holes) and takes hooks, because
 registry is global: code that travels with a checkpoint would replace the function of the installed package.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.autograd.function import FunctionCtx, once_differentiable
 
 from .attention_context import AttentionContext
 from .blockwise_attention import BlockwiseAttention
 from .position_sum import PositionEncodingSum
 
-MIN_LENGTH = 512  # in tokens; below it, all scores at once take less time
+MIN_LENGTH = 512  # in tokens; below it, computing all scores at once is faster
 
 
 def supports_linear_attention(positions: PositionEncodingSum, ctx: AttentionContext) -> bool:
@@ -74,14 +72,22 @@ def linear_attention_forward(
     ).transpose(1, 2)
 
 
+class SavedForBackward(FunctionCtx):
+    """The attributes of torch's context of one call, which the backward pass reads."""
+
+    blockwise: BlockwiseAttention
+    num_inputs: int
+    saved_tensors: tuple[Tensor, ...]
+
+
 class LinearAttentionFunction(torch.autograd.Function):
     """The merged softmax over all parts, with a backward pass in linear memory.
 
-    It saves what torch's kernel would save for one attention, and the output and lse of a second tail.
+    It saves as much as torch's kernel saves for one attention, and the output and lse of a second tail.
     """
 
     @staticmethod
-    def forward(ctx: Any, blockwise: BlockwiseAttention, *inputs: Tensor) -> Tensor:
+    def forward(ctx: SavedForBackward, blockwise: BlockwiseAttention, *inputs: Tensor) -> Tensor:
         """Output (B, H, L, K). `inputs` are q, k, v, unrotated q, then the encodings' parameters."""
         q_BHLK, k_BHLK, v_BHLK, unrotated_q_BHLK = inputs[:4]
         out_BHLK, lse_BHL = blockwise.near_attention(q_BHLK, k_BHLK, v_BHLK, unrotated_q_BHLK)
@@ -99,7 +105,7 @@ class LinearAttentionFunction(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_out_BHLK: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: SavedForBackward, d_out_BHLK: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of all inputs, from those of output and lse of each part p:
 
         d output_p = exp(lse_p - lse) d output
@@ -123,7 +129,7 @@ class LinearAttentionFunction(torch.autograd.Function):
             d_lses = [lse_gradient(*part) for part in (near_part, last) if part]
             tensors_and_grads = [(near_part[0], rescale(d_out_BHLK, near_part[1], lse_BHL)), (near_part[1], d_lses[0])]
             # The lse gradients of all parts sum to zero: a softmax does not change when a number is added to all
-            # scores. So the first tail's follows from the others, and its output was not saved.
+            # scores. Therefore the first tail's is minus the sum of the others, and its output was not saved.
             d_lses[0] = -torch.stack(d_lses).sum(0)
             for tail, d_lse_BHL, (bias_BHL, values_BHLK) in zip(blockwise.tails, d_lses, biases, strict=False):
                 qkv = q_BHLK, k_BHLK, values_BHLK

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-# A 2-D tensor says which tokens are no padding, of the cached and the new ones; a 4-D one which key each query sees.
-# A BlockMask is flex_attention's; its tokens are not read here, and count as if there were no mask.
+# A 2-D tensor marks the cached and new tokens that are no padding; a 4-D one the keys that each query attends to.
+# A BlockMask is flex_attention's; it is not read here, and all tokens count as if there were no mask.
 AttentionMask = Tensor | BlockMask | None
 Device = torch.device | str | None
 
@@ -101,6 +101,6 @@ def validate_source_mask(attention_mask: AttentionMask) -> None:
     empty_B = (attention_mask == 0).all(1)
     if bool(empty_B.any()):
         raise ValueError(
-            "Places in a source need a source with at least one token, but the attention_mask of sentence "
-            f"{int(empty_B.long().argmax())} lets none through; leave the sentence out, or give it its </s>."
+            "Source positions need a source with at least one token, but the attention_mask of sentence "
+            f"{int(empty_B.long().argmax())} masks all of them; leave the sentence out, or give it its </s>."
         )

@@ -9,10 +9,11 @@ what is left over.
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import TypeVar, cast
 
 from torch import Tensor
+from transformers import EncoderDecoderCache
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.utils import ModelOutput, TransformersKwargs
 
@@ -28,13 +29,13 @@ FORWARDED_KEYWORDS = {*TransformersKwargs.__annotations__, "return_dict", "ignor
 ForwardT = TypeVar("ForwardT", bound=Callable[..., object])
 
 
-def get_cache(outputs: ModelOutput) -> Any:
-    """The cache of a model's outputs, None if there is none; their field has the one or the other name."""
+def get_cache(outputs: ModelOutput) -> EncoderDecoderCache | None:
+    """The cache in a model's outputs, None if it has none; the field is `cache` or `past_key_values`."""
     return getattr(outputs, CACHE_NAME)
 
 
-def rename_cache(inputs: dict[str, Any], name: str = CACHE_NAME) -> dict[str, Any]:
-    """The inputs with their cache, if they have one, under this `name`; a ValueError for two caches."""
+def rename_cache(inputs: Mapping[str, object], name: str = CACHE_NAME) -> dict[str, object]:
+    """The inputs with their cache, if any, under this `name`; a ValueError for two caches."""
     caches = [inputs[known] for known in CACHE_NAMES if inputs.get(known) is not None]
     if len(caches) > 1:
         raise ValueError("A forward takes one cache, but both cache and past_key_values were given; leave one out.")
@@ -54,7 +55,7 @@ def normalize_model_inputs(forward: ForwardT) -> ForwardT:
         for name, value in kwargs.items():
             if value is not None and name not in arguments and name not in FORWARDED_KEYWORDS:
                 raise TypeError(
-                    f"{type(self).__name__} reads no input {name!r}, so it would be lost without an effect; the "
+                    f"{type(self).__name__} reads no input {name!r}, and it would have no effect; the "
                     f"nearest one is {closest_name(name, arguments)!r}. Leave it out, or rename it."
                 )
         return forward(self, *args, **kwargs)
@@ -66,7 +67,7 @@ def normalize_model_inputs(forward: ForwardT) -> ForwardT:
 
 
 def exactly_one_input(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-    """The given one of a stack's two inputs; a ValueError for none or both."""
+    """A stack's only input, token ids or embeddings; a ValueError for none or both."""
     tokens = input_ids if inputs_embeds is None else inputs_embeds
     if tokens is None:
         raise ValueError(

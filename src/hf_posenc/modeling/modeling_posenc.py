@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The encoder-decoder Transformer. It calls the hooks of position encodings, never an encoding by name.
+"""The encoder-decoder Transformer of Vaswani et al. (citations.py), with hooks for position encodings.
 
-It is that of Vaswani et al. (citations.py); parameter names are BART's, the shape letters those of position_base.py.
-From top to bottom: layers, stacks, the model, the model with an output projection.
+It calls hooks, never an encoding by name. Parameter names are BART's, the shape letters those of position_base.py. From
+top to bottom: stacks, the model, the model with an output projection; layers are in transformer_layers.py.
 """
 
-from collections.abc import Callable
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, GradientCheckpointingLayer
-from transformers.activations import ACT2FN
+from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -36,103 +34,19 @@ from .model_inputs import CACHE_NAME, CACHE_NAMES, normalize_model_inputs, requi
 from .modeling_shared import (
     ConditionalGeneration,
     EncoderDecoder,
-    SharedPreTrainedModel,
     Stack,
     merge_outputs,
 )
 from .position_base import PositionEncoding, StackSpec
 from .position_registry import build_position_encodings
-from .position_sum import PositionEncodingSum
+from .pretrained_shared import SharedPreTrainedModel
 from .sequential_decoding import decode_sequentially
+from .transformer_layers import PosEncDecoderLayer, PosEncEncoderLayer
 from .window_pruning import MIN_KEYS, prune_to_window
 
 
-class PosEncLayer(GradientCheckpointingLayer):
-    """What encoder and decoder layers share: the feed-forward sub-layer, and residuals with LayerNorm around them."""
-
-    def __init__(self, config: PosEncConfig, side: StackSpec) -> None:
-        super().__init__()
-        self.norm_first = config.norm_first
-        self.dropout = nn.Dropout(config.dropout)
-        self.activation = ACT2FN[config.activation_function]
-        self.activation_dropout = nn.Dropout(config.activation_dropout)
-        self.fc1 = nn.Linear(config.d_model, side.ffn_dim)
-        self.fc2 = nn.Linear(side.ffn_dim, config.d_model)
-        self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-
-    def residual(
-        self, x_BTD: Tensor, sublayer: Callable[[Tensor], tuple[Tensor, Tensor | None]], norm: nn.LayerNorm
-    ) -> tuple[Tensor, Tensor | None]:
-        """The tokens after a sub-layer (B, T, D), and its attention weights (B, H, T, S), None if there are none."""
-        output_BTD, p_BHQS = sublayer(norm(x_BTD) if self.norm_first else x_BTD)
-        x_BTD = x_BTD + self.dropout(output_BTD)
-        return x_BTD if self.norm_first else norm(x_BTD), p_BHQS
-
-    def feed_forward(self, x_BTD: Tensor) -> tuple[Tensor, None]:
-        """The feed-forward sub-layer's output (B, T, D); it has no weights."""
-        return self.fc2(self.activation_dropout(self.activation(self.fc1(x_BTD)))), None
-
-
-class PosEncEncoderLayer(PosEncLayer):
-    """Self-attention and feed-forward."""
-
-    def __init__(self, config: PosEncConfig, side: StackSpec, layer: int) -> None:
-        super().__init__(config, side)
-        self.self_attn = Attention(config, num_heads=side.heads, is_causal=False, layer=layer)
-        self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-
-    def forward(self, x_BTD: Tensor, attention_mask: AttentionMask, **kwargs: Any) -> Tensor:
-        x_BTD, _ = self.residual(
-            x_BTD, lambda x: self.self_attn(x, attention_mask, **kwargs), self.self_attn_layer_norm
-        )
-        return self.residual(x_BTD, self.feed_forward, self.final_layer_norm)[0]
-
-
-class PosEncDecoderLayer(PosEncLayer):
-    """Causal self-attention, cross-attention and feed-forward."""
-
-    def __init__(self, config: PosEncConfig, side: StackSpec, layer: int) -> None:
-        super().__init__(config, side)
-        self.self_attn = Attention(config, num_heads=side.heads, is_causal=True, layer=layer)
-        self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-        self.encoder_attn = Attention(config, num_heads=side.heads, is_causal=False, layer=layer)
-        self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-
-    def forward(
-        self,
-        x_BTD: Tensor,
-        attention_mask: AttentionMask,
-        encoder_states_BSD: Tensor,
-        encoder_attention_mask: AttentionMask,
-        *,
-        positions: PositionEncodingSum,
-        ctx: AttentionContext,
-        cross_positions: PositionEncodingSum,
-        cross_ctx: AttentionContext,
-        cache: EncoderDecoderCache | None = None,
-        **kwargs: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        """The tokens (B, T, D) and, where they were computed, the weights of the cross-attention (B, H, T, S)."""
-        self_inputs = {"positions": positions, "ctx": ctx, "cache": cache}
-        x_BTD, _ = self.residual(
-            x_BTD, lambda x: self.self_attn(x, attention_mask, **self_inputs, **kwargs), self.self_attn_layer_norm
-        )
-        cross_inputs = {
-            "positions": cross_positions,
-            "ctx": cross_ctx,
-            "cache": cache,
-            "key_value_states_BSD": encoder_states_BSD,
-        }
-        x_BTD, p_BHTS = self.residual(
-            x_BTD,
-            lambda x: self.encoder_attn(x, encoder_attention_mask, **cross_inputs, **kwargs),
-            self.encoder_attn_layer_norm,
-        )
-        return self.residual(x_BTD, self.feed_forward, self.final_layer_norm)[0], p_BHTS
-
-
 class PosEncPreTrainedModel(SharedPreTrainedModel):
-    """Weight initialisation, loading and saving, and the choice of an attention back end that can be right."""
+    """Base class of the Transformer's models: initialisation, loading, saving, validation of the attention back end."""
 
     config: PosEncConfig
     config_class = PosEncConfig
@@ -151,6 +65,7 @@ class PosEncPreTrainedModel(SharedPreTrainedModel):
             super()._init_weights(module)
 
     def set_attn_implementation(self, attn_implementation: str | dict, *args: object, **kwargs: object) -> None:
+        """transformers' choice of a back end; a ValueError, and the old one, if it cannot compute an encoding."""
         before = self.config._attn_implementation
         super().set_attn_implementation(attn_implementation, *args, **kwargs)
         try:
@@ -164,10 +79,10 @@ class PosEncPreTrainedModel(SharedPreTrainedModel):
 
 # Its subclasses call post_init when they are whole. trf-ignore: TRF013
 class PosEncStack(PosEncPreTrainedModel, Stack):
-    """What encoder and decoder share: position encodings and layers."""
+    """Base class of encoder and decoder: position encodings and layers."""
 
     layer_class: type[PosEncEncoderLayer] | type[PosEncDecoderLayer]
-    # From this number of cached keys on, hidden ones are left out. Outputs do not depend on it; the tests set it to 0.
+    # From this number of cached keys on, hidden keys are pruned. Outputs do not depend on it; the tests set it to 0.
     min_keys_to_prune = MIN_KEYS
 
     def __init__(self, config: PosEncConfig, side: StackSpec) -> None:
@@ -179,7 +94,7 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
         self.gradient_checkpointing = False
 
     def validate_attn_implementation(self) -> None:
-        """Raise a ValueError for a back end that would leave an encoding out; transformers' own choice never does."""
+        """Raise a ValueError for a back end that cannot compute an encoding; transformers' default always can."""
         validate_attn_implementation(self.config, self.side, self.positions)
 
     def attention_context(
@@ -190,17 +105,14 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
         state: EncodingState | None = None,
         num_cached: int | Tensor = 0,
         *,
-        output_attentions: bool | None = False,
-        **kwargs: Any,
+        output_attentions: object = False,
     ) -> tuple[Tensor, AttentionContext]:
         """The embedded tokens with their positions (B, T, D), and the context of this stack's self-attention.
 
         Appends the positions, and the states of encodings, to the cached `state`.
         """
-        valid_mask_BT, attn_implementation = (
-            new_valid_mask(mask, x_BTD.shape[1], num_cached),
-            self.config._attn_implementation,
-        )
+        valid_mask_BT = new_valid_mask(mask, x_BTD.shape[1], num_cached)
+        attn_implementation = self.config._attn_implementation
         need_weights = bool(output_attentions) or attn_implementation == "flex_attention"
         ctx = AttentionContext(
             position_ids, position_ids, valid_mask_BT, mask, num_cached, self.side.is_causal, need_weights=need_weights
@@ -220,7 +132,7 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
 
 
 class PosEncEncoder(PosEncStack):
-    """The encoder: source tokens (B, S) to encoder states (B, S, D)."""
+    """Encoder: source tokens (B, S) to encoder states (B, S, D)."""
 
     layer_class = PosEncEncoderLayer
     _can_record_outputs = {"hidden_states": PosEncEncoderLayer, "attentions": Attention}
@@ -238,12 +150,14 @@ class PosEncEncoder(PosEncStack):
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> BaseModelOutput:
+        """Source (B, S) to encoder states (B, S, D)."""
         x_BTD = self.embed(input_ids, inputs_embeds)
         if position_ids is None:
             position_ids = positions_from_mask(attention_mask, x_BTD.shape[1], device=x_BTD.device)
-        x_BTD, ctx = self.attention_context(x_BTD, attention_mask, position_ids, **kwargs)
+        output_attentions = kwargs.get("output_attentions")
+        x_BTD, ctx = self.attention_context(x_BTD, attention_mask, position_ids, output_attentions=output_attentions)
         attention_mask = (
             None if ctx.use_linear_attention else create_bidirectional_mask(self.config, x_BTD, attention_mask)
         )
@@ -253,7 +167,7 @@ class PosEncEncoder(PosEncStack):
 
 
 class PosEncDecoder(PosEncStack):
-    """The decoder: target tokens (B, T) and encoder states to what the output projection reads (B, T, D)."""
+    """Decoder: target tokens (B, T) and encoder states (B, S, D) to hidden states (B, T, D)."""
 
     layer_class = PosEncDecoderLayer
     _can_record_outputs = {
@@ -290,65 +204,89 @@ class PosEncDecoder(PosEncStack):
         cache: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Target (B, T) and encoder states (B, S, D) to hidden states (B, T, D); the inputs are PosEncModel's."""
         encoder_hidden_states = require_encoder_states(encoder_hidden_states)
-        if cache is not None and self.gradient_checkpointing and self.training and torch.is_grad_enabled():
-            raise ValueError(
-                "Gradient checkpointing computes each layer again in the backward pass, so a layer must not write into "
-                "a cache, but one was given; leave the cache out, or turn gradient checkpointing off."
-            )
         x_BTD = self.embed(input_ids, inputs_embeds)
-        if use_cache and cache is None:
-            cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        cache = self.resolve_cache(cache, use_cache)
         own_cache = None if cache is None else cache.self_attention_cache
+        output_attentions = kwargs.get("output_attentions")
         # State and number of cached tokens are read here, before the first layer adds its keys to the cache.
-        state = None
-        if own_cache is not None and self.needs_state_cache:
-            evict_outside_window(own_cache, None if kwargs.get("output_attentions") else self.positions.sliding_window)
-            state = state_of_cache(own_cache)
-        num_cached = cached_seq_length(own_cache)
+        state, num_cached = self.read_state(own_cache, output_attentions), cached_seq_length(own_cache)
         if position_ids is None:
             position_ids = positions_from_mask(attention_mask, x_BTD.shape[1], num_cached, x_BTD.device)
-        x_BTD, ctx = self.attention_context(x_BTD, attention_mask, position_ids, state, num_cached, **kwargs)
-        source_inputs = {
-            "mask": encoder_attention_mask,
-            "encoder_position_ids": encoder_position_ids,
-            "source_positions_BT": cross_position_ids,
-        }
-        cross_ctx = ctx.replace(
-            query_pos_BQ=position_ids,
-            valid_mask_BT=target_valid_mask(ctx.valid_mask_BT, input_ids, self.config.pad_token_id),
+        x_BTD, ctx = self.attention_context(
+            x_BTD, attention_mask, position_ids, state, num_cached, output_attentions=output_attentions
         )
-        cross_ctx = self.cross_attention_context(x_BTD, cross_ctx, encoder_hidden_states, cache, **source_inputs)
+        target_mask_BT = target_valid_mask(ctx.valid_mask_BT, input_ids, self.config.pad_token_id)
+        cross_ctx = self.cross_attention_context(
+            x_BTD,
+            ctx.replace(query_pos_BQ=position_ids, valid_mask_BT=target_mask_BT),
+            encoder_hidden_states,
+            cache,
+            mask=encoder_attention_mask,
+            encoder_position_ids=encoder_position_ids,
+            source_positions_BT=cross_position_ids,
+        )
         attention_mask = (
             None if ctx.use_linear_attention else create_causal_mask(self.config, x_BTD, attention_mask, own_cache)
         )
         encoder_attention_mask = create_bidirectional_mask(
             self.config, x_BTD, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
         )
+        masks_and_states = attention_mask, encoder_hidden_states, encoder_attention_mask
+        x_BTD = self.run_layers(x_BTD, masks_and_states, ctx=ctx, cross_ctx=cross_ctx, cache=cache, **kwargs)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=x_BTD, **{CACHE_NAME: cache})
+
+    def resolve_cache(self, cache: EncoderDecoderCache | None, use_cache: bool | None) -> EncoderDecoderCache | None:
+        """The given cache, or a new one with `use_cache`; a ValueError for one under gradient checkpointing."""
+        if cache is not None and self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+            raise ValueError(
+                "Gradient checkpointing computes each layer twice, and therefore a layer must not write into a cache, "
+                "but one was given; leave the cache out, or turn gradient checkpointing off."
+            )
+        if cache is None and use_cache:
+            return EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        return cache
+
+    def read_state(self, own_cache: Cache | None, output_attentions: object) -> EncodingState | None:
+        """The encodings' state in the self-attention's cache, None if nothing needs one.
+
+        Tokens that a window hides are evicted first, unless the weights of all keys are wanted.
+        """
+        if own_cache is None or not self.needs_state_cache:
+            return None
+        evict_outside_window(own_cache, None if output_attentions else self.positions.sliding_window)
+        return state_of_cache(own_cache)
+
+    def run_layers(
+        self,
+        x_BTD: Tensor,
+        masks_and_states: tuple[AttentionMask, Tensor, AttentionMask],
+        *,
+        ctx: AttentionContext,
+        cross_ctx: AttentionContext,
+        **kwargs: object,
+    ) -> Tensor:
+        """The hidden states after all layers (B, T, D); updates an alignment that tracks the attention.
+
+        `masks_and_states` are the mask of the target, the encoder states (B, S, D) and the mask of the source.
+        """
+        contexts = {
+            "positions": self.positions,
+            "ctx": ctx,
+            "cross_positions": self.cross_positions,
+            "cross_ctx": cross_ctx,
+        }
         weights = []
         for layer in self.layers:
-            x_BTD, p_BHTS = layer(
-                x_BTD,
-                attention_mask,
-                encoder_hidden_states,
-                encoder_attention_mask,
-                positions=self.positions,
-                ctx=ctx,
-                cross_positions=self.cross_positions,
-                cross_ctx=cross_ctx,
-                cache=cache,
-                **kwargs,
-            )
+            x_BTD, p_BHTS = layer(x_BTD, *masks_and_states, **contexts, **kwargs)
             if cross_ctx.return_weights:
                 weights.append(p_BHTS)
         if cross_ctx.return_weights:
             self.alignment("update", weights, cross_ctx)
-        return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=x_BTD if self.layer_norm is None else self.layer_norm(x_BTD),
-            **{CACHE_NAME: cache},
-        )
+        return x_BTD if self.layer_norm is None else self.layer_norm(x_BTD)
 
     def cross_attention_context(
         self,
@@ -386,7 +324,7 @@ class PosEncDecoder(PosEncStack):
 
 
 class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
-    """The Transformer without an output projection."""
+    """Encoder-decoder Transformer without an output projection."""
 
     encoder_class = PosEncEncoder
     decoder_class = PosEncDecoder
@@ -451,7 +389,7 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
 
 
 class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneration, GenerationMixin):
-    """The translation model: a PosEncModel and the projection on the target vocabulary."""
+    """Translation model: a PosEncModel and the projection on the target vocabulary."""
 
     base_model_class = PosEncModel
     summary = "The encoder-decoder Transformer."
@@ -477,7 +415,7 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
         track_attention: bool = False,
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> Seq2SeqLMOutput:
-        """As PosEncModel's, to logits (B, T, V); with `labels` (B, T), -100 where they are ignored, also to a loss."""
+        """The inputs of PosEncModel to logits (B, T, V); with `labels` (B, T), -100 where ignored, also to a loss."""
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -500,8 +438,8 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
         )
         return self.logits_and_loss(outputs, labels, kwargs)
 
-    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
-        """transformers' inputs for a step, with `track_attention`: the target's length is not known."""
+    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: object) -> dict[str, object]:
+        """The inputs of a decoding step, with `track_attention`, because the target's length is unknown."""
         return super().prepare_inputs_for_generation(input_ids, **kwargs) | {"track_attention": True}
 
 

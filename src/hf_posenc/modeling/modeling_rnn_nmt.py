@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """RNN-NMT: recurrent encoder and decoder, with attention between them and no position encoding.
 
-    memory_s = BiLSTM(x_1 ... x_S)_s,    (h_t, c_t) = LSTM([y_t ; a_(t-1)], (h, c)_(t-1))
-    p_ts = softmax_s(h_t . W_a memory_s),    a_t = tanh(W_c [h_t ; sum_s p_ts memory_s]),    logits_t = W a_t
+    m_s = BiLSTM(x_1 ... x_S)_s,    (h_t, c_t) = LSTM([y_t ; a_(t-1)], (h, c)_(t-1))
+    p_ts = softmax_s(h_t . W_a m_s),    a_t = tanh(W_c [h_t ; sum_s p_ts m_s]),    logits_t = W a_t
 
-where h_t stands for the outputs of all decoder layers, one after the other. The first (h, c) are the encoder's last
-ones, of all layers and directions, through a linear map and tanh each (the bridges); a_0 is zero.
+where h_t is the concatenation of the outputs of all decoder layers. The initial (h, c) are the encoder's last ones, of
+all layers and directions, each through a linear map and tanh (the bridges); a_0 is zero.
 
-The "general" score and input feeding (a_(t-1) is fed to the next step) are Luong et al.'s. The sizes, the bridges and
-the score over all layers are those of the baseline in Neishi & Yoshinaga (2019).
+The "general" score and input feeding (a_(t-1) is an input of step t) are Luong et al.'s. The sizes, the bridges and the
+score over all layers are those of the baseline in Neishi & Yoshinaga (2019).
 
-Departure: its output projection has no bias unless `output_bias` asks for one; theirs has. Input feeding makes a step
-wait for the one before it, so the decoder is a loop over the target's tokens in training too. Shape letters are those
-of position_base.py; N is the width of all decoder layers together.
+Departure: the output projection has no bias unless `output_bias=True`; theirs has one. With input feeding each step
+depends on the one before it. Therefore the decoder is a loop over the target's tokens, in training too. Shape letters
+are those of position_base.py; N is the width of all decoder layers together.
 """
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -31,31 +31,23 @@ from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 
 from .cache import state_of_cache
-from .citations import NEISHI, Reference
+from .citations import LUONG, NEISHI
 from .configuration_rnn_nmt import RnnNmtConfig
 from .masks import new_valid_mask
 from .model_inputs import CACHE_NAME, normalize_model_inputs, require_encoder_states
 from .modeling_shared import (
     ConditionalGeneration,
     EncoderDecoder,
-    SharedPreTrainedModel,
     Stack,
     merge_outputs,
 )
+from .pretrained_shared import SharedPreTrainedModel
 from .rnn import run_dense_rnn, run_rnn
-
-LUONG = Reference(
-    "Luong, Pham & Manning",
-    "Effective Approaches to Attention-based Neural Machine Translation",
-    "EMNLP",
-    2015,
-    "https://arxiv.org/abs/1508.04025",
-)
 
 
 @dataclass
 class RnnNmtEncoderOutput(BaseModelOutput):
-    """The memory `last_hidden_state` (B, S, 2D), and the last h and c of all layers and directions, one after the other
+    """Encoder states `last_hidden_state` (B, S, 2D), and the last h and c of all layers and directions, concatenated
     (B, 2 x layers x D each)."""
 
     last_h: Tensor | None = None
@@ -63,7 +55,7 @@ class RnnNmtEncoderOutput(BaseModelOutput):
 
 
 class RnnNmtPreTrainedModel(SharedPreTrainedModel):
-    """Weight initialisation, loading and saving."""
+    """Base class of RNN-NMT's models: initialisation, loading, saving."""
 
     config: RnnNmtConfig
     config_class = RnnNmtConfig
@@ -76,7 +68,7 @@ def lstm(config: RnnNmtConfig, input_size: int, num_layers: int, **options: bool
 
 
 class RnnNmtEncoder(RnnNmtPreTrainedModel, Stack):
-    """Source tokens to memory."""
+    """Encoder: source tokens (B, S) to encoder states (B, S, 2D), and the LSTM's last states."""
 
     def __init__(self, config: RnnNmtConfig) -> None:
         super().__init__(config, vocab_size=config.vocab_size)
@@ -88,8 +80,9 @@ class RnnNmtEncoder(RnnNmtPreTrainedModel, Stack):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> RnnNmtEncoderOutput:
+        """Source (B, S) to encoder states (B, S, 2D)."""
         x_BSD = self.embed(input_ids, inputs_embeds)
         encoder_states, (h, c) = run_rnn(self.lstm, x_BSD, new_valid_mask(attention_mask, x_BSD.shape[1]))
         return RnnNmtEncoderOutput(
@@ -98,7 +91,10 @@ class RnnNmtEncoder(RnnNmtPreTrainedModel, Stack):
 
 
 class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
-    """Target tokens and memory to what the output projection reads. The state is h, c and what is fed (B, 2N + D)."""
+    """Decoder: target tokens (B, T) and encoder states (B, S, 2D) to hidden states (B, T, D).
+
+    Its state is the concatenation of h, c and the input feed a_t (B, 2N + D).
+    """
 
     def __init__(self, config: RnnNmtConfig) -> None:
         super().__init__(config, vocab_size=config.target_vocab_size)
@@ -122,8 +118,12 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         encoder_last: tuple[Tensor, Tensor] | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Target (B, T) and encoder states (B, S, 2D) to hidden states (B, T, D), token by token.
+
+        `encoder_last` are the encoder's last h and c; the first step of a decoding needs them.
+        """
         encoder_hidden_states = require_encoder_states(encoder_hidden_states)
         output_attentions = kwargs.get("output_attentions", self.config.output_attentions)
         x_BTD = self.embed(input_ids, inputs_embeds)
@@ -166,7 +166,7 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
         return torch.cat((h_BN, c_BN, self.combine(torch.cat((h_BN, context), dim=-1)).tanh()), dim=-1), p_BS
 
     def initial_state(self, encoder_last: tuple[Tensor, Tensor] | None) -> Tensor:
-        """The bridges, and zeros to be fed."""
+        """The state before the first token (B, 2N + D): the bridges of h and c, and a zero input feed."""
         if encoder_last is None or encoder_last[0] is None:
             raise ValueError(
                 "RNN-NMT's decoder starts from the last states of its encoder, but encoder_outputs has none; give "
@@ -177,7 +177,7 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
         return torch.cat((self.h_bridge(last_h).tanh(), self.c_bridge(last_c).tanh(), input_feed_BD), dim=-1)
 
     def keys(self, encoder_states: Tensor, cache: EncoderDecoderCache | None) -> Tensor:
-        """W_a of the memory (B, S, N), computed at a cached decoding's first step only."""
+        """Keys W_a m of the encoder states (B, S, N), computed at the first step of cached decoding only."""
         if cache is None:
             return self.score(encoder_states)
         if not cache.is_updated.get(0):
@@ -192,15 +192,18 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
         return cast(Tensor, state_of_cache(cache.self_attention_cache).last("states", width))
 
     def cache_states(self, states_BTM: Tensor, cache: EncoderDecoderCache) -> None:
-        """The states go into the cache, and keys and values of one channel: by keys a cache counts its tokens."""
+        """Cache the new states (B, T, 2N + D), and keys of one channel, because a cache counts tokens by its keys."""
         state_of_cache(cache.self_attention_cache).append("states", states_BTM)
         placeholder_B1T1 = states_BTM[:, None, :, :1]
         cache.self_attention_cache.update(placeholder_B1T1, placeholder_B1T1, 0)
 
 
 class RnnNmtModel(RnnNmtPreTrainedModel, EncoderDecoder):
-    """RNN-NMT without an output projection. It has no positions and no alignment: position ids and `track_attention`,
-    which the Transformer reads, change nothing."""
+    """RNN-NMT without an output projection.
+
+    It has no positions and no alignment. `position_ids`, `decoder_position_ids` and `track_attention`, which are inputs
+    of the Transformer, are accepted and have no effect.
+    """
 
     encoder_class = RnnNmtEncoder
     decoder_class = RnnNmtDecoder
@@ -221,9 +224,9 @@ class RnnNmtModel(RnnNmtPreTrainedModel, EncoderDecoder):
         position_ids: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
         track_attention: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Seq2SeqModelOutput:
-        """Source (B, S) and target (B, T) to what the output projection reads (B, T, D)."""
+        """Source (B, S) and target (B, T) to hidden states (B, T, D)."""
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
         elif not isinstance(encoder_outputs, BaseModelOutput):
@@ -243,7 +246,7 @@ class RnnNmtModel(RnnNmtPreTrainedModel, EncoderDecoder):
 
 
 class RnnNmtForConditionalGeneration(RnnNmtPreTrainedModel, ConditionalGeneration, GenerationMixin):
-    """The translation model: an RnnNmtModel and the projection on the target vocabulary."""
+    """Translation model: an RnnNmtModel and the projection on the target vocabulary."""
 
     base_model_class = RnnNmtModel
     summary = "RNN-NMT: recurrent encoder and decoder, with attention between them and no position encoding."
@@ -266,9 +269,9 @@ class RnnNmtForConditionalGeneration(RnnNmtPreTrainedModel, ConditionalGeneratio
         position_ids: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
         track_attention: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Seq2SeqLMOutput:
-        """As RnnNmtModel's, to logits (B, T, V); with `labels` (B, T), -100 where there is none, also to their loss."""
+        """The inputs of RnnNmtModel to logits (B, T, V); with `labels` (B, T), -100 where ignored, also to a loss."""
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base classes of both model families: initialisation, tied and resized vocabularies, logits and loss."""
+"""Base classes of both model families: embeddings, tied and resized vocabularies, logits and loss."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, PreTrainedModel
-from transformers import initialization as init
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessor
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
@@ -20,62 +19,14 @@ from transformers.modeling_outputs import (
 from .configuration_shared import SharedConfig
 from .masks import positions_from_mask
 from .model_inputs import CACHE_NAME, exactly_one_input, get_cache, rename_cache
-from .strict_loading import load_strict, validate_weight_files
+from .pretrained_shared import SharedPreTrainedModel
 from .target_vocabulary import target_generate_options, with_target_vocab_size
 from .translation import TranslationMixin
-from .weight_files import NameOrPath
 
 
-class SharedPreTrainedModel(PreTrainedModel):
-    """Weight initialisation, loading and saving."""
-
-    config: SharedConfig
-    base_model_prefix = "model"
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: NameOrPath, *args: object, **kwargs: Any) -> Any:
-        """As transformers', but from safetensors only, and weights that do not fit the saved config are refused."""
-        return load_strict(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
-
-    @staticmethod
-    def _load_pretrained_model(
-        model: PreTrainedModel, state_dict: object, checkpoint_files: list[str] | None, load_config: Any, *rest: object
-    ) -> Any:
-        """As transformers', to whom the files are known and the weights have no memory yet; first they are judged."""
-        validate_weight_files(model, checkpoint_files, is_quantized=load_config.is_quantized)
-        return PreTrainedModel._load_pretrained_model(model, state_dict, checkpoint_files, load_config, *rest)
-
-    # All kinds of modules are filled here, once, by this family's own rules. trf-ignore: TRF018
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        torch_defaults = self.config.initializer == "torch"
-        if isinstance(module, nn.Embedding):
-            init.normal_(module.weight, std=1.0 if torch_defaults else module.embedding_dim**-0.5)
-            if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
-                init.zeros_(module.weight[module.padding_idx])
-        elif isinstance(module, nn.LayerNorm) or (torch_defaults and isinstance(module, nn.Linear | nn.RNNBase)):
-            module.reset_parameters()
-        elif isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                init.zeros_(module.bias)
-        elif isinstance(module, nn.RNNBase):
-            for parameter in module.parameters():
-                bound = (6 / (parameter.shape[-1] + module.hidden_size)) ** 0.5  # Xavier's, of one gate's matrix
-                init.uniform_(parameter, -bound, bound) if parameter.ndim == 2 else init.zeros_(parameter)
-        elif isinstance(module, ConditionalGeneration) and module.final_logits_bias is not None:
-            init.zeros_(module.final_logits_bias)
-
-    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """What this instance ties. (The base class ties nothing unless the output projection is tied as well.)"""
-        if all_submodels:
-            return super().get_expanded_tied_weights_keys(all_submodels=True)
-        return dict(self._tied_weights_keys or {})
-
-
-# Its subclasses call post_init when they are whole, and differ in their vocabulary. trf-ignore: TRF013
+# Its subclasses call post_init at the end of __init__, and differ in their vocabulary. trf-ignore: TRF013
 class Stack(SharedPreTrainedModel):
-    """One side, encoder or decoder: its embedded tokens, to begin with."""
+    """Base class of encoders and decoders: token embeddings, scaled and dropped out."""
 
     def __init__(self, config: SharedConfig, *, vocab_size: int) -> None:  # trf-ignore: TRF029
         super().__init__(config)
@@ -92,34 +43,39 @@ class Stack(SharedPreTrainedModel):
 
 
 class ResizableVocabularies(SharedPreTrainedModel):
-    """Both sides' token embeddings, and how they grow and shrink after training; config and ties follow.
+    """Token embeddings of both sides that can be resized after training, with config and ties.
 
-    `resize_token_embeddings(n)` is for the source's vocabulary, and for the target's as well where both sides share one
-    table. `resize_decoder_token_embeddings(n)` is for the target's where it has its own. Both keep the rows of the
-    tokens that stay, in place, so that what was tied or frozen is so afterwards.
+    `resize_token_embeddings(n)` resizes the source's vocabulary, and the target's too where both sides share one table.
+    `resize_decoder_token_embeddings(n)` resizes the target's where it has its own. Both keep the rows of remaining
+    tokens, in place: tied or frozen weights stay tied or frozen.
 
-    Which tables are one is what they are in memory. The config says it where a model is made; what is saved beside the
-    weights is made to say it again, whatever was done to the config or to the tables in the meantime.
+    The config decides at construction which tables are shared. Afterwards the modules do: saving writes their sharing
+    into the config, whatever was changed since.
     """
 
     @property
     def shares_embeddings(self) -> bool:
-        """Whether both sides have one table."""
+        """Whether encoder and decoder share one embedding table."""
         model = self.base_model
         return model.encoder.embed_tokens.weight is model.decoder.embed_tokens.weight
 
     def sync_tying_config(self) -> None:
-        """Write into the config which tables are one, and remember it for loading and saving."""
+        """Write the sharing of tables into the config, and into the lists that loading and saving read."""
         self.config.share_encoder_decoder_embeddings = self.shares_embeddings
 
     def save_pretrained(self, *args: object, **options: object) -> None:
+        """transformers' saving, with the ties that the modules have."""
         self.sync_tying_config()
         super().save_pretrained(*args, **options)
 
     def _resize_token_embeddings(
         self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """What transformers' `resize_token_embeddings` calls before it writes the new size into the config."""
+        """The resized source table.
+
+        A private hook of transformers (5.17 to 5.24 have it): `resize_token_embeddings` calls it before it writes the
+        new size into the config. If it is renamed, a shared table leaves the output projection at its old size.
+        """
         table = self._get_resized_embeddings(
             self.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
         )
@@ -133,8 +89,10 @@ class ResizableVocabularies(SharedPreTrainedModel):
     def resize_decoder_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """For the target's vocabulary, with the output projection and its bias, what `resize_token_embeddings` is for
-        the source's; returns the decoder's table. A ValueError if that is the encoder's, too."""
+        """Resize the target's vocabulary, with the output projection and its bias; returns the decoder's table.
+
+        Arguments are those of `resize_token_embeddings`. Raises a ValueError if both sides share one table.
+        """
         if self.shares_embeddings:
             raise ValueError(
                 "The target's vocabulary has a size of its own only if the decoder has its own embeddings, but "
@@ -147,12 +105,12 @@ class ResizableVocabularies(SharedPreTrainedModel):
         return table
 
     def resize_outputs(self, num_tokens: int, mean_resizing: bool) -> None:
-        """Make whatever else counts the target's tokens count `num_tokens`."""
+        """Set the number of target tokens in the config; subclasses also resize the output projection."""
         self.config.decoder_vocab_size = num_tokens
 
 
 class EncoderDecoder(ResizableVocabularies):
-    """An encoder and a decoder, which may share their token embeddings, without an output projection."""
+    """Encoder and decoder without an output projection; they may share their token embeddings."""
 
     encoder_class: type[SharedPreTrainedModel]
     decoder_class: type[SharedPreTrainedModel]
@@ -167,7 +125,7 @@ class EncoderDecoder(ResizableVocabularies):
         self.post_init()
 
     def tied_weight_keys(self) -> dict[str, str]:
-        """The sides' tables that are the shared one."""
+        """The names of the sides' tables that are tied to the shared one."""
         sides = ("encoder", "decoder") if hasattr(self, "shared") else ()
         return {f"{side}.embed_tokens.weight": "shared.weight" for side in sides}
 
@@ -193,7 +151,7 @@ class EncoderDecoder(ResizableVocabularies):
 def merge_outputs(
     encoder_outputs: BaseModelOutput, decoder_outputs: BaseModelOutputWithPastAndCrossAttentions
 ) -> Seq2SeqModelOutput:
-    """The outputs of an encoder and a decoder as one."""
+    """The outputs of encoder and decoder in one object."""
     return Seq2SeqModelOutput(
         last_hidden_state=decoder_outputs.last_hidden_state,
         **{CACHE_NAME: get_cache(decoder_outputs)},
@@ -207,7 +165,7 @@ def merge_outputs(
 
 
 class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
-    """An encoder-decoder and the projection on the target vocabulary."""
+    """Base class of translation models: an encoder-decoder and the projection on the target vocabulary."""
 
     base_model_class: type[EncoderDecoder]
 
@@ -220,10 +178,12 @@ class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
         self.post_init()
 
     def tied_weight_keys(self) -> dict[str, str]:
-        """Those of the sides, and the output projection if it is a table, too."""
+        """The ties of both sides, and that of the output projection if the config ties it."""
         tied = {f"model.{name}": f"model.{table}" for name, table in self.model.tied_weight_keys().items()}
-        table = "shared" if hasattr(self.model, "shared") else "decoder.embed_tokens"
-        return tied | ({"lm_head.weight": f"model.{table}.weight"} if self.config.tie_word_embeddings else {})
+        if self.config.tie_word_embeddings:
+            table = "shared" if hasattr(self.model, "shared") else "decoder.embed_tokens"
+            tied["lm_head.weight"] = f"model.{table}.weight"
+        return tied
 
     def sync_tying_config(self) -> None:
         self.model.sync_tying_config()
@@ -233,16 +193,19 @@ class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
         self.all_tied_weights_keys = dict(self._tied_weights_keys)
 
     def logits_and_loss(
-        self, outputs: Seq2SeqModelOutput, labels: Tensor | None, kwargs: dict[str, Any]
+        self, outputs: Seq2SeqModelOutput, labels: Tensor | None, kwargs: Mapping[str, object]
     ) -> Seq2SeqLMOutput:
-        """Logits (B, T, V) of hidden states (B, T, D), and with `labels` (B, T), -100 where there is none, their
-        cross-entropy in nats: a mean over label tokens, or their sum over the Trainer's `num_items_in_batch`."""
+        """Logits (B, T, V) of hidden states (B, T, D); with `labels` (B, T), -100 where ignored, also their loss.
+
+        The loss is the cross-entropy in nats: the mean over label tokens, or the sum over the Trainer's
+        `num_items_in_batch`.
+        """
         logits = self.lm_head(outputs.last_hidden_state)
         if self.final_logits_bias is not None:
             logits = logits + self.final_logits_bias
         loss = None
         if labels is not None:
-            targets = labels.contiguous()  # a slice is a view, of which transformers' loss can take none
+            targets = labels.contiguous()  # transformers' loss cannot take a view, such as a slice
             loss = self.loss_function(
                 logits, labels=None, shift_labels=targets, vocab_size=self.config.decoder_vocab_size, **kwargs
             )
@@ -251,10 +214,12 @@ class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
 
     @torch.no_grad()
     def resize_outputs(self, num_tokens: int, mean_resizing: bool) -> None:
+        """Resize the output projection and its bias to `num_tokens`, in place, and set the config's number."""
         super().resize_outputs(num_tokens, mean_resizing)
         resized = self._get_resized_lm_head(self.lm_head, num_tokens, mean_resizing=mean_resizing)
         self.lm_head.weight.data, self.lm_head.out_features = resized.weight.data, num_tokens
-        if (bias := self.final_logits_bias) is not None:
+        bias = self.final_logits_bias
+        if bias is not None:
             new = bias.mean() if mean_resizing else bias.new_zeros(())
             bias.data = torch.cat((bias[:, :num_tokens], new.expand(1, max(0, num_tokens - bias.shape[1]))), dim=1)
 
@@ -265,28 +230,34 @@ class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
         logits_processor: Sequence[LogitsProcessor] | None = None,
         **options: Any,
     ) -> Any:
-        """As TranslationMixin's; what names no side is the target's (see target_vocabulary.py)."""
+        """TranslationMixin's `generate`, with the target's vocabulary for options that name no side.
+
+        See target_vocabulary.py.
+        """
         options = target_generate_options(self.config, (generation_config, self.generation_config), options)
         return super().generate(inputs, generation_config, logits_processor, **options)
 
     def compute_transition_scores(self, *args: object, **options: object) -> Tensor:
-        """As transformers', counting the target's tokens, which it reads off nothing but a config."""
+        """transformers' scores, with the target's vocabulary size, which transformers reads from the config."""
         side = SimpleNamespace(config=with_target_vocab_size(self.config))
         return GenerationMixin.compute_transition_scores(side, *args, **options)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """The labels, one place later, behind the start token (B, T); behind a target's last label there is padding:
-        with `</s>` to be read it would be a token longer than alone."""
+        """Decoder inputs (B, T): the start token, then the labels without the last one of each target.
+
+        After a target's last label there is padding, not `</s>`: as an input `</s>` would make a target in a batch one
+        token longer than alone.
+        """
         # The config refuses None for either.
         start_id, pad_id = cast(int, self.config.decoder_start_token_id), cast(int, self.config.pad_token_id)
         start = labels.new_full((len(labels), 1), start_id)
-        still_to_come = (labels != -100).flip(1).cumsum(1).flip(1)[:, 1:] > 0
-        shifted = torch.cat((start, labels[:, :-1].masked_fill(~still_to_come, -100)), dim=1)
+        has_later_label = (labels != -100).flip(1).cumsum(1).flip(1)[:, 1:] > 0
+        shifted = torch.cat((start, labels[:, :-1].masked_fill(~has_later_label, -100)), dim=1)
         return shifted.masked_fill(shifted == -100, pad_id)
 
-    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
-        """transformers' inputs for a step; positions are read off the mask here, before a static cache makes it 4-D."""
-        kwargs.pop("tokenizer", None)  # which `generate` reads stop strings by, and passes on
+    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, object]:
+        """transformers' inputs of a step, with positions computed from the mask before a static cache makes it 4-D."""
+        kwargs.pop("tokenizer", None)  # `generate` reads stop strings with it and passes it on
         mask = kwargs.get("decoder_attention_mask")
         if kwargs.get("decoder_position_ids") is None and mask is not None and mask.ndim == 2:
             kwargs["decoder_position_ids"] = positions_from_mask(mask, mask.shape[1])

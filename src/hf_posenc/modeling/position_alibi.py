@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ALiBi: each head lowers scores in proportion to the distance, with a slope of its own.
+"""ALiBi: a score penalty in proportion to the distance, with one slope for each head.
 
 The slopes are the paper's: 2^(-8h/H) for head h of H = 2^n. For other numbers of heads they are those of the next
 lower power of two, then every second one of the next higher.
 
-The paper's decoders see no future. Where attention goes both ways, `alibi` has a slope for each direction, so that the
-encoder sees the order: the slopes for the future are those for the past, assigned to the heads in reverse. A head that
-attends far to the left attends near to the right. The preset `alibi_symmetric` has one slope for both directions, as
-the author proposes for encoders: an encoder then cannot distinguish a sentence from its reversal.
+The paper's models are causal. In bidirectional attention `alibi` has a slope for each direction, and therefore the
+encoder depends on the order. The slopes for the future are those for the past, assigned to the heads in reverse: a head
+that attends far to the left attends near to the right. The preset `alibi_symmetric` has one slope for both directions,
+as the author proposes for encoders. An encoder then cannot distinguish a sentence from its reversal.
 
 Departure from Press et al.: slopes multiply distances, not positions, in float32 or wider.
 """
@@ -25,11 +25,11 @@ from .position_base import EncodingConfig, PositionEncoding, StackSpec
 class Alibi(PositionEncoding):
     """No parameters. Shift-invariant; defined at every length."""
 
-    summary = "Every head lowers scores in proportion to the distance, at prices of its own for past and future."
+    summary = "Each head subtracts a penalty in proportion to the distance, with a slope for each direction."
     SYMMETRIC = {
         "shared_slope": True,
         "reversal_equivariant": True,
-        "summary": "Every head lowers scores in proportion to the distance, past and future alike.",
+        "summary": "Each head subtracts a penalty in proportion to the absolute distance.",
         "formula": "score(i, j) = q_i . k_j / sqrt(K) - m_h |j - i|",
     }
     shift_invariant = True
@@ -68,7 +68,7 @@ class Alibi(PositionEncoding):
 
 
 def slopes(heads: int) -> list[float]:
-    """m_h for each head."""
+    """The slope m_h of each head, h = 1..H."""
     power_of_two = 2 ** int(math.log2(heads))
     if power_of_two == heads:
         return [2.0 ** (-8 * h / heads) for h in range(1, heads + 1)]

@@ -53,7 +53,7 @@ HOOKS = ("embed", "rotate_queries", "rotate_keys", "score_bias", "value_bias")
 # The types of hooks. What `prepare` returns belongs to its encoding, which alone reads it.
 TensorHook = Callable[[Tensor, AttentionContext], Tensor]
 ScoreBiasHook = Callable[[Tensor, Tensor, AttentionContext], Tensor]
-PrepareHook = Callable[[Tensor, AttentionContext], Any]
+PrepareHook = Callable[[Tensor, AttentionContext], object]
 
 ParameterValue = bool | int | float | None
 
@@ -63,9 +63,10 @@ class EncodingParameter:
     """A config field that an encoding or an alignment adds, with its default and its constraint.
 
     The default gives the field's type; None stands for an integer or None. `constraint` says in words what `is_valid`
-    tests. `meaning` is one sentence for `help(PosEncConfig)`: what the field changes, in which unit. Parameters are
-    registered instead of being dataclass fields of the config, because a user's encoding adds its own at run time, and
-    each encoding is one file.
+    tests. `meaning` is one sentence for `help(PosEncConfig)`: what the field changes, in which unit.
+
+    Why a registry instead of dataclass fields: a user's encoding adds its own parameters at run time, each encoding is
+    one file, and a config saves the parameters in use only.
     """
 
     name: str
@@ -84,9 +85,9 @@ class EncodingParameter:
 
 
 class EncodingConfig(Protocol):
-    """The fields of a PosEncConfig that encodings and alignments read.
+    """The fields of a PosEncConfig that encodings and alignments read; the type of their `config`.
 
-    Beyond these, an encoding reads its own parameters (`config.relative_clip`), which exist once it is registered.
+    In addition an encoding reads its own parameters (`config.relative_clip`), which exist once it is registered.
     """
 
     d_model: int
@@ -119,10 +120,10 @@ class StackSpec:
 
 
 class PositionEncoding(nn.Module):
-    """Base class of every encoding. By itself it is the encoding `none`: the encoder sees no order.
+    """Base class of every encoding. By itself it is the encoding `none`: the encoder has no information on order.
 
     No parameters; defined at every length. A subclass implements hooks (see the module) and sets class attributes, its
-    properties, which the tests check both ways:
+    properties. The tests check that each property holds, and that its opposite does not:
 
     `summary`: one sentence.
     `shift_invariant`: adding a number to all positions changes nothing.
@@ -130,11 +131,11 @@ class PositionEncoding(nn.Module):
     `reversal_equivariant`: reversing the tokens reverses the outputs.
     `is_stateful`: cached decoding keeps more than keys, values and positions, in `ctx.state`.
     `is_modifier`: it only changes what another encoding of the sum does.
-    `zero_init_is_identity`: with all parameters at zero it changes nothing, and still learns. So it can join a trained
-        model.
+    `zero_init_is_identity`: with all parameters at zero it changes nothing, and has gradients. Therefore it can be
+        added to a trained model.
     `max_length_field`: the parameter that bounds the length, None if none does.
     `config_parameters`: the config fields that it adds.
-    `formula`: in the code's own symbols. `references`: the sources.
+    `formula`: the score or the embedding, in the code's symbols. `references`: the sources.
     `aliases`: other names of the idea; the error for an unknown name suggests this encoding for them.
     `max_distance`, `is_global`, `preserves_head_dim`: see the module.
     """
@@ -198,7 +199,7 @@ class PositionEncoding(nn.Module):
         for name, encoding in side.encodings.items():
             if encoding is not cls and encoding.rotate_keys is not None:
                 raise ValueError(
-                    f"{side.encoding!r}: {cls.__name__} {why}, but `{name}` turns keys by their position; leave one "
+                    f"{side.encoding!r}: {cls.__name__} {why}, but `{name}` rotates keys by their position; leave one "
                     "of them out."
                 )
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CAPE: sinusoids at positions that are shifted, jittered and stretched at random in training.
+"""CAPE: sinusoids at positions that are shifted, jittered and scaled at random in training.
 
-A model then cannot rely on where a sentence begins or how long it is.
+A model then cannot rely on a sentence's first position or on its length.
 
-Departures from Likhomanenko et al.: shift and stretch of source and target are drawn each by itself, where they tie
-them for translation; positions are not centred, for a decoder cannot know the middle of what it is writing.
+Departures from Likhomanenko et al.: source and target have independent samples of shift and stretch, which the paper
+ties for translation. Positions are not centred, because the length of the output is unknown in decoding.
 """
 
 import math
@@ -19,9 +19,9 @@ from .position_sinusoidal import add_sinusoids
 
 
 class Cape(PositionEncoding):
-    """No parameters. Not shift-invariant; defined at every length. Its positions of training are between tokens."""
+    """No parameters. Not shift-invariant; defined at every length. Its training positions are fractional."""
 
-    summary = "The wave pattern of each position, shifted, jittered and stretched at random in training."
+    summary = "Sinusoids of positions that are shifted, jittered and scaled at random in training."
     shift_invariant = False
     config_parameters = (
         EncodingParameter(
@@ -34,20 +34,20 @@ class Cape(PositionEncoding):
         EncodingParameter(
             "cape_jitter",
             0.5,
-            "a part of a token, 0 to 0.5, which keeps their order",
-            lambda part: 0 <= part <= 0.5,
-            meaning="Each training position moves by at most this part of a token.",
+            "a fraction of a token, 0 to 0.5, which keeps the order of tokens",
+            lambda value: 0 <= value <= 0.5,
+            meaning="Each training position moves by at most this fraction of a token.",
         ),
         EncodingParameter(
             "cape_stretch",
             1.03,
-            "a factor, 1 (which is none) or more",
+            "a factor, 1 (no scaling) or more",
             lambda value: value >= 1,
             meaning="Training positions are multiplied by a random factor between its inverse and itself.",
         ),
     )
     formula = """
-        x[p] <- x[p] + PE[(p + D + e_p) s], PE of `sinusoidal`; D = e_p = 0 and s = 1 but in training
+        x[p] <- x[p] + PE[(p + D + e_p) s], PE of `sinusoidal`; outside training D = e_p = 0 and s = 1
         D from U(-shift, shift), log s from U(-log stretch, log stretch), e_p from U(-jitter, jitter)
     """
     references = (
@@ -61,7 +61,7 @@ class Cape(PositionEncoding):
     )
 
     def augment_positions(self, pos_BT: Tensor, ctx: AttentionContext) -> Tensor:
-        """Of sentences D and s, of tokens e."""
+        """Training positions (B, T), in tokens: D and s are sampled for each sentence, e_p for each token."""
         batch, num_new = pos_BT.shape
         shift_B1, log_B1 = torch.empty(2, batch, 1, device=pos_BT.device).uniform_(-1, 1)
         jitter_BT = torch.empty(batch, num_new, device=pos_BT.device).uniform_(-1, 1)

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeBERTa: disentangled attention, with content-to-position and position-to-content scores by trained maps.
 
-There is one vector for each clipped distance, shared by all layers. Every layer maps it to a key, which the tokens'
-queries are multiplied by, and to a query, which the tokens' keys are multiplied by. The three terms of a score have
-equal weight.
+All layers share one vector for each clipped distance. Every layer maps it to a key, for the tokens' queries, and to a
+query, for the tokens' keys. The three terms of a score have equal weight.
 
-Departures from He et al.: the last term reads the vector at the distance of the key from the query, as the first does
-and as their code has it (their paper writes the opposite distance); the clip is 64 tokens by default and not 512; there
-is no dropout on the vectors; the decoder's form is ours, its queries see the past alone. For a query between two
-tokens the terms are interpolated between both distances.
+Departures from He et al.: both position terms read the vector at the same distance, as in their code; their paper
+writes the opposite distance for the last term. The clip is 64 tokens by default instead of 512. The vectors have no
+dropout. The causal form for the decoder is ours. For a query between two tokens the terms are interpolated between both
+distances.
 """
 
 from functools import reduce
@@ -23,10 +22,10 @@ from .position_base import EncodingConfig, EncodingParameter, PositionEncoding, 
 
 
 class Deberta(PositionEncoding):
-    """2 `deberta_clip` x D + layers x D x (2 D + 1) parameters. Shift-invariant; defined at every length, and beyond
-    `deberta_clip` tokens it tells only before from after."""
+    """2 `deberta_clip` x D + layers x D x (2 D + 1) parameters. Shift-invariant; defined at every length. Beyond
+    `deberta_clip` tokens scores depend on the direction only."""
 
-    summary = "Content asks for a trained vector of the clipped distance, and that vector for content."
+    summary = "Content-to-position and position-to-content scores, from a trained vector for each clipped distance."
     shift_invariant = True
     config_parameters = (
         EncodingParameter(
@@ -56,13 +55,14 @@ class Deberta(PositionEncoding):
         self.clip, width = config.deberta_clip, config.d_model
         self.first_row = self.clip if side.is_causal else 0  # A causal query never uses rows for future keys.
         self.vectors = nn.Parameter(torch.empty(2 * self.clip, width))
-        self.key_weight, self.query_weight = (nn.Parameter(torch.empty(side.layers, width, width)) for _ in "kq")
+        self.key_weight = nn.Parameter(torch.empty(side.layers, width, width))
+        self.query_weight = nn.Parameter(torch.empty(side.layers, width, width))
         self.query_bias = nn.Parameter(torch.empty(side.layers, width))
 
     @classmethod
     def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
         """Raise a ValueError in a sum with rotated keys."""
-        cls.require_unrotated_keys(side, "asks for the keys' content")
+        cls.require_unrotated_keys(side, "reads the keys' content")
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> list[tuple[Tensor, Tensor | None]]:
         """The row of the vectors for each query and key, with its interpolation weight (B, 1, Q, S)."""
@@ -74,7 +74,7 @@ class Deberta(PositionEncoding):
         ]
 
     def rotate_queries(self, q_BHQK: Tensor, ctx: AttentionContext) -> Tensor:
-        """Queries scaled for three terms that share the scores."""
+        """Queries (B, H, Q, K), scaled by 1/sqrt(3) because three terms are added."""
         return q_BHQK * 3**-0.5
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
@@ -95,16 +95,16 @@ class Deberta(PositionEncoding):
         return both_BHQS * (self.scaling * 3**-0.5)
 
     def split_heads(self, rows_RD: Tensor) -> Tensor:
-        """(..., H, R, K)"""
+        """Rows (..., R, D), split among the heads (..., H, R, K)."""
         return rows_RD.unflatten(-1, (self.side.heads, -1)).transpose(-3, -2)
 
     def p2c(self, k_BHSK: Tensor, queries_RD: Tensor, rows_B1QS: Tensor) -> Tensor:
-        """Every key's product with every row, looked up by distance (B, H, Q, S)."""
+        """Position-to-content scores (B, H, Q, S): every key's product with every row, gathered by distance."""
         p2c_BHSR = k_BHSK @ self.split_heads(queries_RD).transpose(1, 2)
         return p2c_BHSR.gather(-1, rows_B1QS.transpose(2, 3).expand(*p2c_BHSR.shape[:3], -1)).transpose(2, 3)
 
     def p2c_single_query(self, k_BHSK: Tensor, queries_RD: Tensor, rows_B11S: Tensor) -> Tensor:
-        """The same of a single query, to which each key has one distance, and its product with that row alone."""
+        """Position-to-content scores of one query (B, H, 1, S): each key's product with the row of its distance."""
         queries_BHSK = self.split_heads(nn.functional.embedding(rows_B11S[:, 0, 0], queries_RD))
         return (k_BHSK * queries_BHSK).sum(-1)[:, :, None]
 

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FIRE: a score bias computed by a small network from the distance, as a share of the length at that query.
+"""FIRE: a score bias that a small network computes from the distance, relative to the length at the query.
 
-A network with one hidden layer of ReLUs is a piecewise linear function, with a corner at each unit. It is computed as
-one: for each query and key the segment is looked up, and its slope and intercept are applied for each head. The result
-is exact, gradients included, and no tensor of L x L x `fire_hidden_size` numbers exists.
+A network with one hidden layer of ReLUs is a piecewise linear function, with a corner at each unit. It is computed in
+that form: each query and key has a segment, with a slope and an intercept for each head. The result and its gradients
+are exact. No tensor of L x L x `fire_hidden_size` numbers exists.
 
-Departures from Li et al.: where attention goes both ways, the network is given the sign of the distance, and distances
-are divided by what goes furthest, to the query's left or to its right, where the paper's max(i, L) would make shares
-above 1; the network's last bias is left out, for a softmax does not see it. The 1e-6 and the first value of c are those
-of their listing.
+Departures from Li et al.: in bidirectional attention the network's input has the sign of the distance. The divisor is
+then the query's longest distance to either side, because the paper's max(i, L) would give ratios above 1. The network's
+last bias is omitted, because a softmax does not depend on it. The 1e-6 and the initial c are those of their listing.
 """
 
 import torch
@@ -22,9 +21,9 @@ from .position_base import EncodingConfig, EncodingParameter, PositionEncoding, 
 
 class Fire(PositionEncoding):
     """layers x (`fire_hidden_size` x (2 + heads) + 2) parameters. Not shift-invariant: beyond `fire_threshold` tokens
-    distances are shares of the position. Defined at every length."""
+    distances are divided by the position. Defined at every length."""
 
-    summary = "A small network of the distance, as a share of the length so far, added to scores."
+    summary = "A small network maps the distance, relative to the length so far, to a score bias."
     shift_invariant = False
     config_parameters = (
         EncodingParameter(
@@ -45,7 +44,7 @@ class Fire(PositionEncoding):
     formula = """
         score(i, j) = q_i . k_j / sqrt(K) + f_h(psi(i - j) / (psi(max(i, L)) + 1e-6))
         psi(x) = log(|c x| + 1), f = W2 relu(W1 x + b1), L = |m `fire_threshold`|
-        where attention goes both ways: f_h(sign(i - j) psi(i - j) / (psi(max(i, n - 1 - i, L)) + 1e-6)), n keys
+        in bidirectional attention: f_h(sign(i - j) psi(i - j) / (psi(max(i, n - 1 - i, L)) + 1e-6)), n keys
     """
     references = (
         Reference(
@@ -85,7 +84,7 @@ class Fire(PositionEncoding):
         return self.piecewise_linear(normalized_BQS, layer).to(q_BHQK.dtype)
 
     def piecewise_linear(self, normalized_BQS: Tensor, layer: int) -> Tensor:
-        """W2 relu(W1 x + b1) (B, H, Q, S), as slope and intercept of the segment in which each x is."""
+        """W2 relu(W1 x + b1) (B, H, Q, S), by slope and intercept of the segment that contains each x."""
         weight_U, bias_U, out_HU = (
             parameter[layer].to(normalized_BQS.dtype) for parameter in (self.weight_in, self.bias_in, self.weight_out)
         )
@@ -102,7 +101,7 @@ class Fire(PositionEncoding):
         return bias_HBQS.transpose(0, 1)
 
     def init_weights(self) -> None:
-        """torch's bounds for linear layers; c as in the paper's listing, a multiple of 1."""
+        """torch's bounds for linear layers; c = 0.1 as in the paper's listing; m = 1."""
         for parameter, inputs in ((self.weight_in, 1), (self.bias_in, 1), (self.weight_out, self.weight_in.shape[1])):
             init.uniform_(parameter, -(inputs**-0.5), inputs**-0.5)
         init.constant_(self.c, 0.1)

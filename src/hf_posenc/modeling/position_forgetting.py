@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forgetting: a score bias that is the sum of log forget gates of all tokens between key and query, for each head.
 
-Departures from Lin et al., whose attention is causal: where it goes both ways, keys after the query have a second set
-of gates. The sums of log gates are cached beside the keys. Cross-attention is refused, because its queries are no
-tokens of the source.
+Departures from Lin et al., whose attention is causal: in bidirectional attention keys after the query have a second set
+of gates. The sums of log gates are cached with the keys. Cross-attention is refused, because its queries are not tokens
+of the source.
 """
 
 import torch
@@ -16,16 +16,16 @@ from .position_base import EncodingConfig, PositionEncoding, StackSpec
 
 
 class Forgetting(PositionEncoding):
-    """layers x directions x heads x (D + 1) parameters. Sees the order of the tokens and never their positions; defined
-    at every length. The state of the decoder is the sum of each head's logarithms, one for every layer."""
+    """layers x directions x heads x (D + 1) parameters. Depends on the order of the tokens and not on their
+    positions; defined at every length. The decoder's state is the sum of log gates for each layer and head."""
 
-    summary = "Every token closes a gate a little on all that stands beyond it, in each head by what it is."
+    summary = "A forget gate, computed from each token for each head, lowers the scores of all keys beyond the token."
     aliases = ("fox", "forget_gate")
     shift_invariant = True
     is_stateful = True
     formula = """
         score(i, j) = q_i . k_j / sqrt(K) + sum_l log f_l, l = j+1..i
-        f_l = sigmoid(w_h . x_l + b_h), x what the layer's attention reads; for j > i l = i+1..j, with w' and b'
+        f_l = sigmoid(w_h . x_l + b_h), x the input of the layer's attention; for j > i l = i+1..j, with w' and b'
     """
     references = (
         Reference(
@@ -48,8 +48,8 @@ class Forgetting(PositionEncoding):
         """Raise a ValueError in cross-attention."""
         if side.name == "cross":
             raise ValueError(
-                f"cross_position_encoding_type={side.encoding!r}: `forgetting` counts the tokens between a query and a "
-                "key of one text, and cross-attention has two; leave it out there."
+                f"cross_position_encoding_type={side.encoding!r}: `forgetting` sums the gates of the tokens between "
+                "a query and a key of one text, but cross-attention has two texts; leave it out there."
             )
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
@@ -74,6 +74,6 @@ class Forgetting(PositionEncoding):
         return torch.where(is_past_QS, past_BHQS, -future_BHQS).to(q_BHQK.dtype)
 
     def init_weights(self) -> None:
-        """Gates near a half."""
+        """Weights near 0 and zero biases, which give gates near 0.5."""
         init.normal_(self.weight, std=0.02)
         init.zeros_(self.bias)

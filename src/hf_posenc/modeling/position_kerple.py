@@ -3,9 +3,9 @@
 
 The preset `kerple_power` has a power of the distance, at most the second, in place of the logarithm.
 
-Departures from Chi et al.: where attention goes both ways each direction has its own a and p; the paper's kernel takes
-|i - j|, and their code has the past alone. a and p are functions of unbounded parameters; their code clips them, at
-0.01, and powers at 2.
+Departures from Chi et al.: in bidirectional attention each direction has its own a and p. The paper's kernel takes
+|i - j|, and their code is causal. a and p are functions of unbounded parameters; their code clips both at 0.01, and
+powers at 2.
 """
 
 import math
@@ -22,20 +22,20 @@ from .position_base import EncodingConfig, PositionEncoding, StackSpec
 class Kerple(PositionEncoding):
     """2 x heads x directions parameters, read by all layers. Shift-invariant; defined at every length."""
 
-    summary = "Every head lowers scores with the logarithm of the distance, at trained prices."
+    summary = "Each head subtracts a penalty that grows with the log of the distance, with trained slopes."
     POWER = {
         "logarithmic": False,
-        "summary": "Every head lowers scores with a power of the distance, trained like its price.",
+        "summary": "Each head subtracts a trained slope times a trained power of the distance.",
         "formula": """
             score(i, j) = q_i . k_j / sqrt(K) - a |j - i|^p
-            a = softplus(a'_h), p = 2 sigmoid(p'_h), with a' and p' of their own for j > i
+            a = softplus(a'_h), p = 2 sigmoid(p'_h), with separate a' and p' for j > i
         """,
     }
     shift_invariant = True
     max_distance = math.inf
     formula = """
         score(i, j) = q_i . k_j / sqrt(K) - p log(1 + a |j - i|)
-        a = softplus(a'_h), p = softplus(p'_h), with a' and p' of their own for j > i
+        a = softplus(a'_h), p = softplus(p'_h), with separate a' and p' for j > i
     """
     references = (
         Reference(
@@ -50,7 +50,7 @@ class Kerple(PositionEncoding):
     def __init__(self, config: EncodingConfig, side: StackSpec, *, logarithmic: bool = True) -> None:
         super().__init__(config, side)
         self.logarithmic = logarithmic
-        shape = (1 if side.is_causal else 2, side.heads)  # the past, the future
+        shape = (1 if side.is_causal else 2, side.heads)  # past, future
         self.a, self.p = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> tuple[Tensor, Tensor]:
@@ -69,14 +69,14 @@ class Kerple(PositionEncoding):
         a_BHQS = by_direction(nn.functional.softplus(self.a))
         if self.logarithmic:
             penalty_BHQS = by_direction(nn.functional.softplus(self.p)) * (a_BHQS * distance_B1QS).log1p()
-        else:  # 0^p is 0, but its gradients would be those of log 0
+        else:  # 0^p is 0, but its gradient has log 0; distance 1 replaces it and is masked again
             nonzero_B1QS = distance_B1QS > 0
             power_BHQS = distance_B1QS.where(nonzero_B1QS, 1.0).pow(by_direction(2 * self.p.sigmoid()))
             penalty_BHQS = a_BHQS * power_BHQS * nonzero_B1QS
         return -penalty_BHQS.to(q_BHQK.dtype)
 
     def init_weights(self) -> None:
-        """a from U(0.01, 1); p from U(0.01, 2) or, as a power, from the middle nine tenths of 0 to 2."""
+        """a from U(0.01, 1). p from U(0.01, 2); as a power, from the middle 90 % of the interval 0 to 2."""
         for parameter, upper in ((self.a, 1.0), (self.p, 2.0)):
             init.uniform_(parameter, 0.01, upper)
             if self.logarithmic or parameter is self.a:

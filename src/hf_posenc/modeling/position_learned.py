@@ -51,8 +51,8 @@ class Learned(PositionEncoding):
             )
         elif (position := int(pos_BT.max())) >= num_positions or (position := int(pos_BT.min())) < 0:
             raise ValueError(
-                f"`learned` knows the positions 0 to {num_positions - 1} (learned_max_positions={num_positions}), but "
-                f"a token stands at position {position}; shorten the input, train with a larger learned_max_positions, "
+                f"`learned` has the positions 0 to {num_positions - 1} (learned_max_positions={num_positions}), but "
+                f"a token is at position {position}; shorten the input, train with a larger learned_max_positions, "
                 "or choose an encoding that is defined at every length, such as `sinusoidal` or `relative`."
             )
 

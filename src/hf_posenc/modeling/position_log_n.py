@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Log n: queries scaled by the logarithm of the number of keys, so that attention stays sharp with many keys.
 
-A softmax over n keys spreads as n grows; scaling by log n counteracts this. The scaling has no information on order,
-so it comes last in a sum with another encoding: `relative+log_n`.
+A softmax over n keys spreads as n grows; scaling by log n counteracts this. The scaling has no information on order.
+Therefore it is the last one in a sum with another encoding: `relative+log_n`.
 
-Departures: Chiang & Cholak scale by log n itself, which changes how sharp attention is in training; here the factor is
-1 for `log_n_length` keys, which should be the mean length of the training data, as Zhang et al. have it. In
-`log_n_learned`, Nakanishi's scalable softmax, each head and layer trains its rate, which begins as that of `log_n`.
+Departures: Chiang & Cholak scale by log n itself, which changes the sharpness of attention in training. Here the factor
+is 1 for `log_n_length` keys, which should be the mean length of the training data, as in Zhang et al. In
+`log_n_learned`, Nakanishi's scalable softmax, each head and layer trains its rate; the initial rate is that of `log_n`.
 """
 
 import math
@@ -34,11 +34,11 @@ NAKANISHI = Reference(
 class LogN(PositionEncoding):
     """No parameters, or layers x heads of them. Shift-invariant; defined at every length."""
 
-    summary = "Queries grow with the logarithm of the number of keys that they see."
+    summary = "Queries are scaled by the logarithm of the number of keys that they attend to."
     LEARNED = {
         "trained": True,
-        "summary": "Queries grow with the logarithm of the number of keys that they see, at a trained rate.",
-        "formula": "score(i, j) = s_h log(n_i) q_i . k_j / sqrt(K), for n_i keys that query i sees",
+        "summary": "Queries are scaled by the logarithm of the number of keys that they attend to, at a trained rate.",
+        "formula": "score(i, j) = s_h log(n_i) q_i . k_j / sqrt(K), for n_i attendable keys of query i",
         "references": (CHIANG, NAKANISHI),
         "aliases": ("ssmax", "scalable_softmax"),
     }
@@ -52,10 +52,10 @@ class LogN(PositionEncoding):
             64,
             "a whole number of tokens, 2 or more",
             lambda value: value >= 2,
-            meaning="Number of keys for which queries are left as they are.",
+            meaning="Number of keys for which queries are not scaled.",
         ),
     )
-    formula = "score(i, j) = log(n_i) / log(`log_n_length`) q_i . k_j / sqrt(K), for n_i keys that query i sees"
+    formula = "score(i, j) = log(n_i) / log(`log_n_length`) q_i . k_j / sqrt(K), n_i attendable keys of query i"
     references = (CHIANG,)
 
     def __init__(self, config: EncodingConfig, side: StackSpec, *, trained: bool = False) -> None:
@@ -65,7 +65,9 @@ class LogN(PositionEncoding):
     @classmethod
     def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
         """Raise a ValueError in a sum with a window."""
-        cls.require_global(side, "counts the keys that the mask leaves, and a window has as many at any length")
+        cls.require_global(
+            side, "counts the keys that the mask allows, and in a window this number does not grow with the length"
+        )
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
         """log n for each query (B or 1, 1, Q or 1, 1)."""

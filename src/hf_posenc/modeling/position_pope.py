@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PoPE (polar): each channel of queries and keys has its content as a length and its position as an angle.
+"""PoPE (polar): each channel of queries and keys has its content as a magnitude and its position as an angle.
 
 Departures from Gopalakrishnan et al.: the offsets delta belong to a layer (what their code does could not be verified)
-and begin at 0.
+and start at 0.
 """
 
 import torch
@@ -16,10 +16,10 @@ from .position_rotary import cos_sin
 
 
 class Pope(PositionEncoding):
-    """layers x D parameters. Queries and keys are twice as wide, and so is what is cached of keys. Shift-invariant;
+    """layers x D parameters. Queries, keys and cached keys are twice as wide. Shift-invariant;
     defined at every length."""
 
-    summary = "Each channel of queries and keys is a length at an angle that grows with the position."
+    summary = "Each channel of queries and keys is a magnitude at an angle proportional to the position."
     shift_invariant = True
     preserves_head_dim = False
     config_parameters = (
@@ -52,7 +52,7 @@ class Pope(PositionEncoding):
     @classmethod
     def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
         """Raise a ValueError in a sum with another encoding that changes keys."""
-        cls.require_unrotated_keys(side, "gives each channel an angle of its own")
+        cls.require_unrotated_keys(side, "gives each channel its own angle")
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> tuple[Tensor, ...]:
         """The cosines and sines of queries, then of new keys (B, 1, T, K)."""
@@ -74,11 +74,11 @@ class Pope(PositionEncoding):
         return polar(k_BHTK, cos_B1TK * cos_H1K - sin_B1TK * sin_H1K, sin_B1TK * cos_H1K + cos_B1TK * sin_H1K)
 
     def init_weights(self) -> None:
-        """No offset."""
+        """Zero offsets."""
         init.zeros_(self.delta)
 
 
 def polar(x_BHTK: Tensor, cos_BHTK: Tensor, sin_BHTK: Tensor) -> Tensor:
-    """Lengths at angles, as pairs: all first numbers, then all second ones (B, H, T, 2K)."""
+    """Magnitudes softplus(x) at the given angles as Cartesian coordinates (B, H, T, 2K): all x, then all y."""
     length_BHTK = -nn.functional.logsigmoid(-x_BHTK)  # softplus, whose gradient torch compiles with wrong strides
     return torch.cat((length_BHTK * cos_BHTK.to(x_BHTK.dtype), length_BHTK * sin_BHTK.to(x_BHTK.dtype)), dim=-1)

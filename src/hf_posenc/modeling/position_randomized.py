@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Randomized: in training, ordered positions are sampled from a range much longer than the sentence.
 
-Another encoding of the sum is so trained on far positions with short sentences.
+Another encoding of the sum is then trained on far positions with short sentences.
 
 Departures from Ruoss et al.: evaluation uses the true positions, because cached decoding could not sample those of
 future tokens. One sample serves a batch, a stack and all its layers; their relative encodings sample anew in every
@@ -17,9 +17,9 @@ from .position_base import EncodingConfig, EncodingParameter, PositionEncoding, 
 
 
 class Randomized(PositionEncoding):
-    """No parameters. Longer sentences than `randomized_positions` keep the positions they have."""
+    """No parameters. Sentences of more than `randomized_positions` tokens keep their true positions."""
 
-    summary = "In training positions are drawn, in order, from many more, for whatever other encoding there is."
+    summary = "In training, the positions for the other encodings of the sum are sampled in order from a longer range."
     shift_invariant = True
     permutation_equivariant = True
     reversal_equivariant = True
@@ -34,7 +34,9 @@ class Randomized(PositionEncoding):
             meaning="Training positions are sampled in order from this many.",
         ),
     )
-    formula = "p_0 < p_1 < .. < p_(T-1) in training, drawn without replacement from 0..N-1, N = `randomized_positions`"
+    formula = (
+        "p_0 < p_1 < .. < p_(T-1) in training, sampled without replacement from 0..N-1, N = `randomized_positions`"
+    )
     references = (
         Reference(
             "Ruoss et al.",
@@ -48,7 +50,7 @@ class Randomized(PositionEncoding):
     @classmethod
     def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
         """Raise a ValueError in a sum with a window."""
-        cls.require_global(side, "spreads tokens so far in training that a window hides nearly every neighbour")
+        cls.require_global(side, "spreads positions in training, and a window then hides most neighbours")
 
     def augment_positions(self, pos_BT: Tensor, ctx: AttentionContext) -> Tensor:
         """A sorted sample of positions (B, T); tokens past its end keep their distance from it."""

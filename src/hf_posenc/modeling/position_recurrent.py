@@ -17,15 +17,31 @@ from .citations import NEISHI, ROSENDAHL
 from .position_base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 from .rnn import run_dense_rnn, run_rnn
 
-WIDTH_CONSTRAINT = "a whole number of units for each direction, 1 or more, or None for d_model"
-BIDIRECTIONAL_CONSTRAINT = "True (in the encoder it reads from both ends) or False"
+
+def cell_parameters(cell: str, bidirectional: bool) -> tuple[EncodingParameter, EncodingParameter]:
+    """The config fields of one kind of cell; `bidirectional` is the default of the encoder's direction."""
+    return (
+        EncodingParameter(
+            f"{cell}_hidden_size",
+            None,
+            "a whole number of units for each direction, 1 or more, or None for d_model",
+            lambda value: value is None or value >= 1,
+            meaning=f"Width of the {cell.upper()}'s state in each direction.",
+        ),
+        EncodingParameter(
+            f"{cell}_bidirectional",
+            bidirectional,
+            "True (in the encoder it reads from both ends) or False",
+            meaning=f"Whether the encoder's {cell.upper()} also reads from the right.",
+        ),
+    )
 
 
 class Recurrent(PositionEncoding):
-    """A network of one layer on each side, `{cell}_hidden_size` wide in each direction; a linear map, unless that is D.
+    """One recurrent layer, `{cell}_hidden_size` wide in each direction, and a linear map to D where the widths differ.
 
-    Shift-invariant: it sees the order of the tokens and never their positions. Defined at every length. The state of
-    the decoder is h, followed for an LSTM by c.
+    Shift-invariant: it depends on the order of the tokens and not on their positions. Defined at every length. The
+    decoder's state is h, followed for an LSTM by c (B, M).
     """
 
     shift_invariant = True
@@ -34,43 +50,15 @@ class Recurrent(PositionEncoding):
         "cell": "lstm",
         "summary": "An LSTM reads the embeddings in order, in the encoder from both ends, "
         "and its outputs replace them.",
-        "config_parameters": (
-            EncodingParameter(
-                "lstm_hidden_size",
-                None,
-                WIDTH_CONSTRAINT,
-                lambda value: value is None or value >= 1,
-                meaning="Width of the LSTM's state in each direction.",
-            ),
-            EncodingParameter(
-                "lstm_bidirectional",
-                True,
-                BIDIRECTIONAL_CONSTRAINT,
-                meaning="Whether the encoder's LSTM also reads from the right.",
-            ),
-        ),
-        "formula": "x'_i = LSTM(x_i, (h, c)_(i-1)), in the encoder also, if asked for, from the right",
+        "config_parameters": cell_parameters("lstm", bidirectional=True),
+        "formula": "x'_i = LSTM(x_i, (h, c)_(i-1)), in a bidirectional encoder also from the right",
         "references": (ROSENDAHL,),
     }
     GRU = {
         "cell": "gru",
         "summary": "A GRU reads the embeddings in order, and its outputs replace them.",
-        "config_parameters": (
-            EncodingParameter(
-                "gru_hidden_size",
-                None,
-                WIDTH_CONSTRAINT,
-                lambda value: value is None or value >= 1,
-                meaning="Width of the GRU's state in each direction.",
-            ),
-            EncodingParameter(
-                "gru_bidirectional",
-                False,
-                BIDIRECTIONAL_CONSTRAINT,
-                meaning="Whether the encoder's GRU also reads from the right.",
-            ),
-        ),
-        "formula": "x'_i = GRU(x_i, h_(i-1)), in the encoder also, if asked for, from the right",
+        "config_parameters": cell_parameters("gru", bidirectional=False),
+        "formula": "x'_i = GRU(x_i, h_(i-1)), in a bidirectional encoder also from the right",
         "references": (NEISHI,),
     }
 
@@ -85,7 +73,7 @@ class Recurrent(PositionEncoding):
         self.num_states = 2 if cell == "lstm" else 1
 
     def embed(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
-        """The network's outputs (B, T, D), from the cached state on if there is one."""
+        """The network's outputs (B, T, D), from the cached state on with a cache; padding never advances it."""
         if ctx.state is None:
             return self.projection(run_rnn(self.rnn, x_BTD, ctx.valid_mask_BT)[0])
         width = self.num_states * self.hidden_size
@@ -102,7 +90,7 @@ class Recurrent(PositionEncoding):
         return self.projection(states_BTM[..., : self.hidden_size])
 
     def step(self, x_B1D: Tensor, state_BM: Tensor) -> Tensor:
-        """The state after one more token (B, M)."""
+        """The state after one more token (B, M), from the state before it (B, M)."""
         states = [state[None].contiguous() for state in state_BM.chunk(self.num_states, dim=-1)]
         _, last = run_dense_rnn(self.rnn, x_B1D, tuple(states) if self.num_states > 1 else states[0])
         return torch.cat(tuple(last), dim=-1)[0] if self.num_states > 1 else last[0]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The registry of position encodings: one import and one line for each.
 
-`POSITION_ENCODINGS[name]` is callable like the class it stands for, and has its facts. A name, or names joined by "+",
-is what `position_encoding_type` holds; the parts of a sum are applied from left to right.
+`POSITION_ENCODINGS[name]` is callable like its class, and has the class's properties. `position_encoding_type` is one
+name, or several joined by "+", which are applied from left to right.
 """
 
 from collections.abc import Iterator
@@ -38,8 +38,8 @@ from .suggestions import closest_name
 
 @dataclass(frozen=True, kw_only=True)
 class PositionEncodingEntry:
-    """What is registered under a name: the class, its facts (those of PositionEncoding, which say what they mean), and
-    in `options` what else its constructor is given."""
+    """A registered encoding: its class, its properties (described in PositionEncoding) and `options`, further arguments
+    of its constructor."""
 
     encoding: type[PositionEncoding]
     summary: str
@@ -57,8 +57,9 @@ class PositionEncodingEntry:
     options: dict[str, object]
 
     def __call__(self, config: EncodingConfig, side: StackSpec) -> PositionEncoding:
+        """The encoding as a module; a TypeError if its constructor sets a property of hf_posenc 0.2."""
         encoding = self.encoding(config, side, **self.options)
-        validate_attribute_names("encoding", self.encoding, vars(encoding))  # a constructor may set properties, too
+        validate_attribute_names("encoding", self.encoding, vars(encoding))  # a constructor may set properties too
         return encoding
 
     @property
@@ -68,12 +69,12 @@ class PositionEncodingEntry:
 
     @property
     def is_sequential(self) -> bool:
-        """Whether it reads the embedded tokens one after the other, as recurrent layers do."""
+        """Whether it reads the embedded tokens in order, as recurrent layers do."""
         return self.is_stateful and self.encoding.embed is not None
 
     @property
     def modifies_attention(self) -> bool:
-        """Whether it changes queries, keys, scores or values, as it must to be of use in cross-attention."""
+        """Whether it changes queries, keys, scores or values; cross-attention calls no other hook."""
         return any(getattr(self.encoding, hook) is not None for hook in HOOKS if hook != "embed")
 
 
@@ -81,14 +82,14 @@ METADATA_FIELDS = [field.name for field in fields(PositionEncodingEntry) if fiel
 
 
 def make_entry(encoding: type[PositionEncoding], **preset: object) -> PositionEncodingEntry:
-    """The class with its facts. Of a `preset`, what is a fact stands in place of the class's, and the rest goes to its
-    constructor. A TypeError for a class that does not say what it is."""
+    """The registry's entry of a class. Properties in `preset` replace the class's; its other items are arguments of the
+    constructor. A TypeError for a class without `summary` or `shift_invariant`."""
     metadata: dict[str, Any] = {name: getattr(encoding, name, None) for name in METADATA_FIELDS}
     metadata |= {name: preset.pop(name) for name in METADATA_FIELDS if name in preset}
     if missing := [name for name in ("summary", "shift_invariant") if metadata[name] is None]:
         raise TypeError(
-            f"An encoding states its facts, but {encoding.__name__} lacks {' and '.join(missing)}; write them into the "
-            "class, as in summary = 'One sentence.'"
+            f"An encoding must state its properties, but {encoding.__name__} lacks {' and '.join(missing)}; write them "
+            "into the class, as in summary = 'One sentence.'"
         )
     return PositionEncodingEntry(encoding=encoding, options=preset, **metadata)
 
@@ -125,13 +126,13 @@ POSITION_ENCODINGS: dict[str, PositionEncodingEntry] = {
 
 
 def register_position_encoding(name: str, encoding: type[PositionEncoding], **preset: object) -> None:
-    """Add an encoding at run time, under a name that `position_encoding_type` then takes.
+    """Register an encoding at run time, under a name that `position_encoding_type` then accepts.
 
-    Its facts are attributes of the class; a `preset` has facts in place of those, and what its constructor is given
-    beside `config` and `side`. Called at the foot of the file that defines the class, importing by `from hf_posenc
-    import ...`, the file travels with every checkpoint that uses the encoding. Raises a ValueError for a name that is
-    taken or not lower-case letters, digits and underscores, and a TypeError for a class that does not inherit
-    PositionEncoding and nothing else, lacks a fact, or has names of hf_posenc 0.2 (registration.py lists them).
+    Properties are attributes of the class. A `preset` replaces properties, and has arguments of the constructor in
+    addition to `config` and `side`. Call it at the foot of the file that defines the class, with imports of the form
+    `from hf_posenc import ...`: checkpoints that use the encoding then contain that file. Raises a ValueError for a
+    name that is taken or not lower-case letters, digits and underscores. Raises a TypeError for a class that inherits
+    anything but PositionEncoding, lacks a property, or has names of hf_posenc 0.2 (registration.py lists them).
     """
     existing = POSITION_ENCODINGS.get(name)
     validate_registration("encoding", name, encoding, PositionEncoding, None if existing is None else existing.encoding)
@@ -140,7 +141,7 @@ def register_position_encoding(name: str, encoding: type[PositionEncoding], **pr
 
 
 def parse_sum(position_encoding_type: str, field: str = "position_encoding_type") -> list[str]:
-    """The names in a sum, checked: each is known, and together they make sense. `field` is where it stands."""
+    """The names in a sum. A ValueError, which names the config's `field`, for an unknown name or an invalid sum."""
     names = position_encoding_type.split("+")
     for name in names:
         if name not in POSITION_ENCODINGS:
@@ -156,35 +157,35 @@ def parse_sum(position_encoding_type: str, field: str = "position_encoding_type"
 
 
 def suggest_encoding(name: str) -> str:
-    """The encoding whose name, or what else it is called, is most like `name`."""
+    """The encoding whose name or alias is most like `name`."""
     known_names = {alias: known for known, entry in reversed(POSITION_ENCODINGS.items()) for alias in entry.aliases}
     known_names |= {known: known for known in POSITION_ENCODINGS}
     return known_names[closest_name(name.lower(), known_names)]
 
 
 def incompatibility(first: str, second: str) -> str | None:
-    """Why two encodings cannot be in one sum, if they cannot."""
+    """Why two encodings cannot be in one sum; None if they can."""
     if first == second:
-        return f"a sum holds each encoding once, but `{first}` is there twice"
+        return f"a sum has each encoding once, but `{first}` occurs twice"
     if "none" in (first, second):
-        return f"`none` means that there is no encoding, but `{second if first == 'none' else first}` is there too"
+        return f"`none` means no encoding, but `{second if first == 'none' else first}` is in the sum too"
     entry, other_entry = POSITION_ENCODINGS[first], POSITION_ENCODINGS[second]
     if entry.is_sequential and other_entry.is_sequential:
-        return f"`{first}` and `{second}` both carry a state, and which of them reads the other would be a guess"
+        return f"`{first}` and `{second}` both read the embeddings in order, and their order in a sum is not defined"
     entries = {first: entry, second: other_entry}
     augmenting = [name for name, entry in entries.items() if entry.encoding.augment_positions is not None]
     bounded = [name for name, entry in entries.items() if entry.max_length_field is not None]
     if len(augmenting) == 2:
-        return f"`{first}` and `{second}` both change the positions of training, and nobody compared what comes of both"
+        return f"`{first}` and `{second}` both change training positions; combining them is not supported"
     if augmenting and bounded:
-        return f"`{augmenting[0]}` changes the positions of training, for which the table of `{bounded[0]}` has no rows"
+        return f"`{augmenting[0]}` gives training positions for which the table of `{bounded[0]}` has no rows"
     if entry.encoding is other_entry.encoding:
         return f"`{first}` and `{second}` are presets of one encoding, {entry.encoding.__name__}"
     return None
 
 
 def all_encoding_parameters() -> Iterator[EncodingParameter]:
-    """The config fields of all registered encodings, each once."""
+    """The config fields of all registered encodings, without duplicates."""
     by_name = {
         parameter.name: parameter for entry in POSITION_ENCODINGS.values() for parameter in entry.config_parameters
     }

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Relative: a trained vector for each clipped distance, added to keys and values.
 
-The tables of 2 tau + 1 vectors belong to a layer and are shared by its heads. Three presets: keys and values; keys
-alone; and fixed vectors in place of trained ones, the sinusoids PE(d) of width K.
+Each layer has tables of 2 tau + 1 vectors, which its heads share. Three presets: keys and values; keys alone; and fixed
+vectors instead of trained ones, the sinusoids PE(d) of width K.
 
-Departures from Rosendahl et al. (eq. 3-9): the distance is key minus query, where they write query minus key (for
-trained tables only the rows change their names); positions are counted from 0; and the fixed vectors are PE of width K
-at the signed distance, where they write the first K channels of the PE of width D (their toolkit, too, has width K and
-key minus query, but takes PE(d + tau)).
+Departures from Rosendahl et al. (eq. 3-9): the distance is key minus query, and theirs is query minus key. For trained
+tables this only reorders the rows. Positions are counted from 0. The fixed vectors are PE of width K at the signed
+distance; theirs are the first K channels of the PE of width D. (Their toolkit also has width K and key minus query, but
+takes PE(d + tau).)
 
-No (L, L, K) tensor is ever built: the key term is q against the 2 tau + 1 vectors, gathered by distance; the value term
-is the weights summed by distance, against the 2 tau + 1 vectors.
+No (L, L, K) tensor is built. The key term is q times the 2 tau + 1 vectors, gathered by distance. The value term is the
+weights, summed by distance, times the 2 tau + 1 vectors.
 """
 
 from functools import reduce
@@ -28,7 +28,7 @@ from .position_sinusoidal import sinusoids
 class Relative(PositionEncoding):
     """2 x layers x (2 `relative_clip` + 1) x K parameters, half of them without values, none when fixed.
 
-    Shift-invariant; defined at every length, and beyond `relative_clip` tokens it tells only before from after.
+    Shift-invariant; defined at every length. Beyond `relative_clip` tokens only the direction matters.
     """
 
     summary = "A trained vector for each clipped distance, added to keys and values."
@@ -76,8 +76,8 @@ class Relative(PositionEncoding):
             self.value_bias = None  # type: ignore[assignment, method-assign]  # before a PositionEncodingSum is built
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> tuple[list[tuple[Tensor, Tensor | None]], Tensor | None]:
-        """The rows of the tables for each query and key, with interpolation weights (B, 1, Q, S); and the vectors, if
-        they are fixed (R, K). A query between two tokens has two rows, any other has one, of weight None."""
+        """The rows of the tables for each query and key, with interpolation weights (B, 1, Q, S); and the fixed vectors
+        (R, K), None for trained ones. A query between two tokens has two rows; any other has one, of weight None."""
         weighted_rows = [
             (distance_B1QS.clamp(-self.clip, self.clip) + self.clip, weight)
             for distance_B1QS, weight in interpolation_weights(ctx.distance_BQS[:, None], x_BTD.dtype)
@@ -88,7 +88,7 @@ class Relative(PositionEncoding):
         return weighted_rows, sinusoids(distances, self.side.head_dim, at_least_float32(x_BTD))
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
-        """q times the vector of each distance (B, H, Q, S)."""
+        """q times the vector of each distance, divided by sqrt(K) (B, H, Q, S)."""
         weighted_rows, sinusoids_RK = ctx.prepared
         vectors_RK = sinusoids_RK.to(q_BHQK.dtype) if self.keys is None else self.keys[ctx.layer]
         scores_BHQR = (q_BHQK * self.scaling) @ vectors_RK.T
@@ -112,4 +112,7 @@ class Relative(PositionEncoding):
         for table in (self.keys, self.values):
             if table is not None:
                 bound = (6 / (table.shape[1] + table.shape[2])) ** 0.5  # Xavier's, of one layer's table
-                init.normal_(table) if self.config.initializer == "torch" else init.uniform_(table, -bound, bound)
+                if self.config.initializer == "torch":
+                    init.normal_(table)
+                else:
+                    init.uniform_(table, -bound, bound)

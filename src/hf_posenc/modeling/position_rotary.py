@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rotary (RoPE): queries and keys are rotated by their positions; scores depend only on the relative distance.
+"""Rotary (RoPE): queries and keys, rotated by their positions; scores depend only on the relative distance.
 
 Pairs are neighbouring channels, as in the paper (Llama's code pairs channel c with c + K/2: a fixed permutation of the
 projections' rows). `rope_parameters` takes the frequency scalings of transformers ("linear", "yarn", "llama3",
@@ -7,8 +7,8 @@ projections' rows). `rope_parameters` takes the frequency scalings of transforme
 they were a narrower head. "proportional" keeps the K/2 frequencies of the whole head and rotates the fastest.
 
 The preset `xpos` is Sun et al.'s, for decoders: a pair's product decays with the distance, faster at higher
-frequencies. Where attention goes both ways the product would grow for keys after the query; there `xpos` equals
-`rotary`. Keys leave the range of float16 beyond some 4,500 tokens, that of float32 beyond 36,000.
+frequencies. In bidirectional attention the product would grow for keys after the query; there `xpos` equals `rotary`.
+Keys leave the range of float16 beyond some 4,500 tokens, that of float32 beyond 36,000.
 """
 
 import torch
@@ -19,11 +19,14 @@ from .attention_context import AttentionContext, at_least_float32
 from .citations import Reference
 from .position_base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 
+# transformers' frequency scalings that do not depend on the input's length.
+LENGTH_INDEPENDENT_ROPE_TYPES = ("default", "linear", "yarn", "llama3", "proportional")
+
 
 class Rotary(PositionEncoding):
     """No parameters. Shift-invariant; defined at every length."""
 
-    summary = "Queries and keys turned by an angle that grows with the position."
+    summary = "Queries and keys are rotated by an angle proportional to the position."
     aliases = ("rope",)
     shift_invariant = True
     formula = """
@@ -42,7 +45,7 @@ class Rotary(PositionEncoding):
 
     XPOS = {
         "decays": True,
-        "summary": "As rotary; in the decoder the products fall with the distance, fast turning channels first.",
+        "summary": "As rotary; in the decoder the products decay with the distance, faster at higher frequencies.",
         "config_parameters": (
             EncodingParameter(
                 "xpos_scale_base",
@@ -76,26 +79,21 @@ class Rotary(PositionEncoding):
         """Raise a ValueError for an odd width, or for frequencies that depend on the input's length."""
         if side.head_dim % 2:
             raise ValueError(
-                f"`rotary` turns pairs of channels, so the width of a head must be even, but d_model={config.d_model} "
+                f"`rotary` needs an even width of a head, for pairs of channels, but d_model={config.d_model} "
                 f"over {side.heads} heads gives {side.head_dim}; change d_model or the number of heads."
             )
-        if (rope_type := config.rope_parameters["rope_type"]) not in (
-            "default",
-            "linear",
-            "yarn",
-            "llama3",
-            "proportional",
-        ):
+        rope_type = config.rope_parameters["rope_type"]
+        if rope_type not in LENGTH_INDEPENDENT_ROPE_TYPES:
             raise ValueError(
                 "`rotary` needs frequencies that do not change with the input's length, or cached decoding could not "
-                f"equal a full forward, but rope_parameters has rope_type={rope_type!r}; choose from default, linear, "
-                "yarn, llama3, proportional."
+                f"equal a full forward, but rope_parameters has rope_type={rope_type!r}; choose from "
+                f"{', '.join(LENGTH_INDEPENDENT_ROPE_TYPES)}."
             )
         factor = config.rope_parameters.get("partial_rotary_factor", 1.0)
         num_rotated = side.head_dim if rope_type == "proportional" else rotary_dim(side.head_dim, factor)
         if not 0 < factor <= 1 or num_rotated < 2 or num_rotated % 2:
             raise ValueError(
-                "`rotary` turns an even number of channels of a head, 2 or more, but rope_parameters has "
+                "`rotary` rotates an even number of channels of a head, 2 or more, but rope_parameters has "
                 f"partial_rotary_factor={factor}, which of {side.head_dim} channels is {side.head_dim * factor:g}; "
                 "choose one above 0 and up to 1 that gives an even number, or leave it out."
             )
@@ -129,7 +127,7 @@ class Rotary(PositionEncoding):
         return apply_rotary(k_BHTK, *ctx.prepared[2:])
 
     def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
-        """w_c, in radians a token (C), and the factor on queries and keys that some scalings bring."""
+        """The frequencies w_c, in radians a token (C), and the factor on queries and keys, 1 for most scalings."""
         if self.rope_type == "default":
             factor, dtype = self.config.rope_parameters.get("partial_rotary_factor", 1.0), at_least_float32(like)
             width = rotary_dim(self.side.head_dim, factor)
@@ -154,7 +152,7 @@ def repeat_for_pairs(cos_B1TC: Tensor, sin_B1TC: Tensor) -> tuple[Tensor, Tensor
 
 
 def apply_rotary(x_BHTK: Tensor, cos_B1TC: Tensor, sin_B1TC: Tensor) -> Tensor:
-    """(B, H, T, K) with its first channels rotated pair by pair, as many as there are cosines; the rest unchanged."""
+    """Rotated queries or keys (B, H, T, K): the first C channels pair by pair, C cosines; the others unchanged."""
     cos_B1TC, sin_B1TC, num_rotated = cos_B1TC.to(x_BHTK.dtype), sin_B1TC.to(x_BHTK.dtype), cos_B1TC.shape[-1]
     x_BHTC = x_BHTK if num_rotated == x_BHTK.shape[-1] else x_BHTK[..., :num_rotated]
     others_BHTC = x_BHTC.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)  # the other channel of each pair

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sandwich: a score bias that is the product of both positions' sinusoids, at a rate of its own for each head.
+"""Sandwich: a score bias that is the inner product of both positions' sinusoids, times a fixed rate for each head.
 
-Departures from Chi et al.: `sandwich_width` / 2 is subtracted from the product, so that the bias of a token on itself
-is zero; a softmax does not change by it. Channels are counted from 0, as in `sinusoidal`; from which they count
-could not be verified.
+Departures from Chi et al.: `sandwich_width` / 2 is subtracted, and the bias at distance 0 is then zero; a softmax does
+not depend on it. Channels are counted from 0, as in `sinusoidal`; the paper's first channel could not be verified.
 """
 
 from torch import Tensor
@@ -17,7 +16,7 @@ from .position_sinusoidal import sinusoids
 class Sandwich(PositionEncoding):
     """No parameters. Shift-invariant; defined at every length."""
 
-    summary = "The product of the sinusoids of both positions, added to scores at a rate of each head's own."
+    summary = "The inner product of both positions' sinusoids, times a fixed rate for each head, is added to scores."
     shift_invariant = True
     reversal_equivariant = True
     config_parameters = (
@@ -25,7 +24,7 @@ class Sandwich(PositionEncoding):
             "sandwich_width",
             128,
             "an even number of channels, 2 or more",
-            lambda w: w >= 2 and w % 2 == 0,
+            lambda value: value >= 2 and value % 2 == 0,
             meaning="Channels of the sinusoids whose inner product is the bias.",
         ),
     )

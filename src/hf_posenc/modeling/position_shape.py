@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """SHAPE: sinusoids at positions that are shifted in training, by a random number for each sentence.
 
-Only distances can then be of use.
+A model then learns to depend on distances only.
 
-Departure from Kiyono et al.: evaluation has no shift, where their code adds the greatest one, which is never drawn.
+Departure from Kiyono et al.: evaluation has no shift. Their code adds the largest one, which training never samples.
 """
 
 import torch
@@ -16,16 +16,16 @@ from .position_sinusoidal import add_sinusoids
 
 
 class Shape(PositionEncoding):
-    """No parameters. Shift-invariant as far as training makes it so, and by itself not; defined at every length."""
+    """No parameters. Not shift-invariant by itself; a trained model is approximately so. Defined at every length."""
 
-    summary = "The wave pattern of each position, all of a sentence's shifted by a random number in training."
+    summary = "Sinusoids of positions that are shifted in training, by one random number for each sentence."
     shift_invariant = False
     config_parameters = (
         EncodingParameter(
             "shape_shifts",
             500,
-            "a whole number of shifts, 1 (which is none) or more",
-            lambda many: many >= 1,
+            "a whole number of shifts, 1 (no shift) or more",
+            lambda value: value >= 1,
             meaning="Each training sentence is shifted by a random number of tokens below this one.",
         ),
     )

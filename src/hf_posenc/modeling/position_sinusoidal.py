@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sinusoidal: a fixed vector of sinusoids for each position, with one wavelength for each pair of channels.
 
-Departures from Vaswani et al.: dropout comes before the sum, not after it, so that all encodings see the same input
-(Neishi & Yoshinaga 2019 do the same for theirs); positions and channels are counted from 0.
+Departures from Vaswani et al.: dropout comes before the sum, not after it, because all encodings then have the same
+input (Neishi & Yoshinaga 2019 do the same). Positions and channels are counted from 0.
 """
 
 import torch
@@ -16,7 +16,7 @@ from .position_base import PositionEncoding
 class Sinusoidal(PositionEncoding):
     """No parameters. Not shift-invariant; defined at every length."""
 
-    summary = "A fixed wave pattern for each position, added to the embeddings."
+    summary = "A fixed vector of sinusoids for each position, added to the embeddings."
     aliases = ("sincos", "fixed")
     shift_invariant = False
     formula = """
@@ -32,7 +32,7 @@ class Sinusoidal(PositionEncoding):
 
 
 def add_sinusoids(x_BTD: Tensor, pos_BT: Tensor) -> Tensor:
-    """x + PE of the positions, in whatever precision x is."""
+    """Embeddings plus the sinusoids of their positions (B, T, D), in the dtype of x."""
     return x_BTD + sinusoids(pos_BT, x_BTD.shape[-1], at_least_float32(x_BTD)).to(x_BTD.dtype)
 
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of position encodings, as the Transformer calls them. Shape letters as in position_base.py."""
+"""Sums of position encodings, which the Transformer calls. Shape letters as in position_base.py."""
 
 import math
 from collections.abc import Iterator, Mapping
 from functools import reduce
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +67,7 @@ class PositionEncodingSum(nn.ModuleList):
 
     @property
     def max_distance(self) -> int | None:
-        """The distance from which every bias is constant, or every key is hidden; None if there is none."""
+        """The distance in tokens from which every bias is constant or every key is hidden; None without one."""
         bias_indices = {*self.hook_table["score_bias"], *self.hook_table["value_bias"]}
         distances, windows = [], []
         for index in bias_indices:
@@ -86,7 +85,7 @@ class PositionEncodingSum(nn.ModuleList):
 
     @property
     def sliding_window(self) -> int | None:
-        """The distance from which keys are hidden, None if no encoding hides them."""
+        """The distance in tokens from which keys are hidden, None if no encoding hides keys."""
         return None if self.is_global else self.max_distance
 
     def augment_positions(self, pos_BT: Tensor, ctx: AttentionContext) -> Tensor:
@@ -107,8 +106,8 @@ class PositionEncodingSum(nn.ModuleList):
         prepared = [self.prepare_one(index, x_BTD, ctx, pruned_ctx) for index in range(len(self))]
         return pruned_ctx.replace(prepared=prepared)
 
-    def prepare_one(self, index: int, x_BTD: Tensor, ctx: AttentionContext, pruned_ctx: AttentionContext) -> Any:
-        """What one encoding prepares, None if nothing."""
+    def prepare_one(self, index: int, x_BTD: Tensor, ctx: AttentionContext, pruned_ctx: AttentionContext) -> object:
+        """The result of one encoding's `prepare`; None if it has none, or if linear attention calls it."""
         encoding = self.encoding_at(index)
         has_max_distance = encoding.max_distance is not None
         # Linear attention calls `prepare` itself, with the positions of one block and of one far key: on a long CPU

@@ -2,7 +2,7 @@
 """T5: a trained score bias for each head and bucket of distances; buckets widen with the distance.
 
 The first half of a direction's buckets hold one distance each. The others widen with the logarithm of the distance, up
-to `t5_max_distance`; all longer distances share the last. Where attention goes both ways each direction has half of the
+to `t5_max_distance`; all longer distances share the last. In bidirectional attention each direction has half of the
 buckets, in the decoder the past has all. All layers of a stack read one table.
 
 Departures from Raffel et al.: scores are divided by sqrt(K) as in every encoding here; they put that factor into the
@@ -23,11 +23,13 @@ from .position_base import EncodingConfig, EncodingParameter, PositionEncoding, 
 
 
 class T5(PositionEncoding):
-    """`t5_buckets` x heads parameters. Shift-invariant; defined at every length, and beyond `t5_max_distance` tokens it
-    tells only before from after. A bucket that no training sequence reaches stays as it was drawn, whatever the ones
-    before it are trained to: so `t5_max_distance` should be no more than the training length."""
+    """`t5_buckets` x heads parameters. Shift-invariant; defined at every length.
 
-    summary = "A trained number for each head and bucket of distances, wider the further away, added to scores."
+    Beyond `t5_max_distance` tokens only the direction matters. A bucket that no training sequence reaches keeps its
+    initial value. Therefore `t5_max_distance` should be at most the training length.
+    """
+
+    summary = "A trained score bias for each head and bucket of distances; buckets widen with the distance."
     shift_invariant = True
     zero_init_is_identity = True
     config_parameters = (
@@ -71,8 +73,8 @@ class T5(PositionEncoding):
         """Raise a ValueError unless the longest distance lies beyond the single buckets."""
         if config.t5_max_distance <= config.t5_buckets // 2:
             raise ValueError(
-                f"t5_max_distance must be above t5_buckets / 2, where buckets begin to be wide, but they are "
-                f"{config.t5_max_distance} and {config.t5_buckets}; raise the one or lower the other."
+                f"t5_max_distance must be above t5_buckets / 2, where wider buckets start, but they are "
+                f"{config.t5_max_distance} and {config.t5_buckets}; raise t5_max_distance or lower t5_buckets."
             )
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> list[tuple[Tensor, Tensor | None]]:
@@ -92,10 +94,10 @@ class T5(PositionEncoding):
         )
         log_bucket = num_exact + (log_ratio * (buckets_per_direction - num_exact)).long()
         bucket = torch.where(abs_distance < num_exact, abs_distance, log_bucket.clamp(max=buckets_per_direction - 1))
-        return bucket if self.side.is_causal else bucket + buckets_per_direction * (distance > 0)
+        return bucket if self.side.is_causal else torch.where(distance > 0, bucket + buckets_per_direction, bucket)
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
-        """The trained number of each head and bucket (B, H, Q, S)."""
+        """The trained biases of each head, query and key (B, H, Q, S)."""
         # Each layer looks the table up: gradient checkpointing replays a layer, but nothing computed before it.
         terms = [scale_by(self.table.T[:, bucket_BQS], weight) for bucket_BQS, weight in ctx.prepared]
         return reduce(torch.add, terms).transpose(0, 1)

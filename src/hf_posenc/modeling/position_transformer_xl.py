@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transformer-XL: queries score a key's content and the sinusoid of its distance, with two trained biases.
 
-By the addition theorem the sinusoid of i - j is that of -j, rotated by i. So queries are rotated and multiplied by one
-sinusoid for each key, at any positions, without a table of distances.
+By the addition theorem the sinusoid of i - j is that of -j, rotated by i. Therefore queries are rotated and multiplied
+by one sinusoid for each key, at any positions, without a table of distances.
 
-Departures from Dai et al.: u and v belong to a layer, as in XLNet; they share them among all layers. u, v and W are
+Departures from Dai et al.: u and v belong to a layer, as in XLNet; theirs are shared by all layers. u, v and W are
 initialised like the biases and matrices of the model. Sines and cosines are interleaved, which permutes the columns of
 W. There is no dropout on the sinusoids.
 """
@@ -23,7 +23,7 @@ from .position_sinusoidal import sinusoids
 class TransformerXL(PositionEncoding):
     """layers x D x (D + 2) parameters. Shift-invariant; defined at every length."""
 
-    summary = "Queries ask for the sinusoid of the distance by a trained map, and two trained vectors help them ask."
+    summary = "Queries score a trained map of the distance's sinusoid, with two trained biases for each head."
     aliases = ("xl",)
     shift_invariant = True
     zero_init_is_identity = True
@@ -43,7 +43,8 @@ class TransformerXL(PositionEncoding):
 
     def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
         super().__init__(config, side)
-        self.u, self.v = (nn.Parameter(torch.empty(side.layers, side.heads, side.head_dim)) for _ in "uv")
+        self.u = nn.Parameter(torch.empty(side.layers, side.heads, side.head_dim))
+        self.v = nn.Parameter(torch.empty(side.layers, side.heads, side.head_dim))
         self.weight = nn.Parameter(torch.empty(side.layers, side.heads, side.head_dim, config.d_model))
 
     @classmethod
@@ -54,11 +55,11 @@ class TransformerXL(PositionEncoding):
                 "`transformer_xl` maps sines and cosines in pairs, so d_model must be even, but it is "
                 f"{config.d_model}; choose an even one."
             )
-        cls.require_unrotated_keys(side, "asks for the keys' content")
+        cls.require_unrotated_keys(side, "reads the keys' content")
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> tuple[Tensor, ...]:
-        """Cosines and sines of queries (B, 1, Q, D), as `apply_rotary` takes them, and the sinusoids of keys counted
-        backwards (B, S, D)."""
+        """Cosines and sines of queries (B, 1, Q, D), as `apply_rotary` takes them, and the sinusoids of negative key
+        positions (B, S, D)."""
         width, dtype = x_BTD.shape[-1], at_least_float32(x_BTD)
         queries_B1QD = sinusoids(ctx.query_pos_BQ, width, dtype)[:, None].to(x_BTD.dtype)
         keys_BTD = sinusoids(-ctx.new_key_pos_BT, width, dtype).to(x_BTD.dtype)
@@ -73,14 +74,14 @@ class TransformerXL(PositionEncoding):
         u_H1K, v_H1K = self.u[ctx.layer, :, None], self.v[ctx.layer, :, None]
         rotated_BHQD = apply_rotary((q_BHQK + v_H1K) @ self.weight[ctx.layer], cos_B1QD, sin_B1QD)
         content_BH1S = u_H1K @ k_BHSK.transpose(2, 3)
-        # One matrix of all heads' queries, or the keys' would be copied for each head.
+        # One matrix of all heads' queries; otherwise the keys' sinusoids would be copied for each head.
         position_BNS = rotated_BHQD.flatten(1, 2) @ keys_BSD.transpose(1, 2)
         return (content_BH1S + position_BNS.unflatten(1, rotated_BHQD.shape[1:3])) * self.scaling
 
     def init_weights(self) -> None:
         """Xavier's bound for one layer's map; zero biases."""
         width = self.config.d_model
-        bound = (width if self.config.initializer == "torch" else width / 3) ** -0.5  # Xavier's, of one layer's map
+        bound = (width if self.config.initializer == "torch" else width / 3) ** -0.5
         init.uniform_(self.weight, -bound, bound)
         init.zeros_(self.u)
         init.zeros_(self.v)

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Window: local (sliding-window) attention; keys more than `window_size` tokens away are hidden.
 
-The idea is Luong et al.'s local attention, without their Gaussian and their predicted centre: the window is centred on
-the query's own position, in cross-attention on its source position. In a sum it bounds the distances that the other
-encoding sees, and the number of keys that share the attention, at any input length.
+The idea is Luong et al.'s local attention, without their Gaussian and their predicted centre. The window is centred on
+the query's own position, in cross-attention on its source position. In a sum it bounds the other encoding's distances
+and the number of attended keys, at any input length.
 """
 
 import torch
 from torch import Tensor
 
 from .attention_context import AttentionContext
-from .citations import Reference
+from .citations import LUONG
 from .position_base import MASK_VALUE, EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 
 
 class Window(PositionEncoding):
     """No parameters. Shift-invariant; defined at every length."""
 
-    summary = "Local attention: no token sees another that is more than `window_size` tokens away."
+    summary = "Local attention: keys more than `window_size` tokens from the query are hidden."
     shift_invariant = True
     reversal_equivariant = True
     is_global = False
@@ -30,16 +30,8 @@ class Window(PositionEncoding):
             meaning="A query attends to keys at most this many tokens away, on either side.",
         ),
     )
-    formula = "score(i, j) = q_i . k_j / sqrt(K) where |j - i| <= window_size, and none elsewhere"
-    references = (
-        Reference(
-            "Luong, Pham & Manning",
-            "Effective Approaches to Attention-based Neural Machine Translation",
-            "EMNLP",
-            2015,
-            "https://arxiv.org/abs/1508.04025",
-        ),
-    )
+    formula = "score(i, j) = q_i . k_j / sqrt(K) where |j - i| <= window_size, hidden elsewhere"
+    references = (LUONG,)
 
     def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
         super().__init__(config, side)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registration checks: what a user's class must be to serve as an encoding or as an alignment."""
+"""Validation of registered classes, a user's encoding or alignment."""
 
 from collections.abc import Iterable
 
@@ -51,17 +51,17 @@ def validate_registration(kind: str, name: str, new_class: type, base: type, exi
 
 
 def validate_attribute_names(kind: str, new_class: type, names: Iterable[str]) -> None:
-    """Raise a TypeError with the new names if `names`, attributes of a class, has some of hf_posenc 0.2."""
+    """Raise a TypeError, with the new names, if the attributes `names` of a class include names of hf_posenc 0.2."""
     renamed = RENAMED_IN_0_3[kind]
     outdated = [name for name in names if name in renamed]
     if outdated:
         instructions = ", ".join(f"`{name}` to `{renamed[name]}`" for name in outdated)
         raise TypeError(
-            f"An {kind} must use the names of hf_posenc 0.3, but {new_class.__name__} has names of 0.2, which nothing "
-            f"reads; rename {instructions}."
+            f"An {kind} must use the names of hf_posenc 0.3, but {new_class.__name__} has names of 0.2, which are "
+            f"ignored; rename {instructions}."
         )
 
 
 def qualified_name(new_class: type) -> tuple[str, str]:
-    """Module and name of a class, by which the same class is recognised when its code runs again."""
+    """Module and name of a class, which identify it when its code runs again."""
     return new_class.__module__, new_class.__qualname__

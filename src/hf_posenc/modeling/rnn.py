@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent networks over padded batches: one call, whatever side the padding is on."""
+"""Recurrent networks over padded batches, with padding on any side."""
 
 from functools import cache
 
@@ -7,17 +7,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-# As torch has it: h of a GRU, (h, c) of an LSTM, each (layers x directions, B, N).
+# torch's state: h of a GRU, (h, c) of an LSTM, each (layers x directions, B, N).
 RnnState = Tensor | tuple[Tensor, ...]
 
 
 def run_rnn(rnn: nn.RNNBase, x_BTD: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, RnnState]:
-    """What `rnn` (batch first) gives for each sentence alone: its outputs (B, T, N) in the tokens' places, N being its
-    width times its directions, and its last states as torch returns them.
+    """Outputs (B, T, N) and last states of `rnn` (batch first), for each sentence as without padding.
 
-    `mask_BT` is True on tokens, wherever they stand, and None if there is no padding. One direction reads the tokens of
-    every sentence first and the padding after them, in one dense call, whose last states then are those of the padding;
-    two directions are torch's packed sequences, which never read padding. Outputs in padded places are of no use.
+    N is the width times the number of directions. Last states have torch's form. `mask_BT` is True for tokens, at any
+    positions, and None without padding. A unidirectional network reads the tokens of every sentence before its padding,
+    in one dense call; its last states are then those after the padding. A bidirectional network reads torch's packed
+    sequences, which have no padding. Outputs at padding are undefined.
     """
     if mask_BT is None:
         return run_dense_rnn(rnn, x_BTD)
@@ -37,8 +37,10 @@ def run_rnn(rnn: nn.RNNBase, x_BTD: Tensor, mask_BT: Tensor | None) -> tuple[Ten
 
 
 def run_dense_rnn(rnn: nn.RNNBase, x_BTD: Tensor, state: RnnState | None = None) -> tuple[Tensor, RnnState]:
-    """What `rnn` gives for a dense batch, from `state` on; under autocast in the precision of its weights if the
-    processor has no LSTM in autocast's."""
+    """Outputs (B, T, N) and last states of `rnn` for a batch without padding, from the initial `state`.
+
+    Under autocast it computes in the dtype of its weights if the processor has no LSTM in autocast's dtype.
+    """
     if rnn.mode != "LSTM" or x_BTD.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
         return rnn(x_BTD, state)
     if supports_lstm(torch.get_autocast_dtype("cpu"), torch.is_grad_enabled()):
@@ -48,13 +50,13 @@ def run_dense_rnn(rnn: nn.RNNBase, x_BTD: Tensor, state: RnnState | None = None)
         return rnn(x_BTD.to(dtype), None if state is None else tuple(part.to(dtype) for part in state))
 
 
-@torch.compiler.disable  # what torch traces it cannot try
+@torch.compiler.disable  # tracing cannot run the probe
 @cache
 def supports_lstm(dtype: torch.dtype, trained: bool) -> bool:
-    """Whether this processor has an LSTM in `dtype` under autocast; `trained`, with its gradients.
+    """Whether this processor has an LSTM in `dtype` under autocast, with gradients if `trained`.
 
-    Torch asks that of the processor for tensors of that type, but not for those that autocast turns into it on their
-    way to oneDNN. It is found by trying, with no random number drawn.
+    torch checks the processor for tensors of that dtype, but not for tensors that autocast converts for oneDNN.
+    Therefore a tiny LSTM is run. It samples no random number.
     """
     x = torch.ones(1, 1, 1, device="cpu")
     weights = [torch.ones(4, 1, device="cpu", requires_grad=trained) for _ in range(2)]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequential decoding: several new tokens, read one after another into a decoder's cache.
+"""Sequential decoding: a decoder reads several new tokens into its cache, one at a time.
 
 An alignment that tracks the attention needs it: a token's source position depends on the attention of the token
-before it."""
+before it.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -25,15 +26,15 @@ def decode_sequentially(
     cache: EncoderDecoderCache | None,
     **inputs: object,
 ) -> BaseModelOutputWithPastAndCrossAttentions:
-    """What the decoder makes of its inputs, as from one forward; with a cache if one is given or wanted."""
+    """The decoder's outputs for all new tokens, as from one forward; with a cache if one is given or `use_cache`."""
     if decoder.gradient_checkpointing and decoder.training:
         raise ValueError(
-            "Gradient checkpointing leaves out the cache, through which an alignment follows the attention; turn it "
-            "off, or leave track_attention out."
+            "Gradient checkpointing works without a cache, but an alignment tracks the attention through one; turn "
+            "checkpointing off, or leave track_attention out."
         )
     tokens = exactly_one_input(input_ids, inputs_embeds)
     num_new, return_cache = tokens.shape[1], use_cache or cache is not None
-    if position_ids is None:  # of all the tokens, since a 4-D mask says nothing of those in the cache
+    if position_ids is None:  # of all tokens at once, because a 4-D mask has no row for cached tokens
         num_cached = cached_seq_length(None if cache is None else cache.self_attention_cache)
         position_ids = positions_from_mask(attention_mask, num_new, num_cached, tokens.device)
     is_static = cache is not None and cache.is_compileable
@@ -52,17 +53,18 @@ def decode_sequentially(
 def concatenate_outputs(
     steps: list[BaseModelOutputWithPastAndCrossAttentions], cache: EncoderDecoderCache | None
 ) -> BaseModelOutputWithPastAndCrossAttentions:
-    """The outputs of one token after another as those of all of them."""
+    """The outputs of single tokens, concatenated along the time axis."""
     max_keys = 0 if steps[-1].attentions is None else steps[-1].attentions[0].shape[-1]
 
     def all_layers(name: str, axis: int, pad_to: int = 0) -> tuple[Tensor, ...] | None:
+        """Each layer's output of this name, concatenated; the last axis is padded to `pad_to` keys."""
         if getattr(steps[0], name) is None:
             return None
-        layers = zip(*(getattr(step, name) for step in steps), strict=True)
-        padded = (
-            [nn.functional.pad(output, (0, max(0, pad_to - output.shape[-1]))) for output in layer] for layer in layers
-        )
-        return tuple(torch.cat(layer, axis) for layer in padded)
+        layers = []
+        for outputs in zip(*(getattr(step, name) for step in steps), strict=True):
+            padded = [nn.functional.pad(output, (0, max(0, pad_to - output.shape[-1]))) for output in outputs]
+            layers.append(torch.cat(padded, axis))
+        return tuple(layers)
 
     return BaseModelOutputWithPastAndCrossAttentions(
         last_hidden_state=torch.cat([step.last_hidden_state for step in steps], 1),

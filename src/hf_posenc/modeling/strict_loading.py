@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Strict loading: weights come from safetensors alone and must fit the saved config.
 
-transformers' own `from_pretrained` logs missing, unexpected and misshapen weights and goes on with random ones. A wrong
-config then gives a model that translates into noise. torch's `load_state_dict(strict=True)` cannot replace this module:
-transformers has a loader of its own, and the check must come before that allocates memory.
+Why this module: transformers' `from_pretrained` only logs missing, unexpected and misshapen weights and initialises
+them at random, and a wrong config then gives a model that translates into noise. torch's `load_state_dict(strict=True)`
+cannot replace it, because transformers has its own loader and the check must come before that allocates memory.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import fields
 from math import prod
@@ -17,6 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from .configuration_shared import SharedConfig
 from .weight_files import (
+    LoadingInfo,
     NameOrPath,
     Shapes,
     expected_loading_info,
@@ -25,15 +26,16 @@ from .weight_files import (
     weight_files,
 )
 
-NO_SAFETENSORS = re.compile(r"(no|not appear to have a) file named model\S*\.safetensors")  # as transformers says it
-# What judges the files of the model that this thread loads, before memory is taken for any weight.
-LOADING_CHECK: ContextVar[Callable[[PreTrainedModel, dict[str, tuple[int, ...]]], None] | None] = ContextVar(
+# transformers' message for a missing file.
+NO_SAFETENSORS = re.compile(r"(no|not appear to have a) file named model\S*\.safetensors")
+# The check of the files that this thread loads, called before memory is allocated for any weight.
+LOADING_CHECK: ContextVar[Callable[[PreTrainedModel, LoadingInfo], None] | None] = ContextVar(
     "LOADING_CHECK", default=None
 )
 HUB_OPTIONS = ("cache_dir", "local_files_only", "proxies", "revision", "subfolder", "token")
 FILE_OPTIONS = (*HUB_OPTIONS, "variant")
 SIZE_SUFFIXES = ("_layers", "_heads", "_ffn_dim", "vocab_size")
-MAX_SHOWN_KEYS = 3  # weights of a kind; as a rule one is enough to see what is wrong
+MAX_SHOWN_KEYS = 3  # names of weights of each kind in an error
 
 
 def load_strict(
@@ -45,21 +47,20 @@ def load_strict(
     use_safetensors: bool | None = None,
     **options: Any,
 ) -> Any:
-    """What transformers' `from_pretrained`, given as `load`, returns.
+    """The result of transformers' `from_pretrained`, given as `load`, with checks of the weights.
 
-    Raises an OSError where there is a pickle in place of safetensors, and a ValueError for weights that do not fit;
-    transformers by itself would report them in its log and start what is missing from random weights. That still
-    happens with `ignore_mismatched_sizes=True`; where the caller has changed the saved config, by keywords or as
-    `config=`; and with `output_loading_info=True`, who is told and may decide. Only shapes must agree even then.
+    Raises an OSError for weights that are not safetensors, and a ValueError for missing, unexpected or misshapen ones.
+    With `ignore_mismatched_sizes=True` nothing is checked. With `output_loading_info=True`, or if the caller changes
+    the saved config by keywords or `config=`, only shapes are.
 
-    No code of the checkpoint runs, `trust_remote_code` or not: these classes are all that it needs.
+    No code of the checkpoint runs, even with `trust_remote_code=True`: it needs these classes only.
     """
     if use_safetensors is False:
         raise OSError(
             f"Weights of this family are safetensors only, but use_safetensors=False; {safetensors_remedy(name)}"
         )
 
-    def check(model: PreTrainedModel, loading_info: dict[str, Any]) -> None:
+    def check(model: PreTrainedModel, loading_info: LoadingInfo) -> None:
         if not ignore_mismatched_sizes:
             shapes_only = output_loading_info or name is None or is_config_changed(model.config, name, options)
             validate_loading_info(model, name, loading_info, shapes_only=shapes_only)
@@ -85,8 +86,10 @@ def load_strict(
 
 
 def validate_weight_files(model: PreTrainedModel, files: Iterable[str] | None, *, is_quantized: bool) -> None:
-    """What is done with a model whose weights have shapes and no memory yet, before its files are read: an OSError if
-    one is no safetensors, a ValueError if they do not fit. Quantised weights have other shapes.
+    """Check the files of a model whose weights are on the meta device, before they are read.
+
+    An OSError for a file that is not safetensors, a ValueError for weights that do not fit. Quantised weights have
+    other shapes and are not checked.
     """
     files, check = list(files or ()), LOADING_CHECK.get()
     validate_safetensors_only(files)
@@ -94,9 +97,11 @@ def validate_weight_files(model: PreTrainedModel, files: Iterable[str] | None, *
         check(model, expected_loading_info(model, tensor_shapes(files)))
 
 
-def validate_config_sizes(name: NameOrPath, shapes: Shapes, options: dict[str, Any]) -> None:
-    """A ValueError if a saved config has more layers than there are weights, or is wider than all of them
-    together. Even without memory for its weights, such a model takes for ever to make."""
+def validate_config_sizes(name: NameOrPath, shapes: Shapes, options: Mapping[str, object]) -> None:
+    """Raise a ValueError for a saved config with more layers than there are weights, or wider than all weights.
+
+    Constructing such a model takes very long, even on the meta device.
+    """
     sizes = read_saved_config(name, options) if shapes else {}
     num_values = sum(map(prod, shapes.values()))
     for key, value in sizes.items():
@@ -108,8 +113,8 @@ def validate_config_sizes(name: NameOrPath, shapes: Shapes, options: dict[str, A
             )
 
 
-def read_saved_config(name: NameOrPath, options: dict[str, Any]) -> dict[str, Any]:
-    """The config that was saved, empty if there is none."""
+def read_saved_config(name: NameOrPath, options: Mapping[str, object]) -> dict[str, object]:
+    """The saved config as a dictionary, empty if there is none."""
     try:
         return PreTrainedConfig.get_config_dict(name, **{key: options[key] for key in HUB_OPTIONS if key in options})[0]
     except OSError:
@@ -117,15 +122,15 @@ def read_saved_config(name: NameOrPath, options: dict[str, Any]) -> dict[str, An
 
 
 def safetensors_remedy(name: NameOrPath) -> str:
-    """How to convert a pickle of weights, for errors."""
+    """How to convert a pickle of weights, for error messages."""
     return (
         f"if {name} has a pytorch_model.bin that you trust, model.load_state_dict(torch.load(FILE, weights_only=True)) "
         "on a model made from its config, and model.save_pretrained makes safetensors of it."
     )
 
 
-def is_config_changed(config: SharedConfig, name: NameOrPath, options: dict[str, Any]) -> bool:
-    """Whether the caller wants another model than the one that was saved."""
+def is_config_changed(config: SharedConfig, name: NameOrPath, options: Mapping[str, object]) -> bool:
+    """Whether the caller has changed a field of the saved config; True without a saved config."""
     if not (saved := read_saved_config(name, options)):
         return True
     own_fields = config.known_keywords() - {field.name for field in fields(PreTrainedConfig)}
@@ -133,12 +138,13 @@ def is_config_changed(config: SharedConfig, name: NameOrPath, options: dict[str,
 
 
 def validate_loading_info(
-    model: PreTrainedModel, name: NameOrPath, loading_info: dict[str, Any], *, shapes_only: bool
+    model: PreTrainedModel, name: NameOrPath, loading_info: LoadingInfo, *, shapes_only: bool
 ) -> None:
-    """A ValueError if weights of the encoder or the decoder are missing, not asked for, or of another shape.
+    """Raise a ValueError if weights of the encoder or the decoder are missing, unexpected, or of another shape.
 
-    What stands behind them may come and go, a model with an output projection loads from one without, and back; but not
-    an output bias by itself."""
+    The output projection may be missing or unexpected: a model with one loads from a model without, and vice versa. An
+    output bias without its projection's model is unexpected.
+    """
     shapes = [
         f"{key} {tuple(saved_shape)} for {tuple(expected_shape)}"
         for key, saved_shape, expected_shape in loading_info["mismatched_keys"]
@@ -146,22 +152,21 @@ def validate_loading_info(
     kinds = {"of another shape": shapes}
     if not shapes_only:
         sides = re.compile(r"(model\.)?(encoder|decoder)\.")
-        for kind, keys in (
-            ("missing", loading_info["missing_keys"]),
-            ("not asked for", loading_info["unexpected_keys"]),
-        ):
-            kinds[kind] = [key for key in keys if sides.match(key)]
-        if hasattr(model, "lm_head"):
-            kinds["not asked for"] += [key for key in loading_info["unexpected_keys"] if key == "final_logits_bias"]
-    if problems := [f"{kind}: {first_keys(keys)}" for kind, keys in kinds.items() if keys]:
+        unexpected = list(loading_info["unexpected_keys"])
+        kinds["missing"] = list(filter(sides.match, loading_info["missing_keys"]))
+        kinds["unexpected"] = list(filter(sides.match, unexpected))
+        if hasattr(model, "lm_head") and "final_logits_bias" in unexpected:
+            kinds["unexpected"].append("final_logits_bias")
+    problems = [f"{kind}: {first_keys(keys)}" for kind, keys in kinds.items() if keys]
+    if problems:
         raise ValueError(
             f"A checkpoint's weights must fit the config, but for {model.config.describe()} those of {name} do not; "
             f"{'; '.join(problems)}. Correct config.json, or the keyword that changes it; or give "
-            "ignore_mismatched_sizes=True, and what does not fit starts from random weights."
+            "ignore_mismatched_sizes=True to initialise at random the weights that do not fit."
         )
 
 
 def first_keys(keys: list[str]) -> str:
-    """The first names of a list, and the number of the rest."""
+    """The first names of a list and the number of others, for error messages."""
     more = f" and {len(keys) - MAX_SHOWN_KEYS} more" if len(keys) > MAX_SHOWN_KEYS else ""
     return ", ".join(sorted(keys)[:MAX_SHOWN_KEYS]) + more

@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subword vocabularies: byte-pair encoding and unigram, with bytes for unknown characters.
+"""Subword vocabularies and special tokens: byte-pair encoding and unigram, with bytes for unknown characters.
 
-Byte-pair encoding: begin with characters and join the most frequent neighbours until the vocabulary is full.
+Byte-pair encoding: start with characters and merge the most frequent pair of neighbours until the vocabulary is full.
 Rico Sennrich, Barry Haddow, Alexandra Birch. Neural Machine Translation of Rare Words with Subword Units. ACL 2016.
 https://aclanthology.org/P16-1162
 
-Unigram: begin with far too many pieces, give each a probability by EM, and drop those whose loss costs the text least;
-a word is cut into the pieces with the greatest product of probabilities.
+Unigram: start with a large set of subwords, estimate their probabilities by EM, and remove those whose removal lowers
+the likelihood least; a word is segmented into the subwords with the greatest product of probabilities.
 Taku Kudo. Subword Regularization: Improving Neural Network Translation Models with Multiple Subword Candidates. ACL
 2018. https://aclanthology.org/P18-1007
 
-Departures: a subword carries the space before it (as in SentencePiece, which writes that space as U+2581; here it stays
-a space, so a text that holds U+2581 comes back unchanged), a character never seen in training becomes its UTF-8 bytes
-instead of an unknown token, and the unigram model always takes the best cut and samples none.
+Departures: a subword includes the space before it. (SentencePiece writes that space as U+2581; here it remains a space,
+and a text with U+2581 is decoded unchanged.) A character that is not in the training texts becomes its UTF-8 bytes
+instead of an unknown token. The unigram model always takes the best segmentation and samples none.
 """
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE, Unigram
 
 from .text_validation import validate_utf8
@@ -29,13 +29,16 @@ SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>",
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 RESERVED_TOKENS = [*SPECIAL_TOKENS.values(), *BYTE_TOKENS]
 PUNCTUATION = r"\p{P}$+<=>^`|~"
-# Subwords never cross these pieces: one punctuation mark, or a run of other characters, with the whitespace before it.
-# No piece holds < and >, and so none can spell a reserved token.
+# Pre-tokens, which no subword crosses: one punctuation mark, or other characters in sequence, with the space before it.
+# No pre-token has both < and >, and therefore no subword spells a reserved token.
 PRETOKEN_PATTERN = rf"\s?[{PUNCTUATION}]|\s?[^\s{PUNCTUATION}]+|\s"
 
 
 def train_subwords(texts: Iterable[str], vocab_size: int, subwords: str) -> Tokenizer:
-    """One vocabulary learned from `texts`, ready to encode and decode."""
+    """A trained backend for one vocabulary, with normalizer, pre-tokenizer, decoder and post-processor.
+
+    Raises a ValueError if the texts have too many characters or too few subwords for `vocab_size`.
+    """
     model_class, trainer_class, build_model = SUBWORD_MODELS[subwords]
     learner = Tokenizer(model_class())
     learner.normalizer, learner.pre_tokenizer = normalizers.Prepend(" "), pretokenizer()
@@ -54,17 +57,17 @@ def train_subwords(texts: Iterable[str], vocab_size: int, subwords: str) -> Toke
     }
     try:
         learner.train_from_iterator(validated_texts(), trainer_class(**trainer_options))
-    except Exception:  # a unigram trainer's, of no other class, where characters have no room
+    except Exception:  # the unigram trainer raises a bare Exception if the characters do not fit
         validate_vocab_size(characters, vocab_size)
         raise
     validate_vocab_size(characters, vocab_size)
     model, vocabulary = build_model(json.loads(learner.to_str())["model"])
     if len(vocabulary) < vocab_size:
         raise ValueError(
-            f"vocab_size must be one that the texts have subwords for, but it is {vocab_size} and they have "
-            f"{len(vocabulary)}: use at most {len(vocabulary)}, or more text"
+            f"vocab_size must be at most the number of subwords of the texts, {len(vocabulary)}, but it is "
+            f"{vocab_size}; use at most {len(vocabulary)}, or more text."
         )
-    # A second tokenizer, because the learner counts the bytes among its special tokens and would not decode them.
+    # A second tokenizer, because in the learner the bytes are special tokens, which it would not decode.
     backend = Tokenizer(model)
     backend.add_special_tokens(list(SPECIAL_TOKENS.values()))
     backend.normalizer, backend.pre_tokenizer = learner.normalizer, pretokenizer()
@@ -75,33 +78,38 @@ def train_subwords(texts: Iterable[str], vocab_size: int, subwords: str) -> Toke
 
 
 def validate_vocab_size(characters: set[str], vocab_size: int) -> None:
-    """A ValueError if a vocabulary of that size cannot be learned from texts of these characters."""
+    """Raise a ValueError if a vocabulary of that size has no room for these characters, or if there are none."""
     if not characters:
         raise ValueError(
-            "a tokenizer is trained on at least one character, but the texts are empty: "
-            "check the files or the filter they come from"
+            "A tokenizer must be trained on at least one character, but the texts are empty; "
+            "check their files and filters."
         )
     min_size = len(RESERVED_TOKENS) + len(characters | {" "})
     if min_size > vocab_size:
         raise ValueError(
-            f"vocab_size must hold {len(SPECIAL_TOKENS)} special tokens, {len(BYTE_TOKENS)} bytes and the "
-            f"{len(characters | {' '})} different characters of the texts, but it is {vocab_size}: "
-            f"use at least {min_size}, and more to have any longer subwords"
+            f"vocab_size must have room for {len(SPECIAL_TOKENS)} special tokens, {len(BYTE_TOKENS)} bytes and the "
+            f"{len(characters | {' '})} different characters of the texts, but it is {vocab_size}; "
+            f"use at least {min_size}, and more for longer subwords."
         )
 
 
 def build_bpe(model: dict[str, Any]) -> tuple[BPE, dict[str, int]]:
+    """The model with bytes for unknown characters, and its vocabulary, from the learner's JSON."""
     merges = [(left, right) for left, right in model["merges"]]
     return BPE(model["vocab"], merges, unk_token=SPECIAL_TOKENS["unk_token"], byte_fallback=True), model["vocab"]
 
 
 def build_unigram(model: dict[str, Any]) -> tuple[Unigram, dict[str, int]]:
-    """The pieces in alphabetical order, because the trainer's order is chance where probabilities are equal, and with
-    so many digits as tokenizers' JSON gives back unchanged."""
-    pieces = [(piece, 0.0) for piece in RESERVED_TOKENS]
-    pieces += sorted((piece, round(score, 6)) for piece, score in model["vocab"][len(RESERVED_TOKENS) :])
-    unknown = RESERVED_TOKENS.index(SPECIAL_TOKENS["unk_token"])
-    return Unigram(pieces, unknown, byte_fallback=True), {piece: number for number, (piece, _) in enumerate(pieces)}
+    """The model with bytes for unknown characters, and its vocabulary, from the learner's JSON.
+
+    Subwords are in alphabetical order, because the trainer's order is random for equal probabilities. Scores have 6
+    digits, which tokenizers' JSON preserves.
+    """
+    scored = [(subword, 0.0) for subword in RESERVED_TOKENS]
+    scored += sorted((subword, round(score, 6)) for subword, score in model["vocab"][len(RESERVED_TOKENS) :])
+    unknown_id = RESERVED_TOKENS.index(SPECIAL_TOKENS["unk_token"])
+    vocabulary = {subword: number for number, (subword, _) in enumerate(scored)}
+    return Unigram(scored, unknown_id, byte_fallback=True), vocabulary
 
 
 SUBWORD_MODELS = {
@@ -111,12 +119,45 @@ SUBWORD_MODELS = {
 
 
 def pretokenizer() -> pre_tokenizers.PreTokenizer:
-    """Splits texts where no subword may cross."""
+    """The splitter of texts into pre-tokens."""
     return pre_tokenizers.Split(Regex(PRETOKEN_PATTERN), "isolated")
 
 
 def append_token_processor(token: str, number: int) -> processors.PostProcessor:
-    """Appends the token to each text."""
+    """A post-processor that appends `token`, whose id is `number`, to each text."""
     return processors.TemplateProcessing(
         single=f"$A {token}", pair=f"$A {token} $B {token}", special_tokens=[(token, number)]
     )
+
+
+def validate_tags(tags: Sequence[str]) -> None:
+    """Raise a ValueError for tags that could occur in ordinary text."""
+    if isinstance(tags, str) or len(set(tags)) < len(tags):
+        raise ValueError(f"Tags must be a list of different tokens, such as ['<2en>', '<2de>'], but they are {tags!r}.")
+    for tag in tags:
+        if not isinstance(tag, str) or len(tag.split()) != 1 or tag != tag.strip() or tag.isalnum():
+            raise ValueError(
+                f"A tag must be a word that does not occur in ordinary text, such as '<2en>', but it is {tag!r}; give "
+                "it a character that is no letter or digit, and no space."
+            )
+        if tag in RESERVED_TOKENS:
+            raise ValueError(f"A tag must be a new token, but {tag!r} is a reserved one; choose another.")
+
+
+def to_added_token(token: str | AddedToken, special: bool, named: bool) -> AddedToken:
+    """The token in the backend's form: special only if it has a name."""
+    added_token = AddedToken(token, special=special) if isinstance(token, str) else token
+    special = special or added_token.special
+    options = {name: getattr(added_token, name) for name in ("single_word", "lstrip", "rstrip")}
+    return AddedToken(
+        str(token), special=special and named, normalized=added_token.normalized and not special, **options
+    )
+
+
+def with_tags_read_in_text(backend: Tokenizer, tags: Sequence[str]) -> Tokenizer:
+    """A copy of the backend that recognizes these special tokens in a text."""
+    state = json.loads(backend.to_str())
+    for token in state["added_tokens"]:
+        if token["content"] in tags:
+            token["special"] = False
+    return Tokenizer.from_str(json.dumps(state))

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 
 def closest_name(name: str, known: Iterable[str]) -> str:
-    """The one of the `known` names, of which there is at least one, that is most like `name`."""
+    """The `known` name most like `name`; `known` must not be empty."""
     return difflib.get_close_matches(str(name), list(known), n=1, cutoff=0)[0]
 
 
 def validate_names(names: Iterable[str], known: Iterable[str], owner: str) -> None:
-    """A ValueError for the first of the `names` that is not `known`; `owner` says whose names they are."""
+    """Raise a ValueError for the first of the `names` that is not `known`; the message names their `owner`."""
     known = list(known)
     for name in names:
         if name not in known:

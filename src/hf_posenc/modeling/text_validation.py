@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validation of texts before a tokenizer or a model reads them; an error names the text."""
+"""Validation of texts for translation; an error names the text."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -7,12 +7,12 @@ UNBOUNDED_ENCODING_REMEDY = "choose a model whose encoding is defined at every l
 
 
 def text_label(number: int) -> str:
-    """How a message names one of the `texts`."""
+    """The name of one of the `texts` in an error message."""
     return f"texts[{number}]"
 
 
 def validate_texts(texts: Iterable[str], label: Callable[[int], str] = text_label) -> list[str]:
-    """As a list; a TypeError for a bare string or what is no text, a ValueError for one that is no UTF-8."""
+    """The texts as a list; a TypeError for a bare string or an item that is no string, a ValueError for bad UTF-8."""
     if isinstance(texts, str):
         raise TypeError("translate takes a list of sentences, but was given one string; write translate([text], ...).")
     texts = list(texts)
@@ -29,21 +29,21 @@ def validate_source_lengths(
     label: Callable[[int], str] = text_label,
     remedy: str = UNBOUNDED_ENCODING_REMEDY,
 ) -> None:
-    """A ValueError for the first source, as token ids, that is longer than an encoding's table."""
+    """Raise a ValueError for the first source (token ids) of more than `max_length` tokens; None for no maximum."""
     for number, ids in enumerate(sources):
         if max_length is not None and len(ids) > max_length:
             raise ValueError(
-                f"A source must have at most {max_length} tokens, as many as the table of the encoder's positions, but "
+                f"A source must have at most {max_length} tokens, the size of the encoder's table of positions, but "
                 f"{label(number)} has {len(ids)}; shorten it, or {remedy}."
             )
 
 
 def validate_utf8(text: str, label: str) -> None:
-    """A ValueError for a text with a lone surrogate, half of a character that JSON or a cut string can have."""
+    """Raise a ValueError for a text with a lone surrogate, half of a character, as in JSON or truncated strings."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
             f"A text must be UTF-8, but {label} has half a character, {text[error.start]!a}, at index "
-            f"{error.start} ({text[:40]!a}); take it out, such as by text.encode(errors='ignore').decode()."
+            f"{error.start} ({text[:40]!a}); remove it, for example by text.encode(errors='ignore').decode()."
         ) from None

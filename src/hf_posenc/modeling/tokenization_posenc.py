@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tokenizer of source and target: subwords of both sides, special tokens and language tags."""
+"""Tokenizer of source and target: subwords of both sides, special tokens and language tags."""
 
 import copy
-import json
 import os
 import threading
 from collections.abc import Iterable, Sequence
@@ -11,34 +10,41 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from .subwords import RESERVED_TOKENS, SPECIAL_TOKENS, SUBWORD_MODELS, append_token_processor, train_subwords
+from .subwords import (
+    SPECIAL_TOKENS,
+    SUBWORD_MODELS,
+    append_token_processor,
+    to_added_token,
+    train_subwords,
+    validate_tags,
+    with_tags_read_in_text,
+)
 
-# The backend keeps padding and truncation as its state, which each call sets for itself. Therefore one call at a time
-# encodes, and leaves none of it to what is saved or hashed.
+# Padding and truncation are state of the backend, which each call sets. Therefore calls encode one at a time, and each
+# resets the state: it must not be saved or hashed.
 ENCODING_LOCK = threading.RLock()
-if hasattr(os, "register_at_fork"):  # a forked process must not begin with a lock that nobody in it will release
+if hasattr(os, "register_at_fork"):  # a forked process must not start with a lock that no thread in it releases
     os.register_at_fork(
         before=ENCODING_LOCK.acquire, after_in_parent=ENCODING_LOCK.release, after_in_child=ENCODING_LOCK.release
     )
 
-# A text, a batch of texts, or either of them as words.
+# A text, a batch of texts, or either as words.
 TextInput = str | list[str] | list[list[str]] | None
 
 
 class PosEncTokenizer(PreTrainedTokenizerFast):
-    """Source and target subwords behind one tokenizer: one vocabulary for both sides, or one for each.
+    """Tokenizer of source and target, with one vocabulary for both sides or one for each.
 
-    Invariants: `decode(encode(text), skip_special_tokens=True) == text` for every text that spells no tag, any
-    whitespace included. Encoding appends `</s>` and nothing else, and `text_target=` does the same: the decoder's start
-    `<s>` is the model's to add. A text that spells `</s>`, or another special token with a name, is read as the
-    characters it consists of. (A tokenizer that `from_fast_tokenizer` took over keeps what its own subwords keep of a
-    text.) Threads may share a tokenizer.
+    Invariants: `decode(encode(text), skip_special_tokens=True) == text` for every text without tags, including its
+    whitespace. Encoding appends `</s>` and nothing else, also with `text_target=`: the model adds the decoder's start
+    `<s>`. A text that spells `</s>`, or another named special token, is read as ordinary characters. (With a tokenizer
+    from `from_fast_tokenizer` the text is what its subwords preserve.) Threads may share a tokenizer.
 
-    Tags are special tokens that are read in a text, such as `<2en>`: `train(tags=...)`, or
-    `add_special_tokens({"extra_special_tokens": [...]})`. `"<2en> " + text` is one token more than `text`.
+    Tags are special tokens that are recognized in a text, such as `<2en>`: `train(tags=...)`, or
+    `add_special_tokens({"extra_special_tokens": [...]})`. `"<2en> " + text` has one token more than `text`.
 
-    `tokenizer(...)`, `len(tokenizer)`, `get_vocab()` and whatever names no side is the source's. `text_target=` and
-    `decode` are the target's; `decode(..., use_source_tokenizer=True)` reads source tokens. `tokenizer.target` is the
+    `tokenizer(...)`, `len(tokenizer)`, `get_vocab()` and all that names no side is the source's. `text_target=` and
+    `decode` are the target's; `decode(..., use_source_tokenizer=True)` decodes source tokens. `tokenizer.target` is the
     target's side as a tokenizer. Both sides have all special tokens; those of a model's config have one id on both.
     """
 
@@ -65,7 +71,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
 
     @classmethod
     def convert_to_native_format(cls, **kwargs: object) -> dict[str, object]:
-        """What a saved tokenizer is made from: its files as they are."""
+        """The constructor's arguments from a saved tokenizer: its files, unchanged."""
         return kwargs
 
     @classmethod
@@ -78,17 +84,18 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         subwords: str = "bpe",
         tags: Sequence[str] = (),
     ) -> "PosEncTokenizer":
-        """Learn `vocab_size` tokens: 4 special tokens, the `tags`, 256 bytes, each character of `texts`, then
-        `subwords`, which are "bpe" or "unigram". With `target_texts`, each side has a vocabulary of its own and of that
-        size.
+        """Train a tokenizer of `vocab_size` tokens on `texts`.
 
-        Texts are read once and never held. The same texts in the same order give the same tokenizer (but the last
-        digits of a unigram's probabilities are chance). A ValueError if texts are empty, or if they have more
-        characters or fewer subwords than `vocab_size` asks for.
+        The tokens are 4 special tokens, the `tags`, 256 bytes, each character of the texts, then `subwords`: "bpe" or
+        "unigram". With `target_texts`, each side has its own vocabulary of that size.
+
+        Texts are read once and not stored. The same texts in the same order give the same tokenizer, except for the
+        last digits of unigram probabilities. Raises a ValueError for empty texts, and for a `vocab_size` that has no
+        room for all characters or more room than subwords.
         """
         if subwords not in SUBWORD_MODELS:
             raise ValueError(
-                f"subwords are one of {', '.join(SUBWORD_MODELS)}, but not {subwords!r}; choose one of them."
+                f"subwords must be one of {', '.join(SUBWORD_MODELS)}, but it is {subwords!r}; choose one of them."
             )
         validate_tags(tags)
         size = vocab_size - len(tags)
@@ -102,11 +109,11 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
 
     @classmethod
     def from_fast_tokenizer(cls, tokenizer: PreTrainedTokenizerBase) -> "PosEncTokenizer":
-        """An existing tokenizer, for both sides: its subwords and their numbers, but `</s>` and no more behind a text.
+        """Convert an existing tokenizer, for both sides: its subwords and ids, with only `</s>` after a text.
 
-        A classifier's first and last token serve as `<s>` and `</s>`; those it does not have, and a missing `<pad>`,
-        are added. Its special tokens without a name, such as the languages of NLLB, are tags. A ValueError if it is not
-        a fast one.
+        A classifier's first and last token serve as `<s>` and `</s>`; missing ones, and a missing `<pad>`, are added.
+        Its special tokens without a name, such as the languages of NLLB, are tags. Raises a ValueError for a tokenizer
+        that is not a fast one.
         """
         if isinstance(tokenizer, cls):
             return tokenizer
@@ -131,14 +138,15 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         return cls(tokenizer_object=backend, split_special_tokens=True, extra_special_tokens=tags, **special)
 
     def to_str(self) -> str:
-        """All that encoding and decoding depend on."""
+        """A JSON string of all that encoding and decoding depend on, for hashes."""
         return self._tokenizer.to_str() + (self._target.to_str() if self._target else "")
 
     @property
     def target(self) -> "PosEncTokenizer":
-        """The target's side, for what names none: its `get_vocab`, `convert_tokens_to_ids` and `len` are those of the
-        target's vocabulary. It is made anew for each call, and is the tokenizer itself where both sides have one
-        vocabulary."""
+        """The target's side as a tokenizer; the tokenizer itself where both sides share a vocabulary.
+
+        Its `get_vocab`, `convert_tokens_to_ids` and `len` are the target's. Each access makes a new object.
+        """
         if self._target is None:
             return self
         side = copy.copy(self)
@@ -147,12 +155,12 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
 
     @property
     def target_vocab_size(self) -> int:
-        """`len` of the target's side."""
+        """The number of tokens of the target's side."""
         return (self._target or self._tokenizer).get_vocab_size()
 
     @property
     def shares_vocabulary(self) -> bool:
-        """Whether source and target have one vocabulary."""
+        """Whether source and target share one vocabulary."""
         return self._target is None
 
     def __call__(
@@ -165,7 +173,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         max_target_length: int | None = None,
         **options: object,
     ) -> BatchEncoding:
-        """As transformers', each side by its own vocabulary."""
+        """transformers' encoding, each side with its own vocabulary; targets are returned as `labels`."""
         if text is None and text_target is None:
             raise ValueError("Either `text` or `text_target` must be given, but both are None; give one, or both.")
         source = None if text is None else super().__call__(text, text_pair, **options)
@@ -204,8 +212,11 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         return super(PosEncTokenizer, side)._decode(token_ids, skip_special_tokens, **options)
 
     def add_special_tokens(self, special_tokens_dict: dict[str, Any], replace_extra_special_tokens: bool = True) -> int:
-        """As transformers', to both vocabularies. Those without a name are tags: they are read in a text, with the
-        spaces around them, and stay special whatever is added later. Returns how many are new."""
+        """Add special tokens to both vocabularies; returns the number of new ones.
+
+        Tokens without a name are tags: they are recognized in a text, with the spaces around them, and remain special
+        when others are added.
+        """
         new_special_tokens = dict(special_tokens_dict)
         for key in {"extra_special_tokens", "additional_special_tokens"} & new_special_tokens.keys():
             new_special_tokens[key] = [
@@ -220,11 +231,11 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         return added
 
     def _add_tokens(self, new_tokens: list[str | AddedToken], special_tokens: bool = False) -> int:
-        """To both vocabularies. The backend reads a special token in no text, and a tag is to be read."""
+        """Add tokens to both vocabularies; tags are not special in the backend, which skips special tokens in texts."""
         if self._is_target_view:
             raise ValueError(
-                "Tokens are added to both vocabularies at once, but this is the target's side alone; call the same of "
-                "the tokenizer itself."
+                "Tokens must be added to both vocabularies at once, but this is the target's side alone; call the "
+                "method of the whole tokenizer."
             )
         named = {str(token) for token in self._special_tokens_map.values() if token is not None}
         tokens = [to_added_token(token, special_tokens, str(token) in named) for token in new_tokens]
@@ -235,7 +246,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         return added
 
     def _validate_special_ids(self) -> None:
-        """A ValueError if a token that a model's config names by one id has two."""
+        """Raise a ValueError if a special token of a model's config has different ids on the two sides."""
         target = self._target
         if target is None:
             return
@@ -250,10 +261,10 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
                 )
 
     def train_new_from_iterator(self, *args: object, **options: object) -> "PosEncTokenizer":
-        """As transformers', for one vocabulary; a ValueError if there are two."""
+        """transformers' training of a new tokenizer; a ValueError for two vocabularies."""
         if self._target is not None:
             raise ValueError(
-                "A tokenizer is trained anew from one iterator for one vocabulary, but this one has two; call "
+                "One iterator of texts trains one vocabulary, but this tokenizer has two; call "
                 "PosEncTokenizer.train(texts, vocab_size, target_texts=...)."
             )
         return super().train_new_from_iterator(*args, **options)
@@ -272,36 +283,3 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         target = os.path.join(save_directory, prefix + self.vocab_files_names["target_tokenizer_file"])
         self._target.save(target)
         return (*file_names, target)
-
-
-def validate_tags(tags: Sequence[str]) -> None:
-    """A ValueError for tags that a text could hold by chance."""
-    if isinstance(tags, str) or len(set(tags)) < len(tags):
-        raise ValueError(f"Tags must be a list of different tokens, such as ['<2en>', '<2de>'], but they are {tags!r}.")
-    for tag in tags:
-        if not isinstance(tag, str) or len(tag.split()) != 1 or tag != tag.strip() or tag.isalnum():
-            raise ValueError(
-                f"A tag must be a word that no text holds by chance, such as '<2en>', but it is {tag!r}; give it a "
-                "character that is no letter or digit, and no space."
-            )
-        if tag in RESERVED_TOKENS:
-            raise ValueError(f"A tag must be a token of its own, but {tag!r} is another's name; choose another.")
-
-
-def to_added_token(token: str | AddedToken, special: bool, named: bool) -> AddedToken:
-    """The token as the backend is to have it: special only if it has a name."""
-    added_token = AddedToken(token, special=special) if isinstance(token, str) else token
-    special = special or added_token.special
-    options = {name: getattr(added_token, name) for name in ("single_word", "lstrip", "rstrip")}
-    return AddedToken(
-        str(token), special=special and named, normalized=added_token.normalized and not special, **options
-    )
-
-
-def with_tags_read_in_text(backend: Tokenizer, tags: Sequence[str]) -> Tokenizer:
-    """A copy that reads those of its special tokens in a text."""
-    state = json.loads(backend.to_str())
-    for token in state["added_tokens"]:
-        if token["content"] in tags:
-            token["special"] = False
-    return Tokenizer.from_str(json.dumps(state))

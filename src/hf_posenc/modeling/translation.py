@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translation from text to text; transformers 5 has no pipeline for it."""
+"""Translation from text to text, because transformers 5 has no pipeline for it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
@@ -16,15 +17,15 @@ from .text_validation import validate_source_lengths, validate_texts
 
 @dataclass(frozen=True)
 class TranslationOutput:
-    """The translations in the order of their sources, and which of them ran into their length limit."""
+    """Translations in the order of their sources, and whether each was truncated at its length limit."""
 
     texts: list[str]
     truncated: list[bool]
 
 
 def validate_tokenizer(config: SharedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-    """A ValueError if a model of that `config` cannot have been trained with `tokenizer`."""
-    # Of two vocabularies, a MarianTokenizer's length is the source's; the target's has this name.
+    """Raise a ValueError if a model of that `config` cannot have been trained with `tokenizer`."""
+    # The length of a MarianTokenizer with two vocabularies is the source's; `target_encoder` has the target's.
     target = getattr(tokenizer, "target_vocab_size", len(getattr(tokenizer, "target_encoder", tokenizer)))
     for side, tokens, num_embeddings in (
         ("source", len(tokenizer), config.vocab_size),
@@ -32,24 +33,24 @@ def validate_tokenizer(config: SharedConfig, tokenizer: PreTrainedTokenizerBase)
     ):
         if tokens > num_embeddings:
             raise ValueError(
-                f"A model goes with the tokenizer it was trained with, but this tokenizer has {tokens} {side} tokens "
-                f"and the model {num_embeddings}; load the tokenizer from the model's own folder."
+                f"A model needs the tokenizer it was trained with, but this tokenizer has {tokens} {side} tokens "
+                f"and the model {num_embeddings}; load the tokenizer from the model's folder."
             )
     for name in ("pad_token_id", "eos_token_id"):
         tokenizer_id, config_id = getattr(tokenizer, name), getattr(config, name)
-        if tokenizer_id not in (config_id if isinstance(config_id, list) else [config_id]) and (name, config_id) != (
-            "eos_token_id",
-            None,
-        ):
+        if name == "eos_token_id" and config_id is None:
+            continue
+        config_ids = config_id if isinstance(config_id, list) else [config_id]
+        if tokenizer_id not in config_ids:
             raise ValueError(
-                f"A model goes with the tokenizer it was trained with, but this tokenizer's {name} is {tokenizer_id} "
-                f"and the model's {config_id}; load the tokenizer from the model's own folder."
+                f"A model needs the tokenizer it was trained with, but this tokenizer's {name} is {tokenizer_id} "
+                f"and the model's {config_id}; load the tokenizer from the model's folder."
             )
 
 
-# Of a batch's sources: 32 sentences of 256 tokens, or 4 documents of 2048.
+# Source tokens of a batch: 32 sentences of 256 tokens, or 4 documents of 2048.
 MAX_TOKENS_PER_BATCH = 8192
-# What may end a sentence besides an end token and its limit.
+# Options that may end a sentence before its end token and its limit.
 OTHER_STOPPING_OPTIONS = ("stopping_criteria", "max_time", "stop_strings")
 
 
@@ -64,9 +65,12 @@ def translate_in_batches(
     progress_position: int = 0,
     max_target_lengths: Sequence[int] | None = None,
 ) -> TranslationOutput:
-    """All translations, in order, of sources as token ids; those of like length are translated together, `batch_size`
-    of them, or fewer if they would have more than `tokens_per_batch` tokens, padding included, or if their
-    `max_target_lengths` are not equal. A source of no tokens has an empty translation."""
+    """Translations of `sources` (token ids), in order; sources of similar length share a batch.
+
+    A batch has `batch_size` sentences, or fewer to stay within `tokens_per_batch` tokens with padding, or where
+    `max_target_lengths` differ. An empty source has an empty translation. `translate_batch` returns texts and whether
+    each is truncated; `progress`, `description` and `progress_position` configure a progress bar.
+    """
     order = sorted((i for i, source in enumerate(sources) if source), key=lambda i: len(sources[i]), reverse=True)
     outputs = dict.fromkeys(range(len(sources)), ("", False))
     with tqdm(
@@ -85,11 +89,14 @@ def translate_in_batches(
             order = order[len(batch) :]
             outputs |= zip(batch, translate_batch([sources[i] for i in batch]), strict=True)
             progress_bar.update(len(batch))
-    return TranslationOutput([outputs[i][0] for i in range(len(sources))], [outputs[i][1] for i in range(len(sources))])
+    in_order = [outputs[row] for row in range(len(sources))]
+    texts = [text for text, _ in in_order]
+    truncated = [is_truncated for _, is_truncated in in_order]
+    return TranslationOutput(texts, truncated)
 
 
 def encode_texts(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """The tokens of each text, special ones included; none of a text that is blank."""
+    """The tokens of each text, special ones included; empty for a blank text."""
     encoded = tokenizer(texts)["input_ids"] if texts else []
     return [ids if text.strip() else [] for text, ids in zip(texts, encoded, strict=True)]
 
@@ -97,9 +104,11 @@ def encode_texts(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[l
 def truncate_at_end_token(
     ids: list[int], max_length: int, end_token_ids: list[int], pad_token_id: int | None
 ) -> tuple[list[int], bool]:
-    """The first `max_length` tokens that were written, up to the first end token; and whether they are that many
-    without one. What a call may have stopped for another reason, such as a time, is filled up with padding,
-    `pad_token_id`."""
+    """Generated `ids` up to the first end token, and whether they reached `max_length` without one.
+
+    If a call stopped for another reason, such as a time limit, its last tokens are `pad_token_id`; None if it cannot
+    have done so.
+    """
     for number, token in enumerate(ids, 1):
         if token in end_token_ids:
             return ids[:number], False
@@ -107,17 +116,17 @@ def truncate_at_end_token(
 
 
 class TranslationMixin(LengthLimitedGenerationMixin):
-    """`translate`, for any encoder-decoder of the family."""
+    """`translate` and `translations` for every encoder-decoder of the family."""
 
-    # Of the PreTrainedModel with which this class is mixed.
+    # Attributes of the PreTrainedModel that this class is mixed with.
     device: torch.device
     training: bool
-    train: Callable[[bool], Any]
-    eval: Callable[[], Any]
+    train: Callable[[bool], nn.Module]
+    eval: Callable[[], nn.Module]
 
     @torch.no_grad()
     def translate(self, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, **options: Any) -> list[str]:
-        """The translations of `texts`, in their order; the options are those of `translations`."""
+        """The translations of `texts`, in their order. Options and errors are those of `translations`."""
         return self.translations(texts, tokenizer, **options).texts
 
     @torch.no_grad()
@@ -133,15 +142,15 @@ class TranslationMixin(LengthLimitedGenerationMixin):
         progress_position: int = 0,
         **generate: Any,
     ) -> TranslationOutput:
-        """The translations of `texts`, by beam search with 5 beams unless `generate` or its generation_config says
-        otherwise.
+        """Translate `texts` by beam search with 5 beams; `generate` or its generation_config may change the decoding.
 
-        A translation has at most 2 x source + 50 tokens, or as many as the decoder's encoding can tell apart. Sentences
-        of like length, in source tokens, share a batch: `batch_size` of them, or fewer if they would have more than
-        `tokens_per_batch` tokens, padding included. A blank text has an empty translation. With `progress`, a bar
-        with this `description` is drawn on line `progress_position`. `generate` is passed on to `model.generate`.
-        Raises, before anything is computed, a TypeError for what is no list of strings, a ValueError for a tokenizer
-        that is not the model's, and one that names the text which is no UTF-8 or longer than the table of an encoding.
+        A translation has at most 2 x source + 50 tokens, or the maximum length of the decoder's encoding. Sentences of
+        similar length, in source tokens, share a batch: `batch_size` sentences, or fewer to stay within
+        `tokens_per_batch` tokens with padding. A blank text has an empty translation. With `progress`, a progress bar
+        with this `description` is on line `progress_position`. `generate` is passed on to `model.generate`.
+
+        Raises, before any compute, a TypeError unless `texts` is a list of strings. Raises a ValueError for a tokenizer
+        that is not the model's, for a text that is not UTF-8, and for one that is longer than an encoding's table.
         """
         texts = validate_texts(texts)
         validate_tokenizer(self.config, tokenizer)
@@ -149,7 +158,7 @@ class TranslationMixin(LengthLimitedGenerationMixin):
         for option, required in (("num_return_sequences", 1), ("return_dict_in_generate", False)):
             if (value := generate.get(option, getattr(config, option, None))) not in (required, None):
                 raise ValueError(
-                    f"translate gives one text for each source, but {option}={value!r} was given; call generate."
+                    f"translate returns one text for each source, but {option}={value!r} was given; call generate."
                 )
         sources = encode_texts(texts, tokenizer)
         validate_source_lengths(sources, self.config.max_source_length)
@@ -181,14 +190,15 @@ class TranslationMixin(LengthLimitedGenerationMixin):
         max_target_lengths = self.max_target_lengths(map(len, sources))
         if (max_length := explicit_max_new_tokens(generate, config)) is None:
             generate = self.with_length_limits(max_target_lengths, generate, config)
-        else:  # and an end that is forced there is none
-            max_target_lengths = [
-                max_length - (explicit_option("forced_eos_token_id", generate, *configs) is not None)
-            ] * len(sources)
+        else:
+            if explicit_option("forced_eos_token_id", generate, *configs) is not None:
+                max_length -= 1  # a forced end token is not the model's: such a sentence is truncated
+            max_target_lengths = [max_length] * len(sources)
         end_token_ids, pad_token_id = self.end_tokens(generate, config)
         may_stop_early = any(explicit_option(name, generate, *configs) is not None for name in OTHER_STOPPING_OPTIONS)
         inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(self.device)
-        sequences = self.generate(**inputs, tokenizer=tokenizer, **generate).tolist()  # by which stop strings are read
+        # `generate` needs the tokenizer for stop strings.
+        sequences = self.generate(**inputs, tokenizer=tokenizer, **generate).tolist()
         outputs = [
             truncate_at_end_token(
                 ids[1 : max_length + 1], max_length, end_token_ids, pad_token_id if may_stop_early else None

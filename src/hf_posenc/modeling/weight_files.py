@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of saved weights: their paths, and the shapes in their headers, before any weight is read."""
+"""Files of saved weights: their paths, and the shapes in their headers."""
 
 import json
 import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from safetensors import safe_open
 from transformers import PreTrainedModel
@@ -15,30 +15,39 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cache
 SHARD_NAME = re.compile(r"[^/\\\\]+\.safetensors")
 Shapes = dict[str, tuple[int, ...]]
 
-# What `from_pretrained` takes: a folder, a name on the Hub, or None with a state dict.
+
+class LoadingInfo(TypedDict):
+    """transformers' loading info: names of weights; mismatched ones with their saved and their expected shape."""
+
+    mismatched_keys: Iterable[tuple[str, tuple[int, ...], tuple[int, ...]]]
+    missing_keys: Iterable[str]
+    unexpected_keys: Iterable[str]
+
+
+# The argument of `from_pretrained`: a folder, a name on the Hub, or None with a state dict.
 NameOrPath = str | os.PathLike[str] | None
 
 
-def weight_files(name: NameOrPath, *, variant: str | None = None, **hub_options: Any) -> list[str]:
-    """The files that transformers will read, none if it will say why not. An OSError for weights that are no
-    safetensors, as an index may name them, or that lie elsewhere."""
+def weight_files(name: NameOrPath, *, variant: str | None = None, **hub_options: object) -> list[str]:
+    """The files that transformers will read; empty if it will raise an error of its own.
+
+    An OSError for a file that is not safetensors, and for an index that names files outside its folder.
+    """
     if name is None:
         return []
     if os.path.isfile(name):
         validate_safetensors_only([str(name)])
         return [str(name)]
-    single, index = (
-        cached_path(name, with_variant(one, variant), hub_options)
-        for one in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)
-    )
+    single = cached_path(name, with_variant(SAFE_WEIGHTS_NAME, variant), hub_options)
+    index = cached_path(name, with_variant(SAFE_WEIGHTS_INDEX_NAME, variant), hub_options)
     if single is not None or index is None:
         return [] if single is None else [single]
     shards = sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()))
     for shard in shards:
         if not (isinstance(shard, str) and SHARD_NAME.fullmatch(shard)):
             raise OSError(
-                f"Weights of this family are safetensors only, beside their index, but that of {name} names {shard!r}; "
-                "save the model again by model.save_pretrained."
+                f"Weights of this family are safetensors only, next to their index, but that of {name} names "
+                f"{shard!r}; save the model again by model.save_pretrained."
             )
     files = [cached_path(name, shard, hub_options) for shard in shards]
     found = [file for file in files if file is not None]
@@ -46,13 +55,13 @@ def weight_files(name: NameOrPath, *, variant: str | None = None, **hub_options:
 
 
 def with_variant(file: str, variant: str | None) -> str:
-    """A file's name with the variant before its ending."""
+    """The file's name with the variant before its extension."""
     *stem, ending = file.split(".")
     return file if variant is None else ".".join([*stem, variant, ending])
 
 
-def cached_path(name: NameOrPath, file: str, hub_options: dict[str, Any]) -> str | None:
-    """Where a file of a checkpoint lies on this machine, on which it may have to be brought; None if there is none."""
+def cached_path(name: NameOrPath, file: str, hub_options: dict[str, object]) -> str | None:
+    """The local path of a checkpoint's file, downloaded if necessary; None if the checkpoint has no such file."""
     try:
         return cached_file(name, file, _raise_exceptions_for_missing_entries=False, **hub_options)
     except OSError:
@@ -60,7 +69,7 @@ def cached_path(name: NameOrPath, file: str, hub_options: dict[str, Any]) -> str
 
 
 def validate_safetensors_only(files: Iterable[str]) -> None:
-    """Raise an OSError for a file that is no safetensors."""
+    """Raise an OSError for a file that is not safetensors."""
     for file in files:
         if not str(file).endswith(".safetensors"):
             raise OSError(
@@ -71,7 +80,7 @@ def validate_safetensors_only(files: Iterable[str]) -> None:
 
 
 def tensor_shapes(files: Iterable[str]) -> Shapes:
-    """The shape of each tensor by its name, from the files' headers alone."""
+    """The shape of each tensor by name, from the files' headers."""
     shapes: Shapes = {}
     for file in files:
         with safe_open(file, framework="pt") as weights:
@@ -79,9 +88,12 @@ def tensor_shapes(files: Iterable[str]) -> Shapes:
     return shapes
 
 
-def expected_loading_info(model: PreTrainedModel, file_shapes: Shapes) -> dict[str, Any]:
-    """What transformers would find out by reading them: which weights are missing, not asked for, of another shape. A
-    model with an output projection reads the files of one without, and back."""
+def expected_loading_info(model: PreTrainedModel, file_shapes: Shapes) -> LoadingInfo:
+    """transformers' loading info, before loading: missing, unexpected and mismatched keys.
+
+    A model with an output projection reads the files of a model without one, and vice versa. A tied weight may be saved
+    under any of its names.
+    """
     model_shapes = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     prefix = f"{model.base_model_prefix}."
     saved_shapes = {}
@@ -89,8 +101,8 @@ def expected_loading_info(model: PreTrainedModel, file_shapes: Shapes) -> dict[s
         model_key = next((name for name in (key, prefix + key, key.removeprefix(prefix)) if name in model_shapes), key)
         saved_shapes[model_key] = shape
     tied = model._tied_weights_keys or {}
-    groups = [{source, *(other for other, of in tied.items() if of == source)} for source in set(tied.values())]
-    shared = {key for group in groups if group & saved_shapes.keys() for key in group}
+    saved_sources = {tied.get(key, key) for key in saved_shapes}
+    shared = {key for key in model_shapes if tied.get(key, key) in saved_sources}
     return {
         "mismatched_keys": [
             (key, shape, model_shapes[key])

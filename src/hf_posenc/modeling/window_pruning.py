@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Window pruning: cached decoding under a window attends to the keys in it, so a step costs the same at any length."""
+"""Window pruning: a cached step gathers the keys inside the window; its time does not grow with the length."""
 
 import torch
 from torch import Tensor
@@ -11,16 +11,15 @@ MIN_KEYS = 256
 
 
 def prune_to_window(ctx: AttentionContext, window: int | None, min_keys: int = MIN_KEYS) -> AttentionContext:
-    """The context with the keys that a new token may see, and those between them.
+    """The context without the hidden keys before the first and after the last key in the window.
 
-    All keys that are `window` tokens away or more are hidden, so the others have zero weight. Returns `ctx` itself
-    where nothing is cached, where there are fewer than `min_keys` keys, where every key's weight is needed, and where
-    pruning would keep more than half of the keys.
+    All keys that are `window` tokens away or more have zero weight. Returns `ctx` itself without a cache, with fewer
+    than `min_keys` keys, if every key's weight is needed, and if pruning would keep more than half of the keys.
     """
     num_keys = ctx.key_pos_BS.shape[1]
     if window is None or ctx.state is None or ctx.need_weights or num_keys < min_keys or torch.compiler.is_compiling():
         return ctx
-    if not isinstance(ctx.state.length, int):  # a static cache, whose number of keys is its capacity
+    if not isinstance(ctx.state.length, int):  # a static cache: its number of keys is its capacity
         return ctx
     in_window_BS = (ctx.distance_BQS.abs() < window).any(1)
     if isinstance(ctx.mask, Tensor) and ctx.mask.ndim == 2:

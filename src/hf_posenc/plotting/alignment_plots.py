@@ -6,13 +6,13 @@ diagnosis of an older version does not hold is named below the figure.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
 
 from ..results.diagnosis_records import DecodingExample, Diagnosis, EntropyBucket
 from .diagnostics_plots import Diagnoses, validate_same_pairs
@@ -113,7 +113,7 @@ def entropies_by_side(diagnosis: Diagnosis) -> Mapping[str, tuple[EntropyBucket,
     return entropy.by_side if entropy else {}
 
 
-def draw_line(axes: Axes, xs: Any, ys: Any, style: tuple[str, str, str], label: str) -> None:
+def draw_line(axes: Axes, xs: ArrayLike, ys: ArrayLike, style: tuple[str, str, str], label: str) -> None:
     colour, marker, line_style = style
     axes.plot(
         xs, ys, color=colour, marker=marker, linestyle=line_style, linewidth=1.4, markersize=5, markerfacecolor="white",

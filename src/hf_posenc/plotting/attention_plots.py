@@ -5,11 +5,11 @@ Pure functions from the maps of attention_maps.py to matplotlib figures.
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..analysis.attention_maps import MAX_TOKENS, AttentionMap, translate_with_attention
 from .style import AMOUNT_COLORMAP, FONT_SIZE, WIDTH_INCHES, add_colorbar, save_figure, with_title
@@ -20,8 +20,8 @@ SINGLE_PANEL_INCHES, MIN_CELLS = 5.0, 12
 
 
 def save_attention_figures(
-    model: Any,
-    tokenizer: Any,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     sentence: str,
     folder: Path,
     *,

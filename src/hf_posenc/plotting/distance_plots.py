@@ -82,7 +82,7 @@ def draw_scores(axes: Axes, scores_NHS: np.ndarray, distances: np.ndarray) -> No
     style_axes(axes)
 
 
-def shade_hidden(axes: Axes, distances: np.ndarray, hidden_S: Any, zorder: float) -> None:
+def shade_hidden(axes: Axes, distances: np.ndarray, hidden_S: np.ndarray, zorder: float) -> None:
     """Shade the distances at which no key is seen."""
     if hidden_S.any():
         edges = (distances[:, None] + [-0.5, 0.5]).ravel()
@@ -185,6 +185,6 @@ def influence_figure(influence_TT: np.ndarray, *, title: str) -> Figure:
     return with_title(figure, title)
 
 
-def all_equal(values: Any) -> bool:
+def all_equal(values: np.ndarray) -> bool:
     """Whether all entries of the first axis are the same."""
     return bool(np.allclose(values, values[:1], rtol=1e-8, atol=1e-8))

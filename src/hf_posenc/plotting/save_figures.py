@@ -50,7 +50,7 @@ def save_encoding_figures(
 
 
 def checkpoint_probes(
-    folder: Path, names: list[str], settings: Mapping[str, Any], side: str, extent: PlotExtent
+    folder: Path, names: list[str], settings: Mapping[str, object], side: str, extent: PlotExtent
 ) -> dict[str, EncodingProbe]:
     """A checkpoint's encoding, refused if another one or knobs are asked for."""
     probes = trained_probes(folder, side, extent)

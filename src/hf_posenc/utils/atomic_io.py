@@ -1,5 +1,4 @@
-"""Saved things: there whole or not at all, however many processes write them; and told apart by a short hash or by the
-first key that differs."""
+"""Atomic writes, file locks, short hashes."""
 
 import errno
 import hashlib
@@ -11,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -21,15 +19,15 @@ OWN_TEMP_NAMES: set[str] = set()  # the temporary names that this process writes
 
 
 def atomic_write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically: readers see the old or the new content."""
     atomic_save(path, lambda temp_path: temp_path.write_text(text, encoding="utf-8", newline="\n"))
 
 
-def atomic_save(path: Path, save: Callable[[Path], Any]) -> None:
-    """Let `save` write a file or a folder that is there either whole or not at all.
+def atomic_save(path: Path, save: Callable[[Path], object]) -> None:
+    """Write a file or a folder atomically by `save`, which is called with a unique temporary path in the same folder.
 
-    `save` is given a temporary name beside it, which no other call has. A file takes the place of the one there was,
-    and of several writers the last one's stays. A folder must be a new one: a FileExistsError if it is there by now.
+    A file replaces the old one; of several writers the last one wins. A folder must be new: a FileExistsError if it
+    exists when it is complete.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     delete_stale_temp_files(path)
@@ -49,16 +47,16 @@ def atomic_save(path: Path, save: Callable[[Path], Any]) -> None:
 
 
 def machine_id() -> str:
-    """A short name of this machine: process numbers of another one on the same file system say nothing here."""
+    """A short hash of this machine's name; process numbers are comparable on one machine only."""
     return short_hash(platform.node())[:6]
 
 
 def delete_stale_temp_files(path: Path) -> None:
-    """Delete what processes of this machine that no longer exist have left of earlier writes of `path`."""
+    """Delete temporary files of `path` left by processes of this machine that have ended."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.{machine_id()}-(\d+)-\d+\.unfinished")
     for candidate in path.parent.iterdir():
         if (name := pattern.fullmatch(candidate.name)) and candidate.name not in OWN_TEMP_NAMES:
-            import psutil  # here because accelerate brings it, and translating needs no accelerate
+            import psutil  # imported here because translating does not need it
 
             writer = int(name[1])
             if writer == os.getpid() or not psutil.pid_exists(writer):
@@ -67,7 +65,7 @@ def delete_stale_temp_files(path: Path) -> None:
 
 
 def delete(path: Path) -> None:
-    """Delete a file or a folder, if it is there."""
+    """Delete a file or a folder, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -76,8 +74,10 @@ def delete(path: Path) -> None:
 
 @contextmanager
 def exclusive_lock(lock: Path, *, blocking: bool = False) -> Iterator[None]:
-    """While no other process of this machine holds that file: a `blocking` one waits until that is so, for any other
-    it is a ValueError."""
+    """Context manager: holds the lock of that file, alone on this machine.
+
+    With `blocking` it waits for another process; without, a ValueError while another process holds the lock.
+    """
     try:
         with FileLock(lock, timeout=-1 if blocking else 0):
             yield
@@ -90,8 +90,10 @@ def exclusive_lock(lock: Path, *, blocking: bool = False) -> Iterator[None]:
 
 @contextmanager
 def explain_full_disk(folder: Path) -> Iterator[None]:
-    """An OSError with the remedy for whatever fails in writing to a full disk: safetensors and torch raise errors of
-    their own, and torch's does not say why."""
+    """Context manager: an error on a full disk becomes an OSError with the remedy.
+
+    safetensors and torch raise errors of their own, and torch's does not name the reason.
+    """
     try:
         yield
     except Exception as error:
@@ -105,8 +107,7 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
 
 
 def expand_home(path: str | Path) -> str:
-    """A path as it is typed in a config file or on a command line, with the home folder for `~`, and another user's for
-    `~name`."""
+    """A path from a config file or a command line, with `~` and `~name` expanded to home folders."""
     if (expanded := os.path.expanduser(path)).startswith("~"):
         raise ValueError(
             f"A path that begins with `~` is in a user's home, but for {expanded!r} there is no such user; write "
@@ -119,8 +120,8 @@ def short_hash(content: str | bytes) -> str:
     return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:12]
 
 
-def first_difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> str | None:
-    """The first dotted key whose value is not the same in both, with both values."""
+def first_difference(old: Mapping[str, object], new: Mapping[str, object], prefix: str = "") -> str | None:
+    """The first dotted key whose values differ, with both values; None if there are no differences."""
     for key in dict.fromkeys([*old, *new]):
         old_value, new_value = old.get(key), new.get(key)
         if isinstance(old_value, Mapping) and isinstance(new_value, Mapping):

@@ -1,12 +1,13 @@
-"""Loading by transformers' Auto classes, without ever running code of what is loaded."""
+"""Loading by transformers' Auto classes, without code from checkpoints."""
 
+from os import PathLike
 from typing import Any
 
 
-def auto_from_pretrained(auto: Any, name: Any, **options: Any) -> Any:
-    """What `auto`, an Auto class, makes of a checkpoint, which is a folder or a name on the Hub.
+def auto_from_pretrained(auto: Any, name: str | PathLike[str] | None, **options: object) -> Any:
+    """The object that `auto`, an Auto class, loads from a checkpoint: a folder or a name on the Hub.
 
-    A ValueError for one that cannot be loaded without code of its own: it is of another family, or its tokenizer is.
+    Raises a ValueError for a checkpoint that needs its own code: a model or a tokenizer of another family.
     """
     try:
         return auto.from_pretrained(name, trust_remote_code=False, **options)

@@ -1,9 +1,8 @@
-"""Manifests: the SHA-256 of each saved file, by which a file that changed since is refused by its name.
+"""Manifests: the SHA-256 of each saved file, to detect files that have changed.
 
-`manifest.json` lists files of its own folder. A folder that is saved at once has its manifest inside (`save_folder`). A
-file that is saved alone is listed before it takes its place (`save_file`), beside the digest of the file it replaces:
-after a kill either of them is found whole. A file that no manifest lists is not checked: those of an older version, and
-those that a user may edit.
+`manifest.json` lists files of its own folder. A folder that is saved at once contains its manifest (`save_folder`). A
+single file is listed before it is replaced (`save_file`), next to the digest of the old file: after a kill either of
+them is valid. Files without an entry are not checked: those of an older version, and those that a user may edit.
 """
 
 import hashlib
@@ -13,18 +12,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from .atomic_io import atomic_save, atomic_write, delete
 
 MANIFEST = "manifest.json"
-CACHE_MIN_BYTES = 2**24  # bytes: only files above it are worth a cache
+CACHE_MIN_BYTES = 2**24  # bytes: digests of smaller files are not cached
 TRAIN_AGAIN = "give the same train.py command again, which makes it anew"
 COPY_AGAIN = "train, copy or download it again"
 
 
-def save_folder(folder: Path, save: Callable[[Path], Any]) -> None:
-    """`atomic_save` of a new folder and its manifest."""
+def save_folder(folder: Path, save: Callable[[Path], object]) -> None:
+    """Save a new folder with its manifest atomically."""
 
     def save_with_manifest(temp_path: Path) -> None:
         save(temp_path)
@@ -39,8 +37,8 @@ def write_folder_manifest(folder: Path) -> None:
     write_manifest(folder, {path.relative_to(folder).as_posix(): [sha256(path)] for path in files})
 
 
-def save_file(path: Path, save: Callable[[Path], Any]) -> None:
-    """`atomic_save` of a file that its folder's manifest lists."""
+def save_file(path: Path, save: Callable[[Path], object]) -> None:
+    """Save a file atomically, with an entry in its folder's manifest."""
 
     def save_and_add(temp_path: Path) -> None:
         save(temp_path)
@@ -50,26 +48,26 @@ def save_file(path: Path, save: Callable[[Path], Any]) -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """`save_file` of a text."""
+    """Save a text atomically, with an entry in its folder's manifest."""
     save_file(path, lambda temp_path: temp_path.write_text(text, encoding="utf-8"))
 
 
 def add_to_manifest(path: Path, content: Path | None = None) -> None:
-    """Add a file to its folder's manifest: as it is, or as it is about to be replaced by `content`."""
+    """Add a file's digest to its folder's manifest: of the file, or of the `content` that will replace it."""
     entries = read_manifest(path.parent)
     digests = dict.fromkeys([sha256(content or path), *entries.get(path.name, [])[:1]])
     write_manifest(path.parent, {**entries, path.name: list(digests)})
 
 
 def remove_from_manifest(path: Path) -> None:
-    """Take a file that is about to change out of its folder's manifest."""
+    """Remove a file that will change from its folder's manifest."""
     entries = read_manifest(path.parent)
     if entries.pop(path.name, None):
         write_manifest(path.parent, entries)
 
 
 def atomic_delete(folder: Path) -> None:
-    """Delete a folder so that a kill leaves all of it or nothing."""
+    """Delete a folder atomically: a kill leaves all of it or nothing."""
     trash = folder.with_name(f".{folder.name}.deleted")
     delete(trash)
     os.replace(folder, trash)
@@ -77,7 +75,7 @@ def atomic_delete(folder: Path) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, list[str]]:
-    """The digests that each file may have, by its name; none where there is no manifest."""
+    """The valid digests of each file, by name; empty without a manifest."""
     path = folder / MANIFEST
     if not path.exists():
         return {}
@@ -102,7 +100,7 @@ def write_manifest(folder: Path, entries: Mapping[str, list[str]]) -> None:
 
 
 def verify_file(path: Path) -> None:
-    """A ValueError if a file is not as its folder's manifest lists it. One that is missing is not checked."""
+    """Raise a ValueError if a file differs from its manifest's entry. A missing file is not checked."""
     entries = read_manifest(path.parent)
     if path.name in entries and path.exists() and (defect := file_defect(path, entries[path.name])):
         raise integrity_error(path, defect, path, TRAIN_AGAIN)
@@ -115,16 +113,16 @@ def verify_files(folder: Path) -> None:
 
 
 def verify_folder(folder: Path, remedy: str = TRAIN_AGAIN, allow_missing: str | None = None) -> None:
-    """A ValueError if a file of a folder that was saved at once is missing or not as its manifest lists it.
+    """Raise a ValueError if a file of a folder that was saved at once is missing or differs from its manifest.
 
-    `remedy` is how the folder is made once it is deleted; `allow_missing` a pattern of files that may be missing.
+    `remedy` says how to make the folder again; `allow_missing` is a pattern of files that may be missing.
     """
     if defect := first_defect(folder, allow_missing):
         raise integrity_error(*defect, folder, remedy)
 
 
 def first_defect(folder: Path, allow_missing: str | None = None) -> tuple[Path, str] | None:
-    """The first file of a folder that is missing or not as its manifest lists it, and what is wrong with it."""
+    """The first missing or different file of a folder and its defect, None if all are valid."""
     for name, digests in read_manifest(folder).items():
         path = folder / name
         may_be_missing = allow_missing is not None and path.match(allow_missing) and not path.exists()
@@ -135,7 +133,7 @@ def first_defect(folder: Path, allow_missing: str | None = None) -> tuple[Path, 
 
 @contextmanager
 def explain_read_errors(path: Path, remedy: str = TRAIN_AGAIN) -> Iterator[None]:
-    """Read a saved file or folder in the block: what fails there is a ValueError that names the file and the remedy."""
+    """Context manager: errors in reading a saved file or folder become a ValueError with file and remedy."""
     try:
         yield
     except Exception as error:
@@ -144,14 +142,14 @@ def explain_read_errors(path: Path, remedy: str = TRAIN_AGAIN) -> Iterator[None]
 
 
 def file_defect(path: Path, digests: list[str]) -> str | None:
-    """What is wrong with a file that should have one of these digests, None if it has."""
+    """The defect of a file that must have one of these digests, None if it has."""
     if not path.is_file():
         return "it is missing"
     return None if sha256(path) in digests else "its content has changed"
 
 
 def integrity_error(path: Path, defect: str, target: Path, remedy: str) -> ValueError:
-    """The error for a file with a flaw, whose remedy is to delete `target` and make it `remedy`."""
+    """The error for a defective file; its remedy is to delete `target`, then `remedy`."""
     manifest = (path.parent if target == path else target) / MANIFEST
     deletion = "" if target == path and not path.exists() else f"delete {target} and "
     own = f" If the change is your own, delete {manifest} instead." if manifest.exists() else ""
@@ -159,7 +157,7 @@ def integrity_error(path: Path, defect: str, target: Path, remedy: str) -> Value
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file. A large one is read once a process as long as its size and time are the same."""
+    """The SHA-256 of a file; that of a large file is cached in this process until size or time changes."""
     status = path.stat()
     if status.st_size < CACHE_MIN_BYTES:
         return compute_digest(str(path))

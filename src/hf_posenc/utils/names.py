@@ -1,4 +1,4 @@
-"""Names that become files and folders: one rule, for what a config names and for what is read from a run's files."""
+"""Validation of names that become files and folders, in configs and in a run's files."""
 
 import re
 from collections.abc import Iterable
@@ -6,27 +6,27 @@ from collections.abc import Iterable
 from .run_folder import RESERVED_FOLDERS, RESERVED_SUFFIXES
 
 NAME_PATTERN = re.compile(r"[^\W_][\w.+-]*")
-MAX_NAME_BYTES = 100  # of a name, which stands in longer ones; a file system has 255
+MAX_NAME_BYTES = 100  # names are parts of file names, which may have 255 bytes
 NAME_RULE = "a letter or digit, then letters, digits, '.', '+', '-', '_', of at most 100 bytes together"
-# Tables that are named after no test set, and what the second table of one has behind its name.
+# Tables without a test set in their names, and the suffix of a test set's second table.
 RESERVED_TABLES = ("fall", "overview", "paper", "time")
 BY_PREDICTION = "-by-prediction"
 RANKING_SUFFIX = "of-test-sets"  # of the figure `ranking-of-test-sets`
 
 
 def is_valid_name(name: object) -> bool:
-    """Whether it can be that of a file, and of nothing outside its folder."""
+    """Whether it is a valid file name without a path."""
     return isinstance(name, str) and bool(NAME_PATTERN.fullmatch(name)) and len(name.encode()) <= MAX_NAME_BYTES
 
 
 def validate_name(name: object, label: str) -> None:
-    """Refuse what is no name, such as that of a language, which stands in files and in code."""
+    """Raise a ValueError for an invalid name, such as that of a language; `label` is the setting."""
     if not is_valid_name(name):
         raise ValueError(f"{label} must be {NAME_RULE}, but it is {name!r:.200}. Name it otherwise.")
 
 
 def validate_folder_name(name: object, label: str) -> None:
-    """Refuse a name that no folder in a run's can have, or that the run needs for its own files."""
+    """Raise a ValueError for a name that a folder of a run cannot have, or that is reserved."""
     if (
         not is_valid_name(name)
         or str(name).lower() in RESERVED_FOLDERS
@@ -39,7 +39,7 @@ def validate_folder_name(name: object, label: str) -> None:
 
 
 def validate_test_set_names(names: Iterable[object], label: str) -> None:
-    """Refuse names that no table or figure of a test set can have, or that another one has."""
+    """Raise a ValueError for names that tables and figures of test sets cannot have, or that collide."""
     names = list(names)
     others = {name for name in names if isinstance(name, str)}
     for name in names:

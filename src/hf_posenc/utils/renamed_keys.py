@@ -11,6 +11,10 @@ No name is both an old and a new one of the same table, so to translate twice ch
 from collections.abc import Mapping
 from typing import Any
 
+# Settings as YAML and JSON have them, before and after a translation.
+Settings = Mapping[str, Any]
+NewSettings = dict[str, Any]
+
 # By the dataclass in `config/` whose fields are the keys, and PosEncConfig for `model:`: old name -> new name.
 RENAMED_KEYS: Mapping[str, Mapping[str, str]] = {
     "FileKeys": {
@@ -51,7 +55,7 @@ RENAMED_FLAGS: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def validate_current_names(values: Mapping[str, Any], dataclass_name: str, key: str) -> None:
+def validate_current_names(values: Settings, dataclass_name: str, key: str) -> None:
     """A ValueError for the first key or value with an old name; the mapping `values` stands under `key`."""
     prefix = f"{key}." if key else ""
     for old, new in RENAMED_KEYS.get(dataclass_name, {}).items():
@@ -72,27 +76,27 @@ def validate_current_names(values: Mapping[str, Any], dataclass_name: str, key: 
             )
 
 
-def upgrade_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
+def upgrade_settings(saved: Settings) -> NewSettings:
     """The settings of a system (settings.yaml) under the names of today."""
     return _translate_settings(saved, RENAMED_KEYS, RENAMED_VALUES)
 
 
-def downgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def downgrade_settings(settings: Settings) -> NewSettings:
     """The settings of a system under the names of 0.2.0, to hash them as 0.2.0 did."""
     return _translate_settings(settings, _inverse(RENAMED_KEYS), _inverse(RENAMED_VALUES))
 
 
-def upgrade_corpus(spec: Mapping[str, Any]) -> dict[str, Any]:
+def upgrade_corpus(spec: Settings) -> NewSettings:
     """The description of a corpus under the names of today."""
     return _translate_corpus(spec, RENAMED_KEYS)
 
 
-def downgrade_corpus(spec: Mapping[str, Any]) -> dict[str, Any]:
+def downgrade_corpus(spec: Settings) -> NewSettings:
     """The description of a corpus under the names of 0.2.0, to hash it as 0.2.0 did."""
     return _translate_corpus(spec, _inverse(RENAMED_KEYS))
 
 
-def upgrade_model_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+def upgrade_model_fields(fields: Settings) -> NewSettings:
     """The fields of a saved model's config under the names of today."""
     return _rename(fields, RENAMED_KEYS["PosEncConfig"])
 
@@ -108,8 +112,8 @@ def downgrade_value(key: str, value: str) -> str:
 
 
 def _translate_settings(
-    settings: Mapping[str, Any], keys: Mapping[str, Mapping[str, str]], values: Mapping[str, Mapping[str, str]]
-) -> dict[str, Any]:
+    settings: Settings, keys: Mapping[str, Mapping[str, str]], values: Mapping[str, Mapping[str, str]]
+) -> NewSettings:
     """Keys of the system itself, of its sections, and of its corpora; sections may be missing."""
     translated = _rename(settings, keys["SystemKeys"])
     sections = {"data": "DataSettings", "model": "PosEncConfig", "score": "ScoreSettings"}
@@ -129,8 +133,8 @@ def _translate_settings(
 
 
 def _translate_segment(
-    segment: Mapping[str, Any], keys: Mapping[str, Mapping[str, str]], values: Mapping[str, Mapping[str, str]]
-) -> dict[str, Any]:
+    segment: Settings, keys: Mapping[str, Mapping[str, str]], values: Mapping[str, Mapping[str, str]]
+) -> NewSettings:
     """`system`, whose name is no value to translate, and the segmentation of its inputs."""
     translated = _rename(segment, keys["SystemKeys"])
     for name in {"boundaries", "segmentation"} & translated.keys():
@@ -138,14 +142,14 @@ def _translate_segment(
     return translated
 
 
-def _translate_corpus(spec: Mapping[str, Any], keys: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+def _translate_corpus(spec: Settings, keys: Mapping[str, Mapping[str, str]]) -> NewSettings:
     translated = _rename(spec, keys["CorpusKeys"])
     if translated.get("corpora"):
         translated["corpora"] = [_translate_corpus(corpus, keys) for corpus in translated["corpora"]]
     return translated
 
 
-def _rename(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+def _rename(values: Settings, names: Mapping[str, str]) -> NewSettings:
     return {names.get(name, name): value for name, value in values.items()}
 
 

@@ -1,4 +1,4 @@
-"""The files and folders of a run. Each name stands here once; `tests/utils/test_run_folder.py` checks that.
+"""Files and folders of a run. Each name is defined here once; `tests/utils/test_run_folder.py` checks that.
 
     runs/<name>/tokenizer/                  trained on the unfiltered training text, shared by all systems
     runs/<name>/data/                       encoded training and validation pairs, test sets with their source lengths
@@ -16,7 +16,7 @@
     runs/<name>/<segmented system>/         settings, translations, statistics and scores; the model is another system's
     runs/<name>/results.json, tables, figures: results/aggregation.py and reporting/report.py
 
-Manifests (`manifest.py`) stand in these folders, and in checkpoints and models that belong to no run.
+Manifests (`manifest.py`) are in these folders, and in checkpoints and models outside of runs.
 """
 
 from dataclasses import dataclass
@@ -177,6 +177,6 @@ class ReportPaths:
         return self.folder / f"{name}.png"
 
 
-# What a run's folder holds beside its systems.
+# Entries of a run's folder that are not systems.
 RESERVED_FOLDERS = (RunPaths(Path()).data.name, RunPaths(Path()).tokenizer.name)
 RESERVED_SUFFIXES = (".csv", ".json", ".lock", ".md", ".png", ".tex")

@@ -125,7 +125,7 @@ def replace_line_ends(text: str) -> str:
     return LINE_END.sub(" ", text)
 
 
-def json_line(value: Any) -> str:
+def json_line(value: object) -> str:
     """A value as one line of JSON to every program, with its line feed."""
     text = json.dumps(value, ensure_ascii=False)
     return UNESCAPED_LINE_ENDS.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"

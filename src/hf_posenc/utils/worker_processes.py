@@ -1,7 +1,7 @@
-"""Child processes: they end with the process that started them, and one line says why one of them, or memory, is gone.
+"""Child processes that end with their parent, and one-line errors for killed processes and lack of memory.
 
-A child reads a pipe whose other end its parent alone holds, and nothing is ever written to it. However the parent ends,
-the system closes that end, and a thread of the child sees it. This holds on every system, for SIGKILL too.
+A child reads a pipe whose other end only its parent holds; nothing is written to it. When the parent ends, even by
+SIGKILL, the system closes that end, and a thread of the child detects it.
 """
 
 import os
@@ -13,17 +13,19 @@ from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from threading import Thread
-from typing import Any
 
-# How torch, CTranslate2 and the system say it.
+# Messages of torch, CTranslate2 and the system.
 OUT_OF_MEMORY_MESSAGES = ("out of memory", "allocate memory", "bad_alloc")
 
 
 @contextmanager
 def worker_pool(number: int, remedy: str) -> Iterator[ProcessPoolExecutor]:
-    """A pool of spawned processes. They end when the block is left, in the middle of their work if it is left by an
-    exception, and when this process ends. A ChildProcessError with the `remedy` where one of them is killed."""
-    context = get_context("spawn")  # a forked process has torch's locks as its threads held them
+    """Context manager: a pool of spawned processes, which end with the block and with this process.
+
+    An exception in the block ends them in the middle of their work. Raises a ChildProcessError with the `remedy` if one
+    of them is killed.
+    """
+    context = get_context("spawn")  # a forked process inherits torch's locks in the state of its threads
     reader, writer = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(number, mp_context=context, initializer=exit_when_pipe_closes, initargs=(reader,))
     try:
@@ -52,8 +54,10 @@ def exit_when_pipe_closes(reader: Connection) -> None:
 
 
 def terminate_when_stdin_closes() -> None:
-    """Send this process a SIGTERM, by which a training saves its step, when its standard input is closed. Its parent
-    starts it with a pipe there."""
+    """Send this process a SIGTERM, on which a training saves its step, when its standard input is closed.
+
+    The parent starts it with a pipe as standard input.
+    """
 
     def wait() -> None:
         while os.read(0, 1):
@@ -64,12 +68,12 @@ def terminate_when_stdin_closes() -> None:
 
 
 def ignore_sigint() -> None:
-    """Ctrl-C reaches all processes of a terminal. The parent ends its children."""
+    """Ignore Ctrl-C, which reaches all processes of a terminal; the parent ends its children."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def run_after(wait: Callable[[], Any], act: Callable[[], Any]) -> Thread:
-    """Call `wait`, and when it returns `act`, beside everything else."""
+def run_after(wait: Callable[[], object], act: Callable[[], object]) -> Thread:
+    """Call `wait`, then `act`, in a thread."""
 
     def run() -> None:
         wait()
@@ -81,14 +85,14 @@ def run_after(wait: Callable[[], Any], act: Callable[[], Any]) -> Thread:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, of whatever allocator: torch, CTranslate2, the system and Python each have an error."""
+    """Whether an error means lack of memory, in torch, CTranslate2, the system or Python."""
     message = str(error).lower()
     return isinstance(error, MemoryError) or any(pattern in message for pattern in OUT_OF_MEMORY_MESSAGES)
 
 
 @contextmanager
 def explain_out_of_memory(remedy: str) -> Iterator[None]:
-    """A MemoryError that ends in `remedy` for whatever fails because memory ran out."""
+    """Context manager: an error from lack of memory becomes a MemoryError with the `remedy`."""
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as error:

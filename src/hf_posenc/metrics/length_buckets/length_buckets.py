@@ -17,7 +17,7 @@ import datasets
 import evaluate
 import numpy as np
 
-from .scorers import SCORERS, sacrebleu_seed, score_fields, sentence_statistics
+from .scorers import SCORERS, CorpusScorer, sacrebleu_seed, score_fields, sentence_statistics
 
 # Of the files here `evaluate` copies only those that this one imports.
 from .ter import TER as TER
@@ -104,7 +104,7 @@ class LengthBuckets(evaluate.Metric):
         )
 
     def add(self, *, prediction: object = None, reference: object = None, **columns: object) -> None:
-        """Adds one pair; its source length is passed as `source_lengths=17`."""
+        """Add one pair; `source_lengths=17` is its source length in tokens."""
         example = {"predictions": prediction, "references": reference, **columns}
         self.add_batch(**{name: [value] for name, value in example.items()})
 
@@ -117,8 +117,8 @@ class LengthBuckets(evaluate.Metric):
         sources: object = None,
         tokenizer: Any = None,
     ) -> None:
-        """Adds some pairs; `sources` and `tokenizer` in place of `source_lengths`."""
-        # `evaluate` looks at the first row only and turns whatever it finds in the others into strings.
+        """Add pairs with `source_lengths`, or with `sources` and their `tokenizer`."""
+        # `evaluate` validates the first row only and converts values in other rows to strings.
         super().add_batch(**validate_pairs(predictions, references, source_lengths, sources, tokenizer))
         self.has_missing_lengths |= source_lengths is None and sources is None
 
@@ -140,9 +140,9 @@ class LengthBuckets(evaluate.Metric):
         num_proc: int = 1,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, object] | None:
-        """Scores these pairs and all that were added before; None on every process but the first."""
+        """Score these pairs and all pairs added before; None on every process except the first."""
         side = validate_choice("by", by, SIDES)
-        options: dict[str, dict[str, Any]] = {
+        options: dict[str, dict[str, object]] = {
             "bleu": {"tokenize": validate_choice("bleu_tokenize", bleu_tokenize, TOKENIZERS)},
             "bertscore": {"model": bertscore_model, "layers": bertscore_layers},
         }
@@ -173,7 +173,7 @@ class LengthBuckets(evaluate.Metric):
                 sources=sources,
                 tokenizer=tokenizer,
             )
-        self.has_missing_lengths = False  # `evaluate` drops the pairs, whatever becomes of them
+        self.has_missing_lengths = False  # `evaluate` drops the pairs, even after an error
         result: dict[str, object] | None = super().compute(**options_checked)
         return result
 
@@ -183,7 +183,7 @@ class LengthBuckets(evaluate.Metric):
         references: list[list[str]],
         source_lengths: list[int],
         edges: tuple[int, ...],
-        scorers: dict[str, Any],
+        scorers: dict[str, CorpusScorer],
         by: str,
         tokenizer: Any,
         bootstrap: int,
@@ -196,6 +196,7 @@ class LengthBuckets(evaluate.Metric):
         self.statistics = sentence_statistics(scorers, predictions, references, num_proc, progress)
 
         def score_bucket(label: str, rows: np.ndarray) -> dict[str, object]:
+            """The scores of the pairs with these indices."""
             fields: dict[str, object] = {"label": label, "n": len(rows)}
             if bootstrap and len(rows) == 1:
                 warnings.warn(f"a confidence interval needs two pairs; {label} has one and gets none", stacklevel=2)
@@ -204,20 +205,17 @@ class LengthBuckets(evaluate.Metric):
             return fields
 
         bucket_ids = np.array([bisect_left(edges, length) for length in self.lengths], dtype=int)
-        return {
-            "all": {"low": 0, "high": None} | score_bucket("all", np.arange(len(predictions))),
-            "groups": [
-                bounds | score_bucket(bounds["label"], np.flatnonzero(bucket_ids == bucket))
-                for bucket, bounds in enumerate(bucket_bounds(edges))
-            ],
-            "signatures": {
-                name: signature(scorer, bootstrap) if predictions else None for name, scorer in scorers.items()
-            },
-            "by": by,
-        }
+        all_pairs = {"low": 0, "high": None} | score_bucket("all", np.arange(len(predictions)))
+        buckets = [
+            bounds | score_bucket(bounds["label"], np.flatnonzero(bucket_ids == bucket))
+            for bucket, bounds in enumerate(bucket_bounds(edges))
+        ]
+        signatures = {name: signature(scorer, bootstrap) if predictions else None for name, scorer in scorers.items()}
+        return {"all": all_pairs, "groups": buckets, "signatures": signatures, "by": by}
 
 
-def signature(scorer: Any, bootstrap: int) -> str:
+def signature(scorer: CorpusScorer, bootstrap: int) -> str:
+    """sacrebleu's signature of a scorer, with number and seed of bootstrap samples."""
     text = scorer.get_signature()
     if bootstrap:
         text.update("bs", bootstrap)

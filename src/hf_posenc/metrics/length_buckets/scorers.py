@@ -1,12 +1,12 @@
-"""Sentence statistics and what a corpus score is made of: sacrebleu's for BLEU, TER and chrF, and BERTScore's.
+"""Sentence statistics and corpus scores: sacrebleu's BLEU, TER and chrF, and BERTScore.
 
-Statistics add up: a corpus score, a bootstrap sample and a paired test are all made from sums of the same rows, so that
+Statistics are additive. Corpus scores, bootstrap samples and paired tests are computed from sums of the same rows, and
 each pair is read once. Everything is cased; sacrebleu's TER is not by default, ours is.
 """
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -16,32 +16,48 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-from sacrebleu.metrics.base import Metric as Scorer
-from sacrebleu.metrics.base import Score, Signature
+from sacrebleu.metrics.base import Metric, Score, Signature
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 from tqdm.auto import tqdm
 
 from .ter import TER
 
-PAIRS_PER_CHUNK = 16  # of a share of the work, after each of which a bar moves
-MIN_PAIRS_FOR_BAR = 5_000  # pairs that take long enough to deserve a progress bar
+PAIRS_PER_CHUNK = 16  # the unit of work of a process, and the step of the progress bar
+MIN_PAIRS_FOR_BAR = 5_000  # with fewer pairs there is no progress bar
+
+
+class CorpusScorer(Protocol):
+    """The part of sacrebleu's `Metric` that is used here; SentenceMean and BertScore implement it too.
+
+    Methods with an underscore are private in sacrebleu; tested with 2.6. They are used because the public
+    `corpus_score` reads all texts again, for each bucket and each bootstrap sample. If one is renamed, scoring raises
+    an AttributeError. The same holds for `estimate_ci`, `_mean` and `_ci` of a score.
+    """
+
+    def _compute_score_from_stats(self, stats: Any) -> Any:
+        """The score of summed statistics."""
+
+    def get_signature(self) -> Signature:
+        """The settings, as sacrebleu's signature."""
 
 
 class SentenceMean:
-    """The mean of sentence scores in hundredths, with the interface of sacrebleu's scorers; of statistics (N, 2): the
-    score of each sentence, and 1."""
+    """Mean of sentence scores in percent, with the interface of sacrebleu's scorers.
+
+    Its statistics (N, 2) are the score of each sentence, and 1.
+    """
 
     name = "mean"
 
-    def _aggregate_and_compute(self, statistics: Any) -> Score:
+    def _aggregate_and_compute(self, statistics: np.ndarray) -> Score:
         return self._compute_score_from_stats(np.sum(statistics, axis=0))
 
-    def _compute_score_from_stats(self, total: Any) -> Score:
-        return Score(self.name, 100 * float(total[0] / total[1]))
+    def _compute_score_from_stats(self, stats: np.ndarray) -> Score:
+        return Score(self.name, 100 * float(stats[0] / stats[1]))
 
     def get_signature(self) -> Signature:
         return Signature({"num_refs": None})
@@ -51,8 +67,8 @@ class BertScore(SentenceMean):
     """BERTScore's F1 (Zhang et al., "BERTScore: Evaluating Text Generation with BERT", ICLR 2020,
     https://arxiv.org/abs/1904.09675).
 
-    `model`: a name on the Hub or a folder; `layers`: whose output is compared, bert_score's own choice for a model it
-    knows. A corpus score is the mean over sentences; one with nothing in it has 0.
+    `model` is a name on the Hub or a folder. `layers` is the layer whose output is compared, by default bert_score's
+    choice for the model. A corpus score is the mean over sentences; an empty sentence scores 0.
     """
 
     name = "BERTScore"
@@ -66,20 +82,23 @@ class BertScore(SentenceMean):
             raise ValueError("BERTScore needs the package bert-score; pip install 'hf-posenc[bertscore]'") from None
         if layers is None and model not in bert_score.utils.model2layers:
             raise ValueError(
-                f"bert_score knows no best layer of {model}; pass bertscore_layers=..., the number of the layer to use"
+                f"bert_score has no default layer for {model}; pass bertscore_layers=..., the number of a layer"
             )
         self.bert_score, self.model, self.layers = bert_score, model, layers or bert_score.utils.model2layers[model]
 
     def _extract_corpus_statistics(self, hypotheses: list[str], references: list[list[str]]) -> np.ndarray:
         """(N, 2): the F1 of each sentence, the best of its references', and 1."""
-        rows = [row for row, text in enumerate(hypotheses) if text.strip()]
-        nonempty = [[text for text in texts if text and text.strip()] for texts in zip(*references, strict=True)]
-        rows = [row for row in rows if nonempty[row]]
+        rows, candidates, nonempty_references = [], [], []
+        for row, (hypothesis, texts) in enumerate(zip(hypotheses, zip(*references, strict=True), strict=True)):
+            nonempty = [text for text in texts if text and text.strip()]
+            if hypothesis.strip() and nonempty:
+                rows.append(row)
+                candidates.append(hypothesis)
+                nonempty_references.append(nonempty)
         statistics = np.tile([0.0, 1.0], (len(hypotheses), 1))
         if rows:
-            texts = [hypotheses[row] for row in rows], [nonempty[row] for row in rows]
             options = {"model_type": self.model, "num_layers": self.layers, "verbose": len(rows) > MIN_PAIRS_FOR_BAR}
-            _, _, f1 = self.bert_score.score(*texts, **options)
+            _, _, f1 = self.bert_score.score(candidates, nonempty_references, **options)
             statistics[rows, 0] = f1.numpy()
         return statistics
 
@@ -90,30 +109,34 @@ class BertScore(SentenceMean):
         return signature
 
 
-SCORERS: dict[str, Callable[..., Any]] = {
+SCORERS: dict[str, Callable[..., CorpusScorer]] = {
     "bleu": BLEU,
     "ter": partial(TER, case_sensitive=True),
     "chrf": CHRF,
     "bertscore": BertScore,
 }
 GREATER_IS_BETTER = {"bleu": True, "ter": False, "chrf": True, "bertscore": True}
-# What makes a score of statistics that have been taken already, which needs no model.
-PRECOMPUTED_SCORERS: dict[str, Callable[[], Any]] = {**SCORERS, "bertscore": SentenceMean}
+# Scorers of statistics that are already extracted, which need no model.
+PRECOMPUTED_SCORERS: dict[str, Callable[[], CorpusScorer]] = {**SCORERS, "bertscore": SentenceMean}
 
 
 def sentence_statistics(
-    scorers: dict[str, Any],
+    scorers: Mapping[str, CorpusScorer],
     predictions: list[str],
     references: list[list[str]],
     num_proc: int = 1,
     progress: Callable[[int], object] | None = None,
 ) -> dict[str, np.ndarray]:
-    """(N, what the scorer counts) for each scorer, of each prediction against all of its references; `progress` is
-    told how many have been read, in place of a bar here."""
-    statistics_by_name = {}
-    sacrebleu_scorers = {name: scorer for name, scorer in scorers.items() if not isinstance(scorer, BertScore)}
-    for name in scorers.keys() - sacrebleu_scorers.keys():  # it has batches of its own
-        statistics_by_name[name] = scorers[name]._extract_corpus_statistics(predictions, reference_streams(references))
+    """Each scorer's statistics (N, columns), of each prediction against all of its references.
+
+    `progress`, if given, is called with the number of pairs that were read since its last call, and replaces the bar.
+    """
+    statistics_by_name, sacrebleu_scorers = {}, {}
+    for name, scorer in scorers.items():
+        if isinstance(scorer, BertScore):  # it has batches of its own
+            statistics_by_name[name] = scorer._extract_corpus_statistics(predictions, reference_streams(references))
+        elif isinstance(scorer, Metric):
+            sacrebleu_scorers[name] = scorer
     starts = range(0, len(predictions), PAIRS_PER_CHUNK)
     chunks = [
         (sacrebleu_scorers, predictions[start : start + PAIRS_PER_CHUNK], references[start : start + PAIRS_PER_CHUNK])
@@ -129,20 +152,18 @@ def sentence_statistics(
                 rows[name].extend(chunk_rows)
             update(len(texts))
     reference_counts = {len(texts) for texts in references}
-    for (
-        scorer
-    ) in sacrebleu_scorers.values():  # for the signature, as sacrebleu has it; reading a share sets that of the share
+    for scorer in sacrebleu_scorers.values():  # for the signature; reading a chunk has set the number of that chunk
         scorer.num_refs = max(reference_counts) if len(reference_counts) == 1 else -1
     return statistics_by_name | {name: np.array(chunk_rows) for name, chunk_rows in rows.items()}
 
 
 @contextmanager
 def process_map(num_processes: int) -> Iterator[Callable[..., Iterator[Any]]]:
-    """`map`, or the same by so many processes, in order."""
+    """`map`, or for 2 or more processes the `map` of a process pool; results are in order."""
     if num_processes < 2:
         yield map
         return
-    # A forked process has torch's locks as its threads held them, and may wait for them for ever.
+    # Spawn, because a forked process inherits torch's locks in the state of its threads and may wait for ever.
     context = get_context("spawn")
     reader, writer = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(num_processes, mp_context=context, initializer=exit_when_pipe_closes, initargs=(reader,))
@@ -162,8 +183,10 @@ def process_map(num_processes: int) -> Iterator[Callable[..., Iterator[Any]]]:
 
 
 def exit_when_pipe_closes(reader: Connection) -> None:
-    """End this process when the other end of the pipe is closed, which the process that started this one holds: it
-    closes it, or ends in whatever way. Ctrl-C is left to that one."""
+    """Initializer of a pool's process: end it when the parent process closes its end of the pipe, or ends.
+
+    Only the parent process handles Ctrl-C.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
@@ -174,27 +197,28 @@ def exit_when_pipe_closes(reader: Connection) -> None:
     Thread(target=watch, daemon=True).start()
 
 
-def chunk_statistics(chunk: tuple[dict[str, Scorer], list[str], list[list[str]]]) -> dict[str, list[list[float]]]:
+def chunk_statistics(chunk: tuple[dict[str, Metric], list[str], list[list[str]]]) -> dict[str, list[list[float]]]:
+    """Each scorer's statistics of one chunk of pairs."""
     scorers, predictions, references = chunk
     streams = reference_streams(references)
     return {name: list(scorer._extract_corpus_statistics(predictions, streams)) for name, scorer in scorers.items()}
 
 
 def reference_streams(references: list[list[str]]) -> list[Any]:
-    """One stream per reference number, as sacrebleu wants them, with None where a sentence has fewer."""
+    """sacrebleu's form of references: one stream for each reference number, None where a sentence has fewer."""
     return list(zip_longest(*references))
 
 
-def score_fields(name: str, scorer: Any, statistics: np.ndarray, bootstrap: int) -> dict[str, float | None]:
-    """What one metric contributes to a group; all None where the group has no pairs.
+def score_fields(name: str, scorer: CorpusScorer, statistics: np.ndarray, bootstrap: int) -> dict[str, float | None]:
+    """One metric's fields of a length bucket; all None for a bucket without pairs.
 
-    The confidence interval is `mean` plus or minus `ci`, as sacrebleu estimates both.
+    The confidence interval is `mean` plus or minus `ci`; sacrebleu estimates both.
     """
-    score: Any = corpus_score(scorer, statistics) if len(statistics) else None
+    score = corpus_score(scorer, statistics) if len(statistics) else None
     fields = {name: float(score.score) if score else None}
     if bootstrap:
         mean, ci = None, None
-        if len(statistics) > 1:
+        if score is not None and len(statistics) > 1:
             samples = corpus_scores(scorer, bootstrap_sums(statistics, bootstrap))
             score.estimate_ci([Score(name, sample) for sample in samples])
             mean, ci = float(score._mean), float(score._ci)
@@ -207,26 +231,29 @@ def score_fields(name: str, scorer: Any, statistics: np.ndarray, bootstrap: int)
 
 
 def sacrebleu_seed() -> int | None:
-    """The seed of all draws; None is another one each time."""
+    """The seed of all bootstrap samples; None for a new one in each call."""
     seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
     return None if seed == "none" else int(seed)
 
 
 def bootstrap_sums(statistics: np.ndarray, samples: int) -> np.ndarray:
-    """The sums (samples, counts) of bootstrap samples: sacrebleu's draws, and its sums in float32.
+    """The sums of bootstrap samples (samples, columns), with sacrebleu's random numbers and float32 sums.
 
-    One sample at a time: drawn all at once, as sacrebleu does, those of 100,000 pairs take gigabytes.
+    One sample at a time: sacrebleu's array of all samples of 100,000 pairs takes gigabytes.
     """
     rows, rng = np.asarray(statistics, dtype=np.float32), np.random.default_rng(sacrebleu_seed())
     return np.stack([rows[rng.choice(len(rows), size=len(rows))].sum(0) for _ in range(samples)])
 
 
-def corpus_score(scorer: Any, statistics: np.ndarray) -> Any:
-    """The corpus score of these pairs, as sacrebleu's object."""
+def corpus_score(scorer: CorpusScorer, statistics: np.ndarray) -> Any:
+    """The corpus score of these pairs, an object of sacrebleu with `score`."""
     return scorer._compute_score_from_stats(statistics.sum(0))
 
 
-def corpus_scores(scorer: Any, totals: np.ndarray) -> np.ndarray:
-    """The score of each sum of statistics, all of one type: without matches sacrebleu's chrF and TER are a number of
-    Python's among numpy's, and `statistics.mean` refuses the two together."""
+def corpus_scores(scorer: CorpusScorer, totals: np.ndarray) -> np.ndarray:
+    """The score of each row of summed statistics, as one array.
+
+    One type, because `statistics.mean` refuses mixed ones: without matches sacrebleu's chrF and TER are Python numbers,
+    else numpy's.
+    """
     return np.array([scorer._compute_score_from_stats(total).score for total in totals])

@@ -1,4 +1,4 @@
-"""What the length_buckets metric takes, checked before anything is scored: rule, value, remedy."""
+"""Validation of the inputs of length_buckets, before any score: rule, value, remedy."""
 
 import difflib
 import operator
@@ -14,11 +14,12 @@ from .scorers import SCORERS
 EDGES = (25, 50, 75, 100)
 METRICS = ("bleu", "ter")
 SIDES = ("source", "reference", "prediction")
-TOKENIZERS = ("13a", "intl", "char", "zh", "none")  # sacrebleu's that need no other package, its default first
-NO_LENGTH = -1  # in the column source_lengths, where none was given
+TOKENIZERS = ("13a", "intl", "char", "zh", "none")  # sacrebleu's without further packages; its default first
+NO_LENGTH = -1  # in the column source_lengths, for pairs without a length
 
 
 def validate_edges(edges: object) -> tuple[int, ...]:
+    """The bucket edges; a ValueError unless they are ascending positive integers."""
     edges = tuple(edges) if isinstance(edges, Iterable) else (edges,)
     if not edges or not all(type(edge) is int and edge > 0 for edge in edges):
         raise ValueError(f"edges must be positive whole numbers, at least one; edges={edges}; write e.g. {EDGES}")
@@ -28,15 +29,17 @@ def validate_edges(edges: object) -> tuple[int, ...]:
 
 
 def bucket_bounds(edges: Sequence[int]) -> list[dict[str, Any]]:
-    """`low`, `high` and `label` of each length group, shortest first; the last has no upper edge, `high` is None."""
-    inside = [
-        {"low": low, "high": high, "label": f"[{low},{high}]"}
-        for low, high in zip((0, *(edge + 1 for edge in edges)), edges, strict=False)
-    ]
-    return [*inside, {"low": edges[-1] + 1, "high": None, "label": f">{edges[-1]}"}]
+    """`low`, `high` and `label` of each length bucket, shortest first; the last has no upper edge, `high` is None."""
+    bounds: list[dict[str, Any]] = []
+    low = 0
+    for high in edges:
+        bounds.append({"low": low, "high": high, "label": f"[{low},{high}]"})
+        low = high + 1
+    return [*bounds, {"low": low, "high": None, "label": f">{edges[-1]}"}]
 
 
 def validate_metrics(metrics: object) -> tuple[str, ...]:
+    """The metrics' names; a ValueError for an unknown one or none."""
     names = tuple(metrics) if isinstance(metrics, Iterable) and not isinstance(metrics, str) else (metrics,)
     if not names:
         raise ValueError(
@@ -46,14 +49,16 @@ def validate_metrics(metrics: object) -> tuple[str, ...]:
 
 
 def validate_choice(option: str, choice: object, choices: tuple[str, ...]) -> str:
+    """The choice; a ValueError with the nearest one unless it is in `choices`."""
     if choice not in choices:
         nearest = difflib.get_close_matches(str(choice).lower(), choices, n=1)
         remedy = f"did you mean {nearest[0]!r}?" if nearest else f"choose from {', '.join(choices)}"
-        raise ValueError(f"{option} must be names this metric knows; {choice!r} is not one; {remedy}")
+        raise ValueError(f"{option} must be names of this metric; {choice!r} is not one; {remedy}")
     return str(choice)
 
 
 def validate_number(option: str, number: object, minimum: int) -> int:
+    """The number; a ValueError unless it is an integer from `minimum` on."""
     if type(number) is not int or number < minimum:
         raise ValueError(f"{option} must be a whole number from {minimum} on; {option}={number!r}; change or omit it")
     return number
@@ -62,8 +67,10 @@ def validate_number(option: str, number: object, minimum: int) -> int:
 def validate_pairs(
     predictions: object, references: object, source_lengths: object, sources: object, tokenizer: Any
 ) -> dict[str, list[str] | list[list[str]] | list[int]]:
-    """The columns as `evaluate` stores them: every prediction with the list of its references and its source's length,
-    or `NO_LENGTH`."""
+    """The columns in `evaluate`'s form: each prediction with its list of references and its source length or NO_LENGTH.
+
+    Raises a ValueError for a missing column, columns of different lengths, and invalid texts or lengths.
+    """
     if source_lengths is not None and sources is not None:
         raise ValueError("source_lengths and sources must not both be given, one is counted from the other; drop one")
     passed = {"predictions": predictions, "references": references}
@@ -84,15 +91,13 @@ def validate_pairs(
         lengths = [validate_length(row, length) for row, length in enumerate(columns["source_lengths"])]
     else:
         lengths = [NO_LENGTH] * len(columns["predictions"])
-    return {
-        "predictions": [validate_text("predictions", row, text) for row, text in enumerate(columns["predictions"])],
-        "references": [validate_references(row, texts) for row, texts in enumerate(columns["references"])],
-        "source_lengths": lengths,
-    }
+    texts = [validate_text("predictions", row, text) for row, text in enumerate(columns["predictions"])]
+    references_by_row = [validate_references(row, texts) for row, texts in enumerate(columns["references"])]
+    return {"predictions": texts, "references": references_by_row, "source_lengths": lengths}
 
 
 def token_counts(column: str, texts: list[str], tokenizer: Any) -> list[int]:
-    """The tokens of each text, without special tokens; all but sources are of the tokenizer's target language."""
+    """The number of tokens of each text, without special tokens; texts other than sources are targets."""
     if tokenizer is None:
         raise ValueError(f"the length of {column} is counted by a tokenizer, but none is given; pass tokenizer=...")
     tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | PathLike) else tokenizer
@@ -101,7 +106,7 @@ def token_counts(column: str, texts: list[str], tokenizer: Any) -> list[int]:
 
 
 def load_tokenizer(name: str | PathLike[str]) -> Any:
-    """The tokenizer of that name or folder, by a class that is installed: no code that lies beside it is run."""
+    """The tokenizer of that name or folder, by an installed class; no code from the folder runs."""
     from transformers import AutoTokenizer
 
     with suppress(ImportError):  # This file also travels without its package, which registers the class of its models.
@@ -118,6 +123,7 @@ def load_tokenizer(name: str | PathLike[str]) -> Any:
 
 
 def validate_column(name: str, column: object) -> list[object]:
+    """The column as a list; a ValueError for a string or no iterable."""
     if isinstance(column, str) or not isinstance(column, Iterable):
         kind = "missing" if column is None else f"of type {type(column).__name__}"
         raise ValueError(f"{name} must be a list, one entry per pair; it is {kind}; pass {name}=[...]")
@@ -125,6 +131,7 @@ def validate_column(name: str, column: object) -> list[object]:
 
 
 def validate_text(name: str, row: int, text: object) -> str:
+    """The text of one row; a ValueError unless it is a string in UTF-8."""
     if not isinstance(text, str):
         raise ValueError(
             f"{name} must be strings; {name}[{row}] is of type {type(text).__name__}: {text!r:.60}; "
@@ -141,6 +148,7 @@ def validate_text(name: str, row: int, text: object) -> str:
 
 
 def validate_references(row: int, texts: object) -> list[str]:
+    """The references of one row as a list; a ValueError for none."""
     if isinstance(texts, str) or not isinstance(texts, Iterable):
         return [validate_text("references", row, texts)]
     texts = [validate_text("references", row, text) for text in texts]
@@ -150,6 +158,7 @@ def validate_references(row: int, texts: object) -> list[str]:
 
 
 def validate_length(row: int, length: object) -> int:
+    """The length of one row; a ValueError unless it is an integer from 0 on."""
     try:
         number = operator.index(length)  # type: ignore[arg-type]
     except TypeError:
