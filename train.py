@@ -81,12 +81,14 @@ def run(experiment: Experiment, options: argparse.Namespace) -> None:
         prepare(experiment)
     distributed_state.wait_for_everyone()
     prepared = PreparedRun(experiment)
+    num_threads = threads_per_system(experiment.systems.values(), experiment.num_parallel)
     if is_whole_run and is_parallel:
         command = [sys.executable, __file__, options.config, *options.overrides]
-        run_parallel(experiment, unfinished_systems(prepared), command)
+        unfinished = [experiment.systems[name] for name in unfinished_systems(prepared)]
+        run_parallel(unfinished, command, num_parallel=experiment.num_parallel, num_threads=num_threads)
     else:
         if is_parallel:
-            torch.set_num_threads(threads_per_system(experiment))
+            torch.set_num_threads(num_threads)
         for name in experiment.systems if is_whole_run else [options.system]:
             run_system(prepared, name, options.progress_position or 0)
     if is_whole_run and is_main_process:

@@ -158,7 +158,7 @@ def test_side_by_side_it_waits_for_the_trained_ones(config: Path) -> None:
         f"tell = lambda what: open({str(told)!r}, 'a').write(f'{{what}} {{name}}\\n')\n"
         "tell('begins'); time.sleep(0.2); tell('ends')"
     )
-    run_parallel(experiment, list(experiment.systems), [sys.executable, "-S", "-c", code])
+    run_parallel(list(experiment.systems.values()), [sys.executable, "-S", "-c", code], num_parallel=4, num_threads=1)
     lines = told.read_text().splitlines()
     assert len(lines) == 12
     assert {line.split()[1] for line in lines[:6]} == {"relative-seed3", "relative-seed4", "absolute"}

@@ -7,6 +7,7 @@ Of a checkpoint no more than its config is read here.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,11 +107,26 @@ def validate_model_type(model_type: str) -> None:
         )
 
 
+def resolve_dependencies(systems: Iterable[System]) -> dict[str, System]:
+    """The systems by name, each with that one above it whose model it needs.
+
+    A system that starts from one with several seeds starts from that with its own seed.
+    """
+    resolved: dict[str, System] = {}
+    for system in systems:
+        names = [f"{system.init_from}-seed{system.train.get('seed')}", str(system.init_from)]
+        if system.segment:
+            names = [system.segment.system]
+        dependency = next((resolved[name] for name in names if name in resolved), None)
+        resolved[system.name] = replace(system, dependency=dependency)
+    return resolved
+
+
 def validate_seeded_starts(systems: Mapping[str, System]) -> None:
     """Of several seeds, a system starts from that with its own."""
     rows = {system.base_name for system in systems.values()}
     for system in systems.values():
-        if system.init_from in rows and system.find_dependency(systems) is None:
+        if system.init_from in rows and system.dependency is None:
             raise ValueError(
                 f"systems.{system.name}: a system starts from that of its own seed, but {system.init_from} has none "
                 f"with train.seed={system.train.get('seed')}; give both the same seeds, or name one of them."

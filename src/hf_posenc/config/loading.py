@@ -23,7 +23,7 @@ from ..utils.atomic_io import expand_home
 from ..utils.run_folder import RESERVED_FOLDERS
 from .composition import SECTIONS, merge, parse_override, read_config_file
 from .file_keys import FileKeys, SystemKeys
-from .init_from import resolve_init_from, validate_seeded_starts
+from .init_from import resolve_dependencies, resolve_init_from, validate_seeded_starts
 from .model_keys import validate_model
 from .schema import field_types, validate_fields
 from .settings import VOCABULARY_KEYS, Experiment, ScoreSettings, Segmentation, System
@@ -103,7 +103,7 @@ def resolve_systems(entries: Mapping[str, Mapping[str, Any]], defaults: Mapping[
         for system in segmented_systems(name, entry, trained)
     ]
     validate_unique_names([system.name for system in (*trained, *segmented)], "systems")
-    return {system.name: system for system in (*trained, *segmented)}
+    return resolve_dependencies((*trained, *segmented))
 
 
 def segmented_systems(name: str, entry: Mapping[str, Any], trained: list[System]) -> list[System]:

@@ -1,6 +1,5 @@
 """What a config file comes to: plain values, checked by loading.py."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -130,6 +129,7 @@ class System:
 
     With `segment` it is no training but another use of one, whose settings it has.
     `init_from`: what is trained already, another system's name or a checkpoint's; None for new weights (init_from.py).
+    `dependency`: the system of the same file whose model it needs, to translate with or to start from.
     """
 
     name: str
@@ -140,6 +140,7 @@ class System:
     train: dict[str, Any]
     init_from: str | None = None
     segment: Segmentation | None = None
+    dependency: "System | None" = field(default=None, repr=False)
 
     def settings(self) -> dict[str, Any]:
         """What a run directory remembers of the system; where files lie and what they may share changes nothing."""
@@ -152,14 +153,6 @@ class System:
     def model_system_name(self) -> str:
         """The name of the training whose model translates."""
         return self.segment.system if self.segment else self.name
-
-    def find_dependency(self, systems: Mapping[str, "System"]) -> "System | None":
-        """That of the systems whose model it needs: to translate with, or to start from, and then of one with several
-        seeds that with its own."""
-        names = (f"{self.init_from}-seed{self.train.get('seed')}", str(self.init_from))
-        return next(
-            (systems[name] for name in ((self.model_system_name,) if self.segment else names) if name in systems), None
-        )
 
     @property
     def test_sets(self) -> dict[str, tuple[dict[str, Any], int]]:
@@ -217,10 +210,6 @@ class Experiment:
     def paths(self) -> RunPaths:
         """Where the files of its run lie."""
         return RunPaths(self.folder)
-
-    def dependency_of(self, system: System) -> System | None:
-        """The system of this file from which that one starts, if it starts from one."""
-        return system.find_dependency(self.systems)
 
     @property
     def tables_folder(self) -> Path:

@@ -7,7 +7,37 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
 
+from .corpus import load_pairs
+from .pair_dataset import rename_languages
+
 BATCH_ROWS = 100_000  # read at once
+
+
+def describe_overlap(
+    training_spec: Mapping[str, Any],
+    held_out_spec: Mapping[str, Any],
+    *,
+    source_language: str,
+    target_language: str,
+    folder: str | None,
+    both_directions: bool,
+) -> str | None:
+    """How many pairs of a held-out corpus are in the training corpus, in words, with one of them; None if none is.
+
+    Pairs are compared as they were before any were concatenated. `both_directions`: a training pair also counts with
+    its sides exchanged.
+    """
+    names = (source_language, target_language)
+    options = {"source_language": source_language, "target_language": target_language, "folder": folder}
+    held_out = load_pairs(without_concatenation(held_out_spec), **options)
+    trained_on = load_pairs(without_concatenation(training_spec), **options)
+    overlap = overlapping_pairs(trained_on, held_out)
+    if not overlap and both_directions:
+        overlap = overlapping_pairs(rename_languages(trained_on, names, names[::-1]), held_out)
+    if not overlap:
+        return None
+    example = max((row[source_language] for row in overlap), key=len)
+    return f"{len(overlap)} of {len(held_out)} pairs stand in the training text, such as {example[:80]!r}"
 
 
 def overlapping_pairs(corpus: Dataset, held_out: Dataset) -> list[dict[str, str]]:

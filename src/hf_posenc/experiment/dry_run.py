@@ -15,7 +15,8 @@ ADAM_MOMENTS = 2  # numbers it keeps for each parameter
 def dry_run(experiment: Experiment, processes: int = 1) -> Table:
     """A row for each system."""
     systems = experiment.systems.values()
-    limits = [args.save_total_limit for args in validated_arguments(experiment).values()]
+    arguments = validated_arguments(systems, experiment.paths)
+    limits = [args.save_total_limit for args in arguments.values()]
     rows = [
         [system.name, *(untrained_costs(system.segment) if system.segment else system_costs(system, processes, limit))]
         for system, limit in zip(systems, limits, strict=True)

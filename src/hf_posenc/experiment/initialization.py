@@ -3,6 +3,7 @@
 import logging
 import math
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, MarianConfig
 
 from ..config.init_from import INIT_FROM_RULE, checkpoint_model_section
-from ..config.settings import Experiment, System
+from ..config.settings import System
 from ..convert.encodings import TUNABLE_FIELDS, convert_encodings, load_config_dict
 from ..convert.marian import from_marian
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
@@ -60,11 +61,11 @@ def build_meta_model(system: System) -> Any:
         return AutoModelForSeq2SeqLM.from_config(config)
 
 
-def warn_of_untrained_distances(experiment: Experiment) -> None:
+def warn_of_untrained_distances(systems: Iterable[System]) -> None:
     """Say, before training, which encodings tell distances apart that no training pair has: what they do there is never
     learned, and comes into play with the first input that is longer."""
     systems_by_warning: dict[str, dict[str, None]] = defaultdict(dict)
-    for system in experiment.systems.values():
+    for system in systems:
         if system.segment or system.init_from is not None or (max_length := system.data.max_length) is None:
             continue
         for encoding in build_meta_model(system).modules():

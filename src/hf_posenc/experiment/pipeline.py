@@ -102,7 +102,7 @@ def validate_trained(system: PreparedSystem) -> None:
 
 
 def unfinished_systems(run: PreparedRun) -> list[str]:
-    """The systems for which `run_system` has something to do."""
+    """The names of the systems for which `run_system` has something to do."""
     return [system.name for system in run if not (is_scored(system) and is_pushed(system.settings, system.paths))]
 
 
