@@ -1,6 +1,6 @@
 """What a trained system does token by token: where its loss lies, how far its attention reaches, and how widely.
 
-`diagnose` returns what JSON can hold (P target positions, L layers, H heads):
+`diagnose` returns a `Diagnosis`. Its values, by their keys in the JSON (P target positions, L layers, H heads):
 
     test_set_sha256, n, pairs_per_group, training_limit
     targets_cut             targets that reach past what the decoder's encoding can tell apart, measured up to there
@@ -41,8 +41,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.lengths import stratified_sample
 from ..data.pair_dataset import hash_test_set
-from ..metrics.length_buckets.validation import bucket_bounds
+from ..metrics.length_buckets.validation import BucketBounds, bucket_bounds
 from ..modeling.translation import validate_tokenizer
+from ..results.diagnosis_records import (
+    AttentionDistance,
+    AttentionEntropy,
+    Diagnosis,
+    HeadDistances,
+    LossBucket,
+    LossByPosition,
+    LossSums,
+    StackDistances,
+)
 from ..training.losses import uses_target_length
 from .attention_entropy import entropy_by_bucket, sum_entropies
 from .decoding_analysis import decode_by_length, pair_token_ids, row_lengths
@@ -79,7 +89,7 @@ def diagnose(
     progress: bool = False,
     description: str = "diagnosing",
     progress_position: int = 0,
-) -> dict[str, Any]:
+) -> Diagnosis:
     """The diagnosis of one system on one test set, by one process; the module's docstring says what it holds.
 
     `edges` are the metric's: upper bounds of the groups, inclusive. `decoded_per_group` of each group's pairs are also
@@ -101,37 +111,38 @@ def diagnose(
     sentences = measure_pairs(
         model, sources, truncated_targets, batch_size, bar_options, use_cache=length_aware and not use_target_length
     )
-    groups = loss_by_bucket(sentences, pairs["source_length"], test["source_length"], edges)
+    loss_buckets = loss_by_bucket(sentences, pairs["source_length"], test["source_length"], edges)
     decoded_pairs = stratified_sample(pairs, edges, decoded_per_group)
     bar_options |= {"desc": f"{description}, decoding"}
     by_source = (pairs["source_length"], edges)
     max_tokens = math.inf if training_limit is None else training_limit + tokenizer.num_special_tokens_to_add()
     inside, target_inside = row_lengths(sources) <= max_tokens, row_lengths(targets) <= max_tokens
-    return {
-        "test_set_sha256": hash_test_set(test),
-        "n": len(pairs),
-        "pairs_per_group": pairs_per_group,
-        "training_limit": training_limit,
-        "targets_cut": int((row_lengths(targets) > row_lengths(truncated_targets)).sum()),
-        "lengths_known": length_aware and use_target_length,
-        "loss_by_position": loss_sums_by_position([sentence.nll for sentence in sentences]) | {"groups": groups},
-        "attention_distance": {
-            "encoder": mean_distances(
+    loss = loss_sums_by_position([sentence.nll for sentence in sentences])
+    return Diagnosis(
+        test_set_sha256=hash_test_set(test),
+        n=len(pairs),
+        pairs_per_group=pairs_per_group,
+        training_limit=training_limit,
+        targets_cut=int((row_lengths(targets) > row_lengths(truncated_targets)).sum()),
+        lengths_known=length_aware and use_target_length,
+        loss_by_position=LossByPosition(nll=loss.nll, tokens=loss.tokens, buckets=loss_buckets),
+        attention_distance=AttentionDistance(
+            encoder=mean_distances(
                 [measures.encoder for measures in sentences], row_lengths(sources), inside, causal=False
             ),
-            "decoder": mean_distances(
+            decoder=mean_distances(
                 [measures.decoder for measures in sentences], row_lengths(truncated_targets), target_inside, causal=True
             ),
-        },
-        "attention_entropy": {
-            "encoder": entropy_by_bucket(
+        ),
+        attention_entropy=AttentionEntropy(
+            encoder=entropy_by_bucket(
                 [measures.encoder_entropy for measures in sentences], row_lengths(sources), *by_source
             ),
-            "cross": entropy_by_bucket(
+            cross=entropy_by_bucket(
                 [measures.cross_entropy for measures in sentences], row_lengths(truncated_targets), *by_source
             ),
-        },
-        "decoding": decode_by_length(
+        ),
+        decoding=decode_by_length(
             model,
             tokenizer,
             decoded_pairs,
@@ -140,19 +151,19 @@ def diagnose(
             pairs_per_group=decoded_per_group,
             bar_options=bar_options,
         ),
-    }
+    )
 
 
 def loss_by_bucket(
     sentences: list[SentenceMeasures], lengths: Sequence[int], all_lengths: Sequence[int], edges: Sequence[int]
-) -> list[dict[str, Any]]:
-    """The loss of each group of the sentences, and how many pairs the whole test set has in it."""
+) -> tuple[LossBucket, ...]:
+    """The loss of each length bucket of the sentences, and how many pairs the whole test set has in it."""
     bucket_ids, all_bucket_ids = np.searchsorted(edges, lengths), np.searchsorted(edges, all_lengths)
-    groups = []
+    buckets = []
     for bucket, bounds in enumerate(bucket_bounds(edges)):
-        loss = bucket_loss([sentences[row].nll for row in np.flatnonzero(bucket_ids == bucket)])
-        groups.append(bounds | loss | {"n_in_test_set": int((all_bucket_ids == bucket).sum())})
-    return groups
+        nll = [sentences[row].nll for row in np.flatnonzero(bucket_ids == bucket)]
+        buckets.append(bucket_loss(nll, bounds, n_in_test_set=int((all_bucket_ids == bucket).sum())))
+    return tuple(buckets)
 
 
 def measure_pairs(
@@ -229,24 +240,25 @@ def sum_distances(attentions: Sequence[Tensor] | None, mask_BQ: Tensor) -> Seque
     return list(torch.stack(layers_BHQ, dim=1).cpu().double().sum(-1).numpy())
 
 
-def mean_distances(sums: list[Any], tokens: np.ndarray, inside: np.ndarray, *, causal: bool) -> dict[str, Any] | None:
+def mean_distances(sums: list[Any], tokens: np.ndarray, inside: np.ndarray, *, causal: bool) -> StackDistances | None:
     """The mean distance of a stack's queries, inside and beyond; each sentence has `tokens` (N) of them."""
     if any(sum_LH is None for sum_LH in sums):
         return None
     # The sum over n queries that weigh alike the keys 0 to n - 1, or 0 to their own place.
     uniform = tokens * (tokens - 1) / 4 if causal else (tokens**2 - 1) / 3
 
-    def mean_over(rows_N: np.ndarray) -> dict[str, Any] | None:
+    def mean_over(rows_N: np.ndarray) -> HeadDistances | None:
         if not (queries := int(tokens[rows_N].sum())):
             return None
         mean_LH = np.stack(sums)[rows_N].sum(0) / queries
-        return {"queries": queries, "mean": mean_LH.tolist(), "uniform": float(uniform[rows_N].sum() / queries)}
+        mean = tuple(map(tuple, mean_LH.tolist()))
+        return HeadDistances(queries=queries, mean=mean, uniform=float(uniform[rows_N].sum() / queries))
 
-    return {"inside": mean_over(inside), "beyond": mean_over(~inside)}
+    return StackDistances(inside=mean_over(inside), beyond=mean_over(~inside))
 
 
-def bucket_loss(nll: list[np.ndarray]) -> dict[str, Any]:
-    """The sums of a group's sentences, given the nats of their tokens, and what follows from them.
+def bucket_loss(nll: list[np.ndarray], bounds: BucketBounds, n_in_test_set: int) -> LossBucket:
+    """The sums of a length bucket's sentences, given the nats of their tokens, and what follows from them.
 
     The standard error is that of a ratio of sums, n / (n - 1) sum_i (nats_i - ratio tokens_i)^2 / tokens^2 its square:
     Cochran, Sampling Techniques, 3rd edition (Wiley 1977), chapter 6, of an endless population. One sentence has none.
@@ -256,14 +268,22 @@ def bucket_loss(nll: list[np.ndarray]) -> dict[str, Any]:
     perplexity = math.exp(min(total / tokens, 700.0)) if n else None
     residual_N = sums_N - total / max(tokens, 1) * tokens_N
     standard_error = math.sqrt(n / (n - 1) * (residual_N**2).sum()) / tokens if n > 1 else None
-    stats = {"n": n, "nats": total, "tokens": tokens, "perplexity": perplexity, "nats_standard_error": standard_error}
-    return stats | {"by_position": loss_sums_by_position(nll)}
+    return LossBucket(
+        **bounds,
+        n=n,
+        nll=total,
+        tokens=tokens,
+        perplexity=perplexity,
+        standard_error=standard_error,
+        by_position=loss_sums_by_position(nll),
+        n_in_test_set=n_in_test_set,
+    )
 
 
-def loss_sums_by_position(nll: list[np.ndarray]) -> dict[str, list]:
+def loss_sums_by_position(nll: list[np.ndarray]) -> LossSums:
     """The sums of all sentences at each target position, and how many sentences have a token there (P)."""
     sums, tokens = np.zeros((2, max(map(len, nll), default=0)))
     for nll_P in nll:
         sums[: len(nll_P)] += nll_P
         tokens[: len(nll_P)] += 1
-    return {"nats": sums.tolist(), "tokens": tokens.astype(int).tolist()}
+    return LossSums(nll=tuple(sums.tolist()), tokens=tuple(tokens.astype(int).tolist()))

@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib import import_module
 from itertools import pairwise
 from os import PathLike
-from typing import Any
+from typing import Any, TypedDict
 
 from .scorers import SCORERS
 
@@ -27,9 +27,17 @@ def validate_edges(edges: object) -> tuple[int, ...]:
     return edges
 
 
-def bucket_bounds(edges: Sequence[int]) -> list[dict[str, Any]]:
-    """`low`, `high` and `label` of each length group, shortest first; the last has no upper edge, `high` is None."""
-    inside = [
+class BucketBounds(TypedDict):
+    """The lengths of a bucket, inclusive, None without an upper bound, and its label."""
+
+    low: int
+    high: int | None
+    label: str
+
+
+def bucket_bounds(edges: Sequence[int]) -> list[BucketBounds]:
+    """The bounds of each length group, shortest first; the last has no upper edge, `high` is None."""
+    inside: list[BucketBounds] = [
         {"low": low, "high": high, "label": f"[{low},{high}]"}
         for low, high in zip((0, *(edge + 1 for edge in edges)), edges, strict=False)
     ]
