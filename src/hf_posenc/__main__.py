@@ -234,7 +234,7 @@ def encodings(options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     from hf_posenc.reporting.report import write_report
-    from hf_posenc.results.aggregation import read_results
+    from hf_posenc.results.saved_files import read_results
 
     print(write_report(read_results(options.run), options.output or options.run))
 

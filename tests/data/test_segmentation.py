@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from hf_posenc.experiment.prepared_run import PreparedRun
 from hf_posenc.modeling.translation import TranslationOutput
 from hf_posenc.reporting.card import model_card
 from hf_posenc.reporting.report import write_report
-from hf_posenc.results.aggregation import aggregate, read_results
+from hf_posenc.results.aggregation import aggregate
+from hf_posenc.results.saved_files import read_results
 from hf_posenc.utils.manifest import remove_from_manifest
 
 SYSTEMS = {
@@ -232,15 +234,15 @@ class Slow:
 
 
 def test_translations_of_pieces_are_joined_and_their_time_is_kept(tmp_path: Path, config: Path) -> None:
-    system, model, path = load(config).systems["in-sentences"], Slow(), tmp_path / "a.b.jsonl"
+    score, model, path = load(config).systems["in-sentences"].score, Slow(), tmp_path / "a.b.jsonl"
     given = [["a", "", "b x"], ["c"], [""], ["d", "e"]]
-    made = translate_test_set(lambda: model, None, given, system, path)
+    made = translate_test_set(lambda: model, None, given, score, path)
     assert model.given == ["a", "", "b x", "c", "", "d", "e"]
-    assert made["text"] == ["A B X", "C", "", "D E"] and made["truncated"] == [True, False, False, False]
-    spent = made["time"]
-    assert spent["processes"] == 1 and 0.1 <= spent["processor_seconds"] <= spent["seconds"] - 0.15
-    assert spent["seconds"] >= 0.3
-    assert translate_test_set(pytest.fail, None, given, system, path) == made, "read back"
+    assert made.texts == ("A B X", "C", "", "D E") and made.truncated == (True, False, False, False)
+    spent = made.time
+    assert spent.processes == 1 and 0.1 <= spent.processor_seconds <= spent.seconds - 0.15
+    assert spent.seconds >= 0.3
+    assert translate_test_set(pytest.fail, None, given, score, path) == made, "read back"
     remove_from_manifest(tmp_path / "a.b.time.json")
     (tmp_path / "a.b.time.json").unlink()
-    assert translate_test_set(pytest.fail, None, given, system, path) == made | {"time": None}, "of an older version"
+    assert translate_test_set(pytest.fail, None, given, score, path) == replace(made, time=None), "of an older version"

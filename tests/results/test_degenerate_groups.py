@@ -18,11 +18,11 @@ from hf_posenc.metrics.loading import load_length_buckets
 from hf_posenc.reporting.card import model_card
 from hf_posenc.reporting.report import mean_rows, write_report
 from hf_posenc.reporting.report_figures import report_figures
-from hf_posenc.results.aggregation import read_results, scores_beyond_limit, scores_by_length
+from hf_posenc.results.aggregation import scores_beyond_limit, scores_by_length
 from hf_posenc.results.json_records import to_json
 from hf_posenc.results.records import RunResults
+from hf_posenc.results.saved_files import parse_results, read_results
 from hf_posenc.results.significance import p_values
-from hf_posenc.results.validation import parse_results
 
 pytestmark = pytest.mark.full
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from hf_posenc.reporting import report
-from hf_posenc.results.aggregation import read_results
 from hf_posenc.results.json_records import to_json
 from hf_posenc.results.records import VERSION, RunResults
-from hf_posenc.results.validation import parse_results
+from hf_posenc.results.saved_files import parse_results, read_results
 
 KEPT = sorted((Path(__file__).parents[2] / "docs" / "results").glob("**/results.json*"))
 # Tables whose legend an older version wrote; their cells are compared all the same.

@@ -29,7 +29,7 @@ from hf_posenc.plotting.loss_plots import loss_figure
 from hf_posenc.plotting.score_plots import gain_by_length_figure, interval_bars, parameters_figure
 from hf_posenc.reporting.report import mean_rows, write_report
 from hf_posenc.reporting.report_figures import report_figures
-from hf_posenc.results.aggregation import read_results, scores_beyond_limit, scores_by_length
+from hf_posenc.results.aggregation import scores_beyond_limit, scores_by_length
 from hf_posenc.results.degradation_table import degradation_table
 from hf_posenc.results.json_records import to_json
 from hf_posenc.results.records import (
@@ -41,6 +41,7 @@ from hf_posenc.results.records import (
     RunResults,
     SystemResult,
 )
+from hf_posenc.results.saved_files import parse_results, read_results
 from hf_posenc.results.significance import STUDENT_T_975, mean_bucket_scores, mean_over_seeds, p_values
 from hf_posenc.results.tables import (
     length_table,
@@ -51,7 +52,6 @@ from hf_posenc.results.tables import (
     render_latex,
 )
 from hf_posenc.results.time_table import time_table
-from hf_posenc.results.validation import parse_results
 
 EDGES = (10, 20)
 LABELS = ["all", "[0,10]", "[11,20]", ">20"]

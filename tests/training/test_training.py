@@ -39,7 +39,7 @@ from hf_posenc.data.samplers import BIN_WIDTHS, DistributedBatchSampler, LengthS
 from hf_posenc.experiment.corpora import read_pairs
 from hf_posenc.experiment.prepare import prepare
 from hf_posenc.experiment.prepared_run import PreparedRun
-from hf_posenc.results.aggregation import read_losses
+from hf_posenc.results.saved_files import read_losses
 from hf_posenc.training.arguments import TrainingArguments, training_arguments
 from hf_posenc.training.callbacks import ProgressBarCallback
 from hf_posenc.training.checkpoints import average_checkpoints

@@ -28,9 +28,15 @@ def describe_overlap(
     its sides exchanged.
     """
     names = (source_language, target_language)
-    options = {"source_language": source_language, "target_language": target_language, "folder": folder}
-    held_out = load_pairs(without_concatenation(held_out_spec), **options)
-    trained_on = load_pairs(without_concatenation(training_spec), **options)
+    held_out, trained_on = (
+        load_pairs(
+            without_concatenation(corpus_spec),
+            source_language=source_language,
+            target_language=target_language,
+            folder=folder,
+        )
+        for corpus_spec in (held_out_spec, training_spec)
+    )
     overlap = overlapping_pairs(trained_on, held_out)
     if not overlap and both_directions:
         overlap = overlapping_pairs(rename_languages(trained_on, names, names[::-1]), held_out)

@@ -87,8 +87,9 @@ def topological_batches(systems: Iterable[System]) -> Iterator[tuple[str, ...]]:
     by_name = {system.name: system for system in systems}
     graph = TopologicalSorter[str]()
     for name, system in by_name.items():
-        needs = system.dependency is not None and system.dependency.name in by_name
-        graph.add(name, *([system.dependency.name] if needs else []))
+        graph.add(name)
+        if system.dependency is not None and system.dependency.name in by_name:
+            graph.add(name, system.dependency.name)
     graph.prepare()
     while graph.is_active():
         batch = graph.get_ready()

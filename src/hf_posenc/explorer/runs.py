@@ -29,9 +29,9 @@ from ..plotting.attention_plots import attention_figure
 from ..plotting.style import LazyFigure
 from ..reporting.report import mean_rows
 from ..reporting.report_figures import report_figures
-from ..results.aggregation import read_results
 from ..results.length_limits import table_context
 from ..results.records import RunResults
+from ..results.saved_files import read_results
 from ..results.tables import Table, length_table
 from ..training.checkpoints import validate_weights
 from ..utils.auto_loading import auto_from_pretrained

@@ -3,16 +3,15 @@
 A results.json can be carried elsewhere and published again: `python -m hf_posenc report FOLDER`.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from ..results.aggregation import validate_comparable
 from ..results.degradation_table import degradation_table
-from ..results.json_records import to_json
 from ..results.length_limits import table_context
 from ..results.records import LengthScores, RunResults, ScoresByRow, SystemResult
+from ..results.saved_files import write_results
 from ..results.significance import mean_over_seeds
 from ..results.tables import (
     Table,
@@ -27,7 +26,6 @@ from ..results.tables import (
 )
 from ..results.time_table import time_table
 from ..utils.atomic_io import atomic_write
-from ..utils.manifest import write_file
 from ..utils.names import BY_PREDICTION
 from ..utils.renamed_keys import upgrade_value
 from ..utils.run_folder import ReportPaths
@@ -40,7 +38,7 @@ def write_report(results: RunResults, folder: Path) -> str:
     ends in a line that says so where there are no figures."""
     validate_comparable(results.systems)
     paths = ReportPaths(folder)
-    write_file(paths.results, json.dumps(to_json(results)))
+    write_results(folder, results)
     rows = mean_rows(results)
     tables = score_tables(results, rows)
     printed = list(tables)
