@@ -25,6 +25,7 @@ from ..modeling.alignment_registry import get_alignment
 from ..modeling.citations import Reference
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig, parameter_fields
 from ..modeling.position_registry import POSITION_ENCODINGS, parse_sum
+from ..results.length_limits import TableRows
 from ..results.markup import markdown_block, markdown_code, markdown_text, python_string
 from ..results.records import BucketScore, SystemScores, TrainingSummary
 from ..results.saved_files import parse_scores, parse_training, validate_settings
@@ -96,6 +97,7 @@ def card_values(run: ScoredSystem, system: str, repository: str) -> dict[str, An
     code = [model, *(entry.encoding for entry in entries.values()), alignment]
     modules = dict.fromkeys(item.__module__ for item in code)
     references = dict.fromkeys(item for source in (model, *entries.values(), alignment) for item in source.references)
+    rows = TableRows(scores={system: run.scores.tests})
     return vars(run) | {
         "card_data": metadata(run, list(entries), repository).to_yaml(),
         "repository": repository,
@@ -111,7 +113,7 @@ def card_values(run: ScoredSystem, system: str, repository: str) -> dict[str, An
         ).strip(),
         "hub_id": partial(hub_id, run),
         "corpora": corpus_leaves(run.data.train),
-        "tables": {test: render_markdown(length_table({system: run.scores.tests}, test)) for test in run.scores.tests},
+        "tables": {test: render_markdown(length_table(rows, test)) for test in run.scores.tests},
         "references": {str(reference): bibtex(reference) for reference in references},
     }
 

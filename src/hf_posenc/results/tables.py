@@ -1,7 +1,7 @@
 """Saved scores to tables: pure functions from the results of the length_buckets metric to rows of text.
 
-`results[system][test_set]` has the scores of a test set. A table compares systems on one test set, so every system must
-have the same pairs in every group; systems that do not are refused, never silently compared.
+`TableRows` has the scores of each row on each test set. A table compares rows on one test set, so every row must have
+the same pairs in every length bucket; rows that do not are refused, never silently compared.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import io
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .length_limits import TrainingLengths, describe_training_lengths
+from .length_limits import TableRows
 from .markup import csv_cell, latex_text, markdown_text, one_line
 from .records import BucketPValues, BucketScore, Comparison, PublishedScore, PublishedTable, ScoresByRow
 
-Comparisons = Mapping[str, Comparison]  # of each test set
 ScoreFormat = tuple[str, str, str]  # metric, name in the legend, format
 
 SCORE_FORMATS: tuple[ScoreFormat, ...] = (
@@ -41,36 +40,30 @@ class Table:
 
 
 def length_table(
-    results: ScoresByRow,
+    rows: TableRows,
     test_set: str,
-    *,
-    max_training_lengths: TrainingLengths | None = None,
-    min_training_lengths: TrainingLengths | None = None,
-    baseline: str | None = None,
-    p_values: Comparison | None = None,
 ) -> Table:
-    """One row per system; columns: the training limit (where given), all pairs, and each source-length group.
-
-    `min_training_lengths` has each system's shortest training length; one without, or with None, has no such limit.
-    """
-    columns = common_buckets(results, test_set)
-    groups_by_system = {system: tests[test_set].all_buckets for system, tests in results.items()}
+    """One line per row; columns: the training lengths (where known), all pairs, and each length bucket."""
+    columns = common_buckets(rows.scores, test_set)
+    groups_by_system = {system: tests[test_set].all_buckets for system, tests in rows.scores.items()}
+    p_values = rows.comparisons.get(test_set)
     shown = available_scores(group for groups in groups_by_system.values() for group in groups)
     headers = ["system", *(f"{column.label} n={column.n}" for column in columns)]
-    rows = [
+    lines = [
         [
             describe_system(system, groups[0]),
             *(format_cell(group, shown, bucket_p_values(p_values, system, group)) for group in groups),
         ]
         for system, groups in groups_by_system.items()
     ]
-    if max_training_lengths is not None:
+    if rows.max_lengths is not None:
         headers.insert(1, "trained to")
-        lengths = describe_training_lengths(results, max_training_lengths, min_training_lengths)
-        for row, system in zip(rows, groups_by_system, strict=True):
-            row.insert(1, lengths[system])
+        lengths = rows.described_lengths()
+        for line, system in zip(lines, groups_by_system, strict=True):
+            line.insert(1, lengths[system])
     what = f"{test_set}, by source length in subwords: {' / '.join(name for _, name, _ in shown)}"
-    return Table(headers, rows, f"{what}{legend_notes(groups_by_system.values(), baseline if p_values else None)}")
+    notes = legend_notes(groups_by_system.values(), rows.baseline if p_values else None)
+    return Table(headers, lines, f"{what}{notes}")
 
 
 def prediction_table(results: ScoresByRow, test_set: str) -> Table:
@@ -90,19 +83,17 @@ def prediction_table(results: ScoresByRow, test_set: str) -> Table:
     return Table(headers, rows, f"{what}{legend_notes(groups_by_system.values(), None)}")
 
 
-def overview_table(
-    results: ScoresByRow, *, baseline: str | None = None, comparisons: Comparisons | None = None
-) -> Table:
-    """One row per system, one column per test set, over all its pairs."""
-    first, *_ = results.values()
-    columns = {test: common_buckets(results, test)[0] for test in first}
-    groups_by_system = {system: [tests[test].overall for test in columns] for system, tests in results.items()}
+def overview_table(rows: TableRows) -> Table:
+    """One line per row, one column per test set, over all its pairs."""
+    first, *_ = rows.scores.values()
+    columns = {test: common_buckets(rows.scores, test)[0] for test in first}
+    groups_by_system = {system: [tests[test].overall for test in columns] for system, tests in rows.scores.items()}
     shown = available_scores(entry for groups in groups_by_system.values() for entry in groups)
-    rows = [
+    lines = [
         [
             describe_system(system, groups[0]),
             *(
-                format_cell(group, shown, bucket_p_values(comparisons[test] if comparisons else None, system, group))
+                format_cell(group, shown, bucket_p_values(rows.comparisons.get(test), system, group))
                 for test, group in zip(columns, groups, strict=True)
             ),
         ]
@@ -110,20 +101,14 @@ def overview_table(
     ]
     headers = ["system", *(f"{test} n={column.n}" for test, column in columns.items())]
     what = f"all pairs: {' / '.join(name for _, name, _ in shown)}"
-    return Table(headers, rows, f"{what}{legend_notes(groups_by_system.values(), baseline if comparisons else None)}")
+    notes = legend_notes(groups_by_system.values(), rows.baseline if rows.comparisons else None)
+    return Table(headers, lines, f"{what}{notes}")
 
 
-def reference_table(
-    results: ScoresByRow,
-    paper: PublishedTable,
-    *,
-    max_training_lengths: TrainingLengths,
-    min_training_lengths: TrainingLengths | None = None,
-    baseline: str | None = None,
-    p_values: Comparison | None = None,
-) -> Table:
+def reference_table(rows: TableRows, paper: PublishedTable) -> Table:
     """A published table, each of its rows below ours: a cell has the first metric, and the others in brackets."""
-    test_set, published = paper.test, paper.rows
+    results, test_set, published = rows.scores, paper.test, paper.rows
+    p_values = rows.comparisons.get(test_set)
     first_row = next(iter(published.values()))
     by_group = isinstance(next(iter(first_row.values())), list)
     all_pairs, *groups = common_buckets(results, test_set)
@@ -137,8 +122,7 @@ def reference_table(
         *(f"{column.label} n={column.n}{paper_n}" for column, paper_n in zip(columns, sizes, strict=True)),
     ]
     shown = [score for metric in first_row for score in SCORE_FORMATS if score[0] == metric]
-    lengths = describe_training_lengths(results, max_training_lengths, min_training_lengths)
-    rows = []
+    lengths, lines = rows.described_lengths(), []
     for row_number, (system, paper_scores) in enumerate(published.items(), 1):
         tests = results[system][test_set]
         ours = tests.buckets if by_group else [tests.overall]
@@ -146,12 +130,12 @@ def reference_table(
             with_parentheses(format_cell(group, shown, bucket_p_values(p_values, system, group)).split(" / "))
             for group in ours
         ]
-        rows.append([str(row_number), describe_system(system, ours[0]), lengths[system], "ours", *cells])
-        rows.append(["", "", "", "paper", *reference_cells(paper_scores, shown)])
+        lines.append([str(row_number), describe_system(system, ours[0]), lengths[system], "ours", *cells])
+        lines.append(["", "", "", "paper", *reference_cells(paper_scores, shown)])
     scope = "by source length in subwords" if by_group else "all pairs"
     what = f"{paper.source}, on {test_set}, {scope}: {with_parentheses([name for _, name, _ in shown])}"
     entries = [[tests[test_set].overall] for tests in results.values()]
-    return Table(headers, rows, f"{what}{legend_notes(entries, baseline if p_values else None)}")
+    return Table(headers, lines, f"{what}{legend_notes(entries, rows.baseline if p_values else None)}")
 
 
 def reference_cells(paper_scores: Mapping[str, PublishedScore], shown: list[ScoreFormat]) -> list[str]:
@@ -242,16 +226,16 @@ def render_latex(table: Table) -> str:
     )
 
 
-def render_csv(results: ScoresByRow, comparisons: Comparisons) -> str:
+def render_csv(rows: TableRows) -> str:
     """Every score in full, a line each, with its interval and p-values against the baseline."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     names = ("test_set", "system", "seeds", "group", "low", "high", "n", "metric", "score", "ci")
     writer.writerow([*names, "p_randomisation", "p_bootstrap"])
-    for system, tests in results.items():
+    for system, tests in rows.scores.items():
         for test, result in tests.items():
             for group in result.all_buckets:
-                p_values = bucket_p_values(comparisons[test], system, group)
+                p_values = bucket_p_values(rows.comparisons.get(test), system, group)
                 fields = [test, system, group.seeds, group.label, group.low, group.high, group.n]
                 for metric, *_ in available_scores([group]):
                     p = p_values.get(metric)
