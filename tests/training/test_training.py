@@ -261,7 +261,7 @@ def test_evaluations_are_no_time_of_training(tmp_path, monkeypatch):
         time.sleep(1)
         return {"perplexity": 1.0}
 
-    monkeypatch.setattr("hf_posenc.training.trainer.validation_metrics", slowly)
+    monkeypatch.setattr("hf_posenc.training.training_run.validation_metrics", slowly)
     *_, last = lines = trained(tiny(tmp_path, "train.evaluations_per_epoch=1"))
     spent = [line["eval_runtime"] for line in lines if "eval_loss" in line]
     assert len(spent) == 2

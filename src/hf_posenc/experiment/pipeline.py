@@ -29,7 +29,7 @@ from ..results.saved_files import read_training, write_diagnosis, write_scores, 
 from ..training.callbacks import JsonLogger
 from ..training.checkpoints import last_intact_checkpoint, load_trainer_state, validate_weights
 from ..training.distributed import explain_out_of_memory, validate_same_on_all_ranks
-from ..training.trainer import train
+from ..training.training_run import train
 from ..utils.atomic_io import exclusive_lock, short_hash
 from ..utils.auto_loading import auto_from_pretrained
 from ..utils.manifest import add_to_manifest, save_folder
