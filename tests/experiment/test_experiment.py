@@ -949,7 +949,7 @@ def test_distances_that_no_training_pair_has_are_warned_of(config: Path, caplog:
     }
     settings = TINY | {"systems": {name: {"model": model} for name, model in models.items()}}
     config.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    warn_of_untrained_distances(load(config, "data.max_length=null"))
+    warn_of_untrained_distances(load(config, "data.max_length=null").systems.values())
     assert not caplog.records
     experiment = load(config)
     prepare(experiment)

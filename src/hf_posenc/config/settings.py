@@ -3,11 +3,12 @@
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
+from ..data.readers import CorpusSpec
 from ..metrics.length_buckets.scorers import SCORERS
 from ..metrics.length_buckets.validation import EDGES, METRICS, TOKENIZERS
 from ..modeling.configuration_posenc import PosEncConfig
@@ -16,7 +17,7 @@ from ..modeling.tokenization_posenc import SUBWORD_MODELS
 from ..utils.atomic_io import expand_home
 from ..utils.run_folder import RunPaths
 from .corpus_keys import CORPUS_SPEC
-from .schema import Constraint, NonEmptyStr, PositiveInt, at_least, in_range, one_of
+from .schema import Constraint, NonEmptyStr, PositiveInt, Section, at_least, in_range, one_of
 
 VOCABULARY_KEYS = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer", "tags")
 
@@ -56,9 +57,9 @@ class DataSettings:
 
     source_language: NonEmptyStr
     target_language: NonEmptyStr
-    train: Annotated[dict[str, Any], CORPUS_SPEC]
-    test: Annotated[dict[str, Annotated[dict[str, Any], CORPUS_SPEC]], test_sets_by_name]
-    validation: Annotated[dict[str, Any] | None, CORPUS_SPEC] = None
+    train: Annotated[CorpusSpec, CORPUS_SPEC]
+    test: Annotated[dict[str, Annotated[CorpusSpec, CORPUS_SPEC]], test_sets_by_name]
+    validation: Annotated[CorpusSpec | None, CORPUS_SPEC] = None
     data_dir: NonEmptyStr | None = None
     vocab_size: PositiveInt = 8000
     joint_vocabulary: bool = True
@@ -106,7 +107,7 @@ class ScoreSettings:
         return self.bertscore_model and expand_home(self.bertscore_model)
 
 
-def test_sets(data: DataSettings, score: ScoreSettings) -> dict[str, tuple[dict[str, Any], int]]:
+def test_sets(data: DataSettings, score: ScoreSettings) -> dict[str, tuple[CorpusSpec, int]]:
     """As `System.test_sets`; sets of k joined pairs are `name-xk`."""
     ks = sorted(set(score.concatenate))
     return {name if k == 1 else f"{name}-x{k}": (corpus_spec, k) for name, corpus_spec in data.test.items() for k in ks}
@@ -136,13 +137,13 @@ class System:
     base_name: str
     data: DataSettings
     score: ScoreSettings
-    model: dict[str, Any]
-    train: dict[str, Any]
+    model: Section
+    train: Section
     init_from: str | None = None
     segment: Segmentation | None = None
     dependency: "System | None" = field(default=None, repr=False)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Section:
         """What a run directory remembers of the system; where files lie and what they may share changes nothing."""
         data = {key: value for key, value in asdict(self.data).items() if key not in ("data_dir", "allow_overlap")}
         rest = {"init_from": self.init_from, "segment": self.segment and asdict(self.segment)}
@@ -155,7 +156,7 @@ class System:
         return self.segment.system if self.segment else self.name
 
     @property
-    def test_sets(self) -> dict[str, tuple[dict[str, Any], int]]:
+    def test_sets(self) -> dict[str, tuple[CorpusSpec, int]]:
         """Where each test set comes from and how many of its consecutive pairs are joined."""
         return test_sets(self.data, self.score)
 

@@ -1,7 +1,6 @@
 """Pairs that stand in two corpora: a test set must not be what was trained on."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,13 +8,14 @@ from datasets import Dataset
 
 from .corpus import load_pairs
 from .pair_dataset import rename_languages
+from .readers import CorpusSpec
 
 BATCH_ROWS = 100_000  # read at once
 
 
 def describe_overlap(
-    training_spec: Mapping[str, Any],
-    held_out_spec: Mapping[str, Any],
+    training_spec: CorpusSpec,
+    held_out_spec: CorpusSpec,
     *,
     source_language: str,
     target_language: str,
@@ -78,7 +78,7 @@ def normalized_texts(pairs: pa.Table, languages: list[str]) -> list[pa.ChunkedAr
     return [pc.utf8_lower(pc.utf8_trim_whitespace(columns[f"translation.{language}"])) for language in languages]
 
 
-def without_concatenation(corpus_spec: Mapping[str, Any]) -> dict[str, Any]:
+def without_concatenation(corpus_spec: CorpusSpec) -> CorpusSpec:
     """A description of the pairs that those of `corpus_spec` are joined from; of all documents where it has these."""
     first_counts_concatenated = corpus_spec.get("document_ids") or any(
         map(is_concatenated, corpus_spec.get("corpora") or [])
@@ -94,7 +94,7 @@ def without_concatenation(corpus_spec: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def is_concatenated(corpus_spec: Mapping[str, Any]) -> bool:
+def is_concatenated(corpus_spec: CorpusSpec) -> bool:
     """Whether any of those pairs are joined from several."""
     return bool(
         corpus_spec.get("concatenate")

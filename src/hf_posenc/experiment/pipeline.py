@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from accelerate import PartialState
 from datasets import Dataset
@@ -21,6 +20,7 @@ from ..config.settings import System
 from ..data.lengths import lengths
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_shared import SharedConfig
+from ..modeling.modeling_shared import ConditionalGeneration
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..reporting.card import write_card
 from ..reporting.hub import is_pushed, push_system
@@ -122,7 +122,7 @@ def score_system(system: PreparedSystem, progress_position: int) -> None:
     distributed_state = PartialState()
 
     @cache
-    def model() -> Any:
+    def model() -> ConditionalGeneration:
         validate_weights(system.model_folder)
         return auto_from_pretrained(AutoModelForSeq2SeqLM, system.model_folder).to(distributed_state.device)
 
@@ -176,7 +176,7 @@ def score_test_sets(
     return scores
 
 
-def diagnose_test_set(model: Any, system: PreparedSystem, name: str, progress_position: int) -> None:
+def diagnose_test_set(model: ConditionalGeneration, system: PreparedSystem, name: str, progress_position: int) -> None:
     """Write the diagnosis of a system on one test set."""
     data = system.settings.data
     diagnosis = diagnose(

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from datasets import Dataset, concatenate_datasets
 
 from ..config.settings import Experiment, System
 from ..data.lengths import balance_lengths, filter_lengths, stratified_sample
-from ..data.readers import resolve_name_or_path
+from ..data.readers import CorpusSpec, resolve_name_or_path
 from ..data.tags import corpus_tags, prepend_tag
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..utils.run_folder import RunPaths, SystemPaths
@@ -63,7 +62,7 @@ class PreparedTestSet:
         return self.corpora.test_set(self.name, self.corpus_spec, self.num_concatenated)
 
     @property
-    def corpus_spec(self) -> dict[str, Any]:
+    def corpus_spec(self) -> CorpusSpec:
         return self.settings.test_sets[self.name][0]
 
     @property

@@ -20,6 +20,7 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 from ..config.settings import DataSettings, ScoreSettings, test_sets
 from ..config.yaml_io import read_yaml
+from ..data.readers import CorpusSpec
 from ..metrics.length_buckets.scorers import SCORERS
 from ..modeling.alignment_registry import get_alignment
 from ..modeling.citations import Reference
@@ -51,7 +52,7 @@ class ScoredSystem:
     facts: TrainingSummary
     data: DataSettings
     score: ScoreSettings
-    test_specs: dict[str, tuple[dict[str, Any], int]]
+    test_specs: dict[str, tuple[CorpusSpec, int]]
 
 
 def write_card(run_folder: Path, system: str, repository: str | None = None) -> Path:
@@ -272,7 +273,7 @@ def metric_name(metric: str, bucket: BucketScore, by: str) -> str:
     return f"{METRIC_NAMES[metric]}, {pairs} (n={bucket.n}{shown})"
 
 
-def corpus_leaves(corpus_spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def corpus_leaves(corpus_spec: CorpusSpec) -> list[CorpusSpec]:
     """The descriptions in a list of corpora, or the one description."""
     return (
         [leaf for part in corpus_spec["corpora"] for leaf in corpus_leaves(part)]
