@@ -24,7 +24,7 @@ from hf_posenc.experiment.prepared_run import PreparedRun
 from hf_posenc.modeling.version import untested_transformers_warning
 from hf_posenc.reporting.report import write_report
 from hf_posenc.results.aggregation import aggregate
-from hf_posenc.results.tables import render_text
+from hf_posenc.results.rendering import render_text
 from hf_posenc.training.distributed import code_versions, init_distributed, validate_same_on_all_ranks
 from hf_posenc.utils.atomic_io import explain_full_disk
 from hf_posenc.utils.text_io import set_stdout_utf8

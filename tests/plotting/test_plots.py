@@ -26,7 +26,8 @@ from hf_posenc.results.json_records import parse
 from hf_posenc.results.length_limits import TableRows
 from hf_posenc.results.records import BucketScore, LengthScores
 from hf_posenc.results.registry_tables import alignments_table, encodings_table
-from hf_posenc.results.tables import SCORE_FORMATS, length_table, overview_table, render_markdown, render_text
+from hf_posenc.results.rendering import render_markdown, render_text
+from hf_posenc.results.tables import SCORE_FORMATS, length_table, overview_table
 
 EDGES = [(0, 25), (26, 50), (51, 75), (76, 100), (101, None)]
 SIZES = [14125, 11169, 2413, 318, 50]

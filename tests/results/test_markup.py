@@ -24,10 +24,21 @@ from hf_posenc.explorer.render import render_png
 from hf_posenc.plotting.style import save_figure
 from hf_posenc.reporting.card import model_card
 from hf_posenc.results.length_limits import TableRows
-from hf_posenc.results.markup import csv_cell, latex_text, markdown_block, markdown_code, markdown_text, python_string
 from hf_posenc.results.records import BucketScore, LengthScores
+from hf_posenc.results.rendering import (
+    csv_cell,
+    latex_text,
+    markdown_block,
+    markdown_code,
+    markdown_text,
+    python_string,
+    render_csv,
+    render_latex,
+    render_markdown,
+    render_text,
+)
 from hf_posenc.results.saved_files import read_results
-from hf_posenc.results.tables import Table, render_csv, render_latex, render_markdown, render_text
+from hf_posenc.results.tables import Table
 from hf_posenc.utils.names import is_valid_name
 
 HOSTILE = [

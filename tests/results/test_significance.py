@@ -42,6 +42,7 @@ from hf_posenc.results.records import (
     RunResults,
     SystemResult,
 )
+from hf_posenc.results.rendering import render_csv, render_latex
 from hf_posenc.results.saved_files import parse_results, read_results
 from hf_posenc.results.significance import STUDENT_T_975, mean_bucket_scores, mean_over_seeds, p_values
 from hf_posenc.results.tables import (
@@ -49,10 +50,8 @@ from hf_posenc.results.tables import (
     overview_table,
     prediction_table,
     reference_table,
-    render_csv,
-    render_latex,
+    time_table,
 )
-from hf_posenc.results.time_table import time_table
 
 EDGES = (10, 20)
 LABELS = ["all", "[0,10]", "[11,20]", ">20"]

@@ -27,10 +27,10 @@ from ..modeling.citations import Reference
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig, parameter_fields
 from ..modeling.position_registry import POSITION_ENCODINGS, parse_sum
 from ..results.length_limits import TableRows
-from ..results.markup import markdown_block, markdown_code, markdown_text, python_string
 from ..results.records import BucketScore, SystemScores, TrainingSummary
+from ..results.rendering import markdown_block, markdown_code, markdown_text, python_string, render_markdown
 from ..results.saved_files import parse_scores, parse_training, validate_settings
-from ..results.tables import SCORE_FORMATS, length_table, render_markdown
+from ..results.tables import SCORE_FORMATS, length_table
 from ..training.arguments import arguments_with_defaults
 from ..utils.atomic_io import atomic_write
 from ..utils.manifest import verify_file

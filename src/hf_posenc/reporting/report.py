@@ -11,6 +11,7 @@ from ..results.aggregation import validate_comparable
 from ..results.degradation_table import degradation_table
 from ..results.length_limits import TableRows
 from ..results.records import LengthScores, RunResults, ScoresByRow, SystemResult
+from ..results.rendering import render_csv, render_latex, render_markdown, render_text
 from ..results.saved_files import write_results
 from ..results.significance import mean_over_seeds
 from ..results.tables import (
@@ -19,12 +20,8 @@ from ..results.tables import (
     overview_table,
     prediction_table,
     reference_table,
-    render_csv,
-    render_latex,
-    render_markdown,
-    render_text,
+    time_table,
 )
-from ..results.time_table import time_table
 from ..utils.atomic_io import atomic_write
 from ..utils.names import BY_PREDICTION
 from ..utils.renamed_keys import upgrade_value

@@ -6,14 +6,21 @@ the same pairs in every length bucket; rows that do not are refused, never silen
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import mean
 
 from .length_limits import TableRows
-from .markup import csv_cell, latex_text, markdown_text, one_line
-from .records import BucketPValues, BucketScore, Comparison, PublishedScore, PublishedTable, ScoresByRow
+from .records import (
+    BucketPValues,
+    BucketScore,
+    Comparison,
+    PublishedScore,
+    PublishedTable,
+    ScoredTestSet,
+    ScoresByRow,
+    SystemResult,
+)
 
 ScoreFormat = tuple[str, str, str]  # metric, name in the legend, format
 
@@ -27,6 +34,12 @@ SCORE_FORMATS: tuple[ScoreFormat, ...] = (
 SIGNIFICANCE_LEVEL = 0.05
 INTERVAL_NOTE = (
     "± half of the 95 % interval, bootstrapped over sentences, or Student's over the seeds where there are several"
+)
+
+TIME_LEGEND = (
+    "seconds that one source took to translate: by the clock / of the computer's processors, by all processes together "
+    "(a GPU's own are not among the latter); the mean of the seeds; rows compare where each had the same machine to "
+    "itself, so not those of jobs side by side; - where it was not measured"
 )
 
 
@@ -208,53 +221,29 @@ def legend_notes(entries: Collection[Sequence[BucketScore]], baseline: str | Non
     return "".join(f"; {note}" for note in notes)
 
 
-def render_markdown(table: Table) -> str:
-    """A table of GitHub's Markdown: the first column left, the others right, the legend below."""
-    lines = [table.headers, ["---", *["---:"] * (len(table.headers) - 1)], *table.rows]
-    escaped = [[markdown_text(entry) for entry in line] for line in lines]
-    return "\n".join([*("| " + " | ".join(line) + " |" for line in escaped), "", markdown_text(table.legend), ""])
-
-
-def render_latex(table: Table) -> str:
-    """A tabular of LaTeX for the package booktabs: the first column left, the others right, the legend below."""
-    lines = [" & ".join(map(latex_text, line)) + r" \\" for line in [table.headers, *table.rows]]
-    columns = "l" + "r" * (len(table.headers) - 1)
-    top, *below = lines
-    begin, end = f"\\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
-    return "\n".join(
-        [begin, r"\toprule", top, r"\midrule", *below, r"\bottomrule", end, "", latex_text(table.legend), ""]
-    )
-
-
-def render_csv(rows: TableRows) -> str:
-    """Every score in full, a line each, with its interval and p-values against the baseline."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    names = ("test_set", "system", "seeds", "group", "low", "high", "n", "metric", "score", "ci")
-    writer.writerow([*names, "p_randomisation", "p_bootstrap"])
-    for system, tests in rows.scores.items():
-        for test, result in tests.items():
-            for group in result.all_buckets:
-                p_values = bucket_p_values(rows.comparisons.get(test), system, group)
-                fields = [test, system, group.seeds, group.label, group.low, group.high, group.n]
-                for metric, *_ in available_scores([group]):
-                    p = p_values.get(metric)
-                    scores = [group.score(metric), group.half_width(metric), p and p.randomisation, p and p.bootstrap]
-                    writer.writerow(map(csv_cell, [*fields, metric, *scores]))
-    return buffer.getvalue()
-
-
-def render_text(table: Table) -> str:
-    """The table aligned for a terminal: the first column left, the others right, the legend below."""
-    lines = [table.headers, *table.rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(table.headers))]
-    first, *others = widths
-    printed = [
-        "  ".join([line[0].ljust(first), *(entry.rjust(width) for entry, width in zip(line[1:], others, strict=True))])
-        for line in lines
+def time_table(systems: Mapping[str, SystemResult]) -> Table | None:
+    """One row per row of the other tables, one column per test set; None if no time was measured."""
+    members: dict[str, list[Mapping[str, ScoredTestSet]]] = {}
+    for system in systems.values():
+        members.setdefault(system.row, []).append(system.tests)
+    first = next(iter(systems.values())).tests
+    rows = [
+        [row, *(format_times([tests[test] for tests in row_tests]) for test in first)]
+        for row, row_tests in members.items()
     ]
-    printed.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join([*printed, "", one_line(table.legend), ""])
+    if all(entry == "-" for _, *entries in rows for entry in entries):
+        return None
+    return Table(["system", *(f"{test} n={result.overall.n}" for test, result in first.items())], rows, TIME_LEGEND)
+
+
+def format_times(results: Sequence[ScoredTestSet]) -> str:
+    """`0.0124 / 0.0236`; a dash unless the time of each training is known."""
+    times = [result.time for result in results if result.time is not None]
+    num_sources = results[0].overall.n
+    if len(times) < len(results) or not num_sources:
+        return "-"
+    means = [mean(time.seconds for time in times), mean(time.processor_seconds for time in times)]
+    return " / ".join(f"{seconds / num_sources:.3g}" for seconds in means)
 
 
 def common_buckets(results: ScoresByRow, test_set: str) -> Sequence[BucketScore]:
