@@ -1,49 +1,13 @@
 """Pairs that stand in two corpora: a test set must not be what was trained on."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
 
-from .corpus import load_pairs
-from .pair_dataset import rename_languages
-from .readers import CorpusSpec
-
 BATCH_ROWS = 100_000  # read at once
-
-
-def describe_overlap(
-    training_spec: CorpusSpec,
-    held_out_spec: CorpusSpec,
-    *,
-    source_language: str,
-    target_language: str,
-    folder: str | None,
-    both_directions: bool,
-) -> str | None:
-    """How many pairs of a held-out corpus are in the training corpus, in words, with one of them; None if none is.
-
-    Pairs are compared as they were before any were concatenated. `both_directions`: a training pair also counts with
-    its sides exchanged.
-    """
-    names = (source_language, target_language)
-    held_out, trained_on = (
-        load_pairs(
-            without_concatenation(corpus_spec),
-            source_language=source_language,
-            target_language=target_language,
-            folder=folder,
-        )
-        for corpus_spec in (held_out_spec, training_spec)
-    )
-    overlap = overlapping_pairs(trained_on, held_out)
-    if not overlap and both_directions:
-        overlap = overlapping_pairs(rename_languages(trained_on, names, names[::-1]), held_out)
-    if not overlap:
-        return None
-    example = max((row[source_language] for row in overlap), key=len)
-    return f"{len(overlap)} of {len(held_out)} pairs stand in the training text, such as {example[:80]!r}"
 
 
 def overlapping_pairs(corpus: Dataset, held_out: Dataset) -> list[dict[str, str]]:
@@ -78,7 +42,7 @@ def normalized_texts(pairs: pa.Table, languages: list[str]) -> list[pa.ChunkedAr
     return [pc.utf8_lower(pc.utf8_trim_whitespace(columns[f"translation.{language}"])) for language in languages]
 
 
-def without_concatenation(corpus_spec: CorpusSpec) -> CorpusSpec:
+def without_concatenation(corpus_spec: Mapping[str, Any]) -> dict[str, Any]:
     """A description of the pairs that those of `corpus_spec` are joined from; of all documents where it has these."""
     first_counts_concatenated = corpus_spec.get("document_ids") or any(
         map(is_concatenated, corpus_spec.get("corpora") or [])
@@ -94,7 +58,7 @@ def without_concatenation(corpus_spec: CorpusSpec) -> CorpusSpec:
     )
 
 
-def is_concatenated(corpus_spec: CorpusSpec) -> bool:
+def is_concatenated(corpus_spec: Mapping[str, Any]) -> bool:
     """Whether any of those pairs are joined from several."""
     return bool(
         corpus_spec.get("concatenate")

@@ -3,7 +3,6 @@
 Everything that can be wrong with settings, data, vocabulary and lengths is found here. What is there already is used.
 """
 
-import logging
 from collections.abc import Iterable
 
 from datasets import Dataset
@@ -11,8 +10,6 @@ from datasets import Dataset
 from ..config.settings import Experiment, System
 from ..config.yaml_io import dump_yaml
 from ..data.lengths import lengths
-from ..data.overlap import describe_overlap
-from ..modeling.suggestions import validate_names
 from ..reporting.hub import validate_repositories
 from ..training.argument_validation import validate_process_wide
 from ..training.arguments import TrainingArguments, training_arguments
@@ -20,13 +17,11 @@ from ..training.checkpoints import validate_saved_system
 from ..utils.atomic_io import exclusive_lock
 from ..utils.manifest import write_file
 from ..utils.run_folder import RunPaths, SystemPaths
-from .corpora import languages
+from .contamination import validate_no_contamination
 from .fingerprint import run_fingerprint, settings_difference
 from .initialization import build_meta_model, validate_init_checkpoint, warn_of_untrained_distances
 from .prepared_run import PreparedRun, PreparedSystem
 from .shared_tokenizer import build_shared_tokenizer
-
-logger = logging.getLogger(__name__)
 
 
 def prepare(experiment: Experiment) -> PreparedRun:
@@ -73,43 +68,6 @@ def validate_unchanged_settings(system: System, paths: SystemPaths) -> None:
         raise ValueError(
             f"A run directory belongs to the settings and files that made it, but in {paths.folder} {difference}; undo "
             f"the change, give the run another name (name=...), or delete the directory."
-        )
-
-
-def validate_no_contamination(systems: Iterable[System]) -> None:
-    """Refuse held-out sets with pairs of the training text, and say how many of its pairs each has.
-
-    A set in `data.allow_overlap` may have some; how many is logged.
-    """
-    descriptions: dict[str, str] = {}
-    checked = []
-    for system in systems:
-        data = system.data
-        held_out = ({"validation": data.validation} if data.validation else {}) | data.test
-        validate_names(data.allow_overlap, held_out, f"systems.{system.name}: data.allow_overlap")
-        for name, corpus_spec in held_out.items():
-            may_overlap = name in data.allow_overlap
-            key = (name, corpus_spec, data.train, may_overlap)
-            if system.segment or key in checked:
-                continue
-            checked.append(key)
-            description = describe_overlap(
-                data.train,
-                corpus_spec,
-                **languages(data),
-                folder=data.data_dir,
-                both_directions=bool(data.tags),
-            )
-            if description and may_overlap:
-                logger.warning("%s: %s, as data.allow_overlap allows", name, description)
-            elif description:
-                descriptions[name] = description
-    if descriptions:
-        found = "; of ".join(f"{name} {description}" for name, description in descriptions.items())
-        raise ValueError(
-            f"What is trained on must not be tested on, but of {found}. Leave them out of data.train or choose another "
-            "set; or, where it is no matter, such as of greetings, allow it: "
-            f"data.allow_overlap=[{', '.join(descriptions)}]."
         )
 
 
