@@ -24,7 +24,7 @@ from hf_posenc.experiment.prepared_run import PreparedRun
 from hf_posenc.modeling.version import untested_transformers_warning
 from hf_posenc.reporting.report import write_report
 from hf_posenc.results.aggregation import aggregate
-from hf_posenc.results.tables import render_text
+from hf_posenc.results.rendering import render_text
 from hf_posenc.training.distributed import code_versions, init_distributed, validate_same_on_all_ranks
 from hf_posenc.utils.atomic_io import explain_full_disk
 from hf_posenc.utils.text_io import set_stdout_utf8
@@ -81,12 +81,14 @@ def run(experiment: Experiment, options: argparse.Namespace) -> None:
         prepare(experiment)
     distributed_state.wait_for_everyone()
     prepared = PreparedRun(experiment)
+    num_threads = threads_per_system(experiment.systems.values(), experiment.num_parallel)
     if is_whole_run and is_parallel:
         command = [sys.executable, __file__, options.config, *options.overrides]
-        run_parallel(experiment, unfinished_systems(prepared), command)
+        unfinished = [experiment.systems[name] for name in unfinished_systems(prepared)]
+        run_parallel(unfinished, command, num_parallel=experiment.num_parallel, num_threads=num_threads)
     else:
         if is_parallel:
-            torch.set_num_threads(threads_per_system(experiment))
+            torch.set_num_threads(num_threads)
         for name in experiment.systems if is_whole_run else [options.system]:
             run_system(prepared, name, options.progress_position or 0)
     if is_whole_run and is_main_process:

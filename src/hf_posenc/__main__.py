@@ -55,78 +55,14 @@ ENGINES: dict[str, Callable[..., Path]] = {"ctranslate2": to_ctranslate2, "onnx"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m hf_posenc", description=__doc__.splitlines()[0])
-    # Every command may meet an encoding of one's own.
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument(
-        "--register", type=path_argument, metavar="FILE.py", help="a file that registers encodings of one's own"
-    )
-    subparsers = parser.add_subparsers(dest="command", required=True)
-    add_command = partial(subparsers.add_parser, parents=[common])
-    translate_help = "translate standard input, one sentence a line, to standard output or a file"
-    command = add_command("translate", help=translate_help, description=translate_help)
-    command.add_argument(
-        "folder", type=path_argument, help="a system of a run, a saved model, or a folder of CTranslate2"
-    )
-    command.add_argument("--num-beams", type=int, default=5, help="width of the beam (default 5)")
-    command.add_argument(
-        "--output", type=path_argument, help="a file; the same call goes on with what a killed one left"
-    )
-    command.add_argument("--num-processes", type=int, default=1, help="that translate side by side (default 1)")
-    command.add_argument("--quantize", action="store_true", help="linear layers in int8, on a CPU")
-    command = add_command("export", help="write a trained model for another engine")
-    command.add_argument("folder", type=path_argument, help="a system of a run, or a saved model")
-    command.add_argument("--engine", required=True, choices=ENGINES, help="the engine to write it for")
-    command.add_argument(
-        "--output", required=True, type=path_argument, metavar="NEW_FOLDER", help="the folder to write"
-    )
-    command.add_argument("--quantization", help="of the weights, as CTranslate2 calls it: int8, float16, ...")
-    command = add_command("report", help="make the tables and figures of a results.json again")
-    command.add_argument("run", type=path_argument, help="a folder with results.json")
-    command.add_argument("--output", type=path_argument, help="the folder to write to (default: the same)")
-    command = add_command("card", help="print the model card of a system of a run")
-    command.add_argument("run", type=path_argument, help="the run's folder")
-    command.add_argument("system", help="the system's name")
-    command.add_argument("--repo-id", help="the repository that the card's examples load")
-    add_command("encodings", help="print the registered encodings as a Markdown table")
-    add_command("alignments", help="print the registered alignments as a Markdown table")
-    add_plot_commands(add_command)
-    command = add_command("explorer", help="a page in the browser: see encodings, translate, compare")
-    command.add_argument(
-        "run", type=path_argument, nargs="?", help="a run's folder (default: none, and untrained models)"
-    )
-    command.add_argument("--port", type=int, help="of the page (default: the first that is free from 7860 on)")
-    host_help = "another name of this machine under which the page is opened"
-    command.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=host_help)
-    for name, flags in RENAMED_FLAGS.items():
-        for flag, renamed in flags.items():
-            subparsers.choices[name].add_argument(
-                flag, action=RenamedFlag, renamed=renamed, nargs="*", help=argparse.SUPPRESS
-            )
-    options, extra_arguments = parser.parse_known_args()
-    if unknown := [
-        argument for argument in extra_arguments if options.command != "figures" or argument.startswith("-")
-    ]:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    options.extra_arguments = extra_arguments
-    run_command = {
-        "alignments": alignments,
-        "attention": attention,
-        "card": card,
-        "encodings": encodings,
-        "explorer": explorer,
-        "export": export,
-        "figures": figures,
-        "report": report,
-        "translate": translate,
-    }[options.command]
+    options = parse_options()
     if warning := untested_transformers_warning():
         print(warning, file=sys.stderr, flush=True)
     set_stdout_utf8()
     try:
         if options.register:
             register_encodings(options.register)
-        run_command(options)
+        options.run_command(options)
         sys.stdout.flush()
     except BrokenPipeError as error:
         if not stdout_has_no_reader():
@@ -138,6 +74,82 @@ def main() -> None:
         raise SystemExit(f"{type(error).__name__}: {error}") from None
     except KeyboardInterrupt:
         raise SystemExit(SIGINT_EXIT_CODE) from None
+
+
+def parse_options() -> argparse.Namespace:
+    """The options of the command line; `run_command` is the function of the command."""
+    parser = argparse.ArgumentParser(prog="python -m hf_posenc", description=__doc__.splitlines()[0])
+    # Every command may meet an encoding of one's own.
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
+        "--register", type=path_argument, metavar="FILE.py", help="a file that registers encodings of one's own"
+    )
+    subparsers = parser.add_subparsers(dest="command", required=True)
+    add_command = partial(subparsers.add_parser, parents=[common])
+    add_model_commands(add_command)
+    add_run_commands(add_command)
+    add_plot_commands(add_command)
+    for name, flags in RENAMED_FLAGS.items():
+        for flag, renamed in flags.items():
+            subparsers.choices[name].add_argument(
+                flag, action=RenamedFlag, renamed=renamed, nargs="*", help=argparse.SUPPRESS
+            )
+    options, extra_arguments = parser.parse_known_args()
+    may_have_extra = options.command == "figures"
+    unknown = [argument for argument in extra_arguments if not may_have_extra or argument.startswith("-")]
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    options.extra_arguments = extra_arguments
+    return options
+
+
+def add_model_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
+    """The commands that load a trained model."""
+    translate_help = "translate standard input, one sentence a line, to standard output or a file"
+    command = add_command("translate", help=translate_help, description=translate_help)
+    command.set_defaults(run_command=translate)
+    command.add_argument(
+        "folder", type=path_argument, help="a system of a run, a saved model, or a folder of CTranslate2"
+    )
+    command.add_argument("--num-beams", type=int, default=5, help="width of the beam (default 5)")
+    command.add_argument(
+        "--output", type=path_argument, help="a file; the same call goes on with what a killed one left"
+    )
+    command.add_argument("--num-processes", type=int, default=1, help="that translate side by side (default 1)")
+    command.add_argument("--quantize", action="store_true", help="linear layers in int8, on a CPU")
+    command = add_command("export", help="write a trained model for another engine")
+    command.set_defaults(run_command=export)
+    command.add_argument("folder", type=path_argument, help="a system of a run, or a saved model")
+    command.add_argument("--engine", required=True, choices=ENGINES, help="the engine to write it for")
+    command.add_argument(
+        "--output", required=True, type=path_argument, metavar="NEW_FOLDER", help="the folder to write"
+    )
+    command.add_argument("--quantization", help="of the weights, as CTranslate2 calls it: int8, float16, ...")
+
+
+def add_run_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
+    """The commands that read a run, and those that print a registry."""
+    command = add_command("report", help="make the tables and figures of a results.json again")
+    command.set_defaults(run_command=report)
+    command.add_argument("run", type=path_argument, help="a folder with results.json")
+    command.add_argument("--output", type=path_argument, help="the folder to write to (default: the same)")
+    command = add_command("card", help="print the model card of a system of a run")
+    command.set_defaults(run_command=card)
+    command.add_argument("run", type=path_argument, help="the run's folder")
+    command.add_argument("system", help="the system's name")
+    command.add_argument("--repo-id", help="the repository that the card's examples load")
+    command = add_command("encodings", help="print the registered encodings as a Markdown table")
+    command.set_defaults(run_command=encodings)
+    command = add_command("alignments", help="print the registered alignments as a Markdown table")
+    command.set_defaults(run_command=alignments)
+    command = add_command("explorer", help="a page in the browser: see encodings, translate, compare")
+    command.set_defaults(run_command=explorer)
+    command.add_argument(
+        "run", type=path_argument, nargs="?", help="a run's folder (default: none, and untrained models)"
+    )
+    command.add_argument("--port", type=int, help="of the page (default: the first that is free from 7860 on)")
+    host_help = "another name of this machine under which the page is opened"
+    command.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=host_help)
 
 
 def stdout_has_no_reader() -> bool:
@@ -176,6 +188,7 @@ def path_argument(text: str) -> Path:
 def add_plot_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """The commands that draw; they need the extra "plots"."""
     command = add_command("figures", help="draw what encodings add or do, untrained or from a checkpoint")
+    command.set_defaults(run_command=figures)
     command.add_argument("encodings", nargs="*", help="names or sums; and parameter=value: fields of the config")
     command.add_argument("--output", type=path_argument, required=True, help="the folder to write to")
     command.add_argument(
@@ -191,6 +204,7 @@ def add_plot_commands(add_command: Callable[..., argparse.ArgumentParser]) -> No
         command.add_argument(f"--{name}", type=int, default=default, help=f"{description} (default {default})")
     command.add_argument("--formats", nargs="+", choices=("png", "svg"), default=["png", "svg"], help="default both")
     command = add_command("attention", help="draw where a model looks while it translates a sentence")
+    command.set_defaults(run_command=attention)
     command.add_argument("folder", type=path_argument, help="a system of a run, or a saved model")
     command.add_argument("sentence")
     command.add_argument("--output", type=path_argument, required=True, help="the folder to write to")
@@ -234,7 +248,7 @@ def encodings(options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     from hf_posenc.reporting.report import write_report
-    from hf_posenc.results.aggregation import read_results
+    from hf_posenc.results.saved_files import read_results
 
     print(write_report(read_results(options.run), options.output or options.run))
 

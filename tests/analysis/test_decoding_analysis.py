@@ -35,8 +35,9 @@ from hf_posenc.analysis.decoding_analysis import (
     JUMP_THRESHOLD,
     Decoding,
     cap_tokens,
+    centroid_movement,
     decode,
-    decoding_statistics,
+    decoding_example,
     pair_token_ids,
 )
 from hf_posenc.modeling.alignment_base import attention_centroid
@@ -101,11 +102,11 @@ def test_the_entropy_of_known_weights():
 def test_a_groups_entropy_is_the_mean_over_its_queries():
     sums = [np.full((2, 1, 2), value) for value in (6.0, 2.0, 9.0)]
     groups = entropy_by_bucket(sums, np.array([3, 1, 9]), [4, 5, 20], [5, 9])
-    assert [group["label"] for group in groups] == ["[0,5]", "[6,9]", ">9"]
-    assert [(group["n"], group["queries"], group["mean"], group["uniform"]) for group in groups] == [
-        (2, 4, [[2.0, 2.0]], 2.0),
+    assert [group.label for group in groups] == ["[0,5]", "[6,9]", ">9"]
+    assert [(group.n, group.queries, group.mean, group.uniform) for group in groups] == [
+        (2, 4, ((2.0, 2.0),), 2.0),
         (0, 0, None, None),
-        (1, 9, [[1.0, 1.0]], 1.0),
+        (1, 9, ((1.0, 1.0),), 1.0),
     ]
     assert entropy_by_bucket([None, None], np.array([1, 1]), [1, 1], [5]) is None
 
@@ -153,19 +154,18 @@ def test_what_is_said_of_curves_that_are_known():
     curve = np.array([0.0, 1, 7, 13, 2, 3, 4])  # two jumps on, one back
     far = np.array([0.0, JUMP_THRESHOLD])  # no more than far
     made = [Decoding([5] * 6, True, curve, curve + 0.123), Decoding([5], False, far, far)]
-    found = decoding_statistics(made, [(9, 8), (6, 3)])
-    assert found["centre"] == {"steps": 7, "jumps": 3 / 7, "backwards": 1 / 7, "final": (4 / 8 + 5 / 5) / 2}
-    assert found["ended"] == 0.5
-    assert found["examples"][0] == {
+    found = centroid_movement([(made[0].centroid, 9), (made[1].centroid, 6)])
+    assert to_json(found) == {"steps": 7, "jumps": 3 / 7, "backwards": 1 / 7, "final": (4 / 8 + 5 / 5) / 2}
+    assert to_json(decoding_example(made[0], 9, 8)) == {
         "source": 9,
         "target": 8,
         "ended": True,
         "centre": curve.tolist(),
         "place": [0.12, 1.12, 7.12, 13.12, 2.12, 3.12, 4.12],
     }
-    nothing = decoding_statistics([Decoding([5], True, None, None)] * 9, [(2, 2)] * 9)
-    assert nothing["centre"] is None
-    assert nothing["examples"] == [{"source": 2, "target": 2, "ended": True, "centre": None, "place": None}] * 3
+    assert centroid_movement([(None, 2)] * 9) is None
+    nothing = decoding_example(Decoding([5], True, None, None), 2, 2)
+    assert to_json(nothing) == {"source": 2, "target": 2, "ended": True, "centre": None, "place": None}
 
 
 # Decoding

@@ -31,6 +31,7 @@ from support.models import tiny_model
 
 from hf_posenc.analysis import teacher_forced
 from hf_posenc.analysis.teacher_forced import bucket_loss
+from hf_posenc.metrics.length_buckets.validation import bucket_bounds
 from hf_posenc.plotting.diagnostics_plots import attention_distance_figure, loss_by_position_figure
 from hf_posenc.plotting.style import LIMIT_COLOUR
 from hf_posenc.results.json_records import to_json
@@ -167,15 +168,15 @@ def test_a_target_longer_than_the_table_is_measured_up_to_its_end():
 
 def test_the_standard_error_is_that_of_a_mean_where_lengths_are_equal_and_the_bootstraps_elsewhere():
     chance = np.random.default_rng(0)
-    equal = [chance.normal(3, 1, 4) for _ in range(7)]
+    (bounds, _), equal = bucket_bounds([40]), [chance.normal(3, 1, 4) for _ in range(7)]
     of_means = statistics.stdev(float(one.mean()) for one in equal) / math.sqrt(7)
-    assert bucket_loss(equal)["nats_standard_error"] == pytest.approx(of_means)
-    assert bucket_loss(equal[:1])["nats_standard_error"] is None
+    assert bucket_loss(equal, bounds, 7).standard_error == pytest.approx(of_means)
+    assert bucket_loss(equal[:1], bounds, 1).standard_error is None
     unequal = [chance.normal(2 + length / 20, 1, length) + chance.normal() for length in chance.integers(1, 40, 300)]
     sums, tokens = np.array([one.sum() for one in unequal]), np.array([len(one) for one in unequal])
     again = chance.integers(0, 300, (4000, 300))
     bootstrap = (sums[again].sum(1) / tokens[again].sum(1)).std()
-    assert bucket_loss(unequal)["nats_standard_error"] == pytest.approx(bootstrap, rel=0.06)
+    assert bucket_loss(unequal, bounds, 300).standard_error == pytest.approx(bootstrap, rel=0.06)
 
 
 def test_no_pairs_and_lengths_of_another_tokenizer_are_refused():

@@ -167,7 +167,7 @@ def test_a_hash_of_what_makes_weights_is_that_of_0_2_0(run: Path) -> None:
         "tuned-twice": {"settings of tuned": "8a960a6f30d4"},
     }
     for name, hashes in expected.items():
-        assert init_file_hashes(experiment, experiment.systems[name]) == hashes
+        assert init_file_hashes(experiment.systems[name]) == hashes
         saved = read_yaml(run / name / "settings.yaml", "It")["files"]
         assert saved.items() >= hashes.items()
 

@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from hf_posenc.experiment.prepared_run import PreparedRun
 from hf_posenc.modeling.translation import TranslationOutput
 from hf_posenc.reporting.card import model_card
 from hf_posenc.reporting.report import write_report
-from hf_posenc.results.aggregation import aggregate, read_results
+from hf_posenc.results.aggregation import aggregate
+from hf_posenc.results.saved_files import read_results
 from hf_posenc.utils.manifest import remove_from_manifest
 
 SYSTEMS = {
@@ -158,7 +160,7 @@ def test_side_by_side_it_waits_for_the_trained_ones(config: Path) -> None:
         f"tell = lambda what: open({str(told)!r}, 'a').write(f'{{what}} {{name}}\\n')\n"
         "tell('begins'); time.sleep(0.2); tell('ends')"
     )
-    run_parallel(experiment, list(experiment.systems), [sys.executable, "-S", "-c", code])
+    run_parallel(list(experiment.systems.values()), [sys.executable, "-S", "-c", code], num_parallel=4, num_threads=1)
     lines = told.read_text().splitlines()
     assert len(lines) == 12
     assert {line.split()[1] for line in lines[:6]} == {"relative-seed3", "relative-seed4", "absolute"}
@@ -232,15 +234,15 @@ class Slow:
 
 
 def test_translations_of_pieces_are_joined_and_their_time_is_kept(tmp_path: Path, config: Path) -> None:
-    system, model, path = load(config).systems["in-sentences"], Slow(), tmp_path / "a.b.jsonl"
+    score, model, path = load(config).systems["in-sentences"].score, Slow(), tmp_path / "a.b.jsonl"
     given = [["a", "", "b x"], ["c"], [""], ["d", "e"]]
-    made = translate_test_set(lambda: model, None, given, system, path)
+    made = translate_test_set(lambda: model, None, given, score, path)
     assert model.given == ["a", "", "b x", "c", "", "d", "e"]
-    assert made["text"] == ["A B X", "C", "", "D E"] and made["truncated"] == [True, False, False, False]
-    spent = made["time"]
-    assert spent["processes"] == 1 and 0.1 <= spent["processor_seconds"] <= spent["seconds"] - 0.15
-    assert spent["seconds"] >= 0.3
-    assert translate_test_set(pytest.fail, None, given, system, path) == made, "read back"
+    assert made.texts == ("A B X", "C", "", "D E") and made.truncated == (True, False, False, False)
+    spent = made.time
+    assert spent.processes == 1 and 0.1 <= spent.processor_seconds <= spent.seconds - 0.15
+    assert spent.seconds >= 0.3
+    assert translate_test_set(pytest.fail, None, given, score, path) == made, "read back"
     remove_from_manifest(tmp_path / "a.b.time.json")
     (tmp_path / "a.b.time.json").unlink()
-    assert translate_test_set(pytest.fail, None, given, system, path) == made | {"time": None}, "of an older version"
+    assert translate_test_set(pytest.fail, None, given, score, path) == replace(made, time=None), "of an older version"

@@ -949,7 +949,7 @@ def test_distances_that_no_training_pair_has_are_warned_of(config: Path, caplog:
     }
     settings = TINY | {"systems": {name: {"model": model} for name, model in models.items()}}
     config.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    warn_of_untrained_distances(load(config, "data.max_length=null"))
+    warn_of_untrained_distances(load(config, "data.max_length=null").systems.values())
     assert not caplog.records
     experiment = load(config)
     prepare(experiment)
@@ -1100,5 +1100,5 @@ def test_a_translation_may_hold_what_unicode_calls_a_line_end(tmp_path: Path) ->
     texts = ["one\u2028line", "an\x85other", "a\nthird", ""]
     system = load_experiment(ROOT / "configs" / "quickstart.yaml").systems["relative"]
     for _ in range(2):  # made, then read back
-        rows = translate_test_set(Echo, None, [[text] for text in texts], system, tmp_path / "translations.jsonl")
-        assert (rows["text"], rows["truncated"]) == (texts, [False] * 4)
+        rows = translate_test_set(Echo, None, [[text] for text in texts], system.score, tmp_path / "translations.jsonl")
+        assert (rows.texts, rows.truncated) == (tuple(texts), (False,) * 4)

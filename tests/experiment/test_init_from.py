@@ -106,24 +106,24 @@ def test_a_start_that_is_trained_otherwise_is_another_start(config: Path) -> Non
 
 def test_side_by_side_a_system_waits_for_the_one_it_starts_from(config: Path) -> None:
     experiment = load(config, "systems.last.init_from=next", "systems.other.model={}")
-    assert list(topological_batches(experiment, list(experiment.systems))) == [
-        ["absolute", "other"],
-        ["next", "same"],
-        ["last"],
+    assert list(topological_batches(experiment.systems.values())) == [
+        ("absolute", "other"),
+        ("next", "same"),
+        ("last",),
     ]
-    assert list(topological_batches(experiment, ["next", "last"])) == [["next"], ["last"]]
+    assert list(topological_batches(experiment.systems[name] for name in ("next", "last"))) == [("next",), ("last",)]
 
 
 def test_each_seed_starts_from_its_own(config: Path) -> None:
     experiment = load(config, "seeds=[1, 2]")
-    origins = {name: experiment.dependency_of(system) for name, system in experiment.systems.items()}
+    origins = {name: system.dependency for name, system in experiment.systems.items()}
     assert origins["absolute-seed1"] is None
     assert (origins["next-seed1"].name, origins["next-seed2"].name) == ("absolute-seed1", "absolute-seed2")
     with pytest.raises(ValueError, match=r"its own seed, but absolute has none with train\.seed=3"):
         load(config, "seeds=[1, 2]", "systems.next.seeds=[3]")
     experiment = load(config, "systems.absolute.seeds=[1, 2]", "systems.next.init_from=absolute-seed2",
                       "systems.same.seeds=[1, 2]")  # fmt: skip
-    assert experiment.dependency_of(experiment.systems["next"]).name == "absolute-seed2"
+    assert experiment.systems["next"].dependency.name == "absolute-seed2"
 
 
 def checkpoint(experiment: Any) -> Path:

@@ -10,15 +10,15 @@ import yaml
 from support.experiments import TINY
 
 from hf_posenc.config.loading import load_experiment
-from hf_posenc.config.settings import Experiment
+from hf_posenc.config.settings import System
 from hf_posenc.experiment import parallel
 from hf_posenc.experiment.parallel import run_parallel, threads_per_system
 
 
-def of_systems(tmp_path: Path, num_parallel: int, systems: dict[str, Any]) -> Experiment:
+def of_systems(tmp_path: Path, num_parallel: int, systems: dict[str, Any]) -> dict[str, System]:
     path = tmp_path / "some.yaml"
     path.write_text(yaml.safe_dump(TINY | {"systems": systems, "num_parallel": num_parallel}), encoding="utf-8")
-    return load_experiment(path, [f"output_dir={tmp_path / 'runs'}"])
+    return load_experiment(path, [f"output_dir={tmp_path / 'runs'}"]).systems
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def of_systems(tmp_path: Path, num_parallel: int, systems: dict[str, Any]) -> Ex
 )
 def test_systems_share_the_cores_of_the_machine(tmp_path, monkeypatch, cores, jobs, systems, threads):
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    assert threads_per_system(of_systems(tmp_path, jobs, systems)) == threads
+    assert threads_per_system(of_systems(tmp_path, jobs, systems).values(), jobs) == threads
 
 
 @pytest.mark.parametrize("unfinished", [["a", "b", "c"], ["a", "c"], ["b"]])
@@ -49,5 +49,7 @@ def test_a_system_has_as_many_threads_whatever_is_finished(tmp_path, monkeypatch
 
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     monkeypatch.setattr(parallel.subprocess, "Popen", Process)
-    run_parallel(of_systems(tmp_path, 3, {"a": {}, "b": {}, "c": {}}), unfinished, ["train.py"])
+    systems = of_systems(tmp_path, 3, {"a": {}, "b": {}, "c": {}})
+    num_threads = threads_per_system(systems.values(), 3)
+    run_parallel([systems[name] for name in unfinished], ["train.py"], num_parallel=3, num_threads=num_threads)
     assert seen == dict.fromkeys(unfinished, "2")

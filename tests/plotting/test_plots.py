@@ -22,8 +22,10 @@ from hf_posenc.plotting.score_plots import (
 )
 from hf_posenc.plotting.style import save_figure
 from hf_posenc.results.json_records import parse
+from hf_posenc.results.length_limits import TableRows
 from hf_posenc.results.records import BucketScore, LengthScores
-from hf_posenc.results.tables import SCORE_FORMATS, length_table, overview_table, render_markdown, render_text
+from hf_posenc.results.rendering import render_markdown, render_text
+from hf_posenc.results.tables import SCORE_FORMATS, length_table, overview_table
 
 EDGES = [(0, 25), (26, 50), (51, 75), (76, 100), (101, None)]
 SIZES = [14125, 11169, 2413, 318, 50]
@@ -266,12 +268,13 @@ def test_saving_is_atomic_and_leaves_no_pyplot_state(tmp_path: Path, monkeypatch
 
 def test_a_table_says_where_training_began() -> None:
     limits, starts = {"relative": 50, "rotary": None, "sinusoidal": 75}, {"relative": 26, "rotary": 16}
-    table = length_table(RESULTS, "newstest", max_training_lengths=limits, min_training_lengths=starts)
+    table = length_table(TableRows(scores=RESULTS, max_lengths=limits, min_lengths=starts), "newstest")
     assert [row[1] for row in table.rows] == ["50, from 26", "no limit, from 16", "75"]
 
 
 def test_table_prints_the_results_values() -> None:
-    table = length_table(RESULTS, "newstest", max_training_lengths={"relative": 50, "rotary": None, "sinusoidal": 75})
+    limits = {"relative": 50, "rotary": None, "sinusoidal": 75}
+    table = length_table(TableRows(scores=RESULTS, max_lengths=limits), "newstest")
     assert table.headers == [
         "system",
         "trained to",
@@ -297,16 +300,16 @@ def test_table_prints_the_results_values() -> None:
 
 
 def test_empty_groups_are_dashes() -> None:
-    table = length_table(WITH_GAP, "newstest")
+    table = length_table(TableRows(scores=WITH_GAP), "newstest")
     assert table.headers[1] == "all n=36"
     assert [row[5] for row in table.rows] == ["-", "-"]
     only_bleu = {"a": {"t": LengthScores(overall=bucket(9.96), buckets=())}}
-    assert length_table(only_bleu, "t").rows == [["a", "10.0"]]
+    assert length_table(TableRows(scores=only_bleu), "t").rows == [["a", "10.0"]]
 
 
 def test_text_is_aligned_and_markdown_is_one_table() -> None:
     results = {"a|b": RESULTS["relative"], "a longer name": RESULTS["rotary"]}
-    table = length_table(results, "newstest")
+    table = length_table(TableRows(scores=results), "newstest")
     lines = render_text(table).splitlines()
     assert len({len(line) for line in lines[:4]}) == 1
     assert lines[2].startswith("a|b  ") and lines[2].endswith(table.rows[0][-1])
@@ -319,7 +322,7 @@ def test_text_is_aligned_and_markdown_is_one_table() -> None:
 def test_unlike_test_sets_are_refused() -> None:
     other = {"other": {"newstest": saved([1] * 5, [1] * 5, [14126, 11168, 2413, 318, 50])}}
     for compare in (
-        lambda results: length_table(results, "newstest"),
+        lambda results: length_table(TableRows(scores=results), "newstest"),
         lambda results: bleu_by_length_figure(results, "newstest", max_training_lengths=same_limit(50, results)),
     ):
         with pytest.raises(ValueError, match=r"share the test set.*'relative' has .*n=14125.*'other' has .*n=14126"):
@@ -338,13 +341,13 @@ def test_missing_and_impossible_limits_are_refused() -> None:
         with pytest.raises(ValueError, match=said):
             bleu_by_length_figure(RESULTS, "newstest", max_training_lengths=limits)
         with pytest.raises(ValueError, match=said):
-            length_table(RESULTS, "newstest", max_training_lengths=limits)
+            length_table(TableRows(scores=RESULTS, max_lengths=limits), "newstest")
 
 
 def test_the_overview_has_a_column_for_each_test_set() -> None:
     joined = saved([1] * 5, [2] * 5)
     both = {system: {"plain": tests["newstest"], "joined": joined} for system, tests in RESULTS.items()}
-    table = overview_table(both)
+    table = overview_table(TableRows(scores=both))
     assert table.headers == ["system", f"plain n={sum(SIZES)}", f"joined n={sum(SIZES)}"]
     assert [row[0] for row in table.rows] == list(both)
     assert table.rows[0][1] == "31.7 / 68.3 / 1.02"

@@ -16,13 +16,14 @@ from support.run_folders import TRAINING, run_folder
 from hf_posenc.metrics.length_buckets.validation import bucket_bounds
 from hf_posenc.metrics.loading import load_length_buckets
 from hf_posenc.reporting.card import model_card
-from hf_posenc.reporting.report import mean_rows, write_report
+from hf_posenc.reporting.report import write_report
 from hf_posenc.reporting.report_figures import report_figures
-from hf_posenc.results.aggregation import read_results, scores_beyond_limit, scores_by_length
+from hf_posenc.results.aggregation import scores_beyond_limit, scores_by_length
 from hf_posenc.results.json_records import to_json
+from hf_posenc.results.length_limits import TableRows
 from hf_posenc.results.records import RunResults
+from hf_posenc.results.saved_files import parse_results, read_results
 from hf_posenc.results.significance import p_values
-from hf_posenc.results.validation import parse_results
 
 pytestmark = pytest.mark.full
 
@@ -135,7 +136,7 @@ def test_odd_groups_have_tables(name: str, tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("name", ["no pair", "one pair of two empty sides alone", "empty references", "white space"])
 def test_odd_groups_are_drawn(name: str) -> None:
     results = results_of(SIDES[name], (10, 20))
-    for figure in report_figures(results, mean_rows(results)):
+    for figure in report_figures(results, TableRows.of(results)):
         figure.draw().draw_without_rendering()
 
 

@@ -23,10 +23,22 @@ from hf_posenc.config.loading import load_experiment
 from hf_posenc.explorer.render import render_png
 from hf_posenc.plotting.style import save_figure
 from hf_posenc.reporting.card import model_card
-from hf_posenc.results.aggregation import read_results
-from hf_posenc.results.markup import csv_cell, latex_text, markdown_block, markdown_code, markdown_text, python_string
+from hf_posenc.results.length_limits import TableRows
 from hf_posenc.results.records import BucketScore, LengthScores
-from hf_posenc.results.tables import Table, render_csv, render_latex, render_markdown, render_text
+from hf_posenc.results.rendering import (
+    csv_cell,
+    latex_text,
+    markdown_block,
+    markdown_code,
+    markdown_text,
+    python_string,
+    render_csv,
+    render_latex,
+    render_markdown,
+    render_text,
+)
+from hf_posenc.results.saved_files import read_results
+from hf_posenc.results.tables import Table
 from hf_posenc.utils.names import is_valid_name
 
 HOSTILE = [
@@ -209,7 +221,7 @@ def test_other_markups_show_text_and_nothing_else(hostile: str) -> None:
     assert render_text(table).splitlines()[-1].isprintable()
     group = BucketScore(label="all", low=0, high=None, n=3, values={"bleu": -1.5})
     tests = {hostile: LengthScores(overall=group, buckets=())}
-    (line,) = list(csv.reader(io.StringIO(render_csv({hostile: tests}, {hostile: {}}))))[1:]
+    (line,) = list(csv.reader(io.StringIO(render_csv(TableRows(scores={hostile: tests})))))[1:]
     assert not any(cell.startswith(("=", "+", "@", "\t", "\r")) for cell in line) and line[8] == "-1.5"
     assert csv_cell("-1+cmd") == "'-1+cmd" and csv_cell(-1.5) == -1.5
 

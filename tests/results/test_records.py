@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from hf_posenc.reporting import report
-from hf_posenc.results.aggregation import read_results
 from hf_posenc.results.json_records import to_json
 from hf_posenc.results.records import VERSION, RunResults
-from hf_posenc.results.validation import parse_results
+from hf_posenc.results.saved_files import parse_results, read_results, read_scores, write_scores
 
 KEPT = sorted((Path(__file__).parents[2] / "docs" / "results").glob("**/results.json*"))
 # Tables whose legend an older version wrote; their cells are compared all the same.
@@ -73,6 +72,17 @@ def results() -> dict[str, Any]:
 def test_results_of_a_newer_version_are_refused(results: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=rf"results\.version must be 1 to {VERSION}, .*newer hf_posenc, but it is 99"):
         read(results | {"version": 99})
+
+
+def test_scores_have_a_version_and_those_of_0_2_0_have_none(results: dict[str, Any], tmp_path: Path) -> None:
+    system = results["runs"]["relative"]
+    saved = {key: system[key] for key in ("tokenizer", "max_length", "tests", "training")}
+    (tmp_path / "scores.json").write_text(json.dumps(saved), encoding="utf-8")
+    scores = read_scores(tmp_path / "scores.json")
+    write_scores(tmp_path / "again.json", scores)
+    written = json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))
+    assert written.pop("version") == VERSION and without_nulls(written) == without_nulls(saved)
+    assert read_scores(tmp_path / "again.json") == scores
 
 
 def test_a_key_of_a_newer_version_is_dropped_if_it_is_plain(results: dict[str, Any]) -> None:

@@ -27,11 +27,12 @@ from hf_posenc.metrics.length_buckets.scorers import PRECOMPUTED_SCORERS
 from hf_posenc.metrics.loading import load_length_buckets
 from hf_posenc.plotting.loss_plots import loss_figure
 from hf_posenc.plotting.score_plots import gain_by_length_figure, interval_bars, parameters_figure
-from hf_posenc.reporting.report import mean_rows, write_report
+from hf_posenc.reporting.report import write_report
 from hf_posenc.reporting.report_figures import report_figures
-from hf_posenc.results.aggregation import read_results, scores_beyond_limit, scores_by_length
+from hf_posenc.results.aggregation import scores_beyond_limit, scores_by_length
 from hf_posenc.results.degradation_table import degradation_table
 from hf_posenc.results.json_records import to_json
+from hf_posenc.results.length_limits import TableRows
 from hf_posenc.results.records import (
     BucketScore,
     CurvePoint,
@@ -41,17 +42,16 @@ from hf_posenc.results.records import (
     RunResults,
     SystemResult,
 )
+from hf_posenc.results.rendering import render_csv, render_latex
+from hf_posenc.results.saved_files import parse_results, read_results
 from hf_posenc.results.significance import STUDENT_T_975, mean_bucket_scores, mean_over_seeds, p_values
 from hf_posenc.results.tables import (
     length_table,
     overview_table,
     prediction_table,
     reference_table,
-    render_csv,
-    render_latex,
+    time_table,
 )
-from hf_posenc.results.time_table import time_table
-from hf_posenc.results.validation import parse_results
 
 EDGES = (10, 20)
 LABELS = ["all", "[0,10]", "[11,20]", ">20"]
@@ -293,30 +293,28 @@ LIMITS = {"plain": 20, "good": 20, "bad": 10}
 
 
 def test_a_table_marks_what_differs_and_says_how_sure_it_is(results: RunResults) -> None:
-    compared = results.comparisons["news"]
-    table = length_table(mean_rows(results), "news", max_training_lengths=LIMITS, baseline="plain", p_values=compared)
+    table = length_table(replace(TableRows.of(results), max_lengths=LIMITS), "news")
     assert [row[0] for row in table.rows] == ["plain", "good (2 seeds)", "bad"]
-    good = mean_rows(results)["good"]["news"].overall.values
+    good = TableRows.of(results).scores["good"]["news"].overall.values
     cell = table.rows[1][2]
     assert cell.startswith(f"{good['bleu']:.1f} ±{good['bleu_ci']:.1f}* / {good['ter']:.1f} ±{good['ter_ci']:.1f}* / ")
     assert "*" not in "".join(table.rows[0])
     assert "* p < 0.05 against plain, by approximate randomisation" in table.legend and "±" in table.legend
     weak = {"good": {"all": {"bleu": PValues(randomisation=0.05, bootstrap=0.01)}}}
-    assert "*" not in length_table(mean_rows(results), "news", p_values=weak).rows[1][1].split(" / ")[0]
-    overview = overview_table(mean_rows(results), baseline="plain", comparisons=results.comparisons)
+    assert (
+        "*"
+        not in length_table(TableRows(scores=TableRows.of(results).scores, comparisons={"news": weak}), "news")
+        .rows[1][1]
+        .split(" / ")[0]
+    )
+    overview = overview_table(TableRows.of(results))
     assert overview.rows[1][1] == cell
 
 
 def test_the_papers_table_stands_beside_ours(results: RunResults) -> None:
-    rows, paper = mean_rows(results), results.paper
+    rows, paper = TableRows.of(results).scores, results.paper
     assert paper is not None
-    table = reference_table(
-        rows,
-        paper,
-        max_training_lengths=LIMITS,
-        baseline="plain",
-        p_values=results.comparisons["news"],
-    )
+    table = reference_table(replace(TableRows.of(results), max_lengths=LIMITS), paper)
     n = [one.n for one in rows["good"]["news"].buckets]
     assert table.headers == [
         "#", "system", "trained to", "", f"[0,10] n={n[0]}, paper n=100", f"[11,20] n={n[1]}, paper n=200",
@@ -331,16 +329,16 @@ def test_the_papers_table_stands_beside_ours(results: RunResults) -> None:
     assert table.rows[0][4].startswith(f"{ours['bleu']:.1f} ±{ours['bleu_ci']:.1f}")
     assert f"({ours['ter']:.1f} ±{ours['ter_ci']:.1f}" in table.rows[0][4]
     whole = replace(paper, rows={"good": {"bleu": 40.4, "ter": 46.7}}, n=None)
-    table = reference_table(rows, whole, max_training_lengths=LIMITS)
+    table = reference_table(TableRows(scores=rows, max_lengths=LIMITS), whole)
     assert table.headers[4:] == ["all n=50"] and table.rows[1][4:] == ["40.4 (46.7)"]
     assert table.legend.startswith("Someone (2019), Table 9, on news, all pairs: BLEU (TER)")
     gap = replace(paper, rows={"good": {"bleu": [31.0, None, 33.25]}}, n=None)
-    assert reference_table(rows, gap, max_training_lengths=LIMITS).rows[1][4:] == ["31.0", "-", "33.2"]
+    assert reference_table(TableRows(scores=rows, max_lengths=LIMITS), gap).rows[1][4:] == ["31.0", "-", "33.2"]
 
 
 def test_csv_has_every_number_in_full(results: RunResults) -> None:
-    rows = mean_rows(results)
-    lines = list(csv.DictReader(io.StringIO(render_csv(rows, results.comparisons))))
+    rows = TableRows.of(results).scores
+    lines = list(csv.DictReader(io.StringIO(render_csv(TableRows.of(results)))))
     assert len(lines) == 3 * 4 * 3  # rows, groups with all, and two metrics with the length ratio
     for line in lines:
         tests = rows[line["system"]]["news"]
@@ -351,8 +349,8 @@ def test_csv_has_every_number_in_full(results: RunResults) -> None:
 
 
 def test_latex_escapes_what_latex_reads(results: RunResults) -> None:
-    named = {"a_b & c": mean_rows(results)["good"], "plain": mean_rows(results)["plain"]}
-    text = render_latex(length_table(named, "news"))
+    named = {"a_b & c": TableRows.of(results).scores["good"], "plain": TableRows.of(results).scores["plain"]}
+    text = render_latex(length_table(TableRows(scores=named), "news"))
     assert r"a\_b \& c (2 seeds) & " in text and r"$>$20 n=" in text and r" $\pm$" in text and r"95 \%" in text
     assert text.count(r" \\") == 3 and text.startswith(r"\begin{tabular}{lrrrr}")
     # The header has a first column without & before it: as many as columns less one in each line.
@@ -364,7 +362,7 @@ def drawn(figure: Figure, panel: int = 0) -> list[tuple[float, float]]:
 
 
 def test_gains_are_differences_and_filled_where_significant(results: RunResults) -> None:
-    made, compared = mean_rows(results), results.comparisons["news"]
+    made, compared = TableRows.of(results).scores, results.comparisons["news"]
     figure = gain_by_length_figure(made, "news", baseline="plain", max_training_lengths=LIMITS, p_values=compared)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["good", "bad"]
     markers = [line for line in figure.axes[0].lines if line.get_marker() not in ("None", None)]
@@ -491,7 +489,7 @@ def test_a_report_says_where_training_began(results: RunResults, tmp_path: Path)
     write_report(newer, tmp_path)
     for table in ("news", "paper", "fall"):
         assert "20, from 11" in (tmp_path / f"table-{table}.md").read_text(), table
-    drawn = {figure.label: figure.draw() for figure in report_figures(newer, mean_rows(newer))}
+    drawn = {figure.label: figure.draw() for figure in report_figures(newer, TableRows.of(newer))}
     for kind in ("bleu-by-length", "gain-by-length"):
         assert "training\nfrom 11" in [text.get_text() for text in drawn[kind].axes[0].texts], kind
 
@@ -547,10 +545,12 @@ def test_a_table_of_drawn_pairs_says_so_and_one_of_a_single_row_marks_nothing(
         for folder in ("drawn", "whole"):
             text = (tmp_path / folder / f"table-{name}.md").read_text()
             assert ("at most 60 pairs of each length group" in text) == (folder == "drawn" and name != "time")
-    alone = {"plain": mean_rows(read(saved))["plain"]}
+    alone = {"plain": TableRows.of(read(saved)).scores["plain"]}
     for table in (
-        overview_table(alone, baseline="plain", comparisons={"news": {}}),
-        length_table(alone, "news", max_training_lengths=LIMITS, baseline="plain", p_values={"other": {}}),
+        overview_table(TableRows(scores=alone, baseline="plain", comparisons={"news": {}})),
+        length_table(
+            TableRows(scores=alone, max_lengths=LIMITS, baseline="plain", comparisons={"news": {"other": {}}}), "news"
+        ),
     ):
         assert "±" in table.legend and "against" not in table.legend
 

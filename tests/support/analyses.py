@@ -14,7 +14,7 @@ from hf_posenc import PosEncTokenizer
 from hf_posenc.analysis.teacher_forced import diagnose
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 from hf_posenc.results.diagnosis_records import Diagnosis
-from hf_posenc.results.json_records import parse
+from hf_posenc.results.json_records import parse, to_json
 from support.models import tiny_model
 
 EXACT = {"rel": 1e-9, "abs": 1e-11}
@@ -51,11 +51,13 @@ def model_of(sides: str, **changes: Any) -> ConditionalGeneration:
 
 def diagnosed(model: ConditionalGeneration, test: Dataset | None = None, **changes: Any) -> dict[str, Any]:
     how = {"source_language": "de", "target_language": "en", "edges": EDGES, "training_limit": LIMIT}
-    result = diagnose(
-        model,
-        tokenizer(),
-        the_pairs() if test is None else test,
-        **(how | {"pairs_per_group": None, "decoded_per_group": 0} | changes),
+    result: dict[str, Any] = to_json(
+        diagnose(
+            model,
+            tokenizer(),
+            the_pairs() if test is None else test,
+            **(how | {"pairs_per_group": None, "decoded_per_group": 0} | changes),
+        )
     )
     assert json.loads(json.dumps(result, allow_nan=False)) == result
     return result

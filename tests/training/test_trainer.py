@@ -26,7 +26,8 @@ from hf_posenc.analysis.attention_entropy import sum_entropies
 from hf_posenc.training.callbacks import ProgressBarCallback
 from hf_posenc.training.checkpoints import delete_old_checkpoints, last_intact_checkpoint, list_checkpoints
 from hf_posenc.training.distributed import OutOfMemory, explain_out_of_memory
-from hf_posenc.training.trainer import LengthTrainer, train
+from hf_posenc.training.trainer import LengthTrainer
+from hf_posenc.training.training_run import train
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,7 +56,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> None:
     """Let the evaluations have these perplexities, one after the other."""
     following = iter(scores)
     monkeypatch.setattr(
-        "hf_posenc.training.trainer.validation_metrics", lambda *_, **__: {"perplexity": next(following)}
+        "hf_posenc.training.training_run.validation_metrics", lambda *_, **__: {"perplexity": next(following)}
     )
 
 
@@ -126,7 +127,7 @@ def test_an_evaluation_is_of_all_pairs_though_training_drops_the_last(tokenizer,
         numbers.append(len(evaluated.predictions))
         return {"perplexity": 1.0}
 
-    monkeypatch.setattr("hf_posenc.training.trainer.validation_metrics", counted)
+    monkeypatch.setattr("hf_posenc.training.training_run.validation_metrics", counted)
     settings = {"dataloader_drop_last": True, "train_sampling_strategy": strategy, "per_device_eval_batch_size": 2}
     run(tokenizer, tmp_path, validation=5, max_steps=1, eval_strategy="steps", eval_steps=1, **settings)
     assert numbers == [5]

@@ -39,7 +39,7 @@ from hf_posenc.data.samplers import BIN_WIDTHS, DistributedBatchSampler, LengthS
 from hf_posenc.experiment.corpora import read_pairs
 from hf_posenc.experiment.prepare import prepare
 from hf_posenc.experiment.prepared_run import PreparedRun
-from hf_posenc.results.aggregation import read_losses
+from hf_posenc.results.saved_files import read_losses
 from hf_posenc.training.arguments import TrainingArguments, training_arguments
 from hf_posenc.training.callbacks import ProgressBarCallback
 from hf_posenc.training.checkpoints import average_checkpoints
@@ -261,7 +261,7 @@ def test_evaluations_are_no_time_of_training(tmp_path, monkeypatch):
         time.sleep(1)
         return {"perplexity": 1.0}
 
-    monkeypatch.setattr("hf_posenc.training.trainer.validation_metrics", slowly)
+    monkeypatch.setattr("hf_posenc.training.training_run.validation_metrics", slowly)
     *_, last = lines = trained(tiny(tmp_path, "train.evaluations_per_epoch=1"))
     spent = [line["eval_runtime"] for line in lines if "eval_loss" in line]
     assert len(spent) == 2

@@ -149,10 +149,8 @@ sys.stdin.read()
 
 def run_two(code: str, num_parallel: int = 2) -> None:
     """Two systems side by side, each of which runs that code."""
-    experiment = SimpleNamespace(
-        num_parallel=num_parallel, systems={"one": {}, "two": {}}, dependency_of=lambda system: None
-    )
-    parallel.run_parallel(experiment, ["one", "two"], [sys.executable, "-S", "-c", code])
+    systems = [SimpleNamespace(name=name, dependency=None) for name in ("one", "two")]
+    parallel.run_parallel(systems, [sys.executable, "-S", "-c", code], num_parallel=num_parallel, num_threads=1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -5,13 +5,13 @@ same. A key is visible if it has any weight; padding and keys hidden by a window
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..metrics.length_buckets.validation import bucket_bounds
+from ..results.diagnosis_records import EntropyBucket
 
 
 def sum_entropies(attentions: Sequence[Tensor] | None, mask_BQ: Tensor) -> Sequence[np.ndarray | None]:
@@ -33,19 +33,18 @@ def sum_entropies(attentions: Sequence[Tensor] | None, mask_BQ: Tensor) -> Seque
 
 def entropy_by_bucket(
     sums: Sequence[np.ndarray | None], queries: np.ndarray, lengths: Sequence[int], edges: Sequence[int]
-) -> list[dict[str, Any]] | None:
+) -> tuple[EntropyBucket, ...] | None:
     """The mean entropy of each head in each length bucket; sentences have `queries` (N) queries and these `lengths`."""
     measured = [sum_2LH for sum_2LH in sums if sum_2LH is not None]
     if not measured:
         return None
     sums_N2LH, bucket_ids = np.stack(measured), np.searchsorted(edges, lengths)
-    groups = []
+    buckets = []
     for bucket, bounds in enumerate(bucket_bounds(edges)):
         rows = bucket_ids == bucket
         num_queries = int(queries[rows].sum())
         mean_LH, uniform_LH = sums_N2LH[rows].sum(0) / max(num_queries, 1)
-        values = {"mean": mean_LH.tolist(), "uniform": float(uniform_LH.mean())}
-        groups.append(
-            bounds | {"n": int(rows.sum()), "queries": num_queries} | (values if num_queries else dict.fromkeys(values))
-        )
-    return groups
+        mean = tuple(map(tuple, mean_LH.tolist())) if num_queries else None
+        uniform = float(uniform_LH.mean()) if num_queries else None
+        buckets.append(EntropyBucket(**bounds, n=int(rows.sum()), queries=num_queries, mean=mean, uniform=uniform))
+    return tuple(buckets)

@@ -1,6 +1,7 @@
 """Decoding analysis: greedy decodings of a few pairs, and their attention's position in the source.
 
-`decode_by_length` returns a value for JSON (T generated tokens, </s> included):
+`decode_by_length` returns a `DecodingDiagnosis`. Its values, by their keys in the JSON (T generated
+tokens, </s> included):
 
     pairs_per_group         the maximum number of decoded pairs in a length bucket
     tokens_per_group        the maximum number of their source and target tokens; at least one pair is decoded
@@ -26,8 +27,9 @@ translation, and its BLEU rises.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +44,13 @@ from ..metrics.length_buckets.validation import bucket_bounds
 from ..metrics.loading import load_length_buckets
 from ..modeling.alignment_base import attention_centroid
 from ..modeling.model_inputs import get_cache
+from ..results.diagnosis_records import (
+    CentroidMovement,
+    DecodingBucket,
+    DecodingDiagnosis,
+    DecodingExample,
+    DecodingScore,
+)
 from .eager_mode import eager_eval_mode
 
 JUMP_THRESHOLD = 5
@@ -74,8 +83,8 @@ def decode_by_length(
     *,
     edges: Sequence[int],
     pairs_per_group: int,
-    bar_options: Mapping[str, object],
-) -> dict[str, Any] | None:
+    bar_options: dict[str, Any],
+) -> DecodingDiagnosis | None:
     """Decode the sampled `pairs`; None without any. `bar_options` are options of the progress bar."""
     if not len(pairs):
         return None
@@ -93,23 +102,30 @@ def decode_by_length(
         ),
         strict=True,
     )
-    bucket_ids, groups = np.searchsorted(edges, pairs["source_length"]), []
-    for bucket, (bounds, (greedy_scores, forbidden_scores)) in enumerate(
+    bucket_ids, buckets = np.searchsorted(edges, pairs["source_length"]), []
+    for number, (bounds, (greedy_scores, forbidden_scores)) in enumerate(
         zip(bucket_bounds(edges), scores, strict=True)
     ):
-        rows = np.flatnonzero(bucket_ids == bucket)
-        groups.append(bounds | {"n": len(rows)})
+        rows = np.flatnonzero(bucket_ids == number).tolist()
+        bucket = DecodingBucket(**bounds, n=len(rows))
         if len(rows):
-            sizes = [(len(sources[row]), len(targets[row])) for row in rows]
-            groups[-1] |= {"greedy": greedy_scores, "end_forbidden": forbidden_scores} | decoding_statistics(
-                [greedy[row_index] for row_index in rows], sizes
+            bucket = replace(
+                bucket,
+                greedy=greedy_scores,
+                end_forbidden=forbidden_scores,
+                ended=sum(greedy[row].ended for row in rows) / len(rows),
+                movement=centroid_movement([(greedy[row].centroid, len(sources[row])) for row in rows]),
+                examples=tuple(
+                    decoding_example(greedy[row], len(sources[row]), len(targets[row])) for row in rows[:NUM_EXAMPLES]
+                ),
             )
-    return {
-        "pairs_per_group": pairs_per_group,
-        "tokens_per_group": TOKENS_PER_GROUP,
-        "far": JUMP_THRESHOLD,
-        "groups": groups,
-    }
+        buckets.append(bucket)
+    return DecodingDiagnosis(
+        pairs_per_group=pairs_per_group,
+        tokens_per_group=TOKENS_PER_GROUP,
+        far=JUMP_THRESHOLD,
+        buckets=tuple(buckets),
+    )
 
 
 def cap_tokens(pairs: Dataset, sources: list[list[int]], targets: list[list[int]], edges: Sequence[int]) -> Dataset:
@@ -236,7 +252,7 @@ def score_decodings(
     pairs: Dataset,
     target_language: str,
     edges: Sequence[int],
-) -> list[dict[str, Any]]:
+) -> list[DecodingScore]:
     """BLEU with its interval, and the length ratio, for each length bucket of the decoded pairs."""
     texts = tokenizer.batch_decode(
         [[*decoding.ids, *decoding.end_ids] for decoding in decodings], skip_special_tokens=True
@@ -251,34 +267,38 @@ def score_decodings(
             metrics=["bleu"],
             bootstrap=1000,
         )
-    return [{name: group.get(name) for name in ("bleu", "bleu_ci", "length_ratio")} for group in result["groups"]]
-
-
-def decoding_statistics(decodings: list[Decoding], sizes: list[tuple[int, int]]) -> dict[str, Any]:
-    """Statistics of the centroids and ends of a bucket's decodings, and the first ones in full.
-
-    `sizes` are the numbers of tokens of source and reference.
-    """
-    examples = [
-        {"source": source, "target": target, "ended": decoding.ended}
-        | {"centre": rounded_curve(decoding.centroid), "place": rounded_curve(decoding.source_position)}
-        for decoding, (source, target) in zip(decodings[:NUM_EXAMPLES], sizes, strict=False)
+    return [
+        DecodingScore(bleu=group["bleu"], half_width=group.get("bleu_ci"), length_ratio=group["length_ratio"])
+        for group in result["groups"]
     ]
-    curves = [decoding.centroid for decoding in decodings if decoding.centroid is not None]
-    stats = {
-        "ended": sum(decoding.ended for decoding in decodings) / len(decodings),
-        "centre": None,
-        "examples": examples,
-    }
+
+
+def decoding_example(decoding: Decoding, num_source_tokens: int, num_target_tokens: int) -> DecodingExample:
+    """One decoding as it is saved, with its curves rounded."""
+    return DecodingExample(
+        source=num_source_tokens,
+        target=num_target_tokens,
+        ended=decoding.ended,
+        centroid=rounded_curve(decoding.centroid),
+        source_position=rounded_curve(decoding.source_position),
+    )
+
+
+def centroid_movement(decodings: Sequence[tuple[np.ndarray | None, int]]) -> CentroidMovement | None:
+    """How the centre of cross-attention moves, given each decoding's curve (T) and its number of source tokens; None
+    for a model without one."""
+    curves = [(curve_T, num_tokens) for curve_T, num_tokens in decodings if curve_T is not None]
     if not curves:
-        return stats
-    steps = np.concatenate([np.diff(curve_T) for curve_T in curves])
-    final = [curve_T[-1] / max(source - 1, 1) for curve_T, (source, _) in zip(curves, sizes, strict=True)]
-    shares = {"jumps": abs(steps) > JUMP_THRESHOLD, "backwards": steps < -JUMP_THRESHOLD}
-    centre = {name: float(is_far.mean()) if len(steps) else 0.0 for name, is_far in shares.items()}
-    return stats | {"centre": {"steps": len(steps)} | centre | {"final": float(np.mean(final))}}
+        return None
+    steps = np.concatenate([np.diff(curve_T) for curve_T, _ in curves])
+    final = [curve_T[-1] / max(num_tokens - 1, 1) for curve_T, num_tokens in curves]
+    return CentroidMovement(
+        steps=len(steps),
+        jumps=float((abs(steps) > JUMP_THRESHOLD).mean()) if len(steps) else 0.0,
+        backwards=float((steps < -JUMP_THRESHOLD).mean()) if len(steps) else 0.0,
+        final=float(np.mean(final)),
+    )
 
 
-def rounded_curve(curve_T: np.ndarray | None) -> list[float] | None:
-    """A curve (T) with two decimals, for JSON."""
-    return None if curve_T is None else np.round(curve_T, 2).tolist()
+def rounded_curve(curve_T: np.ndarray | None) -> tuple[float, ...] | None:
+    return None if curve_T is None else tuple(np.round(curve_T, 2).tolist())

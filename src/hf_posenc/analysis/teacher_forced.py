@@ -1,6 +1,6 @@
 """Teacher-forced analysis of a trained system: loss by position, distance and entropy of attention.
 
-`diagnose` returns a value for JSON (P target positions, L layers, H heads):
+`diagnose` returns a `Diagnosis`. Its values, by their keys in the JSON (P target positions, L layers, H heads):
 
     test_set_sha256, n, pairs_per_group, training_limit
     targets_cut             number of targets truncated at the decoder's maximum length
@@ -29,7 +29,7 @@ sentence that attends, in the decoder the target. Loss is teacher-forced and nev
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,8 +41,18 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from ..data.lengths import stratified_sample
 from ..data.pair_dataset import hash_test_set
-from ..metrics.length_buckets.validation import bucket_bounds
+from ..metrics.length_buckets.validation import BucketBounds, bucket_bounds
 from ..modeling.translation import validate_tokenizer
+from ..results.diagnosis_records import (
+    AttentionDistance,
+    AttentionEntropy,
+    Diagnosis,
+    HeadDistances,
+    LossBucket,
+    LossByPosition,
+    LossSums,
+    StackDistances,
+)
 from ..training.losses import uses_target_length
 from .attention_entropy import entropy_by_bucket, sum_entropies
 from .decoding_analysis import decode_by_length, pair_token_ids, row_lengths
@@ -82,7 +92,7 @@ def diagnose(
     progress: bool = False,
     description: str = "diagnosing",
     progress_position: int = 0,
-) -> dict[str, Any]:
+) -> Diagnosis:
     """The diagnosis of one system on one test set; the module's docstring describes its fields.
 
     `edges` are the buckets' upper bounds in source tokens, inclusive. `decoded_per_group` pairs of each bucket are also
@@ -104,37 +114,38 @@ def diagnose(
     sentences = measure_pairs(
         model, sources, truncated_targets, batch_size, bar_options, use_cache=length_aware and not use_target_length
     )
-    groups = loss_by_bucket(sentences, pairs["source_length"], test["source_length"], edges)
+    loss_buckets = loss_by_bucket(sentences, pairs["source_length"], test["source_length"], edges)
     decoded_pairs = stratified_sample(pairs, edges, decoded_per_group)
     bar_options |= {"desc": f"{description}, decoding"}
     by_source = (pairs["source_length"], edges)
     max_tokens = math.inf if training_limit is None else training_limit + tokenizer.num_special_tokens_to_add()
     inside, target_inside = row_lengths(sources) <= max_tokens, row_lengths(targets) <= max_tokens
-    return {
-        "test_set_sha256": hash_test_set(test),
-        "n": len(pairs),
-        "pairs_per_group": pairs_per_group,
-        "training_limit": training_limit,
-        "targets_cut": int((row_lengths(targets) > row_lengths(truncated_targets)).sum()),
-        "lengths_known": length_aware and use_target_length,
-        "loss_by_position": loss_sums_by_position([sentence.nll for sentence in sentences]) | {"groups": groups},
-        "attention_distance": {
-            "encoder": mean_distances(
+    loss = loss_sums_by_position([sentence.nll for sentence in sentences])
+    return Diagnosis(
+        test_set_sha256=hash_test_set(test),
+        n=len(pairs),
+        pairs_per_group=pairs_per_group,
+        training_limit=training_limit,
+        targets_cut=int((row_lengths(targets) > row_lengths(truncated_targets)).sum()),
+        lengths_known=length_aware and use_target_length,
+        loss_by_position=LossByPosition(nll=loss.nll, tokens=loss.tokens, buckets=loss_buckets),
+        attention_distance=AttentionDistance(
+            encoder=mean_distances(
                 [measures.encoder for measures in sentences], row_lengths(sources), inside, causal=False
             ),
-            "decoder": mean_distances(
+            decoder=mean_distances(
                 [measures.decoder for measures in sentences], row_lengths(truncated_targets), target_inside, causal=True
             ),
-        },
-        "attention_entropy": {
-            "encoder": entropy_by_bucket(
+        ),
+        attention_entropy=AttentionEntropy(
+            encoder=entropy_by_bucket(
                 [measures.encoder_entropy for measures in sentences], row_lengths(sources), *by_source
             ),
-            "cross": entropy_by_bucket(
+            cross=entropy_by_bucket(
                 [measures.cross_entropy for measures in sentences], row_lengths(truncated_targets), *by_source
             ),
-        },
-        "decoding": decode_by_length(
+        ),
+        decoding=decode_by_length(
             model,
             tokenizer,
             decoded_pairs,
@@ -143,19 +154,19 @@ def diagnose(
             pairs_per_group=decoded_per_group,
             bar_options=bar_options,
         ),
-    }
+    )
 
 
 def loss_by_bucket(
     sentences: list[SentenceMeasures], lengths: Sequence[int], all_lengths: Sequence[int], edges: Sequence[int]
-) -> list[dict[str, Any]]:
+) -> tuple[LossBucket, ...]:
     """The loss of each length bucket, and the bucket's number of pairs in the whole test set."""
     bucket_ids, all_bucket_ids = np.searchsorted(edges, lengths), np.searchsorted(edges, all_lengths)
-    groups = []
+    buckets = []
     for bucket, bounds in enumerate(bucket_bounds(edges)):
-        loss = bucket_loss([sentences[row].nll for row in np.flatnonzero(bucket_ids == bucket)])
-        groups.append(bounds | loss | {"n_in_test_set": int((all_bucket_ids == bucket).sum())})
-    return groups
+        nll = [sentences[row].nll for row in np.flatnonzero(bucket_ids == bucket)]
+        buckets.append(bucket_loss(nll, bounds, n_in_test_set=int((all_bucket_ids == bucket).sum())))
+    return tuple(buckets)
 
 
 def measure_pairs(
@@ -237,7 +248,7 @@ def sum_distances(attentions: Sequence[Tensor] | None, mask_BQ: Tensor) -> Seque
 
 def mean_distances(
     sums: list[np.ndarray | None], tokens: np.ndarray, inside: np.ndarray, *, causal: bool
-) -> dict[str, Any] | None:
+) -> StackDistances | None:
     """The mean distance of a stack's queries, inside and beyond; sentences have `tokens` queries (N)."""
     measured = [sum_LH for sum_LH in sums if sum_LH is not None]
     if len(measured) < len(sums):
@@ -245,16 +256,17 @@ def mean_distances(
     # The sum over n queries with uniform weights over keys 0 to n - 1, or 0 to the query's position.
     uniform = tokens * (tokens - 1) / 4 if causal else (tokens**2 - 1) / 3
 
-    def mean_over(rows_N: np.ndarray) -> dict[str, Any] | None:
+    def mean_over(rows_N: np.ndarray) -> HeadDistances | None:
         if not (queries := int(tokens[rows_N].sum())):
             return None
         mean_LH = np.stack(measured)[rows_N].sum(0) / queries
-        return {"queries": queries, "mean": mean_LH.tolist(), "uniform": float(uniform[rows_N].sum() / queries)}
+        mean = tuple(map(tuple, mean_LH.tolist()))
+        return HeadDistances(queries=queries, mean=mean, uniform=float(uniform[rows_N].sum() / queries))
 
-    return {"inside": mean_over(inside), "beyond": mean_over(~inside)}
+    return StackDistances(inside=mean_over(inside), beyond=mean_over(~inside))
 
 
-def bucket_loss(nll: list[np.ndarray]) -> dict[str, Any]:
+def bucket_loss(nll: list[np.ndarray], bounds: BucketBounds, n_in_test_set: int) -> LossBucket:
     """Loss statistics of a bucket, from the nats of each sentence's tokens.
 
     The standard error is that of a ratio of sums; its square is n / (n - 1) sum_i (nats_i - ratio tokens_i)^2 /
@@ -266,14 +278,22 @@ def bucket_loss(nll: list[np.ndarray]) -> dict[str, Any]:
     perplexity = math.exp(min(total / tokens, 700.0)) if n else None
     residual_N = sums_N - total / max(tokens, 1) * tokens_N
     standard_error = math.sqrt(n / (n - 1) * (residual_N**2).sum()) / tokens if n > 1 else None
-    stats = {"n": n, "nats": total, "tokens": tokens, "perplexity": perplexity, "nats_standard_error": standard_error}
-    return stats | {"by_position": loss_sums_by_position(nll)}
+    return LossBucket(
+        **bounds,
+        n=n,
+        nll=total,
+        tokens=tokens,
+        perplexity=perplexity,
+        standard_error=standard_error,
+        by_position=loss_sums_by_position(nll),
+        n_in_test_set=n_in_test_set,
+    )
 
 
-def loss_sums_by_position(nll: list[np.ndarray]) -> dict[str, list]:
+def loss_sums_by_position(nll: list[np.ndarray]) -> LossSums:
     """Nats of all sentences, summed at each target position, and the number of tokens there (P)."""
     sums, tokens = np.zeros((2, max(map(len, nll), default=0)))
     for nll_P in nll:
         sums[: len(nll_P)] += nll_P
         tokens[: len(nll_P)] += 1
-    return {"nats": sums.tolist(), "tokens": tokens.astype(int).tolist()}
+    return LossSums(nll=tuple(sums.tolist()), tokens=tuple(tokens.astype(int).tolist()))

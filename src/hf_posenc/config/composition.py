@@ -12,21 +12,19 @@ from typing import Any
 from ..data.corpus import CORPUS_TYPES
 from ..modeling.configuration_posenc import PosEncConfig
 from ..utils.atomic_io import expand_home
-from .schema import format_value
+from .schema import Section, format_value
 from .yaml_io import parse_value, read_yaml
 
 SECTIONS = ("data", "model", "train", "score")
 MAX_EXTENDS_DEPTH = 50  # of which each extends the one before it
 
 
-def read_config_file(path: Path) -> dict[str, Any]:
+def read_config_file(path: Path) -> Section:
     """A YAML file over the file that it `extends`, or over several, each over those before it."""
     return resolve_extends(path, {}, ())
 
 
-def resolve_extends(
-    path: Path, resolved_files: dict[Path, dict[str, Any]], extended_by: tuple[Path, ...]
-) -> dict[str, Any]:
+def resolve_extends(path: Path, resolved_files: dict[Path, Section], extended_by: tuple[Path, ...]) -> Section:
     """As `read_config_file`; `resolved_files` are files that have been read, each once, and
     `extended_by` those that extend this."""
     if (resolved := path.resolve()) in resolved_files:
@@ -50,14 +48,14 @@ def resolve_extends(
             f"`extends` must be a file's name or a list of such, each once, but in {path} it is "
             f"{format_value(extends)}; write the name of each file."
         )
-    base: dict[str, Any] = {}
+    base: Section = {}
     for parent in parents:
         base = merge(base, resolve_extends(path.parent / expand_home(parent), resolved_files, chain))
     resolved_files[resolved] = merge(base, content)
     return resolved_files[resolved]
 
 
-def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+def merge(base: Section, override: Section) -> Section:
     """Mappings merge key by key, unless the one over the other is of another kind; any other value replaces what was
     there. A section with nothing in it changes nothing: all that stood there may be commented out."""
     if is_different_type(base, override):
@@ -71,14 +69,14 @@ def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any
     return merged
 
 
-def is_different_type(base: Mapping[str, Any], override: Mapping[str, Any]) -> bool:
+def is_different_type(base: Section, override: Section) -> bool:
     """Whether what stands under a mapping means nothing to it: pairs from elsewhere, or another type of model."""
     if corpus_types := CORPUS_TYPES.keys() & override.keys():
         return not corpus_types & base.keys()
     return "model_type" in override and override["model_type"] != base.get("model_type", PosEncConfig.model_type)
 
 
-def parse_override(override: str) -> dict[str, Any]:
+def parse_override(override: str) -> Section:
     """What `dotted.key=value` of the command line changes, as the mapping that a file would hold."""
     dotted, equals, value = override.partition("=")
     keys = dotted.split(".")

@@ -1,10 +1,10 @@
 """The keys of a config file, and of the systems in it."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from ..data.segmentation import SEGMENTATIONS
-from .schema import Constraint, MappingOf, NonEmptyStr, PositiveInt, Seed, one_of
+from .schema import Constraint, MappingOf, NonEmptyStr, PositiveInt, Section, Seed, one_of
 from .settings import DataSettings, ReferenceTable, ScoreSettings
 from .train_keys import TrainKeys
 
@@ -26,10 +26,10 @@ class SystemKeys:
     `segmentation`: which segments: those that were concatenated (gold), or the sentences that a splitter finds.
     """
 
-    data: Annotated[dict[str, Any] | None, MappingOf(DataSettings)] = None
-    model: dict[str, Any] | None = None
-    train: Annotated[dict[str, Any] | None, MappingOf(TrainKeys)] = None
-    score: Annotated[dict[str, Any] | None, MappingOf(ScoreSettings)] = None
+    data: Annotated[Section | None, MappingOf(DataSettings)] = None
+    model: Section | None = None
+    train: Annotated[Section | None, MappingOf(TrainKeys)] = None
+    score: Annotated[Section | None, MappingOf(ScoreSettings)] = None
     seeds: Seeds | None = None
     init_from: NonEmptyStr | None = None
     segment: NonEmptyStr | None = None
@@ -37,7 +37,7 @@ class SystemKeys:
 
 
 Systems = Annotated[
-    dict[str, Annotated[dict[str, Any] | None, MappingOf(SystemKeys)]],
+    dict[str, Annotated[Section | None, MappingOf(SystemKeys)]],
     Constraint("one system or more, by their names", bool),
 ]
 
@@ -64,17 +64,17 @@ class FileKeys:
     """
 
     systems: Systems
-    data: Annotated[dict[str, Any] | None, MappingOf(DataSettings)] = None
-    model: dict[str, Any] | None = None
-    train: Annotated[dict[str, Any] | None, MappingOf(TrainKeys)] = None
-    score: Annotated[dict[str, Any] | None, MappingOf(ScoreSettings)] = None
+    data: Annotated[Section | None, MappingOf(DataSettings)] = None
+    model: Section | None = None
+    train: Annotated[Section | None, MappingOf(TrainKeys)] = None
+    score: Annotated[Section | None, MappingOf(ScoreSettings)] = None
     seeds: Seeds | None = None
     init_from: NonEmptyStr | None = None
     baseline: NonEmptyStr | None = None
     name: FolderName | None = None
     output_dir: NonEmptyStr = "runs"
     report_name: FolderName | None = None
-    reference_table: Annotated[dict[str, Any] | None, MappingOf(ReferenceTable)] = None
+    reference_table: Annotated[Section | None, MappingOf(ReferenceTable)] = None
     num_parallel: PositiveInt = 1
     diagnose: bool = True
     encoding_files: list[NonEmptyStr] | None = None

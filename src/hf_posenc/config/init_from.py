@@ -7,8 +7,8 @@ Of a checkpoint no more than its config is read here.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from transformers import MarianConfig
 
@@ -25,14 +25,15 @@ from ..data.readers import resolve_name_or_path
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
 from .composition import merge
 from .model_keys import INFERRED_FIELDS
+from .schema import Section
 from .settings import System
 
 INIT_FROM_RULE = "init_from names a system above it, or a checkpoint of this family or of MarianMT"
 
 
 def resolve_init_from(
-    name: str, sections: Mapping[str, Any], own_model: Mapping[str, Any] | None, earlier_systems: Iterable[System]
-) -> dict[str, Any]:
+    name: str, sections: Section, own_model: Section | None, earlier_systems: Iterable[System]
+) -> Section:
     """The sections of a system with a whole `model`: that from which it starts, with changes. `own_model` is that
     of its own entry, which is all that counts where it starts from one of `earlier_systems`, as that has the file's."""
     start = sections["init_from"]
@@ -72,7 +73,7 @@ def validate_checkpoint_name(start: str, folder: str | None, earlier_systems: li
         )
 
 
-def checkpoint_model_section(name: str, folder: str | None) -> tuple[dict[str, Any], PosEncConfig]:
+def checkpoint_model_section(name: str, folder: str | None) -> tuple[Section, PosEncConfig]:
     """The `model` section that a checkpoint amounts to, and its config as one of this family."""
     name_or_path = resolve_name_or_path(name, folder)
     if load_config_dict(name_or_path, INIT_FROM_RULE, "a model on the Hub")["model_type"] == MarianConfig.model_type:
@@ -106,11 +107,26 @@ def validate_model_type(model_type: str) -> None:
         )
 
 
+def resolve_dependencies(systems: Iterable[System]) -> dict[str, System]:
+    """The systems by name, each with that one above it whose model it needs.
+
+    A system that starts from one with several seeds starts from that with its own seed.
+    """
+    resolved: dict[str, System] = {}
+    for system in systems:
+        names = [f"{system.init_from}-seed{system.train.get('seed')}", str(system.init_from)]
+        if system.segment:
+            names = [system.segment.system]
+        dependency = next((resolved[name] for name in names if name in resolved), None)
+        resolved[system.name] = replace(system, dependency=dependency)
+    return resolved
+
+
 def validate_seeded_starts(systems: Mapping[str, System]) -> None:
     """Of several seeds, a system starts from that with its own."""
     rows = {system.base_name for system in systems.values()}
     for system in systems.values():
-        if system.init_from in rows and system.find_dependency(systems) is None:
+        if system.init_from in rows and system.dependency is None:
             raise ValueError(
                 f"systems.{system.name}: a system starts from that of its own seed, but {system.init_from} has none "
                 f"with train.seed={system.train.get('seed')}; give both the same seeds, or name one of them."

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 from ..data.segmentation import load_sentence_splitter
 from ..data.tags import corpus_tags, group_by_tags
@@ -23,9 +22,9 @@ from ..utils.atomic_io import expand_home
 from ..utils.run_folder import RESERVED_FOLDERS
 from .composition import SECTIONS, merge, parse_override, read_config_file
 from .file_keys import FileKeys, SystemKeys
-from .init_from import resolve_init_from, validate_seeded_starts
+from .init_from import resolve_dependencies, resolve_init_from, validate_seeded_starts
 from .model_keys import validate_model
-from .schema import field_types, validate_fields
+from .schema import Section, field_types, validate_fields
 from .settings import VOCABULARY_KEYS, Experiment, ScoreSettings, Segmentation, System
 from .validation import (
     validate_data,
@@ -55,7 +54,7 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
         raise ValueError(f"{path}: {error}") from None
 
 
-def build_experiment(merged: Mapping[str, Any], path: Path) -> Experiment:
+def build_experiment(merged: Section, path: Path) -> Experiment:
     """The experiment of a config file whose values are of their kinds."""
     for file in merged.get("encoding_files") or []:
         register_encodings(path.parent / expand_home(file))
@@ -87,7 +86,7 @@ def build_experiment(merged: Mapping[str, Any], path: Path) -> Experiment:
     )
 
 
-def resolve_systems(entries: Mapping[str, Mapping[str, Any]], defaults: Mapping[str, Any]) -> dict[str, System]:
+def resolve_systems(entries: Mapping[str, Section], defaults: Section) -> dict[str, System]:
     """The systems that are trained and then, since they use these, those that segment."""
     trained: list[System] = []
     for name, changes in entries.items():
@@ -103,10 +102,10 @@ def resolve_systems(entries: Mapping[str, Mapping[str, Any]], defaults: Mapping[
         for system in segmented_systems(name, entry, trained)
     ]
     validate_unique_names([system.name for system in (*trained, *segmented)], "systems")
-    return {system.name: system for system in (*trained, *segmented)}
+    return resolve_dependencies((*trained, *segmented))
 
 
-def segmented_systems(name: str, entry: Mapping[str, Any], trained: list[System]) -> list[System]:
+def segmented_systems(name: str, entry: Section, trained: list[System]) -> list[System]:
     """A row that trains nothing, once for each seed of the row that it names."""
     validate_names(
         entry, SEGMENTED_SYSTEM_KEYS, f"systems.{name}, which has all else from the system whose inputs it segments,"
@@ -132,7 +131,7 @@ def segmented_systems(name: str, entry: Mapping[str, Any], trained: list[System]
     ]
 
 
-def expand_seeds(name: str, sections: dict[str, Any]) -> list[System]:
+def expand_seeds(name: str, sections: Section) -> list[System]:
     """The system itself, or one for each of its seeds, named after it and the seed."""
     if (seeds := sections.pop("seeds")) is None:
         return [validate_system(name, name, sections)]
@@ -160,7 +159,7 @@ def register_encodings(file: Path) -> None:
         raise
 
 
-def validate_system(name: str, base_name: str, sections: Mapping[str, Any]) -> System:
+def validate_system(name: str, base_name: str, sections: Section) -> System:
     """A system whose sections have only known keys, and whose model can be built."""
     validate_system_name(name)
     for argument in ("output_dir", "resume_from_checkpoint"):

@@ -1,6 +1,5 @@
 """The keys of `model:`, which are the fields of a config class of ours, with the parameters of all encodings."""
 
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ from ..modeling.configuration_shared import INITIALIZERS, SharedConfig
 from ..modeling.position_base import EncodingParameter
 from ..modeling.suggestions import validate_names
 from ..utils.renamed_keys import validate_current_names
-from .schema import Constraint, NonEmptyStr, above_zero, below_one, in_range, join_key, one_of, validate
+from .schema import Constraint, NonEmptyStr, Section, above_zero, below_one, in_range, join_key, one_of, validate
 
 CONFIG_CLASSES: dict[str, type[SharedConfig]] = {cls.model_type: cls for cls in (PosEncConfig, RnnNmtConfig)}
 # What a model has from its tokenizer or its weights, and no config file says.
@@ -61,7 +60,7 @@ def parameter_annotation(name: str, parameter: EncodingParameter) -> Any:
     return constrained if name == parameter.name else constrained | None
 
 
-def validate_model(model: Mapping[str, Any], key: str) -> None:
+def validate_model(model: Section, key: str) -> None:
     """A ValueError for a value that a field of the model cannot have, or a field that is not for a config file to set.
     What is no field at all the config class refuses."""
     model_type = model.get("model_type", PosEncConfig.model_type)

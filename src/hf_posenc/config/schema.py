@@ -8,7 +8,7 @@ what it must be, what it is, what to do. No number is infinite, NaN or larger th
 
 import math
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from enum import Enum
 from functools import cache
@@ -23,6 +23,8 @@ SCALAR_NAMES = {bool: "true or false", int: "a whole number", float: "a number",
 MAX_LISTED = 16  # names
 SHORT_REPR = reprlib.Repr()
 SHORT_REPR.maxstring = SHORT_REPR.maxother = SHORT_REPR.maxlong = 80
+
+Section = dict[str, Any]  # keys and values of a config file, as YAML has them
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ PositiveInt = Annotated[int, at_least(1)]
 Seed = Annotated[int, in_range(0, MAX_INT)]
 
 
-def validate(value: Any, annotation: Any, key: str, *, partial: bool = False, default: Any = MISSING) -> None:
+def validate(value: Any, annotation: object, key: str, *, partial: bool = False, default: object = MISSING) -> None:
     """A ValueError if `value`, which stands under `key`, is not of that kind. In a `partial` mapping any key may lack,
     since another mapping stands under it."""
     base, metadata = split_annotated(annotation)
@@ -90,7 +92,7 @@ def validate(value: Any, annotation: Any, key: str, *, partial: bool = False, de
             raise_invalid(value, annotation, key, default, constraint.valid_names)
 
 
-def validate_contents(value: Any, annotation: Any, key: str, partial: bool, default: Any) -> None:
+def validate_contents(value: Any, annotation: object, key: str, partial: bool, default: object) -> None:
     """The parts of a value whose outermost type is right."""
     if get_origin(annotation) is Annotated:
         validate(value, annotation, key, partial=partial, default=default)
@@ -107,7 +109,7 @@ def validate_contents(value: Any, annotation: Any, key: str, partial: bool, defa
         validate_leaf(value, key, default)
 
 
-def validate_leaf(value: Any, key: str, default: Any) -> None:
+def validate_leaf(value: object, key: str, default: object) -> None:
     """What no text and no number may be, wherever it is."""
     if isinstance(value, str) and not is_valid_text(value):
         raise_invalid(value, "text that a file in UTF-8 can hold, without the character NUL", key, default)
@@ -145,20 +147,20 @@ def field_types(dataclass_type: Any) -> dict[str, Any]:
     return get_type_hints(dataclass_type, include_extras=True)
 
 
-def union_members(annotation: Any) -> list[Any]:
+def union_members(annotation: object) -> list[Any]:
     """The kinds of a union. A text is no alternative to an Enum's names."""
     members = list(get_args(annotation)) if get_origin(annotation) in (Union, UnionType) else [annotation]
     has_enum = any(isinstance(item, type) and issubclass(item, Enum) for item in members)
     return [item for item in members if not (has_enum and item is str)]
 
 
-def split_annotated(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+def split_annotated(annotation: object) -> tuple[Any, tuple[Any, ...]]:
     return (
         (get_args(annotation)[0], get_args(annotation)[1:]) if get_origin(annotation) is Annotated else (annotation, ())
     )
 
 
-def matches_type(value: Any, annotation: Any) -> bool:
+def matches_type(value: object, annotation: object) -> bool:
     """Whether the outermost type is right."""
     base, metadata = split_annotated(annotation)
     if metadata:
@@ -172,7 +174,9 @@ def matches_type(value: Any, annotation: Any) -> bool:
     return type(value) is (get_origin(annotation) or annotation)
 
 
-def raise_invalid(value: Any, annotation: Any, key: str, default: Any, valid_names: Iterable[Any] = ()) -> None:
+def raise_invalid(
+    value: object, annotation: object, key: str, default: object, valid_names: Iterable[object] = ()
+) -> None:
     requirement = annotation if isinstance(annotation, str) else describe(annotation)
     remedy = "correct it"
     if valid_names and isinstance(value, str):
@@ -188,7 +192,7 @@ def raise_invalid(value: Any, annotation: Any, key: str, default: Any, valid_nam
     raise ValueError(f"{key} must be {requirement}, but it is {format_value(value)}; {remedy}.")
 
 
-def describe(annotation: Any) -> str:
+def describe(annotation: object) -> str:
     """What a value of that kind is, for a message and for the docs; that it may be null goes without saying."""
     base, metadata = split_annotated(annotation)
     if metadata:
@@ -208,7 +212,7 @@ def describe(annotation: Any) -> str:
     return " or ".join(dict.fromkeys(map(describe, members)))
 
 
-def is_enumerated(annotation: Any) -> bool:
+def is_enumerated(annotation: object) -> bool:
     return get_origin(annotation) is Literal or (isinstance(annotation, type) and issubclass(annotation, Enum))
 
 
@@ -216,7 +220,7 @@ def choices(annotation: Any) -> list[Any]:
     return list(get_args(annotation)) or [member.value for member in annotation]
 
 
-def format_choices(names: list[Any]) -> str:
+def format_choices(names: Sequence[object]) -> str:
     """The names, or of many the first."""
     shown_names = ", ".join(name if isinstance(name, str) else format_value(name) for name in names[:MAX_LISTED])
     return f"one of {shown_names}" + (f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else "")
@@ -238,7 +242,7 @@ def is_valid_text(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def format_value(value: Any) -> str:
+def format_value(value: object) -> str:
     """A value as YAML spells null and truth, and as Python all others, cut where it is long."""
     spelled = {None: "null", True: "true", False: "false"}
     return spelled[value] if value is None or isinstance(value, bool) else SHORT_REPR.repr(value)

@@ -1,14 +1,14 @@
 """What a config file comes to: plain values, checked by loading.py."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
+from ..data.readers import CorpusSpec
 from ..metrics.length_buckets.scorers import SCORERS
 from ..metrics.length_buckets.validation import EDGES, METRICS, TOKENIZERS
 from ..modeling.configuration_posenc import PosEncConfig
@@ -17,7 +17,7 @@ from ..modeling.tokenization_posenc import SUBWORD_MODELS
 from ..utils.atomic_io import expand_home
 from ..utils.run_folder import RunPaths
 from .corpus_keys import CORPUS_SPEC
-from .schema import Constraint, NonEmptyStr, PositiveInt, at_least, in_range, one_of
+from .schema import Constraint, NonEmptyStr, PositiveInt, Section, at_least, in_range, one_of
 
 VOCABULARY_KEYS = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer", "tags")
 
@@ -64,9 +64,9 @@ class DataSettings:
 
     source_language: NonEmptyStr
     target_language: NonEmptyStr
-    train: Annotated[dict[str, Any], CORPUS_SPEC]
-    test: Annotated[dict[str, Annotated[dict[str, Any], CORPUS_SPEC]], test_sets_by_name]
-    validation: Annotated[dict[str, Any] | None, CORPUS_SPEC] = None
+    train: Annotated[CorpusSpec, CORPUS_SPEC]
+    test: Annotated[dict[str, Annotated[CorpusSpec, CORPUS_SPEC]], test_sets_by_name]
+    validation: Annotated[CorpusSpec | None, CORPUS_SPEC] = None
     data_dir: NonEmptyStr | None = None
     vocab_size: PositiveInt = 8000
     joint_vocabulary: bool = True
@@ -119,7 +119,7 @@ class ScoreSettings:
         return self.bertscore_model and expand_home(self.bertscore_model)
 
 
-def test_sets(data: DataSettings, score: ScoreSettings) -> dict[str, tuple[dict[str, Any], int]]:
+def test_sets(data: DataSettings, score: ScoreSettings) -> dict[str, tuple[CorpusSpec, int]]:
     """As `System.test_sets`; sets of k joined pairs are `name-xk`."""
     ks = sorted(set(score.concatenate))
     return {name if k == 1 else f"{name}-x{k}": (corpus_spec, k) for name, corpus_spec in data.test.items() for k in ks}
@@ -142,18 +142,20 @@ class System:
 
     With `segment` it is no training but another use of one, whose settings it has.
     `init_from`: what is trained already, another system's name or a checkpoint's; None for new weights (init_from.py).
+    `dependency`: the system of the same file whose model it needs, to translate with or to start from.
     """
 
     name: str
     base_name: str
     data: DataSettings
     score: ScoreSettings
-    model: dict[str, Any]
-    train: dict[str, Any]
+    model: Section
+    train: Section
     init_from: str | None = None
     segment: Segmentation | None = None
+    dependency: "System | None" = field(default=None, repr=False)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Section:
         """What a run directory remembers of the system; where files lie and what they may share changes nothing."""
         data = {key: value for key, value in asdict(self.data).items() if key not in ("data_dir", "allow_overlap")}
         rest = {"init_from": self.init_from, "segment": self.segment and asdict(self.segment)}
@@ -165,16 +167,8 @@ class System:
         """The name of the training whose model translates."""
         return self.segment.system if self.segment else self.name
 
-    def find_dependency(self, systems: Mapping[str, "System"]) -> "System | None":
-        """That of the systems whose model it needs: to translate with, or to start from, and then of one with several
-        seeds that with its own."""
-        names = (f"{self.init_from}-seed{self.train.get('seed')}", str(self.init_from))
-        return next(
-            (systems[name] for name in ((self.model_system_name,) if self.segment else names) if name in systems), None
-        )
-
     @property
-    def test_sets(self) -> dict[str, tuple[dict[str, Any], int]]:
+    def test_sets(self) -> dict[str, tuple[CorpusSpec, int]]:
         """Where each test set comes from and how many of its consecutive pairs are joined."""
         return test_sets(self.data, self.score)
 
@@ -231,10 +225,6 @@ class Experiment:
     def paths(self) -> RunPaths:
         """Where the files of its run lie."""
         return RunPaths(self.folder)
-
-    def dependency_of(self, system: System) -> System | None:
-        """The system of this file from which that one starts, if it starts from one."""
-        return system.find_dependency(self.systems)
 
     @property
     def tables_folder(self) -> Path:

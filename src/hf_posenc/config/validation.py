@@ -1,8 +1,7 @@
 """What must hold between the values of a config file, each of which is of its kind already (schema.py)."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from ..data.corpus import validate_corpus_spec
 from ..data.tags import validate_corpus_tags
@@ -10,7 +9,7 @@ from ..metrics.length_buckets.scorers import SCORERS, BertScore
 from ..modeling.subwords import validate_tags
 from ..modeling.suggestions import validate_names
 from ..utils.names import validate_folder_name, validate_name, validate_test_set_names
-from .schema import validate_fields
+from .schema import Section, validate_fields
 from .settings import DataSettings, ReferenceTable, ScoreSettings, System
 
 
@@ -31,7 +30,7 @@ def validate_test_sets(name: str, test_sets: list[str]) -> None:
     validate_test_set_names(test_sets, f"systems.{name}")
 
 
-def validate_data(name: str, section: Mapping[str, Any], shared_embeddings: bool) -> DataSettings:
+def validate_data(name: str, section: Section, shared_embeddings: bool) -> DataSettings:
     """The `data` section of a system, none of it missing, and nothing in it against the rest."""
     section_key = f"systems.{name}: data"
     validate_fields(section, DataSettings, section_key)
@@ -74,7 +73,7 @@ def validate_score(name: str, score: ScoreSettings) -> None:
             raise ValueError(f"systems.{name}: score: {error}") from None
 
 
-def validate_reference_table(section: Mapping[str, Any], system: System, rows: list[str]) -> ReferenceTable:
+def validate_reference_table(section: Section, system: System, rows: list[str]) -> ReferenceTable:
     """The published table beside which ours is put: of a test set, rows and groups that there are."""
     key = "reference_table"
     validate_fields(section, ReferenceTable, key)

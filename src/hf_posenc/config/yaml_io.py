@@ -171,6 +171,6 @@ def one_line_errors() -> Iterator[None]:
         raise ValueError(" ".join(str(error).split())) from None
 
 
-def dump_yaml(content: Any) -> str:
+def dump_yaml(content: object) -> str:
     """Text that `read_yaml` and PyYAML read alike, keys in their order."""
     return yaml.dump(content, Dumper=Dumper, sort_keys=False, allow_unicode=True)

@@ -1,14 +1,14 @@
 """Long pairs out of short ones: so many consecutive pairs, or those of one document until there are enough words."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
 from datasets import Dataset
 
 from ..utils.text_io import read_lines
-from .pair_dataset import BATCH_SIZE, map_batches
-from .readers import absolute_path
+from .pair_dataset import BATCH_SIZE, Batch, map_batches
+from .readers import CorpusSpec, absolute_path
 
 
 def concatenate_consecutive(pairs: Dataset, k: int, separator: str = " ") -> Dataset:
@@ -18,7 +18,7 @@ def concatenate_consecutive(pairs: Dataset, k: int, separator: str = " ") -> Dat
     """
     validate_positive("concatenate", k)
 
-    def concatenate(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    def concatenate(batch: Batch) -> Batch:
         rows = batch["translation"]
         return {"translation": [concatenate_rows(rows[i : i + k], separator) for i in range(0, len(rows), k)]}
 
@@ -26,7 +26,7 @@ def concatenate_consecutive(pairs: Dataset, k: int, separator: str = " ") -> Dat
 
 
 def concatenate_documents(
-    pairs: Dataset, corpus_spec: Mapping[str, Any], folder: str | None, source_language: str, separator: str = " "
+    pairs: Dataset, corpus_spec: CorpusSpec, folder: str | None, source_language: str, separator: str = " "
 ) -> Dataset:
     """Consecutive pairs of one document as one, as few as have `min_words` source words together.
 

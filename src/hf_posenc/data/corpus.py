@@ -25,7 +25,7 @@ from .pair_dataset import (
     rename_languages,
     to_translation_format,
 )
-from .readers import read_shards, resolve_name_or_path, resolve_shards
+from .readers import CorpusSpec, read_shards, resolve_name_or_path, resolve_shards
 from .tags import TAG_KEYS
 
 CORPUS_TYPES = {
@@ -40,7 +40,7 @@ GENERATOR_FIELDS = ("seed", "pairs", "min_words", "max_words")
 
 
 def load_pairs(
-    corpus_spec: Mapping[str, Any],
+    corpus_spec: CorpusSpec,
     *,
     source_language: str,
     target_language: str,
@@ -89,7 +89,7 @@ def load_pairs(
     )
 
 
-def validate_corpus_spec(corpus_spec: Mapping[str, Any], key: str) -> None:
+def validate_corpus_spec(corpus_spec: CorpusSpec, key: str) -> None:
     """A ValueError for keys of a corpus that do not go together; `key` is where it stands."""
     present = {field: value for field, value in corpus_spec.items() if value is not None}
     try:
@@ -109,7 +109,7 @@ def validate_corpus_spec(corpus_spec: Mapping[str, Any], key: str) -> None:
         validate_corpus_spec(spec, f"{key}.corpora[{number}]")
 
 
-def _corpus_type(corpus_spec: Mapping[str, Any]) -> str:
+def _corpus_type(corpus_spec: CorpusSpec) -> str:
     corpus_types = [corpus_type for corpus_type in CORPUS_TYPES if corpus_type in corpus_spec]
     known_keys = [
         key for corpus_type in corpus_types or CORPUS_TYPES for key in (corpus_type, *CORPUS_TYPES[corpus_type])
@@ -125,7 +125,7 @@ def _corpus_type(corpus_spec: Mapping[str, Any]) -> str:
     return corpus_types[0]
 
 
-def _load_dataset(corpus_spec: Mapping[str, Any], languages: tuple[str, str], folder: str | None) -> Dataset:
+def _load_dataset(corpus_spec: CorpusSpec, languages: tuple[str, str], folder: str | None) -> Dataset:
     name = resolve_name_or_path(corpus_spec["dataset"], folder)
     loaded = datasets.load_dataset(name, **{key: corpus_spec.get(key) for key in CORPUS_TYPES["dataset"]})
     if isinstance(loaded, datasets.DatasetDict):
@@ -144,16 +144,14 @@ def _load_dataset(corpus_spec: Mapping[str, Any], languages: tuple[str, str], fo
     return loaded
 
 
-def _load_files(corpus_spec: Mapping[str, Any], languages: tuple[str, str], folder: str | None) -> Dataset:
+def _load_files(corpus_spec: CorpusSpec, languages: tuple[str, str], folder: str | None) -> Dataset:
     shards = resolve_shards(corpus_spec["files"], folder)
     paths = [path for shard in shards for path in shard]
     large = sum(map(os.path.getsize, paths)) > 50 * PROGRESS_BAR_MIN_PAIRS  # a compressed pair takes some 50 bytes
     return dataset_from_reader(read_shards, languages, paths, large, shards=shards, languages=languages)
 
 
-def _load_corpora(
-    corpus_spec: Mapping[str, Any], languages: tuple[str, str], folder: str | None, separator: str
-) -> Dataset:
+def _load_corpora(corpus_spec: CorpusSpec, languages: tuple[str, str], folder: str | None, separator: str) -> Dataset:
     if not isinstance(corpus_spec["corpora"], list) or not corpus_spec["corpora"]:
         raise ValueError(
             f"`corpora` is a list of descriptions of data, but it is {corpus_spec['corpora']!r}: write for example "
@@ -169,7 +167,7 @@ def _load_corpora(
     return datasets.concatenate_datasets([load_pairs(spec, **options) for spec in corpus_spec["corpora"]])
 
 
-def _load_generated(corpus_spec: Mapping[str, Any], languages: tuple[str, str], folder: str | None) -> Dataset:
+def _load_generated(corpus_spec: CorpusSpec, languages: tuple[str, str], folder: str | None) -> Dataset:
     from .synthetic import generator
 
     settings = corpus_spec["generator"]

@@ -15,12 +15,13 @@ import datasets
 from datasets import Dataset, Features, Value
 from datasets.exceptions import DatasetGenerationError
 
+Batch = dict[str, list[Any]]  # columns, as datasets gives them to a function
 PROGRESS_BAR_MIN_PAIRS = 100_000  # pairs
 BATCH_SIZE = 1_000
 
 
 def map_batches(
-    pairs: Dataset, function: Callable[..., Any], features: Features, batch_size: int = BATCH_SIZE
+    pairs: Dataset, function: Callable[[Batch], Batch], features: Features, batch_size: int = BATCH_SIZE
 ) -> Dataset:
     """What `function` makes of each batch of columns, in place of all columns there were."""
     with progress_bars(shown=len(pairs) > PROGRESS_BAR_MIN_PAIRS):
@@ -35,7 +36,7 @@ def rename_languages(pairs: Dataset, old_names: tuple[str, str], new_names: tupl
         return pairs
     features = Features({"translation": {name: Value("string") for name in new_names}})
 
-    def rename(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    def rename(batch: Batch) -> Batch:
         rows = batch["translation"]
         return {
             "translation": [
@@ -49,7 +50,7 @@ def rename_languages(pairs: Dataset, old_names: tuple[str, str], new_names: tupl
 def to_translation_format(pairs: Dataset, languages: tuple[str, str]) -> Dataset:
     features = _features(languages)
 
-    def convert(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    def convert(batch: Batch) -> Batch:
         rows = batch["translation"]
         return {"translation": [{language: row[language] or "" for language in languages} for row in rows]}
 

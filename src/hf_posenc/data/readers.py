@@ -5,7 +5,7 @@ import glob
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import zip_longest
 from typing import Any
@@ -13,11 +13,14 @@ from typing import Any
 from ..utils.atomic_io import expand_home
 from ..utils.text_io import COMPRESSED_FORMATS, read_lines
 
+# The description of a corpus: plain values, under the keys of config/corpus_keys.py.
+CorpusSpec = dict[str, Any]
+
 TSV, JSONL = (tuple(suffix + ending for ending in ("", *COMPRESSED_FORMATS)) for suffix in (".tsv", ".jsonl"))
 TABLE_SUFFIXES = TSV + JSONL
 
 
-def resolve_shards(files: Any, folder: str | None) -> tuple[tuple[str, ...], ...]:
+def resolve_shards(files: object, folder: str | None) -> tuple[tuple[str, ...], ...]:
     """The parts of a corpus, each the absolute paths of one table or of two aligned texts.
 
     A ValueError if `files` is not of that shape, a FileNotFoundError if one does not exist.
@@ -46,7 +49,7 @@ def read_shards(shards: tuple[tuple[str, ...], ...], languages: tuple[str, str])
             yield from _read_jsonl(shard[0], languages)
 
 
-def corpus_file_hashes(corpus_spec: Mapping[str, Any], folder: str | None) -> dict[str, str]:
+def corpus_file_hashes(corpus_spec: CorpusSpec, folder: str | None) -> dict[str, str]:
     """The SHA-256 of each local file that `corpus_spec` reads, by its name in `folder`."""
     if corpus_spec.get("corpora"):
         return {
@@ -90,7 +93,7 @@ def absolute_path(path: str, folder: str | None) -> str:
     return os.path.abspath(os.path.join(expand_home(folder or ""), expand_home(path)))
 
 
-def _shards(files: Any) -> Iterator[tuple[str, ...]]:
+def _shards(files: object) -> Iterator[tuple[str, ...]]:
     if isinstance(files, str) and files.endswith(TABLE_SUFFIXES):
         yield (files,)
     elif not isinstance(files, list | tuple):
@@ -102,7 +105,7 @@ def _shards(files: Any) -> Iterator[tuple[str, ...]]:
             yield from _shards(item)
 
 
-def is_files_spec(files: Any) -> bool:
+def is_files_spec(files: object) -> bool:
     """Whether `files` has the shape that `resolve_shards` reads."""
     try:
         return any(_shards(files))
@@ -110,7 +113,7 @@ def is_files_spec(files: Any) -> bool:
         return False
 
 
-def _files_error(files: Any) -> ValueError:
+def _files_error(files: object) -> ValueError:
     return ValueError(
         "`files` takes two aligned texts, a .tsv, a .jsonl (each plain or compressed), or a list of these, but "
         f"{files!r} is none of them: write for example [a.de, a.en] or [[a.de, a.en], [b.de, b.en]]"

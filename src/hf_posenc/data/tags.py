@@ -4,21 +4,19 @@ A corpus names them beside its files: `{files: [a.de, a.en], source_tag: <2en>}`
 these are encoded: pairs are joined, compared, cut and scored without them. What is joined has one tag, at its head.
 """
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 from datasets import Dataset
 
 from ..modeling.suggestions import closest_name
-from .pair_dataset import BATCH_SIZE, PROGRESS_BAR_MIN_PAIRS, progress_bars
+from .pair_dataset import BATCH_SIZE, PROGRESS_BAR_MIN_PAIRS, Batch, progress_bars
+from .readers import CorpusSpec
 
 TAG_KEYS = ("source_tag", "target_tag")
 TagPair = tuple[str | None, str | None]
 
 
-def group_by_tags(
-    corpus_spec: Mapping[str, Any], inherited: TagPair = (None, None)
-) -> list[tuple[dict[str, Any], TagPair]]:
+def group_by_tags(corpus_spec: CorpusSpec, inherited: TagPair = (None, None)) -> list[tuple[CorpusSpec, TagPair]]:
     """The parts of a description, in order, whose pairs have the same tags of source and target; one if all have.
 
     What a description does to its corpora together, `concatenate`, it does to each part. Their first pairs are none of
@@ -27,7 +25,7 @@ def group_by_tags(
     tags = (corpus_spec.get("source_tag") or inherited[0], corpus_spec.get("target_tag") or inherited[1])
     if not corpus_spec.get("corpora"):
         return [(dict(corpus_spec), tags)]
-    groups: list[tuple[list[dict[str, Any]], TagPair]] = []
+    groups: list[tuple[list[CorpusSpec], TagPair]] = []
     for corpus in corpus_spec["corpora"]:
         for spec, group_tags in group_by_tags(corpus, tags):
             if groups and groups[-1][1] == group_tags:
@@ -42,7 +40,7 @@ def group_by_tags(
     return [({**corpus_spec, "corpora": corpora}, group_tags) for corpora, group_tags in groups]
 
 
-def corpus_tags(corpus_spec: Mapping[str, Any]) -> TagPair:
+def corpus_tags(corpus_spec: CorpusSpec) -> TagPair:
     """The tags of a description whose pairs all have the same."""
     (_, tags), *others = group_by_tags(corpus_spec)
     if others:
@@ -53,7 +51,7 @@ def corpus_tags(corpus_spec: Mapping[str, Any]) -> TagPair:
 
 
 def validate_corpus_tags(
-    corpus_spec: Mapping[str, Any], key: str, known_tags: Collection[str], *, is_test: bool = False
+    corpus_spec: CorpusSpec, key: str, known_tags: Collection[str], *, is_test: bool = False
 ) -> None:
     """A ValueError for tags that are not among the vocabulary's, and for a test set of several; `key` is where the
     description stands."""
@@ -83,7 +81,7 @@ def prepend_tags(pairs: Dataset, tags: TagPair, *, source_language: str, target_
 
     tag_by_language = dict(zip((source_language, target_language), tags, strict=True))
 
-    def add_tags(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    def add_tags(batch: Batch) -> Batch:
         rows = batch["translation"]
         return {
             "translation": [

@@ -1,14 +1,13 @@
 """Tokenizers trained on pairs of text, and pairs of text as token ids."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import datasets
 from datasets import Dataset, Features, Value
 from transformers import PreTrainedTokenizerBase
 
 from ..modeling.tokenization_posenc import PosEncTokenizer
-from .pair_dataset import BATCH_SIZE, map_batches
+from .pair_dataset import BATCH_SIZE, Batch, map_batches
 
 
 def train_tokenizer(
@@ -41,7 +40,7 @@ def tokenize_pairs(
     """
     num_special = tokenizer.num_special_tokens_to_add()
 
-    def tokenize(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    def tokenize(batch: Batch) -> Batch:
         sources = [row[source_language] for row in batch["translation"]]
         targets = [row[target_language] for row in batch["translation"]]
         input_ids = tokenizer(sources, truncation=False, return_attention_mask=False)["input_ids"]

@@ -1,9 +1,10 @@
 """Test and validation sets must not hold what is trained on: found out before anything is trained."""
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
-from ..config.settings import Experiment, System
+from ..config.settings import System
 from ..data.corpus import load_pairs
 from ..data.overlap import overlapping_pairs, without_concatenation
 from ..data.pair_dataset import rename_languages
@@ -12,7 +13,7 @@ from ..modeling.suggestions import validate_names
 logger = logging.getLogger(__name__)
 
 
-def validate_no_contamination(experiment: Experiment) -> None:
+def validate_no_contamination(systems: Iterable[System]) -> None:
     """A ValueError that counts, for each held-out set, its pairs that stand in the training text and may not.
 
     Pairs are compared as they were before any were joined. A set in `data.allow_overlap` may have some; how many
@@ -20,7 +21,7 @@ def validate_no_contamination(experiment: Experiment) -> None:
     """
     checked: list[tuple[Any, ...]] = []
     contaminated: dict[str, str] = {}
-    for system in experiment.systems.values():
+    for system in systems:
         corpora = held_out_sets(system)
         validate_names(system.data.allow_overlap, corpora, f"systems.{system.name}: data.allow_overlap")
         for name, corpus_spec in corpora.items():

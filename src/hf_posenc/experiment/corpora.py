@@ -6,7 +6,6 @@ A dataset's folder has a hash of everything that it is made from in its name. Sy
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from datasets import Dataset, concatenate_datasets, load_from_disk
 
@@ -14,7 +13,7 @@ from ..config.settings import DataSettings, Segmentation
 from ..data.concatenation import concatenate_consecutive
 from ..data.corpus import load_pairs
 from ..data.pair_dataset import PROGRESS_BAR_MIN_PAIRS, progress_bars
-from ..data.readers import corpus_file_hashes
+from ..data.readers import CorpusSpec, corpus_file_hashes
 from ..data.segmentation import SEGMENT_SEPARATOR, automatic_segments, gold_segments
 from ..data.tags import TagPair, corpus_tags, group_by_tags, prepend_tags
 from ..data.tokenization import tokenize_pairs
@@ -33,14 +32,14 @@ class CorpusStore:
     tokenizer: PosEncTokenizer
     paths: RunPaths
 
-    def read(self, corpus_spec: dict[str, Any], separator: str = " ") -> Dataset:
+    def read(self, corpus_spec: CorpusSpec, separator: str = " ") -> Dataset:
         """The pairs of a corpus as texts, without tags."""
         return read_pairs(self.settings, corpus_spec, separator)
 
     def prepend_tags(self, pairs: Dataset, tags: TagPair) -> Dataset:
         return prepend_tags(pairs, tags, **languages(self.settings))
 
-    def encoded(self, corpus_spec: dict[str, Any]) -> Dataset:
+    def encoded(self, corpus_spec: CorpusSpec) -> Dataset:
         """The pairs of a corpus as token ids, each corpus in it behind its tags."""
         folder = self.paths.encoded_pairs(self.hash_of(corpus_spec))
         if not folder.exists():
@@ -49,7 +48,7 @@ class CorpusStore:
             save_pairs(folder, concatenate_datasets(encoded))
         return load_saved_pairs(folder)
 
-    def test_set(self, name: str, corpus_spec: dict[str, Any], k: int) -> Dataset:
+    def test_set(self, name: str, corpus_spec: CorpusSpec, k: int) -> Dataset:
         """All pairs of a test set, `k` consecutive ones concatenated, with their `source_length` in subwords."""
         folder = self.paths.test_set(name, self.hash_of(corpus_spec))
         if not folder.exists():
@@ -59,7 +58,7 @@ class CorpusStore:
             save_pairs(folder, pairs.add_column("source_length", encoded["source_length"]))
         return load_saved_pairs(folder)
 
-    def segments(self, name: str, corpus_spec: dict[str, Any], k: int, segmentation: Segmentation) -> Dataset:
+    def segments(self, name: str, corpus_spec: CorpusSpec, k: int, segmentation: Segmentation) -> Dataset:
         """The segments of each source of a test set, in the column `pieces`."""
         saved_name = downgrade_value("segmentation", segmentation.segmentation)
         folder = self.paths.segments(saved_name, name, self.hash_of(corpus_spec))
@@ -73,7 +72,7 @@ class CorpusStore:
             save_pairs(folder, Dataset.from_dict({"pieces": segments}))
         return load_saved_pairs(folder)
 
-    def hash_of(self, corpus_spec: dict[str, Any]) -> str:
+    def hash_of(self, corpus_spec: CorpusSpec) -> str:
         """A hash of everything that encoded pairs are made from, with the keys of 0.2.0, whose pairs it finds again."""
         provenance = [
             downgrade_corpus(corpus_spec),
@@ -84,7 +83,7 @@ class CorpusStore:
         return short_hash(json.dumps(provenance, sort_keys=True))
 
 
-def read_pairs(settings: DataSettings, corpus_spec: dict[str, Any], separator: str = " ") -> Dataset:
+def read_pairs(settings: DataSettings, corpus_spec: CorpusSpec, separator: str = " ") -> Dataset:
     """The pairs of a corpus as texts; reading needs no tokenizer, which is trained on them."""
     return load_pairs(corpus_spec, folder=settings.data_dir, separator=separator, **languages(settings))
 

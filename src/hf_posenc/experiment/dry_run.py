@@ -1,8 +1,11 @@
 """What a config file would cost: parameters, steps, tokens and disk of each system. Reads no data, writes nothing."""
 
+from collections.abc import Sequence
 from math import ceil, prod
+from typing import cast
 
 from ..config.settings import Experiment, Segmentation, System
+from ..modeling.position_base import StackSpec
 from ..results.tables import Table
 from ..training.arguments import arguments_with_defaults
 from .initialization import build_meta_model
@@ -15,7 +18,8 @@ ADAM_MOMENTS = 2  # numbers it keeps for each parameter
 def dry_run(experiment: Experiment, processes: int = 1) -> Table:
     """A row for each system."""
     systems = experiment.systems.values()
-    limits = [args.save_total_limit for args in validated_arguments(experiment).values()]
+    arguments = validated_arguments(systems, experiment.paths)
+    limits = [args.save_total_limit for args in arguments.values()]
     rows = [
         [system.name, *(untrained_costs(system.segment) if system.segment else system_costs(system, processes, limit))]
         for system, limit in zip(systems, limits, strict=True)
@@ -51,7 +55,8 @@ def system_costs(system: System, processes: int, limit: int | None) -> list[str]
         else "unknown"
     )
     kept = max(limit, 1 + arguments["load_best_model_at_end"]) if limit and limit > 0 else "all"  # as the Trainer does
-    encodings = [f"cross {side.encoding}" if side.name == "cross" else side.encoding for side in model.config.sides]
+    sides = cast(Sequence[StackSpec], model.config.sides)
+    encodings = [f"cross {side.encoding}" if side.name == "cross" else side.encoding for side in sides]
     return [
         " / ".join(dict.fromkeys(encodings)) or model.config.model_type,
         f"{total:,}",

@@ -3,18 +3,19 @@
 import logging
 import math
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import AutoModelForSeq2SeqLM, MarianConfig
 
 from ..config.init_from import INIT_FROM_RULE, checkpoint_model_section
-from ..config.settings import Experiment, System
+from ..config.settings import System
 from ..convert.encodings import TUNABLE_FIELDS, convert_encodings, load_config_dict
 from ..convert.marian import from_marian
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
 from ..modeling.configuration_shared import SharedConfig
+from ..modeling.modeling_shared import ConditionalGeneration
 from ..modeling.position_base import PositionEncoding
 from ..modeling.position_registry import side_entries
 from ..modeling.translation import validate_tokenizer
@@ -24,7 +25,7 @@ from .prepared_run import PreparedSystem
 logger = logging.getLogger(__name__)
 
 
-def initial_model(system: PreparedSystem, config: SharedConfig) -> Any:
+def initial_model(system: PreparedSystem, config: SharedConfig) -> ConditionalGeneration:
     """The model of that `config` before its training, in float32, as a new one is."""
     if not isinstance(config, PosEncConfig) or (checkpoint := system.init_checkpoint) is None:
         return AutoModelForSeq2SeqLM.from_config(config)
@@ -53,18 +54,18 @@ def initial_model(system: PreparedSystem, config: SharedConfig) -> Any:
     return (from_marian if is_marian else convert_encodings)(checkpoint, **overrides).float()
 
 
-def build_meta_model(system: System) -> Any:
+def build_meta_model(system: System) -> ConditionalGeneration:
     """A model of its shapes and on no device, for what can be known before there is a vocabulary."""
     config = system.model_config(vocab_size=system.data.vocab_size, decoder_vocab_size=system.data.vocab_size)
     with torch.device("meta"):
         return AutoModelForSeq2SeqLM.from_config(config)
 
 
-def warn_of_untrained_distances(experiment: Experiment) -> None:
+def warn_of_untrained_distances(systems: Iterable[System]) -> None:
     """Say, before training, which encodings tell distances apart that no training pair has: what they do there is never
     learned, and comes into play with the first input that is longer."""
     systems_by_warning: dict[str, dict[str, None]] = defaultdict(dict)
-    for system in experiment.systems.values():
+    for system in systems:
         if system.segment or system.init_from is not None or (max_length := system.data.max_length) is None:
             continue
         for encoding in build_meta_model(system).modules():

@@ -3,27 +3,27 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from graphlib import TopologicalSorter
 from queue import SimpleQueue
-from typing import Any
+from types import FrameType
 
-from ..config.settings import Experiment
+from ..config.settings import System
 
 SIGKILL_EXIT_CODE = -9  # the code of a process that SIGKILL has ended
 
 
-def run_parallel(experiment: Experiment, names: list[str], command: list[str]) -> None:
-    """Run the systems of these names as processes of their own, `experiment.num_parallel` at a time, sharing the cores.
+def run_parallel(systems: Sequence[System], command: list[str], *, num_parallel: int, num_threads: int) -> None:
+    """Run the systems as processes of their own, `num_parallel` at a time, each with `num_threads`.
 
     `command` runs this config; the name of a system and the line of its progress bar are appended to it. If a system
     fails, the others still finish. SIGTERM and SIGINT reach those that run as SIGTERM, and no other is begun. Each has
     a pipe as its standard input, which closes when this process ends, in whatever way (`terminate_when_stdin_closes`).
     """
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads_per_system(experiment))}
-    batches = topological_batches(experiment, names)
+    environment = os.environ | {"OMP_NUM_THREADS": str(num_threads)}
     free_positions: SimpleQueue[int] = SimpleQueue()
-    for position in range(experiment.num_parallel):
+    for position in range(num_parallel):
         free_positions.put(position)
     running: list[subprocess.Popen] = []
     exit_codes: dict[str, int] = {}
@@ -43,15 +43,15 @@ def run_parallel(experiment: Experiment, names: list[str], command: list[str]) -
         finally:
             free_positions.put(position)
 
-    def forward_signal(number: int, frame: Any) -> None:
+    def forward_signal(number: int, frame: FrameType | None) -> None:
         received_signals.append(number)
         for process in running:
             process.terminate()
 
     previous_handlers = {number: signal.signal(number, forward_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        with ThreadPoolExecutor(experiment.num_parallel) as pool:
-            for batch in batches:
+        with ThreadPoolExecutor(num_parallel) as pool:
+            for batch in topological_batches(systems):
                 exit_codes |= zip(batch, pool.map(run, batch), strict=True)
     finally:
         for number, handler in previous_handlers.items():
@@ -72,18 +72,26 @@ def raise_on_failure(exit_codes: Mapping[str, int], received_signals: Sequence[i
     raise SystemExit(f"{reason} stopped {', '.join(failed)}; the same command goes on from there.{hint}")
 
 
-def threads_per_system(experiment: Experiment) -> int:
-    """How many threads a system computes with. Sums over several threads depend on their number, so it follows from the
-    config and the machine, never from which systems are finished: a killed system resumes to the same bits."""
-    widest = max(len(batch) for batch in topological_batches(experiment, list(experiment.systems)))
-    return max(1, (os.cpu_count() or 1) // min(experiment.num_parallel, widest))
+def threads_per_system(systems: Iterable[System], num_parallel: int) -> int:
+    """How many threads a system computes with, of all `systems` of a config.
+
+    Sums over several threads depend on their number. So it follows from the config and the machine, never from which
+    systems are finished: a killed system resumes to the same bits.
+    """
+    widest = max(len(batch) for batch in topological_batches(systems))
+    return max(1, (os.cpu_count() or 1) // min(num_parallel, widest))
 
 
-def topological_batches(experiment: Experiment, names: list[str]) -> Iterator[list[str]]:
-    """The systems, those that need another one's model behind it."""
-    remaining = names
-    while remaining:
-        origins = {name: experiment.dependency_of(experiment.systems[name]) for name in remaining}
-        batch = [name for name, origin in origins.items() if origin is None or origin.name not in remaining]
+def topological_batches(systems: Iterable[System]) -> Iterator[tuple[str, ...]]:
+    """The names of the systems in batches; a system comes after the one whose model it needs, if that is among them."""
+    by_name = {system.name: system for system in systems}
+    graph = TopologicalSorter[str]()
+    for name, system in by_name.items():
+        graph.add(name)
+        if system.dependency is not None and system.dependency.name in by_name:
+            graph.add(name, system.dependency.name)
+    graph.prepare()
+    while graph.is_active():
+        batch = graph.get_ready()
         yield batch
-        remaining = [name for name in remaining if name not in batch]
+        graph.done(*batch)

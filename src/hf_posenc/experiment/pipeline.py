@@ -3,13 +3,12 @@
 Whatever is there already and belongs to the same settings is used as it is, so an interrupted run goes on where it was.
 """
 
-import json
 import os
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from accelerate import PartialState
 from datasets import Dataset
@@ -21,17 +20,20 @@ from ..config.settings import System
 from ..data.lengths import lengths
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_shared import SharedConfig
+from ..modeling.modeling_shared import ConditionalGeneration
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..reporting.card import write_card
 from ..reporting.hub import is_pushed, push_system
+from ..results.records import ScoredTestSet, SegmentedSystem, SystemScores, TestSetTranslations, TrainingSummary
+from ..results.saved_files import read_training, write_diagnosis, write_scores, write_training
 from ..training.callbacks import JsonLogger
 from ..training.checkpoints import last_intact_checkpoint, load_trainer_state, validate_weights
 from ..training.distributed import explain_out_of_memory, validate_same_on_all_ranks
-from ..training.trainer import train
+from ..training.training_run import train
 from ..utils.atomic_io import exclusive_lock, short_hash
 from ..utils.auto_loading import auto_from_pretrained
-from ..utils.manifest import add_to_manifest, explain_read_errors, save_folder, write_file
-from ..utils.renamed_keys import downgrade_settings
+from ..utils.manifest import add_to_manifest, save_folder
+from ..utils.renamed_keys import downgrade_value
 from ..utils.run_folder import SystemPaths
 from .evaluation import score_test_set, translate_test_set
 from .initialization import initial_model
@@ -102,7 +104,7 @@ def validate_trained(system: PreparedSystem) -> None:
 
 
 def unfinished_systems(run: PreparedRun) -> list[str]:
-    """The systems for which `run_system` has something to do."""
+    """The names of the systems for which `run_system` has something to do."""
     return [system.name for system in run if not (is_scored(system) and is_pushed(system.settings, system.paths))]
 
 
@@ -120,13 +122,13 @@ def score_system(system: PreparedSystem, progress_position: int) -> None:
     distributed_state = PartialState()
 
     @cache
-    def model() -> Any:
+    def model() -> ConditionalGeneration:
         validate_weights(system.model_folder)
         return auto_from_pretrained(AutoModelForSeq2SeqLM, system.model_folder).to(distributed_state.device)
 
     translations = {
         name: translate_test_set(
-            model, system.tokenizer, test_set.segments, system.settings,
+            model, system.tokenizer, test_set.segments, system.settings.score,
             system.paths.translation(name), target_tag=test_set.target_tag,
             progress=distributed_state.is_main_process, description=f"{system.name}: {name}",
             progress_position=progress_position,
@@ -135,24 +137,24 @@ def score_system(system: PreparedSystem, progress_position: int) -> None:
     }  # fmt: skip
     if not distributed_state.is_main_process:
         return
-    result = {
-        "tokenizer": short_hash(system.tokenizer.to_str()),
-        "max_length": system.settings.data.max_length,
-        "tests": score_test_sets(system, translations, progress_position),
-    }
-    if system.settings.segment:
-        saved = downgrade_settings({"split": asdict(system.settings.segment)})  # saved keys stay
-        write_file(system.paths.scores, json.dumps(result | saved, indent=1))
+    scores = SystemScores(
+        tokenizer=short_hash(system.tokenizer.to_str()),
+        max_length=system.settings.data.max_length,
+        tests=score_test_sets(system, translations, progress_position),
+    )
+    if segment := system.settings.segment:
+        boundaries = downgrade_value("segmentation", segment.segmentation)  # as 0.2.0 saved it
+        write_scores(system.paths.scores, replace(scores, split=SegmentedSystem(segment.system, boundaries)))
         return
     for name in system.diagnosed_test_sets:
         diagnose_test_set(model(), system, name, progress_position)
-    with explain_read_errors(path := system.paths.training_summary):
-        summary = json.loads(path.read_text(encoding="utf-8"))
-    write_file(system.paths.scores, json.dumps(result | {"training": summary}, indent=1))
+    write_scores(system.paths.scores, replace(scores, training=read_training(system.paths.training_summary)))
     write_card(system.paths.folder.parent, system.name)
 
 
-def score_test_sets(system: PreparedSystem, translations: dict[str, Any], progress_position: int) -> dict[str, Any]:
+def score_test_sets(
+    system: PreparedSystem, translations: Mapping[str, TestSetTranslations], progress_position: int
+) -> dict[str, ScoredTestSet]:
     """The scores of the `translations` of each test set."""
     cores = max(1, (os.cpu_count() or 1) // system.run.experiment.num_parallel)
     scores = {}
@@ -161,7 +163,7 @@ def score_test_sets(system: PreparedSystem, translations: dict[str, Any], progre
         desc=f"{system.name}: scoring", unit="pair", position=progress_position, leave=False,
     ) as progress_bar:  # fmt: skip
         for name, test_set in system.test_sets.items():
-            num_words = sum(len(text.split()) for text in translations[name]["text"])
+            num_words = sum(len(text.split()) for text in translations[name].texts)
             scores[name] = score_test_set(
                 translations[name],
                 test_set.pairs,
@@ -174,7 +176,7 @@ def score_test_sets(system: PreparedSystem, translations: dict[str, Any], progre
     return scores
 
 
-def diagnose_test_set(model: Any, system: PreparedSystem, name: str, progress_position: int) -> None:
+def diagnose_test_set(model: ConditionalGeneration, system: PreparedSystem, name: str, progress_position: int) -> None:
     """Write the diagnosis of a system on one test set."""
     data = system.settings.data
     diagnosis = diagnose(
@@ -189,7 +191,7 @@ def diagnose_test_set(model: Any, system: PreparedSystem, name: str, progress_po
         description=f"{system.name}: diagnosing {name}",
         progress_position=progress_position,
     )
-    write_file(system.paths.diagnosis(name), json.dumps(diagnosis))
+    write_diagnosis(system.paths.diagnosis(name), diagnosis)
 
 
 def train_system(system: PreparedSystem, progress_position: int) -> None:
@@ -197,7 +199,7 @@ def train_system(system: PreparedSystem, progress_position: int) -> None:
     settings, tokenizer, paths = system.settings, system.tokenizer, system.paths
     pairs, validation = system.training_pairs, system.validation_pairs
     set_seed(settings.train.get("seed", 42))
-    trained, summary = train(
+    trained, outcome = train(
         initial_model(system, training_config(settings, tokenizer, pairs)),
         tokenizer,
         pairs,
@@ -209,14 +211,13 @@ def train_system(system: PreparedSystem, progress_position: int) -> None:
         references=system.validation_references,
         bleu_tokenize=settings.score.bleu_tokenize,
     )
-    summary |= {"parameters": trained.num_parameters(), "pairs": len(pairs)}
+    summary = TrainingSummary(**outcome, parameters=trained.num_parameters(), pairs=len(pairs))
     trained.generation_config.update(num_beams=settings.score.num_beams)  # its class says how long
 
     def save(temp_path: Path) -> None:
         trained.save_pretrained(temp_path)
         tokenizer.save_pretrained(temp_path)
-        summary_path = temp_path / paths.training_summary.name
-        summary_path.write_text(json.dumps(summary, indent=1), encoding="utf-8")
+        write_training(temp_path / paths.training_summary.name, summary)
 
     if PartialState().is_main_process:
         add_to_manifest(paths.training_log)

@@ -3,6 +3,8 @@
 Everything that can be wrong with settings, data, vocabulary and lengths is found here. What is there already is used.
 """
 
+from collections.abc import Iterable
+
 from datasets import Dataset
 
 from ..config.settings import Experiment, System
@@ -14,6 +16,7 @@ from ..training.arguments import TrainingArguments, training_arguments
 from ..training.checkpoints import validate_saved_system
 from ..utils.atomic_io import exclusive_lock
 from ..utils.manifest import write_file
+from ..utils.run_folder import RunPaths, SystemPaths
 from .contamination import validate_no_contamination
 from .fingerprint import run_fingerprint, settings_difference
 from .initialization import build_meta_model, validate_init_checkpoint, warn_of_untrained_distances
@@ -30,22 +33,25 @@ def prepare(experiment: Experiment) -> PreparedRun:
 
 def validate_before_reading(experiment: Experiment) -> None:
     """Refuse what is wrong with settings, saved files and corpora, before a tokenizer is trained."""
-    arguments = validated_arguments(experiment)
-    for system in experiment.systems.values():
-        validate_unchanged_settings(experiment, system)
-        validate_saved_system(experiment.paths.system(system.name).folder)
-    warn_of_untrained_distances(experiment)
+    systems = list(experiment.systems.values())
+    arguments = validated_arguments(systems, experiment.paths)
+    for system in systems:
+        paths = experiment.paths.system(system.name)
+        validate_unchanged_settings(system, paths)
+        validate_saved_system(paths.folder)
+    warn_of_untrained_distances(systems)
     validate_repositories(arguments)
-    validate_no_contamination(experiment)
+    validate_no_contamination(systems)
 
 
-def validated_arguments(experiment: Experiment) -> dict[str, TrainingArguments]:
+def validated_arguments(systems: Iterable[System], paths: RunPaths) -> dict[str, TrainingArguments]:
     """The Trainer's arguments of each system; a ValueError if they do not go together, or with their model."""
-    validate_process_wide({name: system.train for name, system in experiment.systems.items()})
+    systems = list(systems)
+    validate_process_wide({system.name: system.train for system in systems})
     arguments = {}
-    for system in experiment.systems.values():
-        folder, has_validation = experiment.paths.system(system.name).folder, system.data.validation is not None
-        args = training_arguments(system.train, folder, has_validation=has_validation)
+    for system in systems:
+        has_validation = system.data.validation is not None
+        args = training_arguments(system.train, paths.system(system.name).folder, has_validation=has_validation)
         model = build_meta_model(system)
         if args.gradient_checkpointing and not model.supports_gradient_checkpointing:
             raise ValueError(
@@ -56,10 +62,9 @@ def validated_arguments(experiment: Experiment) -> dict[str, TrainingArguments]:
     return arguments
 
 
-def validate_unchanged_settings(experiment: Experiment, system: System) -> None:
+def validate_unchanged_settings(system: System, paths: SystemPaths) -> None:
     """Refuse a run directory in which other settings, or files of other content, have made something."""
-    paths = experiment.paths.system(system.name)
-    if paths.has_outputs and (difference := settings_difference(experiment, system)):
+    if paths.has_outputs and (difference := settings_difference(paths.settings, system)):
         raise ValueError(
             f"A run directory belongs to the settings and files that made it, but in {paths.folder} {difference}; undo "
             f"the change, give the run another name (name=...), or delete the directory."
@@ -93,7 +98,7 @@ def build_datasets(system: PreparedSystem) -> None:
 def save_settings(system: PreparedSystem) -> None:
     """Record the settings of a system in its folder, unless something was made with those that stand there."""
     path = system.paths.settings
-    settings = dump_yaml(run_fingerprint(system.run.experiment, system.settings))
+    settings = dump_yaml(run_fingerprint(system.settings))
     # Another process may be about to begin with the same.
     is_saved = path.exists() and path.read_text(encoding="utf-8") == settings
     if not (system.paths.has_outputs or is_saved):

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from datasets import Dataset, concatenate_datasets
 
 from ..config.settings import Experiment, System
 from ..data.lengths import balance_lengths, filter_lengths, stratified_sample
-from ..data.readers import resolve_name_or_path
+from ..data.readers import CorpusSpec, resolve_name_or_path
 from ..data.tags import corpus_tags, prepend_tag
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..utils.run_folder import RunPaths, SystemPaths
@@ -63,7 +62,7 @@ class PreparedTestSet:
         return self.corpora.test_set(self.name, self.corpus_spec, self.num_concatenated)
 
     @property
-    def corpus_spec(self) -> dict[str, Any]:
+    def corpus_spec(self) -> CorpusSpec:
         return self.settings.test_sets[self.name][0]
 
     @property
@@ -104,14 +103,14 @@ class PreparedSystem:
     def external_checkpoint(self) -> str | None:
         """The folder or the Hub's name of the model that it starts from, None if that is another system, or none."""
         settings = self.settings
-        if settings.init_from is None or self.run.experiment.dependency_of(settings) is not None:
+        if settings.init_from is None or settings.dependency is not None:
             return None
         return resolve_name_or_path(settings.init_from, settings.data.data_dir)
 
     @property
     def init_checkpoint(self) -> str | Path | None:
         """The model that it starts from, also that of another system; None if its weights are new."""
-        origin = self.run.experiment.dependency_of(self.settings)
+        origin = self.settings.dependency
         if origin is None or self.settings.init_from is None:
             return self.external_checkpoint
         if not (checkpoint := self.run.paths.system(origin.name).model).exists():
@@ -164,7 +163,7 @@ class PreparedSystem:
                 f"A system goes on where its run has been prepared, but {self.run.paths.folder} has not been for "
                 f"{self.name!r}; give the command without --system, which prepares the run and trains what is missing."
             )
-        if difference := settings_difference(self.run.experiment, self.settings):
+        if difference := settings_difference(self.paths.settings, self.settings):
             raise ValueError(
                 f"{self.paths.folder} was prepared with other settings, by which {difference}; undo the change, or "
                 "give the command without --system, which prepares the run anew."

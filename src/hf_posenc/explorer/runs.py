@@ -32,11 +32,10 @@ from ..modeling.text_validation import validate_utf8
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..plotting.attention_plots import attention_figure
 from ..plotting.style import LazyFigure
-from ..reporting.report import mean_rows
 from ..reporting.report_figures import report_figures
-from ..results.aggregation import read_results
-from ..results.length_limits import table_context
+from ..results.length_limits import TableRows
 from ..results.records import RunResults
+from ..results.saved_files import read_results
 from ..results.tables import Table, length_table
 from ..training.checkpoints import validate_weights
 from ..utils.auto_loading import auto_from_pretrained
@@ -266,12 +265,11 @@ def scored_test_sets(run: ExplorerRun) -> list[str]:
 
 def score_table(run: ExplorerRun, test_set: str) -> Table:
     """The run's scores by length on one test set."""
-    results = run.results()
-    return length_table(mean_rows(results), test_set, **table_context(results, test_set))
+    return length_table(TableRows.of(run.results()), test_set)
 
 
 def run_figures(run: ExplorerRun, test_set: str) -> dict[str, LazyFigure]:
     """The run's figures of this test set and of none, by label."""
     results = run.results()
-    lazy = report_figures(results, mean_rows(results))
+    lazy = report_figures(results, TableRows.of(results))
     return {figure.label: figure for figure in lazy if figure.test_set in (None, test_set)}

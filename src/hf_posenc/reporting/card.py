@@ -20,15 +20,17 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 from ..config.settings import DataSettings, ScoreSettings, test_sets
 from ..config.yaml_io import read_yaml
+from ..data.readers import CorpusSpec
 from ..metrics.length_buckets.scorers import SCORERS
 from ..modeling.alignment_registry import get_alignment
 from ..modeling.citations import Reference
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig, parameter_fields
 from ..modeling.position_registry import POSITION_ENCODINGS, parse_sum
-from ..results.markup import markdown_block, markdown_code, markdown_text, python_string
+from ..results.length_limits import TableRows
 from ..results.records import BucketScore, SystemScores, TrainingSummary
-from ..results.tables import SCORE_FORMATS, length_table, render_markdown
-from ..results.validation import parse_scores, parse_training, validate_settings
+from ..results.rendering import markdown_block, markdown_code, markdown_text, python_string, render_markdown
+from ..results.saved_files import parse_scores, parse_training, validate_settings
+from ..results.tables import SCORE_FORMATS, length_table
 from ..training.arguments import arguments_with_defaults
 from ..utils.atomic_io import atomic_write
 from ..utils.manifest import verify_file
@@ -50,7 +52,7 @@ class ScoredSystem:
     facts: TrainingSummary
     data: DataSettings
     score: ScoreSettings
-    test_specs: dict[str, tuple[dict[str, Any], int]]
+    test_specs: dict[str, tuple[CorpusSpec, int]]
 
 
 def write_card(run_folder: Path, system: str, repository: str | None = None) -> Path:
@@ -96,6 +98,7 @@ def card_values(run: ScoredSystem, system: str, repository: str) -> dict[str, An
     code = [model, *(entry.encoding for entry in entries.values()), alignment]
     modules = dict.fromkeys(item.__module__ for item in code)
     references = dict.fromkeys(item for source in (model, *entries.values(), alignment) for item in source.references)
+    rows = TableRows(scores={system: run.scores.tests})
     return vars(run) | {
         "card_data": metadata(run, list(entries), repository).to_yaml(),
         "repository": repository,
@@ -111,7 +114,7 @@ def card_values(run: ScoredSystem, system: str, repository: str) -> dict[str, An
         ).strip(),
         "hub_id": partial(hub_id, run),
         "corpora": corpus_leaves(run.data.train),
-        "tables": {test: render_markdown(length_table({system: run.scores.tests}, test)) for test in run.scores.tests},
+        "tables": {test: render_markdown(length_table(rows, test)) for test in run.scores.tests},
         "references": {str(reference): bibtex(reference) for reference in references},
     }
 
@@ -270,7 +273,7 @@ def metric_name(metric: str, bucket: BucketScore, by: str) -> str:
     return f"{METRIC_NAMES[metric]}, {pairs} (n={bucket.n}{shown})"
 
 
-def corpus_leaves(corpus_spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def corpus_leaves(corpus_spec: CorpusSpec) -> list[CorpusSpec]:
     """The descriptions in a list of corpora, or the one description."""
     return (
         [leaf for part in corpus_spec["corpora"] for leaf in corpus_leaves(part)]

@@ -3,16 +3,16 @@
 A results.json can be carried elsewhere and published again: `python -m hf_posenc report FOLDER`.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from ..results.aggregation import validate_comparable
 from ..results.degradation_table import degradation_table
-from ..results.json_records import to_json
-from ..results.length_limits import table_context
+from ..results.length_limits import TableRows
 from ..results.records import LengthScores, RunResults, ScoresByRow, SystemResult
+from ..results.rendering import render_csv, render_latex, render_markdown, render_text
+from ..results.saved_files import write_results
 from ..results.significance import mean_over_seeds
 from ..results.tables import (
     Table,
@@ -20,14 +20,9 @@ from ..results.tables import (
     overview_table,
     prediction_table,
     reference_table,
-    render_csv,
-    render_latex,
-    render_markdown,
-    render_text,
+    time_table,
 )
-from ..results.time_table import time_table
 from ..utils.atomic_io import atomic_write
-from ..utils.manifest import write_file
 from ..utils.names import BY_PREDICTION
 from ..utils.renamed_keys import upgrade_value
 from ..utils.run_folder import ReportPaths
@@ -40,8 +35,8 @@ def write_report(results: RunResults, folder: Path) -> str:
     ends in a line that says so where there are no figures."""
     validate_comparable(results.systems)
     paths = ReportPaths(folder)
-    write_file(paths.results, json.dumps(to_json(results)))
-    rows = mean_rows(results)
+    write_results(folder, results)
+    rows = TableRows.of(results)
     tables = score_tables(results, rows)
     printed = list(tables)
     if all(system.by_prediction is not None for system in results.systems.values()):  # not in those of an older version
@@ -56,29 +51,24 @@ def write_report(results: RunResults, folder: Path) -> str:
     for name, table in tables.items():
         atomic_write(paths.table(name, "md"), render_markdown(table))
         atomic_write(paths.table(name, "tex"), render_latex(table))
-    atomic_write(paths.scores, render_csv(rows, results.comparisons))
+    atomic_write(paths.scores, render_csv(rows))
     notes = footnotes(results.systems) + write_figures(results, rows, folder)
     return "\n".join([*(render_text(tables[name]) for name in printed), notes])
 
 
-def mean_rows(results: RunResults) -> ScoresByRow:
-    """The scores of each row, means over its seeds."""
-    return mean_over_seeds({name: system.tests for name, system in results.systems.items()}, results.row_by_system)
-
-
-def score_tables(results: RunResults, rows: ScoresByRow) -> dict[str, Table]:
+def score_tables(results: RunResults, rows: TableRows) -> dict[str, Table]:
     """The tables of all test sets, of each one, of a paper's and of what is lost beyond the training length."""
-    tables = {"overview": overview_table(rows, baseline=results.baseline, comparisons=results.comparisons)}
+    tables = {"overview": overview_table(rows)}
     for test in results.test_sets:
-        tables[test] = length_table(rows, test, **table_context(results, test))
+        tables[test] = length_table(rows, test)
     if paper := results.paper:
-        tables["paper"] = reference_table(rows, paper, **table_context(results, paper.test))
+        tables["paper"] = reference_table(rows, paper)
     if table := degradation_table(results.systems):
         tables["fall"] = table
     return tables
 
 
-def write_figures(results: RunResults, rows: ScoresByRow, folder: Path) -> str:
+def write_figures(results: RunResults, rows: TableRows, folder: Path) -> str:
     """Write the figures; returns a line that says what to install, if they cannot be drawn, or nothing."""
     try:
         from ..plotting.style import save_figure

@@ -19,7 +19,7 @@ from ..plotting.score_plots import (
     ranking_figure,
 )
 from ..plotting.style import LazyFigure
-from ..results.length_limits import TrainingLengths, table_context, training_lengths_by_row
+from ..results.length_limits import TableRows, TrainingLengths
 from ..results.records import BucketScore, LengthScores, RunResults, ScoresByRow, SystemResult
 from ..results.significance import mean_over_seeds
 
@@ -27,8 +27,9 @@ from ..results.significance import mean_over_seeds
 MAX_CROSSING_ROWS = 12
 
 
-def report_figures(results: RunResults, rows: ScoresByRow) -> Iterator[LazyFigure]:
+def report_figures(results: RunResults, table_rows: TableRows) -> Iterator[LazyFigure]:
     """Every figure that a report has."""
+    rows = table_rows.scores
     curves = {name: system.loss for name, system in results.systems.items() if system.loss is not None}
     look_for = (
         "Look at how fast each system learns, by step and by minute; systems trained side by side share a machine."
@@ -39,23 +40,34 @@ def report_figures(results: RunResults, rows: ScoresByRow) -> Iterator[LazyFigur
         look_for = "Look at how far the marks of a line lie apart, from test set to test set."
         yield LazyFigure("ranking-of-test-sets", look_for, partial(ranking_by_test_set_figure, rows))
     for test in tests:
-        for figure in figures_of_test_set(test, results, rows):
+        for figure in figures_of_test_set(test, results, table_rows):
             yield replace(figure, test_set=test)
 
 
-def figures_of_test_set(test: str, results: RunResults, rows: ScoresByRow) -> Iterator[LazyFigure]:
+def figures_of_test_set(test: str, results: RunResults, table_rows: TableRows) -> Iterator[LazyFigure]:
     """Those of one test set."""
-    lengths = training_lengths_by_row(results.systems)
+    rows, max_lengths = table_rows.scores, table_rows.max_lengths or {}
+    min_lengths = table_rows.min_lengths
     look_for = (
         "Look beyond the lines, where training ended or began: which system falls first and which falls least, whether "
         "the intervals leave that to chance, and below, which one stops too early or runs on."
     )
-    yield LazyFigure("bleu-by-length", look_for, partial(bleu_by_length_figure, rows, test, **lengths))
+    draw = partial(
+        bleu_by_length_figure, rows, test, max_training_lengths=max_lengths, min_training_lengths=min_lengths
+    )
+    yield LazyFigure("bleu-by-length", look_for, draw)
     if len(rows) > 1:
         look_for = "Look at filled markers alone: there the difference from the baseline is hardly chance."
-        yield LazyFigure(
-            "gain-by-length", look_for, partial(gain_by_length_figure, rows, test, **table_context(results, test))
+        draw = partial(
+            gain_by_length_figure,
+            rows,
+            test,
+            baseline=results.baseline,
+            max_training_lengths=max_lengths,
+            min_training_lengths=min_lengths,
+            p_values=results.comparisons[test],
         )
+        yield LazyFigure("gain-by-length", look_for, draw)
     beyond = beyond_by_row(results, test)
     trained = {system.row: system.training for system in results.systems.values() if system.training is not None}
     beyond_of_trained = {row: beyond[row] for row in trained}
@@ -67,7 +79,7 @@ def figures_of_test_set(test: str, results: RunResults, rows: ScoresByRow) -> It
     if len(rows) > MAX_CROSSING_ROWS and all(bucket.n for bucket in beyond.values()):
         look_for = "Look at how far the marks of a line lie apart: the longer the input, the darker the mark."
         yield LazyFigure("ranking", look_for, partial(ranking_figure, rows, beyond, test_set=test))
-    yield from diagnostics_figures(test, results.systems, rows, lengths["max_training_lengths"])
+    yield from diagnostics_figures(test, results.systems, rows, max_lengths)
 
 
 def beyond_by_row(results: RunResults, test: str) -> dict[str, BucketScore]:

@@ -1,9 +1,5 @@
-"""What the trainings of an experiment have left -> results.json: scores, losses, diagnoses, and which rows differ.
+"""What the trainings of an experiment have left -> results.json: scores, losses, diagnoses, and which rows differ."""
 
-`aggregate` reads the files of all systems, `read_results` a results.json.
-"""
-
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,24 +13,18 @@ from ..metrics.length_buckets.scorers import PRECOMPUTED_SCORERS, score_fields
 from ..metrics.length_buckets.validation import bucket_bounds, token_counts
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..utils.atomic_io import first_difference
-from ..utils.manifest import explain_read_errors, verify_file, verify_folder
-from ..utils.run_folder import ReportPaths, SystemPaths
-from .diagnosis_records import Diagnosis
+from ..utils.manifest import explain_read_errors, verify_folder
+from ..utils.run_folder import SystemPaths
 from .records import (
     BucketScore,
     Comparison,
-    Curve,
-    CurvePoint,
     PublishedTable,
     RunResults,
     SystemResult,
     SystemScores,
-    TrainingCurves,
 )
+from .saved_files import read_diagnosis, read_losses, read_scores, read_statistics, read_translations
 from .significance import p_values
-from .validation import parse_diagnosis, parse_results, parse_scores
-
-REQUIRED_KEYS = ("baseline", "runs", "comparisons", "paper")
 
 
 def aggregate(experiment: Experiment) -> RunResults:
@@ -47,7 +37,9 @@ def aggregate(experiment: Experiment) -> RunResults:
     max_lengths = [system_scores.max_length for system_scores in scores.values()]
     max_length = None if None in max_lengths else max(length for length in max_lengths if length is not None)
     systems = {
-        name: system_result(experiment, system, scores[name], tokenizer, max_length)
+        name: system_result(
+            system, experiment.paths.system(name), scores[name], tokenizer, max_length, diagnosed=experiment.diagnose
+        )
         for name, system in experiment.systems.items()
     }
     return RunResults(
@@ -65,27 +57,29 @@ def published_table(table: ReferenceTable) -> PublishedTable:
     return PublishedTable(source=table.source, test=table.test, rows=table.rows, n=num_pairs)
 
 
-def read_scores(path: Path) -> SystemScores:
-    return parse_scores(read_json(path), path)
-
-
 def system_result(
-    experiment: Experiment, system: System, scores: SystemScores, tokenizer: PosEncTokenizer, max_length: int | None
+    system: System,
+    paths: SystemPaths,
+    scores: SystemScores,
+    tokenizer: PosEncTokenizer,
+    max_length: int | None,
+    *,
+    diagnosed: bool,
 ) -> SystemResult:
     """All that one system's files hold; systems that translate with another's model have no training.
 
     `max_length` is the longest of all systems' maximum training lengths, `beyond` which pairs are scored together.
     """
-    paths, score = experiment.paths.system(system.name), system.score
+    score = system.score
     beyond, by_prediction = {}, {}
     for test in scores.tests:
-        statistics = read_statistics(experiment, system.name, test)
+        statistics = read_statistics(paths.statistic(test))
         beyond[test] = scores_beyond_limit(statistics, max_length, score.bootstrap_samples)
-        rows = read_translations(paths.translation(test), len(statistics["lengths"]))
-        lengths = token_counts("predictions", [row["text"] for row in rows], tokenizer)
+        translations = read_translations(paths.translation(test), len(statistics["lengths"]))
+        lengths = token_counts("predictions", list(translations.texts), tokenizer)
         by_prediction[test] = scores_by_length(statistics, lengths, score.bucket_edges, score.bootstrap_samples)
-    diagnosed_tests = scores.tests if experiment.diagnose else ()
-    diagnostics = {} if system.segment else {test: read_diagnosis(paths, test) for test in diagnosed_tests}
+    diagnosed_tests = scores.tests if diagnosed and not system.segment else ()
+    diagnostics = {test: read_diagnosis(paths.diagnosis(test)) for test in diagnosed_tests}
     return SystemResult(
         row=system.base_name,
         min_length=system.data.min_length,
@@ -99,26 +93,6 @@ def system_result(
         beyond=beyond,
         by_prediction=by_prediction,
     )
-
-
-def read_diagnosis(paths: SystemPaths, test: str) -> Diagnosis:
-    path = paths.diagnosis(test)
-    return parse_diagnosis(read_json(path), path)
-
-
-def read_losses(path: Path) -> TrainingCurves:
-    """A training's losses, as label smoothing has it, and of evaluation, and BLEU of evaluation; and whether the losses
-    are of a model that is given each target's length."""
-    verify_file(path)
-    with explain_read_errors(path):
-        lines = read_json_lines(path)
-        curves = {key: curve(lines, key) for key in ("loss", "eval_loss", "eval_bleu")}
-    return TrainingCurves(**curves, lengths_known=any(line.get("lengths_known") for line in lines))
-
-
-def curve(lines: Sequence[Mapping[str, Any]], key: str) -> Curve:
-    """The lines of a log that have this key."""
-    return tuple(CurvePoint(line["step"], line["seconds"], line[key]) for line in lines if key in line)
 
 
 def scores_beyond_limit(statistics: Mapping[str, np.ndarray], max_length: int | None, samples: int) -> BucketScore:
@@ -150,31 +124,6 @@ def bucket_scores(
     return BucketScore(**bounds, n=len(rows), values=values)
 
 
-def read_translations(path: Path, num_sources: int) -> list[dict[str, Any]]:
-    """The saved rows of a test set of that `num_sources` of sources: `text`, and whether it was `truncated`."""
-    verify_file(path)
-    with explain_read_errors(path):
-        rows = [{key: line[key] for key in ("text", "truncated")} for line in read_json_lines(path)]
-        if len(rows) != num_sources:
-            raise ValueError(f"it has {len(rows)} translations of {num_sources} sources")
-    return rows
-
-
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON lines file, one or more, the last of which must be whole too."""
-    *lines, unterminated = path.read_text(encoding="utf-8").split("\n")
-    if unterminated or not lines:
-        raise ValueError("it is empty" if not lines and not unterminated else "its last line is cut short")
-    return [json.loads(line) for line in lines]
-
-
-def read_statistics(experiment: Experiment, name: str, test: str) -> dict[str, np.ndarray]:
-    path = experiment.paths.system(name).statistic(test)
-    verify_file(path)
-    with explain_read_errors(path), path.open("rb") as file:
-        return dict(np.load(file))
-
-
 def compare_with_baseline(
     experiment: Experiment, systems: Mapping[str, SystemResult]
 ) -> Iterator[tuple[str, Comparison]]:
@@ -183,15 +132,17 @@ def compare_with_baseline(
     for name, system in systems.items():
         members.setdefault(system.row, []).append(name)
     score = next(iter(experiment.systems.values())).score
+
+    def path(name: str, test: str) -> Path:
+        return experiment.paths.system(name).statistic(test)
+
     compared_rows = [row for row in members if row != experiment.baseline]
     tests = next(iter(systems.values())).tests
     with tqdm(
         total=len(tests) * len(compared_rows), desc="comparing", unit="row", leave=False, disable=not compared_rows
     ) as progress:
         for test, result in tests.items():
-            statistics = {
-                row: [read_statistics(experiment, name, test) for name in names] for row, names in members.items()
-            }
+            statistics = {row: [read_statistics(path(name, test)) for name in names] for row, names in members.items()}
             labels = [bucket.label for bucket in result.all_buckets]
             p_values_by_row = {}
             for row in compared_rows:
@@ -219,22 +170,3 @@ def validate_comparable(systems: Mapping[str, SystemScores | SystemResult]) -> N
                 f"Systems in one table share tokenizer and test sets, but between {first} and {other} {difference}; "
                 "delete the scores.json and translations of the older one and run again."
             )
-
-
-def read_results(folder: Path) -> RunResults:
-    """The results.json of a folder; a ValueError if it is cut short, from another version, or not of such a form."""
-    path = ReportPaths(folder).results
-    if not path.exists():
-        raise ValueError(f"A report is made of results.json, but there is none in {folder}; run train.py first.")
-    results = read_json(path)
-    if missing := [key for key in REQUIRED_KEYS if key not in results]:
-        raise ValueError(
-            f"{path} lacks {', '.join(missing)}; run train.py CONFIG again, which scores but does not train."
-        )
-    return parse_results(results, path)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    verify_file(path)
-    with explain_read_errors(path):
-        return dict(json.loads(path.read_text(encoding="utf-8")))

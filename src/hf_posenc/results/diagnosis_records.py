@@ -27,12 +27,12 @@ class LossBucket:
     high: Count | None
     label: Label
     n: Count
-    n_in_test_set: Count
     nll: Number = field(metadata={"key": "nats"})
     tokens: Count
     perplexity: Number | None = None
     standard_error: Number | None = field(default=None, metadata={"key": "nats_standard_error"})
     by_position: LossSums
+    n_in_test_set: Count
 
 
 @dataclass(frozen=True, kw_only=True)

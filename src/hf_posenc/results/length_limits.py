@@ -1,9 +1,11 @@
-"""What tables and figures show beside scores: the shortest and longest training lengths in subwords, and p-values."""
+"""Rows of tables and figures: scores, the shortest and longest training lengths in subwords, and p-values."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TypedDict
 
-from .records import Comparison, RunResults, SystemResult
+from .records import Comparison, RunResults, ScoresByRow, SystemResult
+from .significance import mean_over_seeds
 
 TrainingLengths = Mapping[str, int | None]
 
@@ -22,16 +24,36 @@ def training_lengths_by_row(systems: Mapping[str, SystemResult]) -> TrainingLeng
     }
 
 
-class TableContext(TrainingLengthsByRow):
-    """What tables and figures of a test set show beside its scores, as they take it."""
+@dataclass(frozen=True, kw_only=True)
+class TableRows:
+    """The rows that tables and figures compare: scores by row and test set, and what stands beside them.
 
-    baseline: str
-    p_values: Comparison
+    Training lengths are in subwords, None for no limit; without `max_lengths` no table has a column for them.
+    `comparisons` has, for each test set, the p-values of each row against the `baseline`.
+    """
 
+    scores: ScoresByRow
+    max_lengths: TrainingLengths | None = None
+    min_lengths: TrainingLengths | None = None
+    baseline: str | None = None
+    comparisons: Mapping[str, Comparison] = field(default_factory=dict)
 
-def table_context(results: RunResults, test: str) -> TableContext:
-    lengths = training_lengths_by_row(results.systems)
-    return {**lengths, "baseline": results.baseline, "p_values": results.comparisons[test]}
+    @classmethod
+    def of(cls, results: RunResults) -> "TableRows":
+        """The rows of a run, each the mean over its seeds."""
+        lengths = training_lengths_by_row(results.systems)
+        scores_by_system = {name: system.tests for name, system in results.systems.items()}
+        return cls(
+            scores=mean_over_seeds(scores_by_system, results.row_by_system),
+            max_lengths=lengths["max_training_lengths"],
+            min_lengths=lengths["min_training_lengths"],
+            baseline=results.baseline,
+            comparisons=results.comparisons,
+        )
+
+    def described_lengths(self) -> dict[str, str]:
+        """Each row's training lengths in words, for a column headed "trained to"."""
+        return describe_training_lengths(self.scores, self.max_lengths or {}, self.min_lengths)
 
 
 def validate_max_lengths(systems: Iterable[str], max_training_lengths: TrainingLengths) -> dict[str, int | None]:

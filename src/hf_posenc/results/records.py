@@ -1,6 +1,6 @@
 """Saved results as frozen dataclasses: `RunResults` is results.json, `SystemScores` a system's scores.json.
 
-`parse_results` and `parse_scores` of validation.py read them, refusing what is not of this form; `to_json` writes them.
+`saved_files.py` reads them, refusing what is not of this form, and writes them.
 A field's metadata has its key in the JSON where that is not its name. Files of hf_posenc 0.2.0 have the same keys,
 without `version`.
 """
@@ -102,6 +102,21 @@ class TranslationTime:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TestSetTranslations:
+    """A system's translations of a test set, in the order of its sources.
+
+    `truncated`: whether a translation, or that of one of its segments, was cut at its maximum length. `time` is None if
+    it was not measured.
+    """
+
+    __test__ = False  # no class of tests
+
+    texts: tuple[str, ...]
+    truncated: tuple[bool, ...]
+    time: TranslationTime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ScoredTestSet(LengthScores):
     """The scores of one system on one test set; `truncated` counts translations cut at their length limit.
 
@@ -129,7 +144,7 @@ class TrainingSummary:
     pairs: Count | None = field(default=None, metadata=OMIT)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SegmentedSystem:
     """The system with whose model another one translates its inputs segment by segment, and whose boundaries it
     takes."""

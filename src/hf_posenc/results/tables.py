@@ -1,21 +1,27 @@
 """Saved scores to tables: pure functions from the results of the length_buckets metric to rows of text.
 
-`results[system][test_set]` has the scores of a test set. A table compares systems on one test set, so every system must
-have the same pairs in every group; systems that do not are refused, never silently compared.
+`TableRows` has the scores of each row on each test set. A table compares rows on one test set, so every row must have
+the same pairs in every length bucket; rows that do not are refused, never silently compared.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import mean
 
-from .length_limits import TrainingLengths, describe_training_lengths
-from .markup import csv_cell, latex_text, markdown_text, one_line
-from .records import BucketPValues, BucketScore, Comparison, PublishedScore, PublishedTable, ScoresByRow
+from .length_limits import TableRows
+from .records import (
+    BucketPValues,
+    BucketScore,
+    Comparison,
+    PublishedScore,
+    PublishedTable,
+    ScoredTestSet,
+    ScoresByRow,
+    SystemResult,
+)
 
-Comparisons = Mapping[str, Comparison]  # of each test set
 ScoreFormat = tuple[str, str, str]  # metric, name in the legend, format
 
 SCORE_FORMATS: tuple[ScoreFormat, ...] = (
@@ -30,6 +36,12 @@ INTERVAL_NOTE = (
     "± half of the 95 % interval, bootstrapped over sentences, or Student's over the seeds where there are several"
 )
 
+TIME_LEGEND = (
+    "seconds that one source took to translate: by the clock / of the computer's processors, by all processes together "
+    "(a GPU's own are not among the latter); the mean of the seeds; rows compare where each had the same machine to "
+    "itself, so not those of jobs side by side; - where it was not measured"
+)
+
 
 @dataclass(frozen=True)
 class Table:
@@ -41,36 +53,30 @@ class Table:
 
 
 def length_table(
-    results: ScoresByRow,
+    rows: TableRows,
     test_set: str,
-    *,
-    max_training_lengths: TrainingLengths | None = None,
-    min_training_lengths: TrainingLengths | None = None,
-    baseline: str | None = None,
-    p_values: Comparison | None = None,
 ) -> Table:
-    """One row per system; columns: the training limit (where given), all pairs, and each source-length group.
-
-    `min_training_lengths` has each system's shortest training length; one without, or with None, has no such limit.
-    """
-    columns = common_buckets(results, test_set)
-    groups_by_system = {system: tests[test_set].all_buckets for system, tests in results.items()}
+    """One line per row; columns: the training lengths (where known), all pairs, and each length bucket."""
+    columns = common_buckets(rows.scores, test_set)
+    groups_by_system = {system: tests[test_set].all_buckets for system, tests in rows.scores.items()}
+    p_values = rows.comparisons.get(test_set)
     shown = available_scores(group for groups in groups_by_system.values() for group in groups)
     headers = ["system", *(f"{column.label} n={column.n}" for column in columns)]
-    rows = [
+    lines = [
         [
             describe_system(system, groups[0]),
             *(format_cell(group, shown, bucket_p_values(p_values, system, group)) for group in groups),
         ]
         for system, groups in groups_by_system.items()
     ]
-    if max_training_lengths is not None:
+    if rows.max_lengths is not None:
         headers.insert(1, "trained to")
-        lengths = describe_training_lengths(results, max_training_lengths, min_training_lengths)
-        for row, system in zip(rows, groups_by_system, strict=True):
-            row.insert(1, lengths[system])
+        lengths = rows.described_lengths()
+        for line, system in zip(lines, groups_by_system, strict=True):
+            line.insert(1, lengths[system])
     what = f"{test_set}, by source length in subwords: {' / '.join(name for _, name, _ in shown)}"
-    return Table(headers, rows, f"{what}{legend_notes(groups_by_system.values(), baseline if p_values else None)}")
+    notes = legend_notes(groups_by_system.values(), rows.baseline if p_values else None)
+    return Table(headers, lines, f"{what}{notes}")
 
 
 def prediction_table(results: ScoresByRow, test_set: str) -> Table:
@@ -90,19 +96,17 @@ def prediction_table(results: ScoresByRow, test_set: str) -> Table:
     return Table(headers, rows, f"{what}{legend_notes(groups_by_system.values(), None)}")
 
 
-def overview_table(
-    results: ScoresByRow, *, baseline: str | None = None, comparisons: Comparisons | None = None
-) -> Table:
-    """One row per system, one column per test set, over all its pairs."""
-    first, *_ = results.values()
-    columns = {test: common_buckets(results, test)[0] for test in first}
-    groups_by_system = {system: [tests[test].overall for test in columns] for system, tests in results.items()}
+def overview_table(rows: TableRows) -> Table:
+    """One line per row, one column per test set, over all its pairs."""
+    first, *_ = rows.scores.values()
+    columns = {test: common_buckets(rows.scores, test)[0] for test in first}
+    groups_by_system = {system: [tests[test].overall for test in columns] for system, tests in rows.scores.items()}
     shown = available_scores(entry for groups in groups_by_system.values() for entry in groups)
-    rows = [
+    lines = [
         [
             describe_system(system, groups[0]),
             *(
-                format_cell(group, shown, bucket_p_values(comparisons[test] if comparisons else None, system, group))
+                format_cell(group, shown, bucket_p_values(rows.comparisons.get(test), system, group))
                 for test, group in zip(columns, groups, strict=True)
             ),
         ]
@@ -110,20 +114,14 @@ def overview_table(
     ]
     headers = ["system", *(f"{test} n={column.n}" for test, column in columns.items())]
     what = f"all pairs: {' / '.join(name for _, name, _ in shown)}"
-    return Table(headers, rows, f"{what}{legend_notes(groups_by_system.values(), baseline if comparisons else None)}")
+    notes = legend_notes(groups_by_system.values(), rows.baseline if rows.comparisons else None)
+    return Table(headers, lines, f"{what}{notes}")
 
 
-def reference_table(
-    results: ScoresByRow,
-    paper: PublishedTable,
-    *,
-    max_training_lengths: TrainingLengths,
-    min_training_lengths: TrainingLengths | None = None,
-    baseline: str | None = None,
-    p_values: Comparison | None = None,
-) -> Table:
+def reference_table(rows: TableRows, paper: PublishedTable) -> Table:
     """A published table, each of its rows below ours: a cell has the first metric, and the others in brackets."""
-    test_set, published = paper.test, paper.rows
+    results, test_set, published = rows.scores, paper.test, paper.rows
+    p_values = rows.comparisons.get(test_set)
     first_row = next(iter(published.values()))
     by_group = isinstance(next(iter(first_row.values())), list)
     all_pairs, *groups = common_buckets(results, test_set)
@@ -137,8 +135,7 @@ def reference_table(
         *(f"{column.label} n={column.n}{paper_n}" for column, paper_n in zip(columns, sizes, strict=True)),
     ]
     shown = [score for metric in first_row for score in SCORE_FORMATS if score[0] == metric]
-    lengths = describe_training_lengths(results, max_training_lengths, min_training_lengths)
-    rows = []
+    lengths, lines = rows.described_lengths(), []
     for row_number, (system, paper_scores) in enumerate(published.items(), 1):
         tests = results[system][test_set]
         ours = tests.buckets if by_group else [tests.overall]
@@ -146,12 +143,12 @@ def reference_table(
             with_parentheses(format_cell(group, shown, bucket_p_values(p_values, system, group)).split(" / "))
             for group in ours
         ]
-        rows.append([str(row_number), describe_system(system, ours[0]), lengths[system], "ours", *cells])
-        rows.append(["", "", "", "paper", *reference_cells(paper_scores, shown)])
+        lines.append([str(row_number), describe_system(system, ours[0]), lengths[system], "ours", *cells])
+        lines.append(["", "", "", "paper", *reference_cells(paper_scores, shown)])
     scope = "by source length in subwords" if by_group else "all pairs"
     what = f"{paper.source}, on {test_set}, {scope}: {with_parentheses([name for _, name, _ in shown])}"
     entries = [[tests[test_set].overall] for tests in results.values()]
-    return Table(headers, rows, f"{what}{legend_notes(entries, baseline if p_values else None)}")
+    return Table(headers, lines, f"{what}{legend_notes(entries, rows.baseline if p_values else None)}")
 
 
 def reference_cells(paper_scores: Mapping[str, PublishedScore], shown: list[ScoreFormat]) -> list[str]:
@@ -224,53 +221,29 @@ def legend_notes(entries: Collection[Sequence[BucketScore]], baseline: str | Non
     return "".join(f"; {note}" for note in notes)
 
 
-def render_markdown(table: Table) -> str:
-    """A table of GitHub's Markdown: the first column left, the others right, the legend below."""
-    lines = [table.headers, ["---", *["---:"] * (len(table.headers) - 1)], *table.rows]
-    escaped = [[markdown_text(entry) for entry in line] for line in lines]
-    return "\n".join([*("| " + " | ".join(line) + " |" for line in escaped), "", markdown_text(table.legend), ""])
-
-
-def render_latex(table: Table) -> str:
-    """A tabular of LaTeX for the package booktabs: the first column left, the others right, the legend below."""
-    lines = [" & ".join(map(latex_text, line)) + r" \\" for line in [table.headers, *table.rows]]
-    columns = "l" + "r" * (len(table.headers) - 1)
-    top, *below = lines
-    begin, end = f"\\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
-    return "\n".join(
-        [begin, r"\toprule", top, r"\midrule", *below, r"\bottomrule", end, "", latex_text(table.legend), ""]
-    )
-
-
-def render_csv(results: ScoresByRow, comparisons: Comparisons) -> str:
-    """Every score in full, a line each, with its interval and p-values against the baseline."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    names = ("test_set", "system", "seeds", "group", "low", "high", "n", "metric", "score", "ci")
-    writer.writerow([*names, "p_randomisation", "p_bootstrap"])
-    for system, tests in results.items():
-        for test, result in tests.items():
-            for group in result.all_buckets:
-                p_values = bucket_p_values(comparisons[test], system, group)
-                fields = [test, system, group.seeds, group.label, group.low, group.high, group.n]
-                for metric, *_ in available_scores([group]):
-                    p = p_values.get(metric)
-                    scores = [group.score(metric), group.half_width(metric), p and p.randomisation, p and p.bootstrap]
-                    writer.writerow(map(csv_cell, [*fields, metric, *scores]))
-    return buffer.getvalue()
-
-
-def render_text(table: Table) -> str:
-    """The table aligned for a terminal: the first column left, the others right, the legend below."""
-    lines = [table.headers, *table.rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(table.headers))]
-    first, *others = widths
-    printed = [
-        "  ".join([line[0].ljust(first), *(entry.rjust(width) for entry, width in zip(line[1:], others, strict=True))])
-        for line in lines
+def time_table(systems: Mapping[str, SystemResult]) -> Table | None:
+    """One row per row of the other tables, one column per test set; None if no time was measured."""
+    members: dict[str, list[Mapping[str, ScoredTestSet]]] = {}
+    for system in systems.values():
+        members.setdefault(system.row, []).append(system.tests)
+    first = next(iter(systems.values())).tests
+    rows = [
+        [row, *(format_times([tests[test] for tests in row_tests]) for test in first)]
+        for row, row_tests in members.items()
     ]
-    printed.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join([*printed, "", one_line(table.legend), ""])
+    if all(entry == "-" for _, *entries in rows for entry in entries):
+        return None
+    return Table(["system", *(f"{test} n={result.overall.n}" for test, result in first.items())], rows, TIME_LEGEND)
+
+
+def format_times(results: Sequence[ScoredTestSet]) -> str:
+    """`0.0124 / 0.0236`; a dash unless the time of each training is known."""
+    times = [result.time for result in results if result.time is not None]
+    num_sources = results[0].overall.n
+    if len(times) < len(results) or not num_sources:
+        return "-"
+    means = [mean(time.seconds for time in times), mean(time.processor_seconds for time in times)]
+    return " / ".join(f"{seconds / num_sources:.3g}" for seconds in means)
 
 
 def common_buckets(results: ScoresByRow, test_set: str) -> Sequence[BucketScore]:

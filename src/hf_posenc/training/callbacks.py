@@ -6,19 +6,23 @@ import logging
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from accelerate import PartialState
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
-from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState
 
 from ..utils.atomic_io import atomic_write, delete
 from ..utils.manifest import atomic_delete, explain_read_errors, remove_from_manifest, write_folder_manifest
 from .arguments import TrainingArguments
 from .checkpoints import INTERRUPTION_MARKER, checkpoint_folder, checkpoint_step, list_checkpoints
 from .distributed import any_rank
+
+LogLine = dict[str, Any]  # what the Trainer logs at a step, with the seconds
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +34,9 @@ class ProgressBarCallback(TrainerCallback):
         self.name, self.position = name, position
         self.tqdm: tqdm | None = None
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         if state.is_world_process_zero:
             self.tqdm = tqdm(
                 total=state.max_steps,
@@ -42,16 +48,27 @@ class ProgressBarCallback(TrainerCallback):
                 mininterval=1.0,
             )
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         if self.tqdm is not None:
             self.tqdm.update(state.global_step - self.tqdm.n)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: object,
+    ) -> None:
         if self.tqdm is not None and logs:
             postfix = {key: f"{float(logs[key]):.3f}" for key in ("loss", "eval_loss") if key in logs}
             self.tqdm.set_postfix(postfix, refresh=False)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         if self.tqdm is not None:
             self.tqdm.close()
 
@@ -64,14 +81,23 @@ class JsonLogger(TrainerCallback):
         self.path = path
         self.start_time = 0.0
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         lines = self.logged_lines(state)
         self.start_time = time.monotonic() - (lines[-1]["seconds"] if lines else 0.0)
         if state.is_world_process_zero:
             remove_from_manifest(self.path)
             self.write_lines(lines)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
         self.start_time += (logs or {}).get("eval_runtime", 0.0)
         if not logs:
             return
@@ -82,7 +108,7 @@ class JsonLogger(TrainerCallback):
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json_line(line))
 
-    def logged_lines(self, state: Any) -> list[dict[str, Any]]:
+    def logged_lines(self, state: TrainerState) -> list[LogLine]:
         """The lines up to a checkpoint, from its state, which has all of them: the file may have been damaged since."""
         if all("seconds" in entry for entry in state.log_history):
             return [{"step": entry["step"], "seconds": entry["seconds"], **entry} for entry in state.log_history]
@@ -91,7 +117,7 @@ class JsonLogger(TrainerCallback):
             logger.warning("%s lacks lines of before step %d; its losses stay lost", self.path, state.global_step)
         return lines
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: TrainerState) -> None:
         """Give the file what the state of the last checkpoint has, if it does not have that."""
         lines = self.logged_lines(state)
         logged = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
@@ -99,10 +125,10 @@ class JsonLogger(TrainerCallback):
             logger.warning("%s was not what had been logged; it is restored from the last checkpoint", self.path)
             self.write_lines(lines)
 
-    def write_lines(self, lines: list[dict[str, Any]]) -> None:
+    def write_lines(self, lines: list[LogLine]) -> None:
         atomic_write(self.path, "".join(map(json_line, lines)))
 
-    def read_lines(self) -> list[dict[str, Any]]:
+    def read_lines(self) -> list[LogLine]:
         if not self.path.exists():
             return []
         text = self.path.read_text(encoding="utf-8").rpartition("\n")[0]
@@ -110,7 +136,7 @@ class JsonLogger(TrainerCallback):
             return [json.loads(line) for line in text.splitlines()]
 
 
-def json_line(content: dict[str, Any]) -> str:
+def json_line(content: LogLine) -> str:
     return json.dumps(content) + "\n"
 
 
@@ -120,14 +146,16 @@ class EvaluateNTimesPerEpoch(TrainerCallback):
     def __init__(self, count: int) -> None:
         self.count = count
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if (steps := steps_per_epoch(args, kwargs["train_dataloader"])) < self.count:
             raise ValueError(
                 f"train.evaluations_per_epoch={self.count} needs as many steps in an epoch, but there are {steps}; "
                 "lower it, or make the batches smaller."
             )
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         steps = steps_per_epoch(args, kwargs["train_dataloader"])
         previous_step = (state.global_step - 1) % steps
         if (previous_step + 1) * self.count // steps > previous_step * self.count // steps:
@@ -140,7 +168,9 @@ class CheckpointCountCallback(TrainerCallback):
     def __init__(self, count: int) -> None:
         self.count = count
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         epoch_steps = steps_per_epoch(args, kwargs["train_dataloader"])
         if args.evaluations_per_epoch is not None:
             num_saved = (state.max_steps - 1) * args.evaluations_per_epoch // epoch_steps + 1
@@ -156,7 +186,7 @@ class CheckpointCountCallback(TrainerCallback):
             )
 
 
-def steps_per_epoch(args: Any, batches: DataLoader) -> int:
+def steps_per_epoch(args: TrainingArguments, batches: DataLoader) -> int:
     """Those of the optimiser: the last one may accumulate fewer batches."""
     return -(-len(batches) // args.gradient_accumulation_steps)
 
@@ -169,13 +199,17 @@ class SigtermCallback(TrainerCallback):
 
     def __init__(self) -> None:
         self.received = self.stopped = self.is_interruption_save = False
-        self.previous_handler: Any = None
+        self.previous_handler: Callable[[int, FrameType | None], object] | int | None = None
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         if threading.current_thread() is threading.main_thread():  # Python lets no other thread listen
             self.previous_handler = signal.signal(signal.SIGTERM, lambda signum, frame: setattr(self, "received", True))
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         self.stopped = any_rank(self.received)
         if not self.stopped:
             return
@@ -188,12 +222,14 @@ class SigtermCallback(TrainerCallback):
             checkpoint.mkdir(parents=True, exist_ok=True)
             (checkpoint / INTERRUPTION_MARKER).touch()
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         if self.stopped and state.epoch % 1 and state.global_step < state.max_steps:  # the Trainer takes it for the end
             control.should_evaluate = control.should_save = control.should_log = False
         self.is_interruption_save = self.is_interruption_save and not control.should_save
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         if not state.is_world_process_zero:
             return
         best = Path(state.best_model_checkpoint or "").name
@@ -206,7 +242,9 @@ class SigtermCallback(TrainerCallback):
             elif (checkpoint / INTERRUPTION_MARKER).exists() and checkpoint.name != best:
                 delete(checkpoint)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         if self.previous_handler is not None:
             signal.signal(signal.SIGTERM, self.previous_handler)
         self.stopped = any_rank(self.received)
@@ -219,7 +257,9 @@ class CheckpointManifestCallback(TrainerCallback):
     def __init__(self, best: Path | None) -> None:
         self.best = best
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         if self.best is not None and self.best.is_dir():  # the state has where it was saved, which may have moved
             state.best_model_checkpoint = str(self.best)
         if state.is_world_process_zero:
@@ -227,7 +267,7 @@ class CheckpointManifestCallback(TrainerCallback):
                 if checkpoint_step(checkpoint) > state.global_step:
                     atomic_delete(checkpoint)
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         PartialState().wait_for_everyone()  # each process has written its random state
         if state.is_world_process_zero:
             write_folder_manifest(checkpoint_folder(args.output_dir, state.global_step))

@@ -3,25 +3,17 @@ tokens a second and padding in the log, and a stop where the loss is no number."
 
 import math
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
-from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import (
-    AutoModelForSeq2SeqLM,
-    DataCollatorForSeq2Seq,
-    EarlyStoppingCallback,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PrinterCallback,
     Seq2SeqTrainer,
-    TrainerState,
 )
 from transformers.trainer_utils import HubStrategy, seed_worker
 from transformers.utils import PushInProgress
@@ -29,144 +21,20 @@ from transformers.utils import PushInProgress
 from ..data.lengths import lengths
 from ..data.samplers import DistributedBatchSampler, LengthSortedSampler, MaxTokensSampler
 from ..modeling.translation import validate_tokenizer
-from ..utils.atomic_io import short_hash
-from ..utils.auto_loading import auto_from_pretrained
-from ..utils.run_folder import SystemPaths
-from .arguments import TrainingArguments, training_arguments
-from .callbacks import CheckpointManifestCallback, JsonLogger, ProgressBarCallback, SigtermCallback, optional_callbacks
+from .arguments import TrainingArguments
 from .checkpoints import (
-    average_checkpoints,
-    best_checkpoint,
-    checkpoint_to_resume,
     delete_old_checkpoints,
     last_intact_checkpoint,
-    load_trainer_state,
 )
-from .distributed import any_rank, explain_out_of_memory, validate_same_on_all_ranks
-from .losses import label_smoothed_loss, uses_target_length, validation_metrics
+from .distributed import any_rank, explain_out_of_memory
+from .losses import uses_target_length
 from .push_to_hub import push_checkpoint
-from .sharding import materialize, shard_by_layers
+from .sharding import materialize
 
 OTHER_RANK_DIVERGED = (
     "Training stops because the loss of another process is not to be trained on; its message says more."
 )
-SMALLER_BATCHES = (
-    "Or lower train.tokens_per_batch or train.per_device_train_batch_size, raise train.gradient_accumulation_steps, "
-    "and train as a run of another name (name=NAME)."
-)
 DIVERGED_LOSS_RATIO = 10  # times the loss of a uniform guess: what has exploded does not come back
-
-
-def train(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    pairs: Dataset,
-    validation: Dataset | None,
-    settings: dict[str, Any],
-    folder: Path,
-    *,
-    name: str,
-    progress_position: int = 0,
-    references: Sequence[str] | None = None,
-    bleu_tokenize: str = BLEU.TOKENIZER_DEFAULT,
-) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Train `model` from the last whole checkpoint in `folder`. Returns the trained one, which is whole in the first
-    process, and steps, seconds, the last loss and, if the best model was to be loaded, its step. At SIGTERM a
-    SystemExit, with everything saved.
-
-    `progress_position` is the line of the progress bar, for systems that train side by side; `references` are the
-    target texts of `validation`, and `bleu_tokenize` is sacrebleu's tokenizer, for BLEU of the validation set.
-    """
-    args = training_arguments(settings, folder, has_validation=validation is not None)
-    paths = SystemPaths(folder)
-    sigterm, log = SigtermCallback(), JsonLogger(paths.training_log)
-    checkpoint = checkpoint_to_resume(paths.checkpoints, with_best=args.load_best_model_at_end)
-    best = None if checkpoint is None else best_checkpoint(checkpoint)
-    use_cache = model.config.use_cache
-    trainer = LengthTrainer(
-        model=model,
-        args=args,
-        train_dataset=pairs,
-        eval_dataset=validation,
-        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
-        processing_class=tokenizer,
-        compute_loss_func=partial(label_smoothed_loss, smoothing=args.label_smoothing_factor)
-        if args.label_smoothing_factor
-        else None,
-        compute_metrics=partial(
-            validation_metrics, tokenizer=tokenizer, references=references, bleu_tokenize=bleu_tokenize
-        ),
-        callbacks=[
-            *optional_callbacks(args),
-            ProgressBarCallback(name, progress_position),
-            log,
-            sigterm,
-            CheckpointManifestCallback(best),
-        ],
-    )
-    trainer.remove_callback(PrinterCallback)
-    if trainer.is_fsdp_enabled:
-        for argument in ("predict_with_generate", "neftune_noise_alpha"):
-            if getattr(args, argument):
-                raise ValueError(
-                    f"A model that is sharded by FSDP trains without train.{argument}, which needs it, or its "
-                    f"embeddings, in one piece; leave train.{argument} out, or train without FSDP."
-                )
-        shard_by_layers(model, trainer.accelerator.state.fsdp_plugin)
-    datasets = {"training pairs": pairs, "validation pairs": validation}
-    hashes = {name: lengths_hash(dataset) for name, dataset in datasets.items() if dataset is not None}
-    validate_same_on_all_ranks({"tokenizer": short_hash(tokenizer.to_str()), **hashes, "checkpoint": checkpoint})
-    resumed = None if checkpoint is None else load_trainer_state(checkpoint)
-    if resumed is not None and is_finished(resumed, args):  # only what comes after the training was interrupted
-        trainer.state = resumed
-        if trainer.is_world_process_zero():
-            log.restore(resumed)
-        final_checkpoint = best if best is not None and args.load_best_model_at_end else checkpoint
-        weights = auto_from_pretrained(AutoModelForSeq2SeqLM, final_checkpoint, dtype="auto").state_dict()
-    else:
-        for callback in trainer.callback_handler.callbacks:
-            if isinstance(callback, EarlyStoppingCallback) and resumed is not None:
-                callback.early_stopping_patience_counter = evals_without_improvement(resumed)
-        args.eval_on_start &= checkpoint is None  # or patience would count it
-        with explain_out_of_memory(f"A step of {name}", SMALLER_BATCHES):
-            trainer.train(resume_from_checkpoint=checkpoint)
-        trainer.accelerator.wait_for_everyone()  # the first process has written everything
-        if sigterm.stopped:
-            step = trainer.state.global_step
-            raise SystemExit(f"SIGTERM stopped {name} at step {step}; the same command goes on from there.")
-        weights = trainer.accelerator.get_state_dict(trainer.model)
-    if args.average_checkpoints is not None:
-        weights = average_checkpoints(Path(args.output_dir), args.average_checkpoints)
-    lines = log.read_lines()
-    losses = [line["loss"] for line in lines if "loss" in line]
-    summary = {
-        "steps": trainer.state.global_step,
-        "seconds": lines[-1]["seconds"] if lines else 0.0,
-        "loss": losses[-1] if losses else None,
-    }
-    if args.load_best_model_at_end:
-        summary["best_step"] = trainer.state.best_global_step
-    model.config.use_cache = use_cache  # the Trainer has set it to its own
-    return materialize(model, weights), summary | {"processes": args.world_size}
-
-
-def is_finished(state: TrainerState, args: TrainingArguments) -> bool:
-    """Whether a checkpoint of that state is the end of a training."""
-    patience = args.early_stopping_patience
-    return state.global_step >= state.max_steps or (
-        patience is not None and evals_without_improvement(state) >= patience
-    )
-
-
-def evals_without_improvement(state: TrainerState) -> int:
-    """After how many evaluations without a better one it was saved."""
-    saved: Any = state.stateful_callbacks.get(EarlyStoppingCallback.__name__) or {}
-    return int(saved.get("attributes", {}).get("early_stopping_patience_counter", 0))
-
-
-def lengths_hash(pairs: Dataset) -> str:
-    """How many pairs, and a hash of their lengths."""
-    return f"{len(pairs)} {short_hash(lengths(pairs, 'source').tobytes() + lengths(pairs, 'target').tobytes())}"
 
 
 class LengthTrainer(Seq2SeqTrainer):

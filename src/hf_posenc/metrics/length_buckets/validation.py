@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib import import_module
 from itertools import pairwise
 from os import PathLike
-from typing import Any
+from typing import Any, TypedDict
 
 from .scorers import SCORERS
 
@@ -28,9 +28,17 @@ def validate_edges(edges: object) -> tuple[int, ...]:
     return edges
 
 
-def bucket_bounds(edges: Sequence[int]) -> list[dict[str, Any]]:
+class BucketBounds(TypedDict):
+    """The lengths of a bucket, inclusive, None without an upper bound, and its label."""
+
+    low: int
+    high: int | None
+    label: str
+
+
+def bucket_bounds(edges: Sequence[int]) -> list[BucketBounds]:
     """`low`, `high` and `label` of each length bucket, shortest first; the last has no upper edge, `high` is None."""
-    bounds: list[dict[str, Any]] = []
+    bounds: list[BucketBounds] = []
     low = 0
     for high in edges:
         bounds.append({"low": low, "high": high, "label": f"[{low},{high}]"})

@@ -1,0 +1,108 @@
+"""Tables and texts as Markdown, LaTeX, CSV and plain text, escaped so that each shows as it is written.
+
+Names of systems and test sets, licences, sources of tables: all of them may come from files of others.
+"""
+
+import csv
+import io
+import json
+import re
+
+from .length_limits import TableRows
+from .tables import Table, available_scores, bucket_p_values
+
+LATEX_ESCAPES = {sign: f"\\{sign}" for sign in "&%$#_{}"}
+LATEX_ESCAPES |= {"±": "$\\pm$", ">": "$>$", "<": "$<$", "*": "$^{*}$", "→": r"$\to$"}
+LATEX_ESCAPES |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+
+
+def one_line(text: object) -> str:
+    """Text without what ends a line or moves a terminal's cursor."""
+    return "".join(char if char.isprintable() else " " for char in str(text))
+
+
+def markdown_text(text: object) -> str:
+    """Text in a paragraph or a cell of a table: no tag, link, code or further cell comes of it."""
+    escaped = re.sub(r"[\\`|]|(?<=\])[(\[]", r"\\\g<0>", one_line(text))
+    return re.sub("<(?=[A-Za-z/!?])", "&lt;", escaped)
+
+
+def markdown_code(text: object) -> str:
+    """Text as code in a line."""
+    line = one_line(text)
+    fence = "`" * (longest_backtick_run(line) + 1)
+    return f"{fence}{line}{fence}" if len(fence) == 1 else f"{fence} {line} {fence}"
+
+
+def markdown_block(text: str, language: str) -> str:
+    """Lines as a block of code."""
+    fence = "`" * max(3, longest_backtick_run(text) + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def longest_backtick_run(text: str) -> int:
+    """The most backticks in a row."""
+    return max(map(len, re.findall("`+", text)), default=0)
+
+
+def latex_text(text: object) -> str:
+    return "".join(LATEX_ESCAPES.get(char, char) for char in one_line(text))
+
+
+def csv_cell(value: object) -> object:
+    """A value that no spreadsheet takes for a formula; numbers stay numbers."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+
+def python_string(text: object) -> str:
+    """The literal of a string, in double quotes."""
+    return json.dumps(str(text), ensure_ascii=False)
+
+
+def render_markdown(table: Table) -> str:
+    """A table of GitHub's Markdown: the first column left, the others right, the legend below."""
+    lines = [table.headers, ["---", *["---:"] * (len(table.headers) - 1)], *table.rows]
+    escaped = [[markdown_text(entry) for entry in line] for line in lines]
+    return "\n".join([*("| " + " | ".join(line) + " |" for line in escaped), "", markdown_text(table.legend), ""])
+
+
+def render_latex(table: Table) -> str:
+    """A tabular of LaTeX for the package booktabs: the first column left, the others right, the legend below."""
+    lines = [" & ".join(map(latex_text, line)) + r" \\" for line in [table.headers, *table.rows]]
+    columns = "l" + "r" * (len(table.headers) - 1)
+    top, *below = lines
+    begin, end = f"\\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
+    return "\n".join(
+        [begin, r"\toprule", top, r"\midrule", *below, r"\bottomrule", end, "", latex_text(table.legend), ""]
+    )
+
+
+def render_csv(rows: TableRows) -> str:
+    """Every score in full, a line each, with its interval and p-values against the baseline."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    names = ("test_set", "system", "seeds", "group", "low", "high", "n", "metric", "score", "ci")
+    writer.writerow([*names, "p_randomisation", "p_bootstrap"])
+    for system, tests in rows.scores.items():
+        for test, result in tests.items():
+            for group in result.all_buckets:
+                p_values = bucket_p_values(rows.comparisons.get(test), system, group)
+                fields = [test, system, group.seeds, group.label, group.low, group.high, group.n]
+                for metric, *_ in available_scores([group]):
+                    p = p_values.get(metric)
+                    scores = [group.score(metric), group.half_width(metric), p and p.randomisation, p and p.bootstrap]
+                    writer.writerow(map(csv_cell, [*fields, metric, *scores]))
+    return buffer.getvalue()
+
+
+def render_text(table: Table) -> str:
+    """The table aligned for a terminal: the first column left, the others right, the legend below."""
+    lines = [table.headers, *table.rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(table.headers))]
+    first, *others = widths
+    printed = [
+        "  ".join([line[0].ljust(first), *(entry.rjust(width) for entry, width in zip(line[1:], others, strict=True))])
+        for line in lines
+    ]
+    printed.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join([*printed, "", one_line(table.legend), ""])
