@@ -11,6 +11,7 @@ import yaml
 from datasets import Dataset
 from support.experiments import TINY, load
 
+from hf_posenc.config.settings import Experiment
 from hf_posenc.data.segmentation import SEGMENT_SEPARATOR, automatic_segments, gold_segments
 from hf_posenc.experiment.dry_run import dry_run
 from hf_posenc.experiment.evaluation import translate_test_set
@@ -40,11 +41,19 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def run(config: Path, *overrides: str) -> Any:
-    experiment = load(config, *overrides)
+def run_all(experiment: Experiment) -> None:
     prepare(experiment)
     for name in experiment.systems:
         run_system(PreparedRun(experiment), name)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    """A run of all systems, as if trained in parallel; tests may write tables only."""
+    path = tmp_path_factory.mktemp("finished") / "tiny.yaml"
+    path.write_text(yaml.safe_dump(TINY | {"systems": SYSTEMS}, sort_keys=False), encoding="utf-8")
+    experiment = load(path, "data.max_length=30", "num_parallel=2")
+    run_all(experiment)
     return experiment
 
 
@@ -54,8 +63,8 @@ def translated(experiment: Any, system: str, test: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_the_model_that_is_named_translates_the_pieces_and_nothing_is_trained(config: Path) -> None:
-    experiment = run(config)
+def test_the_named_model_translates_the_segments_and_nothing_is_trained(finished: Experiment) -> None:
+    experiment = finished
     assert list(experiment.systems) == ["relative-seed3", "relative-seed4", "absolute", *SPLIT]
     assert [experiment.systems[name].base_name for name in SPLIT] == ["in-pieces", "in-pieces", "in-sentences"]
     for split, trained in zip(SPLIT, ("relative-seed3", "relative-seed4", "absolute"), strict=True):
@@ -71,13 +80,13 @@ def test_the_model_that_is_named_translates_the_pieces_and_nothing_is_trained(co
             model_card(experiment.folder, split)
     before = {path: path.stat().st_mtime_ns for path in experiment.folder.rglob("*") if path.is_file()}
     assert unfinished_systems(PreparedRun(experiment)) == []
-    run(config)
+    run_all(experiment)
     assert before == {path: path.stat().st_mtime_ns for path in experiment.folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.slow
-def test_the_tables_have_its_scores_and_no_training_of_its_own(config: Path) -> None:
-    experiment = run(config, "data.max_length=30", "num_parallel=2")
+def test_the_tables_have_its_scores_and_no_training_of_its_own(finished: Experiment) -> None:
+    experiment = finished
     table = {row[0]: row[1:] for row in dry_run(experiment).rows}
     assert table["in-sentences"] == ["absolute's, by automatic segments", *["-"] * 6]
     assert dry_run(experiment).legend.startswith(f"{experiment.folder}: 3 trainings;")

@@ -19,7 +19,7 @@ except (RuntimeError, ImportError) as missing:
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 # Hundreds of tests each, so not of every kind unless the environment has EVERY_ENCODING.
-SOME = ["none", "learned", "relative", "rotary", "lstm", "alibi", "sinusoidal+relative"]
+SOME = ["learned", "rotary", "gru+relative"]
 SIDES = [*(KINDS if EVERY_ENCODING else SOME), "rnn_nmt"]
 
 MODELS = {

@@ -270,7 +270,7 @@ def test_evaluations_are_no_time_of_training(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [1, 3, 8])
+@pytest.mark.parametrize("number", [1, 3])
 def test_an_epoch_has_exactly_the_evaluations_that_were_asked_for(tmp_path, number):
     lines = trained(tiny(tmp_path, f"train.evaluations_per_epoch={number}"))
     epochs = [line["epoch"] for line in lines if "eval_loss" in line]
@@ -335,11 +335,11 @@ def test_a_validation_set_is_scored_against_its_texts_and_not_what_tokens_keep_o
 @pytest.mark.slow
 def test_a_validation_set_is_translated_where_it_is_asked_for(tmp_path):
     """Each sentence to its own limit, whatever its neighbours, and with another search if one is given."""
-    learned = ["train.max_steps=160", "train.learning_rate=0.01", "model.d_model=48", "train.tokens_per_batch=250"]
-    asked = ["train.eval_strategy=steps", "train.eval_steps=160", "train.per_device_eval_batch_size=3"]
+    learned = ["train.max_steps=100", "train.learning_rate=0.01", "model.d_model=48", "train.tokens_per_batch=250"]
+    asked = ["train.eval_strategy=steps", "train.eval_steps=100", "train.per_device_eval_batch_size=3"]
     settings = [*learned, *asked, "train.predict_with_generate=true"]
     by_length = ["train.tokens_per_batch=null", "train.train_sampling_strategy=group_by_length"]
-    for beams, given in ((1, []), (2, ["train.generation_num_beams=2"]), (1, by_length)):
+    for beams, given in ((1, []), (2, ["train.generation_num_beams=2", *by_length])):
         experiment = tiny(tmp_path, f"name=validated-{len(list(tmp_path.glob('runs/*')))}", *settings, *given)
         last = [line for line in trained(experiment) if "eval_bleu" in line][-1]
         system, folder = experiment.systems["relative"], experiment.folder / "relative" / "model"
@@ -469,11 +469,9 @@ EPOCHS = ["train.save_strategy=epoch", "train.eval_strategy=epoch"]
     ("saved", "steps"),
     [
         ([*STEPS, "train.save_steps=4", "train.average_checkpoints=2"], [5, 7]),
-        ([*STEPS, "train.save_steps=4", *BEST, "train.learning_rate=0.1"], [6, 13]),
-        ([*EPOCHS, "train.average_checkpoints=2"], [5]),
         ([*EPOCHS, *BEST], [3, 17]),
     ],
-    ids=["mean by steps", "best by steps", "mean by epochs", "best by epochs"],
+    ids=["mean by steps", "best by epochs"],
 )
 def test_a_run_told_to_stop_leaves_no_trace(tmp_path, monkeypatch, saved, steps):
     settings = ["train.max_steps=17", "train.logging_steps=1", *saved]
@@ -505,8 +503,6 @@ def test_a_run_told_to_stop_at_an_epochs_end_stops_behind_its_evaluation(tmp_pat
     [
         ["train.save_steps=4"],
         ["train.save_strategy=epoch", "train.max_steps=-1"],
-        ["train.evaluations_per_epoch=1"],
-        ["train.evaluations_per_epoch=2", "train.max_steps=-1"],
         ["train.evaluations_per_epoch=3", "train.max_steps=5"],
     ],
 )
