@@ -137,7 +137,9 @@ def test_a_dry_run_counts_what_a_training_has_and_writes_nothing(config: Path, f
 
 
 @pytest.mark.slow
-def test_every_step_has_a_bar_that_moves_on_the_systems_line(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_step_has_a_progress_bar_at_the_position_of_its_system(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bars = []
 
     class Recorded(tqdm):
@@ -300,7 +302,7 @@ def test_a_wrong_setting_is_refused_before_anything_is_written(config: Path, ove
 
 
 @pytest.mark.slow
-def test_knobs_that_nobody_gives_are_measured_on_the_systems_own_pairs(config: Path) -> None:
+def test_unset_length_ratios_are_estimated_on_the_training_pairs(config: Path) -> None:
     """Source tokens for a target token, the first of each sentence left out, over the pairs that are trained on."""
     aligned = {"cross_position_encoding_type": "window", "alignment_type": "length_ratio"}
     settings = (f"systems.relative.model={json.dumps(aligned)}", "systems.relative.data.max_length=14")
@@ -324,7 +326,7 @@ def test_knobs_that_nobody_gives_are_measured_on_the_systems_own_pairs(config: P
 
 
 @pytest.mark.full
-def test_a_config_can_bring_an_encoding_of_ones_own(config: Path) -> None:
+def test_a_config_can_register_a_custom_encoding(config: Path) -> None:
     (config.parent / "nearness_of_mine.py").write_text(
         "from hf_posenc import PositionEncoding, register_position_encoding\n\n\n"
         "class Nearness(PositionEncoding):\n"
@@ -459,7 +461,7 @@ def test_a_system_is_trained_by_one_process_at_a_time(config: Path) -> None:
 
 
 @pytest.mark.slow
-def test_scores_of_an_older_version_are_made_again_without_training(finished: Experiment) -> None:
+def test_scores_of_an_older_version_are_computed_again_without_training(finished: Experiment) -> None:
     experiment = finished
     folder = experiment.folder / "relative"
     scores = (folder / "scores.json").read_text()
@@ -499,7 +501,7 @@ def test_a_run_may_leave_the_diagnoses_for_later(config: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_older", [False, True], ids=["with manifests", "of an older version"])
-def test_results_cut_short_are_refused_and_made_again(finished: Experiment, is_older: bool) -> None:
+def test_truncated_results_are_refused_and_computed_again(finished: Experiment, is_older: bool) -> None:
     experiment = finished
     parts = ("scores.json", "diagnostics/generated.json", "statistics/generated-x2.npz", "translations/generated.jsonl")
     for part in (*parts, "training.jsonl"):
@@ -539,7 +541,7 @@ def test_seeds_train_a_system_once_for_each(config: Path) -> None:
 
 
 @pytest.mark.slow
-def test_scored_systems_are_carried_to_another_machines_run_without_their_weights(config: Path, tmp_path: Path) -> None:
+def test_scored_systems_can_be_copied_to_another_run_without_weights(config: Path, tmp_path: Path) -> None:
     overrides = ("diagnose=false", "systems.pieces={segment: relative}", "seeds=[1]")
     here = load(config, *overrides)
     there = load_experiment(config, [f"output_dir={tmp_path / 'elsewhere'}", "seeds=[1, 2]", *overrides[:2]])
@@ -586,7 +588,7 @@ def test_a_system_with_flat_lengths_is_trained_on_as_many_joined_pairs(config: P
     assert many > few
 
 
-def test_a_group_is_drawn_from_once_and_for_all(config: Path) -> None:
+def test_all_systems_have_the_same_sample_of_a_bucket(config: Path) -> None:
     overrides = ("score.max_per_bucket=2", "data.test.generated.generator.pairs=40", "score.bucket_edges=[8, 12]")
     experiment, whole = load(config, *overrides), load(config, *overrides[1:])
     run = prepare(experiment)
@@ -691,7 +693,7 @@ PAPER = "reference_table={source: A, test: generated, rows: {relative: {bleu: [1
         ),
     ],
 )
-def test_what_a_table_cannot_be_is_refused_before_training(config: Path, overrides: list[str], said: str) -> None:
+def test_invalid_table_settings_are_refused_before_training(config: Path, overrides: list[str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         prepare(load(config, *overrides))
 
@@ -972,7 +974,7 @@ def test_distances_that_no_training_pair_has_are_warned_of(config: Path, caplog:
 
 
 @pytest.mark.full
-def test_what_is_tested_on_is_not_trained_on(config: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_training_on_test_pairs_is_refused(config: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Joined or not; unless it is allowed by name, before the run or within it."""
     pairs = list(generate_pairs(seed=1, pairs=60, min_words=6, max_words=12))
     new = list(generate_pairs(seed=2, pairs=6, min_words=13, max_words=24))
@@ -1021,7 +1023,7 @@ def test_a_run_whose_files_have_changed_is_refused(config: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_checkpoint_cut_short_is_passed_over(finished: Experiment, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_truncated_checkpoint_is_skipped(finished: Experiment, caplog: pytest.LogCaptureFixture) -> None:
     """Whichever of its files was being written or deleted."""
     experiment = finished
     checkpoints = experiment.folder / "relative" / "checkpoints"

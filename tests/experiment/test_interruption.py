@@ -91,7 +91,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_parameters_of_one_left_alo
 
 
 @pytest.mark.slow
-def test_a_run_told_to_stop_saves_its_step_and_goes_on_from_there(tmp_path):
+def test_sigterm_saves_the_current_step_and_the_run_resumes_from_it(tmp_path):
     path = write_config(tmp_path, steps=60, save_steps=1000)  # nothing but the signal saves
     straight, told = started(path, "straight"), started(path, "told")
     while len(log(path, "told")) < 4:

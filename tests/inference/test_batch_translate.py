@@ -52,7 +52,7 @@ def expected(folder: Path) -> list[str]:
     return [replace_line_ends(translation) for translation in made]
 
 
-def test_translations_come_in_order_a_piece_at_a_time(folder, expected):
+def test_translations_come_in_order_chunk_by_chunk(folder, expected):
     lines = translate_lines(LINES, TranslationJob(folder, num_beams=1))
     assert [next(lines), *lines] == expected
 
@@ -148,7 +148,7 @@ def test_one_process_at_a_time_writes_a_file(folder, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("after", [0, 1, 3, 5, 7])
-def test_a_killed_call_goes_on_with_the_pieces_that_were_whole(after, folder, expected, tmp_path, monkeypatch):
+def test_a_killed_translation_resumes_after_the_last_whole_chunk(after, folder, expected, tmp_path, monkeypatch):
     class Killed(Exception):
         pass
 
@@ -180,7 +180,7 @@ def test_a_killed_call_goes_on_with_the_pieces_that_were_whole(after, folder, ex
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]
 
 
-def test_what_another_task_left_is_not_gone_on_with(folder, tmp_path):
+def test_leftovers_of_another_call_are_refused(folder, tmp_path):
     task = TranslationJob(folder, num_beams=1)
     translate_to_file([], tmp_path / "other", task)
     about = tmp_path / ".out.task.json"
@@ -191,7 +191,7 @@ def test_what_another_task_left_is_not_gone_on_with(folder, tmp_path):
     assert (tmp_path / ".out.unfinished").read_text() == "kept\n"
 
 
-def test_what_another_training_left_is_not_gone_on_with(folder, tmp_path, monkeypatch):
+def test_leftovers_of_other_weights_are_refused(folder, tmp_path, monkeypatch):
     with monkeypatch.context() as context:
         context.setattr(batch_translate, "translate_validated_lines", lambda *what, **how: iter(int, 1))  # and no text
         with pytest.raises(TypeError):
@@ -295,9 +295,7 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("to_file", [False, True])
-def test_a_line_that_cannot_be_translated_is_named_before_anything_is_computed(
-    bad, to_file, tmp_path, tokenizer, monkeypatch
-):
+def test_an_untranslatable_line_is_named_before_any_compute(bad, to_file, tmp_path, tokenizer, monkeypatch):
     sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY}
     tiny_model("learned", dtype=torch.float32, learned_max_positions=20, **sizes).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
@@ -318,7 +316,7 @@ def test_of_an_exported_model_too_the_line_is_named(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_model_too_names_the_text_before_anything_is_computed(bad, tokenizer, monkeypatch):
+def test_a_model_names_an_untranslatable_text_before_any_compute(bad, tokenizer, monkeypatch):
     sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY}
     model = tiny_model("learned", dtype=torch.float32, learned_max_positions=20, **sizes)
     line, kind, said = BAD[bad]
@@ -335,7 +333,7 @@ def test_a_translation_is_one_line_whatever_it_holds(folder, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("to_file", [False, True])
-def test_memory_that_runs_out_is_told_with_the_lines_that_needed_it(folder, tmp_path, monkeypatch, to_file):
+def test_out_of_memory_names_the_lines_of_the_batch(folder, tmp_path, monkeypatch, to_file):
     """A file goes on from there, with more memory."""
 
     def translate(piece: list[str]) -> list[str]:

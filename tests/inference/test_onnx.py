@@ -70,13 +70,13 @@ if EVERY_ENCODING:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_so_are_those_under_other_encodings(kind, tokenizer, tmp_path):
+def test_greedy_translations_under_other_encodings_are_those_of_generate(kind, tokenizer, tmp_path):
     assert_same(single(kind), tokenizer, tmp_path / "graphs")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["lstm", "gru"])
-def test_what_would_have_one_fixed_length_is_refused(name, tokenizer, tmp_path):
+def test_encodings_that_export_with_a_fixed_length_are_refused(name, tokenizer, tmp_path):
     reason = rf"^torch cannot export position_encoding_type='{name}'.*`model.translate`"
     with pytest.raises(ValueError, match=reason):
         to_onnx(single(name), tokenizer, tmp_path / "graphs")

@@ -160,7 +160,7 @@ def test_a_config_survives_a_dictionary_and_a_file(sides, tmp_path):
     assert PosEncConfig.from_pretrained(tmp_path).to_dict() == config.to_dict()
 
 
-def test_a_config_writes_the_knobs_that_are_used_or_changed_and_no_others(sides):
+def test_a_config_saves_only_parameters_that_are_used_or_changed(sides):
     config = tiny_config(sides)
     used = {knob.name for entry in entries(sides) for knob in entry.config_parameters}
     unused = {knob.name for knob in all_encoding_parameters()} - used
@@ -175,7 +175,7 @@ def test_a_config_writes_the_knobs_that_are_used_or_changed_and_no_others(sides)
             assert tiny_config(sides, **{knob.name: other}).to_dict()[knob.name] == other
 
 
-def test_a_knob_has_its_encodings_name_a_legal_default_and_a_rule_in_words(entry_name):
+def test_a_parameter_has_the_name_of_its_encoding_a_valid_default_and_a_described_constraint(entry_name):
     for knob in POSITION_ENCODINGS[entry_name].config_parameters:
         assert entry_name.startswith(knob.name.split("_")[0])
         knob.validate(knob.default)

@@ -84,7 +84,7 @@ def test_a_training_step_compiles_whole_and_twice_for_all_lengths(system, forget
 @pytest.mark.slow
 @pytest.mark.capability("compile", "in parts")
 @pytest.mark.parametrize("system", RECURRENT)
-def test_what_torch_does_not_compile_whole_it_compiles_in_parts(system, forgetful):
+def test_models_with_graph_breaks_compile_in_parts(system, forgetful):
     model = tiny_model(system, dropout=0.0, encoder_layers=1, decoder_layers=1).train()
     with pytest.raises(Unsupported, match="RNN, GRU, or LSTM"):
         torch.compile(model, backend="eager", fullgraph=True)(**batch())
@@ -286,7 +286,7 @@ def test_an_encoding_is_trained_whole_beside_adapters(system):
 @pytest.mark.parametrize("form", ["Boolean", "additive"])
 @pytest.mark.parametrize("system", PARALLEL)
 @torch.no_grad()
-def test_sentences_packed_into_a_row_are_what_they_are_alone(system, form, back_end):
+def test_packed_sentences_equal_separate_ones(system, form, back_end):
     """By masks of four dimensions, block by block, and positions that begin again."""
     if system in ALIGNED:
         pytest.skip("refused: a row of several sentences does not say where each source ends")

@@ -187,7 +187,7 @@ def test_a_token_in_a_config_is_refused(tmp_path: Path):
     assert not list((tmp_path / "runs").rglob("settings.yaml"))
 
 
-def test_two_systems_do_not_push_to_one_repository(tmp_path: Path):
+def test_two_systems_with_one_repository_are_refused(tmp_path: Path):
     shared = experiment(tmp_path, "train.hub_model_id=lab/tiny", one={}, other={})
     with pytest.raises(ValueError, match=r"one and other would both push to lab/tiny; .*systems\.NAME\.train\.hub_mod"):
         prepare(shared)
@@ -406,13 +406,13 @@ def test_a_keyword_is_checked_like_what_is_saved(tmp_path: Path):
 
 
 @pytest.mark.parametrize("what", [what for what in BROKEN if what.startswith("weights")])
-def test_who_ignores_mismatches_gets_what_fits(tmp_path: Path, what: str):
+def test_ignore_mismatched_sizes_loads_the_matching_weights(tmp_path: Path, what: str):
     broken = BROKEN[what][0](tmp_path / "broken")
     loaded = AutoModelForSeq2SeqLM.from_pretrained(broken, ignore_mismatched_sizes=True)
     assert torch.isfinite(loaded(**inputs()).logits).all()
 
 
-def test_who_asks_what_was_missing_is_told_and_judges(tmp_path: Path):
+def test_output_loading_info_lists_missing_keys(tmp_path: Path):
     broken = BROKEN["weights that are missing"][0](tmp_path / "broken")
     _, found = AutoModelForSeq2SeqLM.from_pretrained(broken, output_loading_info=True)
     assert any("positions" in name for name in found["missing_keys"])
@@ -451,9 +451,7 @@ assert importlib.util.find_spec("datasets") is None
 
 @pytest.mark.capability("remote code, elsewhere")
 @pytest.mark.slow
-def test_an_environment_that_never_had_the_package_translates_the_same(
-    hub: Hub, tokenizer: PosEncTokenizer, tmp_path: Path
-):
+def test_an_environment_without_the_package_translates_the_same(hub: Hub, tokenizer: PosEncTokenizer, tmp_path: Path):
     python = linked_environment(tmp_path / "environment", LIGHT)
     models, places = {}, {}
     for number, where in enumerate([*(name for name in KINDS if EVERY_ENCODING or name in FAST), "rnn_nmt"]):

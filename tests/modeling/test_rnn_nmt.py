@@ -111,7 +111,7 @@ def test_rnn_nmt_is_its_equations_over_each_sentence_in_values_and_gradients(enc
         torch.testing.assert_close(attention[i, 0, real[i], : len(sources[i])], weights, **EXACT)
 
 
-def test_attention_weights_are_given_when_they_are_asked_for():
+def test_attention_weights_are_returned_on_request():
     model, source = tiny_model("rnn_nmt"), sentences(3, 6, seed=1)
     assert model(input_ids=source, decoder_input_ids=source).cross_attentions is None
     generated = model.generate(source, max_new_tokens=4, output_attentions=True, return_dict_in_generate=True)
@@ -243,7 +243,7 @@ def test_the_defaults_are_neishi_and_yoshinagas():
 
 
 @pytest.mark.full
-def test_it_learns_eight_pairs_by_heart_and_says_them_without_their_targets():
+def test_it_overfits_eight_pairs_and_translates_them():
     torch.manual_seed(0)
     lengths = [(2, 5), (3, 3), (4, 6), (5, 2), (6, 4), (7, 5), (3, 6), (5, 4)]
     sources = [sentences(s, seed=i, vocab_size=12) for i, (s, _) in enumerate(lengths)]

@@ -116,7 +116,7 @@ def lose_two_pairs() -> None:
     ],
     ids=["settings", "folder", "pairs"],
 )
-def test_processes_that_do_not_do_the_same_all_say_so_and_end(tmp_path, others, before, message):
+def test_processes_with_different_work_all_raise_and_end(tmp_path, others, before, message):
     own = tuple(word.format(folder=tmp_path) for word in others)
     ranks = Ranks(write_config(tmp_path), "ranks", others=own, before=(None, before))
     assert ranks.end() == [1, 1]
@@ -133,7 +133,7 @@ def poison() -> None:
 
 
 @pytest.mark.full
-def test_a_loss_that_is_no_number_in_one_process_stops_both_before_they_save(tmp_path):
+def test_a_nan_loss_in_one_process_stops_both_before_they_save(tmp_path):
     ranks = Ranks(write_config(tmp_path), "ranks", before=(None, poison))
     assert ranks.end() == [1, 1]
     first, second = ranks.texts()

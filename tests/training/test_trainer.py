@@ -86,9 +86,7 @@ def test_the_best_model_is_that_of_the_best_evaluation_whenever_it_comes(tokeniz
     [([9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.9, 1.8], 10), ([9.0, 8.0, 8.5, 8.6], 4)],
     ids=["better", "worse"],
 )
-def test_training_stops_early_where_perplexity_rises_and_not_where_it_falls(
-    tokenizer, tmp_path, monkeypatch, scores, steps
-):
+def test_training_stops_early_when_perplexity_rises(tokenizer, tmp_path, monkeypatch, scores, steps):
     measured(monkeypatch, scores)
     _, facts = run(tokenizer, tmp_path, **(EVERY | {"early_stopping_patience": 2, "save_strategy": "no"}))
     assert facts["steps"] == steps
@@ -318,7 +316,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: str(error)[:12])
-def test_memory_that_runs_out_is_told_in_one_line_once(error):
+def test_out_of_memory_is_one_error_line(error):
     with (
         pytest.raises(
             OutOfMemory, match=r"^A step must fit into memory, but that ran out \(.+\); end .*\. Remedy\.$"
