@@ -1,5 +1,5 @@
-"""Where attention is, how widely it spreads and what is written without an end: against weights that are known, plain
-loops over single sentences, and `generate`."""
+"""Attention centroids, attention entropy and forced decoding, compared with known weights, loops over single sentences
+and `generate`."""
 
 import copy
 import json

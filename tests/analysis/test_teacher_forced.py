@@ -1,4 +1,4 @@
-"""Diagnoses against plain loops over single sentences without padding, and figures against what was diagnosed."""
+"""Teacher-forced analysis against loops over single unpadded sentences; figures against the saved values."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""Config files: every key has a kind, every file is read within bounds, and what was typed is what is meant."""
+"""Config files: the type and bounds of every key, and values from the command line."""
 
 import math
 import re

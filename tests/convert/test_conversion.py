@@ -1,4 +1,4 @@
-"""Other encodings for a trained model: what fits is kept, what is new is silent if it can be, the rest is refused."""
+"""Other encodings for a trained model: which weights are kept, which are initialized to identity, which are refused."""
 
 import json
 from dataclasses import fields
@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 import torch
 from support.marian_models import tiny_marian
-from support.models import REGISTERED, gradients_after_a_step, sentences, silent_parameters, tiny_model
+from support.models import REGISTERED, gradients_after_a_step, sentences, tiny_model, zero_init_parameters
 from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM
 
@@ -59,8 +59,12 @@ def test_with_the_same_encodings_it_is_the_same_model(sides):
 
 def test_conversion_keeps_an_alignment_and_the_encodings_that_use_it():
     for name in ("length_ratio", "recurrent"):
-        knobs = {"cross_position_encoding_type": "rotary+relative", "alignment_type": name, "cross_relative_clip": 2}
-        model = tiny_model("none", **knobs)
+        parameters = {
+            "cross_position_encoding_type": "rotary+relative",
+            "alignment_type": name,
+            "cross_relative_clip": 2,
+        }
+        model = tiny_model("none", **parameters)
         torch.testing.assert_close(convert_encodings(model).state_dict(), model.state_dict(), rtol=0, atol=0)
 
 
@@ -100,7 +104,7 @@ def test_an_encoding_of_another_size_is_initialized_anew():
 
 
 def test_a_parameter_of_cross_attention_converts_independently():
-    """The decoder's tables are not the cross-attention's, whose knob of its own may change alone."""
+    """The decoder's tables are not the cross-attention's, whose own parameter may change alone."""
     before = tiny_model("relative", cross_position_encoding_type="relative")
     after = convert_encodings(before, cross_relative_clip=2)
     assert torch.equal(after.model.decoder.positions[0].keys, before.model.decoder.positions[0].keys)
@@ -124,7 +128,7 @@ def test_another_encoding_replaces_the_old_and_nothing_else(encodings):
     fresh, kept = PosEncForConditionalGeneration(after.config).double().state_dict(), before.state_dict()
     if encoder == "lstm":
         fresh |= {name: weight for name, weight in kept.items() if ".encoder.positions." in name}
-    at_zero = silent_parameters(after)
+    at_zero = zero_init_parameters(after)
     for name, weight in after.state_dict().items():
         new = "positions." in name or "alignment." in name
         expected = fresh[name] if new else kept[name]

@@ -1,4 +1,4 @@
-"""Laws of reading, joining, encoding and filtering parallel text, and every message for text that cannot be read."""
+"""Reading, concatenating, encoding and filtering parallel text, and the error for each unreadable file."""
 
 import gzip
 import json

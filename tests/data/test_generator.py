@@ -1,4 +1,4 @@
-"""The laws of the embedded generator: any length, the same everywhere, one right translation, and grammar by hand."""
+"""The synthetic language pair: lengths, determinism, one correct translation, and grammar checked by hand."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""A row that trains nothing: another system's model is given its inputs in pieces, and all else is as in other rows."""
+"""A system without training: it translates segments of its inputs with the model of another system."""
 
 import json
 import sys

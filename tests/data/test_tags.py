@@ -1,4 +1,4 @@
-"""Language tags: tokens that are read in a text, on either side, and said by no translation."""
+"""Language tags: special tokens of the source or the target that no translation contains."""
 
 import copy
 import json

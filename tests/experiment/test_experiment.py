@@ -1,4 +1,4 @@
-"""Config files are checked before any compute, and a run is what its settings say, however often it is interrupted."""
+"""Config files are validated before any compute; interrupted runs resume to the same results."""
 
 import io
 import json

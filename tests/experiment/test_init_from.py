@@ -1,4 +1,4 @@
-"""A training that goes on from a trained model: which one, with what in its config, and what is refused before it."""
+"""Training from the weights of another model: which model, which fields of its config, and what is refused."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A run that was killed, told to stop or out of disk ends with the parameters of one left alone, to the bit."""
+"""A run that was killed, stopped or out of disk ends with bit-equal parameters to an uninterrupted run."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""The explorer: what it shows is what the hooks answer, and the page, in a real browser, shows it to everyone."""
+"""The explorer: its plots and numbers are those of the hooks, and its page works in a browser."""
 
 import importlib.util
 import itertools
@@ -262,12 +262,12 @@ def run_folder(tmp_path_factory, tokenizer) -> Path:
     """Three systems, of which `short` has a table of 12 positions; one of a strange family; and saved results."""
     folder = tmp_path_factory.mktemp("run")
     sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY, "dtype": torch.float32}
-    for system, sides, knobs in (
+    for system, sides, parameters in (
         ("relative", "relative", {}),
         ("short", "learned", {"learned_max_positions": 12}),
         ("rnn", "rnn_nmt", {}),
     ):
-        tiny_model(sides, **sizes, **knobs).save_pretrained(folder / system / "model")
+        tiny_model(sides, **sizes, **parameters).save_pretrained(folder / system / "model")
         tokenizer.save_pretrained(folder / system / "model")
     BartConfig().save_pretrained(folder / "strange" / "model")
     shutil.copy(RESULTS, folder / "results.json")
@@ -363,15 +363,15 @@ def test_attention_is_the_models_and_its_rows_sum_to_one(run: ExplorerRun):
 
 def test_a_number_is_of_the_kind_that_its_field_has() -> None:
     """A browser writes 10000.0 as 10000, which is no size."""
-    knobs = parameters_of_encodings(("pope", "relative"))
+    fields = parameters_of_encodings(("pope", "relative"))
     assert (
-        parameter_value(knobs["pope_theta"], 10000) == 10000.0
-        and type(parameter_value(knobs["pope_theta"], 10000)) is float
+        parameter_value(fields["pope_theta"], 10000) == 10000.0
+        and type(parameter_value(fields["pope_theta"], 10000)) is float
     )
     assert probes_for(
-        EncodingChoice(encodings=("pope",), parameters=(("pope_theta", parameter_value(knobs["pope_theta"], 10000)),))
+        EncodingChoice(encodings=("pope",), parameters=(("pope_theta", parameter_value(fields["pope_theta"], 10000)),))
     )
-    assert type(parameter_value(knobs["relative_clip"], 8)) is int
+    assert type(parameter_value(fields["relative_clip"], 8)) is int
 
 
 @pytest.mark.full

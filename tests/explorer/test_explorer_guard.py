@@ -1,4 +1,4 @@
-"""The explorer answers its own readers, within its limits, and nobody else."""
+"""The explorer answers requests of its own page only, within limits of size."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whatever a request to the explorer holds, the server keeps the page's limits, and the answer is one clear message."""
+"""Every request to the explorer stays within the limits of the page, or gets one clear error."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Many lines: in order, by however many processes, whole or not at all, and the same after a kill."""
+"""Translating many lines: in order, in several processes, resumable, with output files written atomically."""
 
 import io
 import itertools

@@ -1,4 +1,4 @@
-"""A model that CTranslate2 runs is the same model; what it cannot run is refused before anything is written."""
+"""A model exported to CTranslate2 translates the same; other models are refused before anything is written."""
 
 import copy
 import json

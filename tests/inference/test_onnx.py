@@ -1,4 +1,4 @@
-"""The ONNX graphs of a model, run by onnxruntime, are the same model."""
+"""The ONNX graphs of a model, run by onnxruntime, generate the same tokens."""
 
 from pathlib import Path
 from typing import Any

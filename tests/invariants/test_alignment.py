@@ -1,7 +1,6 @@
-"""Where in the source the decoder is: what holds for every alignment, each one's oracle, and what is refused.
+"""Source positions of the decoder: invariants of every alignment, a reference implementation of each, and refusals.
 
-What reads no lengths is under test_invariants.py as well, and all are under test_generation.py.
-"""
+Alignments that do not use the target length are in test_invariants.py too, and all are in test_generation.py."""
 
 import copy
 import math
@@ -50,7 +49,7 @@ def aligned(request) -> str:
     return request.param
 
 
-# Laws
+# Invariants
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
@@ -256,8 +255,8 @@ def test_half_precision_keeps_large_source_positions_exact(aligned):
 # Length ratio
 
 
-def length_ratio(**knobs) -> Alignment:
-    config = tiny_config("relative by length_ratio", **knobs)
+def length_ratio(**parameters) -> Alignment:
+    config = tiny_config("relative by length_ratio", **parameters)
     return build_alignment(config).double()
 
 
@@ -359,7 +358,7 @@ def test_recurrent_is_its_equations_as_loops_in_values_and_gradients():
         for parameter in alignment.parameters():
             parameter.normal_(std=0.4)
         alignment.step_bias.fill_(0.9)
-    oracle = copy.deepcopy(alignment)
+    reference = copy.deepcopy(alignment)
     x, memory = torch.randn(2, 5, 16, dtype=torch.float64), torch.randn(2, 7, 16, dtype=torch.float64)
     mask = torch.tensor([[1] * 7, [1] * 5 + [0] * 2])
     places = alignment("source_positions", x, memory, place_of(7, 5, mask=mask))
@@ -368,20 +367,20 @@ def test_recurrent_is_its_equations_as_loops_in_values_and_gradients():
         row = distance.clamp(-2, 2) + 2
         low = min(int(row), 3)
         share = row - low
-        inside = oracle.beta[head, low] * (1 - share) + oracle.beta[head, low + 1] * share
+        inside = reference.beta[head, low] * (1 - share) + reference.beta[head, low + 1] * share
         return inside - (distance.abs() - 2).clamp(min=0)
 
     rows = []
     for b, length in enumerate((7, 5)):
         g, state = torch.zeros((), dtype=torch.float64), (torch.zeros(1, 5).double(), torch.zeros(1, 5).double())
-        values = oracle.v_proj(memory[b]).view(7, 4, 32)
+        values = reference.v_proj(memory[b]).view(7, 4, 32)
         for t in range(5):
             heads = []
             for head in range(4):
                 w = torch.stack([beta(head, j - g) for j in range(length)]).softmax(0)
                 heads.append(sum(w[j] * values[j, head] for j in range(length)))
-            state = oracle.cell(torch.cat((x[b, t], *heads))[None], state)
-            g = (g + nn.functional.softplus(state[0][0] @ oracle.step_weight[0] + oracle.step_bias[0])).clamp(
+            state = reference.cell(torch.cat((x[b, t], *heads))[None], state)
+            g = (g + nn.functional.softplus(state[0][0] @ reference.step_weight[0] + reference.step_bias[0])).clamp(
                 max=length - 1
             )
             rows.append(g)
@@ -391,7 +390,7 @@ def test_recurrent_is_its_equations_as_loops_in_values_and_gradients():
     weight = torch.randn_like(places)
     (places * weight).sum().backward()
     (expected * weight).sum().backward()
-    for (name, ours), theirs in zip(alignment.named_parameters(), oracle.parameters(), strict=True):
+    for (name, ours), theirs in zip(alignment.named_parameters(), reference.parameters(), strict=True):
         assert theirs.grad.any(), name
         torch.testing.assert_close(ours.grad, theirs.grad, **EXACT)
 
@@ -439,7 +438,7 @@ def test_an_alignment_says_which_idea_it_is_and_whose(name):
     assert alignment.summary.endswith(".") and alignment.formula and alignment.__doc__
     assert alignment is Alignment or alignment.__bases__ == (Alignment,)
     assert alignment is Alignment or all(one.url.startswith("https://") for one in alignment.references)
-    assert all(knob.name.startswith(f"{name}_") for knob in alignment.config_parameters)
+    assert all(field.name.startswith(f"{name}_") for field in alignment.config_parameters)
 
 
 @pytest.mark.parametrize("cross", [*CROSS, "relative_sinusoidal", "t5", "deberta"])

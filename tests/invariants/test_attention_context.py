@@ -1,5 +1,5 @@
-"""What an encoding may see and remember, tried by encodings that need it: keys, what is visible, positions of training,
-a memory for each layer, cross-attention. Each passes the laws that the registered ones pass."""
+"""The hook interface, tested by encodings that need each part of it: keys, masks, training positions, layer state,
+cross-attention. Each satisfies the invariants of the registered ones."""
 
 from dataclasses import replace
 
@@ -105,7 +105,7 @@ def cross_model(cross: str, own: str = "sinusoidal", **changes):
     return tiny_model(own, cross_position_encoding_type=cross, **changes)
 
 
-# Whether what they see is right is told by the laws.
+# The invariants test whether their inputs are right.
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])

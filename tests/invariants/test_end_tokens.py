@@ -1,4 +1,4 @@
-"""Where a sentence ends, how long it may become and what stands behind it are what the call was told."""
+"""Limits of length, end tokens and padding of generated sentences are those of the call."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Decoding gives the same tokens however it is computed: with a cache, without one, in a batch, with a draft."""
+"""Generated tokens are equal with and without a cache, in a batch, and with assisted decoding."""
 
 import itertools
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What holds for every position encoding, whichever it is: one law a test, over the whole registry."""
+"""Invariants of every position encoding: one property a test, over the whole registry."""
 
 import copy
 
@@ -18,7 +18,7 @@ from support.models import (
     BEFORE_5_18,
     EVERY_ENCODING,
     SINGLE,
-    Remembered,
+    RecordedState,
     entries,
     gradients_after_a_step,
     sentences,
@@ -274,7 +274,7 @@ def test_is_stateful_matches_the_registry(sides):
     """Where there is one, padding leaves it as it was."""
     decoder, x, at = tiny_model(sides).model.decoder, torch.randn(3, 9, 16).double(), torch.arange(9)[None]
     for entry, encoding in zip(entries(sides.rpartition(" to ")[2]), decoder.positions, strict=True):
-        memory = Remembered(torch.randn(3, 64).double().tanh())
+        memory = RecordedState(torch.randn(3, 64).double().tanh())
         place = AttentionContext(at, at, HOLES == 1, HOLES, is_causal=True, layer=0, inputs_BTD=x, state=memory)
         if encoding.embed is not None:
             encoding.embed(x, place)

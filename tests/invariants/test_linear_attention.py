@@ -1,5 +1,5 @@
-"""Attention in parts is attention: its outputs and gradients are those of all scores at once, whatever the length, the
-padding, the encoding; and it is used exactly where nothing needs those scores."""
+"""Blockwise attention in linear memory equals attention with the full score matrix, in outputs and gradients; it
+is used exactly when nothing needs the full matrix."""
 
 import math
 from collections.abc import Iterator
@@ -337,7 +337,7 @@ def test_no_tensor_grows_with_the_square_of_the_length(name):
 
 @torch.no_grad()
 def test_a_step_of_decoding_attends_to_no_more_keys_than_the_windows_show(monkeypatch):
-    """However long the text is; whoever asks for the weights has those of all keys."""
+    """However long the text is; requested weights are those of all keys."""
     model, ids = tiny_model("relative+window by recurrent"), sentences(2, 40)
     steps = model(ids, decoder_input_ids=ids[:, :30])
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""A cache under either of its names, and keywords that nothing reads."""
+"""Caches under both argument names, and unused keyword arguments."""
 
 import inspect
 

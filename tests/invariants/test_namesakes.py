@@ -1,4 +1,4 @@
-"""Encodings whose classes or files have one name: neither their cached state nor their code is mixed up."""
+"""Encodings whose classes or files have the same name keep separate cached state and code."""
 
 import importlib
 import sys

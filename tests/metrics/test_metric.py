@@ -1,4 +1,4 @@
-"""Laws of the length_buckets metric: a group's score is sacrebleu's corpus score of its pairs, and nothing else."""
+"""The length_buckets metric: the score of a bucket is sacrebleu's corpus score of its pairs."""
 
 from __future__ import annotations
 

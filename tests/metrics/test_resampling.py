@@ -1,4 +1,4 @@
-"""Trials of the tests and samples of the bootstrap are drawn in blocks: the numbers of one draw, in constant memory."""
+"""Significance tests and the bootstrap sample in blocks: the numbers of one call, in constant memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TER is sacrebleu's, edit for edit: the tokens, the search for moves and every one of its limits."""
+"""TER has sacrebleu's edits: its tokens, its search for shifts and all of its limits."""
 
 from __future__ import annotations
 

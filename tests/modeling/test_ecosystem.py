@@ -1,4 +1,4 @@
-"""What users of transformers do with a model: compile, export, offload, quantise, adapt, pack, halve its precision."""
+"""Uses of a model in the ecosystem: compilation, export, offloading, quantisation, adapters, half precision."""
 
 import copy
 import importlib.util

@@ -1,4 +1,4 @@
-"""What is saved loads everywhere: with this package, and where neither it nor a user's own file is installed."""
+"""Saved checkpoints load with this package, and without it or a user's own file."""
 
 import json
 import subprocess

@@ -1,5 +1,5 @@
-"""The Hub both ways, over HTTP: what is pushed is whole and loads by name, by revision, and where no package is; what
-is broken is refused with one clear message; and no code from a checkpoint runs unasked."""
+"""Pushing and loading over HTTP: pushed checkpoints are complete and load by name and revision; broken ones are refused
+with one clear error; no code of a checkpoint runs without trust."""
 
 import json
 import re

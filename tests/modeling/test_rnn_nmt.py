@@ -1,4 +1,4 @@
-"""RNN-NMT against its equations, one sentence and one token at a time; what it refuses; and that it can be trained."""
+"""RNN-NMT against its equations, one token at a time; its refusals; and an overfitting test."""
 
 import json
 import warnings
@@ -203,7 +203,7 @@ REFUSED = {
         {"encoder_attention_heads": 2},
         r"'encoder_attention_heads' is no field of RnnNmtConfig; the nearest one is 'encoder_layers'",
     ),
-    "a knob of an encoding": ({"relative_clip": 4}, r"'relative_clip' is no field of RnnNmtConfig; the nearest"),
+    "a parameter of an encoding": ({"relative_clip": 4}, r"'relative_clip' is no field of RnnNmtConfig; the nearest"),
     "no width": ({"d_model": 0}, r"d_model must be 1 or more, but it is 0"),
     "no layers of the encoder": ({"encoder_layers": 0}, r"encoder_layers must be 1 or more, but it is 0"),
     "no layers of the decoder": ({"decoder_layers": 0}, r"decoder_layers must be 1 or more, but it is 0"),

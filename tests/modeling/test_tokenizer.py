@@ -1,4 +1,4 @@
-"""Laws of the tokenizer: nothing is lost, `</s>` ends what it encodes, and it travels with a checkpoint."""
+"""The tokenizer: lossless, `</s>` at the end, saved with a checkpoint."""
 
 import copy
 import json

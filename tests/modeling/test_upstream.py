@@ -1,5 +1,4 @@
-"""transformers' own tests of models, configs and training, on some encodings, a sum and RNN-NMT, or on all encodings:
-whatever transformers asks of a model of its own."""
+"""transformers' own tests of models, configs and training, on three encodings and RNN-NMT, or on all encodings."""
 
 import unittest
 

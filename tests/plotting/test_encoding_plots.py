@@ -1,4 +1,4 @@
-"""Laws of the figures of encodings and of attention: what is drawn is what the hooks answer, asked one by one."""
+"""Figures of encodings and of attention: plotted values are those of the hooks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ READING = ["gru", "lstm", "sinusoidal+gru"]
 
 def knobs_of(name: str) -> dict[str, Any]:
     """The settings that an encoding has."""
-    own = {knob.name for part in name.split("+") for knob in POSITION_ENCODINGS[part].config_parameters}
+    own = {field.name for part in name.split("+") for field in POSITION_ENCODINGS[part].config_parameters}
     return {key: value for key, value in SETTINGS.items() if key in own or key in SIZES}
 
 
@@ -583,8 +583,8 @@ def shaded(axes: Axes) -> list[tuple[float, float]]:
 
 
 def test_vectors_outside_the_window_are_shaded() -> None:
-    knobs = {"window_size": 2, "relative_clip": 3, "d_model": 16, "encoder_layers": 2}
-    figure = dict(named_figures(untrained_probes("relative+window", knobs, "encoder", EXTENT)))[
+    parameters = {"window_size": 2, "relative_clip": 3, "d_model": 16, "encoder_layers": 2}
+    figure = dict(named_figures(untrained_probes("relative+window", parameters, "encoder", EXTENT)))[
         "relative+window-vectors"
     ]
     reach = EXTENT.distances + 0.5

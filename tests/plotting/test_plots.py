@@ -1,4 +1,4 @@
-"""Laws of tables and figures: what is printed and drawn are the results' own values."""
+"""Tables and figures: printed and plotted values are those of the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmarks run, measure what they are asked to and save it whole, on models too small to learn anything from."""
+"""Benchmarks run on tiny models, measure what their options name and save it."""
 
 import gzip
 import importlib

@@ -1,4 +1,4 @@
-"""The pages: every link leads somewhere, every page can be found, every file that is named exists."""
+"""The pages: links resolve, every page is reachable, and every file named exists."""
 
 import re
 import runpy

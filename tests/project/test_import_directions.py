@@ -1,4 +1,4 @@
-"""Imports go one way, from room to room and from file to file: each can be read without what stands above it."""
+"""Imports go one way, between packages and between files."""
 
 import ast
 import importlib

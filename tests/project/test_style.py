@@ -1,4 +1,4 @@
-"""What reading the code would show, so that it stays so: where encodings may be named, what a checkpoint carries."""
+"""Rules of the code: where encodings may be named, and what a checkpoint contains."""
 
 import ast
 import re

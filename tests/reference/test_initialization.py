@@ -1,4 +1,4 @@
-"""New parameters are drawn as the configured initializer says."""
+"""New parameters are sampled by the configured initializer."""
 
 import warnings
 

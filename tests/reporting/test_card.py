@@ -1,4 +1,4 @@
-"""Laws of the model card: it says what the saved files say, the Hub's own library reads it, and its examples run."""
+"""Model cards: their facts are those of the saved files, huggingface_hub parses them, and their examples run."""
 
 import json
 import re

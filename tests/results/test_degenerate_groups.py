@@ -1,4 +1,4 @@
-"""Groups of few, empty or odd pairs have the scores and intervals that sacrebleu defines, in every metric and table."""
+"""Empty, tiny and degenerate buckets: scores and intervals are sacrebleu's, in every metric and table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of saved results: written as they were read, and the tables of kept results come out again."""
+"""Records of saved results: they round-trip, and the kept tables are reproduced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of comparisons: rows are means of their seeds, p-values are sacrebleu's, and what is shown is what was saved."""
+"""Comparisons: rows are means over seeds, p-values are sacrebleu's, and tables show saved values."""
 
 from __future__ import annotations
 

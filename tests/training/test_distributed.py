@@ -1,4 +1,5 @@
-"""Two processes train, evaluate and translate as one does that accumulates two batches; they start and stop as one."""
+"""Two processes equal one that accumulates two batches, in training, evaluation and translation; they start and stop
+together."""
 
 import json
 import os

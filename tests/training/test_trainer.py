@@ -1,5 +1,5 @@
-"""What LengthTrainer does otherwise than its base: checkpoints by name, the best one saved, evaluations of all pairs,
-no float64 on a device, and one line where memory runs out."""
+"""Where LengthTrainer differs from Seq2SeqTrainer: names of checkpoints, the best model, evaluation of all pairs, no
+float64 on a device, and one error line when memory runs out."""
 
 import json
 import re

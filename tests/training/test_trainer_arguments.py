@@ -1,4 +1,4 @@
-"""Every argument of the Trainer: right, set by train.py, or refused before any compute."""
+"""Every argument of the Trainer: supported, set by train.py, or refused before any compute."""
 
 from dataclasses import fields
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Training by length: batches of a token budget, the papers' schedules, and what the log says of them."""
+"""Training by length: batches of a token budget, the papers' schedules, and the log."""
 
 import itertools
 import json

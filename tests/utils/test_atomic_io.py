@@ -1,4 +1,4 @@
-"""What is saved is whole or not there, whenever the power goes."""
+"""Atomic writes: a file or folder is complete or absent after a kill."""
 
 import errno
 import multiprocessing

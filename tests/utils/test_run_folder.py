@@ -1,4 +1,4 @@
-"""Names of a run's files stand in `run_folder.py` alone, and lead where runs of earlier versions have them."""
+"""File names of a run stand in `run_folder.py` alone, and earlier runs are found under them."""
 
 import ast
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Children end with the process that started them; a killed one, and memory that runs out, are told."""
+"""Child processes end with their parent; killed workers and exhausted memory are reported."""
 
 import os
 import signal
