@@ -5,8 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 TESTS ?= tests
-# Without what torch alone computes, and without samplers and processes.
-LEANING := $(filter-out %/test_linear_attention.py,$(wildcard tests/invariants/*.py)) tests/reference/test_whole_model.py \
+# Tests of what depends on transformers; those of torch alone are left out.
+DEPENDENT := $(filter-out %/test_linear_attention.py,$(wildcard tests/invariants/*.py)) tests/reference/test_whole_model.py \
 	tests/modeling tests/training tests/convert/test_marian.py tests/data/test_tags.py
 RUN := $(VENV)/bin/python
 PYTEST = $(RUN) -m pytest -q -n auto --dist worksteal
@@ -40,8 +40,8 @@ test-slow: $(READY)  ## the longer proofs alone: trainings, processes, kills, br
 test-rest: $(READY)  ## all that `make test` leaves out
 	$(PYTEST) -m "full or slow" $(TESTS)
 
-test-transformers: $(READY)  ## what leans on transformers: every encoding, but generation on a few
-	$(PYTEST) -m "not slow and not (full and decoding)" $(LEANING)
+test-transformers: $(READY)  ## what depends on transformers: all encodings, generation on a few
+	$(PYTEST) -m "not slow and not (full and decoding)" $(DEPENDENT)
 
 check: $(READY)  ## lint, types, and transformers' rules for models
 	$(RUN) -m ruff format --check .

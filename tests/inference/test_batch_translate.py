@@ -77,8 +77,8 @@ register_position_encoding("nearer", Nearer)
 
 
 @pytest.mark.slow
-def test_every_process_knows_an_encoding_of_ones_own(tmp_path, tokenizer):
-    """As a user has it: the encoding is in a file, and no process but those of the command has read that."""
+def test_every_process_registers_a_custom_encoding(tmp_path, tokenizer):
+    """The encoding is in a file that only the processes of the command import."""
     own, saved = tmp_path / "own.py", tmp_path / "model"
     own.write_text(OWN)
     make = f"""
@@ -93,12 +93,15 @@ PosEncForConditionalGeneration(config).save_pretrained({str(saved)!r})
 """
     subprocess.run([sys.executable, "-c", make], check=True)
     tokenizer.save_pretrained(saved)
+    with pytest.raises(ValueError, match="'nearer' is no registered"):
+        batch_translate.load_model(saved)
     command = [sys.executable, "-m", "hf_posenc", "translate", str(saved), "--num-beams", "1", "--num-processes", "2"]
-    given = {"input": "Ein Hund.\n\nx\n", "capture_output": True, "text": True}
-    failed = subprocess.run(command, **given)
-    assert failed.returncode == 1
-    assert "'nearer' is no registered" in failed.stderr
-    made = subprocess.run([*command, "--register", str(own), "--output", str(tmp_path / "out")], **given)
+    made = subprocess.run(
+        [*command, "--register", str(own), "--output", str(tmp_path / "out")],
+        input="Ein Hund.\n\nx\n",
+        capture_output=True,
+        text=True,
+    )
     assert made.returncode == 0, made.stderr
     assert len((tmp_path / "out").read_text().splitlines()) == 3
 
