@@ -335,8 +335,8 @@ def test_a_validation_set_is_scored_against_its_texts_and_not_what_tokens_keep_o
 @pytest.mark.slow
 def test_a_validation_set_is_translated_where_it_is_asked_for(tmp_path):
     """Each sentence to its own limit, whatever its neighbours, and with another search if one is given."""
-    learned = ["train.max_steps=100", "train.learning_rate=0.01", "model.d_model=48", "train.tokens_per_batch=250"]
-    asked = ["train.eval_strategy=steps", "train.eval_steps=100", "train.per_device_eval_batch_size=3"]
+    learned = ["train.max_steps=60", "train.learning_rate=0.01", "model.d_model=48", "train.tokens_per_batch=250"]
+    asked = ["train.eval_strategy=steps", "train.eval_steps=60", "train.per_device_eval_batch_size=3"]
     settings = [*learned, *asked, "train.predict_with_generate=true"]
     by_length = ["train.tokens_per_batch=null", "train.train_sampling_strategy=group_by_length"]
     for beams, given in ((1, []), (2, ["train.generation_num_beams=2", *by_length])):
