@@ -5,15 +5,18 @@ PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 TESTS ?= tests
+# Tests of what depends on transformers; those of torch alone are left out.
+DEPENDENT := $(filter-out %/test_linear_attention.py,$(wildcard tests/invariants/*.py)) tests/reference/test_whole_model.py \
+	tests/modeling tests/training tests/convert/test_marian.py tests/data/test_tags.py
 RUN := $(VENV)/bin/python
 PYTEST = $(RUN) -m pytest -q -n auto --dist worksteal
 READY := $(VENV)/.hf-posenc-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-all test-slow test-rest check docs format benchmark clean
+.PHONY: help install quickstart test test-all test-slow test-rest test-transformers check docs format benchmark clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(READY)  ## make the virtual environment and install the package into it
 
@@ -36,6 +39,9 @@ test-slow: $(READY)  ## the longer proofs alone: trainings, processes, kills, br
 
 test-rest: $(READY)  ## all that `make test` leaves out
 	$(PYTEST) -m "full or slow" $(TESTS)
+
+test-transformers: $(READY)  ## what depends on transformers: all encodings, generation on a few
+	$(PYTEST) -m "not slow and not (full and decoding)" $(DEPENDENT)
 
 check: $(READY)  ## lint, types, and transformers' rules for models
 	$(RUN) -m ruff format --check .

@@ -1,9 +1,9 @@
-"""What the laws are tested on: tiny models for every registered encoding, for sums, and for two sides that differ."""
+"""Fixtures and parametrisation: tiny models of every registered encoding, of combinations, of stacks that differ."""
 
 import os
 from collections.abc import Iterator
 
-# As many workers as cores: neither they nor the programs they start need more than one. Before torch is loaded.
+# One thread a worker and child process, because there are as many workers as cores. Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
@@ -12,13 +12,13 @@ from support.models import (
     ALIGNED,
     FAST,
     KINDS,
-    LAWFUL,
     MIXED,
     REGISTERED,
     SINGLE,
     SUMS,
     TEXTS,
     TEXTS_VOCABULARY,
+    WITHOUT_LENGTHS,
     sentences,
 )
 from support.upstream import pytest_ignore_collect, pytest_terminal_summary  # noqa: F401  (hooks of test_upstream.py)
@@ -32,15 +32,15 @@ torch.set_num_threads(1)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Fixtures that are encodings: `registered` is each that can be by itself, `single` one of each kind, `entry_name`
-    each name; `sides` is one of each kind, sums and alignments, or everything under the marker `invariant`, and under
-    the marker `decoding` alignments that use the target's length as well; `family` is `sides` and RNN-NMT.
+    """Parametrise the fixtures that are names of encodings.
 
-    All but FAST are marked `full`, so that `make test` leaves them to `make test-all`.
+    `registered`: encodings that can be used alone. `single`: one of each kind. `entry_name`: every registry name.
+    `sides`: one of each kind, combinations and alignments; everything under the marker `invariant`; under `decoding`
+    also alignments that use the target length. `family`: `sides` and RNN-NMT. All except FAST are marked `full`.
     """
     marks = {mark.name for mark in metafunc.definition.iter_markers()}
     sides = REGISTERED + SUMS + MIXED if "invariant" in marks else KINDS
-    sides = sides + (list(ALIGNED) if "decoding" in marks else LAWFUL)
+    sides = sides + (list(ALIGNED) if "decoding" in marks else WITHOUT_LENGTHS)
     fixtures = {
         "family": [*sides, "rnn_nmt"],
         "sides": sides,
@@ -57,7 +57,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def unregistered_after() -> Iterator[None]:
-    """Whatever a test registers is gone after it."""
+    """Remove what a test registers."""
     before = [(registry, dict(registry)) for registry in (POSITION_ENCODINGS, ALIGNMENTS)]
     yield
     for registry, entries_before in before:

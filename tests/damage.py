@@ -29,48 +29,25 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from support.experiments import ONE_SYSTEM, ROOT
 
-ROOT = Path(__file__).parents[1]
 # Children are forked off a process that has imported everything.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["hf_posenc.experiment.pipeline", "hf_posenc.reporting.report", "tensorboard"])
 
-GENERATED = {"seed": 2, "pairs": 4, "min_words": 6, "max_words": 9}
-CONFIG: dict[str, Any] = {
+CONFIG: dict[str, Any] = ONE_SYSTEM | {
     "name": "run",
-    "data": {
-        "source_language": "de",
-        "target_language": "en",
-        "train": {"generator": GENERATED | {"seed": 1, "pairs": 60}},
-        "validation": {"generator": GENERATED | {"seed": 3}},
-        "test": {"generated": {"generator": GENERATED}},
-        "vocab_size": 700,
-        "max_length": 40,
-    },
-    "model": {
-        "d_model": 16,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "encoder_attention_heads": 2,
-        "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 16,
-        "decoder_ffn_dim": 16,
-    },
-    "train": {
+    "diagnose": True,
+    "train": ONE_SYSTEM["train"]
+    | {
         "max_steps": 8,
-        "per_device_train_batch_size": 4,
         "learning_rate": 2.0,  # far too high once it is reached: the best checkpoint is the first one
         "warmup_steps": 8,
         "eval_strategy": "steps",
         "eval_steps": 2,
-        "save_steps": 2,
         "load_best_model_at_end": True,
         "metric_for_best_model": "loss",
-        "logging_steps": 1,
-        "use_cpu": True,
     },
-    "score": {"bucket_edges": [20], "metrics": ["bleu"], "num_beams": 1, "bootstrap_samples": 100},
-    "systems": {"relative": {}},
 }
 
 # What a run has reached when it stops at a call of train.py or of experiment/pipeline.py.

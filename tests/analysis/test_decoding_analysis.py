@@ -1,5 +1,5 @@
-"""Where attention is, how widely it spreads and what is written without an end: against weights that are known, plain
-loops over single sentences, and `generate`."""
+"""Attention centroids, attention entropy and forced decoding, compared with known weights, loops over single sentences
+and `generate`."""
 
 import copy
 import json
@@ -99,7 +99,7 @@ def test_the_entropy_of_known_weights():
     assert sum_entropies(None, torch.ones(2, 3)) == [None, None]
 
 
-def test_a_groups_entropy_is_the_mean_over_its_queries():
+def test_the_entropy_of_a_bucket_is_the_mean_over_its_queries():
     sums = [np.full((2, 1, 2), value) for value in (6.0, 2.0, 9.0)]
     groups = entropy_by_bucket(sums, np.array([3, 1, 9]), [4, 5, 20], [5, 9])
     assert [group.label for group in groups] == ["[0,5]", "[6,9]", ">9"]
@@ -137,7 +137,7 @@ def test_entropy_is_a_plain_loop_over_single_sentences(family):
 # The centre
 
 
-def test_the_centre_of_known_weights():
+def test_the_centroid_of_known_weights():
     """One head at place 2 for certain, trusted 4; one half at 0 and half at 4, mean 2 and variance 4; one at 4."""
     sure, apart, last = [0, 0, 1.0, 0, 0], [0.5, 0, 0, 0, 0.5], [0, 0, 0, 0, 1.0]
     heads = {name: torch.tensor(p, dtype=torch.float64).view(1, 1, 1, 5) for name, p in
@@ -190,7 +190,7 @@ def test_a_greedy_decoding_is_generates(kind, monkeypatch):
         assert one.centroid == pytest.approx(other.centroid, abs=1e-9)
 
 
-def test_the_centre_is_that_of_the_weights_of_one_pass():
+def test_the_centroid_is_that_of_the_weights_of_one_forward():
     model = model_of("relative")
     sources, _ = pair_token_ids(the_pairs(), words(), "de", "en")
     for ids, one in zip(sources, decoded(model), strict=True):
@@ -201,7 +201,7 @@ def test_the_centre_is_that_of_the_weights_of_one_pass():
         assert one.source_position is None
 
 
-def test_places_follow_the_centre_as_the_alignment_says():
+def test_source_positions_follow_the_attention_centroid():
     for (source, _), one in zip(LENGTHS, decoded(aligned()), strict=True):
         assert one.source_position[0] == 0
         on = (0.7 + 0.3 * (one.centroid - one.source_position)[:-1]).clip(min=0.2 * 0.7)
@@ -211,7 +211,7 @@ def test_places_follow_the_centre_as_the_alignment_says():
     assert all(one.source_position is None for one in decoded(model_of("rnn_nmt")))
 
 
-def test_an_end_that_is_forbidden_is_not_written_and_comes_with_the_reference():
+def test_a_forbidden_end_token_is_not_generated_before_the_end_of_the_reference():
     model = model_of("relative", output_bias=True)
     with torch.no_grad():
         model.final_logits_bias[0, 2] += 100  # nothing but </s>
@@ -228,7 +228,7 @@ def test_an_end_that_is_forbidden_is_not_written_and_comes_with_the_reference():
     assert [len(one.ids) for one in decoded(model, lengths, may_end=False)] == lengths
 
 
-def test_a_group_has_the_scores_of_its_own_decodings(monkeypatch):
+def test_a_bucket_has_the_scores_of_its_own_decodings(monkeypatch):
     """A model that knows the references, and ends after two tokens unless it must not."""
     sources, targets = pair_token_ids(the_pairs(), words(), "de", "en")
 
@@ -292,7 +292,7 @@ def test_the_loss_of_a_model_that_reads_lengths_is_that_of_reading_token_by_toke
     assert not diagnosed(model_of("relative"), use_target_length=True)["lengths_known"]
 
 
-def test_a_figure_of_a_loss_says_who_was_told_the_targets_length():
+def test_a_loss_figure_marks_models_that_read_the_target_length():
     results = SAVED | {"sinusoidal": SAVED["sinusoidal"] | {"lengths_known": True}}
     legend = [
         text.get_text()
@@ -311,7 +311,7 @@ MEASURED = {"aligned": measured(1, place=True), "relative": measured(2), "rnn-nm
 FIGURES = (source_position_figure, entropy_figure, end_forbidden_figure)
 
 
-def test_places_are_drawn_as_they_were_saved():
+def test_source_positions_are_plotted_as_they_were_saved():
     figure = source_position_figure(read_back(MEASURED))
     assert len(figure.axes) == 3 * 2
     for axes, (one, number) in zip(
@@ -330,7 +330,7 @@ def test_places_are_drawn_as_they_were_saved():
     assert len(alone.legends[0].get_texts()) == 2
 
 
-def test_of_many_groups_five_are_drawn():
+def test_of_many_buckets_five_are_plotted():
     many = copy.deepcopy(MEASURED["relative"])
     filled = many["decoding"]["groups"][0]
     many["decoding"]["groups"] = [filled | {"label": f">{number}"} for number in range(9)]
@@ -362,7 +362,7 @@ def test_marks_without_an_end_are_full():
     assert all(round(float(mark.get_xdata()[0])) in (0, 1) for mark in marks)
 
 
-def test_a_diagnosis_of_an_older_version_is_named_and_not_drawn():
+def test_a_diagnosis_of_an_older_version_is_named_and_not_plotted():
     for draw in FIGURES:
         figure = draw(read_back(MEASURED | {"old": SAVED["relative"]}))
         assert figure.legends[0].get_title().get_text().endswith("not measured: old")
@@ -384,7 +384,7 @@ def test_print_is_readable():
         assert all(float(text.get_fontsize()) >= 8 for text in (*texts, *figure.legends[0].get_texts()))
 
 
-def test_what_is_measured_is_drawn():
+def test_every_measurement_is_plotted():
     results = {
         "aligned": diagnosed(aligned(), decoded_per_group=3),
         "rnn-nmt": diagnosed(model_of("rnn_nmt"), decoded_per_group=3),

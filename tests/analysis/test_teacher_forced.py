@@ -1,4 +1,4 @@
-"""Diagnoses against plain loops over single sentences without padding, and figures against what was diagnosed."""
+"""Teacher-forced analysis against loops over single unpadded sentences; figures against the saved values."""
 
 import functools
 import json
@@ -93,7 +93,7 @@ def test_loss_by_position_is_that_of_single_sentences(family):
             assert (group["perplexity"], group["nats_standard_error"]) == (None, None)
 
 
-def test_groups_add_up_to_the_whole_and_parts_of_a_test_set_to_it():
+def test_buckets_and_splits_of_a_test_set_add_up_to_the_whole():
     whole = diagnosis_of("relative")["loss_by_position"]
     parts = [diagnosed(model_of("relative"), the_pairs().select(rows)) for rows in (range(0, 4), range(4, 10))]
     for some in (whole["groups"], [part["loss_by_position"]["groups"][k] for part in parts for k in range(5)]):
@@ -133,7 +133,7 @@ def leaves(tree: Any) -> list[float]:
     return [float(tree)] if isinstance(tree, int | float) else []
 
 
-def test_at_most_so_many_pairs_of_a_group_are_drawn():
+def test_at_most_max_per_bucket_pairs_are_sampled():
     result = diagnosed(model_of("none"), pairs_per_group=2)
     groups = result["loss_by_position"]["groups"]
     assert [group["n"] for group in groups] == [2, 2, 0, 2, 0]
@@ -354,7 +354,7 @@ def test_print_is_readable():
     assert pyplot.get_fignums() == []
 
 
-def test_a_diagnosis_is_drawn_as_it_was_saved():
+def test_a_diagnosis_is_plotted_as_it_was_saved():
     results = json.loads(json.dumps({sides: diagnosis_of(sides) for sides in ("relative", "rnn_nmt")}))
     assert to_json(read_back(results)) == results
     (axes,) = loss_by_position_figure(

@@ -1,4 +1,4 @@
-"""Config files: every key has a kind, every file is read within bounds, and what was typed is what is meant."""
+"""Config files: the type and bounds of every key, and values from the command line."""
 
 import math
 import re
@@ -210,7 +210,7 @@ def test_a_value_that_could_fail_later_is_refused_where_the_file_is_read(
 
 
 @pytest.mark.full
-def test_what_a_key_takes_by_itself_makes_an_experiment_or_is_refused_in_one_line(config: Path) -> None:
+def test_any_valid_value_of_a_key_loads_or_is_refused_in_one_line(config: Path) -> None:
     """Each value that a key may hold by its kind, in an otherwise good file: no other exception comes of it."""
     content, names = yaml.safe_load(config.read_text()), ("systems.relative", "")
     for key, value in [(key, value) for key in KEYS for value in WRONG.values() if not key.startswith("systems.")]:

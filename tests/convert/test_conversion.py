@@ -1,4 +1,4 @@
-"""Other encodings for a trained model: what fits is kept, what is new is silent if it can be, the rest is refused."""
+"""Other encodings for a trained model: which weights are kept, which are initialized to identity, which are refused."""
 
 import json
 from dataclasses import fields
@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 import torch
 from support.marian_models import tiny_marian
-from support.models import REGISTERED, gradients_after_a_step, sentences, silent_parameters, tiny_model
+from support.models import REGISTERED, gradients_after_a_step, sentences, tiny_model, zero_init_parameters
 from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM
 
@@ -57,15 +57,19 @@ def test_with_the_same_encodings_it_is_the_same_model(sides):
     assert not {w.data_ptr() for w in again.parameters()} & {w.data_ptr() for w in model.parameters()}
 
 
-def test_an_alignment_and_what_asks_it_are_kept_as_well():
+def test_conversion_keeps_an_alignment_and_the_encodings_that_use_it():
     for name in ("length_ratio", "recurrent"):
-        knobs = {"cross_position_encoding_type": "rotary+relative", "alignment_type": name, "cross_relative_clip": 2}
-        model = tiny_model("none", **knobs)
+        parameters = {
+            "cross_position_encoding_type": "rotary+relative",
+            "alignment_type": name,
+            "cross_relative_clip": 2,
+        }
+        model = tiny_model("none", **parameters)
         torch.testing.assert_close(convert_encodings(model).state_dict(), model.state_dict(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("silent", [name for name, entry in POSITION_ENCODINGS.items() if entry.zero_init_is_identity])
-def test_what_is_silent_at_zero_joins_unheard_on_every_side(silent):
+def test_a_zero_initialized_encoding_changes_nothing_on_any_side(silent):
     before = tiny_model("sinusoidal")
     crossing = ALIGNED if POSITION_ENCODINGS[silent].modifies_attention else {}
     named = "sinusoidal" if silent == "none" else f"sinusoidal+{silent}"
@@ -75,7 +79,7 @@ def test_what_is_silent_at_zero_joins_unheard_on_every_side(silent):
     assert all(gradient.any() for name, gradient in found.items() if "positions." in name)
 
 
-def test_an_encoding_keeps_its_parameters_wherever_in_the_sum_it_stands():
+def test_an_encoding_keeps_its_parameters_at_any_index_of_a_combination():
     before = tiny_model("relative")
     joined = convert_encodings(before, "learned+rotary+relative", learned_max_positions=64)
     back = convert_encodings(joined, "relative")
@@ -84,14 +88,14 @@ def test_an_encoding_keeps_its_parameters_wherever_in_the_sum_it_stands():
     assert torch.equal(logits(back), logits(before))
 
 
-def test_an_alignments_weights_stay_where_a_knob_changes_no_size():
+def test_a_parameter_that_changes_no_size_keeps_the_weights_of_an_alignment():
     before = tiny_model("none", **ALIGNED | {"alignment_type": "recurrent"})
     after = convert_encodings(before, recurrent_step=1.7)
     assert after.config.recurrent_step == 1.7
     torch.testing.assert_close(after.state_dict(), before.state_dict(), rtol=0, atol=0)
 
 
-def test_in_another_size_an_encoding_begins_anew():
+def test_an_encoding_of_another_size_is_initialized_anew():
     before = tiny_model("sinusoidal+relative")
     after = convert_encodings(before, relative_clip=5)
     for stack in (after.model.encoder, after.model.decoder):
@@ -99,8 +103,8 @@ def test_in_another_size_an_encoding_begins_anew():
     torch.testing.assert_close(logits(after), logits(convert_encodings(before, "sinusoidal")), **EXACT)
 
 
-def test_the_sides_knobs_are_told_apart():
-    """The decoder's tables are not the cross-attention's, whose knob of its own may change alone."""
+def test_a_parameter_of_cross_attention_converts_independently():
+    """The decoder's tables are not the cross-attention's, whose own parameter may change alone."""
     before = tiny_model("relative", cross_position_encoding_type="relative")
     after = convert_encodings(before, cross_relative_clip=2)
     assert torch.equal(after.model.decoder.positions[0].keys, before.model.decoder.positions[0].keys)
@@ -124,7 +128,7 @@ def test_another_encoding_replaces_the_old_and_nothing_else(encodings):
     fresh, kept = PosEncForConditionalGeneration(after.config).double().state_dict(), before.state_dict()
     if encoder == "lstm":
         fresh |= {name: weight for name, weight in kept.items() if ".encoder.positions." in name}
-    at_zero = silent_parameters(after)
+    at_zero = zero_init_parameters(after)
     for name, weight in after.state_dict().items():
         new = "positions." in name or "alignment." in name
         expected = fresh[name] if new else kept[name]
@@ -199,7 +203,7 @@ def test_what_cannot_be_is_refused_before_any_weight_is_read(given, said, tmp_pa
         convert_encodings(tmp_path, **given)
 
 
-def test_a_field_that_says_what_is_so_anyway_is_no_change():
+def test_a_field_at_its_default_is_no_change():
     assert convert_encodings(tiny_model("sinusoidal"), "rotary", d_model=16).config.d_model == 16
 
 

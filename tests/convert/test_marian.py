@@ -1,4 +1,4 @@
-"""MarianMT there and back: the same logits, losses, gradients and translations; what cannot go along is refused."""
+"""MarianMT, converted both ways: equal logits, losses, gradients and translations; the rest is refused."""
 
 import json
 from pathlib import Path
@@ -12,9 +12,9 @@ from support.models import (
     gradients_after_a_step,
     padded,
     sentences,
-    silent_parameters,
     tiny_config,
     tiny_model,
+    zero_init_parameters,
 )
 from torch import Tensor, nn
 from transformers import (
@@ -253,7 +253,7 @@ def test_another_encoding_replaces_the_positions_and_nothing_else(encodings):
     torch.manual_seed(3)
     fresh = PosEncForConditionalGeneration(model.config).double().state_dict()
     kept = from_marian(marian).state_dict()
-    at_zero = silent_parameters(model)
+    at_zero = zero_init_parameters(model)
     for name, weight in model.state_dict().items():
         expected = fresh[name] if ".positions." in name else kept[name]
         if name in at_zero:
@@ -278,7 +278,7 @@ def test_encodings_that_join_marians_own_leave_what_it_computes_until_they_have_
     assert all(gradient.abs().sum() > 0 for gradient in tables.values())
 
 
-def test_a_window_around_an_alignments_place_is_set_by_its_knobs(tmp_path):
+def test_the_parameters_of_a_window_around_the_source_position_apply(tmp_path):
     marian = tiny_marian(dtype=torch.float32)
     marian.save_pretrained(tmp_path)
     cross = {"cross_position_encoding_type": "rotary+window", "alignment_type": "length_ratio", "cross_window_size": 1}
@@ -289,12 +289,12 @@ def test_a_window_around_an_alignments_place_is_set_by_its_knobs(tmp_path):
     assert model.generate(**{k: v for k, v in ragged_batch().items() if k != "labels"}, max_new_tokens=5).shape[0] == 3
 
 
-def test_an_alignment_that_nothing_asks_is_refused():
+def test_an_alignment_that_no_encoding_uses_is_refused():
     with pytest.raises(ValueError, match="alignment_type='length_ratio' cross_position_encoding_type is 'none'"):
         from_marian(tiny_marian(), alignment_type="length_ratio")
 
 
-def test_the_knobs_of_an_encoding_and_what_matters_in_training_only_can_be_set():
+def test_fields_of_a_converted_config_can_be_overridden():
     config = from_marian(tiny_marian(), "learned", learned_max_positions=7, dropout=0.25).config
     assert (config.learned_max_positions, config.dropout) == (7, 0.25)
 
@@ -529,7 +529,7 @@ def test_what_the_checkpoint_says_cannot_be_changed_on_the_way(field):
         from_marian(tiny_marian(), **{field: 1})
 
 
-def test_an_unknown_knob_is_refused_with_the_nearest():
+def test_an_unknown_parameter_is_refused_with_the_nearest_name():
     with pytest.raises(
         ValueError, match="'relative_clop' is no field of PosEncConfig; the nearest one is 'relative_clip'"
     ):

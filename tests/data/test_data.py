@@ -1,4 +1,4 @@
-"""Laws of reading, joining, encoding and filtering parallel text, and every message for text that cannot be read."""
+"""Reading, concatenating, encoding and filtering parallel text, and the error for each unreadable file."""
 
 import gzip
 import json
@@ -404,7 +404,7 @@ class _Fixed:
 # Joining
 
 
-def test_first_and_then_join(tmp_path: Path) -> None:
+def test_max_examples_applies_before_concatenation(tmp_path: Path) -> None:
     pairs = [(str(number), f"n{number}") for number in range(10)]
     name = write_tsv(tmp_path, pairs)
     assert texts(load(tmp_path, {"files": name, "max_examples": 4})) == pairs[:4]
@@ -417,7 +417,7 @@ def test_first_and_then_join(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 7, 600, 1500, 4000])
-def test_joining_keeps_every_word_in_order(k: int) -> None:
+def test_concatenation_keeps_every_word_in_order(k: int) -> None:
     num_pairs = 2503  # more than a batch of the map, and no multiple of k
     joined = texts(concatenate_consecutive(dataset_of([(f"a{i}", f"b{i}") for i in range(num_pairs)]), k))
     assert len(joined) == -(-num_pairs // k)
@@ -460,7 +460,7 @@ DOCUMENT = [("one two", "1 2"), ("three", "3"), ("four five six", "4 5 6"), ("se
         ("abcde", 1, DOCUMENT),
     ],
 )
-def test_documents_are_cut_where_there_are_words_enough(
+def test_documents_are_truncated_to_enough_words(
     tmp_path: Path, names: str, min_words: int, expected: list[tuple[str, str]]
 ) -> None:
     where = {"files": write_aligned(tmp_path, DOCUMENT), "document_ids": "a.doc.gz", "min_words": min_words}
@@ -570,7 +570,7 @@ def test_the_lengths_of_a_selection_are_its_rows() -> None:
 
 @pytest.mark.parametrize("most_copies", [1, 2, 5, 1000])
 @pytest.mark.parametrize("sizes", [{9: 1, 3: 40, 4: 17, 30: 2}, {5: 3}, {2: 7, 8: 7}, {1: 100, 2: 1, 3: 1, 4: 30}])
-def test_flat_lengths_are_as_equally_frequent_as_copies_allow(sizes: dict[int, int], most_copies: int) -> None:
+def test_balanced_lengths_are_as_uniform_as_copies_allow(sizes: dict[int, int], most_copies: int) -> None:
     """No pair can be moved to a rarer length that has copies left, and nothing but the number of copies has changed."""
     pairs = lengths_of([(length, number) for length, size in sizes.items() for number in range(size)])
     flat = balance_lengths(pairs, most_copies)
@@ -612,7 +612,7 @@ def test_shared_pairs_are_those_of_two_equal_texts(batch: int, monkeypatch: pyte
     assert overlapping_pairs(dataset_of(PAIRS[:1]), held_out) == []
 
 
-def test_pairs_are_found_unjoined(tmp_path: Path) -> None:
+def test_overlap_is_found_in_concatenated_pairs(tmp_path: Path) -> None:
     files = {"files": write_aligned(tmp_path, PAIRS), "document_ids": write(tmp_path / "d", "1\n1\n2\n")}
     single = {"files": files["files"]}
     assert without_concatenation({"corpora": [files | {"min_words": 2}, single]}) == {"corpora": [single, single]}

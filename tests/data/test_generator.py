@@ -1,4 +1,4 @@
-"""The laws of the embedded generator: any length, the same everywhere, one right translation, and grammar by hand."""
+"""The synthetic language pair: lengths, determinism, one correct translation, and grammar checked by hand."""
 
 import itertools
 import os
@@ -307,7 +307,7 @@ def test_the_clause_of_the_design_in_all_its_orders_tenses_and_numbers() -> None
     )
 
 
-def test_subject_and_object_are_told_apart_by_order_alone_where_the_cases_are_alike() -> None:
+def test_subject_and_object_differ_by_order_alone_where_cases_are_equal() -> None:
     woman, child, greet = described("Frau"), described("Kind"), VERB_BY_PAST["grüßte"]
     one = clause(woman, greet, noun_phrase(child, ACCUSATIVE), past=True, verb_final=True)
     other = clause(child, greet, noun_phrase(woman, ACCUSATIVE), past=True, verb_final=True)

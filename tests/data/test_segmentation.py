@@ -1,4 +1,4 @@
-"""A row that trains nothing: another system's model is given its inputs in pieces, and all else is as in other rows."""
+"""A system without training: it translates segments of its inputs with the model of another system."""
 
 import json
 import sys
@@ -12,6 +12,7 @@ import yaml
 from datasets import Dataset
 from support.experiments import TINY, load
 
+from hf_posenc.config.settings import Experiment
 from hf_posenc.data.segmentation import SEGMENT_SEPARATOR, automatic_segments, gold_segments
 from hf_posenc.experiment.dry_run import dry_run
 from hf_posenc.experiment.evaluation import translate_test_set
@@ -42,11 +43,19 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def run(config: Path, *overrides: str) -> Any:
-    experiment = load(config, *overrides)
+def run_all(experiment: Experiment) -> None:
     prepare(experiment)
     for name in experiment.systems:
         run_system(PreparedRun(experiment), name)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    """A run of all systems, as if trained in parallel; tests may write tables only."""
+    path = tmp_path_factory.mktemp("finished") / "tiny.yaml"
+    path.write_text(yaml.safe_dump(TINY | {"systems": SYSTEMS}, sort_keys=False), encoding="utf-8")
+    experiment = load(path, "data.max_length=30", "num_parallel=2")
+    run_all(experiment)
     return experiment
 
 
@@ -56,8 +65,8 @@ def translated(experiment: Any, system: str, test: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_the_model_that_is_named_translates_the_pieces_and_nothing_is_trained(config: Path) -> None:
-    experiment = run(config)
+def test_the_named_model_translates_the_segments_and_nothing_is_trained(finished: Experiment) -> None:
+    experiment = finished
     assert list(experiment.systems) == ["relative-seed3", "relative-seed4", "absolute", *SPLIT]
     assert [experiment.systems[name].base_name for name in SPLIT] == ["in-pieces", "in-pieces", "in-sentences"]
     for split, trained in zip(SPLIT, ("relative-seed3", "relative-seed4", "absolute"), strict=True):
@@ -73,13 +82,13 @@ def test_the_model_that_is_named_translates_the_pieces_and_nothing_is_trained(co
             model_card(experiment.folder, split)
     before = {path: path.stat().st_mtime_ns for path in experiment.folder.rglob("*") if path.is_file()}
     assert unfinished_systems(PreparedRun(experiment)) == []
-    run(config)
+    run_all(experiment)
     assert before == {path: path.stat().st_mtime_ns for path in experiment.folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.slow
-def test_the_tables_have_its_scores_and_no_training_of_its_own(config: Path) -> None:
-    experiment = run(config, "data.max_length=30", "num_parallel=2")
+def test_the_tables_have_its_scores_and_no_training_of_its_own(finished: Experiment) -> None:
+    experiment = finished
     table = {row[0]: row[1:] for row in dry_run(experiment).rows}
     assert table["in-sentences"] == ["absolute's, by automatic segments", *["-"] * 6]
     assert dry_run(experiment).legend.startswith(f"{experiment.folder}: 3 trainings;")
@@ -126,7 +135,7 @@ def test_a_row_is_bound_to_the_training_that_it_uses(config: Path) -> None:
         ("systems.data.segment=relative", "not 'data'"),
     ],
 )
-def test_what_cannot_be_split_is_refused(config: Path, override: str, said: str) -> None:
+def test_invalid_segmentations_are_refused(config: Path, override: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         load(config, override)
 
@@ -138,12 +147,12 @@ def test_a_row_that_could_only_repeat_another_is_refused(config: Path) -> None:
         prepare(load(config, "score.concatenate=[1]"))
 
 
-def test_a_split_row_is_not_pushed_where_the_trained_one_is(config: Path) -> None:
+def test_a_segmenting_system_is_not_pushed_to_the_repository_of_the_trained_one(config: Path) -> None:
     experiment = load(config, "train.push_to_hub=true")
     assert [name for name, one in experiment.systems.items() if not one.train["push_to_hub"]] == SPLIT
 
 
-def test_the_pieces_are_those_of_the_pairs_that_are_drawn(config: Path) -> None:
+def test_the_segments_are_those_of_the_sampled_pairs(config: Path) -> None:
     experiment = load(
         config, "score.max_per_bucket=2", "data.test.generated.generator.pairs=40", "score.bucket_edges=[24, 40]"
     )
@@ -153,7 +162,7 @@ def test_the_pieces_are_those_of_the_pairs_that_are_drawn(config: Path) -> None:
         assert [" ".join(pieces) for pieces in test_set.segments] == drawn
 
 
-def test_side_by_side_it_waits_for_the_trained_ones(config: Path) -> None:
+def test_a_parallel_segmenting_system_waits_for_the_trained_one(config: Path) -> None:
     experiment, told = load(config, "num_parallel=4"), config.parent / "told"
     code = (
         "import sys, time; name, path = sys.argv[2], sys.argv[-1]\n"
@@ -173,7 +182,7 @@ def pairs_of(*texts: str) -> Dataset:
     return Dataset.from_dict({"translation": [{"de": text, "en": "x"} for text in texts]})
 
 
-def test_known_pieces_are_the_texts_that_were_joined_however_they_were(tmp_path: Path) -> None:
+def test_gold_segments_are_the_concatenated_texts(tmp_path: Path) -> None:
     """By `document_ids`, by `concatenate` of a corpus and of `score`, and in one of several corpora."""
     texts = ["eins zwei", "drei", "", "vier fünf", "sechs", "sieben", "acht neun", "zehn"]
     for name, lines in (("a.de", texts), ("a.en", texts), ("a.doc", list("aaaabbbb"))):
@@ -196,7 +205,7 @@ def test_known_pieces_are_the_texts_that_were_joined_however_they_were(tmp_path:
     assert whole == [[" ".join(pieces)] for pieces in by_two]
 
 
-def test_texts_that_are_not_those_that_were_joined_are_refused() -> None:
+def test_texts_other_than_the_concatenated_ones_are_refused() -> None:
     assert gold_segments(pairs_of(f"a{SEGMENT_SEPARATOR}b"), pairs_of("a b"), "de") == [["a", "b"]]
     for joined, text in ((f"a{SEGMENT_SEPARATOR}c", "a b"), (f"a{SEGMENT_SEPARATOR}b", f"a{SEGMENT_SEPARATOR}b")):
         with pytest.raises(ValueError, match=r"source 1 is 'a.*b' and they are .*; take U\+FDD0 out of the texts"):
@@ -210,7 +219,7 @@ def test_sentences_are_found_as_users_find_them() -> None:
     ]  # fmt: skip
 
 
-def test_a_splitter_that_is_missing_or_does_not_know_the_language_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_sentence_splitter_or_language_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"has none for data\.source_language='xx'; use segmentation: gold"):
         automatic_segments(pairs_of("a"), "xx")
     monkeypatch.setitem(sys.modules, "sentence_splitter", None)
@@ -233,7 +242,7 @@ class Slow:
         return TranslationOutput([text.upper() for text in texts], ["x" in text for text in texts])
 
 
-def test_translations_of_pieces_are_joined_and_their_time_is_kept(tmp_path: Path, config: Path) -> None:
+def test_translations_of_segments_are_concatenated_with_their_time(tmp_path: Path, config: Path) -> None:
     score, model, path = load(config).systems["in-sentences"].score, Slow(), tmp_path / "a.b.jsonl"
     given = [["a", "", "b x"], ["c"], [""], ["d", "e"]]
     made = translate_test_set(lambda: model, None, given, score, path)

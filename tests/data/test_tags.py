@@ -1,4 +1,4 @@
-"""Language tags: tokens that are read in a text, on either side, and said by no translation."""
+"""Language tags: special tokens of the source or the target that no translation contains."""
 
 import copy
 import json
@@ -148,7 +148,7 @@ def test_corpora_of_several_languages_are_read_under_one_name() -> None:
 
 
 @pytest.mark.parametrize("join", [None, 4])
-def test_parts_with_one_tag_are_joined_by_themselves(join: int | None) -> None:
+def test_corpora_of_one_tag_are_concatenated_separately(join: int | None) -> None:
     where = {"corpora": [TO_EN | {"source_tag": "<2en>"}, *with_tags("source_tag")["corpora"]], "concatenate": join}
     parts = group_by_tags(where)
     assert [tags for _, tags in parts] == [("<2en>", None), ("<2de>", None)]
@@ -290,7 +290,7 @@ def test_tags_that_go_with_nothing_are_refused(changes: dict[str, Any], rule: st
 
 
 @pytest.mark.parametrize("override", ["diagnose=true", "train.predict_with_generate=true"])
-def test_what_would_decode_without_the_tag_of_a_target_is_refused(override: str, tmp_path: Path) -> None:
+def test_decoding_without_the_tag_of_the_target_is_refused(override: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"systems\.one: .* a target_tag; "):
         load(on_side("target_tag"), tmp_path, override)
     load(on_side("source_tag"), tmp_path, override)

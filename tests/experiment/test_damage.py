@@ -1,6 +1,6 @@
 """A run that is killed, or a file of which is damaged, ends in the same results or refuses the file by its name.
 
-A third of what `python tests/damage.py` tries by default, which takes some 20 minutes of processor time.
+A tenth of what `python tests/damage.py` tries by default, which takes some 20 minutes of processor time.
 """
 
 import random
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from damage import cases, give_command, kills, new_folder, results_of, sampled, states, try_file, try_kill
 
-PARTS = 5  # of the kills and files, so that workers share them
+PARTS = 2  # of the kills and files, so that workers share them
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ def straight(runs: dict[str, Path]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_kills_change_no_result(tmp_path: Path, straight: dict[str, Any], part: int) -> None:
-    tried = list(kills(tmp_path, 20))[part::PARTS]
+    tried = list(kills(tmp_path, 8))[part::PARTS]
     endings = [(how, *try_kill(tmp_path, straight, **how)) for how in tried]
     assert len(endings) == 4
     assert [ending for ending in endings if ending[1] != "bit-equal"] == []
@@ -38,16 +38,16 @@ def test_kills_change_no_result(tmp_path: Path, straight: dict[str, Any], part: 
 def test_damaged_files_are_made_again_or_refused(tmp_path: Path, runs: dict[str, Path], part: int) -> None:
     """A refusal names the file, and what it says to do leads to the results of a run left alone."""
     chance = random.Random(1)
-    tried = sampled(list(cases(runs)), 60, chance)[part::PARTS]
+    tried = sampled(list(cases(runs)), 20, chance)[part::PARTS]
     endings = [(*case, *try_file(tmp_path, runs, case, chance)) for case in tried]
-    assert len(endings) == 12
+    assert len(endings) == 10
     assert [ending for ending in endings if ending[3] not in ("bit-equal", "refused")] == []
 
 
 def test_a_run_without_manifests_goes_on(tmp_path: Path, runs: dict[str, Path], straight: dict[str, Any]) -> None:
     """As those of older versions are."""
-    for state, folder in runs.items():
-        copy = shutil.copytree(folder, tmp_path / state)
+    for state in ("training", "translated", "finished"):
+        copy = shutil.copytree(runs[state], tmp_path / state)
         for manifest in copy.rglob("manifest.json"):
             manifest.unlink()
         assert give_command(copy).kind == "done", state

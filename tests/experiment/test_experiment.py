@@ -1,4 +1,4 @@
-"""Config files are checked before any compute, and a run is what its settings say, however often it is interrupted."""
+"""Config files are validated before any compute; interrupted runs resume to the same results."""
 
 import io
 import json
@@ -21,10 +21,10 @@ from support.tokenizers import bert
 from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_posenc import POSITION_ENCODINGS, CTranslate2Translator, PosEncConfig, PosEncTokenizer
+from hf_posenc import POSITION_ENCODINGS, CTranslate2Translator, PosEncConfig, PosEncTokenizer, __main__
 from hf_posenc.config.composition import read_config_file
 from hf_posenc.config.loading import load_experiment, register_encodings
-from hf_posenc.config.settings import DataSettings, ScoreSettings
+from hf_posenc.config.settings import DataSettings, Experiment, ScoreSettings
 from hf_posenc.config.yaml_io import read_yaml
 from hf_posenc.data.corpus import load_pairs
 from hf_posenc.data.synthetic.generator import generate_pairs
@@ -73,6 +73,26 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs of TINY, each system of which is trained and scored."""
+    path = tmp_path_factory.mktemp("finished") / "tiny.yaml"
+    path.write_text(yaml.safe_dump(TINY), encoding="utf-8")
+    experiment = load(path)
+    prepare(experiment)
+    for name in experiment.systems:
+        run_system(PreparedRun(experiment), name)
+    return experiment.output_dir
+
+
+@pytest.fixture
+def finished(config: Path, finished_runs: Path) -> Experiment:
+    """A finished run of its own for a test that changes it: a copy, with the same times of files."""
+    experiment = load(config)
+    shutil.copytree(finished_runs, experiment.output_dir)
+    return experiment
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_file_resolves_and_passes_a_dry_run(path: Path, tmp_path: Path) -> None:
@@ -90,12 +110,10 @@ def test_every_config_file_resolves_and_passes_a_dry_run(path: Path, tmp_path: P
 
 
 @pytest.mark.full
-def test_a_dry_run_counts_what_a_training_has_and_writes_nothing(config: Path) -> None:
-    experiment = load(config)
-    table = dry_run(experiment)
-    assert not experiment.folder.exists()
-    prepare(experiment)
-    run_system(PreparedRun(experiment), "relative")
+def test_a_dry_run_counts_what_a_training_has_and_writes_nothing(config: Path, finished: Experiment) -> None:
+    table = dry_run(load(config, "name=dry"))
+    assert not (config.parent / "runs" / "dry").exists()
+    experiment = finished
     row = next(row for row in table.rows if row[0] == "relative")
     model = AutoModelForSeq2SeqLM.from_pretrained(experiment.folder / "relative" / "model")
     assert row[1:6] == [
@@ -119,7 +137,9 @@ def test_a_dry_run_counts_what_a_training_has_and_writes_nothing(config: Path) -
 
 
 @pytest.mark.slow
-def test_every_step_has_a_bar_that_moves_on_the_systems_line(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_step_has_a_progress_bar_at_the_position_of_its_system(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bars = []
 
     class Recorded(tqdm):
@@ -282,7 +302,7 @@ def test_a_wrong_setting_is_refused_before_anything_is_written(config: Path, ove
 
 
 @pytest.mark.slow
-def test_knobs_that_nobody_gives_are_measured_on_the_systems_own_pairs(config: Path) -> None:
+def test_unset_length_ratios_are_estimated_on_the_training_pairs(config: Path) -> None:
     """Source tokens for a target token, the first of each sentence left out, over the pairs that are trained on."""
     aligned = {"cross_position_encoding_type": "window", "alignment_type": "length_ratio"}
     settings = (f"systems.relative.model={json.dumps(aligned)}", "systems.relative.data.max_length=14")
@@ -306,7 +326,7 @@ def test_knobs_that_nobody_gives_are_measured_on_the_systems_own_pairs(config: P
 
 
 @pytest.mark.full
-def test_a_config_can_bring_an_encoding_of_ones_own(config: Path) -> None:
+def test_a_config_can_register_a_custom_encoding(config: Path) -> None:
     (config.parent / "nearness_of_mine.py").write_text(
         "from hf_posenc import PositionEncoding, register_position_encoding\n\n\n"
         "class Nearness(PositionEncoding):\n"
@@ -441,19 +461,16 @@ def test_a_system_is_trained_by_one_process_at_a_time(config: Path) -> None:
 
 
 @pytest.mark.slow
-def test_scores_of_an_older_version_are_made_again_without_training(config: Path) -> None:
-    experiment = load(config)
-    prepare(experiment)
-    run_system(PreparedRun(experiment), "relative")
+def test_scores_of_an_older_version_are_computed_again_without_training(finished: Experiment) -> None:
+    experiment = finished
     folder = experiment.folder / "relative"
     scores = (folder / "scores.json").read_text()
     model = (folder / "model" / "model.safetensors").stat().st_mtime_ns
     translations = (folder / "translations" / "generated.jsonl").stat().st_mtime_ns
-    others = [name for name in experiment.systems if name != "relative"]
-    assert unfinished_systems(PreparedRun(experiment)) == others
+    assert unfinished_systems(PreparedRun(experiment)) == []
     shutil.rmtree(folder / "statistics")
     write_file(folder / "scores.json", "{}")
-    assert unfinished_systems(PreparedRun(experiment)) == list(experiment.systems), "also where they run side by side"
+    assert unfinished_systems(PreparedRun(experiment)) == ["relative"], "also where they run side by side"
     run_system(PreparedRun(experiment), "relative")
     assert (folder / "scores.json").read_text() == scores
     assert (folder / "model" / "model.safetensors").stat().st_mtime_ns == model
@@ -484,11 +501,8 @@ def test_a_run_may_leave_the_diagnoses_for_later(config: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_older", [False, True], ids=["with manifests", "of an older version"])
-def test_results_cut_short_are_refused_and_made_again(config: Path, is_older: bool) -> None:
-    experiment = load(config)
-    prepare(experiment)
-    for name in experiment.systems:
-        run_system(PreparedRun(experiment), name)
+def test_truncated_results_are_refused_and_computed_again(finished: Experiment, is_older: bool) -> None:
+    experiment = finished
     parts = ("scores.json", "diagnostics/generated.json", "statistics/generated-x2.npz", "translations/generated.jsonl")
     for part in (*parts, "training.jsonl"):
         path = experiment.folder / "relative" / part
@@ -527,7 +541,7 @@ def test_seeds_train_a_system_once_for_each(config: Path) -> None:
 
 
 @pytest.mark.slow
-def test_scored_systems_are_carried_to_another_machines_run_without_their_weights(config: Path, tmp_path: Path) -> None:
+def test_scored_systems_can_be_copied_to_another_run_without_weights(config: Path, tmp_path: Path) -> None:
     overrides = ("diagnose=false", "systems.pieces={segment: relative}", "seeds=[1]")
     here = load(config, *overrides)
     there = load_experiment(config, [f"output_dir={tmp_path / 'elsewhere'}", "seeds=[1, 2]", *overrides[:2]])
@@ -544,14 +558,13 @@ def test_scored_systems_are_carried_to_another_machines_run_without_their_weight
 
 
 @pytest.mark.slow
-def test_configs_of_one_name_share_their_systems_and_have_tables_of_their_own(config: Path) -> None:
+def test_configs_of_one_name_share_their_systems_and_have_tables_of_their_own(
+    config: Path, finished: Experiment
+) -> None:
     other = config.with_name("other.yaml")
     other.write_text("extends: tiny.yaml\nname: tiny\nreport_name: second\nbaseline: relative\n")
-    first, second = load(config), load(other)
+    first, second = finished, load(other)
     assert first.folder == second.folder and second.tables_folder == first.folder / "second"
-    prepare(first)
-    for name in first.systems:
-        run_system(PreparedRun(first), name)
     trained = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*.safetensors")}
     prepare(second)
     for name in second.systems:
@@ -575,7 +588,7 @@ def test_a_system_with_flat_lengths_is_trained_on_as_many_joined_pairs(config: P
     assert many > few
 
 
-def test_a_group_is_drawn_from_once_and_for_all(config: Path) -> None:
+def test_all_systems_have_the_same_sample_of_a_bucket(config: Path) -> None:
     overrides = ("score.max_per_bucket=2", "data.test.generated.generator.pairs=40", "score.bucket_edges=[8, 12]")
     experiment, whole = load(config, *overrides), load(config, *overrides[1:])
     run = prepare(experiment)
@@ -680,7 +693,7 @@ PAPER = "reference_table={source: A, test: generated, rows: {relative: {bleu: [1
         ),
     ],
 )
-def test_what_a_table_cannot_be_is_refused_before_training(config: Path, overrides: list[str], said: str) -> None:
+def test_invalid_table_settings_are_refused_before_training(config: Path, overrides: list[str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         prepare(load(config, *overrides))
 
@@ -711,11 +724,9 @@ def test_languages_that_are_turned_round_are_other_data(config: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_resumes_to_the_same_parameters(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    straight = load(config, "name=straight")
-    prepare(straight)
-    run_system(PreparedRun(straight), "relative")
-
+def test_an_interrupted_run_resumes_to_the_same_parameters(
+    config: Path, finished: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(self: ProgressBarCallback, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == 5:
             raise KeyboardInterrupt
@@ -728,9 +739,9 @@ def test_an_interrupted_run_resumes_to_the_same_parameters(config: Path, monkeyp
     assert (interrupted.folder / "relative" / "checkpoints" / "checkpoint-4").is_dir()
     assert not (interrupted.folder / "relative" / "model").exists()
     run_system(PreparedRun(interrupted), "relative")
-    weights = [load_file(run.folder / "relative" / "model" / "model.safetensors") for run in (straight, interrupted)]
+    weights = [load_file(run.folder / "relative" / "model" / "model.safetensors") for run in (finished, interrupted)]
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
-    logs = [(run.folder / "relative" / "training.jsonl").read_text().splitlines() for run in (straight, interrupted)]
+    logs = [(run.folder / "relative" / "training.jsonl").read_text().splitlines() for run in (finished, interrupted)]
     steps = [[json.loads(line)["step"] for line in log] for log in logs]
     assert steps[0] == steps[1]
 
@@ -761,11 +772,8 @@ def test_a_run_directory_that_is_older_than_a_setting_has_its_default(config: Pa
 
 
 @pytest.mark.slow
-def test_systems_scored_with_different_vocabularies_are_not_put_in_one_table(config: Path) -> None:
-    experiment = load(config)
-    prepare(experiment)
-    for name in experiment.systems:
-        run_system(PreparedRun(experiment), name)
+def test_systems_scored_with_different_vocabularies_are_not_put_in_one_table(finished: Experiment) -> None:
+    experiment = finished
     path = experiment.folder / "relative" / "scores.json"
     write_file(path, json.dumps(json.loads(path.read_text()) | {"tokenizer": "another"}))
     with pytest.raises(ValueError, match=r"share tokenizer and test sets.*tokenizer was"):
@@ -821,10 +829,8 @@ def test_an_existing_tokenizer_from_a_folder(config: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_model_with_the_wrong_tokenizer_is_refused(config: Path) -> None:
-    experiment = load(config)
-    prepare(experiment)
-    run_system(PreparedRun(experiment), "relative")
+def test_a_model_with_the_wrong_tokenizer_is_refused(config: Path, finished: Experiment) -> None:
+    experiment = finished
     model = AutoModelForSeq2SeqLM.from_pretrained(experiment.folder / "relative" / "model")
     own = PosEncTokenizer.from_pretrained(experiment.folder / "tokenizer")
     pairs = load_pairs(TINY["data"]["train"], source_language="de", target_language="en")
@@ -968,7 +974,7 @@ def test_distances_that_no_training_pair_has_are_warned_of(config: Path, caplog:
 
 
 @pytest.mark.full
-def test_what_is_tested_on_is_not_trained_on(config: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_training_on_test_pairs_is_refused(config: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Joined or not; unless it is allowed by name, before the run or within it."""
     pairs = list(generate_pairs(seed=1, pairs=60, min_words=6, max_words=12))
     new = list(generate_pairs(seed=2, pairs=6, min_words=13, max_words=24))
@@ -1017,11 +1023,9 @@ def test_a_run_whose_files_have_changed_is_refused(config: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_checkpoint_cut_short_is_passed_over(config: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_truncated_checkpoint_is_skipped(finished: Experiment, caplog: pytest.LogCaptureFixture) -> None:
     """Whichever of its files was being written or deleted."""
-    experiment = load(config)
-    prepare(experiment)
-    run_system(PreparedRun(experiment), "relative")
+    experiment = finished
     checkpoints = experiment.folder / "relative" / "checkpoints"
     newest, older = checkpoints / "checkpoint-6", checkpoints / "checkpoint-4"
     for name in ("model.safetensors", "optimizer.pt", "rng_state.pth", "scheduler.pt", "trainer_state.json"):
@@ -1051,7 +1055,11 @@ def test_a_checkpoint_cut_short_is_passed_over(config: Path, caplog: pytest.LogC
 
 
 @pytest.mark.slow
-def test_the_command_line_trains_side_by_side_prints_the_table_and_translates(config: Path) -> None:
+def test_the_command_line_trains_in_parallel_prints_the_table_and_translates(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    systems = {name: TINY["systems"][name] for name in ("absolute", "relative")}
+    config.write_text(yaml.safe_dump(TINY | {"systems": systems, "diagnose": False}), encoding="utf-8")
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
     command = [
         sys.executable,
@@ -1080,11 +1088,9 @@ def test_the_command_line_trains_side_by_side_prints_the_table_and_translates(co
     # Not what the model's own code makes: so briefly trained, it has near ties, which processors decide differently.
     expected = CTranslate2Translator(exported).translate(sentences.splitlines(), num_beams=1)
     assert by_engine.stdout == "".join(f"{one}\n" for one in expected) and not by_engine.stderr
-    refused = subprocess.run(
-        [*translate[:-1], str(config.parent / "runs/tiny")], capture_output=True, text=True, check=False
-    )
-    assert refused.returncode != 0
-    assert "holds the systems absolute, relative" in refused.stderr
+    monkeypatch.setattr(sys, "argv", ["hf_posenc", "translate", str(config.parent / "runs/tiny")])
+    with pytest.raises(SystemExit, match="holds the systems absolute, relative"):
+        __main__.main()
     wrong = subprocess.run(
         [*command, "train.max_stepz=1"], env=environment, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""A training that goes on from a trained model: which one, with what in its config, and what is refused before it."""
+"""Training from the weights of another model: which model, which fields of its config, and what is refused."""
 
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ def test_a_system_begins_with_the_weights_of_another(config: Path) -> None:
     assert not torch.equal(model.lm_head.weight, trained.lm_head.weight)
 
 
-def test_a_knob_of_cross_attention_that_is_none_is_the_other_sides(config: Path) -> None:
+def test_an_unset_parameter_of_cross_attention_is_that_of_self_attention(config: Path) -> None:
     cross = {**ENCODINGS, "cross_position_encoding_type": "rotary+window", "cross_window_size": 12}
     path = config.with_name("cross.yaml")
     systems = {
@@ -83,7 +83,7 @@ def test_a_knob_of_cross_attention_that_is_none_is_the_other_sides(config: Path)
     )
 
 
-def test_settings_say_where_it_began(config: Path) -> None:
+def test_settings_record_the_initial_weights(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)
     prepare(load(config))
@@ -104,7 +104,7 @@ def test_a_start_that_is_trained_otherwise_is_another_start(config: Path) -> Non
         prepare(load(config, "systems.absolute.train.learning_rate=0.5"))
 
 
-def test_side_by_side_a_system_waits_for_the_one_it_starts_from(config: Path) -> None:
+def test_a_parallel_system_waits_for_its_initial_weights(config: Path) -> None:
     experiment = load(config, "systems.last.init_from=next", "systems.other.model={}")
     assert list(topological_batches(experiment.systems.values())) == [
         ("absolute", "other"),

@@ -1,4 +1,4 @@
-"""Systems side by side: how many threads each computes with."""
+"""Parallel systems: how many threads each uses."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A prepared run: each process opens it, and it reads what it has when it is first used."""
+"""A prepared run: each process opens it, and data are read at first use."""
 
 import json
 from pathlib import Path

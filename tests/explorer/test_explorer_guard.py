@@ -1,4 +1,4 @@
-"""The explorer answers its own readers, within its limits, and nobody else."""
+"""The explorer answers requests of its own page only, within limits of size."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_a_name_that_is_allowed_is_answered(hosts, host):
 @pytest.mark.parametrize(
     "origin", ["http://evil.example", "null", "http://evil.example:7860", "http://localhost:9", "http://["]
 )
-def test_another_page_may_not_ask(origin, method):
+def test_requests_from_other_pages_are_refused(origin, method):
     refused = client().request(method, "/gradio_api/run/predict", headers={"origin": origin})
     assert refused.status_code == 403 and origin in refused.text
 

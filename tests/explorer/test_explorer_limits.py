@@ -1,4 +1,4 @@
-"""Whatever a request to the explorer holds, the server keeps the page's limits, and the answer is one clear message."""
+"""Every request to the explorer stays within the limits of the page, or gets one clear error."""
 
 import asyncio
 import json
@@ -59,9 +59,7 @@ def test_these_are_all_handlers_of_the_page(calls: Any):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("handler", HANDLERS)
-def test_a_handler_answers_whatever_a_request_holds(
-    calls: Any, handler: str, caplog: pytest.LogCaptureFixture, monkeypatch
-):
+def test_a_handler_answers_any_request(calls: Any, handler: str, caplog: pytest.LogCaptureFixture, monkeypatch):
     """Knobs are left to the config, whose fields have types and rules."""
     monkeypatch.setattr(runs, "generate_pairs", lambda **_: iter([(SENTENCE, "A dog.")]))
     fn, values = calls[handler]
@@ -125,7 +123,7 @@ def test_attention_has_the_limits_of_a_translation(run: ExplorerRun, words: int,
         attention_of_pair(run, "relative", SENTENCE, "Ein " * 5001)
 
 
-def test_attention_is_drawn_of_no_more_than_the_system_would_write(run: ExplorerRun):
+def test_attention_is_plotted_up_to_the_maximum_target_length(run: ExplorerRun):
     model, tokenizer = run.load_model("relative")
     (most,) = model.max_target_lengths([len(tokenizer(SENTENCE)["input_ids"])])
     maps = attention_of_pair(run, "relative", SENTENCE, "Ein " * 2000)
@@ -145,7 +143,7 @@ def test_what_a_page_has_kept_is_read():
     assert parse_sentence(json.dumps([3, "ä", "b"])) == (3, "ä", "b")
 
 
-def test_many_queries_of_a_wide_head_are_asked_in_parts(monkeypatch: pytest.MonkeyPatch):
+def test_many_queries_of_a_wide_head_are_computed_in_blocks(monkeypatch: pytest.MonkeyPatch):
     """All at once, the unit queries of one head of 1024 channels have keys of a gigabyte."""
     subject = probes_for(EncodingChoice(encodings=("deberta", "relative"), width=24, heads=2))["attention"]
     asked = []

@@ -1,4 +1,4 @@
-"""Many lines: in order, by however many processes, whole or not at all, and the same after a kill."""
+"""Translating many lines: in order, in several processes, resumable, with output files written atomically."""
 
 import io
 import itertools
@@ -51,7 +51,7 @@ def expected(folder: Path) -> list[str]:
     return [replace_line_ends(translation) for translation in made]
 
 
-def test_translations_come_in_order_a_piece_at_a_time(folder, expected):
+def test_translations_come_in_order_chunk_by_chunk(folder, expected):
     lines = translate_lines(LINES, TranslationJob(folder, num_beams=1))
     assert [next(lines), *lines] == expected
 
@@ -76,8 +76,8 @@ register_position_encoding("nearer", Nearer)
 
 
 @pytest.mark.slow
-def test_every_process_knows_an_encoding_of_ones_own(tmp_path, tokenizer):
-    """As a user has it: the encoding is in a file, and no process but those of the command has read that."""
+def test_every_process_registers_a_custom_encoding(tmp_path, tokenizer):
+    """The encoding is in a file that only the processes of the command import."""
     own, saved = tmp_path / "own.py", tmp_path / "model"
     own.write_text(OWN)
     make = f"""
@@ -92,12 +92,15 @@ PosEncForConditionalGeneration(config).save_pretrained({str(saved)!r})
 """
     subprocess.run([sys.executable, "-c", make], check=True)
     tokenizer.save_pretrained(saved)
+    with pytest.raises(ValueError, match="'nearer' is no registered"):
+        batch_translate.load_model(saved)
     command = [sys.executable, "-m", "hf_posenc", "translate", str(saved), "--num-beams", "1", "--num-processes", "2"]
-    given = {"input": "Ein Hund.\n\nx\n", "capture_output": True, "text": True}
-    failed = subprocess.run(command, **given)
-    assert failed.returncode == 1
-    assert "'nearer' is no registered" in failed.stderr
-    made = subprocess.run([*command, "--register", str(own), "--output", str(tmp_path / "out")], **given)
+    made = subprocess.run(
+        [*command, "--register", str(own), "--output", str(tmp_path / "out")],
+        input="Ein Hund.\n\nx\n",
+        capture_output=True,
+        text=True,
+    )
     assert made.returncode == 0, made.stderr
     assert len((tmp_path / "out").read_text().splitlines()) == 3
 
@@ -147,7 +150,7 @@ def test_one_process_at_a_time_writes_a_file(folder, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("after", [0, 1, 3, 5, 7])
-def test_a_killed_call_goes_on_with_the_pieces_that_were_whole(after, folder, expected, tmp_path, monkeypatch):
+def test_a_killed_translation_resumes_after_the_last_whole_chunk(after, folder, expected, tmp_path, monkeypatch):
     class Killed(Exception):
         pass
 
@@ -179,7 +182,7 @@ def test_a_killed_call_goes_on_with_the_pieces_that_were_whole(after, folder, ex
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]
 
 
-def test_what_another_task_left_is_not_gone_on_with(folder, tmp_path):
+def test_leftovers_of_another_call_are_refused(folder, tmp_path):
     task = TranslationJob(folder, num_beams=1)
     translate_to_file([], tmp_path / "other", task)
     about = tmp_path / ".out.task.json"
@@ -190,7 +193,7 @@ def test_what_another_task_left_is_not_gone_on_with(folder, tmp_path):
     assert (tmp_path / ".out.unfinished").read_text() == "kept\n"
 
 
-def test_what_another_training_left_is_not_gone_on_with(folder, tmp_path, monkeypatch):
+def test_leftovers_of_other_weights_are_refused(folder, tmp_path, monkeypatch):
     with monkeypatch.context() as context:
         context.setattr(batch_translate, "translate_validated_lines", lambda *what, **how: iter(int, 1))  # and no text
         with pytest.raises(TypeError):
@@ -294,9 +297,7 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("to_file", [False, True])
-def test_a_line_that_cannot_be_translated_is_named_before_anything_is_computed(
-    bad, to_file, tmp_path, tokenizer, monkeypatch
-):
+def test_an_untranslatable_line_is_named_before_any_compute(bad, to_file, tmp_path, tokenizer, monkeypatch):
     sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY}
     tiny_model("learned", dtype=torch.float32, learned_max_positions=20, **sizes).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
@@ -317,7 +318,7 @@ def test_of_an_exported_model_too_the_line_is_named(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_model_too_names_the_text_before_anything_is_computed(bad, tokenizer, monkeypatch):
+def test_a_model_names_an_untranslatable_text_before_any_compute(bad, tokenizer, monkeypatch):
     sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY}
     model = tiny_model("learned", dtype=torch.float32, learned_max_positions=20, **sizes)
     line, kind, said = BAD[bad]
@@ -334,7 +335,7 @@ def test_a_translation_is_one_line_whatever_it_holds(folder, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("to_file", [False, True])
-def test_memory_that_runs_out_is_told_with_the_lines_that_needed_it(folder, tmp_path, monkeypatch, to_file):
+def test_out_of_memory_names_the_lines_of_the_batch(folder, tmp_path, monkeypatch, to_file):
     """A file goes on from there, with more memory."""
 
     def translate(piece: list[str]) -> list[str]:

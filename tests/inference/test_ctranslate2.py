@@ -1,4 +1,4 @@
-"""A model that CTranslate2 runs is the same model; what it cannot run is refused before anything is written."""
+"""A model exported to CTranslate2 translates the same; other models are refused before anything is written."""
 
 import copy
 import json
@@ -120,7 +120,7 @@ def test_it_needs_an_end_token(tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-def test_a_sentences_limit_holds_in_its_search_whatever_it_is_translated_with(beams, tokenizer, tmp_path):
+def test_the_limit_of_a_sentence_applies_in_any_batch(beams, tokenizer, tmp_path):
     """Cut afterwards, a beam that went on could have taken the place of one that ended."""
     model, long = single("relative", output_bias=True), "Zwei Kinder im Schnee. " * 8
     made = CTranslate2Translator(to_ctranslate2(model, tokenizer, tmp_path / "engine"))
@@ -183,7 +183,7 @@ def test_so_is_what_a_config_asks_for(name, fields, why, tokenizer, tmp_path):
 
 
 @pytest.mark.usefixtures("unregistered_after")
-def test_an_encoding_of_ones_own_is_refused_even_if_it_inherits(tokenizer, tmp_path):
+def test_a_custom_encoding_is_not_exported(tokenizer, tmp_path):
     class Own(PositionEncoding):
         summary = "Nothing much."
         shift_invariant = True

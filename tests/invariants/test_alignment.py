@@ -1,7 +1,6 @@
-"""Where in the source the decoder is: what holds for every alignment, each one's oracle, and what is refused.
+"""Source positions of the decoder: invariants of every alignment, a reference implementation of each, and refusals.
 
-What reads no lengths is under test_invariants.py as well, and all are under test_generation.py.
-"""
+Alignments that do not use the target length are in test_invariants.py too, and all are in test_generation.py."""
 
 import copy
 import math
@@ -50,13 +49,13 @@ def aligned(request) -> str:
     return request.param
 
 
-# Laws
+# Invariants
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 @pytest.mark.parametrize("cross", CROSS)
 @torch.no_grad()
-def test_at_given_places_cached_decoding_equals_the_full_forward(aligned, cross, kind, source, target):
+def test_cached_decoding_equals_the_full_forward_at_given_source_positions(aligned, cross, kind, source, target):
     model, places = aligned_model(aligned, cross), torch.rand(3, 9, dtype=torch.float64) * 5
     full = model(input_ids=source, decoder_input_ids=target, cross_position_ids=places).logits
     memory, cache, logits = model.model.encoder(source), cache_for(model, kind), []
@@ -72,7 +71,7 @@ def test_at_given_places_cached_decoding_equals_the_full_forward(aligned, cross,
 @pytest.mark.parametrize("chunks", [[1] * 9, [4, 1, 3, 1]], ids=["token by token", "in chunks"])
 @pytest.mark.parametrize("mask", [None, HOLES], ids=["whole", "holes"])
 @torch.no_grad()
-def test_however_a_target_is_read_into_a_cache_its_places_are_the_same(aligned, mask, chunks, kind, source, target):
+def test_source_positions_do_not_depend_on_the_chunks_of_a_cached_target(aligned, mask, chunks, kind, source, target):
     model = aligned_model(aligned)
     inputs = {"input_ids": source, "decoder_input_ids": target, "decoder_attention_mask": mask}
     whole = model(**inputs, track_attention=True, use_cache=False)
@@ -87,7 +86,7 @@ def test_however_a_target_is_read_into_a_cache_its_places_are_the_same(aligned, 
 
 @pytest.mark.parametrize("asked", [{}, {"use_cache": None}, {"use_cache": True}])
 @torch.no_grad()
-def test_a_forward_that_says_nothing_of_a_cache_finds_the_places_of_decoding(aligned, asked, source, target):
+def test_a_forward_without_use_cache_has_the_source_positions_of_decoding(aligned, asked, source, target):
     """A config's `use_cache` is True, as transformers has it."""
     model = aligned_model(aligned)
     expected = model(input_ids=source, decoder_input_ids=target, track_attention=True).logits
@@ -106,7 +105,7 @@ def test_a_target_is_trained_on_as_a_whole_whoever_computes_the_loss(aligned, so
     assert plain.past_key_values is None
 
 
-def test_a_decoder_by_itself_refuses_to_guess_places(source, target):
+def test_a_decoder_alone_requires_source_positions(source, target):
     model = aligned_model().model
     given = {"encoder_hidden_states": torch.zeros(3, 6, 16).double(), "use_cache": True}
     with pytest.raises(ValueError, match=r"one token at a time.*was given 9; call the whole model"):
@@ -137,7 +136,7 @@ def test_a_forward_without_target_is_refused(aligned, source):
 
 
 @torch.no_grad()
-def test_reading_token_by_token_tells_all_that_one_forward_tells(source, target):
+def test_reading_token_by_token_equals_one_forward(source, target):
     """At the places that were found, with a mask of 2 dimensions."""
     model = aligned_model()
     found, wanted = places_given_by(model), {"output_attentions": True, "output_hidden_states": True}
@@ -165,7 +164,7 @@ def test_reading_token_by_token_tells_all_that_one_forward_tells(source, target)
     ids=["reordered", "selected", "repeated", "cropped", "reset"],
 )
 @torch.no_grad()
-def test_places_move_with_the_keys(aligned, move, moved, source, target):
+def test_source_positions_move_with_the_keys(aligned, move, moved, source, target):
     model = aligned_model(aligned)
     cache = cache_for(model, "dynamic")
     decode(model, source, torch.cat((target[:, :4], target[:, 6:8]), 1), [4, 1, 1], cache)
@@ -189,7 +188,7 @@ def test_places_move_with_the_keys(aligned, move, moved, source, target):
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("how", [{"use_cache": False}, {"track_attention": True}], ids=["at once", "following"])
 @torch.no_grad()
-def test_padding_changes_no_place(aligned, how, side):
+def test_padding_changes_no_source_position(aligned, how, side):
     model = aligned_model(aligned)
     sources, targets = [sentences(n, seed=n) for n in (7, 3, 5)], [sentences(n, seed=10 + n) for n in (4, 8, 1)]
     (source, source_mask), (target, target_mask) = padded(sources, side), padded(targets, side)
@@ -218,7 +217,7 @@ def test_without_a_mask_the_padding_of_a_target_is_not_counted(aligned):
 
 @pytest.mark.parametrize("training", [False, True])
 @torch.no_grad()
-def test_places_stay_within_their_source(aligned, training):
+def test_source_positions_stay_within_their_source(aligned, training):
     model = aligned_model(aligned, length_ratio_step=3.0, length_ratio_offset=50.0, length_ratio_jitter=9.0)
     found, (source, mask) = (
         places_given_by(model.train(training)),
@@ -233,7 +232,7 @@ def test_places_stay_within_their_source(aligned, training):
 
 
 @torch.no_grad()
-def test_none_takes_a_target_position_for_the_place_of_its_number(source, target):
+def test_source_positions_are_not_target_positions(source, target):
     model = tiny_model("relative", cross_position_encoding_type="rotary")
     positions = torch.tensor([[0, 1, 2, 3, 4, 5, 5, 4, 3]])
     expected = model(input_ids=source, decoder_input_ids=target, decoder_position_ids=positions).logits
@@ -242,7 +241,7 @@ def test_none_takes_a_target_position_for_the_place_of_its_number(source, target
 
 
 @torch.no_grad()
-def test_half_precision_keeps_places_exact_far_from_the_beginning(aligned):
+def test_half_precision_keeps_large_source_positions_exact(aligned):
     """Places of a source of 600 tokens, which bfloat16 would round to multiples of 4."""
     model = aligned_model(aligned, dtype=torch.bfloat16, recurrent_step=1.3)
     found = places_given_by(model)
@@ -256,8 +255,8 @@ def test_half_precision_keeps_places_exact_far_from_the_beginning(aligned):
 # Length ratio
 
 
-def length_ratio(**knobs) -> Alignment:
-    config = tiny_config("relative by length_ratio", **knobs)
+def length_ratio(**parameters) -> Alignment:
+    config = tiny_config("relative by length_ratio", **parameters)
     return build_alignment(config).double()
 
 
@@ -265,7 +264,7 @@ def place_of(source: int, target: int, **more) -> AttentionContext:
     return AttentionContext(torch.arange(target)[None], torch.arange(source)[None], is_cross=True, **more)
 
 
-def test_a_whole_targets_places_are_spread_evenly():
+def test_length_ratio_positions_of_a_known_target_are_evenly_spaced():
     x = torch.zeros(1, 5, 16, dtype=torch.float64)
     places = length_ratio().eval()("source_positions", x, None, place_of(9, 5))
     assert places.tolist() == [[0, 2, 4, 6, 8]]
@@ -273,7 +272,7 @@ def test_a_whole_targets_places_are_spread_evenly():
     assert one.tolist() == [[0]]
 
 
-def test_in_training_places_are_moved_by_an_offset_for_the_sentence_and_a_jitter_for_each_token():
+def test_training_adds_an_offset_per_sentence_and_a_jitter_per_token():
     x, ctx = torch.zeros(4000, 41, 16, dtype=torch.float64), place_of(81, 41)
     spread = 2 * torch.arange(41, dtype=torch.float64)[10:31]  # far enough from the ends
     torch.manual_seed(0)
@@ -304,7 +303,7 @@ class Kept:
         return new
 
 
-def test_it_follows_the_centre_of_the_attention_as_the_loops_of_its_formula_say():
+def test_recurrent_alignment_equals_loops_over_its_formula():
     torch.manual_seed(0)
     weights = [torch.rand(2, 3, 4, 6, dtype=torch.float64).softmax(-1) ** 3 for _ in range(2)]
     weights = [p / p.sum(-1, keepdim=True) for p in weights]
@@ -326,7 +325,7 @@ def test_it_follows_the_centre_of_the_attention_as_the_loops_of_its_formula_say(
     assert 0 < least < 8
 
 
-def test_a_decoder_that_looks_behind_its_place_passes_on_to_the_end_of_the_source():
+def test_a_decoder_whose_window_trails_its_source_position_reaches_the_end_of_the_source():
     """Without a least step it would stand still six tokens before the place, and say the same again and again."""
     key_pos_BS, looks_at = torch.arange(40)[None].double(), 3
     alignment, memory = length_ratio(length_ratio_gain=0.15, length_ratio_min_step=0.2), Kept()
@@ -340,7 +339,7 @@ def test_a_decoder_that_looks_behind_its_place_passes_on_to_the_end_of_the_sourc
     assert 3 + 1 / 0.15 < 10 < float(places[30]), "where it would stand"
 
 
-def test_the_step_is_measured_on_the_training_data():
+def test_the_length_ratio_is_estimated_on_the_training_data():
     assert mean_length_ratio([5, 9], [3, 5]) == 2.0  # 12 steps through the sources, 6 through the targets
     assert ALIGNMENTS["length_ratio"].estimate(iter([5, 9]), iter([3, 5])) == {"length_ratio_step": 2.0}
     assert ALIGNMENTS["recurrent"].estimate([4], [4]) == {"recurrent_step": 1.0}
@@ -359,7 +358,7 @@ def test_recurrent_is_its_equations_as_loops_in_values_and_gradients():
         for parameter in alignment.parameters():
             parameter.normal_(std=0.4)
         alignment.step_bias.fill_(0.9)
-    oracle = copy.deepcopy(alignment)
+    reference = copy.deepcopy(alignment)
     x, memory = torch.randn(2, 5, 16, dtype=torch.float64), torch.randn(2, 7, 16, dtype=torch.float64)
     mask = torch.tensor([[1] * 7, [1] * 5 + [0] * 2])
     places = alignment("source_positions", x, memory, place_of(7, 5, mask=mask))
@@ -368,20 +367,20 @@ def test_recurrent_is_its_equations_as_loops_in_values_and_gradients():
         row = distance.clamp(-2, 2) + 2
         low = min(int(row), 3)
         share = row - low
-        inside = oracle.beta[head, low] * (1 - share) + oracle.beta[head, low + 1] * share
+        inside = reference.beta[head, low] * (1 - share) + reference.beta[head, low + 1] * share
         return inside - (distance.abs() - 2).clamp(min=0)
 
     rows = []
     for b, length in enumerate((7, 5)):
         g, state = torch.zeros((), dtype=torch.float64), (torch.zeros(1, 5).double(), torch.zeros(1, 5).double())
-        values = oracle.v_proj(memory[b]).view(7, 4, 32)
+        values = reference.v_proj(memory[b]).view(7, 4, 32)
         for t in range(5):
             heads = []
             for head in range(4):
                 w = torch.stack([beta(head, j - g) for j in range(length)]).softmax(0)
                 heads.append(sum(w[j] * values[j, head] for j in range(length)))
-            state = oracle.cell(torch.cat((x[b, t], *heads))[None], state)
-            g = (g + nn.functional.softplus(state[0][0] @ oracle.step_weight[0] + oracle.step_bias[0])).clamp(
+            state = reference.cell(torch.cat((x[b, t], *heads))[None], state)
+            g = (g + nn.functional.softplus(state[0][0] @ reference.step_weight[0] + reference.step_bias[0])).clamp(
                 max=length - 1
             )
             rows.append(g)
@@ -391,12 +390,12 @@ def test_recurrent_is_its_equations_as_loops_in_values_and_gradients():
     weight = torch.randn_like(places)
     (places * weight).sum().backward()
     (expected * weight).sum().backward()
-    for (name, ours), theirs in zip(alignment.named_parameters(), oracle.parameters(), strict=True):
+    for (name, ours), theirs in zip(alignment.named_parameters(), reference.parameters(), strict=True):
         assert theirs.grad.any(), name
         torch.testing.assert_close(ours.grad, theirs.grad, **EXACT)
 
 
-def test_a_new_recurrent_alignment_goes_on_by_its_step():
+def test_a_new_recurrent_alignment_advances_by_its_step():
     alignment = tiny_model("relative by recurrent", recurrent_step=0.7).model.decoder.alignment
     alignment.init_weights()
     x, memory = torch.randn(1, 6, 16, dtype=torch.float64), torch.randn(1, 9, 16, dtype=torch.float64)
@@ -439,7 +438,7 @@ def test_an_alignment_says_which_idea_it_is_and_whose(name):
     assert alignment.summary.endswith(".") and alignment.formula and alignment.__doc__
     assert alignment is Alignment or alignment.__bases__ == (Alignment,)
     assert alignment is Alignment or all(one.url.startswith("https://") for one in alignment.references)
-    assert all(knob.name.startswith(f"{name}_") for knob in alignment.config_parameters)
+    assert all(field.name.startswith(f"{name}_") for field in alignment.config_parameters)
 
 
 @pytest.mark.parametrize("cross", [*CROSS, "relative_sinusoidal", "t5", "deberta"])
@@ -456,7 +455,7 @@ def test_autocast_is_near_full_precision_between_two_tokens(aligned, cross, sour
 
 
 @pytest.mark.parametrize("back_end", ["flex_attention", "flash_attention_2"])
-def test_a_back_end_without_weights_is_refused_to_who_follows_them(back_end):
+def test_alignments_that_follow_attention_weights_refuse_a_backend_without_weights(back_end):
     stack = aligned_model("rotary by length_ratio", cross="rotary").model.decoder
     stack.config._attn_implementation_internal = back_end
     with pytest.raises(ValueError, match=f"'{back_end}' does not return the attention weights.*'length_ratio' follows"):
@@ -492,7 +491,7 @@ def test_a_config_that_could_not_work_is_refused():
         PosEncConfig(cross_windowsize=3)
 
 
-def test_a_knob_of_the_cross_attention_is_its_own(source, target):
+def test_cross_attention_has_parameters_of_its_own(source, target):
     config = tiny_config("window by length_ratio", cross_position_encoding_type="window", cross_window_size=1)
     assert config.config_for(config.side("cross")).window_size == 1
     assert config.config_for(config.side("decoder")).window_size == 2
@@ -512,14 +511,14 @@ GIVEN = [
 
 
 @pytest.mark.parametrize(("places", "message"), GIVEN)
-def test_given_places_that_do_not_fit_are_refused(places, message, source, target):
+def test_given_source_positions_of_the_wrong_shape_are_refused(places, message, source, target):
     with pytest.raises(ValueError, match=message):
         aligned_model()(input_ids=source, decoder_input_ids=target, cross_position_ids=places)
     with pytest.raises(ValueError, match=message):
         aligned_model()(input_ids=source, decoder_input_ids=target, cross_position_ids=places, use_cache=False)
 
 
-def test_given_places_need_neither_mask_nor_cache(source, target):
+def test_given_source_positions_need_neither_mask_nor_cache(source, target):
     model, places = aligned_model(), torch.rand(3, 9).double() * 5
     given = {"input_ids": source, "decoder_input_ids": target, "cross_position_ids": places}
     masked = model(**given, attention_mask=torch.ones_like(source), use_cache=False).logits
@@ -527,7 +526,7 @@ def test_given_places_need_neither_mask_nor_cache(source, target):
         torch.testing.assert_close(model(**given, use_cache=use_cache).logits, masked, **EXACT)
 
 
-def test_given_places_that_nobody_reads_are_refused(source, target):
+def test_unused_source_positions_are_refused(source, target):
     with pytest.raises(ValueError, match=r"cross_position_encoding_type='none', which reads no positions; leave"):
         tiny_model("relative")(input_ids=source, decoder_input_ids=target, cross_position_ids=torch.zeros(3, 9))
 
@@ -539,7 +538,7 @@ def test_a_source_of_padding_alone_is_refused(source, target):
         aligned_model()(input_ids=source, attention_mask=mask, decoder_input_ids=target)
 
 
-def test_a_mask_that_does_not_say_where_a_source_ends_is_refused(aligned, source, target):
+def test_a_mask_without_the_end_of_a_source_is_refused(aligned, source, target):
     mask = torch.ones(3, 1, 9, 6, dtype=torch.bool)
     model, memory = aligned_model(aligned).model, torch.zeros(3, 6, 16).double()
     given = {"encoder_hidden_states": memory, "encoder_attention_mask": mask}
@@ -550,7 +549,7 @@ def test_a_mask_that_does_not_say_where_a_source_ends_is_refused(aligned, source
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 @pytest.mark.parametrize("other", ["relative+window", "gru"])
-def test_going_on_from_a_cache_that_another_model_filled_is_refused(aligned, other, kind, source, target):
+def test_continuing_from_the_cache_of_another_model_is_refused(aligned, other, kind, source, target):
     stranger = tiny_model(other)
     cache = cache_for(stranger, kind)
     decode(stranger, source, target, [4], cache)
@@ -560,7 +559,7 @@ def test_going_on_from_a_cache_that_another_model_filled_is_refused(aligned, oth
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_a_source_a_hundred_times_as_long_is_translated_or_stopped_at_its_limit(aligned, tokenizer):
+def test_a_source_100_times_longer_is_translated_or_stopped_at_its_limit(aligned, tokenizer):
     model = translator(aligned).float()
     made = model.translations(["Ein Hund. " * 700, "Ein Hund."], tokenizer, num_beams=1, max_new_tokens=300)
     assert len(made.texts) == 2

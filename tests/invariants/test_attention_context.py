@@ -1,5 +1,5 @@
-"""What an encoding may see and remember, tried by encodings that need it: keys, what is visible, positions of training,
-a memory for each layer, cross-attention. Each passes the laws that the registered ones pass."""
+"""The hook interface, tested by encodings that need each part of it: keys, masks, training positions, layer state,
+cross-attention. Each satisfies the invariants of the registered ones."""
 
 from dataclasses import replace
 
@@ -105,7 +105,7 @@ def cross_model(cross: str, own: str = "sinusoidal", **changes):
     return tiny_model(own, cross_position_encoding_type=cross, **changes)
 
 
-# Whether what they see is right is told by the laws.
+# The invariants test whether their inputs are right.
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
@@ -138,7 +138,7 @@ class KeepingToo(PositionEncoding):
 
 
 @torch.no_grad()
-def test_what_is_remembered_for_all_layers_is_the_encodings_own():
+def test_prepared_values_belong_to_their_encoding():
     register_position_encoding("keeping", Keeping)
     register_position_encoding("keeping_too", KeepingToo)
     model, source, target = tiny_model("keeping+keeping_too"), sentences(3, 6, seed=1), sentences(3, 9, seed=2)
@@ -148,7 +148,7 @@ def test_what_is_remembered_for_all_layers_is_the_encodings_own():
 
 
 @torch.no_grad()
-def test_whatever_stands_in_an_encodings_place_is_asked():
+def test_a_replaced_or_wrapped_encoding_is_called():
     model, source = tiny_model("relative"), sentences(3, 6, seed=1)
     other = tiny_model("relative", seed=1).model.encoder.positions[0]
     expected = tiny_model("relative")
@@ -161,7 +161,7 @@ def test_whatever_stands_in_an_encodings_place_is_asked():
 
 @pytest.mark.parametrize("name", TRIED)
 @torch.no_grad()
-def test_a_memory_of_each_layer_is_cropped_and_reordered_with_the_keys(name):
+def test_the_state_of_each_layer_is_cropped_and_reordered_with_the_keys(name):
     model, source, target = tiny_model(name), sentences(3, 6, seed=1), sentences(3, 9, seed=2)
     cache, other, pick = cache_for(model, "dynamic"), target.roll(1, dims=1), torch.tensor([2, 0, 0])
     decode(model, source, torch.cat((target[:, :4], other[:, 4:7]), 1), [4, 1, 1, 1], cache, mask=HOLES)
@@ -230,7 +230,7 @@ def test_in_cross_attention_padding_changes_nothing(cross, side):
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 @pytest.mark.parametrize("cross", ["near", "relative", "rotary"])
 @torch.no_grad()
-def test_given_positions_of_the_source_are_remembered_through_a_cached_decoding(cross, kind):
+def test_given_source_position_ids_last_through_cached_decoding(cross, kind):
     """They are given at the first step only, as by `generate`."""
     model, source, target = cross_model(cross), sentences(3, 6, seed=1), sentences(3, 9, seed=2)
     positions = torch.tensor([[0, 2, 4, 6, 8, 10], [3, 4, 5, 6, 7, 8], [1, 1, 2, 3, 5, 8]])
@@ -246,7 +246,7 @@ def test_given_positions_of_the_source_are_remembered_through_a_cached_decoding(
 
 @pytest.mark.parametrize("cross", ["near", "relative", "rotary"])
 @torch.no_grad()
-def test_in_cross_attention_only_the_distance_to_the_source_counts(cross):
+def test_cross_attention_depends_only_on_the_distance_to_the_source_position(cross):
     """Both sides moved together change nothing; one of them alone does."""
     model, source, target = cross_model(cross, own="relative"), sentences(3, 6), sentences(3, 9, seed=2)
     at, inputs = torch.arange(9)[None], {"input_ids": source, "decoder_input_ids": target}
@@ -288,7 +288,7 @@ def test_what_cannot_act_in_cross_attention_is_refused_when_the_config_is_made()
 
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-def test_what_a_query_sees_is_counted_as_transformers_masks_leave_it(is_causal, masked):
+def test_attendable_keys_are_counted_as_by_the_masks_of_transformers(is_causal, masked):
     """By 2-D masks, by none, and by the 4-D ones that transformers makes of them."""
     config = tiny_config("none")
     config._attn_implementation = "eager"
@@ -308,7 +308,7 @@ def test_what_a_query_sees_is_counted_as_transformers_masks_leave_it(is_causal, 
         assert torch.equal(counted(theirs)[tokens], expected[tokens])
 
 
-def test_a_place_moves_with_all_it_holds_and_cannot_be_changed():
+def test_an_attention_context_moves_with_its_tensors_and_is_immutable():
     ctx = AttentionContext(
         torch.arange(3)[None], torch.arange(3)[None], prepared=[(torch.ones(2), None), None], layer=1
     )

@@ -1,4 +1,4 @@
-"""Where a sentence ends, how long it may become and what stands behind it are what the call was told."""
+"""Limits of length, end tokens and padding of generated sentences are those of the call."""
 
 import copy
 import json
@@ -176,7 +176,7 @@ def test_translate_has_limits_of_its_own_unless_the_call_says(tokenizer):
 
 @pytest.mark.parametrize("forced", [None, END], ids=["", "forced"])
 @pytest.mark.parametrize("ends", [[OTHER, END], None], ids=["several", "none"])
-def test_a_picture_says_of_what_has_no_end_that_it_is_cut(ends, forced, tokenizer):
+def test_a_plot_of_an_unbounded_encoding_says_that_it_is_truncated(ends, forced, tokenizer):
     model = model_of("relative")
     make_likely(model, OTHER)
     model.generation_config.update(eos_token_id=ends, forced_eos_token_id=forced)

@@ -1,4 +1,4 @@
-"""Decoding gives the same tokens however it is computed: with a cache, without one, in a batch, with a draft."""
+"""Generated tokens are equal with and without a cache, in a batch, and with assisted decoding."""
 
 import itertools
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ def test_every_cache_gives_the_tokens_of_no_cache(family, search, ragged):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_batch_gives_what_its_sentences_give_alone(family, side):
+def test_generating_in_a_batch_equals_generating_each_sentence_separately(family, side):
     model, rows = tiny_model(family), [sentences(n, seed=n) for n in (7, 3, 5)]
     source, mask = padded(rows, side)
     batch = generated(model, source, attention_mask=mask, num_beams=4)
@@ -73,7 +73,7 @@ def test_a_batch_gives_what_its_sentences_give_alone(family, side):
 @pytest.mark.full
 @pytest.mark.capability("assisted")
 @pytest.mark.parametrize("draft_seed", [0, 1], ids=["itself", "another model"])
-def test_a_draft_does_not_change_the_tokens(family, draft_seed):
+def test_assisted_decoding_does_not_change_the_tokens(family, draft_seed):
     model, draft = tiny_model(family), tiny_model(family, seed=draft_seed)
     source = sentences(1, 6, seed=3)
     assert torch.equal(generated(model, source, assistant_model=draft), generated(model, source))
@@ -91,7 +91,7 @@ def test_looking_up_candidates_in_the_prompt_does_not_change_the_tokens(family):
 
 @pytest.mark.full
 @pytest.mark.parametrize("search", [SEARCHES["greedy"], {"num_beams": 3}], ids=["greedy", "beams"])
-def test_a_padded_prompt_without_its_start_token_gives_what_it_gives_alone(family, search):
+def test_a_padded_prompt_without_a_start_token_generates_the_same_as_unpadded(family, search):
     """transformers puts the start token before the padding, so that the mask has a hole between it and the prompt."""
     model, source = tiny_model(family), sentences(3, 6, seed=1)
     prompts = [sentences(n, seed=20 + n) for n in (4, 2, 1)]
@@ -107,7 +107,7 @@ def test_a_padded_prompt_without_its_start_token_gives_what_it_gives_alone(famil
 
 
 @pytest.mark.full
-def test_a_padded_prompt_with_its_start_token_gives_what_it_gives_alone(family):
+def test_a_padded_prompt_with_a_start_token_generates_the_same_as_unpadded(family):
     model, source = tiny_model(family), sentences(3, 6, seed=1)
     prompts = [torch.cat((torch.tensor([1]), sentences(n, seed=20 + n))) for n in (4, 2, 1)]
     prompt, mask = padded(prompts, "left")
@@ -122,7 +122,7 @@ def test_a_padded_prompt_with_its_start_token_gives_what_it_gives_alone(family):
         assert [sentence(ids) for ids in new] == [sentence(ids) for ids in alone], kind
 
 
-def test_one_model_generates_with_one_cache_after_another(family, ragged):
+def test_one_model_generates_with_several_caches_in_turn(family, ragged):
     """transformers keeps a static cache on the model and resets it for the next batch."""
     model, (source, mask) = tiny_model(family), ragged
     expected = generated(model, source.flip(0), attention_mask=mask.flip(0))
@@ -132,7 +132,7 @@ def test_one_model_generates_with_one_cache_after_another(family, ragged):
 
 
 @pytest.mark.parametrize("recurrent", ["lstm", "gru", "none to lstm", "gru+relative", "rnn_nmt"])
-def test_beams_that_do_not_take_their_state_along_are_noticed(recurrent, ragged, monkeypatch):
+def test_the_tests_detect_beams_without_reordered_state(recurrent, ragged, monkeypatch):
     """The control of the tests above: if they could not fail, they would say nothing of the reordering."""
     model, (source, mask) = tiny_model(recurrent), ragged
     options = {"attention_mask": mask, "num_beams": 4, "num_return_sequences": 4}
@@ -167,7 +167,7 @@ def one_forward(model: PosEncForConditionalGeneration, source: Tensor, mask: Ten
 
 @pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)
 @torch.no_grad()
-def test_every_step_tells_what_one_forward_tells_of_the_sentence(family, cache, ragged):
+def test_outputs_of_generation_steps_equal_one_forward(family, cache, ragged):
     """Logits, hidden states and attention weights of all layers; what a model does not have, it has in no step."""
     model, (source, mask) = tiny_model(family), ragged
     found = model.generate(source, attention_mask=mask, do_sample=False, **FULL_LENGTH, **TOLD, **cache)
@@ -232,7 +232,7 @@ def test_the_cache_holds_keys_and_values_of_what_was_read(sides, cache, ragged):
 
 @pytest.mark.parametrize("name", CACHE_NAMES)
 @torch.no_grad()
-def test_generating_goes_on_where_it_stopped(family, name, ragged):
+def test_generation_continues_from_a_returned_cache(family, name, ragged):
     """The second part of a sentence, from the first part and the cache that it left."""
     model, (source, mask) = tiny_model(family), ragged
     options = {"attention_mask": mask, "no_repeat_ngram_size": 2, "suppress_tokens": [0, 1, 2], "do_sample": False}
@@ -246,7 +246,7 @@ def test_generating_goes_on_where_it_stopped(family, name, ragged):
 
 @pytest.mark.parametrize("search", [SEARCHES["greedy"], {"num_beams": 3}], ids=["greedy", "beams"])
 @torch.no_grad()
-def test_a_source_may_be_given_embedded_or_encoded(family, search, ragged):
+def test_source_embeddings_and_encoder_outputs_generate_the_same(family, search, ragged):
     model, (source, mask) = tiny_model(family), ragged
     expected = generated(model, source, attention_mask=mask, **search)
     embedded, encoded = model.get_input_embeddings()(source), model.model.encoder(source, attention_mask=mask)
@@ -310,7 +310,7 @@ def test_translations_keep_the_order_and_do_not_depend_on_the_batch(registered, 
 
 
 @pytest.mark.parametrize("num_beams", [1, 5])
-def test_a_sentence_has_at_most_twice_its_sources_tokens_and_fifty(tokenizer, num_beams, monkeypatch):
+def test_a_translation_has_at_most_twice_the_source_tokens_and_50(tokenizer, num_beams, monkeypatch):
     model, rows, generate = translator(tokenizer), [], PosEncForConditionalGeneration.generate
 
     def recorded(self, *args, **kwargs):
@@ -486,7 +486,7 @@ def test_two_lengths_are_warned_of(saved, warned):
 @pytest.mark.parametrize("told_by", ["a mask", "padding", "embeddings", "the encoder's outputs"])
 @pytest.mark.parametrize("how", [{}, {"num_beams": 3}, {"num_beams": 4, "num_return_sequences": 2}], ids=str)
 @pytest.mark.parametrize("system", ["relative", "rnn_nmt"])
-def test_a_sentence_that_is_told_no_length_has_twice_its_sources_and_50_tokens(saved, system, how, told_by):
+def test_the_default_limit_of_a_sentence_is_twice_its_source_and_50_tokens(saved, system, how, told_by):
     model = saved(system)
     source, mask = padded([sentences(1, n, seed=n)[0] for n in (3, 9)], "left")
     given = {"attention_mask": mask}
@@ -520,7 +520,7 @@ def test_a_length_that_is_given_is_kept_and_no_warning_given(saved, warned, plac
     assert not warned.records
 
 
-def test_translate_is_told_a_length_like_generate(tokenizer, warned, monkeypatch):
+def test_translate_accepts_a_length_like_generate(tokenizer, warned, monkeypatch):
     model, rows, generate = translator(tokenizer), [], PosEncForConditionalGeneration.generate
 
     def recorded(self, *args, **kwargs):

@@ -1,5 +1,5 @@
-"""Attention in parts is attention: its outputs and gradients are those of all scores at once, whatever the length, the
-padding, the encoding; and it is used exactly where nothing needs those scores."""
+"""Blockwise attention in linear memory equals attention with the full score matrix, in outputs and gradients; it
+is used exactly when nothing needs the full matrix."""
 
 import math
 from collections.abc import Iterator
@@ -103,7 +103,7 @@ def whole_and_parts(
 @SIDES
 @pytest.mark.parametrize("padding", [None, "left", "right"])
 @pytest.mark.parametrize("name", BY_DISTANCE)
-def test_parts_are_the_whole_in_values_and_gradients(name, padding, side):
+def test_blockwise_attention_equals_the_full_score_matrix_in_values_and_gradients(name, padding, side):
     for length in (1, 2, 3, 4, 5, 9, 16, 23):
         positions, ctx, qkv, whole, parts = whole_and_parts(name, side, length, padding)
         tokens = torch.ones(3, length, dtype=torch.bool) if ctx.valid_mask_BT is None else ctx.valid_mask_BT
@@ -127,7 +127,7 @@ def test_gradients_are_those_of_finite_differences(side):
 
 
 @SIDES
-def test_from_its_clip_distance_on_an_encoding_says_the_same_of_every_key(entry_name, side):
+def test_beyond_max_distance_the_bias_is_constant(entry_name, side):
     """And before it what depends on nothing but the distance."""
     if POSITION_ENCODINGS[entry_name].is_modifier:
         assert POSITION_ENCODINGS[entry_name].encoding.max_distance is None
@@ -176,7 +176,7 @@ def test_a_sum_goes_by_distance_where_all_its_biases_do():
 @pytest.mark.parametrize(
     "name", [*BY_DISTANCE, "relative to none", "none to t5", "alibi", "relative+window by recurrent"]
 )
-def test_a_model_that_attends_in_parts_is_the_same_model(name, taken, monkeypatch):
+def test_blockwise_attention_gives_the_same_model_outputs(name, taken, monkeypatch):
     model = tiny_model(name)
     ids, mask = padded([sentences(1, 31)[0], sentences(1, 21, seed=2)[0]], "right")
     inputs = {"input_ids": ids, "attention_mask": mask, "decoder_attention_mask": mask}
@@ -192,7 +192,7 @@ def test_a_model_that_attends_in_parts_is_the_same_model(name, taken, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["pope+window", "pope+relative", "pope+relative_key"])
-def test_keys_wider_than_values_are_never_attended_to_in_parts(name, taken):
+def test_blockwise_attention_is_off_for_keys_wider_than_values(name, taken):
     model = tiny_model(name)
     inputs = {"input_ids": sentences(1, 31), "labels": sentences(1, 21, seed=2)}
     given = model(**inputs).logits, gradients_after_a_step(model, **inputs)
@@ -203,7 +203,7 @@ def test_keys_wider_than_values_are_never_attended_to_in_parts(name, taken):
 
 
 @pytest.mark.parametrize("name", BY_DISTANCE)
-def test_autocast_attends_in_parts(name, taken):
+def test_autocast_uses_blockwise_attention(name, taken):
     model = tiny_model(name, dtype=torch.float32)
     inputs = {"input_ids": sentences(2, 31), "labels": sentences(2, 21, seed=2)}
     exact = model(**inputs).loss
@@ -215,7 +215,7 @@ def test_autocast_attends_in_parts(name, taken):
 
 
 @pytest.mark.usefixtures("unregistered_after")
-def test_what_does_not_act_by_distance_is_prepared_for_the_whole_sentence_alone(taken):
+def test_encodings_without_max_distance_are_prepared_for_the_whole_sentence(taken):
     class Own(PositionEncoding):
         summary = "Every token knows how many there are."
         shift_invariant = True
@@ -254,7 +254,7 @@ NOT_SO = {
 
 
 @pytest.mark.parametrize("inputs", NOT_SO.values(), ids=NOT_SO)
-def test_all_scores_are_made_where_they_are_needed(inputs, taken):
+def test_the_full_score_matrix_is_computed_when_needed(inputs, taken):
     model, ids = tiny_model("relative"), sentences(1, 12)
     model(ids, decoder_input_ids=ids, use_cache=False)
     assert taken == ["encoder", "decoder"]
@@ -262,7 +262,7 @@ def test_all_scores_are_made_where_they_are_needed(inputs, taken):
     assert taken == ["encoder", "decoder"]
 
 
-def test_all_scores_are_made_for_dropout_on_weights_for_a_cache_and_by_another_back_end(taken):
+def test_blockwise_attention_is_off_with_dropout_a_cache_or_another_backend(taken):
     model, ids = tiny_model("relative", attention_dropout=0.5), sentences(1, 12)
     model.train()(ids, labels=ids)
     assert taken == []
@@ -273,7 +273,7 @@ def test_all_scores_are_made_for_dropout_on_weights_for_a_cache_and_by_another_b
     assert taken == ["encoder"]
 
 
-def test_a_short_input_has_all_its_scores_at_once(taken, monkeypatch):
+def test_short_inputs_use_the_full_score_matrix(taken, monkeypatch):
     monkeypatch.undo()
     assert not linear_attention.supports_linear_attention(
         encodings_of("relative", "encoder"), AttentionContext(torch.arange(500)[None], torch.arange(500)[None])
@@ -299,12 +299,12 @@ def test_a_short_input_has_all_its_scores_at_once(taken, monkeypatch):
         ([[0, 0, 0]], [[0, 0, 0]], True),
     ],
 )
-def test_a_hole_in_the_mask_or_in_the_positions_is_noticed(positions, tokens, row):
+def test_gaps_in_the_mask_or_the_positions_are_detected(positions, tokens, row):
     valid_mask_BT = None if tokens is None else torch.tensor(tokens).bool()
     assert has_contiguous_positions(torch.tensor(positions), valid_mask_BT) is row
 
 
-def test_in_half_precision_it_is_as_near_as_all_scores_at_once(taken, monkeypatch):
+def test_blockwise_half_precision_is_as_close_as_the_full_score_matrix(taken, monkeypatch):
     model, ids = tiny_model("relative", dtype=torch.float32), sentences(2, 40)
 
     def computed(dtype: torch.dtype | None = None) -> list[Tensor]:
@@ -337,7 +337,7 @@ def test_no_tensor_grows_with_the_square_of_the_length(name):
 
 @torch.no_grad()
 def test_a_step_of_decoding_attends_to_no_more_keys_than_the_windows_show(monkeypatch):
-    """However long the text is; whoever asks for the weights has those of all keys."""
+    """However long the text is; requested weights are those of all keys."""
     model, ids = tiny_model("relative+window by recurrent"), sentences(2, 40)
     steps = model(ids, decoder_input_ids=ids[:, :30])
     seen: set[int] = set()
@@ -361,7 +361,7 @@ def test_a_step_of_decoding_attends_to_no_more_keys_than_the_windows_show(monkey
 @pytest.mark.parametrize(
     "name", ["window", "relative+window", "rotary+window", "gru+window", "relative+window by recurrent"]
 )
-def test_a_cache_that_drops_what_a_window_hides_is_a_cache(name, chunks, monkeypatch):
+def test_a_cache_that_evicts_keys_outside_the_window_decodes_the_same(name, chunks, monkeypatch):
     monkeypatch.setattr(cache, "EVICTION_SLACK", 3)
     model, source, target = tiny_model(name), sentences(2, 8), sentences(2, 60, seed=2)
     mask = torch.ones(2, 60, dtype=torch.long)
@@ -387,7 +387,7 @@ def test_a_cache_that_drops_what_a_window_hides_is_a_cache(name, chunks, monkeyp
 
 
 @torch.no_grad()
-def test_a_cache_that_has_dropped_tokens_is_cropped_by_so_many_as_it_spared(monkeypatch):
+def test_a_cache_with_evicted_tokens_can_be_cropped_by_its_slack(monkeypatch):
     monkeypatch.setattr(cache, "EVICTION_SLACK", 3)
     model, source, target = tiny_model("relative+window"), sentences(2, 8), sentences(2, 60, seed=2)
     memory = model.model.encoder(source)
@@ -407,7 +407,7 @@ def test_a_cache_that_has_dropped_tokens_is_cropped_by_so_many_as_it_spared(monk
         kept.crop(-50)
 
 
-def test_search_with_a_cache_that_drops_what_a_window_hides_finds_the_same(monkeypatch):
+def test_beam_search_with_an_evicting_cache_finds_the_same(monkeypatch):
     model, source = tiny_model("relative+window by length_ratio"), sentences(2, 30)
     options = {"max_new_tokens": 60, "min_new_tokens": 60, "num_beams": 3}
     expected = model.generate(source, **options)

@@ -1,4 +1,4 @@
-"""A cache under either of its names, and keywords that nothing reads."""
+"""Caches under both argument names, and unused keyword arguments."""
 
 import inspect
 
@@ -101,7 +101,7 @@ def test_the_trainer_leaves_caches_out_of_predictions(model):
 
 
 @pytest.mark.parametrize(("later", "warned"), [((0, -1), False), ((0, 0), False), ((0, 1), True), ((1, -9), True)])
-def test_a_transformers_newer_than_any_tested_is_told_in_one_line(later, warned):
+def test_a_transformers_newer_than_any_tested_is_one_warning(later, warned):
     version = [a + b for a, b in zip(NEWEST_TESTED_TRANSFORMERS, later, strict=True)]
     warning = untested_transformers_warning(f"{version[0]}.{version[1]}.0.dev0")
     assert bool(warning) == warned

@@ -1,4 +1,4 @@
-"""Encodings whose classes or files have one name: neither their cached state nor their code is mixed up."""
+"""Encodings whose classes or files have the same name keep separate cached state and code."""
 
 import importlib
 import sys
@@ -49,7 +49,7 @@ def test_two_encodings_whose_classes_have_one_name_decode_cached_as_uncached(
 
 
 @torch.no_grad()
-def test_a_module_put_around_encodings_leaves_them_their_own_state(unregistered_after, source, target):
+def test_encodings_inside_a_wrapping_module_keep_their_own_state(unregistered_after, source, target):
     """An adapter may wrap each of them in a class of its own, one name for both."""
     register_position_encoding("rise", running_sum(1.0))
     register_position_encoding("fall", running_sum(-0.5), summary="Another factor.")

@@ -1,4 +1,4 @@
-"""Laws of the length_buckets metric: a group's score is sacrebleu's corpus score of its pairs, and nothing else."""
+"""The length_buckets metric: the score of a bucket is sacrebleu's corpus score of its pairs."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_intervals_equal_sacrebleus_command_line(tmp_path: Path) -> None:
     assert result["groups"][2]["bleu_ci"] is None  # of an empty group
 
 
-def test_an_interval_of_one_pair_is_none_and_said() -> None:
+def test_an_interval_of_one_pair_is_none_with_a_note() -> None:
     with pytest.warns(UserWarning, match=r"a confidence interval needs two pairs; \[0,25\] has one and gets none"):
         result = score([TEN[0], *TEN[3:5]], bootstrap=10)
     assert result["groups"][0]["bleu"] == pytest.approx(100)
@@ -187,7 +187,7 @@ def test_processes_share_the_work_and_change_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_a_script_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
+def test_a_script_without_a_main_guard_gets_an_error_that_says_so(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "from hf_posenc import load_length_buckets\n"
@@ -320,7 +320,7 @@ def test_empty_groups_are_none_never_zero() -> None:
     assert {(group["n"], group["bleu"]) for group in [nothing["all"], *nothing["groups"]]} == {(0, None)}
 
 
-def test_planted_errors_are_seen() -> None:
+def test_planted_errors_are_detected() -> None:
     pairs = random_pairs(40)
     before = score(pairs)["all"]
     lengths, predictions, references = zip(*pairs, strict=True)
@@ -353,7 +353,7 @@ def test_bleu_may_have_a_tokenizer_for_words_that_are_not_written_apart() -> Non
     assert result["all"]["bleu"] > 50 and "tok:char" in result["signatures"]["bleu"]
 
 
-def test_a_refused_computation_leaves_nothing_behind() -> None:
+def test_a_refused_computation_changes_no_state() -> None:
     metric = load_length_buckets()
     with pytest.raises(ValueError, match="pass tokenizer="):
         metric.compute(predictions=["a"], references=["a"], by="reference")

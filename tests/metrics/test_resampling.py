@@ -1,4 +1,4 @@
-"""Trials of the tests and samples of the bootstrap are drawn in blocks: the numbers of one draw, in constant memory."""
+"""Significance tests and the bootstrap sample in blocks: the numbers of one call, in constant memory."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ def counted(metric: str, pairs: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("block", [1, 100, 2**21])
 @pytest.mark.parametrize("metric", COUNTS)
-def test_a_randomisation_in_blocks_is_that_of_one_draw(
-    metric: str, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blockwise_randomization_equals_one_call(metric: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(significance, "DRAWS_PER_BLOCK", block)
     ours, theirs = counted(metric, 7), counted(metric, 7, seed=1)
     swapped = np.random.default_rng(12345).integers(2, size=(150, 7), dtype=bool)
@@ -108,7 +106,7 @@ def test_more_samples_take_no_more_memory(
 
 
 @pytest.mark.parametrize("metric", COUNTS)
-def test_groups_that_differ_in_nothing_have_p_values_of_1(metric: str) -> None:
+def test_identical_buckets_have_p_values_of_1(metric: str) -> None:
     """Whatever is in them; of one pair there is none."""
     some = counted(metric, 40)
     for rows in (some, 0 * some, some[:2], np.tile(some[:1], (9, 1))):

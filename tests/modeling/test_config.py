@@ -1,4 +1,4 @@
-"""What could not work is refused when the config is made: one message, with the rule, the value and a remedy."""
+"""Impossible configs are refused when they are made, with rule, value and remedy."""
 
 import json
 import re
@@ -160,30 +160,36 @@ def test_a_config_survives_a_dictionary_and_a_file(sides, tmp_path):
     assert PosEncConfig.from_pretrained(tmp_path).to_dict() == config.to_dict()
 
 
-def test_a_config_writes_the_knobs_that_are_used_or_changed_and_no_others(sides):
+def test_a_config_saves_only_parameters_that_are_used_or_changed(sides):
     config = tiny_config(sides)
-    used = {knob.name for entry in entries(sides) for knob in entry.config_parameters}
-    unused = {knob.name for knob in all_encoding_parameters()} - used
+    used = {parameter.name for entry in entries(sides) for parameter in entry.config_parameters}
+    unused = {parameter.name for parameter in all_encoding_parameters()} - used
     written = config.to_dict()
     assert used <= set(written)
     assert not unused & set(written)
-    assert all(getattr(config, knob.name) == knob.default for knob in all_encoding_parameters() if knob.name in unused)
-    for knob in all_encoding_parameters():
-        if knob.name in unused:
-            other = not knob.default if isinstance(knob.default, bool) else (knob.default or 0) + 1
-            other = SMALL_PARAMETERS.get(knob.name, other)
-            assert tiny_config(sides, **{knob.name: other}).to_dict()[knob.name] == other
+    assert all(
+        getattr(config, parameter.name) == parameter.default
+        for parameter in all_encoding_parameters()
+        if parameter.name in unused
+    )
+    for parameter in all_encoding_parameters():
+        if parameter.name in unused:
+            other = not parameter.default if isinstance(parameter.default, bool) else (parameter.default or 0) + 1
+            other = SMALL_PARAMETERS.get(parameter.name, other)
+            assert tiny_config(sides, **{parameter.name: other}).to_dict()[parameter.name] == other
 
 
-def test_a_knob_has_its_encodings_name_a_legal_default_and_a_rule_in_words(entry_name):
-    for knob in POSITION_ENCODINGS[entry_name].config_parameters:
-        assert entry_name.startswith(knob.name.split("_")[0])
-        knob.validate(knob.default)
-        assert knob.constraint
-        with pytest.raises(ValueError, match=re.escape(f"`{knob.name}` must be {knob.constraint}")):
-            PosEncConfig(**{knob.name: object()})
+def test_a_parameter_has_the_name_of_its_encoding_a_valid_default_and_a_described_constraint(entry_name):
+    for parameter in POSITION_ENCODINGS[entry_name].config_parameters:
+        assert entry_name.startswith(parameter.name.split("_")[0])
+        parameter.validate(parameter.default)
+        assert parameter.constraint
+        with pytest.raises(ValueError, match=re.escape(f"`{parameter.name}` must be {parameter.constraint}")):
+            PosEncConfig(**{parameter.name: object()})
     longest = POSITION_ENCODINGS[entry_name].max_length_field
-    assert longest is None or longest in {knob.name for knob in POSITION_ENCODINGS[entry_name].config_parameters}
+    assert longest is None or longest in {
+        parameter.name for parameter in POSITION_ENCODINGS[entry_name].config_parameters
+    }
 
 
 def test_a_copied_config_is_equal_and_its_own(sides):

@@ -1,4 +1,4 @@
-"""What is saved loads everywhere: with this package, and where neither it nor a user's own file is installed."""
+"""Saved checkpoints load with this package, and without it or a user's own file."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ FAMILIES = ["relative", "rnn_nmt"]
 
 
 @pytest.mark.slow
-def test_a_process_without_the_package_computes_and_generates_the_same(tokenizer, tmp_path):
+def test_a_process_without_the_package_gives_equal_logits_and_tokens(tokenizer, tmp_path):
     models, places = {}, {}
     for where in SHARED:
         models[where], places[where] = translator(where), tmp_path / "saved" / where

@@ -1,4 +1,4 @@
-"""Vocabularies grow and shrink after training: the tokens that stay mean what they meant, and all else follows."""
+"""Resized vocabularies: tokens that stay keep their logits, and the tables, biases and config are consistent."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""RNN-NMT against its equations, one sentence and one token at a time; what it refuses; and that it can be trained."""
+"""RNN-NMT against its equations, one token at a time; its refusals; and an overfitting test."""
 
 import json
 import warnings
@@ -111,7 +111,7 @@ def test_rnn_nmt_is_its_equations_over_each_sentence_in_values_and_gradients(enc
         torch.testing.assert_close(attention[i, 0, real[i], : len(sources[i])], weights, **EXACT)
 
 
-def test_attention_weights_are_given_when_they_are_asked_for():
+def test_attention_weights_are_returned_on_request():
     model, source = tiny_model("rnn_nmt"), sentences(3, 6, seed=1)
     assert model(input_ids=source, decoder_input_ids=source).cross_attentions is None
     generated = model.generate(source, max_new_tokens=4, output_attentions=True, return_dict_in_generate=True)
@@ -203,7 +203,7 @@ REFUSED = {
         {"encoder_attention_heads": 2},
         r"'encoder_attention_heads' is no field of RnnNmtConfig; the nearest one is 'encoder_layers'",
     ),
-    "a knob of an encoding": ({"relative_clip": 4}, r"'relative_clip' is no field of RnnNmtConfig; the nearest"),
+    "a parameter of an encoding": ({"relative_clip": 4}, r"'relative_clip' is no field of RnnNmtConfig; the nearest"),
     "no width": ({"d_model": 0}, r"d_model must be 1 or more, but it is 0"),
     "no layers of the encoder": ({"encoder_layers": 0}, r"encoder_layers must be 1 or more, but it is 0"),
     "no layers of the decoder": ({"decoder_layers": 0}, r"decoder_layers must be 1 or more, but it is 0"),
@@ -243,7 +243,7 @@ def test_the_defaults_are_neishi_and_yoshinagas():
 
 
 @pytest.mark.full
-def test_it_learns_eight_pairs_by_heart_and_says_them_without_their_targets():
+def test_it_overfits_eight_pairs_and_translates_them():
     torch.manual_seed(0)
     lengths = [(2, 5), (3, 3), (4, 6), (5, 2), (6, 4), (7, 5), (3, 6), (5, 4)]
     sources = [sentences(s, seed=i, vocab_size=12) for i, (s, _) in enumerate(lengths)]

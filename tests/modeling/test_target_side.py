@@ -1,5 +1,4 @@
-"""What transformers asks a model or a tokenizer without naming a side is the target's, or refused, with two
-vocabularies."""
+"""Two vocabularies: attributes without a side are those of the target, or are refused."""
 
 from typing import Any
 

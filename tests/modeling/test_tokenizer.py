@@ -1,4 +1,4 @@
-"""Laws of the tokenizer: nothing is lost, `</s>` ends what it encodes, and it travels with a checkpoint."""
+"""The tokenizer: lossless, `</s>` at the end, saved with a checkpoint."""
 
 import copy
 import json
@@ -193,18 +193,18 @@ def test_two_vocabularies_are_not_trained_anew_from_one_iterator(two: PosEncToke
         two.train_new_from_iterator(["ab ab ab"], 265)
 
 
-def test_each_side_has_a_length_of_its_own_to_be_cut_to(two: PosEncTokenizer) -> None:
+def test_each_side_has_its_own_truncation_length(two: PosEncTokenizer) -> None:
     both = two(TEXTS[0], text_target=TEXTS[1], truncation=True, max_length=9, max_target_length=4)
     assert (len(both["input_ids"]), len(both["labels"])) == (9, 4)
 
 
-def test_a_copy_is_as_good(tokenizer: PosEncTokenizer) -> None:
+def test_a_copied_tokenizer_tokenizes_the_same(tokenizer: PosEncTokenizer) -> None:
     for other in (copy.deepcopy(tokenizer), pickle.loads(pickle.dumps(tokenizer))):
         assert other.shares_vocabulary == tokenizer.shares_vocabulary and other.to_str() == tokenizer.to_str()
         assert other(TEXTS, text_target=TEXTS) == tokenizer(TEXTS, text_target=TEXTS)
 
 
-def test_a_retrained_one_takes_its_place() -> None:
+def test_train_new_from_iterator_gives_a_tokenizer_of_its_class() -> None:
     again = PosEncTokenizer.train(TEXTS, 380).train_new_from_iterator(["ab ab ab"], 265)
     assert isinstance(again, PosEncTokenizer)
     assert again.tokenize("ab") == [" ab"]
@@ -241,7 +241,7 @@ def test_training_reads_a_stream_once_and_is_deterministic() -> None:
         assert first.tokenize(text) == second.tokenize(text)
 
 
-def test_a_unigram_cut_has_the_greatest_probability() -> None:
+def test_unigram_segmentation_has_the_greatest_probability() -> None:
     tokenizer = PosEncTokenizer.train(SOURCES, 380, subwords="unigram")
     scores = dict(json.loads(tokenizer.backend_tokenizer.to_str())["model"]["vocab"])
 

@@ -1,4 +1,4 @@
-"""Tables that are one in memory are one in what is saved, whatever the config says of them; and the other way round."""
+"""Tables tied in memory are tied in saved checkpoints, whatever the config says; and the reverse."""
 
 import copy
 from collections.abc import Callable

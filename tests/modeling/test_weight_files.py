@@ -1,4 +1,4 @@
-"""A checkpoint is judged by its config and its files' headers: no pickle is read, no code runs, no memory is taken."""
+"""Checkpoints are validated by their config and file headers: without pickles, code or memory for weights."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""Laws of the figures of encodings and of attention: what is drawn is what the hooks answer, asked one by one."""
+"""Figures of encodings and of attention: plotted values are those of the hooks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ READING = ["gru", "lstm", "sinusoidal+gru"]
 
 def knobs_of(name: str) -> dict[str, Any]:
     """The settings that an encoding has."""
-    own = {knob.name for part in name.split("+") for knob in POSITION_ENCODINGS[part].config_parameters}
+    own = {field.name for part in name.split("+") for field in POSITION_ENCODINGS[part].config_parameters}
     return {key: value for key, value in SETTINGS.items() if key in own or key in SIZES}
 
 
@@ -98,7 +98,7 @@ def added_at(name: str, position: int) -> np.ndarray:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", DRAWN)
-def test_hooks_decide_what_is_drawn(name: str) -> None:
+def test_the_hooks_determine_the_plots(name: str) -> None:
     answers = subject(name).hooks
     names = set(drawn(name))
     assert ("positions" in names) != ("influence" in names) or "embed" not in answers
@@ -132,7 +132,7 @@ def check_print(figure: Figure) -> None:
 
 
 @pytest.mark.parametrize("name", ADDING)
-def test_vectors_drawn_are_those_that_embed_adds(name: str) -> None:
+def test_plotted_vectors_are_those_that_embed_adds(name: str) -> None:
     values = np.stack([added_at(name, position) for position in range(EXTENT.max_positions)])
     np.testing.assert_allclose(image(drawn(name)["positions"]), values[: EXTENT.positions], atol=1e-12)
     for panel in (0, 1):
@@ -174,7 +174,7 @@ def test_wavelengths_are_those_of_the_formula_even_from_few_positions() -> None:
     assert np.isnan(wavelengths(odd)).tolist() == [True, False, True] and wavelengths(odd)[1] > 1e6
 
 
-def test_no_wave_is_drawn_that_is_not_there() -> None:
+def test_no_sinusoid_is_plotted_without_one() -> None:
     """A wave that rows cannot hold leaves grey, at every phase and wavelength; one of many rows stays."""
     positions = np.arange(9000)
     step = positions_per_row(len(positions))
@@ -192,7 +192,7 @@ def test_no_wave_is_drawn_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("name", SCORING)
-def test_scores_drawn_are_the_hooks(name: str) -> None:
+def test_plotted_scores_are_those_of_the_hooks(name: str) -> None:
     asked, q_NK = subject(name), normal(EXTENT.queries, 1, WIDTH // 2, seed=0)[:, 0]
     for layer in range(LAYERS):
         panels = [axes for axes in drawn(name)["scores"].axes if axes.lines]
@@ -207,7 +207,7 @@ def test_scores_drawn_are_the_hooks(name: str) -> None:
 
 
 @torch.no_grad()
-def test_scores_that_tokens_decide_are_drawn_for_random_ones() -> None:
+def test_scores_that_depend_on_tokens_are_plotted_for_random_ones() -> None:
     """A line for each head, of the gates between the query in the middle and a key."""
     asked, at = subject("forgetting"), torch.arange(13)[None]
     x_1SD, q_1HSK = normal(1, 13, WIDTH, seed=0), normal(1, 2, 13, WIDTH // 2)
@@ -243,7 +243,7 @@ def test_vectors_by_distance_explain_biases_on_scores_and_values(name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["rotary", "learned+rotary"])
-def test_turned_products_are_the_hooks(name: str) -> None:
+def test_plotted_rotated_products_are_those_of_the_hooks(name: str) -> None:
     width = WIDTH // 2
     q_NK = normal(EXTENT.queries, 1, width, seed=0)[:, 0]
     of_queries = {f"random query {n + 1}": q_NK[n] for n in range(3)} | {
@@ -266,7 +266,7 @@ def test_turned_products_are_the_hooks(name: str) -> None:
 
 @pytest.mark.parametrize("name", READING)
 @torch.no_grad()
-def test_influence_is_the_slope_of_the_hook(name: str) -> None:
+def test_influence_is_the_derivative_of_the_hook(name: str) -> None:
     asked, tiny = subject(name, "influence"), 1e-6
     x_NTD = asked.sample_inputs()
 
@@ -292,7 +292,7 @@ def test_influence_is_the_slope_of_the_hook(name: str) -> None:
 
 
 @pytest.mark.full
-def test_a_decoder_is_drawn_to_the_query_only() -> None:
+def test_a_decoder_is_plotted_up_to_the_query() -> None:
     made = dict(named_figures(untrained_probes("relative", {}, "decoder", EXTENT)))
     assert image(made["relative-decoder-vectors"]).shape[1] == 7
     (reading,) = dict(named_figures(untrained_probes("lstm", {}, "decoder", EXTENT))).values()
@@ -315,7 +315,7 @@ register_position_encoding("slopes", Slopes)
 '''
 
 
-def test_an_encoding_of_ones_own_is_drawn_without_an_edit(
+def test_a_custom_encoding_is_plotted_without_an_edit(
     tmp_path: Path, unregistered_after: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "own.py").write_text(OWN)
@@ -346,7 +346,7 @@ class Bent(PositionEncoding):
         return k_BHTK * 0.9 ** (heads_H11 * (ctx.layer + 1) * ctx.new_key_pos_BT[:, None, :, None])
 
 
-def test_what_is_no_vector_is_not_drawn_as_one(unregistered_after: None) -> None:
+def test_an_encoding_whose_rotation_is_no_vector_has_no_vector_figure(unregistered_after: None) -> None:
     register_position_encoding("bent", Bent, summary="Bent.", shift_invariant=False)
     made = dict(named_figures(untrained_probes("bent", {"encoder_layers": 2}, "encoder", EXTENT)))
     assert set(made) == {"bent-turning-layer-1", "bent-turning-layer-2", "bent-scores"}
@@ -417,7 +417,7 @@ def test_a_checkpoint_shows_its_own_tables(checkpoints: Path) -> None:
 
 
 @pytest.mark.full
-def test_layers_without_attention_and_translations_that_are_cut_are_told(
+def test_layers_without_attention_and_truncated_translations_are_noted(
     tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hf_posenc.analysis.attention_maps.MAX_TOKENS", 12)
@@ -433,7 +433,9 @@ def test_layers_without_attention_and_translations_that_are_cut_are_told(
 
 @pytest.mark.full
 @pytest.mark.parametrize("attending", ["relative", "sinusoidal+gru", "rnn_nmt"])
-def test_attention_drawn_is_the_models(attending: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plotted_attention_is_that_of_the_model(
+    attending: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hf_posenc.analysis.attention_maps.MAX_TOKENS", 12)
     model = translator(attending)
     back_end = model.config._attn_implementation
@@ -491,7 +493,7 @@ def test_subwords_are_marked_in_the_picture(tokenizer: Any) -> None:
         (["relative", "--register", "{}/own.py"], "there is none at .*own.py; name one"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_first(
+def test_invalid_plot_requests_are_refused_first(
     words: list[str], said: str, checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def compute(*_: object, **__: object) -> None:
@@ -513,7 +515,7 @@ def test_what_cannot_be_drawn_is_refused_first(
         ("relative", "Hund", ["--layer", "4"], "1 to 3, but it is 4"),
     ],
 )
-def test_what_attention_cannot_be_drawn_is_refused_first(
+def test_attention_that_cannot_be_plotted_is_refused_first(
     folder: str, sentence: str, options: list[str], said: str, checkpoints: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("transformers.GenerationMixin.generate", lambda *_, **__: pytest.fail("it translated"))
@@ -566,7 +568,7 @@ def test_the_gallery_shows_what_its_folder_holds() -> None:
     assert max(file.stat().st_size for file in files) < 150_000
 
 
-def test_untrained_figures_leave_chance_as_it_was() -> None:
+def test_plots_of_untrained_encodings_leave_the_random_state() -> None:
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
@@ -581,9 +583,9 @@ def shaded(axes: Axes) -> list[tuple[float, float]]:
     return sorted((path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in shade.get_paths())
 
 
-def test_vectors_that_a_window_hides_are_shaded() -> None:
-    knobs = {"window_size": 2, "relative_clip": 3, "d_model": 16, "encoder_layers": 2}
-    figure = dict(named_figures(untrained_probes("relative+window", knobs, "encoder", EXTENT)))[
+def test_vectors_outside_the_window_are_shaded() -> None:
+    parameters = {"window_size": 2, "relative_clip": 3, "d_model": 16, "encoder_layers": 2}
+    figure = dict(named_figures(untrained_probes("relative+window", parameters, "encoder", EXTENT)))[
         "relative+window-vectors"
     ]
     reach = EXTENT.distances + 0.5
@@ -595,7 +597,7 @@ def test_vectors_that_a_window_hides_are_shaded() -> None:
     ]
 
 
-def test_what_a_score_hides_is_shaded_and_leaves_the_axis_to_what_is_seen() -> None:
+def test_masked_scores_are_shaded_and_excluded_from_the_axis() -> None:
     distances, scores = np.arange(-4, 5), np.full((1, 3, 2, 9), MASK_VALUE)
     scores[..., 2:7] = np.linspace(-1, 1, 5)
     (axes,) = score_bias_figure(scores, distances, title="near").axes

@@ -1,4 +1,4 @@
-"""Laws of tables and figures: what is printed and drawn are the results' own values."""
+"""Tables and figures: printed and plotted values are those of the results."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def same_limit(limit: int | None, results: dict[str, Any] = RESULTS) -> dict[str
     return dict.fromkeys(results, limit)
 
 
-def test_curves_are_the_results_values() -> None:
+def test_plotted_curves_are_the_values_of_the_results() -> None:
     figure = bleu_by_length_figure(RESULTS, "newstest", max_training_lengths=same_limit(50), title="De-En")
     for panel, field in ((0, "bleu"), (1, "length_ratio")):
         assert curves(figure, panel) == {
@@ -126,7 +126,7 @@ def test_the_limit_stands_where_training_ended(limit: int, x: float) -> None:
 
 
 @pytest.mark.parametrize(("start", "x"), [(26, 0.5), (51, 1.5), (14, -0.5 + 13 / 25), (101, 3.5)])
-def test_a_line_stands_where_training_began_too(start: int, x: float) -> None:
+def test_minimum_training_lengths_have_lines_too(start: int, x: float) -> None:
     starts = same_limit(start)
     limited = bleu_by_length_figure(
         RESULTS, "newstest", max_training_lengths=same_limit(None), min_training_lengths=starts
@@ -145,7 +145,7 @@ def test_a_line_stands_where_training_began_too(start: int, x: float) -> None:
     assert {label.get_text() for label in gain.axes[0].texts} == {f"training\nfrom {start}", "training\nlimit 100"}
 
 
-def test_of_rows_that_began_elsewhere_each_has_its_line() -> None:
+def test_systems_with_other_initial_weights_have_their_own_line() -> None:
     starts = {"relative": 26, "rotary": 51, "sinusoidal": None}
     figure = bleu_by_length_figure(
         RESULTS, "newstest", max_training_lengths=same_limit(100), min_training_lengths=starts
@@ -159,7 +159,7 @@ def test_of_rows_that_began_elsewhere_each_has_its_line() -> None:
     assert uprights(first) == [], "every pair has a subword"
 
 
-def test_a_group_that_ends_at_the_limit_ends_at_the_line() -> None:
+def test_a_bucket_that_ends_at_the_training_length_ends_at_its_line() -> None:
     result = saved([40, 30, 20, 15, 10], [1] * 5)
     bounds = [(0, 40), (41, 60), (61, 80), (81, 90), (91, None)]
     buckets = [replace(one, low=low, high=high) for one, (low, high) in zip(result.buckets, bounds, strict=True)]

@@ -1,4 +1,4 @@
-"""The benchmarks run, measure what they are asked to and save it whole, on models too small to learn anything from."""
+"""Benchmarks run on tiny models, measure what their options name and save it."""
 
 import gzip
 import importlib
@@ -226,7 +226,7 @@ def test_a_folder_that_holds_something_is_not_measured_in(benchmark, tmp_path, c
     assert "is not empty; name a new folder" in capsys.readouterr().err
 
 
-def test_a_peak_is_seen_after_it_is_over_and_in_a_child_too(benchmark):
+def test_peak_memory_is_measured_afterwards_and_in_children(benchmark):
     scale = importlib.import_module("scale")
     before, peak = scale.memory_in_use(), scale.PeakMemory()
     peak.start()

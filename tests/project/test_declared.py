@@ -1,4 +1,4 @@
-"""What is imported is declared, what is declared has its licence listed, and what is trusted is said."""
+"""Imported packages are declared, and declared packages have their licence listed."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The pages: every link leads somewhere, every page can be found, every file that is named exists."""
+"""The pages: links resolve, every page is reachable, and every file named exists."""
 
 import re
 import runpy
@@ -63,7 +63,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert not broken(page)
 
 
-def test_a_link_that_leads_nowhere_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_links_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "other.md").write_text(

@@ -1,4 +1,4 @@
-"""The examples run as they stand, on generated sentences in place of a user's."""
+"""The examples run unchanged, on synthetic sentences."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Imports go one way, from room to room and from file to file: each can be read without what stands above it."""
+"""Imports go one way, between packages and between files."""
 
 import ast
 import importlib
@@ -80,11 +80,11 @@ def imports_upwards(package: Path) -> list[str]:
     return found
 
 
-def test_every_room_has_its_floor():
+def test_every_package_has_an_import_level():
     assert {place[0] for place in files_of(PACKAGE)} == set(FLOOR_OF)
 
 
-def test_a_room_imports_only_what_is_below_it():
+def test_a_package_imports_only_packages_below_it():
     assert imports_upwards(PACKAGE) == []
 
 
@@ -101,7 +101,7 @@ def test_a_room_imports_only_what_is_below_it():
         ("config/loading.py", "from hf_posenc import PosEncConfig", "config.loading imports __init__"),
     ],
 )
-def test_an_import_of_what_is_above_is_found(tmp_path, file, line, said):
+def test_an_import_of_a_higher_package_is_found(tmp_path, file, line, said):
     shutil.copytree(PACKAGE, tmp_path / "copy", ignore=shutil.ignore_patterns("__pycache__"))
     path = tmp_path / "copy" / file
     path.write_text(f"{path.read_text(encoding='utf-8')}\n{line}\n", encoding="utf-8")

@@ -11,14 +11,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from support.environments import ROOT, linked_environment, separate_environment
+from support.environments import LIGHT, ROOT, linked_environment
 from transformers import PreTrainedConfig
 
 import hf_posenc
 from hf_posenc import PosEncConfig, RnnNmtConfig
 from hf_posenc.modeling.configuration_posenc import parameter_fields
 
-LIGHT = ("torch", "transformers", "tokenizers")
 # Packages that training, scoring and exporting need, and that translating does without.
 HEAVY = ("accelerate", "datasets", "evaluate", "pandas", "psutil", "pyarrow", "sacrebleu", "sentencepiece")
 USE = f"""
@@ -69,11 +68,6 @@ def run_with(python: Path | str, script: str, *arguments: str) -> str:
 def test_torch_transformers_and_tokenizers_are_enough_to_translate(tmp_path: Path):
     python = linked_environment(tmp_path / "environment", LIGHT)
     assert run_with(python, USE, str(tmp_path / "model")) == "translated\n"
-
-
-@pytest.mark.slow
-def test_an_environment_without_the_other_dependencies_translates(tmp_path: Path):
-    assert run_with(separate_environment(), USE, str(tmp_path / "model")) == "translated\n"
 
 
 @pytest.mark.full

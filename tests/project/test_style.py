@@ -1,4 +1,4 @@
-"""What reading the code would show, so that it stays so: where encodings may be named, what a checkpoint carries."""
+"""Rules of the code: where encodings may be named, and what a checkpoint contains."""
 
 import ast
 import re
@@ -104,7 +104,7 @@ def test_an_encoding_inherits_the_interface_and_nothing_else(entry_name):
     assert encoding.__subclasses__() == [] or encoding is PositionEncoding
 
 
-def test_no_encoding_asks_what_something_is():
+def test_no_encoding_uses_isinstance_or_hasattr():
     files = [
         MODELING / "position_base.py",
         MODELING / "position_sum.py",

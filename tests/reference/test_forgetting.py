@@ -20,7 +20,7 @@ from hf_posenc.modeling.position_registry import build_position_encodings
 
 @pytest.mark.reference("forgetting")
 @BOTH_SIDES
-def test_forgetting_is_the_sum_of_the_gates_between_query_and_key(side):
+def test_forgetting_is_the_sum_of_log_gates_between_query_and_key(side):
     """Two tokens of padding before the second sentence have none."""
     torch.manual_seed(0)
     config = tiny_config("forgetting")

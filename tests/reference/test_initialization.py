@@ -1,4 +1,4 @@
-"""New parameters are drawn as the configured initializer says."""
+"""New parameters are sampled by the configured initializer."""
 
 import warnings
 
@@ -21,7 +21,7 @@ FAMILIES = ["lstm+learned+relative", "gru+relative_key to learned+gru", "rnn_nmt
 
 @pytest.mark.parametrize("initializer", ["xavier", "torch"])
 @pytest.mark.parametrize("where", FAMILIES)
-def test_a_new_model_is_drawn_as_its_initializer_says(where, initializer):
+def test_a_new_model_is_sampled_by_its_initializer(where, initializer):
     torch.manual_seed(0)
     config = tiny_config(where, d_model=64, initializer=initializer, output_bias=True)
     model = AutoModelForSeq2SeqLM.from_config(config)
@@ -44,7 +44,7 @@ def test_a_new_model_is_drawn_as_its_initializer_says(where, initializer):
 @pytest.mark.parametrize("missing", [(), ("bias", "values")], ids=["whole", "in part"])
 @pytest.mark.parametrize("initializer", ["xavier", "torch"])
 @pytest.mark.parametrize("where", FAMILIES)
-def test_what_is_loaded_is_not_drawn_again(where, initializer, missing, tmp_path):
+def test_loaded_parameters_are_not_initialized_again(where, initializer, missing, tmp_path):
     """Where a checkpoint lacks a bias or a table, transformers draws it, and must not draw its neighbours with it."""
     model = tiny_model(where, initializer=initializer, output_bias=True, dtype=torch.float32)
     model.save_pretrained(tmp_path)

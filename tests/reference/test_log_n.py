@@ -23,7 +23,7 @@ from hf_posenc.modeling.position_registry import build_position_encodings
 @pytest.mark.reference("log_n", "log_n_learned")
 @BOTH_SIDES
 @pytest.mark.parametrize("name", ["log_n", "log_n_learned"])
-def test_log_n_scales_queries_by_the_logarithm_of_what_they_see(name, side):
+def test_log_n_scales_queries_by_the_logarithm_of_their_number_of_keys(name, side):
     """Of 7 tokens in one sentence, 5 in the other, with padding before them."""
     torch.manual_seed(0)
     config = tiny_config(f"relative+{name}")

@@ -27,7 +27,7 @@ SENTENCES = torch.arange(12).expand(4000, -1)
 
 
 @pytest.mark.reference("shape")
-def test_shape_shifts_each_sentence_by_a_number_drawn_evenly():
+def test_shape_shifts_each_sentence_by_a_uniform_sample():
     torch.manual_seed(0)
     found = positions_of_training("shape", SENTENCES, shape_shifts=10) - SENTENCES
     assert found.dtype == torch.int64
@@ -74,7 +74,7 @@ def test_shape_and_cape_add_the_sinusoids_of_their_positions_and_pass_the_gradie
 
 @pytest.mark.full
 @pytest.mark.reference("randomized")
-def test_randomized_draws_an_ordered_sample_of_many_positions_by_which_each_token_is_as_likely():
+def test_randomized_positions_are_an_ordered_uniform_sample():
     """Of the i-th of T draws from N without replacement the mean is (i + 1) (N + 1) / (T + 1) - 1."""
     torch.manual_seed(0)
     pos = torch.tensor([[0, 1, 2, 3], [0, 0, 0, 1], [0, 2, 3, 9]])
@@ -101,7 +101,7 @@ RANDOM = {
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_what_is_drawn_is_drawn_once_a_forward_and_in_training_alone(name):
+def test_random_augmentation_is_sampled_once_a_forward_and_in_training_only(name):
     """Checkpointing replays the layers with it; two sides and two forwards differ."""
     model = tiny_model(name, dropout=0.0, **RANDOM[name])
     batch = {"input_ids": sentences(3, 6), "labels": sentences(3, 9, seed=2)}

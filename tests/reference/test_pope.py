@@ -32,7 +32,7 @@ def test_pope_is_its_formula(side):
 
 
 @torch.no_grad()
-def test_popes_offsets_stay_within_a_turn_behind():
+def test_pope_offsets_stay_in_their_range():
     config = tiny_config("pope")
     positions, at = build_position_encodings(config, config.side("encoder")).double(), torch.arange(5)[None]
     k, found = torch.randn(1, 2, 5, 8, dtype=torch.float64), []

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from support.models import Remembered, tiny_config
+from support.models import RecordedState, tiny_config
 from torch import Tensor, nn
 
 with warnings.catch_warnings():  # 5.17 compiles it in a way that torch deprecates
@@ -117,7 +117,7 @@ def test_recurrent_with_a_state_is_torchs_own_cell_in_every_state_and_output(cel
     state_width = 2 * width if cell == "lstm" else width
     first = torch.randn(3, state_width, dtype=torch.float64).tanh().requires_grad_()
     real = torch.ones(3, 5, dtype=torch.bool) if mask is None else mask
-    at, memory = torch.zeros(3, 5, dtype=torch.long), Remembered(first)
+    at, memory = torch.zeros(3, 5, dtype=torch.long), RecordedState(first)
     out = positions.embed(x, AttentionContext(at, at, mask, state=memory))
     states = memory.kept
     rows = []

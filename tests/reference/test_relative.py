@@ -94,7 +94,7 @@ def test_relative_is_the_double_loop_in_values_and_gradients(name, back_end, cau
 
 
 @pytest.mark.parametrize("name", INTERPOLATED)
-def test_what_is_looked_up_between_two_tokens_is_the_mean_of_both_weighted_by_nearness(name):
+def test_fractional_positions_interpolate_linearly(name):
     """Of scores and values: a place of 2.3 is seven tenths of what position 2 is, and three of what 3 is."""
     torch.manual_seed(0)
     config = tiny_config(name, cross_position_encoding_type=name)

@@ -91,7 +91,7 @@ def test_rotary_is_llamas_in_another_order_of_channels(scaling, causal):
 
 
 @pytest.mark.parametrize(("kind", "factor"), [("default", 0.375), ("default", 0.01), ("linear", 0.0), ("yarn", 1.5)])
-def test_a_factor_that_leaves_no_pairs_to_turn_is_refused(kind, factor):
+def test_a_rotary_factor_that_leaves_no_pairs_of_channels_is_refused(kind, factor):
     """Of heads of 8 channels; "proportional", which turns pairs of the whole head, takes any part of them."""
     scaling = SCALINGS[kind] | {"partial_rotary_factor": factor}
     with pytest.raises(
@@ -114,7 +114,7 @@ def test_the_scalings_of_rotary_differ():
 
 
 @pytest.mark.parametrize("at", [0, 1, 5, 300])
-def test_rotary_turns_neighbouring_channels_by_the_formulas_angle(at):
+def test_rotary_rotates_adjacent_channels_by_the_angle_of_its_formula(at):
     config = tiny_config("rotary")
     positions = build_position_encodings(config, config.side("encoder"))
     q = torch.randn(1, 1, 1, 8, dtype=torch.float64)

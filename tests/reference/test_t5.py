@@ -30,9 +30,9 @@ def test_t5_is_transformers_t5_at_every_distance(buckets, furthest, causal):
     positions = build_position_encodings(config, config.side("decoder" if causal else "encoder")).double()
     fields = {"relative_attention_num_buckets": buckets, "relative_attention_max_distance": furthest, "num_heads": 2}
     theirs = T5Attention(T5Config(**fields, is_decoder=causal), has_relative_attention_bias=True)
-    oracle = theirs.relative_attention_bias = nn.Embedding(buckets, 4 if causal else 2).double()
+    reference = theirs.relative_attention_bias = nn.Embedding(buckets, 4 if causal else 2).double()
     with torch.no_grad():
-        positions[0].table.copy_(oracle.weight)
+        positions[0].table.copy_(reference.weight)
     x, at = torch.zeros(1, 600, 16, dtype=torch.float64), torch.arange(600)[None] + 5
     ours, expected = (
         positions.score_bias(x, x, positions.prepare(x, AttentionContext(at, at))),
@@ -44,7 +44,7 @@ def test_t5_is_transformers_t5_at_every_distance(buckets, furthest, causal):
     torch.testing.assert_close(ours * weight, expected * weight, **EXACT)
     (ours * weight).sum().backward()
     (expected * weight).sum().backward()
-    torch.testing.assert_close(positions[0].table.grad, oracle.weight.grad, **EXACT)
+    torch.testing.assert_close(positions[0].table.grad, reference.weight.grad, **EXACT)
 
 
 def test_a_t5_whose_wide_buckets_begin_behind_their_end_is_refused():

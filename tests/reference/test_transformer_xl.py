@@ -68,7 +68,7 @@ def test_transformer_xl_is_the_attention_of_parakeets_encoder():
         ("pope+rotary", "Pope gives each channel its own angle, but `rotary` rotates keys"),
     ],
 )
-def test_what_needs_keys_as_they_are_is_refused_beside_what_turns_them(named, why):
+def test_encodings_that_need_unrotated_keys_are_refused_with_rotations(named, why):
     with pytest.raises(ValueError, match=rf"'{re.escape(named)}': {why} by their position; leave one"):
         PosEncConfig(position_encoding_type=named)
 

@@ -103,19 +103,19 @@ def test_the_layers_are_torchs_own(norm_first):
     outputs = ours(input_ids=source, attention_mask=mask, decoder_input_ids=target)
     memory = ours.encoder.embed_tokens(source) * 4.0
     for layer in ours.encoder.layers:
-        oracle = nn.TransformerEncoderLayer(16, 2, 24, **common)
-        oracle.load_state_dict(torch_layer(layer, ["self_attn_layer_norm", "final_layer_norm"]))
-        memory = oracle(memory, src_key_padding_mask=mask == 0)
+        reference = nn.TransformerEncoderLayer(16, 2, 24, **common)
+        reference.load_state_dict(torch_layer(layer, ["self_attn_layer_norm", "final_layer_norm"]))
+        memory = reference(memory, src_key_padding_mask=mask == 0)
     x = ours.decoder.embed_tokens(target) * 4.0
     if norm_first:
         memory = ours.encoder.layer_norm(memory)
     future = torch.ones(8, 8, dtype=torch.bool).triu(1)
     for layer in ours.decoder.layers:
-        oracle = nn.TransformerDecoderLayer(16, 4, 20, **common)
-        oracle.load_state_dict(
+        reference = nn.TransformerDecoderLayer(16, 4, 20, **common)
+        reference.load_state_dict(
             torch_layer(layer, ["self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"])
         )
-        x = oracle(x, memory, tgt_mask=future, memory_key_padding_mask=mask == 0)
+        x = reference(x, memory, tgt_mask=future, memory_key_padding_mask=mask == 0)
     if norm_first:
         x = ours.decoder.layer_norm(x)
     torch.testing.assert_close(outputs.encoder_last_hidden_state[mask == 1], memory[mask == 1], **EXACT)

@@ -13,7 +13,7 @@ from support.reference import BOTH_SIDES, assert_products
 
 @pytest.mark.reference("xpos")
 @BOTH_SIDES
-def test_xpos_is_rotary_that_falls_with_the_distance_in_the_decoder(side):
+def test_xpos_is_rotary_that_decays_with_the_distance_in_the_decoder(side):
     def formula(_):
         def score(pair):
             width, total = len(pair.q), 0

@@ -1,4 +1,4 @@
-"""Laws of the model card: it says what the saved files say, the Hub's own library reads it, and its examples run."""
+"""Model cards: their facts are those of the saved files, huggingface_hub parses them, and their examples run."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_limits_are_told_of_what_they_hold_for(tmp_path: Path) -> None:
+def test_the_limitations_of_a_card_follow_from_its_data(tmp_path: Path) -> None:
     told = "- It learned from generated sentences", "training pairs are few"
     folder = run_folder(tmp_path)
     mixed = {"corpora": [{"files": ["a.de", "a.en"]}, SETTINGS["data"]["train"]]}
@@ -175,7 +175,7 @@ def own_encoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unregistered_a
     register_position_encoding("nearness", near)
 
 
-def test_an_encoding_of_ones_own_has_its_summary_its_source_and_its_import(tmp_path: Path, own_encoding: None) -> None:
+def test_a_custom_encoding_has_its_summary_source_and_import_in_the_card(tmp_path: Path, own_encoding: None) -> None:
     text = model_card(run_folder(tmp_path, "nearness"), "tiny").text
     assert "`nearness`: Every head pays for distance." in text
     assert '- Me & You, "Near" (2026), https://example.org/near\n' in text
@@ -296,14 +296,16 @@ def test_the_recipe_and_the_limits_are_the_runs(tmp_path: Path) -> None:
         ("data", {"validation": {"files": ["v.de", "v.en"]}}, "validation: the files `v.de`, `v.en`"),
     ],
 )
-def test_other_recipes_are_told_as_well(tmp_path: Path, section: str, changes: dict[str, Any], line: str) -> None:
+def test_the_card_describes_other_training_recipes(
+    tmp_path: Path, section: str, changes: dict[str, Any], line: str
+) -> None:
     path = run_folder(tmp_path) / "tiny" / "settings.yaml"
     settings = SETTINGS | {section: SETTINGS[section] | changes}
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")
     assert f"- {line}\n" in model_card(tmp_path, "tiny").text
 
 
-def test_a_card_says_that_training_knew_the_targets_length(tmp_path: Path) -> None:
+def test_a_card_says_that_training_read_the_target_length(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     said = "In training and validation it was told how long each target is"
     assert said not in flat(model_card(folder, "tiny").text)
@@ -424,7 +426,7 @@ def test_results_stay_with_the_test_set_they_are_of(tmp_path: Path) -> None:
     assert "At most 2 pairs of each group were drawn" in drawn.text
 
 
-def test_joined_pairs_are_not_the_hubs_set(tmp_path: Path) -> None:
+def test_concatenated_pairs_are_not_reported_as_a_dataset_of_the_hub(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, tests={"news-x2": RESULT}, test={"news": {"dataset": "wmt/wmt14"}})
     path = folder / "tiny" / "settings.yaml"
     path.write_text(path.read_text(encoding="utf-8") + "  concatenate: [2]\n", encoding="utf-8")
@@ -444,7 +446,7 @@ def test_an_interval_is_named_with_its_score(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["settings.yaml", "scores.json", "model/config.json", "model/training.json"])
-def test_a_file_cut_short_is_one_clear_error_and_the_old_card_stays(tmp_path: Path, file: str) -> None:
+def test_a_truncated_file_is_one_error_and_the_old_card_stays(tmp_path: Path, file: str) -> None:
     card_file = write_card(run_folder(tmp_path), "tiny")
     before, path = card_file.read_bytes(), tmp_path / "tiny" / file
     whole = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Groups of few, empty or odd pairs have the scores and intervals that sacrebleu defines, in every metric and table."""
+"""Empty, tiny and degenerate buckets: scores and intervals are sacrebleu's, in every metric and table."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def results_of(pairs: list[tuple[str, Any]], edges: tuple[int, ...]) -> RunResul
 
 @pytest.mark.filterwarnings("ignore:a confidence interval needs two pairs")
 @pytest.mark.parametrize("name", SIDES)
-def test_odd_groups_have_tables(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_degenerate_buckets_have_tables(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As they are saved and read again; no number in them is none, and what does not differ is not marked."""
     monkeypatch.setattr("hf_posenc.reporting.report_figures.report_figures", lambda *_: [])
     results = results_of(SIDES[name], (10, 20))
@@ -134,7 +134,7 @@ def test_odd_groups_have_tables(name: str, tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.filterwarnings("ignore:a confidence interval needs two pairs")
 @pytest.mark.parametrize("name", ["no pair", "one pair of two empty sides alone", "empty references", "white space"])
-def test_odd_groups_are_drawn(name: str) -> None:
+def test_degenerate_buckets_are_plotted(name: str) -> None:
     results = results_of(SIDES[name], (10, 20))
     for figure in report_figures(results, TableRows.of(results)):
         figure.draw().draw_without_rendering()
@@ -143,7 +143,7 @@ def test_odd_groups_are_drawn(name: str) -> None:
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore:a confidence interval needs two pairs")
 @pytest.mark.parametrize("name", SIDES)
-def test_odd_groups_have_a_card(name: str, tmp_path: Path) -> None:
+def test_degenerate_buckets_have_a_card(name: str, tmp_path: Path) -> None:
     tested = results_of(SIDES[name], (10, 20)).systems["plain"].tests
     made = model_card(run_folder(tmp_path, tests=to_json(tested)), "tiny")
     assert not re.search(r"\b(None|nan|inf)\b", str(made))

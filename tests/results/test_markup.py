@@ -1,4 +1,4 @@
-"""Names and texts from files of others: no path leaves its folder, and no markup is more than the text it shows."""
+"""Names and texts from foreign files: no path leaves its folder, and no markup is interpreted."""
 
 from __future__ import annotations
 

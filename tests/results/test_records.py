@@ -1,4 +1,4 @@
-"""Records of saved results: written as they were read, and the tables of kept results come out again."""
+"""Records of saved results: they round-trip, and the kept tables are reproduced."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_key_of_a_newer_version_is_dropped_if_it_is_plain(results: dict[str, A
         (["diagnostics", "generated", "decoding", "groups", 0, "examples"], [3], r"examples\[0\] must have keys"),
     ],
 )
-def test_a_value_of_another_form_is_refused_by_its_place(
+def test_a_malformed_value_is_refused_with_its_path(
     results: dict[str, Any], keys: list[Any], value: Any, problem: str
 ) -> None:
     """Before any table or figure is made of it."""

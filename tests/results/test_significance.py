@@ -1,4 +1,4 @@
-"""Laws of comparisons: rows are means of their seeds, p-values are sacrebleu's, and what is shown is what was saved."""
+"""Comparisons: rows are means over seeds, p-values are sacrebleu's, and tables show saved values."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_several_seeds_must_all_differ_and_one_pair_has_no_p_value() -> None:
 
 
 @pytest.mark.parametrize("metric", ["bleu", "ter"])
-def test_few_pairs_that_differ_are_never_sure(metric: str) -> None:
+def test_few_differing_pairs_are_never_significant(metric: str) -> None:
     """Of d pairs, the randomisation has 2^d outcomes: here they are all gone through."""
     references, lengths = corpus(30)
     theirs = noisy(references, 0.5, 1)
@@ -241,7 +241,7 @@ def test_the_table_of_time_has_seconds_of_a_source(saved: dict[str, Any]) -> Non
     assert time_table(read(saved).systems).rows[1] == ["good", "-"]  # type: ignore[union-attr]
 
 
-def test_the_fall_is_what_is_lost_across_each_training_limit(saved: dict[str, Any]) -> None:
+def test_degradation_is_the_loss_across_each_training_length(saved: dict[str, Any]) -> None:
     """Each row across the limits of all, one of several seeds by their own falls; empty groups are passed over."""
     table = degradation_table(read(saved).systems)
     assert table is not None
@@ -275,7 +275,7 @@ def limited(results: RunResults, **lengths: int | None) -> dict[str, SystemResul
     return {name: replace(system, **lengths) for name, system in results.systems.items()}
 
 
-def test_the_fall_towards_shorter_inputs_is_there_where_training_had_none(results: RunResults) -> None:
+def test_degradation_below_the_shortest_training_length_is_reported(results: RunResults) -> None:
     table = degradation_table(limited(results, max_length=None, min_length=11))
     assert table is not None
     shorter, within, longer = results.systems["plain"].tests["news"].buckets
@@ -378,7 +378,7 @@ def test_gains_are_differences_and_filled_where_significant(results: RunResults)
     )
 
 
-def test_loss_is_drawn_by_step_and_by_minute(results: RunResults) -> None:
+def test_loss_is_plotted_by_step_and_by_minute(results: RunResults) -> None:
     losses = {name: system.loss for name, system in results.systems.items() if system.loss}
     row_of = results.row_by_system
     figure = loss_figure(losses, row_of)
@@ -446,7 +446,7 @@ def test_groups_by_the_translations_length_are_corpus_scores_with_their_own_numb
 
 
 @pytest.mark.full
-def test_a_report_is_made_of_results_json_alone(results: RunResults, tmp_path: Path) -> None:
+def test_a_report_needs_only_results_json(results: RunResults, tmp_path: Path) -> None:
     printed = write_report(results, tmp_path / "a")
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
     assert files == sorted(
@@ -473,7 +473,7 @@ def test_a_report_is_made_of_results_json_alone(results: RunResults, tmp_path: P
 
 
 @pytest.mark.full
-def test_a_report_has_a_figure_of_all_that_was_measured(saved: dict[str, Any], tmp_path: Path) -> None:
+def test_a_report_has_a_figure_of_every_measurement(saved: dict[str, Any], tmp_path: Path) -> None:
     newer = copy.deepcopy(saved)
     for place, run in enumerate(newer["runs"].values()):
         run["diagnostics"]["news"] |= measured(place)
@@ -522,7 +522,7 @@ def test_without_matplotlib_a_report_has_its_tables_and_says_what_figures_need(
     assert list(tmp_path.glob("table-*.md")) and not list(tmp_path.glob("*.png"))
 
 
-def test_intervals_are_drawn_where_they_are() -> None:
+def test_intervals_are_plotted_where_they_exist() -> None:
     groups = [
         bucket(bleu=10.0, bleu_mean=8.0, bleu_ci=5.0),  # of samples: 3 to 13
         bucket(bleu=10.0, bleu_mean=18.0, bleu_ci=5.0),  # 13 to 23, which leaves the score out

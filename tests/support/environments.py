@@ -2,40 +2,17 @@
 
 import importlib.metadata
 import os
-import subprocess
 import sys
 import venv
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from hf_posenc.utils.atomic_io import atomic_save
-
 ROOT = Path(__file__).parents[2]
-CACHE = ROOT / ".pytest_cache" / "separate"
+LIGHT = ("torch", "transformers", "tokenizers")  # what models and tokenizers need
 PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
-
-
-def separate_environment() -> Path:
-    """The Python of a new environment with torch and transformers, of the versions that run here, and what these two
-    need. pip installs it once; it stays in pytest's cache."""
-    wanted = [f"{name}=={importlib.metadata.version(name)}" for name in ("torch", "transformers")]
-    name = "-".join([*wanted, f"python=={PYTHON_VERSION}"]).replace("==", "-")
-    folder = CACHE / name
-
-    def make(unfinished: Path) -> None:
-        venv.create(unfinished, with_pip=True)
-        install = [unfinished / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-compile", *wanted]
-        answer = subprocess.run(install, capture_output=True, text=True)
-        if answer.returncode:
-            pytest.skip(f"pip cannot install {' '.join(wanted)}: {answer.stderr.strip().splitlines()[-1]}")
-
-    if not folder.exists():
-        atomic_save(folder, make)
-    return folder / "bin" / "python"
 
 
 def linked_environment(folder: Path, packages: Iterable[str]) -> Path:

@@ -43,6 +43,15 @@ TINY: dict[str, Any] = {
     },
 }
 
+# One system, scored on two sentences and not analysed, so that tests of training spend their time on training.
+ONE_SYSTEM: dict[str, Any] = TINY | {
+    "data": TINY["data"]
+    | {"test": {"generated": {"generator": {"seed": 2, "pairs": 2, "min_words": 6, "max_words": 9}}}},
+    "score": TINY["score"] | {"concatenate": [1], "metrics": ["bleu"], "num_beams": 1},
+    "systems": {"relative": {}},
+    "diagnose": False,
+}
+
 
 def load(config: Path, *overrides: str) -> Any:
     return load_experiment(config, [f"output_dir={config.parent / 'runs'}", *overrides])

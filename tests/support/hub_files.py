@@ -1,4 +1,4 @@
-"""What a pushed checkpoint consists of."""
+"""The files of a pushed checkpoint, and a process that loads it without the package."""
 
 import ast
 import os

@@ -1,4 +1,4 @@
-"""A tiny MarianMT model and its words."""
+"""A tiny MarianMT model and its vocabulary."""
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors

@@ -18,7 +18,7 @@ from hf_posenc.modeling.position_registry import build_position_encodings, side_
 BEFORE_5_18 = Version(transformers.__version__) < Version("5.18")
 
 
-# Those that can be by themselves; the others are in sums.
+# Encodings that can be used alone; the others are in combinations.
 REGISTERED = [name for name, entry in POSITION_ENCODINGS.items() if not entry.is_modifier]
 
 
@@ -45,15 +45,15 @@ MIXED = [
 ]
 
 
-# What reads no lengths gives the same places however a target is read, and so is under every law; the others are under
-# those of generating, which knows no length.
+# By system: one for each alignment. Those that do not use the target length are in all invariants, because their source
+# positions do not depend on how a target is read. The others are in those of decoding.
 ALIGNED = {f"relative+window by {name}": alignment for name, alignment in ALIGNMENTS.items() if name != "none"}
 
 
-LAWFUL = [sides for sides, alignment in ALIGNED.items() if not alignment.uses_target_length]
+WITHOUT_LENGTHS = [sides for sides, alignment in ALIGNED.items() if not alignment.uses_target_length]
 
 
-# Small enough that a tiny input reaches past the clip and the window and that a table's end can be met.
+# Small enough that a tiny input exceeds the clip, the window and the table.
 SMALL_PARAMETERS = {
     "relative_clip": 3,
     "learned_max_positions": 64,
@@ -73,7 +73,7 @@ SMALL_PARAMETERS = {
 }
 
 
-# And no chance in training.
+# No random augmentation in training.
 SMALL_PARAMETERS |= {
     "length_ratio_offset": 0.0,
     "length_ratio_jitter": 0.0,
@@ -97,7 +97,7 @@ DEFAULTS_SUIT = {
     "recurrent_step",
 }
 
-# What the tokenizer of the tests has seen.
+# The training text of the test tokenizer.
 TEXTS = ["Ein Hund.", "Zwei Kinder im Schnee"]
 
 
@@ -120,9 +120,9 @@ def tiny_config(sides: str, **changes) -> PosEncConfig | RnnNmtConfig:
         return RnnNmtConfig(**(fields | changes))
     cross = {"cross_position_encoding_type": "rotary+window", "alignment_type": alignment} if alignment else {}
     used = {
-        knob.name
+        parameter.name
         for one in (*entries(own), *([ALIGNMENTS[alignment]] if alignment else []))
-        for knob in one.config_parameters
+        for parameter in one.config_parameters
     }
     used |= {"cross_window_size"} if alignment else set()
     fields |= {
@@ -133,12 +133,12 @@ def tiny_config(sides: str, **changes) -> PosEncConfig | RnnNmtConfig:
         "position_encoding_type": encoder,
         "decoder_position_encoding_type": decoder or encoder,
     }
-    fields |= cross | {knob: value for knob, value in SMALL_PARAMETERS.items() if knob in used}
+    fields |= cross | {name: value for name, value in SMALL_PARAMETERS.items() if name in used}
     return PosEncConfig(**(fields | changes))
 
 
 def tiny_model(sides: str, *, seed: int = 0, dtype: torch.dtype = torch.float64, **changes) -> ConditionalGeneration:
-    """A model with no parameter left at zero or one, so that none is without effect; in evaluation mode."""
+    """A model in evaluation mode, with noise added to every parameter, so that each has an effect."""
     torch.manual_seed(seed)
     model = AutoModelForSeq2SeqLM.from_config(tiny_config(sides, **changes))
     with torch.no_grad():
@@ -161,7 +161,7 @@ def entries(sides: str) -> list[PositionEncodingEntry]:
 
 
 def kind(name: str) -> tuple:
-    """What a model sees of an encoding: the hooks it answers on either side, whether it learns, remembers, ends."""
+    """The properties by which a model treats an encoding: hooks of each side, parameters, state, maximum length."""
     config, found = tiny_config(name), []
     for side in map(config.side, ("encoder", "decoder")):
         [encoding] = build_position_encodings(config, side)
@@ -170,8 +170,8 @@ def kind(name: str) -> tuple:
     return *found, POSITION_ENCODINGS[name].max_length_field
 
 
-# One encoding of each kind and some sums, for the tests that take long and ask what torch and transformers do with such
-# a model; all encodings if the environment has EVERY_ENCODING.
+# One encoding of each kind and some combinations, for slow tests of what torch and transformers do with a model. All
+# encodings if the environment has EVERY_ENCODING.
 EVERY_ENCODING = "EVERY_ENCODING" in os.environ
 
 
@@ -184,13 +184,13 @@ SINGLE = [name for name in REGISTERED if EVERY_ENCODING or name in FIRST]
 KINDS = [*SINGLE, "sinusoidal+relative", "gru+relative", "relative+log_n", "relative to none"]
 
 
-# What `make test` runs on: biases of keys and values, rotations, embeddings, a state beside the cache, a recurrent
+# The systems of `make test`: biases of keys and values, rotations, embeddings, a state beside the cache, a recurrent
 # state in a sum, an alignment, RNN-NMT.
 FAST = {"relative", "rotary", "sinusoidal", "forgetting", "gru+relative", "relative+window by length_ratio", "rnn_nmt"}
 
 
-def silent_parameters(model: ConditionalGeneration) -> set[str]:
-    """The names of the parameters of all encodings that are silent at zero."""
+def zero_init_parameters(model: ConditionalGeneration) -> set[str]:
+    """The names of the parameters of all encodings that are the identity when they are zero."""
     stacks = {"encoder": "encoder.positions", "decoder": "decoder.positions", "cross": "decoder.cross_positions"}
     return {
         f"model.{stack}.{number}.{name}"
@@ -202,7 +202,7 @@ def silent_parameters(model: ConditionalGeneration) -> set[str]:
 
 
 def gradients_after_a_step(model: ConditionalGeneration, **batch) -> dict[str, Tensor]:
-    """By name: a factor whose other factor begins at zero has a gradient only when that has moved."""
+    """Gradients by name, after one step: a factor of a product has no gradient while the other factor is zero."""
     for _ in range(2):
         model.zero_grad()
         model(**batch).loss.backward()
@@ -213,13 +213,13 @@ def gradients_after_a_step(model: ConditionalGeneration, **batch) -> dict[str, T
     return found
 
 
-class Remembered:
-    """A memory that holds one state for each sentence, and what is kept after it."""
+class RecordedState:
+    """Encoding state with one initial value for each sentence, which records the next value."""
 
     def __init__(self, before: Tensor) -> None:
         self.before, self.kept = before, None
 
-    def scoped(self, *scope) -> "Remembered":
+    def scoped(self, *scope) -> "RecordedState":
         return self
 
     def last(self, name: str, width: int) -> Tensor:

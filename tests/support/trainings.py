@@ -14,12 +14,12 @@ from hf_posenc.config.settings import Experiment
 from hf_posenc.experiment.pipeline import run_system
 from hf_posenc.experiment.prepare import prepare
 from hf_posenc.experiment.prepared_run import PreparedRun
-from support.experiments import TINY
+from support.experiments import ONE_SYSTEM
 
 
 def tiny(tmp_path: Path, *overrides: str) -> Experiment:
     path = tmp_path / "tiny.yaml"
-    path.write_text(yaml.safe_dump(TINY | {"systems": {"relative": {}}}), encoding="utf-8")
+    path.write_text(yaml.safe_dump(ONE_SYSTEM), encoding="utf-8")
     budget = ["train.tokens_per_batch=120", "train.max_steps=-1", "train.num_train_epochs=2"]
     return load_experiment(path, [f"output_dir={tmp_path / 'runs'}", *budget, *overrides])
 
@@ -46,7 +46,7 @@ LATE = ["train.max_steps=6", "train.save_steps=2", "train.lr_scheduler_type=cons
 def without_its_model(experiment: Experiment, last: int) -> None:
     """What a run leaves that is killed after a checkpoint is saved, and before its model is."""
     folder = experiment.folder / "relative"
-    for part in ("model", "translations", "statistics", "diagnostics"):
+    for part in ("model", "translations", "statistics"):
         shutil.rmtree(folder / part)
     (folder / "scores.json").unlink()
     for checkpoint in folder.glob("checkpoints/checkpoint-*"):

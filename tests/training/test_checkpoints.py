@@ -1,4 +1,4 @@
-"""A training goes on from whole checkpoints, wherever they are moved to, and has its log and best model from them."""
+"""Training resumes from intact checkpoints, in a moved folder too, with its log and best model."""
 
 import shutil
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""Two processes train, evaluate and translate as one does that accumulates two batches; they start and stop as one."""
+"""Two processes equal one that accumulates two batches, in training, evaluation and translation; they start and stop
+together."""
 
 import json
 import os
@@ -79,7 +80,7 @@ def test_two_processes_do_what_one_does_that_accumulates_two_batches(tmp_path):
 
 @pytest.mark.slow
 def test_sigterm_to_one_process_stops_both_and_the_same_command_goes_on(tmp_path):
-    path = write_config(tmp_path, max_steps=60, save_steps=1000)  # nothing but the signal saves
+    path = write_config(tmp_path, max_steps=40, save_steps=1000)  # nothing but the signal saves
     straight, told = Ranks(path, "straight"), Ranks(path, "told")
     while len(told.log()) < 4:
         assert all(process.is_alive() for process in told.processes), told.texts()
@@ -87,7 +88,7 @@ def test_sigterm_to_one_process_stops_both_and_the_same_command_goes_on(tmp_path
     told.processes[1].terminate()
     assert told.end() == [1, 1]
     done = told.log()[-1]["step"]
-    assert done < 60
+    assert done < 40
     for text in told.texts():
         assert f"SIGTERM stopped relative at step {done}; the same command goes on from there." in text
     assert (told.folder / "checkpoints" / f"checkpoint-{done}" / "rng_state_1.pth").is_file()
@@ -116,7 +117,7 @@ def lose_two_pairs() -> None:
     ],
     ids=["settings", "folder", "pairs"],
 )
-def test_processes_that_do_not_do_the_same_all_say_so_and_end(tmp_path, others, before, message):
+def test_processes_with_different_work_all_raise_and_end(tmp_path, others, before, message):
     own = tuple(word.format(folder=tmp_path) for word in others)
     ranks = Ranks(write_config(tmp_path), "ranks", others=own, before=(None, before))
     assert ranks.end() == [1, 1]
@@ -133,7 +134,7 @@ def poison() -> None:
 
 
 @pytest.mark.full
-def test_a_loss_that_is_no_number_in_one_process_stops_both_before_they_save(tmp_path):
+def test_a_nan_loss_in_one_process_stops_both_before_they_save(tmp_path):
     ranks = Ranks(write_config(tmp_path), "ranks", before=(None, poison))
     assert ranks.end() == [1, 1]
     first, second = ranks.texts()

@@ -1,4 +1,4 @@
-"""What leaves this machine by a push: a model's own files, and no names of folders."""
+"""What a push uploads: the files of the model, and no names of local folders."""
 
 from pathlib import Path
 from typing import Any

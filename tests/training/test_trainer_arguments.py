@@ -1,4 +1,4 @@
-"""Every argument of the Trainer: right, set by train.py, or refused before any compute."""
+"""Every argument of the Trainer: supported, set by train.py, or refused before any compute."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -162,7 +162,7 @@ KNOWN = {field.name for field in fields(Seq2SeqTrainingArguments)}
 HERE = [name for name in ARGUMENTS if name in KNOWN]
 
 
-def test_every_argument_of_this_transformers_was_looked_at():
+def test_every_training_argument_of_this_transformers_is_classified():
     new = sorted(KNOWN - ARGUMENTS.keys())
     assert not new, (
         f"transformers {transformers.__version__} has arguments that nobody has looked at: {', '.join(new)}. Try each "

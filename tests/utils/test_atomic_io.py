@@ -1,4 +1,4 @@
-"""What is saved is whole or not there, whenever the power goes."""
+"""Atomic writes: a file or folder is complete or absent after a kill."""
 
 import errno
 import multiprocessing
@@ -44,7 +44,7 @@ def test_a_failure_leaves_nothing_behind_and_a_success_nothing_else(tmp_path, wr
 
 @pytest.mark.parametrize("write", [write_file, write_folder])
 @pytest.mark.parametrize("killed", [write_file, write_folder])
-def test_what_a_killed_process_left_is_in_nobodys_way(tmp_path, write, killed):
+def test_leftovers_of_a_killed_process_do_no_harm(tmp_path, write, killed):
     path = tmp_path / "saved"
     names: list[Path] = []
     with pytest.raises(FileNotFoundError):  # there is nothing yet to put in place
@@ -86,7 +86,7 @@ def test_two_writers_of_a_file_leave_it_whole(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_second_of_two_writers_of_a_folder_is_told_and_changes_nothing(tmp_path):
+def test_the_second_of_two_writers_of_a_folder_is_refused(tmp_path):
     path = tmp_path / "saved"
 
     def write(unfinished: Path) -> None:
@@ -144,7 +144,7 @@ def test_an_old_file_stays_until_the_new_one_is_whole(tmp_path):
     ],
     ids=["ours", "safetensors", "torch"],
 )
-def test_a_full_disk_is_told_whatever_writes_to_it(tmp_path, monkeypatch, error, free):
+def test_a_full_disk_is_explained_whatever_writes_to_it(tmp_path, monkeypatch, error, free):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free if path == tmp_path else None))
     said = rf"A disk is full, likely that of {tmp_path} \(.*\); free some space and"
     with pytest.raises(OSError, match=said), explain_full_disk(tmp_path / "not yet" / "there"):

@@ -1,4 +1,4 @@
-"""A saved file that has changed is refused by its name, and one that has not never is, whenever a kill comes."""
+"""A changed saved file is refused by name, and an unchanged one is accepted, after a kill too."""
 
 import os
 import shutil

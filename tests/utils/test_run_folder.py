@@ -1,4 +1,4 @@
-"""Names of a run's files stand in `run_folder.py` alone, and lead where runs of earlier versions have them."""
+"""File names of a run stand in `run_folder.py` alone, and earlier runs are found under them."""
 
 import ast
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ def test_files_lie_where_earlier_versions_have_put_them():
     assert {path.as_posix(): place for path, place in PLACES.items()} == {place: place for place in PLACES.values()}
 
 
-def test_every_property_is_a_place_above():
+def test_every_path_property_is_tested():
     known = {*PLACES, *(path.parent for path in PLACES)}
     for paths in (SYSTEM, RUN, REPORT):
         names = [name for name, value in vars(type(paths)).items() if isinstance(value, property)]

@@ -1,4 +1,4 @@
-"""Text in and out: UTF-8, by one rule for line ends, whatever the file is packed in and the terminal can show."""
+"""Text input and output: UTF-8, one rule for line ends, packed files, any terminal."""
 
 import ast
 import bz2

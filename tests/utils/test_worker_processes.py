@@ -1,4 +1,4 @@
-"""Children end with the process that started them; a killed one, and memory that runs out, are told."""
+"""Child processes end with their parent; killed workers and exhausted memory are reported."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ def interrupts_as_before():
         signal.signal(number, handler)
 
 
-def test_what_waits_acts_when_the_wait_is_over_and_not_before():
+def test_run_after_acts_when_the_wait_is_over():
     over, acted = Event(), []
     thread = run_after(over.wait, lambda: acted.append(True))
     assert not acted
@@ -81,7 +81,7 @@ def test_a_system_is_told_to_stop_when_its_standard_input_ends():
     ],
     ids=["cuda", "cpu", "ctranslate2", "system", "python"],
 )
-def test_memory_that_runs_out_is_told_in_one_line_with_the_remedy(error, said):
+def test_out_of_memory_is_one_error_line_with_the_remedy(error, said):
     with pytest.raises(MemoryError) as told, explain_out_of_memory("take less."):
         raise error
     assert said in str(told.value) and str(told.value).endswith("; take less.") and "\n" not in str(told.value)
@@ -132,7 +132,7 @@ def test_no_worker_outlives_its_parent(tmp_path, pool, number):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_killed_worker_is_told(tmp_path, pool):
+def test_a_killed_worker_is_reported(tmp_path, pool):
     with started(tmp_path, pool, "    os.kill(os.getpid(), signal.SIGKILL)") as parent:
         assert "likely because memory ran out" in parent.stderr.read().splitlines()[-1]
         assert parent.wait() == 1
@@ -188,7 +188,7 @@ def test_a_signal_stops_the_systems_that_run_and_begins_no_other(tmp_path, numbe
     ],
     ids=["error", "killed", "both"],
 )
-def test_why_systems_stopped_is_told(code, said):
+def test_the_error_says_why_systems_stopped(code, said):
     with pytest.raises(SystemExit, match=said):
         run_two(code)
 
