@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -36,8 +37,9 @@ from hf_posenc.experiment.pipeline import run_system, unfinished_systems
 from hf_posenc.experiment.prepare import prepare
 from hf_posenc.experiment.prepared_run import PreparedRun, PreparedSystem
 from hf_posenc.modeling.translation import TranslationOutput
-from hf_posenc.reporting.report import write_report
+from hf_posenc.reporting.report import next_steps, write_report
 from hf_posenc.results.aggregation import aggregate
+from hf_posenc.results.tables import TEXT_WIDTH
 from hf_posenc.training.arguments import training_arguments
 from hf_posenc.training.callbacks import ProgressBarCallback
 from hf_posenc.training.checkpoints import checkpoint_to_resume, last_intact_checkpoint, validate_weights
@@ -136,6 +138,7 @@ def test_every_step_has_a_bar_that_moves_on_the_systems_line(config: Path, monke
     shown_by += ("metrics.length_buckets.scorers", "modeling.translation")
     for module in shown_by:
         monkeypatch.setattr(f"hf_posenc.{module}.tqdm", Recorded)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr("hf_posenc.analysis.teacher_forced.MAX_WEIGHTS_PER_BATCH", 1)
     monkeypatch.setattr("hf_posenc.analysis.decoding_analysis.MAX_TOKENS_PER_BATCH", 1)
     monkeypatch.setattr("hf_posenc.metrics.length_buckets.scorers.PAIRS_PER_CHUNK", 2)
@@ -160,7 +163,7 @@ for module in (hf_posenc.data.corpus, hf_posenc.data.pair_dataset, hf_posenc.exp
     module.PROGRESS_BAR_MIN_PAIRS = int(sys.argv.pop())
     sys.argv.append(str(module.PROGRESS_BAR_MIN_PAIRS))
 sys.argv.pop()
-train.run_system = train.aggregate = train.write_report = lambda *arguments: None
+train.run_system = train.aggregate = train.write_report = train.next_steps = lambda *arguments: None
 train.main()
 """
 
@@ -385,8 +388,12 @@ def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) ->
     prepare(experiment)
     for name in experiment.systems:
         run_system(PreparedRun(experiment), name)
-    printed = write_report(aggregate(experiment), experiment.tables_folder)
+    printed = write_report(results := aggregate(experiment), experiment.tables_folder)
     folder = experiment.folder
+    assert all(len(line) <= TEXT_WIDTH for line in printed.splitlines())
+    assert printed.count("half of the 95 % interval") == 1
+    commands = next_steps(results, folder, experiment.tables_folder)
+    assert re.search(rf"-m hf_posenc translate {re.escape(str(folder))}/(absolute|relative)/model < ", commands)
     for name in experiment.systems:
         assert name in printed
         scores = json.loads((folder / name / "scores.json").read_text())

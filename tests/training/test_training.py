@@ -7,6 +7,7 @@ import signal
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -684,3 +685,16 @@ def test_joining_pairs_that_are_joined_already_is_refused(tmp_path):
         ValueError, match=r"data.concatenate=\[1, 2\] and data.train.concatenate=2 must not both be set"
     ):
         tiny(tmp_path, "data.concatenate=[1, 2]", "data.train.concatenate=2")
+
+
+def test_training_that_no_terminal_shows_prints_a_line_at_times(capsys: pytest.CaptureFixture[str]) -> None:
+    callback, state = ProgressBarCallback("relative", 0), SimpleNamespace(global_step=100, max_steps=300)
+    state.is_world_process_zero = True
+    callback.on_train_begin(None, state, None)
+    callback.start_time -= 50  # 100 steps later
+    state.global_step = 200
+    callback.on_step_end(None, state, None)
+    callback.on_log(None, state, None, {"loss": 2.5, "grad_norm": 1.0})
+    callback.on_log(None, state, None, {"loss": 2.4})
+    callback.on_train_end(None, state, None)
+    assert capsys.readouterr() == ("", "relative: step 200 of 300, loss 2.500, 00:50 left\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ SCORE_FORMATS: tuple[ScoreFormat, ...] = (
     ("length_ratio", "hypothesis:reference length", ".2f"),
 )
 SIGNIFICANCE_LEVEL = 0.05
+TEXT_WIDTH = 100  # of a terminal's table
 INTERVAL_NOTE = (
     "± half of the 95 % interval, bootstrapped over sentences, or Student's over the seeds where there are several"
 )
@@ -33,11 +35,17 @@ INTERVAL_NOTE = (
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as they are printed; `legend` says what a cell holds."""
+    """Cells as they are printed, a caption of what they hold, and notes on their signs. `legend` is all of it."""
 
     headers: list[str]
     rows: list[list[str]]
-    legend: str
+    caption: str
+    notes: tuple[str, ...] = ()
+    details: str = ""  # the caption of a file, if that of a terminal is shorter
+
+    @property
+    def legend(self) -> str:
+        return "; ".join([self.details or self.caption, *self.notes])
 
 
 def length_table(
@@ -70,7 +78,7 @@ def length_table(
         for row, system in zip(rows, groups_by_system, strict=True):
             row.insert(1, lengths[system])
     what = f"{test_set}, by source length in subwords: {' / '.join(name for _, name, _ in shown)}"
-    return Table(headers, rows, f"{what}{legend_notes(groups_by_system.values(), baseline if p_values else None)}")
+    return Table(headers, rows, what, sign_notes(groups_by_system.values(), baseline if p_values else None))
 
 
 def prediction_table(results: ScoresByRow, test_set: str) -> Table:
@@ -87,7 +95,7 @@ def prediction_table(results: ScoresByRow, test_set: str) -> Table:
         f"{test_set}, by the translation's length in subwords: {' / '.join(name for _, name, _ in shown)} (pairs, the "
         "mean of the seeds; the seeds that have any, where not all have)"
     )
-    return Table(headers, rows, f"{what}{legend_notes(groups_by_system.values(), None)}")
+    return Table(headers, rows, what, sign_notes(groups_by_system.values(), None))
 
 
 def overview_table(
@@ -110,7 +118,7 @@ def overview_table(
     ]
     headers = ["system", *(f"{test} n={column.n}" for test, column in columns.items())]
     what = f"all pairs: {' / '.join(name for _, name, _ in shown)}"
-    return Table(headers, rows, f"{what}{legend_notes(groups_by_system.values(), baseline if comparisons else None)}")
+    return Table(headers, rows, what, sign_notes(groups_by_system.values(), baseline if comparisons else None))
 
 
 def reference_table(
@@ -151,7 +159,7 @@ def reference_table(
     scope = "by source length in subwords" if by_group else "all pairs"
     what = f"{paper.source}, on {test_set}, {scope}: {with_parentheses([name for _, name, _ in shown])}"
     entries = [[tests[test_set].overall] for tests in results.values()]
-    return Table(headers, rows, f"{what}{legend_notes(entries, baseline if p_values else None)}")
+    return Table(headers, rows, what, sign_notes(entries, baseline if p_values else None))
 
 
 def reference_cells(paper_scores: Mapping[str, PublishedScore], shown: list[ScoreFormat]) -> list[str]:
@@ -215,13 +223,13 @@ def format_cell(group: BucketScore, shown: Iterable[ScoreFormat], p_values: Buck
     return " / ".join(parts)
 
 
-def legend_notes(entries: Collection[Sequence[BucketScore]], baseline: str | None) -> str:
+def sign_notes(entries: Collection[Sequence[BucketScore]], baseline: str | None) -> tuple[str, ...]:
     """What the signs in the cells mean, if there are any; where a `baseline` is named, all others were compared."""
     has_intervals = any(group.has_intervals for groups in entries for group in groups)
     notes = [INTERVAL_NOTE] if has_intervals else []
     if baseline and len(entries) > 1:
         notes.append(f"* p < {SIGNIFICANCE_LEVEL} against {baseline}, by approximate randomisation, with each seed")
-    return "".join(f"; {note}" for note in notes)
+    return tuple(notes)
 
 
 def render_markdown(table: Table) -> str:
@@ -261,16 +269,32 @@ def render_csv(results: ScoresByRow, comparisons: Comparisons) -> str:
 
 
 def render_text(table: Table) -> str:
-    """The table aligned for a terminal: the first column left, the others right, the legend below."""
+    """The table aligned for a terminal, its caption above: the first column left, the others right.
+
+    A table of more than TEXT_WIDTH characters is printed in blocks, each with the first column.
+    """
     lines = [table.headers, *table.rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(table.headers))]
-    first, *others = widths
-    printed = [
-        "  ".join([line[0].ljust(first), *(entry.rjust(width) for entry, width in zip(line[1:], others, strict=True))])
-        for line in lines
-    ]
-    printed.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join([*printed, "", one_line(table.legend), ""])
+    first, *others = [max(len(line[column]) for line in lines) for column in range(len(table.headers))]
+    blocks: list[list[int]] = [[]]
+    for column in range(1, len(table.headers)):
+        if blocks[-1] and first + sum(2 + others[shown - 1] for shown in [*blocks[-1], column]) > TEXT_WIDTH:
+            blocks.append([])
+        blocks[-1].append(column)
+    printed = textwrap.wrap(one_line(table.caption), TEXT_WIDTH)
+    for block in blocks:
+        widths = [others[column - 1] for column in block]
+        printed.append("")
+        for line in lines:
+            cells = [line[column].rjust(width) for column, width in zip(block, widths, strict=True)]
+            printed.append("  ".join([line[0].ljust(first), *cells]))
+        printed.insert(-len(table.rows) or len(printed), "  ".join("-" * width for width in [first, *widths]))
+    return "\n".join([*printed, ""])
+
+
+def render_notes(tables: Iterable[Table]) -> str:
+    """The notes of several tables for a terminal, each once."""
+    notes = dict.fromkeys(one_line(note) for table in tables for note in table.notes)
+    return "".join(f"{line}\n" for note in notes for line in textwrap.wrap(note, TEXT_WIDTH, subsequent_indent="  "))
 
 
 def common_buckets(results: ScoresByRow, test_set: str) -> Sequence[BucketScore]:

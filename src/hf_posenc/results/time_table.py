@@ -6,6 +6,7 @@ from statistics import mean
 from .records import ScoredTestSet, SystemResult
 from .tables import Table
 
+CAPTION = "seconds to translate one source: wall clock / processors (not comparable between parallel systems)"
 LEGEND = (
     "seconds that one source took to translate: by the clock / of the computer's processors, by all processes together "
     "(a GPU's own are not among the latter); the mean of the seeds; rows compare where each had the same machine to "
@@ -25,7 +26,8 @@ def time_table(systems: Mapping[str, SystemResult]) -> Table | None:
     ]
     if all(entry == "-" for _, *entries in rows for entry in entries):
         return None
-    return Table(["system", *(f"{test} n={result.overall.n}" for test, result in first.items())], rows, LEGEND)
+    headers = ["system", *(f"{test} n={result.overall.n}" for test, result in first.items())]
+    return Table(headers, rows, CAPTION, details=LEGEND)
 
 
 def format_times(results: Sequence[ScoredTestSet]) -> str:
