@@ -273,7 +273,7 @@ def render_text(table: Table) -> str:
 
     A table of more than TEXT_WIDTH characters is printed in blocks, each with the first column.
     """
-    lines = [table.headers, *table.rows]
+    lines = [list(map(one_line, line)) for line in (table.headers, *table.rows)]
     first, *others = [max(len(line[column]) for line in lines) for column in range(len(table.headers))]
     blocks: list[list[int]] = [[]]
     for column in range(1, len(table.headers)):
