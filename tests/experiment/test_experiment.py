@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -394,7 +395,7 @@ def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) ->
     assert all(len(line) <= TEXT_WIDTH for line in tables.splitlines())
     assert printed.count("half of the 95 % interval") == 1
     commands = next_steps(results, folder, experiment.tables_folder)
-    assert re.search(rf"-m hf_posenc translate {re.escape(str(folder))}/(absolute|relative)/model < ", commands)
+    assert re.search(rf"-m hf_posenc translate {re.escape(str(folder))}/[\w-]+/model < ", commands)
     for name in experiment.systems:
         assert name in printed
         scores = json.loads((folder / name / "scores.json").read_text())
@@ -998,6 +999,16 @@ def test_what_is_tested_on_is_not_trained_on(config: Path, caplog: pytest.LogCap
         ValueError, match=r"of validation 60 of 60 pairs .*; of joined 2 of 8 .*=\[validation, joined\]"
     ):
         prepare(load(config, "name=another", *settings, "data.validation={files: train.tsv}"))
+    source = next(de for de, _ in pairs if len(de.split()) >= 8)
+    for num_new, refused in ((6, True), (100, False)):
+        others = list(generate_pairs(seed=3, pairs=num_new, min_words=13, max_words=24))
+        lines = [f"{de}\t{en}\n" for de, en in [(source, "Another translation."), *others]]
+        (config.parent / f"sided{num_new}.tsv").write_text("".join(lines), encoding="utf-8")
+        sided = f"data.test={{sided: {{files: sided{num_new}.tsv}}}}"
+        experiment = load(config, f"name=sided{num_new}", *settings[:2], sided)
+        with pytest.raises(ValueError, match="of sided 1 of 7 pairs have a source or") if refused else nullcontext():
+            prepare(experiment)
+    assert "sided: 1 of 101 pairs have a source or a target of 8 words or more in the training text" in caplog.text
 
 
 def test_a_run_whose_files_have_changed_is_refused(config: Path) -> None:
