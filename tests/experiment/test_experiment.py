@@ -406,7 +406,9 @@ def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) ->
         steps = [json.loads(line)["step"] for line in (folder / name / "training.jsonl").read_text().splitlines()]
         assert steps == sorted(steps)
         assert steps[-1] == 6
-        assert "# " + name in (folder / name / "model" / "README.md").read_text()
+        assert re.search(
+            rf"^# posenc-\w+-tiny-\w+-{name}$", (folder / name / "model" / "README.md").read_text(), re.MULTILINE
+        )
     assert (folder / "table-generated.md").is_file()
     assert (folder / "bleu-by-length-generated-x2.png").is_file()
     runs = json.loads((folder / "results.json").read_text())["runs"]
