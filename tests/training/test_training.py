@@ -396,7 +396,8 @@ def test_training_stops_early_where_nothing_gets_better(tmp_path):
     best = min(evaluated, key=lambda line: line["eval_perplexity"])
     assert facts["steps"] == evaluated[-1]["step"] > facts["best_step"] == best["step"]
     card = (experiment.folder / "relative" / "model" / "README.md").read_text()
-    assert f"- steps: {facts['steps']}; the weights are those of step {best['step']}, the best by `perplexity`" in card
+    assert f"| steps | {facts['steps']} |" in card
+    assert f"| step of the weights | {best['step']}, the best by `perplexity` of the validation set |" in card
 
 
 @pytest.mark.full

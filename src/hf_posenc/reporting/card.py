@@ -105,14 +105,16 @@ def examples(run_folder: Path, system: str, run: ScoredSystem) -> dict[str, dict
     None if the test sets are not in the run's folder.
     """
     rows = []
-    for test, result in run.scores.tests.items():
+    for test in run.scores.tests:
         path = SystemPaths(run_folder / system).translation(test)
         test_sets = list(run_folder.glob(RunPaths(Path()).test_set(glob.escape(test), "[0-9a-f]" * 12).as_posix()))
         if len(test_sets) != 1 or not path.is_file():
             continue
         texts = [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
-        pairs = load_from_disk(str(test_sets[0]))["translation"] if len(texts) == result.overall.n else []
-        for pair, text in zip(pairs, texts, strict=True) if pairs else ():
+        pairs = load_from_disk(str(test_sets[0]))["translation"]
+        if len(pairs) != len(texts):
+            continue
+        for pair, text in zip(pairs, texts, strict=True):
             source, reference = pair[run.data.source_language], pair[run.data.target_language]
             rows.append({"test": test, "source": source, "translation": text, "reference": reference})
     rows.sort(key=lambda row: len(row["source"].split()))
