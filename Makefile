@@ -43,11 +43,12 @@ test-rest: $(READY)  ## all that `make test` leaves out
 test-transformers: $(READY)  ## what depends on transformers: all encodings, generation on a few
 	$(PYTEST) -m "not slow and not (full and decoding)" $(DEPENDENT)
 
-check: $(READY)  ## lint, types, and transformers' rules for models
+check: $(READY)  ## lint of code and prose, types, and transformers' rules for models
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(RUN) .ci/lint_models.py
+	$(RUN) .ci/lint_prose.py
 
 docs: $(READY)  ## the pages as a site, site/index.html; a link that leads nowhere is an error
 	$(RUN) docs/site_pages.py build/pages

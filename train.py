@@ -22,7 +22,7 @@ from hf_posenc.experiment.pipeline import run_system, unfinished_systems
 from hf_posenc.experiment.prepare import prepare
 from hf_posenc.experiment.prepared_run import PreparedRun
 from hf_posenc.modeling.version import untested_transformers_warning
-from hf_posenc.reporting.report import write_report
+from hf_posenc.reporting.report import next_steps, write_report
 from hf_posenc.results.aggregation import aggregate
 from hf_posenc.results.rendering import render_text
 from hf_posenc.training.distributed import code_versions, init_distributed, validate_same_on_all_ranks
@@ -92,8 +92,9 @@ def run(experiment: Experiment, options: argparse.Namespace) -> None:
         for name in experiment.systems if is_whole_run else [options.system]:
             run_system(prepared, name, options.progress_position or 0)
     if is_whole_run and is_main_process:
-        print(write_report(aggregate(experiment), experiment.tables_folder))
-        print(f"Everything is in {experiment.folder}.")
+        results = aggregate(experiment)
+        print(f"\n{write_report(results, experiment.tables_folder)}")
+        print(next_steps(results, experiment.folder, experiment.tables_folder))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from datasets import Dataset, Value
 from hf_posenc.data.concatenation import concatenate_consecutive
 from hf_posenc.data.corpus import load_pairs
 from hf_posenc.data.lengths import balance_lengths, filter_lengths, lengths
-from hf_posenc.data.overlap import overlapping_pairs, without_concatenation
+from hf_posenc.data.overlap import Overlap, find_overlap, without_concatenation
 from hf_posenc.data.readers import corpus_file_hashes
 from hf_posenc.data.synthetic import generator
 from hf_posenc.data.tokenization import tokenize_pairs, train_tokenizer
@@ -604,12 +604,34 @@ def test_shared_pairs_are_those_of_two_equal_texts(batch: int, monkeypatch: pyte
     monkeypatch.setattr("hf_posenc.data.overlap.BATCH_ROWS", batch)
     held_out = dataset_of([("Ja.", "Yes."), ("Das Haus.", "A house."), ("ÖL! ", "Oil!"), ("", ""), ("Nein", "No")])
     corpus = dataset_of([*PAIRS, ("öl!", "\toil!"), ("Ja.", "YES."), ("Ja.", "Yes."), ("No", "Nein")])
-    assert overlapping_pairs(corpus, held_out) == [{"de": "Ja.", "en": "Yes."}, {"de": "ÖL! ", "en": "Oil!"}]
+    shared = [{"de": "Ja.", "en": "Yes."}, {"de": "ÖL! ", "en": "Oil!"}]
+    assert find_overlap(corpus, held_out) == Overlap(shared, [])
     backwards = corpus.select(range(len(corpus) - 1, 3, -1))
-    assert overlapping_pairs(backwards, held_out) == [{"de": "Ja.", "en": "Yes."}]
+    assert find_overlap(backwards, held_out) == Overlap(shared[:1], [])
     blank = Dataset.from_dict({"translation": [{"de": "", "en": " "}]}, held_out.features)
-    assert overlapping_pairs(blank, blank) == []
-    assert overlapping_pairs(dataset_of(PAIRS[:1]), held_out) == []
+    assert find_overlap(blank, blank) == Overlap([], [])
+    assert find_overlap(dataset_of(PAIRS[:1]), held_out) == Overlap([], [])
+
+
+@pytest.mark.parametrize("batch", [1, 2, 100])
+def test_a_long_text_of_one_side_is_shared_too(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pair counts once, and not by one side if it is shared as a whole."""
+    monkeypatch.setattr("hf_posenc.data.overlap.BATCH_ROWS", batch)
+    long, other = "Eins zwei drei vier fünf sechs sieben acht.", "Acht sieben sechs fünf vier drei zwei eins."
+    corpus = dataset_of(
+        [(long, "Trained."), (f"{other} ", "One two three four five six seven eight."), ("Kurz.", "Short.")]
+    )
+    held_out = dataset_of(
+        [
+            (long.upper(), "Another translation."),
+            (other, "ONE two three four five six seven eight."),
+            ("Andere Quelle.", "One two three four five six seven eight."),
+            ("Kurz.", "Brief."),
+            ("Trained.", long),
+        ]
+    )
+    rows = held_out["translation"][:]
+    assert find_overlap(corpus, held_out) == Overlap([rows[1]], [rows[0], rows[2]])
 
 
 def test_overlap_is_found_in_concatenated_pairs(tmp_path: Path) -> None:

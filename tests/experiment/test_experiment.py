@@ -3,10 +3,12 @@
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,8 +38,9 @@ from hf_posenc.experiment.pipeline import run_system, unfinished_systems
 from hf_posenc.experiment.prepare import prepare
 from hf_posenc.experiment.prepared_run import PreparedRun, PreparedSystem
 from hf_posenc.modeling.translation import TranslationOutput
-from hf_posenc.reporting.report import write_report
+from hf_posenc.reporting.report import next_steps, write_report
 from hf_posenc.results.aggregation import aggregate
+from hf_posenc.results.tables import TEXT_WIDTH
 from hf_posenc.training.arguments import training_arguments
 from hf_posenc.training.callbacks import ProgressBarCallback
 from hf_posenc.training.checkpoints import checkpoint_to_resume, last_intact_checkpoint, validate_weights
@@ -156,6 +159,7 @@ def test_every_step_has_a_progress_bar_at_the_position_of_its_system(
     shown_by += ("metrics.length_buckets.scorers", "modeling.translation")
     for module in shown_by:
         monkeypatch.setattr(f"hf_posenc.{module}.tqdm", Recorded)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr("hf_posenc.analysis.teacher_forced.MAX_WEIGHTS_PER_BATCH", 1)
     monkeypatch.setattr("hf_posenc.analysis.decoding_analysis.MAX_TOKENS_PER_BATCH", 1)
     monkeypatch.setattr("hf_posenc.metrics.length_buckets.scorers.PAIRS_PER_CHUNK", 2)
@@ -180,7 +184,7 @@ for module in (hf_posenc.data.corpus, hf_posenc.data.pair_dataset, hf_posenc.exp
     module.PROGRESS_BAR_MIN_PAIRS = int(sys.argv.pop())
     sys.argv.append(str(module.PROGRESS_BAR_MIN_PAIRS))
 sys.argv.pop()
-train.run_system = train.aggregate = train.write_report = lambda *arguments: None
+train.run_system = train.aggregate = train.write_report = train.next_steps = lambda *arguments: None
 train.main()
 """
 
@@ -405,8 +409,13 @@ def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) ->
     prepare(experiment)
     for name in experiment.systems:
         run_system(PreparedRun(experiment), name)
-    printed = write_report(aggregate(experiment), experiment.tables_folder)
+    printed = write_report(results := aggregate(experiment), experiment.tables_folder)
     folder = experiment.folder
+    tables, _, _ = printed.partition("Translations cut")
+    assert all(len(line) <= TEXT_WIDTH for line in tables.splitlines())
+    assert printed.count("half of the 95 % interval") == 1
+    commands = next_steps(results, folder, experiment.tables_folder)
+    assert re.search(rf"-m hf_posenc translate {re.escape(str(folder))}/[\w-]+/model < ", commands)
     for name in experiment.systems:
         assert name in printed
         scores = json.loads((folder / name / "scores.json").read_text())
@@ -417,7 +426,9 @@ def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) ->
         steps = [json.loads(line)["step"] for line in (folder / name / "training.jsonl").read_text().splitlines()]
         assert steps == sorted(steps)
         assert steps[-1] == 6
-        assert "# " + name in (folder / name / "model" / "README.md").read_text()
+        assert re.search(
+            rf"^# posenc-\w+-tiny-\w+-{name}$", (folder / name / "model" / "README.md").read_text(), re.MULTILINE
+        )
     assert (folder / "table-generated.md").is_file()
     assert (folder / "bleu-by-length-generated-x2.png").is_file()
     runs = json.loads((folder / "results.json").read_text())["runs"]
@@ -996,6 +1007,16 @@ def test_training_on_test_pairs_is_refused(config: Path, caplog: pytest.LogCaptu
         ValueError, match=r"of validation 60 of 60 pairs .*; of joined 2 of 8 .*=\[validation, joined\]"
     ):
         prepare(load(config, "name=another", *settings, "data.validation={files: train.tsv}"))
+    source = next(de for de, _ in pairs if len(de.split()) >= 8)
+    for num_new, refused in ((6, True), (100, False)):
+        others = list(generate_pairs(seed=3, pairs=num_new, min_words=13, max_words=24))
+        lines = [f"{de}\t{en}\n" for de, en in [(source, "Another translation."), *others]]
+        (config.parent / f"sided{num_new}.tsv").write_text("".join(lines), encoding="utf-8")
+        sided = f"data.test={{sided: {{files: sided{num_new}.tsv}}}}"
+        experiment = load(config, f"name=sided{num_new}", *settings[:2], sided)
+        with pytest.raises(ValueError, match="of sided 1 of 7 pairs have a source or") if refused else nullcontext():
+            prepare(experiment)
+    assert "sided: 1 of 101 pairs have a source or a target of 8 words or more in the training text" in caplog.text
 
 
 def test_a_run_whose_files_have_changed_is_refused(config: Path) -> None:

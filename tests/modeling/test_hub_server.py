@@ -121,7 +121,7 @@ def test_a_run_pushes_a_loadable_model_at_each_save_and_at_last_its_card(hub: Hu
     assert all(pushed[path.name] == path.read_bytes() for path in held)
     card = pushed["README.md"].decode()
     assert 'from_pretrained("someone/tiny-gru-relative")' in card
-    assert "BLEU, all lengths" in card
+    assert "name: BLEU" in card
     assert hub.asked["/api/validate-yaml"][0]["content"] == card
     model, tokenizer = (
         auto.from_pretrained("someone/tiny-gru-relative") for auto in (AutoModelForSeq2SeqLM, AutoTokenizer)

@@ -24,8 +24,8 @@ from hf_posenc.plotting.style import save_figure
 from hf_posenc.results.json_records import parse
 from hf_posenc.results.length_limits import TableRows
 from hf_posenc.results.records import BucketScore, LengthScores
-from hf_posenc.results.rendering import render_markdown, render_text
-from hf_posenc.results.tables import SCORE_FORMATS, length_table, overview_table
+from hf_posenc.results.rendering import TEXT_WIDTH, render_markdown, render_notes, render_text
+from hf_posenc.results.tables import SCORE_FORMATS, Table, length_table, overview_table
 
 EDGES = [(0, 25), (26, 50), (51, 75), (76, 100), (101, None)]
 SIZES = [14125, 11169, 2413, 318, 50]
@@ -310,13 +310,27 @@ def test_empty_groups_are_dashes() -> None:
 def test_text_is_aligned_and_markdown_is_one_table() -> None:
     results = {"a|b": RESULTS["relative"], "a longer name": RESULTS["rotary"]}
     table = length_table(TableRows(scores=results), "newstest")
-    lines = render_text(table).splitlines()
-    assert len({len(line) for line in lines[:4]}) == 1
-    assert lines[2].startswith("a|b  ") and lines[2].endswith(table.rows[0][-1])
+    caption, *lines = render_text(table).splitlines()
+    blocks = [block.splitlines() for block in "\n".join(lines).strip().split("\n\n")]
+    assert caption == table.caption and len(blocks) > 1
+    assert [len({len(line) for line in block}) for block in blocks] == [1] * len(blocks)
+    assert all(len(block[0]) <= TEXT_WIDTH and block[2].startswith("a|b  ") for block in blocks)
+    assert blocks[-1][2].endswith(table.rows[0][-1])
     rows = render_markdown(table).splitlines()[:4]
     assert [row.replace("\\|", "").count("|") for row in rows] == [8] * 4
     assert rows[2].startswith("| a\\|b | 31.7 / 68.3 / 1.02 |")
-    assert all(table.legend in printed for printed in (render_text(table), render_markdown(table)))
+    assert table.legend in render_markdown(table)
+
+
+def test_a_table_keeps_each_cell_and_a_terminal_prints_each_note_once() -> None:
+    table = Table(["system", *"abc"], [["one", "1" * 60, "2" * 60, "3"]], "caption", ("± half", "* p"))
+    printed = render_text(table)
+    assert [line.split() for line in printed.splitlines() if line.startswith("one")] == [
+        ["one", "1" * 60],
+        ["one", "2" * 60, "3"],
+    ]
+    assert "± half" not in printed
+    assert render_notes([table, replace(table, notes=("* p", "new"))]) == "± half\n* p\nnew\n"
 
 
 def test_unlike_test_sets_are_refused() -> None:

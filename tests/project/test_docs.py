@@ -19,7 +19,7 @@ PAGES = [page for page in PAGES if not page.name.endswith("_template.md")]  # li
 FENCED = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
 LINK = re.compile(r"\]\(\s*<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\s*\)")
-FOLDERS = r"src|docs|configs|tests|examples|benchmarks|model_cards|space|\.ci"
+FOLDERS = r"src|docs|configs|corpora|tests|examples|benchmarks|model_cards|space|\.ci"
 
 
 def prose(page: Path) -> str:

@@ -7,6 +7,7 @@ import signal
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -395,7 +396,8 @@ def test_training_stops_early_where_nothing_gets_better(tmp_path):
     best = min(evaluated, key=lambda line: line["eval_perplexity"])
     assert facts["steps"] == evaluated[-1]["step"] > facts["best_step"] == best["step"]
     card = (experiment.folder / "relative" / "model" / "README.md").read_text()
-    assert f"- steps: {facts['steps']}; the weights are those of step {best['step']}, the best by `perplexity`" in card
+    assert f"| steps | {facts['steps']} |" in card
+    assert f"| step of the weights | {best['step']}, the best by `perplexity` of the validation set |" in card
 
 
 @pytest.mark.full
@@ -680,3 +682,16 @@ def test_concatenating_concatenated_pairs_is_refused(tmp_path):
         ValueError, match=r"data.concatenate=\[1, 2\] and data.train.concatenate=2 must not both be set"
     ):
         tiny(tmp_path, "data.concatenate=[1, 2]", "data.train.concatenate=2")
+
+
+def test_training_that_no_terminal_shows_prints_a_line_at_times(capsys: pytest.CaptureFixture[str]) -> None:
+    callback, state = ProgressBarCallback("relative", 0), SimpleNamespace(global_step=100, max_steps=300)
+    state.is_world_process_zero = True
+    callback.on_train_begin(None, state, None)
+    callback.start_time -= 50  # 100 steps later
+    state.global_step = 200
+    callback.on_step_end(None, state, None)
+    callback.on_log(None, state, None, {"loss": 2.5, "grad_norm": 1.0})
+    callback.on_log(None, state, None, {"loss": 2.4})
+    callback.on_train_end(None, state, None)
+    assert capsys.readouterr() == ("", "relative: step 200 of 300, loss 2.500, 00:50 left\n")

@@ -1,6 +1,7 @@
-"""Pairs that stand in two corpora: a test set must not be what was trained on."""
+"""Pairs and sentences that two corpora share: a test set must not be what was trained on."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -8,28 +9,43 @@ import pyarrow.compute as pc
 from datasets import Dataset
 
 BATCH_ROWS = 100_000  # read at once
+MIN_WORDS = 8  # of a text that counts by itself
 
 
-def overlapping_pairs(corpus: Dataset, held_out: Dataset) -> list[dict[str, str]]:
-    """The pairs of `held_out`, in their order, whose two texts are those of a pair of `corpus` as well.
+@dataclass(frozen=True)
+class Overlap:
+    """The pairs of a held-out set, in their order, that a corpus has too, as a pair or by one long text."""
 
-    Case and white space around a text make no difference; empty pairs are none. Both corpora are of the form of
-    `load_pairs`.
+    pairs: list[dict[str, str]]
+    one_sided: list[dict[str, str]]
+
+
+def find_overlap(corpus: Dataset, held_out: Dataset) -> Overlap:
+    """Compare pairs, and the texts of each side by themselves, of two corpora of the form of `load_pairs`.
+
+    Case and white space around a text make no difference; empty pairs are none. A text of one side counts if it has
+    MIN_WORDS words: shorter ones, such as greetings, recur in any corpus.
     """
     languages = list(held_out.features["translation"])
-    sources, targets = normalized_texts(held_out.with_format("arrow")[:], languages)
-    held_out_sources = pc.unique(sources)
-    overlapping: set[tuple[str, str]] = set()
+    held_out_texts = normalized_texts(held_out.with_format("arrow")[:], languages)
+    value_sets = [pc.unique(texts) for texts in held_out_texts]
+    pairs_found: set[tuple[str, str]] = set()
+    texts_found: list[set[str]] = [set() for _ in languages]
     for table in corpus.with_format("arrow").iter(BATCH_ROWS):
         columns = normalized_texts(table, languages)
-        source_is_held_out = pc.is_in(columns[0], value_set=held_out_sources)
-        overlapping.update(zip_pairs(*(column.filter(source_is_held_out) for column in columns)))
-    overlapping.discard(("", ""))
-    return [
-        row
-        for row, pair in zip(held_out["translation"], zip_pairs(sources, targets), strict=True)
-        if pair in overlapping
-    ]
+        is_found = [pc.is_in(column, value_set=values) for column, values in zip(columns, value_sets, strict=True)]
+        for found, column, mask in zip(texts_found, columns, is_found, strict=True):
+            found.update(text for text in pc.unique(column.filter(mask)).to_pylist() if len(text.split()) >= MIN_WORDS)
+        in_both = pc.and_(*is_found)
+        pairs_found.update(zip_pairs(*(column.filter(in_both) for column in columns)))
+    pairs_found.discard(("", ""))
+    overlap = Overlap([], [])
+    for row, pair in zip(held_out["translation"], zip_pairs(*held_out_texts), strict=True):
+        if pair in pairs_found:
+            overlap.pairs.append(row)
+        elif any(text in found for text, found in zip(pair, texts_found, strict=True)):
+            overlap.one_sided.append(row)
+    return overlap
 
 
 def zip_pairs(sources: pa.ChunkedArray, targets: pa.ChunkedArray) -> Iterable[tuple[str, str]]:

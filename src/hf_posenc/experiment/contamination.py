@@ -6,18 +6,20 @@ from typing import Any
 
 from ..config.settings import System
 from ..data.corpus import load_pairs
-from ..data.overlap import overlapping_pairs, without_concatenation
+from ..data.overlap import MIN_WORDS, Overlap, find_overlap, without_concatenation
 from ..data.pair_dataset import rename_languages
 from ..modeling.suggestions import validate_names
 
+MAX_ONE_SIDED_SHARE = 0.01
 logger = logging.getLogger(__name__)
 
 
 def validate_no_contamination(systems: Iterable[System]) -> None:
     """A ValueError that counts, for each held-out set, its pairs that stand in the training text and may not.
 
-    Pairs are compared as they were before any were joined. A set in `data.allow_overlap` may have some; how many
-    is logged.
+    Pairs are compared as they were before any were concatenated. No pair may stand in the training text, and at most
+    MAX_ONE_SIDED_SHARE of the pairs may have a source or a target of MIN_WORDS words or more there. A set in
+    `data.allow_overlap` may have more. What is tolerated or allowed is logged.
     """
     checked: list[tuple[Any, ...]] = []
     contaminated: dict[str, str] = {}
@@ -29,11 +31,14 @@ def validate_no_contamination(systems: Iterable[System]) -> None:
             if system.segment or key in checked:
                 continue
             checked.append(key)
-            if description := describe_contamination(system, corpus_spec):
+            overlap, num_pairs = overlap_with_training(system, corpus_spec)
+            if description := describe_overlap(overlap, num_pairs, system.data.source_language):
                 if name in system.data.allow_overlap:
                     logger.warning("%s: %s, as data.allow_overlap allows", name, description)
-                else:
+                elif overlap.pairs or len(overlap.one_sided) > MAX_ONE_SIDED_SHARE * num_pairs:
                     contaminated[name] = description
+                else:
+                    logger.warning("%s: %s, which is too few to matter", name, description)
     if contaminated:
         raise ValueError(
             "What is trained on must not be tested on, but of "
@@ -47,8 +52,8 @@ def held_out_sets(system: System) -> dict[str, dict[str, Any]]:
     return ({"validation": system.data.validation} if system.data.validation else {}) | system.data.test
 
 
-def describe_contamination(system: System, corpus_spec: dict[str, Any]) -> str | None:
-    """How many pairs of `corpus_spec` are in the training text, in words, with one of them; None if none is."""
+def overlap_with_training(system: System, corpus_spec: dict[str, Any]) -> tuple[Overlap, int]:
+    """What `corpus_spec` shares with the training text of a system, and its number of pairs."""
     data = system.data
     options: dict[str, Any] = {
         "source_language": data.source_language,
@@ -60,9 +65,22 @@ def describe_contamination(system: System, corpus_spec: dict[str, Any]) -> str |
         load_pairs(without_concatenation(data.train), **options),
     )
     names = (data.source_language, data.target_language)
-    if not (overlap := overlapping_pairs(trained_on, held_out)) and data.tags:  # or it stands there the other way round
-        overlap = overlapping_pairs(rename_languages(trained_on, names, names[::-1]), held_out)
-    if not overlap:
-        return None
-    example = max((row[data.source_language] for row in overlap), key=len)
-    return f"{len(overlap)} of {len(held_out)} pairs stand in the training text, such as {example[:80]!r}"
+    overlap = find_overlap(trained_on, held_out)
+    if not overlap.pairs and data.tags:  # or it stands there the other way round
+        reversed_overlap = find_overlap(rename_languages(trained_on, names, names[::-1]), held_out)
+        overlap = max(overlap, reversed_overlap, key=lambda found: (len(found.pairs), len(found.one_sided)))
+    return overlap, len(held_out)
+
+
+def describe_overlap(overlap: Overlap, num_pairs: int, language: str) -> str | None:
+    """How many pairs stand in the training text, whole or by one side, with one of them; None if none does."""
+    kinds = {
+        "pairs stand in the training text": overlap.pairs,
+        f"pairs have a source or a target of {MIN_WORDS} words or more in the training text": overlap.one_sided,
+    }
+    descriptions = []
+    for kind, rows in kinds.items():
+        if rows:
+            example = max((row[language] for row in rows), key=len)
+            descriptions.append(f"{len(rows)} of {num_pairs} {kind}, such as {example[:80]!r}")
+    return ", and ".join(descriptions) or None

@@ -4,6 +4,7 @@ Whatever is there already and belongs to the same settings is used as it is, so 
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -126,11 +127,13 @@ def score_system(system: PreparedSystem, progress_position: int) -> None:
         validate_weights(system.model_folder)
         return auto_from_pretrained(AutoModelForSeq2SeqLM, system.model_folder).to(distributed_state.device)
 
+    if distributed_state.is_main_process and not sys.stderr.isatty():
+        print(f"{system.name}: translating and scoring {', '.join(system.test_sets)}", file=sys.stderr, flush=True)
     translations = {
         name: translate_test_set(
             model, system.tokenizer, test_set.segments, system.settings.score,
             system.paths.translation(name), target_tag=test_set.target_tag,
-            progress=distributed_state.is_main_process, description=f"{system.name}: {name}",
+            progress=distributed_state.is_main_process and sys.stderr.isatty(), description=f"{system.name}: {name}",
             progress_position=progress_position,
         )
         for name, test_set in system.test_sets.items()
@@ -161,6 +164,7 @@ def score_test_sets(
     with tqdm(
         total=sum(len(test_set.pairs) for test_set in system.test_sets.values()),
         desc=f"{system.name}: scoring", unit="pair", position=progress_position, leave=False,
+        disable=not sys.stderr.isatty(),
     ) as progress_bar:  # fmt: skip
         for name, test_set in system.test_sets.items():
             num_words = sum(len(text.split()) for text in translations[name].texts)
@@ -187,7 +191,7 @@ def diagnose_test_set(model: ConditionalGeneration, system: PreparedSystem, name
         target_language=data.target_language,
         edges=system.settings.score.bucket_edges,
         training_limit=data.max_length,
-        progress=True,
+        progress=sys.stderr.isatty(),
         description=f"{system.name}: diagnosing {name}",
         progress_position=progress_position,
     )

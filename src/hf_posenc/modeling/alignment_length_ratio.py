@@ -85,6 +85,7 @@ class LengthRatio(Alignment):
             "ACL",
             2020,
             "https://arxiv.org/abs/2005.00742",
+            full_authors="Weiqiu You and Simeng Sun and Mohit Iyyer",
         ),
         Reference(
             "Ray Chowdhury & Caragea",
@@ -92,6 +93,7 @@ class LengthRatio(Alignment):
             "ICML",
             2023,
             "https://arxiv.org/abs/2305.20019",
+            full_authors="Jishnu Ray Chowdhury and Cornelia Caragea",
         ),
     )
 

@@ -72,6 +72,10 @@ class RecurrentAlignment(Alignment):
             "NAACL",
             2025,
             "https://arxiv.org/abs/2410.22179",
+            full_authors=(
+                "Eric Battenberg and RJ Skerry-Ryan and Daisy Stanton and Soroosh Mariooryad and "
+                "Matt Shannon and Julian Salazar and David Kao"
+            ),
         ),
     )
 

@@ -45,6 +45,7 @@ class Alibi(PositionEncoding):
             "ICLR",
             2022,
             "https://arxiv.org/abs/2108.12409",
+            full_authors="Ofir Press and Noah A. Smith and Mike Lewis",
         ),
     )
 

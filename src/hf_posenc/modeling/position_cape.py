@@ -57,6 +57,9 @@ class Cape(PositionEncoding):
             "NeurIPS",
             2021,
             "https://arxiv.org/abs/2106.03143",
+            full_authors=(
+                "Tatiana Likhomanenko and Qiantong Xu and Gabriel Synnaeve and Ronan Collobert and Alex Rogozhnikov"
+            ),
         ),
     )
 

@@ -47,6 +47,7 @@ class Deberta(PositionEncoding):
             "ICLR",
             2021,
             "https://arxiv.org/abs/2006.03654",
+            full_authors="Pengcheng He and Xiaodong Liu and Jianfeng Gao and Weizhu Chen",
         ),
     )
 

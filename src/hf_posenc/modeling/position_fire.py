@@ -53,6 +53,11 @@ class Fire(PositionEncoding):
             "ICLR",
             2024,
             "https://arxiv.org/abs/2310.04418",
+            full_authors=(
+                "Shanda Li and Chong You and Guru Guruganesh and Joshua Ainslie and Santiago Ontanon and "
+                "Manzil Zaheer and Sumit Sanghai and Yiming Yang and Sanjiv Kumar and "
+                "Srinadh Bhojanapalli"
+            ),
         ),
     )
 

@@ -34,6 +34,7 @@ class Forgetting(PositionEncoding):
             "ICLR",
             2025,
             "https://arxiv.org/abs/2503.02130",
+            full_authors="Zhixuan Lin and Evgenii Nikishin and Xu Owen He and Aaron Courville",
         ),
     )
 

@@ -44,6 +44,7 @@ class Kerple(PositionEncoding):
             "NeurIPS",
             2022,
             "https://arxiv.org/abs/2205.09921",
+            full_authors="Ta-Chung Chi and Ting-Han Fan and Peter J. Ramadge and Alexander I. Rudnicky",
         ),
     )
 

@@ -25,9 +25,15 @@ CHIANG = Reference(
     "ACL",
     2022,
     "https://arxiv.org/abs/2202.12172",
+    full_authors="David Chiang and Peter Cholak",
 )
 NAKANISHI = Reference(
-    "Nakanishi", "Scalable-Softmax Is Superior for Attention", "", 2025, "https://arxiv.org/abs/2501.19399"
+    "Nakanishi",
+    "Scalable-Softmax Is Superior for Attention",
+    "",
+    2025,
+    "https://arxiv.org/abs/2501.19399",
+    full_authors="Ken M. Nakanishi",
 )
 
 

@@ -42,6 +42,7 @@ class Pope(PositionEncoding):
             "",
             2025,
             "https://arxiv.org/abs/2509.10534",
+            full_authors="Anand Gopalakrishnan and Róbert Csordás and Jürgen Schmidhuber and Michael C. Mozer",
         ),
     )
 

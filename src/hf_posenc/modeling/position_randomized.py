@@ -44,6 +44,10 @@ class Randomized(PositionEncoding):
             "ACL",
             2023,
             "https://arxiv.org/abs/2305.16843",
+            full_authors=(
+                "Anian Ruoss and Grégoire Delétang and Tim Genewein and Jordi Grau-Moya and "
+                "Róbert Csordás and Mehdi Bennani and Shane Legg and Joel Veness"
+            ),
         ),
     )
 

@@ -62,6 +62,7 @@ class Relative(PositionEncoding):
             "NAACL",
             2018,
             "https://arxiv.org/abs/1803.02155",
+            full_authors="Peter Shaw and Jakob Uszkoreit and Ashish Vaswani",
         ),
         ROSENDAHL,
     )

@@ -40,6 +40,7 @@ class Rotary(PositionEncoding):
             "",
             2021,
             "https://arxiv.org/abs/2104.09864",
+            full_authors="Jianlin Su and Yu Lu and Shengfeng Pan and Ahmed Murtadha and Bo Wen and Yunfeng Liu",
         ),
     )
 
@@ -61,7 +62,15 @@ class Rotary(PositionEncoding):
         """,
         "references": (
             Reference(
-                "Sun et al.", "A Length-Extrapolatable Transformer", "ACL", 2023, "https://arxiv.org/abs/2212.10554"
+                "Sun et al.",
+                "A Length-Extrapolatable Transformer",
+                "ACL",
+                2023,
+                "https://arxiv.org/abs/2212.10554",
+                full_authors=(
+                    "Yutao Sun and Li Dong and Barun Patra and Shuming Ma and Shaohan Huang and "
+                    "Alon Benhaim and Vishrav Chaudhary and Xia Song and Furu Wei"
+                ),
             ),
         ),
     }

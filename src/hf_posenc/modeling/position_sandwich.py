@@ -39,6 +39,7 @@ class Sandwich(PositionEncoding):
             "ACL",
             2023,
             "https://arxiv.org/abs/2212.10356",
+            full_authors="Ta-Chung Chi and Ting-Han Fan and Alexander I. Rudnicky and Peter J. Ramadge",
         ),
     )
 

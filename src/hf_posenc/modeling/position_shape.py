@@ -40,6 +40,7 @@ class Shape(PositionEncoding):
             "EMNLP",
             2021,
             "https://arxiv.org/abs/2109.05644",
+            full_authors="Shun Kiyono and Sosuke Kobayashi and Jun Suzuki and Kentaro Inui",
         ),
     )
 

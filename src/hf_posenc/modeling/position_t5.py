@@ -60,6 +60,10 @@ class T5(PositionEncoding):
             "JMLR",
             2020,
             "https://arxiv.org/abs/1910.10683",
+            full_authors=(
+                "Colin Raffel and Noam Shazeer and Adam Roberts and Katherine Lee and Sharan Narang and "
+                "Michael Matena and Yanqi Zhou and Wei Li and Peter J. Liu"
+            ),
         ),
     )
 

@@ -38,6 +38,9 @@ class TransformerXL(PositionEncoding):
             "ACL",
             2019,
             "https://arxiv.org/abs/1901.02860",
+            full_authors=(
+                "Zihang Dai and Zhilin Yang and Yiming Yang and Jaime Carbonell and Quoc V. Le and Ruslan Salakhutdinov"
+            ),
         ),
     )
 

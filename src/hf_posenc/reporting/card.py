@@ -4,17 +4,19 @@ A card says what those files say, and what they do not hold it leaves out. It ci
 its encodings, so an encoding has its place in a card by being registered.
 """
 
+import glob
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import jinja2
 import yaml
+from datasets import load_from_disk
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import CONFIG_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
@@ -27,7 +29,7 @@ from ..modeling.citations import Reference
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig, parameter_fields
 from ..modeling.position_registry import POSITION_ENCODINGS, parse_sum
 from ..results.length_limits import TableRows
-from ..results.records import BucketScore, SystemScores, TrainingSummary
+from ..results.records import SystemScores, TrainingSummary
 from ..results.rendering import markdown_block, markdown_code, markdown_text, python_string, render_markdown
 from ..results.saved_files import parse_scores, parse_training, validate_settings
 from ..results.tables import SCORE_FORMATS, length_table
@@ -39,6 +41,9 @@ from ..utils.run_folder import RunPaths, SystemPaths
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
 METRIC_NAMES = {field: name for field, name, _ in SCORE_FORMATS if field in SCORERS}
+MAX_METRICS = 6  # of the metadata; the tables have all
+MAX_EXAMPLE_WORDS = 120
+MAX_LINE_LENGTH = 130
 REQUIRED_CONFIG_FIELDS = ("d_model", "vocab_size", "decoder_vocab_size", "encoder_layers", "decoder_layers")
 
 
@@ -63,15 +68,16 @@ def write_card(run_folder: Path, system: str, repository: str | None = None) -> 
 
 
 def model_card(run_folder: Path, system: str, repository: str | None = None) -> ModelCard:
-    """A scored system's card, from its saved files; `repository` is what the examples load, else the system's name.
+    """A scored system's card, from its saved files. `repository` is what its code loads, by default `repository_name`.
 
     A FileNotFoundError if a file is missing, a ValueError if one is not whole or does not go with the others.
     """
     run = read_scored_system(run_folder / system)
     with explain_malformed_files(run_folder / system, AttributeError, KeyError, TypeError):
-        values = card_values(run, system, repository or system)
+        name = repository or repository_name(run_folder.resolve().name, system, run)
+        values = card_values(run, system, name) | {"examples": examples(run_folder, system, run)}
     with explain_malformed_files(run_folder / system, TypeError, ValueError, jinja2.UndefinedError):
-        return ModelCard(template().render(values))
+        return ModelCard(wrap_prose(template().render(values)))
 
 
 @contextmanager
@@ -84,6 +90,54 @@ def explain_malformed_files(folder: Path, *errors: type[Exception]) -> Iterator[
             f"A card is made from files as train.py writes them, but one of those in {folder} is not "
             f"({type(error).__name__}: {error}); restore it, or delete the folder and run train.py again."
         ) from error
+
+
+def repository_name(run_name: str, system: str, run: ScoredSystem) -> str:
+    """Such as `posenc-deen-news-3.9M-aligned`: the languages, the run, the number of parameters, the system."""
+    units = {1e9: "B", 1e6: "M", 1e3: "k", 1: ""}
+    unit = max((unit for unit in units if unit <= run.facts.parameters), default=1)
+    size = f"{run.facts.parameters / unit:.{1 if run.facts.parameters < 10 * unit else 0}f}{units[unit]}"
+    name = f"posenc-{run.data.source_language}{run.data.target_language}-{run_name}-{size}-{system}"
+    return re.sub(r"[^\w.-]+", "-", name)
+
+
+def examples(run_folder: Path, system: str, run: ScoredSystem) -> dict[str, dict[str, str]]:
+    """Real translations: that of a pair of median source length, and of the longest of at most MAX_EXAMPLE_WORDS words.
+
+    None if the test sets are not in the run's folder.
+    """
+    rows = []
+    for test in run.scores.tests:
+        path = SystemPaths(run_folder / system).translation(test)
+        test_sets = list(run_folder.glob(RunPaths(Path()).test_set(glob.escape(test), "[0-9a-f]" * 12).as_posix()))
+        if len(test_sets) != 1 or not path.is_file():
+            continue
+        texts = [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
+        pairs = load_from_disk(str(test_sets[0]))["translation"]
+        if len(pairs) != len(texts):
+            continue
+        for pair, text in zip(pairs, texts, strict=True):
+            source, reference = pair[run.data.source_language], pair[run.data.target_language]
+            rows.append({"test": test, "source": source, "translation": text, "reference": reference})
+    rows.sort(key=lambda row: len(row["source"].split()))
+    short = [row for row in rows if len(row["source"].split()) <= MAX_EXAMPLE_WORDS]
+    return {"An": rows[len(rows) // 2], "A long": short[-1]} if short else {}
+
+
+def wrap_prose(text: str) -> str:
+    """The text with long lines broken, except in front matter, code and tables; a new line never begins with a mark."""
+    lines, in_code = [], False
+    head, mark, body = text.partition("\n---\n")
+    for line in body.split("\n"):
+        in_code ^= line.startswith("```")
+        while len(line) > MAX_LINE_LENGTH and not in_code and not line.startswith(("|", "#", "```")):
+            breaks = [match.start() for match in re.finditer(r" (?=[A-Za-z`(\[])", line[: MAX_LINE_LENGTH + 1])]
+            if not breaks or breaks[-1] < MAX_LINE_LENGTH // 2:
+                break
+            lines.append(line[: breaks[-1]])
+            line = ("  " if lines[-1].startswith(("- ", "  ")) else "") + line[breaks[-1] + 1 :]
+        lines.append(line)
+    return f"{head}{mark}" + "\n".join(lines)
 
 
 def card_values(run: ScoredSystem, system: str, repository: str) -> dict[str, Any]:
@@ -99,6 +153,7 @@ def card_values(run: ScoredSystem, system: str, repository: str) -> dict[str, An
     modules = dict.fromkeys(item.__module__ for item in code)
     references = dict.fromkeys(item for source in (model, *entries.values(), alignment) for item in source.references)
     rows = TableRows(scores={system: run.scores.tests})
+    tables = {test: length_table(rows, test) for test in run.scores.tests}
     return vars(run) | {
         "card_data": metadata(run, list(entries), repository).to_yaml(),
         "repository": repository,
@@ -114,8 +169,10 @@ def card_values(run: ScoredSystem, system: str, repository: str) -> dict[str, An
         ).strip(),
         "hub_id": partial(hub_id, run),
         "corpora": corpus_leaves(run.data.train),
-        "tables": {test: render_markdown(length_table(rows, test)) for test in run.scores.tests},
-        "references": {str(reference): bibtex(reference) for reference in references},
+        "tables": {test: render_markdown(replace(table, notes=())) for test, table in tables.items()},
+        "notes": list(dict.fromkeys(note for table in tables.values() for note in table.notes)),
+        "references": list(dict.fromkeys(map(bibtex, references))),
+        "example": f"A sentence in {run.data.source_language}.",
     }
 
 
@@ -215,14 +272,17 @@ def settings_from_saved(cls: type[Any], saved: Mapping[str, Any]) -> Any:
 
 
 def metadata(run: ScoredSystem, encodings: list[str], model_name: str) -> ModelCardData:
-    """What the Hub reads; a language or licence that is no identifier it would refuse, so that is left to the text."""
+    """What the Hub reads. It refuses a language that is no identifier; a licence that is none is called "other"."""
     parts = [vars(run.data), *corpus_leaves(run.data.train)]
     languages = dict.fromkeys(part.get(f"{side}_language") or "" for part in parts for side in ("source", "target"))
-    results, licence = list(eval_results(run)), run.data.license or ""
+    results, licence = list(eval_results(run))[:MAX_METRICS], run.data.license or ""
+    licence_id = licence if re.fullmatch(r"[a-z0-9.-]+", licence) else "other" if licence else None
     datasets = dict.fromkeys(hub_id(run, part.get("dataset")) for part in corpus_leaves(run.data.train))
     return ModelCardData(
         language=[name for name in languages if re.fullmatch(r"[a-z]{2,3}", name)] or None,
-        license=licence if re.fullmatch(r"[a-z0-9.-]+", licence) else None,
+        license=licence_id,
+        license_name=re.sub(r"[^a-z0-9.]+", "-", licence.lower()).strip("-") if licence_id == "other" else None,
+        base_model=hub_id(run, run.settings.get("init_from")),
         library_name="transformers",
         pipeline_tag="translation",
         tags=["translation", "hf_posenc", *encodings],
@@ -234,43 +294,31 @@ def metadata(run: ScoredSystem, encodings: list[str], model_name: str) -> ModelC
 
 
 def eval_results(run: ScoredSystem) -> Iterator[EvalResult]:
-    """Every score of every test set, of all its pairs and of each length group that has pairs.
+    """The scores of all pairs of each test set, the first metric of every set first.
 
     A model index has one name for all results of the same dataset, configuration, split and revision. So a set goes by
     the Hub's id only if it is the Hub's as it is there and no other one is; else by its own name and its hash.
     """
     task, taken = f"Translation {run.data.source_language}-{run.data.target_language}", set()
+    datasets = {}
     for test, result in run.scores.tests.items():
         spec, num_joined = run.test_specs[test]
         changed = num_joined > 1 or run.score.max_per_bucket or spec.get("max_examples") or spec.get("concatenate")
         hub_identifier = (hub_id(run, spec.get("dataset")), *(spec.get(key) for key in ("name", "split", "revision")))
         own_identifier = (re.sub(r"[^\w.-]+", "-", test), None, None, result.test_set_sha256[:12])
-        taken.add(
-            identifier := own_identifier
-            if changed or hub_identifier[0] is None or hub_identifier in taken
-            else hub_identifier
-        )
-        common_fields: dict[str, Any] = {"task_type": "translation", "task_name": task, "dataset_name": test}
-        common_fields |= zip(
-            ("dataset_type", "dataset_config", "dataset_split", "dataset_revision"), identifier, strict=True
-        )
-        for bucket in result.all_buckets:
-            for metric in METRIC_NAMES:
-                score = bucket.score(metric)
-                if bucket.n and score is not None:
-                    name = metric_name(metric, bucket, result.by)
-                    yield EvalResult(
-                        **common_fields, metric_type=metric, metric_value=round(score, 2), metric_name=name
-                    )
-
-
-def metric_name(metric: str, bucket: BucketScore, by: str) -> str:
-    """The metric, and of which pairs it is: `BLEU, source length [26,50] (n=123, 95 % interval 25.80 ± 1.20)`."""
-    pairs = "all lengths" if bucket.label == "all" else f"{by} length {bucket.label}"
-    interval, shown = bucket.interval(metric), ""
-    if interval and interval.mean is not None and interval.half_width is not None:
-        shown = f", 95 % interval {interval.mean:.2f} ± {interval.half_width:.2f}"
-    return f"{METRIC_NAMES[metric]}, {pairs} (n={bucket.n}{shown})"
+        use_own = changed or hub_identifier[0] is None or hub_identifier in taken
+        datasets[test] = own_identifier if use_own else hub_identifier
+        taken.add(datasets[test])
+    fields = ("dataset_type", "dataset_config", "dataset_split", "dataset_revision")
+    for metric, metric_name in METRIC_NAMES.items():
+        for test, result in run.scores.tests.items():
+            score = result.overall.score(metric)
+            if result.overall.n and score is not None:
+                dataset: dict[str, Any] = dict(zip(fields, datasets[test], strict=True))
+                yield EvalResult(
+                    task_type="translation", task_name=task, dataset_name=test, **dataset,
+                    metric_type=metric, metric_value=round(score, 2), metric_name=metric_name,
+                )  # fmt: skip
 
 
 def corpus_leaves(corpus_spec: CorpusSpec) -> list[CorpusSpec]:
@@ -292,6 +340,6 @@ def bibtex(reference: Reference) -> str:
     surnames = re.split(r", | & ", reference.authors.removesuffix(" et al."))
     author = " and ".join([*surnames, "others"] if reference.authors.endswith(" et al.") else surnames)
     key = re.sub(r"\W", "", f"{surnames[0]}{reference.year}{reference.title.split()[0]}").lower()
-    fields = {"author": author, "title": f"{{{reference.title}}}", "howpublished": reference.venue}
-    fields |= {"year": str(reference.year), "url": reference.url}
+    fields = {"author": reference.full_authors or author, "title": f"{{{reference.title}}}"}
+    fields |= {"howpublished": reference.venue, "year": str(reference.year), "url": reference.url}
     return "\n".join([f"@misc{{{key},", *(f"  {name} = {{{value}}}," for name, value in fields.items() if value), "}"])

@@ -3,6 +3,7 @@
 A results.json can be carried elsewhere and published again: `python -m hf_posenc report FOLDER`.
 """
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from ..results.aggregation import validate_comparable
 from ..results.degradation_table import degradation_table
 from ..results.length_limits import TableRows
 from ..results.records import LengthScores, RunResults, ScoresByRow, SystemResult
-from ..results.rendering import render_csv, render_latex, render_markdown, render_text
+from ..results.rendering import render_csv, render_latex, render_markdown, render_notes, render_text
 from ..results.saved_files import write_results
 from ..results.significance import mean_over_seeds
 from ..results.tables import (
@@ -31,20 +32,22 @@ SAMPLED_NOTE = "at most {} pairs of each length group were drawn, so that all pa
 
 
 def write_report(results: RunResults, folder: Path) -> str:
-    """Write results.json, tables and, with the extra "plots", figures to `folder`; returns the tables as text, which
-    ends in a line that says so where there are no figures."""
+    """Write results.json, tables and, with the extra "plots", figures to `folder`.
+
+    Returns the tables as text with one legend below all of them. A line says so if no figures can be drawn.
+    """
     validate_comparable(results.systems)
     paths = ReportPaths(folder)
     write_results(folder, results)
     rows = TableRows.of(results)
     tables = score_tables(results, rows)
-    printed = list(tables)
+    printed = [name for name in tables if name != "overview" or len(results.test_sets) > 1]
     if all(system.by_prediction is not None for system in results.systems.values()):  # not in those of an older version
         for test in results.test_sets:
             tables[f"{test}{BY_PREDICTION}"] = prediction_table(rows_by_prediction_length(results, test), test)
     if results.max_per_bucket:
         note = SAMPLED_NOTE.format(results.max_per_bucket)
-        tables = {name: replace(table, legend=f"{table.legend}; {note}") for name, table in tables.items()}
+        tables = {name: replace(table, notes=(*table.notes, note)) for name, table in tables.items()}
     if table := time_table(results.systems):
         tables["time"] = table
         printed.append("time")
@@ -53,7 +56,23 @@ def write_report(results: RunResults, folder: Path) -> str:
         atomic_write(paths.table(name, "tex"), render_latex(table))
     atomic_write(paths.scores, render_csv(rows))
     notes = footnotes(results.systems) + write_figures(results, rows, folder)
-    return "\n".join([*(render_text(tables[name]) for name in printed), notes])
+    shown = [tables[name] for name in printed]
+    return "\n".join([*map(render_text, shown), f"{render_notes(shown)}{notes}"])
+
+
+def next_steps(results: RunResults, run_folder: Path, tables_folder: Path) -> str:
+    """What to do with a finished run, as commands; the model is that of the highest BLEU over the first test set."""
+    first_test, *_ = results.test_sets
+    trained = [name for name, system in results.systems.items() if not system.split]
+    best = max(trained, key=lambda name: results.systems[name].tests[first_test].overall.score("bleu") or 0.0)
+    model, folder = shlex.quote(str(run_folder / best / "model")), shlex.quote(str(run_folder))
+    commands = {
+        f"translate with {best}": f"python -m hf_posenc translate {model} < FILE",
+        "explore in the browser": f"python -m hf_posenc explorer {folder}",
+        "read the report": f"{tables_folder} has figures and table-*.md",
+    }
+    width = max(map(len, commands))
+    return "\n".join(["Next:", *(f"  {purpose.ljust(width)}  {command}" for purpose, command in commands.items())])
 
 
 def score_tables(results: RunResults, rows: TableRows) -> dict[str, Table]:

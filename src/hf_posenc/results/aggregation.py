@@ -1,6 +1,7 @@
 """What the trainings of an experiment have left -> results.json: scores, losses, diagnoses, and which rows differ."""
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,11 @@ def compare_with_baseline(
     compared_rows = [row for row in members if row != experiment.baseline]
     tests = next(iter(systems.values())).tests
     with tqdm(
-        total=len(tests) * len(compared_rows), desc="comparing", unit="row", leave=False, disable=not compared_rows
+        total=len(tests) * len(compared_rows),
+        desc="comparing",
+        unit="row",
+        leave=False,
+        disable=not compared_rows or not sys.stderr.isatty(),
     ) as progress:
         for test, result in tests.items():
             statistics = {row: [read_statistics(path(name, test)) for name in names] for row, names in members.items()}

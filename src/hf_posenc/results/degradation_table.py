@@ -10,6 +10,7 @@ from .significance import mean_over_seeds
 from .tables import ScoreFormat, Table, describe_system, format_cell
 
 BLEU_FORMAT: list[ScoreFormat] = [("bleu", "BLEU", "z.1f")]  # no fall is 0.0, not -0.0
+CAPTION = "BLEU lost from the last length bucket inside a training length to the first beyond it"
 LEGEND = (
     "BLEU of the group before the arrow less that of the group behind it, where the training of one or another row "
     "ended, or began; what a row loses there that was trained further, or splits its inputs, is what such inputs are "
@@ -44,7 +45,7 @@ def degradation_table(systems: Mapping[str, SystemResult]) -> Table | None:
     for row, tests in tests_by_row.items():
         cells = (format_cell(bucket, BLEU_FORMAT, {}) for bucket in tests["falls"].buckets)
         rows.append([describe_system(row, tests["falls"].overall), training_lengths[row], *cells])
-    return Table(headers, rows, LEGEND)
+    return Table(headers, rows, CAPTION, details=LEGEND)
 
 
 def degradation_columns(tests: Mapping[str, LengthScores], lengths: TrainingLengthsByRow) -> list[tuple[str, int, int]]:

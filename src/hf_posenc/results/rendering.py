@@ -7,10 +7,13 @@ import csv
 import io
 import json
 import re
+import textwrap
+from collections.abc import Iterable
 
 from .length_limits import TableRows
 from .tables import Table, available_scores, bucket_p_values
 
+TEXT_WIDTH = 100  # of a terminal's table
 LATEX_ESCAPES = {sign: f"\\{sign}" for sign in "&%$#_{}"}
 LATEX_ESCAPES |= {"±": "$\\pm$", ">": "$>$", "<": "$<$", "*": "$^{*}$", "→": r"$\to$"}
 LATEX_ESCAPES |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -96,13 +99,29 @@ def render_csv(rows: TableRows) -> str:
 
 
 def render_text(table: Table) -> str:
-    """The table aligned for a terminal: the first column left, the others right, the legend below."""
-    lines = [table.headers, *table.rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(table.headers))]
-    first, *others = widths
-    printed = [
-        "  ".join([line[0].ljust(first), *(entry.rjust(width) for entry, width in zip(line[1:], others, strict=True))])
-        for line in lines
-    ]
-    printed.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join([*printed, "", one_line(table.legend), ""])
+    """The table aligned for a terminal, its caption above: the first column left, the others right.
+
+    A table of more than TEXT_WIDTH characters is printed in blocks, each with the first column.
+    """
+    lines = [list(map(one_line, line)) for line in (table.headers, *table.rows)]
+    first, *others = [max(len(line[column]) for line in lines) for column in range(len(table.headers))]
+    blocks: list[list[int]] = [[]]
+    for column in range(1, len(table.headers)):
+        if blocks[-1] and first + sum(2 + others[shown - 1] for shown in [*blocks[-1], column]) > TEXT_WIDTH:
+            blocks.append([])
+        blocks[-1].append(column)
+    printed = textwrap.wrap(one_line(table.caption), TEXT_WIDTH)
+    for block in blocks:
+        widths = [others[column - 1] for column in block]
+        printed.append("")
+        for line in lines:
+            cells = [line[column].rjust(width) for column, width in zip(block, widths, strict=True)]
+            printed.append("  ".join([line[0].ljust(first), *cells]))
+        printed.insert(-len(table.rows) or len(printed), "  ".join("-" * width for width in [first, *widths]))
+    return "\n".join([*printed, ""])
+
+
+def render_notes(tables: Iterable[Table]) -> str:
+    """The notes of several tables for a terminal, each once."""
+    notes = dict.fromkeys(one_line(note) for table in tables for note in table.notes)
+    return "".join(f"{line}\n" for note in notes for line in textwrap.wrap(note, TEXT_WIDTH, subsequent_indent="  "))

@@ -36,6 +36,7 @@ INTERVAL_NOTE = (
     "± half of the 95 % interval, bootstrapped over sentences, or Student's over the seeds where there are several"
 )
 
+TIME_CAPTION = "seconds to translate one source: wall clock / processors (not comparable between parallel systems)"
 TIME_LEGEND = (
     "seconds that one source took to translate: by the clock / of the computer's processors, by all processes together "
     "(a GPU's own are not among the latter); the mean of the seeds; rows compare where each had the same machine to "
@@ -45,11 +46,17 @@ TIME_LEGEND = (
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as they are printed; `legend` says what a cell holds."""
+    """Cells as they are printed, a caption of what they hold, and notes on their signs. `legend` is all of it."""
 
     headers: list[str]
     rows: list[list[str]]
-    legend: str
+    caption: str
+    notes: tuple[str, ...] = ()
+    details: str = ""  # the caption of a file, if that of a terminal is shorter
+
+    @property
+    def legend(self) -> str:
+        return "; ".join([self.details or self.caption, *self.notes])
 
 
 def length_table(
@@ -75,8 +82,8 @@ def length_table(
         for line, system in zip(lines, groups_by_system, strict=True):
             line.insert(1, lengths[system])
     what = f"{test_set}, by source length in subwords: {' / '.join(name for _, name, _ in shown)}"
-    notes = legend_notes(groups_by_system.values(), rows.baseline if p_values else None)
-    return Table(headers, lines, f"{what}{notes}")
+    notes = sign_notes(groups_by_system.values(), rows.baseline if p_values else None)
+    return Table(headers, lines, what, notes)
 
 
 def prediction_table(results: ScoresByRow, test_set: str) -> Table:
@@ -93,7 +100,7 @@ def prediction_table(results: ScoresByRow, test_set: str) -> Table:
         f"{test_set}, by the translation's length in subwords: {' / '.join(name for _, name, _ in shown)} (pairs, the "
         "mean of the seeds; the seeds that have any, where not all have)"
     )
-    return Table(headers, rows, f"{what}{legend_notes(groups_by_system.values(), None)}")
+    return Table(headers, rows, what, sign_notes(groups_by_system.values(), None))
 
 
 def overview_table(rows: TableRows) -> Table:
@@ -114,8 +121,8 @@ def overview_table(rows: TableRows) -> Table:
     ]
     headers = ["system", *(f"{test} n={column.n}" for test, column in columns.items())]
     what = f"all pairs: {' / '.join(name for _, name, _ in shown)}"
-    notes = legend_notes(groups_by_system.values(), rows.baseline if rows.comparisons else None)
-    return Table(headers, lines, f"{what}{notes}")
+    notes = sign_notes(groups_by_system.values(), rows.baseline if rows.comparisons else None)
+    return Table(headers, lines, what, notes)
 
 
 def reference_table(rows: TableRows, paper: PublishedTable) -> Table:
@@ -148,7 +155,7 @@ def reference_table(rows: TableRows, paper: PublishedTable) -> Table:
     scope = "by source length in subwords" if by_group else "all pairs"
     what = f"{paper.source}, on {test_set}, {scope}: {with_parentheses([name for _, name, _ in shown])}"
     entries = [[tests[test_set].overall] for tests in results.values()]
-    return Table(headers, lines, f"{what}{legend_notes(entries, rows.baseline if p_values else None)}")
+    return Table(headers, lines, what, sign_notes(entries, rows.baseline if p_values else None))
 
 
 def reference_cells(paper_scores: Mapping[str, PublishedScore], shown: list[ScoreFormat]) -> list[str]:
@@ -212,13 +219,13 @@ def format_cell(group: BucketScore, shown: Iterable[ScoreFormat], p_values: Buck
     return " / ".join(parts)
 
 
-def legend_notes(entries: Collection[Sequence[BucketScore]], baseline: str | None) -> str:
+def sign_notes(entries: Collection[Sequence[BucketScore]], baseline: str | None) -> tuple[str, ...]:
     """What the signs in the cells mean, if there are any; where a `baseline` is named, all others were compared."""
     has_intervals = any(group.has_intervals for groups in entries for group in groups)
     notes = [INTERVAL_NOTE] if has_intervals else []
     if baseline and len(entries) > 1:
         notes.append(f"* p < {SIGNIFICANCE_LEVEL} against {baseline}, by approximate randomisation, with each seed")
-    return "".join(f"; {note}" for note in notes)
+    return tuple(notes)
 
 
 def time_table(systems: Mapping[str, SystemResult]) -> Table | None:
@@ -233,7 +240,8 @@ def time_table(systems: Mapping[str, SystemResult]) -> Table | None:
     ]
     if all(entry == "-" for _, *entries in rows for entry in entries):
         return None
-    return Table(["system", *(f"{test} n={result.overall.n}" for test, result in first.items())], rows, TIME_LEGEND)
+    headers = ["system", *(f"{test} n={result.overall.n}" for test, result in first.items())]
+    return Table(headers, rows, TIME_CAPTION, details=TIME_LEGEND)
 
 
 def format_times(results: Sequence[ScoredTestSet]) -> str:

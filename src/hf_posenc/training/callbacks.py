@@ -3,7 +3,9 @@ ear for SIGTERM."""
 
 import json
 import logging
+import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,21 +25,24 @@ from .checkpoints import INTERRUPTION_MARKER, checkpoint_folder, checkpoint_step
 from .distributed import any_rank
 
 LogLine = dict[str, Any]  # what the Trainer logs at a step, with the seconds
-
+SECONDS_PER_LINE = 60  # in a log file
 logger = logging.getLogger(__name__)
 
 
 class ProgressBarCallback(TrainerCallback):
-    """One line for one run: steps, time left, loss."""
+    """One line for one run: steps, time left, loss. Where no terminal shows it, a plain line every SECONDS_PER_LINE."""
 
     def __init__(self, name: str, position: int) -> None:
         self.name, self.position = name, position
         self.tqdm: tqdm | None = None
+        self.start_time, self.line_time = 0.0, -math.inf
+        self.start_step = 0
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        if state.is_world_process_zero:
+        self.start_time, self.start_step = time.monotonic(), state.global_step
+        if state.is_world_process_zero and sys.stderr.isatty():
             self.tqdm = tqdm(
                 total=state.max_steps,
                 initial=state.global_step,
@@ -65,6 +70,13 @@ class ProgressBarCallback(TrainerCallback):
         if self.tqdm is not None and logs:
             postfix = {key: f"{float(logs[key]):.3f}" for key in ("loss", "eval_loss") if key in logs}
             self.tqdm.set_postfix(postfix, refresh=False)
+        elif logs and state.is_world_process_zero and time.monotonic() - self.line_time > SECONDS_PER_LINE:
+            self.line_time, step = time.monotonic(), state.global_step
+            seconds_per_step = (self.line_time - self.start_time) / max(1, step - self.start_step)
+            left = tqdm.format_interval(seconds_per_step * (state.max_steps - step))
+            losses = "".join(f", {key} {float(logs[key]):.3f}" for key in ("loss", "eval_loss") if key in logs)
+            line = f"{self.name}: step {step} of {state.max_steps}{losses}, {left} left"
+            print(line, file=sys.stderr, flush=True)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
