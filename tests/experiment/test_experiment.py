@@ -40,7 +40,7 @@ from hf_posenc.experiment.prepared_run import PreparedRun, PreparedSystem
 from hf_posenc.modeling.translation import TranslationOutput
 from hf_posenc.reporting.report import next_steps, write_report
 from hf_posenc.results.aggregation import aggregate
-from hf_posenc.results.tables import TEXT_WIDTH
+from hf_posenc.results.rendering import TEXT_WIDTH
 from hf_posenc.training.arguments import training_arguments
 from hf_posenc.training.callbacks import ProgressBarCallback
 from hf_posenc.training.checkpoints import checkpoint_to_resume, last_intact_checkpoint, validate_weights
