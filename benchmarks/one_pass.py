@@ -11,7 +11,7 @@ import common
 import torch
 from tqdm import tqdm
 
-SIZES = [(1, 2), (1, 8), (1, 32)]
+SIZES = [(1, 2), (1, 8), (1, 32), (16, 8), (16, 32)]
 ONE_PASS, SEGMENTS = "one pass", "segments"
 
 
@@ -40,7 +40,7 @@ def measure(size: common.Size, options: argparse.Namespace, progress: tqdm) -> c
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = common.parser(__doc__, encodings=[ONE_PASS], sizes=SIZES, rounds=5, base=SEGMENTS, axis="segments")
+    parser = common.parser(__doc__, encodings=[ONE_PASS], sizes=SIZES, rounds=3, base=SEGMENTS, axis="segments")
     parser.set_defaults(width=192, layers=3)
     parser.add_argument("--model", default=common.ALIGNED_ENCODINGS[0], help="(%(default)s)")
     parser.add_argument("--tokens", type=int, default=25, help="of each segment (%(default)s)")

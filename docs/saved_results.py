@@ -13,6 +13,8 @@ A row of another run has that run's name before a slash. A column is a test set,
     -->
     <!-- end -->
 
+`<!-- benchmark: NAME -->` is a saved table of the benchmarks, and `<!-- costs: ENCODINGS -->` what those cost.
+
 A number in the text is a link to its saved table. The link's title names the cell, or a difference of two cells. A cell
 is a row, a column and a metric, which is BLEU unless it is named:
 
@@ -23,6 +25,7 @@ is a row, a column and a metric, which is BLEU unless it is named:
 import csv
 import functools
 import html
+import json
 import lzma
 import re
 from collections.abc import Iterator
@@ -33,11 +36,13 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
+BENCHMARKS = ROOT / "benchmarks" / "results"
 APPENDIX = RESULTS / "appendix.md"
 METRICS = {"bleu": ("BLEU", 1), "ter": ("TER", 1), "chrf": ("chrF", 1), "length_ratio": ("length ratio", 2)}
 TABLE = re.compile(r"(<!-- table\n(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
+BENCHMARK = re.compile(r"(<!-- (benchmark|costs): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 NUMBER = re.compile(r'\[([^\]\[]+)\]\((\S+?)table-(\S+)\.md "([^"]+)"\)')
-CHECKED_TEXT = re.compile(r"(?P<value>[-−]?[\d,]*\d(?:\.(?P<decimals>\d+))?)(?: ±(?P<interval>[\d.]+))?")
+CHECKED_TEXT = re.compile(r"(?P<value>-?[\d,]*\d(?:\.(?P<decimals>\d+))?)(?: ±(?P<interval>[\d.]+))?")
 
 
 @dataclass(frozen=True)
@@ -112,17 +117,46 @@ def table(spec: str) -> str:
     header = [" / ".join(METRICS[metric][0] for metric in metrics)]
     for test_set, bucket, label in columns:
         header.append(f"{label} n={score(first_run, test_set, first_system, bucket or 'all').n}")
-    lines = [header, ["---", *["---:"] * len(columns)]]
+    lines = [header]
     for run, system, label in rows:
         entries = [cell(run, test_set, system, bucket or "all", metrics) for test_set, bucket, _ in columns]
         seeds = score(run, columns[0][0], system, columns[0][1] or "all").seeds
         lines.append([f"{label}, {seeds} seeds" if seeds > 1 else f"{label}, 1 seed", *entries])
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+    return markdown_table(lines)
+
+
+def markdown_table(lines: list[list[str]]) -> str:
+    """A table whose first column is left, the others right; the first line is its header."""
+    head, *rows = lines
+    marks = ["---", *["---:"] * (len(head) - 1)]
+    return "".join("| " + " | ".join(line) + " |\n" for line in [head, marks, *rows])
+
+
+def benchmark_table(kind: str, names: str) -> str:
+    """A saved table of the benchmarks, or the costs of some encodings from two of them."""
+    if kind == "benchmark":
+        return (BENCHMARKS / f"{names}.md").read_text(encoding="utf-8")
+    lines = [["encoding", "training 8 x 128", "memory", "training 1 x 1024", "memory", "decoding 16 x 128"]]
+    training, decoding = costs("encodings-training-cpu"), costs("encodings-decoding-cpu")
+    for name in names.split(", "):
+        line = [f"`{name}`"]
+        for size in ((8, 128), (1, 1024)):
+            line += [f"{training[name, *size][key]:.2f}" for key in ("time_ratio", "memory_ratio")]
+        lines.append([*line, f"{decoding[name, 16, 128]['time_ratio']:.2f}"])
+    return markdown_table(lines)
+
+
+def costs(name: str) -> dict[tuple[str, int, int], dict[str, float]]:
+    """The records of a saved benchmark by encoding, batch and length."""
+    report = json.loads((BENCHMARKS / f"{name}.json").read_text(encoding="utf-8"))
+    axis = report.get("axis", "length")
+    return {(record["encoding"], record["batch"], record[axis]): record for record in report["records"]}
 
 
 def fill(text: str) -> str:
     """A page's text with the tables that its comments ask for."""
-    return TABLE.sub(lambda match: f"{match[1]}{table(match[2])}{match[3]}", text)
+    text = TABLE.sub(lambda match: f"{match[1]}{table(match[2])}{match[3]}", text)
+    return BENCHMARK.sub(lambda match: f"{match[1]}{benchmark_table(match[2], match[3])}{match[4]}", text)
 
 
 def named_value(run: str, table_name: str, name: str) -> Score:
@@ -146,7 +180,7 @@ def wrong_numbers(text: str) -> Iterator[str]:
         first, *others = (named_value(run, table_name, name) for name in title.split(" - "))
         value = (first.value or 0.0) - sum(other.value or 0.0 for other in others)
         rounding = 0.5 * 10.0 ** -len(number["decimals"] or "") + 1e-9
-        if abs(float(number["value"].replace("−", "-").replace(",", "")) - value) > rounding:
+        if abs(float(number["value"].replace(",", "")) - value) > rounding:
             yield f"[{said}] should be {value:.3f}: {run}, {table_name}, {title}"
         if number["interval"] and (first.interval is None or abs(float(number["interval"]) - first.interval) > 0.0501):
             yield f"[{said}] should have the interval {first.interval}: {run}, {table_name}, {title}"
@@ -163,10 +197,10 @@ def appendix() -> str:
     lines = [
         "# Appendix: every saved run",
         "",
-        "Here you find each run behind the results: its command, its tables and its files. The page is generated:",
-        "`python docs/saved_results.py`. FOLDER is the folder of your data. `scores.csv.xz` has all scores of a run, by",
-        "test set, system and length bucket, with intervals and p-values; pandas reads it as it is. On the site, one",
-        "table below the list has all of them, and sorts by a click on a column's name.",
+        "Here you find each run behind the results: its command, its tables and its files. FOLDER is the folder of your",
+        "data. `scores.csv.xz` has all scores of a run by test set, system and length bucket, with intervals and",
+        "p-values; pandas reads it as it is. On the site, one table below the list has all scores. It sorts by a click on",
+        "a column's name. `python docs/saved_results.py` generates this page.",
     ]
     for name, run in runs().items():
         files = [path.name for path in sorted((RESULTS / name).iterdir()) if path.suffix != ".png"]
@@ -183,7 +217,7 @@ def sortable_table() -> str:
     for run, about in runs().items():
         if not (RESULTS / run / "scores.csv.xz").exists():
             continue
-        command = html.escape(about["command"])
+        command = html.escape(re.sub(r"\\\s+", "", about["command"]).replace("\n", "; "))
         for test_set, system, bucket in dict.fromkeys(key[:3] for key in scores(run)):
             found = {metric: scores(run).get((test_set, system, bucket, metric)) for metric in METRICS}
             first = next(entry for entry in found.values() if entry)

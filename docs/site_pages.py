@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from posixpath import dirname, normpath, relpath
 
+from saved_results import runs, sortable_table
+
 ROOT = Path(__file__).parents[1]
 ELSEWHERE = {
     "README.md": "index.md",
@@ -34,6 +36,8 @@ def places() -> dict[str, str]:
     found = {path.relative_to(ROOT).as_posix(): path for path in docs if path.suffix != ".py"}
     found = {name: name.removeprefix("docs/") + "/index.md" * path.is_dir() for name, path in found.items()}
     found |= {f"model_cards/{card.name}": f"model_cards/{card.name}" for card in cards} | ELSEWHERE
+    tables = (ROOT / "benchmarks" / "results").glob("*.md")
+    found |= {f"benchmarks/results/{table.name}": f"benchmarks/{table.name}" for table in tables}
     return found | {dirname(name): place for name, place in ELSEWHERE.items() if dirname(name)}
 
 
@@ -60,7 +64,7 @@ def run_page(run: Path) -> str:
     return "\n\n".join(
         [
             f"# {run.name}",
-            f"The saved tables and figures of `runs/{run.name}`, of which the [results](../../results.md) speak.",
+            f"The saved tables and figures of one run. Its command is in [the appendix](../appendix.md#{run.name}).",
             overview.read_text(encoding="utf-8") if overview.exists() else "",
             "Files: " + ", ".join(f"[{name}]({name})" for name in names if name not in figures),
             *(f"## {name.removesuffix('.png')}\n\n![{name}]({name})" for name in figures),
@@ -87,9 +91,10 @@ def gather(folder: Path) -> None:
             shutil.copyfile(path, target)
         elif path.is_file():
             target.write_text(turned(page_of(path), source, known), encoding="utf-8")
-    for run in (ROOT / "docs" / "results").iterdir():
-        if run.is_dir():
-            (folder / "results" / run.name / "index.md").write_text(run_page(run), encoding="utf-8")
+    for run in runs():
+        (folder / "results" / run / "index.md").write_text(run_page(ROOT / "docs/results" / run), encoding="utf-8")
+    with (folder / "results" / "appendix.md").open("a", encoding="utf-8") as appendix:
+        appendix.write(f"\n{sortable_table()}")
     cards = [f"- [{card.stem}]({card.name})" for card in sorted((ROOT / "model_cards").glob("*-*.md"))]
     with (folder / "model_cards" / "index.md").open("a", encoding="utf-8") as index:
         index.write("\n".join(["", "## The cards", "", *cards, ""]))
