@@ -47,12 +47,15 @@ CHECKED_TEXT = re.compile(r"(?P<value>-?[\d,]*\d(?:\.(?P<decimals>\d+))?)(?: ±(
 
 @dataclass(frozen=True)
 class Score:
-    """A saved score: half of its 95 % interval, the pairs it is of, and over how many seeds it is a mean."""
+    """A saved score: half of its 95 % interval, the pairs it is of, and over how many seeds it is a mean. Its bucket
+    has source lengths from `low` to `high`."""
 
     value: float | None
     interval: float | None
     n: int
     seeds: int
+    low: int
+    high: int | None
 
 
 Scores = dict[tuple[str, str, str, str], Score]  # of a test set, system, bucket and metric
@@ -71,7 +74,8 @@ def scores(run: str) -> Scores:
     for line in csv.DictReader(lzma.decompress(path.read_bytes()).decode().splitlines()):
         key = (line["test_set"], line["system"], line["group"], line["metric"])
         value, interval = (float(line[name]) if line[name] else None for name in ("score", "ci"))
-        found[key] = Score(value, interval, round(float(line["n"])), int(line["seeds"]))
+        bounds = int(line["low"]), int(line["high"]) if line["high"] else None
+        found[key] = Score(value, interval, round(float(line["n"])), int(line["seeds"]), *bounds)
     return found
 
 
@@ -87,9 +91,8 @@ def cell(run: str, test_set: str, system: str, bucket: str, metrics: list[str]) 
     """The scores of one cell, the first with its interval: `17.7 ±0.3 / 48.0 / 1.06`."""
     parts = []
     for metric in metrics:
-        known = (test_set, system, bucket, metric) in scores(run)
-        found = score(run, test_set, system, bucket, metric) if known else Score(None, None, 0, 0)
-        if found.value is None:
+        found = scores(run).get((test_set, system, bucket, metric))
+        if found is None or found.value is None:
             parts.append("-")
             continue
         decimals = METRICS[metric][1]
@@ -197,10 +200,10 @@ def appendix() -> str:
     lines = [
         "# Appendix: every saved run",
         "",
-        "Here you find each run behind the results: its command, its tables and its files. FOLDER is the folder of your",
-        "data. `scores.csv.xz` has all scores of a run by test set, system and length bucket, with intervals and",
-        "p-values; pandas reads it as it is. On the site, one table below the list has all scores. It sorts by a click on",
-        "a column's name. `python docs/saved_results.py` generates this page.",
+        "Here you find each run behind the results: its command, its tables and its files. FOLDER is the folder of",
+        "your data. `scores.csv.xz` has all scores of a run by test set, system and length bucket, with intervals and",
+        "p-values; pandas reads it as it is. On the site, one table below the list has all scores. It sorts by a click",
+        "on a column's name. `python docs/saved_results.py` generates this page.",
     ]
     for name, run in runs().items():
         files = [path.name for path in sorted((RESULTS / name).iterdir()) if path.suffix != ".png"]

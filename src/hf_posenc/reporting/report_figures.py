@@ -9,17 +9,15 @@ from ..plotting.alignment_plots import (
     entropy_figure,
     source_position_figure,
 )
-from ..plotting.diagnostics_plots import attention_distance_figure, loss_by_position_figure
+from ..plotting.diagnostics_plots import loss_by_position_figure
 from ..plotting.loss_plots import loss_figure
 from ..plotting.score_plots import (
     bleu_by_length_figure,
-    gain_by_length_figure,
-    parameters_figure,
     ranking_by_test_set_figure,
     ranking_figure,
 )
 from ..plotting.style import LazyFigure
-from ..results.length_limits import TrainingLengths, table_context, training_lengths_by_row
+from ..results.length_limits import TrainingLengths, training_lengths_by_row
 from ..results.records import BucketScore, LengthScores, RunResults, ScoresByRow, SystemResult
 from ..results.significance import mean_over_seeds
 
@@ -50,24 +48,26 @@ def figures_of_test_set(test: str, results: RunResults, rows: ScoresByRow) -> It
         "Look beyond the lines, where training ended or began: which system falls first and which falls least, whether "
         "the intervals leave that to chance, and below, which one stops too early or runs on."
     )
-    yield LazyFigure("bleu-by-length", look_for, partial(bleu_by_length_figure, rows, test, **lengths))
-    if len(rows) > 1:
-        look_for = "Look at filled markers alone: there the difference from the baseline is hardly chance."
-        yield LazyFigure(
-            "gain-by-length", look_for, partial(gain_by_length_figure, rows, test, **table_context(results, test))
-        )
+    distinct = without_repeats(results, rows, test)
+    yield LazyFigure("bleu-by-length", look_for, partial(bleu_by_length_figure, distinct, test, **lengths))
     beyond = beyond_by_row(results, test)
-    trained = {system.row: system.training for system in results.systems.values() if system.training is not None}
-    beyond_of_trained = {row: beyond[row] for row in trained}
-    if all(bucket.n for bucket in beyond_of_trained.values()):
-        look_for = "Look at whether the better system on longer inputs is merely the larger one."
-        parameters = {row: training.parameters for row, training in trained.items()}
-        draw = partial(parameters_figure, beyond_of_trained, parameters=parameters, test_set=test)
-        yield LazyFigure("parameters", look_for, draw)
     if len(rows) > MAX_CROSSING_ROWS and all(bucket.n for bucket in beyond.values()):
         look_for = "Look at how far the marks of a line lie apart: the longer the input, the darker the mark."
         yield LazyFigure("ranking", look_for, partial(ranking_figure, rows, beyond, test_set=test))
     yield from diagnostics_figures(test, results.systems, rows, lengths["max_training_lengths"])
+
+
+def without_repeats(results: RunResults, rows: ScoresByRow, test: str) -> ScoresByRow:
+    """The rows without those that repeat another by construction: segmented systems on a test set in which nothing was
+    segmented, where they score as their unsegmented systems do."""
+    segmented = {
+        system.row: results.systems[system.split.system].row for system in results.systems.values() if system.split
+    }
+    return {
+        row: tests
+        for row, tests in rows.items()
+        if row not in segmented or tests[test].all_buckets != rows[segmented[row]][test].all_buckets
+    }
 
 
 def beyond_by_row(results: RunResults, test: str) -> dict[str, BucketScore]:
@@ -92,9 +92,6 @@ def diagnostics_figures(
         look_for,
         partial(loss_by_position_figure, diagnoses, max_training_lengths=max_lengths),
     )
-    if any(diagnosis.attention_distance.encoder for diagnosis in diagnoses.values()):
-        look_for = "Look at open marks that leave full ones: heads that look elsewhere once inputs are longer."
-        yield LazyFigure("attention-distance", look_for, partial(attention_distance_figure, diagnoses))
     if any(diagnosis.has_entropy for diagnosis in diagnoses.values()):
         look_for = (
             "Look at lines that rise with the length: there attention spreads over more than it has to tell apart."
