@@ -76,7 +76,10 @@ def ranking_on_captions() -> Figure:
     sets = {f"test_2016_flickr{suffix}": number for suffix, number in (("", 1), ("-x2", 2), ("-x3", 3), ("-x5", 5))}
     return ranking_by_test_set_figure(
         {
-            name: {f"{number} caption{'s' * (number > 1)}": length_scores(run, test_set, name) for test_set, number in sets.items()}
+            name: {
+                f"{number} caption{'s' * (number > 1)}": length_scores(run, test_set, name)
+                for test_set, number in sets.items()
+            }
             for name in systems(run)
         }
     )

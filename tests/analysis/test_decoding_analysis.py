@@ -324,7 +324,7 @@ def test_places_are_drawn_as_they_were_saved():
         assert centre == example["centre"] and place == [example["place"]] * bool(example["place"])
         assert axes.get_title() == f"{('[0,12]', '>12')[number]}, 12 %"
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["centre of the cross-attention", "place by alignment", "diagonal"]
+    assert labels == ["centroid of the cross-attention", "source position by the alignment", "diagonal"]
     assert "more than 5 tokens" in figure.legends[0].get_title().get_text()
     alone = source_position_figure(read_back({"relative": MEASURED["relative"]}))
     assert len(alone.legends[0].get_texts()) == 2

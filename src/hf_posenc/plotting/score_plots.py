@@ -80,7 +80,7 @@ def bleu_by_length_figure(
     return figure
 
 
-def shown_buckets(buckets: Sequence[BucketScore]) -> list[int]:
+def shown_buckets(buckets: Sequence[Bucket]) -> list[int]:
     """The places of the buckets with `MIN_PAIRS` pairs or more; of all that have any if none has so many."""
     large = [index for index, bucket in enumerate(buckets) if bucket.n >= MIN_PAIRS]
     return large or [index for index, bucket in enumerate(buckets) if bucket.n] or list(range(len(buckets)))

@@ -45,8 +45,8 @@ def figures_of_test_set(test: str, results: RunResults, rows: ScoresByRow) -> It
     """Those of one test set."""
     lengths = training_lengths_by_row(results.systems)
     look_for = (
-        "Look beyond the lines, where training ended or began: which system falls first and which falls least, whether "
-        "the intervals leave that to chance, and below, which one stops too early or runs on."
+        "Look beyond the dashed lines, where training ended or began: which system degrades first and which least, "
+        "whether the intervals overlap, and below, which one terminates early or over-generates."
     )
     distinct = without_repeats(results, rows, test)
     yield LazyFigure("bleu-by-length", look_for, partial(bleu_by_length_figure, distinct, test, **lengths))
@@ -86,7 +86,7 @@ def diagnostics_figures(
     diagnoses = {row: by_row[row] for row in rows if row in by_row}
     if not diagnoses:
         return
-    look_for = "Look at where a line leaves the others: up to there the right words so far tell the next one."
+    look_for = "Look at where a line leaves the others: up to there the reference so far predicts the next token."
     yield LazyFigure(
         "loss-by-position",
         look_for,
@@ -99,13 +99,13 @@ def diagnostics_figures(
         yield LazyFigure("attention-entropy", look_for, partial(entropy_figure, diagnoses))
     if any(diagnosis.has_centroid for diagnosis in diagnoses.values()):
         look_for = (
-            "Look at where the coloured line leaves the dotted one: a jump, a step back or a level is a place that is "
-            "lost; a line that stops below the top is an end that came too early."
+            "Look at where the coloured line leaves the dotted one: jumps, steps back and plateaus are lost source "
+            "positions; a line that stops below the top is an early termination."
         )
         yield LazyFigure("place", look_for, partial(source_position_figure, diagnoses))
     if any(diagnosis.has_decoding for diagnosis in diagnoses.values()):
         look_for = (
-            "Look at full marks above open ones: there the end came too early, and the place was still known. Where "
-            "both are low, it is the place that is lost."
+            "Look at full marks above open ones: there the system terminated early and had not lost track. "
+            "Where both are low, it lost track."
         )
         yield LazyFigure("end-forbidden", look_for, partial(end_forbidden_figure, diagnoses))
