@@ -12,7 +12,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from hf_posenc.plotting.style import COLOURS, FONT_SIZE, LIMIT_COLOUR, WIDTH_INCHES, save_figure
 
 FOLDER = Path(__file__).parent / "figures"
-SOURCE = ["dann", "hat", "die", "Frau", "im", "Park", "einen", "alten", "Freund", "erkannt", "."]
+SOURCE = ["dann", "sah", "die", "Frau", "im", "Park", "einen", "alten", "Freund", "aus", "Rom"]
 TARGET = ["then", "the", "woman", "saw", "an", "old", "friend", "in", "the", "park", "."]
 BLUE, RED, GREY = COLOURS[0], COLOURS[1], "#e4e4e4"
 

@@ -440,10 +440,10 @@ def test_the_table_of_encodings_is_the_registrys() -> None:
 
 
 def test_the_table_of_alignments_is_the_registrys() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "explain" / "aligned_model.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "length.md").read_text(encoding="utf-8")
     printed = page.partition("<!-- python -m hf_posenc alignments -->\n")[2].partition("<!-- end -->")[0]
     table = alignments_table(ALIGNMENTS)
-    assert printed == table, "Put the output of `python -m hf_posenc alignments` into docs/explain/aligned_model.md."
+    assert printed == table, "Put the output of `python -m hf_posenc alignments` into docs/length.md."
 
 
 def test_every_metric_has_a_column() -> None:
