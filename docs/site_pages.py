@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from posixpath import dirname, normpath, relpath
 
-from saved_results import runs, sortable_table
+sys.path.insert(0, str(Path(__file__).parent))  # for a test that runs this file
+from saved_results import runs, sortable_table  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 ELSEWHERE = {
@@ -27,13 +28,13 @@ ELSEWHERE = {
     "model_cards/README.md": "model_cards/index.md",
 }
 FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
-LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s#]+)(#[^)\s]*)?(\s+"[^"]*")?\)")
 
 
 def places() -> dict[str, str]:
     """Where the site has each file and folder of the repository that it shows."""
     docs, cards = (ROOT / "docs").rglob("*"), (ROOT / "model_cards").glob("*.md")
-    found = {path.relative_to(ROOT).as_posix(): path for path in docs if path.suffix != ".py"}
+    found = {path.relative_to(ROOT).as_posix(): path for path in docs if path.suffix not in (".py", ".pyc", ".yaml")}
     found = {name: name.removeprefix("docs/") + "/index.md" * path.is_dir() for name, path in found.items()}
     found |= {f"model_cards/{card.name}": f"model_cards/{card.name}" for card in cards} | ELSEWHERE
     tables = (ROOT / "benchmarks" / "results").glob("*.md")
@@ -45,13 +46,13 @@ def turned(text: str, source: str, places: dict[str, str]) -> str:
     """The text of the file `source`, its links as they are from that file's place in the site."""
 
     def turn(link: re.Match[str]) -> str:
-        mark, words, target, anchor = link.groups(default="")
+        mark, words, target, anchor, title = link.groups(default="")
         named = normpath(f"{dirname(source)}/{target}").lstrip("/")
         if re.match(r"[a-z]+:", target) or not (ROOT / named).exists():
             return link.group()  # another site's, or a wrong one, of which the site's builder warns
         if named not in places:
             return words
-        return f"{mark}[{words}]({relpath(places[named], dirname(places[source]) or '.')}{anchor})"
+        return f"{mark}[{words}]({relpath(places[named], dirname(places[source]) or '.')}{anchor}{title})"
 
     return LINK.sub(turn, text)
 
