@@ -28,7 +28,7 @@ ELSEWHERE = {
     "model_cards/README.md": "model_cards/index.md",
 }
 FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
-LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s#]+)(#[^)\s]*)?(\s+"[^"]*")?\)")
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s#]+)(#[^)\s]*)?(\s+\"[^\"]*\")?\)")
 
 
 def places() -> dict[str, str]:
