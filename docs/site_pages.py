@@ -13,7 +13,7 @@ from pathlib import Path
 from posixpath import dirname, normpath, relpath
 
 sys.path.insert(0, str(Path(__file__).parent))  # for a test that runs this file
-from saved_results import runs, sortable_table  # noqa: E402
+from saved_results import runs, sortable_table
 
 ROOT = Path(__file__).parents[1]
 ELSEWHERE = {
