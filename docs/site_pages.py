@@ -94,8 +94,10 @@ def gather(folder: Path) -> None:
             target.write_text(turned(page_of(path), source, known), encoding="utf-8")
     for run in runs():
         (folder / "results" / run / "index.md").write_text(run_page(ROOT / "docs/results" / run), encoding="utf-8")
-    with (folder / "results" / "appendix.md").open("a", encoding="utf-8") as appendix:
-        appendix.write(f"\n{sortable_table()}")
+    appendix = folder / "results" / "appendix.md"
+    text = appendix.read_text(encoding="utf-8")
+    # 3000 rows of numbers would drown what a reader searches for.
+    appendix.write_text(f"---\nsearch:\n  exclude: true\n---\n{text}\n{sortable_table()}", encoding="utf-8")
     cards = [f"- [{card.stem}]({card.name})" for card in sorted((ROOT / "model_cards").glob("*-*.md"))]
     with (folder / "model_cards" / "index.md").open("a", encoding="utf-8") as index:
         index.write("\n".join(["", "## The cards", "", *cards, ""]))

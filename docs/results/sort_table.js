@@ -6,6 +6,7 @@ document.querySelectorAll(".all-scores").forEach((box) => {
   const field = document.createElement("input");
   field.placeholder = "words to look for, as: parliament-400 aligned";
   field.setAttribute("aria-label", "Filter rows");
+  field.style.cssText = "width: 100%; padding: 0.5em; border: 1px solid; font: inherit; color: inherit; background: inherit";
   field.addEventListener("input", () => {
     const words = field.value.toLowerCase().split(/\s+/);
     rows.forEach((row, i) => { row.hidden = !words.every((word) => texts[i].includes(word)); });
