@@ -138,7 +138,7 @@ def markdown_table(lines: list[list[str]]) -> str:
 def benchmark_table(kind: str, names: str) -> str:
     """A saved table of the benchmarks, or the costs of some encodings from two of them."""
     if kind == "benchmark":
-        return (BENCHMARKS / f"{names}.md").read_text(encoding="utf-8")
+        return (BENCHMARKS / f"{names}.md").read_text(encoding="utf-8").partition("\n\n")[0] + "\n"
     lines = [["encoding", "training 8 x 128", "memory", "training 1 x 1024", "memory", "decoding 16 x 128"]]
     training, decoding = costs("encodings-training-cpu"), costs("encodings-decoding-cpu")
     for name in names.split(", "):
