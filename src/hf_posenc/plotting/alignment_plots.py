@@ -89,8 +89,8 @@ def entropy_figure(results: Diagnoses) -> Figure:
     first = next(filter(None, entropies_by_side(next(iter(shown.values()))).values()))
     for (system, diagnosis), offset in zip(shown.items(), series_offsets(len(shown)), strict=True):
         for column, side in zip(grid.T, sides, strict=True):
-            if groups := entropies_by_side(diagnosis)[side]:
-                groups = [groups[index] for index in shown_buckets(groups)]
+            if buckets := entropies_by_side(diagnosis)[side]:
+                groups = [buckets[index] for index in shown_buckets(buckets)]
                 entropies = [np.nan if group.mean is None else float(np.mean(group.mean)) for group in groups]
                 uniform = [group.uniform or np.nan for group in groups]
                 for axes, values in zip(column, (entropies, np.divide(entropies, uniform)), strict=True):

@@ -95,10 +95,10 @@ def bucket_note(buckets: Sequence[BucketScore]) -> str:
 
 def interval_note(buckets: BucketsByRow) -> str:
     """What the bars are, and how many seeds a point is the mean of."""
-    rows = list(buckets.values())
-    if not any(bucket.has_intervals for row in rows for bucket in row):
+    scored = [bucket for row in buckets.values() for bucket in row if bucket.n and bucket.has_intervals]
+    if not scored:
         return ""
-    seeds = sorted({bucket.seeds for row in rows for bucket in row if bucket.n})
+    seeds = sorted({bucket.seeds for bucket in scored})
     kinds = {False: "bootstrapped over sentences (1 seed)", True: f"Student's over the seeds ({seeds[-1]} seeds)"}
     shown = [kinds[several] for several in (True, False) if any((number > 1) == several for number in seeds)]
     return f"bars: 95 % interval, {', or '.join(shown)}"

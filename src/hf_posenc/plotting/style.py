@@ -156,7 +156,7 @@ def label_lines(axes: Axes, labels: Mapping[str, tuple[float, str]]) -> None:
     `labels[name]` is the height of that point and the colour. Limits of the axes must be final.
     """
     low, high = axes.get_ylim()
-    height_in_points = axes.figure.get_size_inches()[1] * 72 * 0.55  # of the axes, once the layout is made
+    height_in_points = axes.figure.bbox.height / axes.figure.dpi * 72 * 0.55  # of the axes, once the layout is made
     gap = 1.25 * FONT_SIZE / height_in_points
     heights: list[float] = []
     ordered = sorted(labels.items(), key=lambda item: item[1][0])
