@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("config", type=Path)
     parser.add_argument("overrides", nargs="*", metavar="dotted.key=value")
     parser.add_argument("--max-lines", type=int, default=128, help="lines of the first test set (%(default)s)")
-    parser.add_argument("--save", metavar="NAME", help="as results/NAME.json, and the table in benchmarks/README.md")
+    parser.add_argument("--save", metavar="NAME", help="as benchmarks/results/NAME.json and NAME.md")
     options = parser.parse_args(arguments)
     experiment = load_experiment(options.config, options.overrides)
     run = PreparedRun(experiment)

@@ -9,7 +9,6 @@ import gc
 import json
 import os
 import platform
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -173,14 +172,9 @@ def describe_machine(machine: dict[str, Any]) -> str:
 
 
 def save(report: dict[str, Any], table: str, name: str) -> None:
-    """The report as JSON, and its table in README.md between the markers of that name or, without them, at the end."""
+    """The report as JSON, and its table as Markdown."""
     atomic_write(FOLDER / "results" / f"{name}.json", json.dumps(report, indent=2) + "\n")
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    section = f"{begin}\n{table}\n{end}"
-    readme = FOLDER / "README.md"
-    section_pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", flags=re.DOTALL)
-    text, num_replaced = section_pattern.subn(lambda _: section, readme.read_text(encoding="utf-8"))
-    atomic_write(readme, text if num_replaced else f"{text}\n{section}\n")
+    atomic_write(FOLDER / "results" / f"{name}.md", f"{table}\n")
 
 
 def parse_size(text: str) -> Size:
@@ -194,7 +188,7 @@ def base_parser(description: str | None, *, rounds: int, what: str) -> argparse.
     parser.add_argument("--rounds", type=int, default=rounds, help=f"{what} that are timed (%(default)s)")
     parser.add_argument("--threads", type=int, help="of torch on the CPU; torch's own choice by default")
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="cpu: the process's own time")
-    parser.add_argument("--save", metavar="NAME", help="as results/NAME.json, and the table in benchmarks/README.md")
+    parser.add_argument("--save", metavar="NAME", help="as benchmarks/results/NAME.json and NAME.md")
     return parser
 
 

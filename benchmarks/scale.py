@@ -167,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ):
         parser.add_argument(f"--{name}", type=int, default=number, help="%(default)s by default")
     parser.add_argument("--folder", type=Path, help="new or empty, to be kept; by default a temporary one")
-    parser.add_argument("--save", metavar="NAME", help="as results/NAME.json, and the table in benchmarks/README.md")
+    parser.add_argument("--save", metavar="NAME", help="as benchmarks/results/NAME.json and NAME.md")
     options = parser.parse_args(arguments)
     if options.folder and options.folder.exists() and any(options.folder.iterdir()):
         parser.error(f"what lies in --folder would not be made again and so not timed, but {options.folder} is not "

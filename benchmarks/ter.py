@@ -146,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--pairs", type=int, default=6, help="of each kind of 100 to 500 words (%(default)s)")
     parser.add_argument("--short", type=int, default=10_000, help="of random words (%(default)s)")
-    parser.add_argument("--save", metavar="NAME", help="as results/NAME.json, and the table in benchmarks/README.md")
+    parser.add_argument("--save", metavar="NAME", help="as benchmarks/results/NAME.json and NAME.md")
     options = parser.parse_args(arguments)
     if options.text:
         lines = list(read_lines(options.text))

@@ -14,6 +14,7 @@ from posixpath import dirname, normpath, relpath
 
 sys.path.insert(0, str(Path(__file__).parent))  # for a test that runs this file
 from reference_pages import completed, encoding_page, encoding_words
+from saved_results import runs, sortable_table
 
 ROOT = Path(__file__).parents[1]
 ELSEWHERE = {
@@ -28,7 +29,7 @@ ELSEWHERE = {
     "model_cards/README.md": "model_cards/index.md",
 }
 FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
-LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s#]+)(#[^)\s]*)?(\s+\"[^\"]*\")?\)")
 
 
 def places() -> dict[str, str]:
@@ -37,6 +38,8 @@ def places() -> dict[str, str]:
     found = {path.relative_to(ROOT).as_posix(): path for path in docs if path.suffix not in (".py", ".pyc", ".yaml")}
     found = {name: name.removeprefix("docs/") + "/index.md" * path.is_dir() for name, path in found.items()}
     found |= {f"model_cards/{card.name}": f"model_cards/{card.name}" for card in cards} | ELSEWHERE
+    tables = (ROOT / "benchmarks" / "results").glob("*.md")
+    found |= {f"benchmarks/results/{table.name}": f"benchmarks/{table.name}" for table in tables}
     return found | {dirname(name): place for name, place in ELSEWHERE.items() if dirname(name)}
 
 
@@ -44,13 +47,13 @@ def turned(text: str, source: str, places: dict[str, str]) -> str:
     """The text of the file `source`, its links as they are from that file's place in the site."""
 
     def turn(link: re.Match[str]) -> str:
-        mark, words, target, anchor = link.groups(default="")
+        mark, words, target, anchor, title = link.groups(default="")
         named = normpath(f"{dirname(source)}/{target}").lstrip("/")
         if re.match(r"[a-z]+:", target) or not (ROOT / named).exists():
             return link.group()  # another site's, or a wrong one, of which the site's builder warns
         if named not in places:
             return words
-        return f"{mark}[{words}]({relpath(places[named], dirname(places[source]) or '.')}{anchor})"
+        return f"{mark}[{words}]({relpath(places[named], dirname(places[source]) or '.')}{anchor}{title})"
 
     return LINK.sub(turn, text)
 
@@ -63,7 +66,7 @@ def run_page(run: Path) -> str:
     return "\n\n".join(
         [
             f"# {run.name}",
-            f"The saved tables and figures of `runs/{run.name}`, of which the [results](../../results.md) speak.",
+            f"The saved tables and figures of one run. Its command is in [the appendix](../appendix.md#{run.name}).",
             overview.read_text(encoding="utf-8") if overview.exists() else "",
             "Files: " + ", ".join(f"[{name}]({name})" for name in names if name not in figures),
             *(f"## {name.removesuffix('.png')}\n\n![{name}]({name})" for name in figures),
@@ -91,9 +94,12 @@ def gather(folder: Path) -> None:
             shutil.copyfile(path, target)
         elif path.is_file():
             target.write_text(turned(page_of(path), source, known), encoding="utf-8")
-    for run in (ROOT / "docs" / "results").iterdir():
-        if run.is_dir():
-            (folder / "results" / run.name / "index.md").write_text(run_page(run), encoding="utf-8")
+    for run in runs():
+        (folder / "results" / run / "index.md").write_text(run_page(ROOT / "docs/results" / run), encoding="utf-8")
+    appendix = folder / "results" / "appendix.md"
+    text = appendix.read_text(encoding="utf-8")
+    # 3000 rows of numbers would drown what a reader searches for.
+    appendix.write_text(f"---\nsearch:\n  exclude: true\n---\n{text}\n{sortable_table()}", encoding="utf-8")
     cards = [f"- [{card.stem}]({card.name})" for card in sorted((ROOT / "model_cards").glob("*-*.md"))]
     with (folder / "model_cards" / "index.md").open("a", encoding="utf-8") as index:
         index.write("\n".join(["", "## The cards", "", *cards, ""]))

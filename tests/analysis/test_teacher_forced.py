@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from matplotlib import pyplot
-from matplotlib.colors import same_color
 from support.analyses import (
     EXACT,
     LENGTHS,
@@ -32,7 +31,7 @@ from support.models import tiny_model
 from hf_posenc.analysis import teacher_forced
 from hf_posenc.analysis.teacher_forced import bucket_loss
 from hf_posenc.metrics.length_buckets.validation import bucket_bounds
-from hf_posenc.plotting.diagnostics_plots import attention_distance_figure, loss_by_position_figure
+from hf_posenc.plotting.diagnostics_plots import loss_by_position_figure
 from hf_posenc.plotting.style import LIMIT_COLOUR
 from hf_posenc.results.json_records import to_json
 
@@ -307,50 +306,15 @@ def test_the_limit_stands_behind_the_last_position_that_training_has_seen():
         assert axes.get_xlim()[1] < 40
 
 
-def test_the_marks_are_the_heads_from_near_to_far():
-    results = SAVED | {"none": saved(4, limit=None)}
-    figure = attention_distance_figure(read_back(results))
-    shown = [name for name in results if name != "rnn-nmt"]
-    assert figure.legends[0].get_title().get_text() == "no self-attention: rnn-nmt"
-    assert len(figure.axes) == 2 * len(shown)
-    for number, axes in enumerate(figure.axes):
-        system, stack = shown[number // 2], ("encoder", "decoder")[number % 2]
-        label = {"none": "none (no limit)"}.get(system, f"{system} (limit 12)")
-        assert axes.get_title(loc="left") == f"{label}: {stack}"
-        sides = {where: side for where, side in results[system]["attention_distance"][stack].items() if side}
-        marks = {str(line.get_label()): line for line in axes.lines if str(line.get_label()) in ("inside", "beyond")}
-        assert list(marks) == list(sides) == (["inside"] if system == "none" else ["inside", "beyond"])
-        for where, line in marks.items():
-            full = same_color(line.get_markerfacecolor(), line.get_color())
-            assert full == (where == "inside")
-            mean, near = sides[where]["mean"], sides["inside"]["mean"]
-            expected = [
-                (layer + 1, mean[layer][head])
-                for layer in range(len(mean))
-                for head in sorted(range(4), key=near[layer].__getitem__)
-            ]
-            assert [(round(x), y) for x, y in line.get_xydata()] == expected
-            assert (np.diff(line.get_xdata()) > 0).all()
-        levels = [(line.get_ydata()[0], line.get_linestyle()) for line in axes.lines if line not in marks.values()]
-        assert levels == [(side["uniform"], {"inside": "-", "beyond": "--"}[where]) for where, side in sides.items()]
-        low, high = axes.get_ylim()
-        assert low == 0 and all(np.max(line.get_ydata()) < high for line in axes.lines)
-
-
 def test_print_is_readable():
     many = {f"{'encoding ' * 3}{number}": saved(number) for number in range(4)}
-    for figure in (
-        loss_by_position_figure(read_back(many), max_training_lengths=dict.fromkeys(many, 12)),
-        attention_distance_figure(read_back(many | {"rnn-nmt": saved(5, attends=False)})),
-    ):
-        figure.draw_without_rendering()
-        assert figure.get_figwidth() == 6.5
-        box = figure.get_tightbbox()
-        assert box.x0 >= 0 and box.x1 <= figure.get_figwidth() and box.y0 >= 0 and box.y1 <= figure.get_figheight()
-        texts = [
-            text for axes in figure.axes for text in (*axes.get_xticklabels(), *axes.get_yticklabels(), *axes.texts)
-        ]
-        assert all(float(text.get_fontsize()) >= 8 for text in (*texts, *figure.legends[0].get_texts()))
+    figure = loss_by_position_figure(read_back(many), max_training_lengths=dict.fromkeys(many, 12))
+    figure.draw_without_rendering()
+    assert figure.get_figwidth() == 6.5
+    box = figure.get_tightbbox()
+    assert box.x0 >= 0 and box.x1 <= figure.get_figwidth() and box.y0 >= 0 and box.y1 <= figure.get_figheight()
+    texts = [text for axes in figure.axes for text in (*axes.get_xticklabels(), *axes.get_yticklabels(), *axes.texts)]
+    assert all(float(text.get_fontsize()) >= 8 for text in (*texts, *figure.legends[0].get_texts()))
     assert pyplot.get_fignums() == []
 
 
@@ -362,14 +326,6 @@ def test_a_diagnosis_is_plotted_as_it_was_saved():
     ).axes
     loss = diagnosis_of("relative")["loss_by_position"]
     assert axes.lines[0].get_ydata() == pytest.approx(np.divide(loss["nats"], loss["tokens"]))
-    assert len(attention_distance_figure(read_back(results)).axes) == 2
-    inside = attention_distance_figure(
-        read_back({"none": saved(1, limit=None)})
-    )  # without a limit nothing is beyond it
-    assert [text.get_text() for text in inside.legends[0].get_texts()] == [
-        "a head, within the training limit",
-        "all keys alike, no window, within the limit",
-    ]
 
 
 def test_what_cannot_be_compared_is_refused():
@@ -377,14 +333,8 @@ def test_what_cannot_be_compared_is_refused():
     fewer = saved(1)
     fewer["loss_by_position"]["groups"][0]["n"] = 149
     for results in (SAVED | {"other": other}, SAVED | {"fewer": fewer}, {}):
-        for draw in (
-            attention_distance_figure,
-            lambda results: loss_by_position_figure(results, max_training_lengths=dict.fromkeys(results)),
-        ):
-            with pytest.raises(ValueError, match=r"at least one system, and all of them on the same pairs.*diagnose"):
-                draw(read_back(results))
-    with pytest.raises(ValueError, match=r"needs a system with self-attention, not rnn-nmt; add one"):
-        attention_distance_figure(read_back({"rnn-nmt": SAVED["rnn-nmt"]}))
+        with pytest.raises(ValueError, match=r"at least one system, and all of them on the same pairs.*diagnose"):
+            loss_by_position_figure(read_back(results), max_training_lengths=dict.fromkeys(results))
     for group in (">99", "all"):
         with pytest.raises(ValueError, match=rf"has pairs; it is '{group}'; choose from \[0,12\], >12"):
             loss_by_position_figure(read_back(SAVED), max_training_lengths=SHARED, group=group)

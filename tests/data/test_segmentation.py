@@ -103,7 +103,6 @@ def test_the_tables_have_its_scores_and_no_training_of_its_own(finished: Experim
     assert "not those of jobs side by side" in (experiment.folder / "table-time.md").read_text()
     pictures = {path.name for path in experiment.folder.glob("*-generated-x2.png")}
     assert {"bleu-by-length-generated-x2.png", "loss-by-position-generated-x2.png"} <= pictures
-    assert "parameters-generated-x2.png" in pictures, "of those that are trained"
 
 
 def test_a_row_is_bound_to_the_training_that_it_uses(config: Path) -> None:

@@ -413,7 +413,7 @@ def test_the_table_and_the_figures_are_those_of_the_report(run: ExplorerRun):
         2 : 2 + len(score_table(run, test).rows)
     ]
     made = run_figures(run, test)
-    assert {"loss", "bleu-by-length", "gain-by-length"} <= set(made)
+    assert {"loss", "bleu-by-length"} <= set(made)
     assert {f"{one.name}.png" for one in made.values()} == {path.name for path in RESULTS.parent.glob("*.png")}
     for one in made.values():
         assert one.look_for.endswith(".") and one.draw().axes
@@ -429,7 +429,7 @@ def test_a_figure_is_of_the_test_set_that_is_chosen(tmp_path: Path):
     (tmp_path / "results.json").write_text(json.dumps(results | {"paper": None}), encoding="utf-8")
     run = ExplorerRun(tmp_path)
     assert scored_test_sets(run) == list(names)
-    kinds = ["loss", "bleu-by-length", "gain-by-length", "parameters", "loss-by-position", "attention-distance"]
+    kinds = ["loss", "bleu-by-length", "loss-by-position"]
     kinds += ["attention-entropy", "place", "end-forbidden"]
     for name in names:
         made = run_figures(run, name)
@@ -698,7 +698,7 @@ class TestPage:
         assert f"{first['bleu']:.1f} ±{first['bleu_ci']:.1f}" in page.locator("#compare").inner_text()
         before = image(page, "#compare")
         page.get_by_label("Figure").first.click()
-        page.get_by_role("option", name="gain-by-length").click()
+        page.get_by_role("option", name="attention-entropy").click()
         changed(page, "#compare", before)
 
     def test_bad_input_gets_a_message_and_the_page_lives(self, address, opened):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -16,14 +17,16 @@ from matplotlib.lines import Line2D
 from hf_posenc.metrics.length_buckets.scorers import SCORERS
 from hf_posenc.plotting.score_plots import (
     bleu_by_length_figure,
-    gain_by_length_figure,
+    interval_bars,
     ranking_by_test_set_figure,
     ranking_figure,
 )
-from hf_posenc.plotting.style import save_figure
+from hf_posenc.plotting.style import COLOURS, SYSTEM_COLOURS, base_name, line_styles, save_figure
+from hf_posenc.reporting.report_figures import without_repeats
+from hf_posenc.results.aggregation import read_results
 from hf_posenc.results.json_records import parse
 from hf_posenc.results.length_limits import TableRows
-from hf_posenc.results.records import BucketScore, LengthScores
+from hf_posenc.results.records import BucketScore, LengthScores, SegmentedSystem
 from hf_posenc.results.rendering import TEXT_WIDTH, render_markdown, render_notes, render_text
 from hf_posenc.results.tables import SCORE_FORMATS, Table, length_table, overview_table
 
@@ -62,11 +65,20 @@ def bucket(bleu: float, n: int = 1) -> BucketScore:
 
 
 def curves(figure: Figure, panel: int) -> dict[str, list[float]]:
-    """What is drawn, read back by the names in the legend."""
+    """What is drawn, read back by the names at the lines' ends."""
     lines = {str(line.get_label()): line for line in figure.axes[panel].lines}
-    names = [entry.get_text() for entry in figure.legends[0].get_texts()]
-    assert all([round(x) for x in numpy.asarray(lines[name].get_xdata())] == list(range(len(EDGES))) for name in names)
+    names = [label for label in line_labels(figure) if label in lines]
     return {name: [float(y) for y in numpy.asarray(lines[name].get_ydata())] for name in names}
+
+
+def line_labels(figure: Figure) -> list[str]:
+    """The names of systems beside the first panel."""
+    return [text.get_text() for text in figure.axes[0].texts if not text.get_text().startswith("training")]
+
+
+def limit_labels(figure: Figure) -> list[str]:
+    """What stands above the lines of training lengths."""
+    return [text.get_text() for text in figure.axes[0].texts if text.get_text().startswith("training")]
 
 
 def uprights(figure: Figure) -> list[tuple[float, str]]:
@@ -100,10 +112,20 @@ def test_plotted_curves_are_the_values_of_the_results() -> None:
     assert figure.get_suptitle() == "De-En"
 
 
-def test_empty_groups_are_gaps() -> None:
-    figure = bleu_by_length_figure(WITH_GAP, "newstest", max_training_lengths=same_limit(None, WITH_GAP))
-    for drawn in (*curves(figure, 0).values(), *curves(figure, 1).values()):
-        assert [math.isnan(value) for value in drawn] == [False, False, False, True, False]
+def test_empty_and_small_buckets_are_left_out() -> None:
+    for sizes, shown in (
+        ([9, 9, 9, 0, 9], ["[0,25]\nn=9", "[26,50]\nn=9", "[51,75]\nn=9", ">100\nn=9"]),
+        ([30, 20, 19, 0, 25], ["[0,25]\nn=30", "[26,50]\nn=20", ">100\nn=25"]),
+    ):
+        results = {name: {"newstest": saved([40, 30, 20, 0, 10], [1] * 5, sizes)} for name in ("relative", "rotary")}
+        figure = bleu_by_length_figure(results, "newstest", max_training_lengths=same_limit(90, results))
+        assert [label.get_text() for label in figure.axes[1].get_xticklabels()] == shown
+        for panel in (0, 1):
+            assert not any(math.isnan(value) for values in curves(figure, panel).values() for value in values)
+        assert uprights(figure)[0][0] == pytest.approx(len(shown) - 1.5), "a limit in a bucket that is left out"
+    beyond = {"relative": {"newstest": saved([40, 30, 20, 0, 10], [1] * 5, [30, 30, 30, 0, 2])}}
+    figure = bleu_by_length_figure(beyond, "newstest", max_training_lengths={"relative": 90})
+    assert uprights(figure) == [], "no line beyond the last bucket"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +144,7 @@ def test_empty_groups_are_gaps() -> None:
 def test_the_limit_stands_where_training_ended(limit: int, x: float) -> None:
     figure = bleu_by_length_figure(RESULTS, "newstest", max_training_lengths=same_limit(limit))
     assert [place for place, _ in uprights(figure)] == [pytest.approx(x)]
-    assert [label.get_text() for label in figure.axes[0].texts] == [f"training\nlimit {limit}"]
+    assert limit_labels(figure) == [f"training\nlimit {limit}"]
 
 
 @pytest.mark.parametrize(("start", "x"), [(26, 0.5), (51, 1.5), (14, -0.5 + 13 / 25), (101, 3.5)])
@@ -132,17 +154,8 @@ def test_minimum_training_lengths_have_lines_too(start: int, x: float) -> None:
         RESULTS, "newstest", max_training_lengths=same_limit(None), min_training_lengths=starts
     )
     assert [place for place, _ in uprights(limited)] == [pytest.approx(x)]
-    assert [label.get_text() for label in limited.axes[0].texts] == [f"training\nfrom {start}"]
+    assert limit_labels(limited) == [f"training\nfrom {start}"]
     assert set(RESULTS) <= set(colours(limited)), "what all share is not in the legend"
-    gain = gain_by_length_figure(
-        RESULTS,
-        "newstest",
-        baseline="sinusoidal",
-        max_training_lengths=same_limit(100),
-        min_training_lengths=starts,
-        p_values={},
-    )
-    assert {label.get_text() for label in gain.axes[0].texts} == {f"training\nfrom {start}", "training\nlimit 100"}
 
 
 def test_systems_with_other_initial_weights_have_their_own_line() -> None:
@@ -191,7 +204,7 @@ def test_different_limits_have_their_systems_colours() -> None:
 def test_close_limits_share_a_label() -> None:
     limits = {"relative": 74, "rotary": 75, "sinusoidal": 20}
     figure = bleu_by_length_figure(RESULTS, "newstest", max_training_lengths=limits)
-    assert [label.get_text() for label in figure.axes[0].texts] == ["training\nlimit 20", "training\nlimits 74, 75"]
+    assert limit_labels(figure) == ["training\nlimit 20", "training\nlimits 74, 75"]
 
 
 def test_a_ranking_has_the_best_beyond_the_training_length_at_the_top() -> None:
@@ -201,7 +214,7 @@ def test_a_ranking_has_the_best_beyond_the_training_length_at_the_top() -> None:
     assert [round(float(tick)) for tick in axes.get_yticks()] == [0, 1, 2]
     drawn = {str(marks.get_label()): list(numpy.asarray(marks.lines[0].get_xdata())) for marks in axes.containers}
     assert drawn["[0,25] n=14125"] == [99, 99, 99] and drawn[">100 n=50"] == [5, 21, 36]
-    for sizes, shown in (([20, 9, 10, 0], [20, 10]), ([2, 9, 1, 9], [9, 9])):
+    for sizes, shown in (([30, 9, 20, 0], [30, 20]), ([2, 9, 0, 9], [2, 9, 9])):
         few = {}
         for system, tests in RESULTS.items():
             buckets = [replace(one, n=n) for one, n in zip(tests["newstest"].buckets, sizes, strict=False)]
@@ -226,10 +239,76 @@ def test_a_ranking_of_test_sets_has_the_best_of_their_mean_at_the_top() -> None:
 
 
 def test_systems_differ_without_colour() -> None:
-    many = {f"system {number}": RESULTS["relative"] for number in range(20)}
+    styles = line_styles([f"system {number}" for number in range(20)])
+    assert len({(marker, line_style) for _, marker, line_style in styles.values()}) == 20
+
+
+def test_a_system_has_one_colour_in_every_figure() -> None:
+    first = line_styles(["sinusoidal", "relative-50", "aligned", "mine"])
+    second = line_styles(["aligned-100-split", "relative", "theirs", "sinusoidal-seed2"])
+    for one, other in (
+        ("sinusoidal", "sinusoidal-seed2"),
+        ("relative-50", "relative"),
+        ("aligned", "aligned-100-split"),
+    ):
+        assert first[one][0] == second[other][0]
+    assert len({colour for colour, *_ in first.values()}) == len({colour for colour, *_ in second.values()}) == 4
+    variants = line_styles(["relative", "relative-50", "relative-50-split"])
+    assert len({colour for colour, *_ in variants.values()}) == 1
+    assert [line_style for *_, line_style in variants.values()] == ["-", "--", ":"]
+    assert all(base_name(name) == name for name in SYSTEM_COLOURS)
+
+
+def test_every_colour_has_a_contrast_of_3_to_1_on_white() -> None:
+    def luminance(colour: str) -> float:
+        channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    assert [colour for colour in COLOURS if 1.05 / (luminance(colour) + 0.05) < 3] == []
+
+
+def test_more_than_five_systems_are_small_multiples() -> None:
+    names = ["relative-50", "relative-100", "rotary", "lstm", "learned", "kerple"]
+    many = dict.fromkeys(names, RESULTS["relative"])
     figure = bleu_by_length_figure(many, "newstest", max_training_lengths=same_limit(50, many))
-    lines = [line for line in figure.axes[0].lines if str(line.get_label()).startswith("system")]
-    assert len({(str(line.get_marker()), str(line.get_linestyle())) for line in lines}) == len(lines) == 20
+    panels = [axes for axes in figure.axes if axes.axison]
+    titles = [axes.get_title().replace("\n", " ") for axes in panels]
+    assert titles == ["relative-50, relative-100", *names[2:]]
+    for axes, members in zip(panels, [names[:2], *([name] for name in names[2:])], strict=True):
+        coloured = [line for line in axes.lines if str(line.get_label()) in many]
+        assert [str(line.get_label()) for line in coloured] == members
+        expected = [bucket.score("bleu") for bucket in RESULTS["relative"]["newstest"].buckets]
+        assert all(list(numpy.asarray(line.get_ydata())) == expected for line in coloured)
+        grey = [line for line in axes.lines if line.get_color() == "#cccccc"]
+        assert len(grey) == len(many) - len(members)
+
+
+def test_a_segmented_system_that_repeats_another_is_no_line() -> None:
+    """On a test set in which nothing was segmented; one that differs in a bucket stays."""
+    results = read_results(Path(__file__).parents[2] / "docs" / "results" / "quickstart")
+    split = SegmentedSystem(system="relative", boundaries="known")
+    same = replace(results.systems["relative"], row="relative-split", split=split)
+    other = replace(results.systems["aligned"], row="aligned-split", split=replace(split, system="relative"))
+    results = replace(results, systems={**results.systems, "relative-split": same, "aligned-split": other})
+    rows = without_repeats(results, TableRows.of(results).scores, "generated")
+    assert list(rows) == ["sinusoidal", "relative", "aligned", "aligned-split"]
+
+
+def test_intervals_stay_within_the_scale() -> None:
+    wide = [replace(bucket(score), values={"bleu": score, "bleu_ci": 30.0}) for score in (5.0, 50.0, 90.0)]
+    assert interval_bars(wide, "bleu").T.tolist() == [[5, 30], [30, 30], [30, 10]]
+
+
+def test_labels_of_lines_do_not_overlap() -> None:
+    same = {f"system {number}": RESULTS["relative"] for number in range(5)}
+    figure = bleu_by_length_figure(same, "newstest", max_training_lengths=same_limit(50, same))
+    figure.draw_without_rendering()
+    boxes = sorted(
+        (text.get_window_extent() for text in figure.axes[0].texts if text.get_text() in same), key=lambda box: box.y0
+    )
+    assert len(boxes) == 5
+    assert all(lower.y1 <= upper.y0 + 1 for lower, upper in itertools.pairwise(boxes))
 
 
 def test_print_is_readable() -> None:
@@ -240,7 +319,7 @@ def test_print_is_readable() -> None:
     figure.draw_without_rendering()
     assert figure.get_figwidth() == 6.5
     axis_labels = [label for axes in figure.axes for label in (*axes.get_yticklabels(), *axes.get_xticklabels())]
-    assert all(float(label.get_fontsize()) >= 8 for label in (*axis_labels, *figure.legends[0].get_texts()))
+    assert all(float(label.get_fontsize()) >= 8 for label in (*axis_labels, *figure.axes[0].texts))
     box = figure.get_tightbbox()
     assert box.x0 >= 0 and box.x1 <= figure.get_figwidth() and box.y0 >= 0 and box.y1 <= figure.get_figheight()
 

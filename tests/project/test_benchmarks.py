@@ -27,31 +27,28 @@ from hf_posenc.experiment.prepared_run import PreparedRun
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TINY = ["--width", "16", "--layers", "1", "--rounds", "2", "--save", "tiny"]
-README = "before\n<!-- tiny: begin -->\n| an older table |\n<!-- tiny: end -->\nafter\n"
 
 
 @pytest.fixture
 def benchmark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unregistered_after: None
 ) -> Callable[..., tuple[dict[str, Any], str]]:
-    """Runs a benchmark of that name on tiny models, in a folder of its own: the report and the README it saves."""
+    """Runs a benchmark of that name on tiny models, in a folder of its own: the report and the table it saves."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.setattr(importlib.import_module("common"), "FOLDER", tmp_path)
-    (tmp_path / "README.md").write_text(README, encoding="utf-8")
 
     def run(name: str, *options: str, tiny: list[str] = TINY) -> tuple[dict[str, Any], str]:
         module: ModuleType = importlib.import_module(name)
         module.main([*tiny, *options])
-        assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["README.md", "tiny.json"]
+        assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["tiny.json", "tiny.md"]
         report = json.loads((tmp_path / "results" / "tiny.json").read_text(encoding="utf-8"))
-        return report, (tmp_path / "README.md").read_text(encoding="utf-8")
+        return report, (tmp_path / "results" / "tiny.md").read_text(encoding="utf-8")
 
     return run
 
 
-def check(report: dict[str, Any], readme: str, names: list[str], sizes: list[tuple[int, int]]) -> None:
-    """A record for each name and size, a ratio of 1 for what all are compared with, and the table where the older one
-    was."""
+def check(report: dict[str, Any], table: str, names: list[str], sizes: list[tuple[int, int]]) -> None:
+    """A record for each name and size, a ratio of 1 for what all are compared with, and a row for each name."""
     rows = [(record["batch"], record[report["axis"]], record["encoding"]) for record in report["records"]]
     assert rows == [(*size, name) for size in sizes for name in names]
     for record in report["records"]:
@@ -59,37 +56,35 @@ def check(report: dict[str, Any], readme: str, names: list[str], sizes: list[tup
         if record["encoding"] == report["base"]:
             assert record["time_ratio_min"] == record["time_ratio_max"] == record.get("memory_ratio", 1) == 1
     assert report["machine"]["torch"] == torch.__version__
-    assert readme.startswith("before\n<!-- tiny: begin -->\n| encoding |")
-    assert readme.endswith(".\n<!-- tiny: end -->\nafter\n")
-    assert "older" not in readme
-    assert [line.split("`")[1] for line in readme.splitlines() if line.startswith("| `")] == names
+    assert table.startswith("| encoding |") and table.endswith(".\n")
+    assert [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")] == names
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("padding", [[], ["--padding", "0.25"]], ids=["full", "padded"])
 def test_a_training_step_is_compared(benchmark, padding):
-    report, readme = benchmark(
+    report, table = benchmark(
         "training_step", "--encodings", "gru", "naive_relative", "none", "--sizes", "2x6", "3x8", *padding
     )
-    check(report, readme, ["none", "gru", "naive_relative"], [(2, 6), (3, 8)])
+    check(report, table, ["none", "gru", "naive_relative"], [(2, 6), (3, 8)])
     assert report["padding"] == float(padding[-1] if padding else 0)
-    assert ("25 % padding" in readme) == bool(padding)
+    assert ("25 % padding" in table) == bool(padding)
 
 
 @pytest.mark.full
 def test_a_decoding_step_is_compared_for_all_by_default(benchmark):
-    report, readme = benchmark("decoding_step", "--sizes", "2x3")
+    report, table = benchmark("decoding_step", "--sizes", "2x3")
     names = [record["encoding"] for record in report["records"]]
-    check(report, readme, names, [(2, 3)])
+    check(report, table, names, [(2, 3)])
     assert {part for name in names for part in re.split(r"\+| by ", name)} >= {*POSITION_ENCODINGS, "rnn_nmt"}
     assert names[-1 - len(ALIGNED) :] == [*ALIGNED, "rnn_nmt"]
 
 
 @pytest.mark.full
 def test_generate_is_compared_with_marians_for_all_by_default(benchmark):
-    report, readme = benchmark("generation", "--sizes", "2x1", "1x2", "--tokens", "3")
+    report, table = benchmark("generation", "--sizes", "2x1", "1x2", "--tokens", "3")
     names = list(dict.fromkeys(record["encoding"] for record in report["records"]))
-    check(report, readme, names, [(2, 1), (1, 2)])
+    check(report, table, names, [(2, 1), (1, 2)])
     assert names[0] == "marian" and names[-len(ALIGNED) :] == [*ALIGNED]
     assert {part for name in names for part in re.split(r"\+| by ", name)} >= {*POSITION_ENCODINGS}
 
@@ -102,7 +97,7 @@ def test_engines_are_compared_on_a_models_own_lines(benchmark, tokenizer, tmp_pa
         part.save_pretrained(folder)
     (folder / "lines.de").write_text("Ein Hund.\nZwei Kinder im Schnee.\nEin Kind.\n", encoding="utf-8")
     tiny = ["--rounds", "1", "--max-lines", "2", "--save", "tiny"]
-    report, readme = benchmark("engines", str(folder), str(folder / "lines.de"), tiny=tiny)
+    report, table = benchmark("engines", str(folder), str(folder / "lines.de"), tiny=tiny)
     names = ["generate", "generate, int8", "Marian", "CTranslate2", "CTranslate2, int8"]
     records = {(one["engine"], one["batch_size"], one["num_beams"]): one for one in report["records"]}
     assert [*records] == [(name, batch, beams) for batch in (1, 16) for beams in (1, 5) for name in names]
@@ -110,7 +105,7 @@ def test_engines_are_compared_on_a_models_own_lines(benchmark, tokenizer, tmp_pa
         assert record["tokens_per_second"] > 0 and 0 < record["time_ratio_min"] <= record["time_ratio"]
         if name in ("generate", "Marian") or (name, beams) == ("CTranslate2", 1):
             assert record["same"] == report["first"] == 2
-    assert re.search(r"^\| generate( \| \d+ \(1\.0\)){4} \|", readme, re.MULTILINE)
+    assert re.search(r"^\| generate( \| \d+ \(1\.0\)){4} \|", table, re.MULTILINE)
 
 
 def test_a_decoding_step_leaves_the_cache_as_it_was(benchmark):
@@ -134,10 +129,9 @@ def test_padding_is_the_share_that_was_asked_for(benchmark):
     assert torch.equal(tokens, tokens.cummin(dim=1).values), "padding is on the right"
 
 
-def test_a_table_without_markers_is_put_at_the_end(benchmark, tmp_path):
-    (tmp_path / "README.md").write_text("before\n", encoding="utf-8")
-    _, readme = benchmark("training_step", "--encodings", "gru", "--sizes", "2x6")
-    assert readme.startswith("before\n\n<!-- tiny: begin -->\n| encoding |")
+def test_one_pass_is_compared_with_segments(benchmark):
+    report, table = benchmark("one_pass", "--sizes", "1x2", "2x3", "--tokens", "4")
+    check(report, table, ["segments", "one pass"], [(1, 2), (2, 3)])
 
 
 @pytest.mark.parametrize(
@@ -163,7 +157,7 @@ BUDGET = ["--tokens-per-batch", "200", "--steps", "2", "--rounds", "2", "--syste
 
 @pytest.mark.full
 def test_ways_to_make_batches_are_compared(benchmark, config, capsys):
-    report, readme = benchmark("batching", str(config), *BUDGET, tiny=["--save", "tiny"])
+    report, table = benchmark("batching", str(config), *BUDGET, tiny=["--save", "tiny"])
     random, grouped, budget = report["records"]
     assert [record["batching"] for record in report["records"]] == ["random", "grouped", "budget"]
     for record in report["records"]:
@@ -174,8 +168,8 @@ def test_ways_to_make_batches_are_compared(benchmark, config, capsys):
     assert budget["largest"] <= 200 < random["largest"]
     assert report["settings"]["model"]["d_model"] == 16
     assert str(config.parent) not in json.dumps(report), "a report is published, and nobody's folders are"
-    assert readme.startswith("before\n<!-- tiny: begin -->\n| batching |")
-    assert "| `budget` |" in readme
+    assert table.startswith("| batching |")
+    assert "| `budget` |" in table
     with pytest.raises(SystemExit, match="--steps must be fewer than the batches"):
         benchmark("batching", str(config), *BUDGET, "--steps", "900", tiny=[])
 
@@ -204,9 +198,9 @@ def test_padding_is_that_of_the_batches_which_the_model_is_given(benchmark, conf
 def test_every_stage_of_preparing_a_run_is_measured(benchmark):
     cache = datasets.config.HF_DATASETS_CACHE
     sizes = ["--pairs", "300", "--vocab-size", "700", "--tokens-per-batch", "200"]
-    report, readme = benchmark("scale", *sizes, tiny=["--save", "tiny"])
+    report, table = benchmark("scale", *sizes, tiny=["--save", "tiny"])
     records = {record["stage"]: record for record in report["records"]}
-    assert [line.split(" | ")[0].removeprefix("| ") for line in readme.splitlines() if line.startswith("| ")][1:] == [
+    assert [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines() if line.startswith("| ")][1:] == [
         *records
     ]
     kept = records.pop("cut into batches")["pairs"], records.pop("draw an epoch")["pairs"]
@@ -250,17 +244,14 @@ def test_ter_is_compared_with_sacrebleus(benchmark, tmp_path_factory, monkeypatc
     text = ["--text", str(folder / "reference"), "--pairs", "1"]
     ter = importlib.import_module("ter")
     monkeypatch.setattr(ter, "ERROR_RATES", (0.02,))  # sacrebleu takes seconds for the others
-    report, readme = benchmark("ter", *text, "--short", "20", tiny=["--save", "tiny"])
+    report, table = benchmark("ter", *text, "--short", "20", tiny=["--save", "tiny"])
     assert [record["pairs"] for record in report["records"]] == [1] * 5 + [20]
     long = [record["words"] for record in report["records"] if record["pairs"] == 1]
     assert long.pop() == 0, "the empty reference"
     assert all(100 <= words <= 500 for words in long)
     assert not any(record["differ"] for record in report["records"])
     assert str(folder) not in json.dumps(report), "a report is published, and nobody's folders are"
-    assert (
-        readme.startswith("before\n<!-- tiny: begin -->\n| pairs |")
-        and "| runaway, 5 times as long | 1 | 100.0 |" in readme
-    )
+    assert table.startswith("| pairs |") and "| runaway, 5 times as long | 1 | 100.0 |" in table
     assert ter.main([*text, "--translations", str(folder / "hypothesis.gz")]) == 0
     assert "| translations, joined | 1 |" in capsys.readouterr().out
     (folder / "short").write_text("one line\n", encoding="utf-8")

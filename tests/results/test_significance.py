@@ -26,7 +26,7 @@ from hf_posenc.__main__ import main as command_line
 from hf_posenc.metrics.length_buckets.scorers import PRECOMPUTED_SCORERS
 from hf_posenc.metrics.loading import load_length_buckets
 from hf_posenc.plotting.loss_plots import loss_figure
-from hf_posenc.plotting.score_plots import gain_by_length_figure, interval_bars, parameters_figure
+from hf_posenc.plotting.score_plots import interval_bars
 from hf_posenc.reporting.report import write_report
 from hf_posenc.reporting.report_figures import report_figures
 from hf_posenc.results.aggregation import scores_beyond_limit, scores_by_length
@@ -361,23 +361,6 @@ def drawn(figure: Figure, panel: int = 0) -> list[tuple[float, float]]:
     return [tuple(point) for line in figure.axes[panel].lines for point in np.asarray(line.get_xydata()).tolist()]
 
 
-def test_gains_are_differences_and_filled_where_significant(results: RunResults) -> None:
-    made, compared = TableRows.of(results).scores, results.comparisons["news"]
-    figure = gain_by_length_figure(made, "news", baseline="plain", max_training_lengths=LIMITS, p_values=compared)
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["good", "bad"]
-    markers = [line for line in figure.axes[0].lines if line.get_marker() not in ("None", None)]
-    assert len(markers) == 2 * 3
-    for line, (system, at) in zip(markers, [(s, g) for s in ("good", "bad") for g in range(3)], strict=True):
-        ((x, y),) = np.asarray(line.get_xydata())
-        groups = [made[one]["news"].buckets[at] for one in (system, "plain")]
-        assert round(x) == at and y == pytest.approx(groups[0].score("bleu") - groups[1].score("bleu"))
-        sure = compared[system][groups[0].label]["bleu"].randomisation < 0.05
-        assert (line.get_markerfacecolor() == "white") != sure
-    assert {line.get_markerfacecolor() == "white" for line in markers} == {True, False} or all(
-        compared[s][label]["bleu"].randomisation < 0.05 for s in compared for label in LABELS[1:]
-    )
-
-
 def test_loss_is_plotted_by_step_and_by_minute(results: RunResults) -> None:
     losses = {name: system.loss for name, system in results.systems.items() if system.loss}
     row_of = results.row_by_system
@@ -407,12 +390,6 @@ def test_beyond_the_limit_is_the_corpus_score_of_what_is_longer(results: RunResu
     assert made.n == len(longer) > 2 and made.low == 21
     assert made.score("bleu") == pytest.approx(BLEU().corpus_score(*texts).score)
     assert scores_beyond_limit(scored(predictions, references, lengths)[1], None, 100).score("bleu") is None
-    groups = {name: system.beyond["news"] for name, system in results.systems.items()}
-    parameters = {name: system.training.parameters for name, system in results.systems.items() if system.training}
-    figure = parameters_figure(groups, parameters=parameters, test_set="news")
-    points = [container.lines[0].get_xydata()[0].tolist() for container in figure.axes[0].containers]
-    assert points == [[parameters[name] / 1e6, groups[name].score("bleu")] for name in groups]
-    assert "from 21 subwords on" in figure.axes[0].get_ylabel()
 
 
 def test_groups_by_the_translations_length_are_corpus_scores_with_their_own_number_of_pairs() -> None:
@@ -456,10 +433,7 @@ def test_a_report_needs_only_results_json(results: RunResults, tmp_path: Path) -
             "scores.csv",
             "loss.png",
             "bleu-by-length-news.png",
-            "gain-by-length-news.png",
-            "parameters-news.png",
             "loss-by-position-news.png",
-            "attention-distance-news.png",
         ]
         + [
             f"table-{table}.{kind}"
@@ -490,8 +464,7 @@ def test_a_report_says_where_training_began(results: RunResults, tmp_path: Path)
     for table in ("news", "paper", "fall"):
         assert "20, from 11" in (tmp_path / f"table-{table}.md").read_text(), table
     drawn = {figure.label: figure.draw() for figure in report_figures(newer, TableRows.of(newer))}
-    for kind in ("bleu-by-length", "gain-by-length"):
-        assert "training\nfrom 11" in [text.get_text() for text in drawn[kind].axes[0].texts], kind
+    assert "training\nfrom 11" in [text.get_text() for text in drawn["bleu-by-length"].axes[0].texts]
 
 
 @pytest.mark.full

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from ..results.diagnosis_records import DecodingExample, Diagnosis, EntropyBucket
 from .diagnostics_plots import Diagnoses, validate_same_pairs
-from .score_plots import bucket_axis, series_offsets
+from .score_plots import bucket_axis, series_offsets, shown_buckets
 from .style import FONT_SIZE, LIMIT_COLOUR, WIDTH_INCHES, add_legend, line_styles, or_nan, style_axes
 
 MAX_PANELS = 5  # panels that stand side by side
@@ -50,16 +50,16 @@ def source_position_figure(results: Diagnoses) -> Figure:
                 draw_source_positions(axes, bucket.first_example, styles[system][0])
             axes.set_title(f"{bucket.label}, {100 * jumps:.0f} %", fontsize=FONT_SIZE)
         row[0].set_ylabel(system if len(system) < 20 else f"{system[:18]}\u2026", fontsize=FONT_SIZE)
-    grid[-1, len(chosen) // 2].set_xlabel("token written", fontsize=FONT_SIZE + 1)
-    figure.supylabel("place in the source, in tokens", fontsize=FONT_SIZE + 1)
+    grid[-1, len(chosen) // 2].set_xlabel("target position", fontsize=FONT_SIZE + 1)
+    figure.supylabel("source position in tokens", fontsize=FONT_SIZE + 1)
     handles = [
-        Line2D([], [], color=LIMIT_COLOUR, linewidth=1.2, label="centre of the cross-attention"),
-        Line2D([], [], color="black", linewidth=1, linestyle="--", label="place by alignment"),
+        Line2D([], [], color=LIMIT_COLOUR, linewidth=1.2, label="centroid of the cross-attention"),
+        Line2D([], [], color="black", linewidth=1, linestyle="--", label="source position by the alignment"),
         Line2D([], [], color=LIMIT_COLOUR, linewidth=1, linestyle=":", label="diagonal"),
     ]
     examples = [bucket.first_example for diagnosis in shown.values() for bucket in diagnosis.decoding_buckets]
     has_positions = any(example.source_position for example in examples if example)
-    note = f"%: steps in which the centre moves by more than {first.far} tokens"
+    note = f"%: steps in which the centroid moves by more than {first.far} tokens"
     add_legend(figure, handles if has_positions else handles[::2], legend_title(note, not_measured))
     return figure
 
@@ -89,7 +89,8 @@ def entropy_figure(results: Diagnoses) -> Figure:
     first = next(filter(None, entropies_by_side(next(iter(shown.values()))).values()))
     for (system, diagnosis), offset in zip(shown.items(), series_offsets(len(shown)), strict=True):
         for column, side in zip(grid.T, sides, strict=True):
-            if groups := entropies_by_side(diagnosis)[side]:
+            if buckets := entropies_by_side(diagnosis)[side]:
+                groups = [buckets[index] for index in shown_buckets(buckets)]
                 entropies = [np.nan if group.mean is None else float(np.mean(group.mean)) for group in groups]
                 uniform = [group.uniform or np.nan for group in groups]
                 for axes, values in zip(column, (entropies, np.divide(entropies, uniform)), strict=True):
@@ -99,9 +100,9 @@ def entropy_figure(results: Diagnoses) -> Figure:
     for axes in grid.flat:
         style_axes(axes)
     for axes in grid[1]:
-        bucket_axis(axes, first)
+        bucket_axis(axes, [first[index] for index in shown_buckets(first)])
     grid[0, 0].set_ylabel("entropy in nats", fontsize=FONT_SIZE + 1)
-    grid[1, 0].set_ylabel("share of ln(visible keys)", fontsize=FONT_SIZE + 1)
+    grid[1, 0].set_ylabel("fraction of ln(visible keys)", fontsize=FONT_SIZE + 1)
     grid[0, 0].set_ylim(bottom=0)
     grid[1, 0].set_ylim(0, 1.05)
     add_legend(figure, grid[0, 1].get_lines(), legend_title("", not_measured))
@@ -153,9 +154,7 @@ def end_forbidden_figure(results: Diagnoses) -> Figure:
     add_legend(
         figure,
         handles,
-        legend_title(
-            "open: ended by the system; full: no end before the reference's length, and then at once", not_measured
-        ),
+        legend_title("open: ended by the system; full: ended at the reference's length", not_measured),
     )
     return figure
 

@@ -1,6 +1,6 @@
 """Lines across the length groups of a figure: where training ended, and where it began."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.axes import Axes
 
@@ -11,9 +11,9 @@ from .style import FONT_SIZE, LIMIT_COLOUR
 def annotate_training_lengths(
     panels: list[Axes],
     groups: Sequence[BucketScore],
-    max_lengths: dict[str, int | None],
-    min_lengths: dict[str, int | None],
-    colours: dict[str, str],
+    max_lengths: Mapping[str, int | None],
+    min_lengths: Mapping[str, int | None],
+    colours: Mapping[str, str],
 ) -> None:
     """A line per training limit and per shortest training length, which stands where the lengths end that were not
     trained."""
@@ -27,10 +27,10 @@ def annotate_training_lengths(
 
 def draw_length_lines(
     panels: list[Axes],
-    lengths: dict[str, int | None],
+    lengths: Mapping[str, int | None],
     label_words: tuple[str, str],
-    x_of: Callable[[int], float],
-    colours: dict[str, str],
+    x_of: Callable[[int], float | None],
+    colours: Mapping[str, str],
 ) -> None:
     """A line per limit, labelled in the first panel: neutral if all share it, else in the system's colour.
 
@@ -40,7 +40,8 @@ def draw_length_lines(
     shared = len(set(lengths.values())) == 1
     labels: list[list[tuple[float, int]]] = []
     for length in sorted({length for length in lengths.values() if length is not None}):
-        x = x_of(length)
+        if (x := x_of(length)) is None:
+            continue
         line_colours = [LIMIT_COLOUR] if shared else [colours[name] for name in lengths if lengths[name] == length]
         dash = 4.0
         for index, colour in enumerate(line_colours):
@@ -64,15 +65,18 @@ def draw_length_lines(
         )
 
 
-def x_of_length(length: int, groups: Sequence[BucketScore]) -> float:
-    """Where between the categories a length lies: in proportion inside its group, on the border at a group's end.
+def x_of_length(length: int, groups: Sequence[BucketScore]) -> float | None:
+    """Where between the categories a length lies: in proportion inside its group, on the border at a group's end or
+    before a group, and nowhere beyond the last.
 
-    The last group has no end; there the position approaches its right border as the limit grows.
+    A last group without an end is approached to its right border as the limit grows.
     """
     for index, group in enumerate(groups):
         before = max(int(group.low) - 1, 0)
+        if length <= before:
+            return index - 0.5
         if group.high is None:
             return index - 0.5 + (1 - before / length)
         if length <= (end := int(group.high)):
             return index - 0.5 + (length - before) / (end - before)
-    raise AssertionError("the last group has no upper edge")
+    return None

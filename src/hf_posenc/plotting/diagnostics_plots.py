@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from ..results.diagnosis_records import Diagnosis, LossByPosition, LossSums, StackDistances
+from ..results.diagnosis_records import Diagnosis, LossByPosition, LossSums
 from ..results.length_limits import TrainingLengths, validate_max_lengths
 from .style import (
     FONT_SIZE,
@@ -25,7 +24,6 @@ from .style import (
 )
 
 Diagnoses = Mapping[str, Diagnosis]
-DISTANCE_TICKS = (0, 1, 3, 10, 30, 100, 300, 1000)
 
 
 def loss_by_position_figure(
@@ -70,74 +68,6 @@ def loss_by_position_figure(
     add_legend(figure, axes.get_lines())
     draw_position_limits(axes, limits)
     return figure
-
-
-def attention_distance_figure(results: Diagnoses) -> Figure:
-    """How far each head of each layer attends: a row per system, on the left the encoder, on the right the decoder.
-
-    Full marks are of sentences within the training limit, open ones of longer sentences, and a line joins a head's two.
-    A layer's heads stand from near to far. Horizontal lines are what attention to all keys alike, without any window,
-    would have. All panels share one scale, linear up to 1 token, logarithmic above. Systems without self-attention are
-    named below.
-    """
-    limits = {system: diagnosis.training_limit for system, diagnosis in validate_same_pairs(results).items()}
-    shown = [system for system, diagnosis in results.items() if diagnosis.attention_distance.stacks]
-    if not shown:
-        raise ValueError(f"a figure of attention needs a system with self-attention, not {', '.join(results)}; add one")
-    figure = Figure(figsize=(WIDTH_INCHES, 1.2 + 1.4 * len(shown)), layout="constrained")
-    grid = figure.subplots(len(shown), 2, sharey=True, sharex="col", squeeze=False)
-    styles = line_styles(results)
-    for row, system in zip(grid, shown, strict=True):
-        for axes, (stack, distances) in zip(row, results[system].attention_distance.by_stack.items(), strict=True):
-            axes.set_title(f"{legend_label(system, limits)}: {stack}", fontsize=FONT_SIZE, loc="left")
-            style_axes(axes)
-            if distances:
-                draw_head_distances(axes, distances, styles[system][0])
-    grid[-1, 0].set_xlabel("layer", fontsize=FONT_SIZE + 1)
-    grid[-1, 1].set_xlabel("layer", fontsize=FONT_SIZE + 1)
-    grid[0, 0].set_ylim(0, 1.3 * max(axes.dataLim.y1 for axes in figure.axes))
-    figure.supylabel("mean distance of attention in tokens", fontsize=FONT_SIZE + 1)
-    legend_entries: tuple[tuple[str, str, dict[str, Any]], ...] = (
-        ("inside", "a head, within the training limit", {"marker": "o", "linestyle": "none"}),
-        ("beyond", "a head, longer sentences", {"marker": "o", "linestyle": "none", "markerfacecolor": "white"}),
-        ("inside", "all keys alike, no window, within the limit", {"linewidth": 1}),
-        ("beyond", "all keys alike, no window, longer sentences", {"linewidth": 1, "linestyle": "--"}),
-    )
-    stacks = [stack for diagnosis in results.values() for stack in diagnosis.attention_distance.stacks]
-    regions = {region for stack in stacks for region in stack.by_region}
-    handles = [
-        Line2D([], [], color=LIMIT_COLOUR, markersize=4, label=label, **marker_options)
-        for region, label, marker_options in legend_entries
-        if region in regions
-    ]
-    without_attention = ", ".join(system for system in results if system not in shown)
-    add_legend(figure, handles, f"no self-attention: {without_attention}" if without_attention else None)
-    return figure
-
-
-def draw_head_distances(axes: Axes, distances: StackDistances, colour: str) -> None:
-    """One panel: the heads of each layer, full and open, and attention to all keys alike."""
-    means_LH = {region: np.asarray(heads.mean) for region, heads in distances.by_region.items()}
-    order_LH = np.argsort(next(iter(means_LH.values())), axis=1)
-    x_LH = np.arange(1, len(order_LH) + 1)[:, None] + np.linspace(-0.35, 0.35, 2 * order_LH.shape[1] + 1)[1::2]
-    means = {region: np.take_along_axis(mean_LH, order_LH, axis=1).ravel() for region, mean_LH in means_LH.items()}
-    axes.vlines(x_LH.ravel(), *np.sort(list(means.values()), axis=0)[[0, -1]], color=colour, linewidth=0.8)
-    for region, face_colour, style in (("inside", colour, "-"), ("beyond", "white", "--")):
-        if region in means:
-            axes.plot(
-                x_LH.ravel(),
-                means[region],
-                "o",
-                color=colour,
-                markersize=3.5,
-                markerfacecolor=face_colour,
-                label=region,
-            )
-            uniform = distances.by_region[region].uniform
-            axes.axhline(uniform, color=LIMIT_COLOUR, linewidth=1, linestyle=style, zorder=1.5)
-    axes.set_xticks(range(1, len(x_LH) + 1))
-    axes.set_yscale("symlog", linthresh=1, linscale=0.5)
-    axes.set_yticks(DISTANCE_TICKS, map(str, DISTANCE_TICKS))
 
 
 def draw_position_limits(axes: Axes, limits: Mapping[str, int | None]) -> None:

@@ -1,4 +1,4 @@
-"""Scores to figures: by source length, their gain over the baseline, ranked, and against parameters.
+"""Scores to figures: by source length, and ranked.
 
 Pure functions from records of saved results to matplotlib figures.
 """
@@ -15,9 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..results.length_limits import TrainingLengths, min_lengths_above_one, validate_max_lengths
-from ..results.records import BucketScore, Comparison, ScoresByRow
-from ..results.tables import SIGNIFICANCE_LEVEL, bucket_p_values, common_buckets, is_significant
-from .annotations import annotate_training_lengths
+from ..results.records import BucketScore, ScoresByRow
+from ..results.tables import common_buckets
+from .annotations import annotate_training_lengths, x_of_length
 from .style import (
     AMOUNT_COLORMAP,
     FONT_SIZE,
@@ -25,9 +25,9 @@ from .style import (
     MARKERS,
     WIDTH_INCHES,
     add_legend,
-    height_with_legend,
+    base_name,
     label_axes,
-    legend_columns,
+    label_lines,
     legend_label,
     line_styles,
     or_nan,
@@ -45,7 +45,10 @@ class Bucket(Protocol):
     def n(self) -> float: ...
 
 
-MIN_PAIRS = 10  # pairs: a ranking by fewer says nothing
+MIN_PAIRS = 20  # pairs: a line to a bucket of fewer shows chance
+MAX_LINES = 5  # lines that one panel can have labelled at their ends
+BucketsByRow = Mapping[str, Sequence[BucketScore]]
+Lengths = Mapping[str, int | None]
 
 
 def bleu_by_length_figure(
@@ -56,34 +59,110 @@ def bleu_by_length_figure(
     min_training_lengths: TrainingLengths | None = None,
     title: str | None = None,
 ) -> Figure:
-    """BLEU of every source-length group, one line per system; below, the length ratio of the same groups.
+    """BLEU of every source-length bucket. Up to five systems are lines of one panel, labelled at their ends, with the
+    length ratio below; more are small multiples, a panel for each encoding, in which the others are grey.
 
-    Groups are categories: group i is centred on x = i and reaches from i - 0.5 to i + 0.5, and the systems stand side
-    by side in it. Bars are 95 % intervals. A vertical line marks where training ended, and one where it began for
-    systems that `min_training_lengths` has a shortest length for; an empty group is a gap.
+    Buckets are categories: bucket i is centred on x = i and reaches from i - 0.5 to i + 0.5. Bars are 95 % intervals. A
+    vertical line marks where training ended, and one where it began for systems that `min_training_lengths` has a
+    shortest length for. Buckets of fewer than `MIN_PAIRS` pairs are left out, unless all are.
     """
-    groups = common_buckets(results, test_set)[1:]
+    shown = shown_buckets(common_buckets(results, test_set)[1:])
     max_lengths = validate_max_lengths(results, max_training_lengths)
     min_lengths = min_lengths_above_one(results, min_training_lengths)
     labels = {system: legend_label(system, max_lengths, min_lengths) for system in results}
-    lines_of_legend = sum(label.count("\n") + 1 for label in labels.values()) / legend_columns(labels.values())
-    title = textwrap.fill(title, 75) if title else ""
-    height = 4.3 + 0.17 * (math.ceil(lines_of_legend) + title.count("\n"))
-    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+    buckets = {system: [tests[test_set].buckets[index] for index in shown] for system, tests in results.items()}
+    draw = overlaid_lines if len(results) <= MAX_LINES else small_multiples
+    figure = draw(buckets, labels, max_lengths, min_lengths)
+    notes = [] if len(results) <= MAX_LINES else [bucket_note(next(iter(buckets.values())))]
+    figure.supxlabel("\n".join([*notes, textwrap.fill(interval_note(buckets), 100)]), fontsize=FONT_SIZE)
+    if title:
+        figure.suptitle(textwrap.fill(title, 75), fontsize=FONT_SIZE + 2)
+    return figure
+
+
+def shown_buckets(buckets: Sequence[Bucket]) -> list[int]:
+    """The places of the buckets with `MIN_PAIRS` pairs or more; of all that have any if none has so many."""
+    large = [index for index, bucket in enumerate(buckets) if bucket.n >= MIN_PAIRS]
+    return large or [index for index, bucket in enumerate(buckets) if bucket.n] or list(range(len(buckets)))
+
+
+def bucket_note(buckets: Sequence[BucketScore]) -> str:
+    """What the buckets are of, and how many pairs each has."""
+    sizes = [f"{bucket.n:g}" for bucket in buckets]
+    pairs = f"{sizes[0]} pairs in each bucket" if len(set(sizes)) == 1 else f"pairs by bucket: {', '.join(sizes)}"
+    return f"source length in subwords; {pairs}"
+
+
+def interval_note(buckets: BucketsByRow) -> str:
+    """What the bars are, and how many seeds a point is the mean of."""
+    scored = [bucket for row in buckets.values() for bucket in row if bucket.n and bucket.has_intervals]
+    if not scored:
+        return ""
+    seeds = sorted({bucket.seeds for bucket in scored})
+    kinds = {False: "bootstrapped over sentences (1 seed)", True: f"Student's over the seeds ({seeds[-1]} seeds)"}
+    shown = [kinds[several] for several in (True, False) if any((number > 1) == several for number in seeds)]
+    return f"bars: 95 % interval, {', or '.join(shown)}"
+
+
+def overlaid_lines(
+    buckets: BucketsByRow, labels: Mapping[str, str], max_lengths: Lengths, min_lengths: Lengths
+) -> Figure:
+    """BLEU of all systems in one panel, and their length ratios below."""
+    figure = Figure(figsize=(WIDTH_INCHES, 4.6), layout="constrained")
     bleu, ratio = figure.subplots(2, 1, sharex=True, height_ratios=(5, 2))
-    styles = line_styles(results)
-    for (system, tests), offset in zip(results.items(), series_offsets(len(results)), strict=True):
+    styles, first = line_styles(buckets), next(iter(buckets.values()))
+    for (system, row), offset in zip(buckets.items(), series_offsets(len(buckets)), strict=True):
         for axes, field in ((bleu, "bleu"), (ratio, "length_ratio")):
-            draw_by_bucket(axes, tests[test_set].buckets, field, offset, styles[system], labels[system])
+            draw_by_bucket(axes, row, field, offset, styles[system], labels[system])
     annotate_training_lengths(
-        [bleu, ratio], groups, max_lengths, min_lengths, {system: styles[system][0] for system in results}
+        [bleu, ratio], first, max_lengths, min_lengths, {system: styles[system][0] for system in buckets}
     )
     ratio.axhline(1.0, color=LIMIT_COLOUR, linewidth=0.7, zorder=1)
-    scale_panels(bleu, ratio, groups)
-    add_legend(figure, bleu.get_lines())
-    if title:
-        figure.suptitle(title, fontsize=FONT_SIZE + 2)
+    scale_panels(bleu, ratio, first)
+    ends = {system: [bucket.score("bleu") for bucket in row if bucket.n] for system, row in buckets.items()}
+    last = {system: (or_nan(scores[-1]), styles[system][0]) for system, scores in ends.items() if scores}
+    label_lines(bleu, {textwrap.fill(labels[system], 24): end for system, end in last.items()})
     return figure
+
+
+def small_multiples(
+    buckets: BucketsByRow, labels: Mapping[str, str], max_lengths: Lengths, min_lengths: Lengths
+) -> Figure:
+    """BLEU in a panel for each encoding, with its variants in colour and all others in grey."""
+    styles, first = line_styles(buckets), next(iter(buckets.values()))
+    bases = list(dict.fromkeys(map(base_name, buckets)))
+    columns = min(3 if len(bases) < 10 else 4, len(bases))
+    num_rows = math.ceil(len(bases) / columns)
+    figure = Figure(figsize=(WIDTH_INCHES, 0.8 + 1.75 * num_rows), layout="constrained")
+    grid = figure.subplots(num_rows, columns, sharex=True, sharey=True, squeeze=False)
+    for axes, base in zip(grid.flat, bases, strict=False):
+        members = [system for system in buckets if base_name(system) == base]
+        for system, row in buckets.items():
+            scores = [or_nan(bucket.score("bleu")) for bucket in row]
+            if system not in members:
+                axes.plot(range(len(row)), scores, color="#cccccc", linewidth=0.7, zorder=1)
+        for system in members:
+            draw_by_bucket(axes, buckets[system], "bleu", 0.0, styles[system], labels[system])
+        limits = {system: max_lengths[system] for system in members}
+        for length in dict.fromkeys([*limits.values(), *(starts_before(min_lengths.get(name)) for name in members)]):
+            if length and (x := x_of_length(length, first)) is not None:
+                axes.axvline(x, color=LIMIT_COLOUR, linewidth=1, linestyle="--", zorder=1.5)
+        style_axes(axes)
+        axes.set_title(textwrap.fill(", ".join(labels[name] for name in members), 100 // columns), fontsize=FONT_SIZE)
+        axes.title.set_color(styles[members[0]][0])
+    for axes in grid.flat[len(bases) :]:
+        axes.set_axis_off()
+    for axes in grid.flat:
+        axes.set_ylim(bottom=0)
+        axes.set_xticks(range(len(first)), [bucket.label for bucket in first], rotation=45, ha="right")
+        axes.tick_params(labelbottom=True)
+    figure.supylabel("BLEU", fontsize=FONT_SIZE + 1)
+    return figure
+
+
+def starts_before(min_length: int | None) -> int | None:
+    """The last length below the shortest in training."""
+    return None if min_length is None else min_length - 1
 
 
 def draw_by_bucket(
@@ -111,81 +190,32 @@ def draw_by_bucket(
 
 
 def interval_bars(buckets: Sequence[BucketScore], metric: str) -> np.ndarray:
-    """(2, buckets): how far each 95 % interval reaches below the score and above. The bootstrap's is around the mean of
-    its samples, which in a small bucket is not the score, and may leave the score out on one side."""
+    """(2, buckets): how far each 95 % interval reaches below the score and above, within the scale of 0 to 100.
+
+    The bootstrap's is around the mean of its samples, which in a small bucket is not the score, and may leave the score
+    out on one side.
+    """
     bars = []
     for bucket in buckets:
         score, interval = bucket.score(metric) or 0.0, bucket.interval(metric)
         half_width = (interval and interval.half_width) or 0.0
         shift = interval.mean - score if interval and interval.mean is not None else 0.0
-        bars.append((max(0.0, half_width - shift), max(0.0, half_width + shift)))
+        below = max(0.0, min(half_width - shift, score))
+        above = max(0.0, min(half_width + shift, 100.0 - score))
+        bars.append((below, above))
     return np.array(bars).T
 
 
-def gain_by_length_figure(
-    results: ScoresByRow,
-    test_set: str,
-    *,
-    baseline: str,
-    max_training_lengths: TrainingLengths,
-    min_training_lengths: TrainingLengths | None = None,
-    p_values: Comparison,
-) -> Figure:
-    """BLEU over the baseline's in every source-length group; a filled marker where the difference is significant."""
-    groups = common_buckets(results, test_set)[1:]
-    styles = line_styles(results)
-    max_lengths = validate_max_lengths(results, max_training_lengths)
-    figure = Figure(figsize=(WIDTH_INCHES, height_with_legend(3.2, results)), layout="constrained")
-    axes = figure.subplots()
-    baseline_groups = results[baseline][test_set].buckets
-    others = [system for system in results if system != baseline]
-    for system, offset in zip(others, series_offsets(len(others)), strict=True):
-        colour, marker, line_style = styles[system]
-        system_groups = results[system][test_set].buckets
-        points = [
-            (index + offset, bleu_gain(group, baseline_group), bucket_p_values(p_values, system, group))
-            for index, (group, baseline_group) in enumerate(zip(system_groups, baseline_groups, strict=True))
-            if group.n
-        ]
-        axes.plot(
-            [x for x, _, _ in points], [y for _, y, _ in points], color=colour, linestyle=line_style, linewidth=1.4
-        )
-        for x, y, p in points:
-            axes.plot(
-                x,
-                y,
-                marker,
-                color=colour,
-                markersize=5,
-                markerfacecolor=colour if is_significant(p, "bleu") else "white",
-                label=system,
-            )
-    axes.axhline(0, color=LIMIT_COLOUR, linewidth=0.7, zorder=1)
-    axes.set_ylabel(f"BLEU over {baseline}", fontsize=FONT_SIZE + 1)
-    min_lengths = min_lengths_above_one(results, min_training_lengths)
-    annotate_training_lengths(
-        [axes], groups, max_lengths, min_lengths, {system: styles[system][0] for system in results}
-    )
-    bucket_axis(axes, groups)
-    style_axes(axes)
-    add_legend(figure, axes.get_lines(), f"filled: p < {SIGNIFICANCE_LEVEL}")
-    return figure
-
-
-def bleu_gain(bucket: BucketScore, baseline_bucket: BucketScore) -> float:
-    return or_nan(bucket.score("bleu")) - or_nan(baseline_bucket.score("bleu"))
-
-
 def ranking_figure(results: ScoresByRow, beyond: Mapping[str, BucketScore], *, test_set: str) -> Figure:
-    """A line for each system, for more of them than lines can cross: BLEU of its source-length groups, but for those of
-    fewer pairs than `MIN_PAIRS` if others have more, with their 95 % intervals, ordered by `beyond[system]`, the scores
-    on all pairs longer than any trained on, the best at the top."""
+    """A line for each system, for more of them than lines can cross: BLEU of its source-length buckets with their 95 %
+    intervals. `beyond[system]`, the scores on all pairs longer than any trained on, orders them, the best at the top.
+    Buckets of fewer than `MIN_PAIRS` pairs are left out, unless all are."""
     groups = common_buckets(results, test_set)[1:]
-    min_pairs = min(MIN_PAIRS, max(group.n for group in groups))
     marks = {
-        f"{group.label} n={group.n}": {system: results[system][test_set].buckets[index] for system in results}
-        for index, group in enumerate(groups)
-        if group.n >= min_pairs
+        f"{groups[index].label} n={groups[index].n}": {
+            system: results[system][test_set].buckets[index] for system in results
+        }
+        for index in shown_buckets(groups)
     }
     order = sorted(results, key=lambda system: or_nan(beyond[system].score("bleu")))
     return draw_ranking(marks, order, f"BLEU on {test_set}, by source length in subwords")
@@ -206,7 +236,7 @@ def draw_ranking(marks: Mapping[str, Mapping[str, BucketScore]], order: Sequence
     """The systems in that order from below, and in each line its marks, the later the darker."""
     figure = Figure(figsize=(WIDTH_INCHES, 1.3 + 0.2 * len(order)), layout="constrained")
     axes = figure.subplots()
-    shades = colormaps[AMOUNT_COLORMAP](np.linspace(0.35, 1, len(marks)))
+    shades = colormaps[AMOUNT_COLORMAP](np.linspace(0.6, 1, len(marks)))
     for (name, by_system), colour, marker in zip(marks.items(), shades, cycle(MARKERS), strict=False):
         groups = [by_system[system] for system in order]
         scores = [or_nan(group.score("bleu")) for group in groups]
@@ -222,36 +252,8 @@ def draw_ranking(marks: Mapping[str, Mapping[str, BucketScore]], order: Sequence
         )
     axes.set_yticks(range(len(order)), order)
     axes.set_ylim(-0.6, len(order) - 0.4)
-    label_axes(axes, x_label, "")
-    style_axes(axes)
-    add_legend(figure, axes.containers)
-    return figure
-
-
-def parameters_figure(beyond: Mapping[str, BucketScore], *, parameters: Mapping[str, int], test_set: str) -> Figure:
-    """BLEU on all pairs with a source longer than any trained on, `beyond[system]`, against the parameters."""
-    styles = line_styles(beyond)
-    figure = Figure(figsize=(WIDTH_INCHES, height_with_legend(3.2, beyond)), layout="constrained")
-    axes = figure.subplots()
-    for system, group in beyond.items():
-        colour, marker, _ = styles[system]
-        millions = parameters[system] / 1e6
-        axes.errorbar(
-            millions,
-            or_nan(group.score("bleu")),
-            interval_bars([group], "bleu"),
-            color=colour,
-            marker=marker,
-            markersize=6,
-            markerfacecolor="white",
-            capsize=3,
-            linestyle="none",
-            label=system,
-        )
-    first = next(iter(beyond.values()))
-    axes.set_xlabel("millions of parameters", fontsize=FONT_SIZE + 1)
-    axes.set_ylabel(f"BLEU from {first.low} subwords on\n({test_set}, n={first.n})", fontsize=FONT_SIZE + 1)
-    axes.margins(x=0.15)
+    note = interval_note({name: list(by_system.values()) for name, by_system in marks.items()})
+    label_axes(axes, "\n".join(filter(None, [x_label, note])), "")
     style_axes(axes)
     add_legend(figure, axes.containers)
     return figure

@@ -1,16 +1,16 @@
 """The look of all figures: colours, type, axes, legends and scales; figures to be drawn later, and how one is saved.
 
-Nothing here touches pyplot or its global state. Colours are Okabe and Ito's (https://jfly.uni-koeln.de/color/), safe
-for colour-blind readers; markers and line styles differ too, so a figure reads in black and white. Values are drawn in
-cividis and amounts in blues, whose lightness only grows, so that they can be told apart without colours.
+Nothing here touches pyplot or its global state. The first colours are Okabe and Ito's, for colour-blind readers
+(https://jfly.uni-koeln.de/color/); every colour has a contrast of 3:1 or more on white. Markers and line styles differ
+too, so a figure reads in black and white. Values are drawn in cividis and amounts in blues, whose lightness only grows.
 """
 
 import io
 import math
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,29 @@ from ..utils.atomic_io import atomic_save
 
 WIDTH_INCHES = 6.5
 FONT_SIZE = 8.5
-# Okabe and Ito's yellow is left out: it cannot be seen on white paper. The three cycles have no common period, so
-# the look repeats after 7 x 9 x 4 systems only.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#B85C93", "#A67C00", "#3D85C6",
+    "#000000", "#7B52AB", "#8B4513", "#117A8B", "#6B8E23", "#B22222",
+)  # fmt: skip
+# Systems of these names have the colour of their line in every figure.
+SYSTEM_NAMES = (
+    ("aligned",),
+    ("relative", "rel-transformer"),
+    ("sinusoidal", "absolute", "transformer"),
+    ("rotary",),
+    ("learned", "converted"),
+    ("lstm",),
+    ("none", "rnn-nmt"),
+    ("kerple", "gru", "rnn-transformer"),
+    ("gru+relative", "rr-transformer"),
+    ("t5", "recurrent"),
+    ("t5-near", "relative-sinusoidal"),
+    ("relative-key", "relative-absolute"),
+)
+SYSTEM_COLOURS = {name: place for place, names in enumerate(SYSTEM_NAMES) for name in names}
+VARIANT = re.compile(
+    r"(-(\d+|split|segmented|seed\d+))+$"
+)  # what a name adds to that of the same system in another training
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 LINE_STYLES = ("-", "--", "-.", ":")
 LIMIT_COLOUR = "#444444"
@@ -103,9 +123,52 @@ def legend_label(
     return textwrap.fill(f"{system} ({', '.join(notes)})" if notes else system, 80)
 
 
+def base_name(system: str) -> str:
+    """The name without training limit, seed and segmentation: `relative` of `relative-50-split`."""
+    return VARIANT.sub("", system)
+
+
 def line_styles(systems: Iterable[str]) -> dict[str, tuple[str, str, str]]:
-    """Colour, marker and line style of each system, the same in every figure of them."""
-    return dict(zip(systems, zip(cycle(COLOURS), cycle(MARKERS), cycle(LINE_STYLES), strict=False), strict=False))
+    """Colour, marker and line style of each system.
+
+    A known system has one colour in all figures, and so have its variants, whose line styles differ; a segmented one is
+    dotted. Other systems take the colours that are left.
+    """
+    systems = list(systems)
+    bases = list(dict.fromkeys(base_name(system) for system in systems))
+    places = {base: SYSTEM_COLOURS[base] for base in bases if base in SYSTEM_COLOURS}
+    free = [place for place in range(len(COLOURS)) if place not in places.values()] or list(range(len(COLOURS)))
+    others = [base for base in bases if base not in places]
+    places |= {base: free[index % len(free)] for index, base in enumerate(others)}
+    styles, variants = {}, dict.fromkeys(bases, 0)
+    for index, system in enumerate(systems):
+        base = base_name(system)
+        shift = index // len(MARKERS) + variants[base]
+        line_style = ":" if "split" in system or "segmented" in system else LINE_STYLES[shift % len(LINE_STYLES)]
+        styles[system] = (COLOURS[places[base]], MARKERS[index % len(MARKERS)], line_style)
+        variants[base] += 1
+    return styles
+
+
+def label_lines(axes: Axes, labels: Mapping[str, tuple[float, str]]) -> None:
+    """Names at the right of the axes, each in its colour and beside the last point of its line, without overlap.
+
+    `labels[name]` is the height of that point and the colour. Limits of the axes must be final.
+    """
+    low, high = axes.get_ylim()
+    height_in_points = axes.figure.bbox.height / axes.figure.dpi * 72 * 0.55  # of the axes, once the layout is made
+    gap = 1.25 * FONT_SIZE / height_in_points
+    heights: list[float] = []
+    ordered = sorted(labels.items(), key=lambda item: item[1][0])
+    for _, (y, _) in ordered:
+        wanted = (y - low) / (high - low)
+        heights.append(max(wanted, heights[-1] + gap) if heights else wanted)
+    excess = max(0.0, heights[-1] - 1.0) if heights else 0.0
+    for (name, (_, colour)), height in zip(ordered, heights, strict=True):
+        axes.annotate(
+            name, (1.01, height - excess), xycoords="axes fraction", color=colour, fontsize=FONT_SIZE, va="center",
+            annotation_clip=False,
+        )  # fmt: skip
 
 
 def add_legend(figure: Figure, handles: Iterable[Any], title: str | None = None) -> None:

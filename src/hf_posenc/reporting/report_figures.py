@@ -9,12 +9,10 @@ from ..plotting.alignment_plots import (
     entropy_figure,
     source_position_figure,
 )
-from ..plotting.diagnostics_plots import attention_distance_figure, loss_by_position_figure
+from ..plotting.diagnostics_plots import loss_by_position_figure
 from ..plotting.loss_plots import loss_figure
 from ..plotting.score_plots import (
     bleu_by_length_figure,
-    gain_by_length_figure,
-    parameters_figure,
     ranking_by_test_set_figure,
     ranking_figure,
 )
@@ -49,37 +47,32 @@ def figures_of_test_set(test: str, results: RunResults, table_rows: TableRows) -
     rows, max_lengths = table_rows.scores, table_rows.max_lengths or {}
     min_lengths = table_rows.min_lengths
     look_for = (
-        "Look beyond the lines, where training ended or began: which system falls first and which falls least, whether "
-        "the intervals leave that to chance, and below, which one stops too early or runs on."
+        "Look beyond the dashed lines, where training ended or began: which system degrades first and which least, "
+        "whether the intervals overlap, and below, which one terminates early or over-generates."
     )
+    distinct = without_repeats(results, rows, test)
     draw = partial(
-        bleu_by_length_figure, rows, test, max_training_lengths=max_lengths, min_training_lengths=min_lengths
+        bleu_by_length_figure, distinct, test, max_training_lengths=max_lengths, min_training_lengths=min_lengths
     )
     yield LazyFigure("bleu-by-length", look_for, draw)
-    if len(rows) > 1:
-        look_for = "Look at filled markers alone: there the difference from the baseline is hardly chance."
-        draw = partial(
-            gain_by_length_figure,
-            rows,
-            test,
-            baseline=results.baseline,
-            max_training_lengths=max_lengths,
-            min_training_lengths=min_lengths,
-            p_values=results.comparisons[test],
-        )
-        yield LazyFigure("gain-by-length", look_for, draw)
     beyond = beyond_by_row(results, test)
-    trained = {system.row: system.training for system in results.systems.values() if system.training is not None}
-    beyond_of_trained = {row: beyond[row] for row in trained}
-    if all(bucket.n for bucket in beyond_of_trained.values()):
-        look_for = "Look at whether the better system on longer inputs is merely the larger one."
-        parameters = {row: training.parameters for row, training in trained.items()}
-        draw = partial(parameters_figure, beyond_of_trained, parameters=parameters, test_set=test)
-        yield LazyFigure("parameters", look_for, draw)
     if len(rows) > MAX_CROSSING_ROWS and all(bucket.n for bucket in beyond.values()):
         look_for = "Look at how far the marks of a line lie apart: the longer the input, the darker the mark."
         yield LazyFigure("ranking", look_for, partial(ranking_figure, rows, beyond, test_set=test))
     yield from diagnostics_figures(test, results.systems, rows, max_lengths)
+
+
+def without_repeats(results: RunResults, rows: ScoresByRow, test: str) -> ScoresByRow:
+    """The rows without those that repeat another by construction: segmented systems on a test set in which nothing was
+    segmented, where they score as their unsegmented systems do."""
+    segmented = {
+        system.row: results.systems[system.split.system].row for system in results.systems.values() if system.split
+    }
+    return {
+        row: tests
+        for row, tests in rows.items()
+        if row not in segmented or tests[test].all_buckets != rows[segmented[row]][test].all_buckets
+    }
 
 
 def beyond_by_row(results: RunResults, test: str) -> dict[str, BucketScore]:
@@ -98,15 +91,12 @@ def diagnostics_figures(
     diagnoses = {row: by_row[row] for row in rows if row in by_row}
     if not diagnoses:
         return
-    look_for = "Look at where a line leaves the others: up to there the right words so far tell the next one."
+    look_for = "Look at where a line leaves the others: up to there the reference so far predicts the next token."
     yield LazyFigure(
         "loss-by-position",
         look_for,
         partial(loss_by_position_figure, diagnoses, max_training_lengths=max_lengths),
     )
-    if any(diagnosis.attention_distance.encoder for diagnosis in diagnoses.values()):
-        look_for = "Look at open marks that leave full ones: heads that look elsewhere once inputs are longer."
-        yield LazyFigure("attention-distance", look_for, partial(attention_distance_figure, diagnoses))
     if any(diagnosis.has_entropy for diagnosis in diagnoses.values()):
         look_for = (
             "Look at lines that rise with the length: there attention spreads over more than it has to tell apart."
@@ -114,13 +104,13 @@ def diagnostics_figures(
         yield LazyFigure("attention-entropy", look_for, partial(entropy_figure, diagnoses))
     if any(diagnosis.has_centroid for diagnosis in diagnoses.values()):
         look_for = (
-            "Look at where the coloured line leaves the dotted one: a jump, a step back or a level is a place that is "
-            "lost; a line that stops below the top is an end that came too early."
+            "Look at where the coloured line leaves the dotted one: jumps, steps back and plateaus are lost source "
+            "positions; a line that stops below the top is an early termination."
         )
         yield LazyFigure("place", look_for, partial(source_position_figure, diagnoses))
     if any(diagnosis.has_decoding for diagnosis in diagnoses.values()):
         look_for = (
-            "Look at full marks above open ones: there the end came too early, and the place was still known. Where "
-            "both are low, it is the place that is lost."
+            "Look at full marks above open ones: there the system terminated early and had not lost track. "
+            "Where both are low, it lost track."
         )
         yield LazyFigure("end-forbidden", look_for, partial(end_forbidden_figure, diagnoses))

@@ -1,0 +1,139 @@
+"""The figures of the results pages, from the saved scores.
+
+    python docs/results_figures.py              draws all of them
+    python docs/results_figures.py cost         draws those whose file name has these words
+
+Each figure is written into the folder of its run, or into docs/results/cost.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+
+from matplotlib.figure import Figure
+from saved_results import METRICS, RESULTS, Score, costs, score, scores
+
+from hf_posenc.plotting.score_plots import bleu_by_length_figure, ranking_by_test_set_figure, ranking_figure
+from hf_posenc.plotting.style import (
+    FONT_SIZE,
+    WIDTH_INCHES,
+    label_axes,
+    line_styles,
+    save_figure,
+    style_axes,
+)
+from hf_posenc.results.records import BucketScore, LengthScores
+
+COSTS = {  # systems of which-generated and their names among the benchmarks
+    "sinusoidal": "sinusoidal", "learned": "learned", "rotary": "rotary", "relative": "relative", "t5": "t5",
+    "alibi": "alibi", "kerple": "kerple", "fire": "fire", "transformer-xl": "transformer_xl", "deberta": "deberta",
+    "lstm": "lstm", "gru": "gru", "xpos": "xpos", "pope": "pope", "forgetting": "forgetting",
+}  # fmt: skip
+
+
+def bucket_score(label: str, found: Mapping[str, Score]) -> BucketScore:
+    first = next(iter(found.values()))
+    values = {metric: entry.value for metric, entry in found.items()}
+    values |= {f"{metric}_ci": entry.interval for metric, entry in found.items() if entry.interval is not None}
+    return BucketScore(low=first.low, high=first.high, label=label, n=first.n, values=values, seeds=first.seeds)
+
+
+def length_scores(run: str, test_set: str, system: str) -> LengthScores:
+    """The saved scores of a system on a test set, all pairs first."""
+    buckets: dict[str, dict[str, Score]] = {}
+    for (test, name, bucket, metric), found in scores(run).items():
+        if (test, name) == (test_set, system) and metric in METRICS:
+            buckets.setdefault(bucket, {})[metric] = found
+    overall, *others = (bucket_score(label, found) for label, found in buckets.items())
+    return LengthScores(overall=overall, buckets=tuple(sorted(others, key=lambda bucket: bucket.low)))
+
+
+def systems(run: str) -> list[str]:
+    return list(dict.fromkeys(system for _, system, *_ in scores(run)))
+
+
+def by_length(run: str, test_set: str, names: Iterable[str], max_length: int, min_length: int | None = None) -> Figure:
+    """BLEU by source length of systems that were all trained on the same lengths."""
+    rows = {name: {test_set: length_scores(run, test_set, name)} for name in names}
+    return bleu_by_length_figure(
+        rows,
+        test_set,
+        max_training_lengths=dict.fromkeys(rows, max_length),
+        min_training_lengths=dict.fromkeys(rows, min_length),
+    )
+
+
+def ranking() -> Figure:
+    """All systems on generated sentences, ordered by the longest bucket."""
+    run, shown_as = "which-generated", "generated sentences"
+    rows = {name: {shown_as: length_scores(run, "generated", name)} for name in systems(run)}
+    beyond = {name: bucket_score("[73,96]", {"bleu": score(run, "generated", name, "[73,96]")}) for name in rows}
+    return ranking_figure(rows, beyond, test_set=shown_as)
+
+
+def ranking_on_captions() -> Figure:
+    """All systems on captions, single and concatenated."""
+    run = "which-multi30k"
+    sets = {f"test_2016_flickr{suffix}": number for suffix, number in (("", 1), ("-x2", 2), ("-x3", 3), ("-x5", 5))}
+    return ranking_by_test_set_figure(
+        {
+            name: {
+                f"{number} caption{'s' * (number > 1)}": length_scores(run, test_set, name)
+                for test_set, number in sets.items()
+            }
+            for name in systems(run)
+        }
+    )
+
+
+def score_against_cost() -> Figure:
+    """BLEU at twice the training length against the time of a training step, a point for each encoding."""
+    times = costs("encodings-training-cpu")
+    points = {
+        name: (times[cost, 8, 128], score("which-generated", "generated", name, "[25,48]"))
+        for name, cost in COSTS.items()
+    }
+    aligned = times["relative+window by length_ratio", 8, 128]
+    points["aligned"] = (aligned, score("which-sides", "generated", "relative-aligned", "[25,48]"))
+    figure = Figure(figsize=(WIDTH_INCHES, 3.8), layout="constrained")
+    axes = figure.subplots()
+    styles = line_styles(points)
+    for name, (time, found) in points.items():
+        colour, marker, _ = styles[name]
+        x, y = time["time_ratio"], found.value or 0.0
+        axes.errorbar(x, y, found.interval or 0.0, color=colour, marker=marker, markersize=5, elinewidth=0.5, alpha=0.9)
+        offset, side = {"t5": ((-5, 3), "right"), "transformer-xl": ((-5, -11), "right")}.get(name, ((5, 3), "left"))
+        axes.annotate(name, (x, y), offset, textcoords="offset points", ha=side, color=colour, fontsize=FONT_SIZE - 0.5)
+    label_axes(axes, "time of a training step, relative to no encoding (8 x 128 tokens)", "BLEU, 25 to 48 subwords")
+    axes.set_ylim(0, 105)
+    style_axes(axes)
+    return figure
+
+
+NEWS_50 = ("aligned-50", "relative-50", "sinusoidal-50")
+FIGURES: dict[str, Callable[[], Figure]] = {
+    "news-small/bleu-by-length-newstest_all": lambda: by_length("news-small", "newstest_all", NEWS_50, 50),
+    "length-generated/bleu-by-length-generated": lambda: by_length(
+        "length-generated", "generated", ("aligned", "recurrent", "relative", "sinusoidal"), 24
+    ),
+    "news-encodings-small/bleu-by-length-newstest_all": lambda: by_length(
+        "news-encodings-small",
+        "newstest_all",
+        [name for name in systems("news-encodings-small") if "split" not in name],
+        50,
+    ),
+    "n19-captions-16-30/bleu-by-length-test_2016_flickr": lambda: by_length(
+        "n19-captions-16-30", "test_2016_flickr", systems("n19-captions-16-30"), 30, 16
+    ),
+    "which-generated/ranking-generated": ranking,
+    "which-multi30k/ranking-of-test-sets": ranking_on_captions,
+    "cost/score-against-cost": score_against_cost,
+}
+
+
+if __name__ == "__main__":
+    for name, draw in FIGURES.items():
+        if all(word in name for word in sys.argv[1:]):
+            path = RESULTS / f"{name}.png"
+            path.parent.mkdir(exist_ok=True)
+            save_figure(draw(), path)
+            print(path)

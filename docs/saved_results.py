@@ -1,0 +1,243 @@
+"""Tables and numbers of the pages, and the appendix, from the saved scores in docs/results.
+
+    python docs/saved_results.py        fills the tables of all pages and writes docs/results/appendix.md
+
+A page has a saved table between two comments. Names before `=` are those of the saved run, names behind it are printed.
+A row of another run has that run's name before a slash. A column is a test set, or a test set and a length bucket:
+
+    <!-- table
+    run: news-small
+    rows: aligned-100 = aligned; news-encodings-small/lstm-50 = LSTM
+    columns: parliament-50 = 50 words; newstest_all [0,25] = up to 25
+    metrics: bleu, chrf, length_ratio
+    -->
+    <!-- end -->
+
+`<!-- benchmark: NAME -->` is a saved table of the benchmarks, and `<!-- costs: ENCODINGS -->` what those cost.
+
+A number in the text is a link to its saved table. The link's title names the cell, or a difference of two cells. A cell
+is a row, a column and a metric, which is BLEU unless it is named:
+
+    [18.7](results/news-small/table-parliament-400.md "aligned-100, all")
+    [0.3](results/news-small/table-newstest_all.md "relative-50, [26,50] - relative-50, [51,75]")
+"""
+
+import csv
+import functools
+import html
+import json
+import lzma
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results"
+BENCHMARKS = ROOT / "benchmarks" / "results"
+APPENDIX = RESULTS / "appendix.md"
+METRICS = {"bleu": ("BLEU", 1), "ter": ("TER", 1), "chrf": ("chrF", 1), "length_ratio": ("length ratio", 2)}
+TABLE = re.compile(r"(<!-- table\n(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
+BENCHMARK = re.compile(r"(<!-- (benchmark|costs): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+NUMBER = re.compile(r'\[([^\]\[]+)\]\((\S+?)table-(\S+)\.md "([^"]+)"\)')
+CHECKED_TEXT = re.compile(r"(?P<value>-?[\d,]*\d(?:\.(?P<decimals>\d+))?)(?: ±(?P<interval>[\d.]+))?")
+
+
+@dataclass(frozen=True)
+class Score:
+    """A saved score: half of its 95 % interval, the pairs it is of, and over how many seeds it is a mean. Its bucket
+    has source lengths from `low` to `high`."""
+
+    value: float | None
+    interval: float | None
+    n: int
+    seeds: int
+    low: int
+    high: int | None
+
+
+Scores = dict[tuple[str, str, str, str], Score]  # of a test set, system, bucket and metric
+
+
+def runs() -> dict[str, dict[str, str]]:
+    """Every saved run: `command` makes it, `about` says what it is of."""
+    return yaml.safe_load((RESULTS / "runs.yaml").read_text(encoding="utf-8"))
+
+
+@functools.cache
+def scores(run: str) -> Scores:
+    """All saved scores of a run. A mean over seeds replaces an empty bucket's entry of one seed."""
+    found: Scores = {}
+    path = RESULTS / run / "scores.csv.xz"
+    for line in csv.DictReader(lzma.decompress(path.read_bytes()).decode().splitlines()):
+        key = (line["test_set"], line["system"], line["group"], line["metric"])
+        value, interval = (float(line[name]) if line[name] else None for name in ("score", "ci"))
+        bounds = int(line["low"]), int(line["high"]) if line["high"] else None
+        found[key] = Score(value, interval, round(float(line["n"])), int(line["seeds"]), *bounds)
+    return found
+
+
+def score(run: str, test_set: str, system: str, bucket: str = "all", metric: str = "bleu") -> Score:
+    """One saved score; a ValueError says which part of its name is unknown."""
+    key = (test_set, system, bucket, metric)
+    if key not in scores(run):
+        raise ValueError(f"A number must name a saved score, but {run} has none of {key}. Look into its scores.csv.xz.")
+    return scores(run)[key]
+
+
+def cell(run: str, test_set: str, system: str, bucket: str, metrics: list[str]) -> str:
+    """The scores of one cell, the first with its interval: `17.7 ±0.3 / 48.0 / 1.06`."""
+    parts = []
+    for metric in metrics:
+        found = scores(run).get((test_set, system, bucket, metric))
+        if found is None or found.value is None:
+            parts.append("-")
+            continue
+        decimals = METRICS[metric][1]
+        interval = f" ±{found.interval:.{decimals}f}" if found.interval is not None and not parts else ""
+        parts.append(f"{found.value:.{decimals}f}{interval}")
+    return " / ".join(parts)
+
+
+def pairs(text: str) -> list[tuple[str, str]]:
+    """`name = label; name` as pairs; a name without a label is its own."""
+    items = [item.strip().partition(" = ") for item in text.split(";")]
+    return [(name.strip(), label.strip() or name.strip()) for name, _, label in items if name]
+
+
+def table(spec: str) -> str:
+    """The table that a comment asks for."""
+    wanted = dict(line.split(": ", 1) for line in spec.strip().splitlines())
+    metrics = [metric.strip() for metric in wanted["metrics"].split(",")]
+    columns = [(*name.partition(" ")[::2], label) for name, label in pairs(wanted["columns"])]
+    rows = []
+    for name, label in pairs(wanted["rows"]):
+        run, _, system = name.rpartition("/")
+        rows.append((run or wanted["run"], system, label))
+    first_run, first_system, _ = rows[0]
+    header = [" / ".join(METRICS[metric][0] for metric in metrics)]
+    for test_set, bucket, label in columns:
+        header.append(f"{label} n={score(first_run, test_set, first_system, bucket or 'all').n}")
+    lines = [header]
+    for run, system, label in rows:
+        entries = [cell(run, test_set, system, bucket or "all", metrics) for test_set, bucket, _ in columns]
+        seeds = score(run, columns[0][0], system, columns[0][1] or "all").seeds
+        lines.append([f"{label}, {seeds} seeds" if seeds > 1 else f"{label}, 1 seed", *entries])
+    return markdown_table(lines)
+
+
+def markdown_table(lines: list[list[str]]) -> str:
+    """A table whose first column is left, the others right; the first line is its header."""
+    head, *rows = lines
+    marks = ["---", *["---:"] * (len(head) - 1)]
+    return "".join("| " + " | ".join(line) + " |\n" for line in [head, marks, *rows])
+
+
+def benchmark_table(kind: str, names: str) -> str:
+    """A saved table of the benchmarks, or the costs of some encodings from two of them."""
+    if kind == "benchmark":
+        return (BENCHMARKS / f"{names}.md").read_text(encoding="utf-8").partition("\n\n")[0] + "\n"
+    lines = [["encoding", "training 8 x 128", "memory", "training 1 x 1024", "memory", "decoding 16 x 128"]]
+    training, decoding = costs("encodings-training-cpu"), costs("encodings-decoding-cpu")
+    for name in names.split(", "):
+        line = [f"`{name}`"]
+        for size in ((8, 128), (1, 1024)):
+            line += [f"{training[name, *size][key]:.2f}" for key in ("time_ratio", "memory_ratio")]
+        lines.append([*line, f"{decoding[name, 16, 128]['time_ratio']:.2f}"])
+    return markdown_table(lines)
+
+
+def costs(name: str) -> dict[tuple[str, int, int], dict[str, float]]:
+    """The records of a saved benchmark by encoding, batch and length."""
+    report = json.loads((BENCHMARKS / f"{name}.json").read_text(encoding="utf-8"))
+    axis = report.get("axis", "length")
+    return {(record["encoding"], record["batch"], record[axis]): record for record in report["records"]}
+
+
+def fill(text: str) -> str:
+    """A page's text with the tables that its comments ask for."""
+    text = TABLE.sub(lambda match: f"{match[1]}{table(match[2])}{match[3]}", text)
+    return BENCHMARK.sub(lambda match: f"{match[1]}{benchmark_table(match[2], match[3])}{match[4]}", text)
+
+
+def named_value(run: str, table_name: str, name: str) -> Score:
+    """The score that a link's title names: `row, column`, or `row, column, metric`."""
+    system, column, *metric = (part.strip() for part in re.split(r",\s(?![^\[]*\])", name))
+    by_label = {label.lower(): key for key, (label, _) in METRICS.items()}
+    key = by_label[metric[0].lower()] if metric else "bleu"
+    if table_name == "overview":
+        return score(run, column, system, "all", key)
+    return score(run, table_name, system, column, key)
+
+
+def wrong_numbers(text: str) -> Iterator[str]:
+    """What a page's numbers say and what was saved, where the two differ by more than rounding."""
+    for said, folder, table_name, title in NUMBER.findall(text):
+        run = Path(folder).name
+        number = CHECKED_TEXT.fullmatch(said.removesuffix(" BLEU").removesuffix(" chrF").removesuffix(" TER"))
+        if number is None:
+            yield f"[{said}] must be a number, as `18.7` or `18.7 ±0.3`, where the link names a cell"
+            continue
+        first, *others = (named_value(run, table_name, name) for name in title.split(" - "))
+        value = (first.value or 0.0) - sum(other.value or 0.0 for other in others)
+        rounding = 0.5 * 10.0 ** -len(number["decimals"] or "") + 1e-9
+        if abs(float(number["value"].replace(",", "")) - value) > rounding:
+            yield f"[{said}] should be {value:.3f}: {run}, {table_name}, {title}"
+        if number["interval"] and (first.interval is None or abs(float(number["interval"]) - first.interval) > 0.0501):
+            yield f"[{said}] should have the interval {first.interval}: {run}, {table_name}, {title}"
+
+
+def pages() -> list[Path]:
+    """README and the pages of docs/, without the saved tables."""
+    saved = {path for run in runs() for path in (RESULTS / run).glob("*.md")}
+    return [ROOT / "README.md", *sorted(set((ROOT / "docs").rglob("*.md")) - saved)]
+
+
+def appendix() -> str:
+    """The page that lists every saved run, its command and its files."""
+    lines = [
+        "# Appendix: every saved run",
+        "",
+        "Here you find each run behind the results: its command, its tables and its files. FOLDER is the folder of",
+        "your data. `scores.csv.xz` has all scores of a run by test set, system and length bucket, with intervals and",
+        "p-values; pandas reads it as it is. On the site, one table below the list has all scores. It sorts by a click",
+        "on a column's name. `python docs/saved_results.py` generates this page.",
+    ]
+    for name, run in runs().items():
+        files = [path.name for path in sorted((RESULTS / name).iterdir()) if path.suffix != ".png"]
+        lines += ["", f"## {name}", "", run["about"], "", *(f"    {line}" for line in run["command"].splitlines()), ""]
+        lines += ["Files: " + ", ".join(f"[{file}]({name}/{file})" for file in files)]
+    return "\n".join([*lines, ""])
+
+
+def sortable_table() -> str:
+    """One HTML table of all saved scores: a row for each run, test set, system and bucket with pairs."""
+    names = ["run", "test set", "system", "source length", "pairs", "seeds", *(label for label, _ in METRICS.values())]
+    heads = "".join(f"<th>{name}</th>" for name in names)
+    lines = ["## All scores", "", '<div class="all-scores">', f"<table>\n<thead><tr>{heads}</tr></thead>\n<tbody>"]
+    for run, about in runs().items():
+        if not (RESULTS / run / "scores.csv.xz").exists():
+            continue
+        command = html.escape(re.sub(r"\\\s+", "", about["command"]).replace("\n", "; "))
+        for test_set, system, bucket in dict.fromkeys(key[:3] for key in scores(run)):
+            found = {metric: scores(run).get((test_set, system, bucket, metric)) for metric in METRICS}
+            first = next(entry for entry in found.values() if entry)
+            if not first.n:
+                continue
+            cells = [f'<a href="#{run}" title="{command}">{run}</a>', test_set, system, html.escape(bucket)]
+            cells += [str(first.n), str(first.seeds)]
+            for metric, entry in found.items():
+                missing = entry is None or entry.value is None
+                cells.append("" if missing else f"{entry.value:.{METRICS[metric][1]}f}")
+            lines.append("<tr>" + "".join(f"<td>{entry}</td>" for entry in cells) + "</tr>")
+    return "\n".join([*lines, "</tbody></table>", "</div>", ""])
+
+
+if __name__ == "__main__":
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        if fill(text) != text:
+            page.write_text(fill(text), encoding="utf-8")
+    APPENDIX.write_text(appendix(), encoding="utf-8")
