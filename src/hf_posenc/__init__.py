@@ -13,6 +13,7 @@ from .convert.marian import from_marian, to_marian
 from .inference.ctranslate2_export import to_ctranslate2
 from .inference.ctranslate2_translator import CTranslate2Translator
 from .inference.onnx_export import to_onnx
+from .inference.streaming import StreamingTranslator
 from .metrics.loading import load_length_buckets
 from .modeling.alignment_base import Alignment
 from .modeling.alignment_registry import ALIGNMENTS, register_alignment
@@ -51,6 +52,7 @@ __all__ = [
     "RnnNmtForConditionalGeneration",
     "RnnNmtModel",
     "StackSpec",
+    "StreamingTranslator",
     "__version__",
     "convert_encodings",
     "distance",

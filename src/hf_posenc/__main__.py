@@ -2,6 +2,7 @@
 encodings and attention, or print the tables of encodings and alignments.
 
     python -m hf_posenc translate FOLDER [--output FILE] [--num-processes N] < sentences > translations
+    python -m hf_posenc translate FOLDER --stream < text > translation
     python -m hf_posenc export FOLDER --engine ctranslate2 --output OTHER [--quantization int8]
     python -m hf_posenc export FOLDER --engine onnx --output OTHER
     python -m hf_posenc report RUN [--output OTHER]
@@ -13,9 +14,10 @@ encodings and attention, or print the tables of encodings and alignments.
     python -m hf_posenc attention FOLDER "sentence" --output OTHER
     python -m hf_posenc explorer [RUN] [--port N] [--allow-host NAME]
 
-One sentence a line. FOLDER is a saved model: a system of a run (runs/quickstart/relative), its model folder, or any
-checkpoint of the family; to translate with, also one that `export` has written for CTranslate2. RUN is a run of
-train.py (runs/quickstart) or, for `report`, any folder with a results.json.
+One sentence a line; with --stream, one endless text. FOLDER is a saved model: a system of a run
+(runs/quickstart/relative), its model folder, or any checkpoint of the family; to translate with, also one that `export`
+has written for CTranslate2. RUN is a run of train.py (runs/quickstart) or, for `report`, any folder with a
+results.json.
 ENCODING is a registered encoding or a sum such as sinusoidal+relative. With --register FILE.py every command knows the
 encodings that the file registers.
 """
@@ -24,7 +26,7 @@ import argparse
 import os
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,7 @@ from hf_posenc.reporting.card import model_card
 from hf_posenc.results.registry_tables import alignments_table, encodings_table
 from hf_posenc.utils.atomic_io import expand_home
 from hf_posenc.utils.renamed_keys import RENAMED_FLAGS
-from hf_posenc.utils.text_io import iter_lines, set_stdout_utf8
+from hf_posenc.utils.text_io import iter_lines, read_stream, set_stdout_utf8
 
 # What a shell returns for a command that a signal ended.
 SIGINT_EXIT_CODE, SIGPIPE_EXIT_CODE = 128 + 2, 128 + 13
@@ -111,7 +113,10 @@ def add_model_commands(add_command: Callable[..., argparse.ArgumentParser]) -> N
     command.add_argument(
         "folder", type=path_argument, help="a system of a run, a saved model, or a folder of CTranslate2"
     )
-    command.add_argument("--num-beams", type=int, default=5, help="width of the beam (default 5)")
+    command.add_argument("--num-beams", type=int, help="width of the beam (default 5, with --stream 1)")
+    command.add_argument(
+        "--stream", action="store_true", help="standard input is one text; write each word as soon as it is fixed"
+    )
     command.add_argument(
         "--output", type=path_argument, help="a file; the same call goes on with what a killed one left"
     )
@@ -273,7 +278,11 @@ def card(options: argparse.Namespace) -> None:
 
 def translate(options: argparse.Namespace) -> None:
     silence_logging()
-    job = TranslationJob(options.folder, options.num_beams, options.quantize, options.register)
+    if options.stream:
+        translate_stream(options)
+        return
+    num_beams = 5 if options.num_beams is None else options.num_beams
+    job = TranslationJob(options.folder, num_beams, options.quantize, options.register)
     lines = list(iter_lines(sys.stdin.buffer, "standard input"))
     kwargs = {"processes": options.num_processes, "progress": sys.stderr.isatty()}
     if options.output:
@@ -281,6 +290,28 @@ def translate(options: argparse.Namespace) -> None:
         return
     for translation in translate_lines(lines, job, **kwargs):
         print(translation, flush=True)
+
+
+def translate_stream(options: argparse.Namespace) -> None:
+    if options.output or options.num_processes != 1:
+        raise ValueError(
+            "--stream writes one translation to standard output, but --output or --num-processes was given; leave it "
+            "out, and write to a file by > FILE."
+        )
+    num_beams = 1 if options.num_beams is None else options.num_beams
+    translator = TranslationJob(options.folder, num_beams, options.quantize, options.register).streaming_translator()
+
+    def write(texts: Iterable[str]) -> None:
+        for text in texts:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+    try:
+        write(translator.translate(read_stream(sys.stdin.buffer, "standard input")))
+    except ValueError:  # of the input: what came before is translated to its end
+        write(translator.finish_tokens())
+        raise
+    print()
 
 
 def export(options: argparse.Namespace) -> None:

@@ -149,9 +149,9 @@ def tiny_model(sides: str, *, seed: int = 0, dtype: torch.dtype = torch.float64,
     return model.to(dtype).eval()
 
 
-def translator(sides: str) -> ConditionalGeneration:
+def translator(sides: str, **changes) -> ConditionalGeneration:
     """A tiny model whose vocabularies are the tokenizer's."""
-    return tiny_model(sides, vocab_size=TEXTS_VOCABULARY, decoder_vocab_size=TEXTS_VOCABULARY)
+    return tiny_model(sides, **{"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY} | changes)
 
 
 def entries(sides: str) -> list[PositionEncodingEntry]:

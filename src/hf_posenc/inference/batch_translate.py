@@ -40,6 +40,7 @@ from .ctranslate2_translator import (
     is_ctranslate2,
 )
 from .quantization import quantize_int8
+from .streaming import StreamingTranslator
 
 # Lines that are sorted by length and written together.
 LINES_PER_CHUNK = 512
@@ -97,12 +98,26 @@ class TranslationJob:
             torch.set_num_threads(threads)
         if is_ctranslate2(self.folder):
             return partial(CTranslate2Translator(self.folder, threads=threads or 0).translate, num_beams=self.num_beams)
+        model, tokenizer = self.load()
+        return partial(model.translate, tokenizer=tokenizer, num_beams=self.num_beams)
+
+    def streaming_translator(self) -> StreamingTranslator:
+        """The same for one endless text."""
+        if is_ctranslate2(self.folder):
+            raise ValueError(
+                f"Streaming must have a saved model, but {self.folder} is a folder of CTranslate2; name the model that "
+                "it was exported from."
+            )
+        return StreamingTranslator(*self.load(), num_beams=self.num_beams)
+
+    def load(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        """The model, quantized or on a GPU if there is one, and the tokenizer."""
         model, tokenizer = load_model(self.folder)
         if self.quantize:
             model = quantize_int8(model.float())
         elif torch.cuda.is_available():
             model.to("cuda")
-        return partial(model.translate, tokenizer=tokenizer, num_beams=self.num_beams)
+        return model, tokenizer
 
 
 def translate_lines(

@@ -14,6 +14,13 @@ tokens up to t only. Shape letters are those of position_base.py.
         Is called after the layers of each cached decoding step, with the source positions as `ctx.query_pos_BQ` and
         every layer's cross-attention `weights` (B, H, Q, S). It appends to `ctx.state` what the next token needs. With
         this hook the decoder reads its tokens one at a time (sequential_decoding.py).
+    next_source_position(state) -> source_position_B1
+        The source position of the next token (B, 1) from the cached state alone, None before the first token. It may
+        lie beyond the source's last token, where `source_positions` stops. Only a local alignment implements it: one
+        that reads no source token outside the window of the cross-attention. Streaming needs it.
+    shift_source_positions(state, distance)
+        Counts the cached source positions from another source token, `distance` tokens later. A local alignment
+        implements it, because in float32 the position of a token far from the origin is inexact.
     init_weights()
         Initialises the alignment's own parameters, with transformers.initialization.
 """
@@ -25,6 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from .attention_context import AttentionContext
+from .cache import EncodingState
 from .citations import Reference
 from .position_base import EncodingConfig, EncodingParameter, StackSpec
 
@@ -37,17 +45,21 @@ class Alignment(nn.Module):
     `summary`: one sentence.
     `uses_target_length`: a pass over a whole target uses its length, which is unknown in decoding. Losses and
         perplexities of such a pass are those of a model that has the length of the translation as an input.
+    `is_monotonic`: in decoding no source position is before the one of the token before.
     `config_parameters`: the config fields that it adds.
     `formula`: the source position g_t, in the code's symbols. `references`: the sources.
     """
 
     summary = "No alignment: target position t is mapped to source position t."
     uses_target_length = False
+    is_monotonic = False
     config_parameters: tuple[EncodingParameter, ...] = ()
     formula = "g_t = t"
     references: tuple[Reference, ...] = ()
 
     update: Callable[[Sequence[Tensor], AttentionContext], None] | None = None
+    next_source_position: Callable[[EncodingState], Tensor | None] | None = None
+    shift_source_positions: Callable[[EncodingState, int], None] | None = None
 
     def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
         """`side` has the sizes of the cross-attention."""

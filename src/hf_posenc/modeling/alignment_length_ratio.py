@@ -28,8 +28,9 @@ from torch import Tensor
 
 from .alignment_base import Alignment, attention_centroid, mean_length_ratio, source_bounds
 from .attention_context import AttentionContext, at_least_float32
+from .cache import EncodingState
 from .citations import Reference
-from .position_base import EncodingParameter
+from .position_base import EncodingConfig, EncodingParameter, StackSpec
 
 
 class LengthRatio(Alignment):
@@ -97,6 +98,10 @@ class LengthRatio(Alignment):
         ),
     )
 
+    def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
+        super().__init__(config, side)
+        self.is_monotonic = config.length_ratio_min_step >= 0
+
     @classmethod
     def estimate(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, float]:
         """The mean step `length_ratio_step`: source tokens for each target token."""
@@ -106,10 +111,18 @@ class LengthRatio(Alignment):
         """Positions within the source (B, T): cached when decoding, else evenly spaced."""
         first_B1, last_B1 = (end.to(at_least_float32(x_BTD)) for end in source_bounds(ctx))
         if ctx.state is not None:
-            cached_B1 = ctx.state.last("source_position", 1)
+            cached_B1 = self.next_source_position(ctx.state)
             position_B1 = torch.zeros_like(x_BTD[:, 0, :1], dtype=first_B1.dtype) if cached_B1 is None else cached_B1
             return torch.clamp(position_B1, first_B1, last_B1)
         return torch.clamp(self.evenly_spaced_positions(x_BTD, ctx, first_B1, last_B1), first_B1, last_B1)
+
+    def next_source_position(self, state: EncodingState) -> Tensor | None:
+        """The cached source position of the next token (B, 1), None before the first."""
+        return state.last("source_position", 1)
+
+    def shift_source_positions(self, state: EncodingState, distance: int) -> None:
+        """Subtract `distance` from all cached source positions."""
+        state.subtract("source_position", distance)
 
     def evenly_spaced_positions(
         self, x_BTD: Tensor, ctx: AttentionContext, first_B1: Tensor, last_B1: Tensor

@@ -218,6 +218,11 @@ class EncodingState:
         """The state of all cached tokens (B, S, ...), None before the first token."""
         return self.layer.get_state(name + self.scope, self.length)
 
+    def subtract(self, name: str, number: float) -> None:
+        """Subtract a number from the state of all cached tokens, as where positions get another origin."""
+        if (stored := self.get(name)) is not None:
+            self.layer.states[name + self.scope] = stored - number
+
     def append(self, name: str, new: Tensor) -> Tensor:
         """Append the new tokens' state (B, T, ...); returns all tokens' (B, S, ...), S = capacity in a static cache."""
         return self.layer.append_state(name + self.scope, new, self.length)

@@ -8,6 +8,7 @@ writes all of transformers' defaults into it, such as a maximum length of 20 tok
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from .model_inputs import rename_cache
 from .target_vocabulary import GenerateOptions
 
 LENGTH_OPTIONS = ("max_length", "max_new_tokens")
+SOURCE_END_OPTION = "eos_requires_source_end"
 
 
 class ExplicitGenerationConfig(GenerationConfig):
@@ -32,6 +34,8 @@ class ExplicitGenerationConfig(GenerationConfig):
 
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, "defaulted_fields", self.defaulted_fields - {name})
+        if name == SOURCE_END_OPTION:  # transformers reads no option of ours from a file that a model config gave
+            object.__setattr__(self, "_from_model_config", False)
         super().__setattr__(name, value)
 
     def update(
@@ -166,6 +170,8 @@ class LengthLimitedGenerationMixin:
 
         Without `max_new_tokens` and `max_length`, here and in both generation configs, a sentence has at most
         2 x source + 50 tokens, as in `translations`; transformers' default is 20.
+        With `eos_requires_source_end=True`, here or in a generation config, an end token is written only where the
+        source's end is in the window of the cross-attention (source_end.py).
         """
         end_token_ids, pad_token_id = self.end_tokens(options, generation_config)
         lengths = {name: options.pop(name, None) for name in LENGTH_OPTIONS}
@@ -179,14 +185,27 @@ class LengthLimitedGenerationMixin:
                     self.max_target_lengths(num_source_tokens), options, generation_config
                 )
                 logits_processor = options.pop("logits_processor")
-        outputs = super().generate(  # type: ignore[misc]
-            inputs, generation_config=generation_config, logits_processor=logits_processor, **rename_cache(options)
-        )
+        requires_source_end = explicit_option(SOURCE_END_OPTION, options, generation_config, self.generation_config)
+        options.pop(SOURCE_END_OPTION, None)
+        with self.end_only_at_source_end(end_token_ids) if requires_source_end else nullcontext() as processor:
+            if processor is not None:  # before a length limit, whose end is forced
+                logits_processor = LogitsProcessorList([processor, *(logits_processor or [])])
+            outputs = super().generate(  # type: ignore[misc]
+                inputs, generation_config=generation_config, logits_processor=logits_processor, **rename_cache(options)
+            )
         prompt = options.get("decoder_input_ids")
         if isinstance(outputs, Tensor):
             return pad_after_end_token(outputs, end_token_ids, pad_token_id, prompt)
         outputs.sequences = pad_after_end_token(outputs.sequences, end_token_ids, pad_token_id, prompt)
         return outputs
+
+    def end_only_at_source_end(self, end_token_ids: Sequence[int]) -> AbstractContextManager[LogitsProcessor]:
+        """While it is entered, the processor forbids end tokens far from the source's end; a ValueError if the model
+        does not know where in the source it is."""
+        raise ValueError(
+            f"{SOURCE_END_OPTION} must be used with a model whose alignment says where in the source it is, but "
+            f"{type(self).__name__} has none; leave it out."
+        )
 
     def end_tokens(
         self, options: Mapping[str, object] | None = None, generation_config: GenerationConfig | None = None

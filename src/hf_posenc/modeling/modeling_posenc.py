@@ -5,11 +5,13 @@ It calls hooks, never an encoding by name. Parameter names are BART's, the shape
 top to bottom: stacks, the model, the model with an output projection; layers are in transformer_layers.py.
 """
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Unpack
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationMixin
+from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationMixin, LogitsProcessor
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -41,6 +43,8 @@ from .position_base import PositionEncoding, StackSpec
 from .position_registry import build_position_encodings
 from .pretrained_shared import SharedPreTrainedModel
 from .sequential_decoding import decode_sequentially
+from .source_end import end_only_at_source_end
+from .source_reach import SourceReach, compute_source_reach
 from .transformer_layers import PosEncDecoderLayer, PosEncEncoderLayer
 from .window_pruning import MIN_KEYS, prune_to_window
 
@@ -257,7 +261,7 @@ class PosEncDecoder(PosEncStack):
         """
         if own_cache is None or not self.needs_state_cache:
             return None
-        evict_outside_window(own_cache, None if output_attentions else self.positions.sliding_window)
+        evict_outside_window(own_cache, None if output_attentions else self.positions.hiding_distance)
         return state_of_cache(own_cache)
 
     def run_layers(
@@ -437,6 +441,20 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
             **kwargs,
         )
         return self.logits_and_loss(outputs, labels, kwargs)
+
+    def source_reach(self) -> SourceReach:
+        """How many source tokens a decoding step reads: `left_context` before its source position, `lookahead` after.
+
+        A ValueError, with the reason, for a model that reads all of its source.
+        """
+        return compute_source_reach(self)
+
+    def end_only_at_source_end(self, end_token_ids: Sequence[int]) -> AbstractContextManager[LogitsProcessor]:
+        """As the mixin's; a ValueError for a model without an alignment, or whose cross-attention hides no keys."""
+        decoder = self.model.decoder
+        return end_only_at_source_end(
+            decoder.alignment, end_token_ids, decoder.cross_positions.hiding_distance, self.config.alignment_type
+        )
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: object) -> dict[str, object]:
         """The inputs of a decoding step, with `track_attention`, because the target's length is unknown."""

@@ -33,6 +33,10 @@ Properties for attention in linear memory (linear_attention.py): from `max_dista
 encoding's biases are the same for every key; math.inf if each distance has its own bias, None if a bias depends on more
 than the distance. Where `is_global` is False, keys from `max_distance` on are hidden. Where `preserves_head_dim` is
 False, `rotate_queries` and `rotate_keys` return wider vectors, and linear attention is not used.
+
+Properties for streaming (source_reach.py): `left_context` and `lookahead` are the numbers of tokens before and after a
+token that the encoding reads for it, None for all of them. Neither counts the keys that attention attends to, nor the
+tokens between a query and a key: a window bounds both. They are 0 for an encoding of single tokens and of pairs.
 """
 
 from collections.abc import Callable, Mapping
@@ -137,7 +141,7 @@ class PositionEncoding(nn.Module):
     `config_parameters`: the config fields that it adds.
     `formula`: the score or the embedding, in the code's symbols. `references`: the sources.
     `aliases`: other names of the idea; the error for an unknown name suggests this encoding for them.
-    `max_distance`, `is_global`, `preserves_head_dim`: see the module.
+    `max_distance`, `is_global`, `preserves_head_dim`, `left_context`, `lookahead`: see the module.
     """
 
     summary: str
@@ -165,6 +169,8 @@ class PositionEncoding(nn.Module):
     max_distance: float | None = None
     is_global = True
     preserves_head_dim = True
+    left_context: int | None = 0
+    lookahead: int | None = 0
 
     # A preset may set a hook of its class to None in `__init__`. Later is too late: PositionEncodingSum records which
     # hooks exist when it is built.

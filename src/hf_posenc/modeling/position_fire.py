@@ -25,6 +25,7 @@ class Fire(PositionEncoding):
 
     summary = "A small network maps the distance, relative to the length so far, to a score bias."
     shift_invariant = False
+    left_context = lookahead = None  # a distance is divided by the number of tokens on either side
     config_parameters = (
         EncodingParameter(
             "fire_hidden_size",

@@ -52,6 +52,7 @@ class LogN(PositionEncoding):
     permutation_equivariant = True
     reversal_equivariant = True
     is_modifier = True
+    left_context = lookahead = None  # all keys are counted
     config_parameters = (
         EncodingParameter(
             "log_n_length",

@@ -46,6 +46,7 @@ class Recurrent(PositionEncoding):
 
     shift_invariant = True
     is_stateful = True
+    left_context = None
     LSTM = {
         "cell": "lstm",
         "summary": "An LSTM reads the embeddings in order, in the encoder from both ends, "
@@ -68,6 +69,7 @@ class Recurrent(PositionEncoding):
         self.hidden_size = getattr(config, f"{cell}_hidden_size") or config.d_model
         bidirectional = getattr(config, f"{cell}_bidirectional") and not side.is_causal
         self.rnn = network(config.d_model, self.hidden_size, batch_first=True, bidirectional=bidirectional)
+        self.lookahead = None if bidirectional else 0
         width = 2 * self.hidden_size if bidirectional else self.hidden_size
         self.projection = nn.Linear(width, config.d_model) if width != config.d_model else nn.Identity()
         self.num_states = 2 if cell == "lstm" else 1

@@ -84,8 +84,14 @@ class PositionEncodingSum(nn.ModuleList):
         return None if clip == math.inf else int(clip)
 
     @property
+    def hiding_distance(self) -> int | None:
+        """The distance from which keys are hidden, None if no encoding hides them."""
+        distances = [encoding.max_distance for encoding in self if not encoding.is_global]
+        return int(min(distance for distance in distances if distance is not None)) if distances else None
+
+    @property
     def sliding_window(self) -> int | None:
-        """The distance in tokens from which keys are hidden, None if no encoding hides keys."""
+        """The distance from which keys can be left out: `hiding_distance`, if all biases have a `max_distance`."""
         return None if self.is_global else self.max_distance
 
     def augment_positions(self, pos_BT: Tensor, ctx: AttentionContext) -> Tensor:

@@ -123,6 +123,15 @@ def pretokenizer() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Split(Regex(PRETOKEN_PATTERN), "isolated")
 
 
+def reads_pretokens(backend: Tokenizer) -> bool:
+    """Whether a tokenizer splits texts as that of `train_subwords`: a space first, then `pretokenizer`."""
+    state = json.loads(backend.to_str())
+    ours = Tokenizer(BPE())
+    ours.normalizer, ours.pre_tokenizer = normalizers.Prepend(" "), pretokenizer()
+    reference = json.loads(ours.to_str())
+    return all(state[part] == reference[part] for part in ("normalizer", "pre_tokenizer"))
+
+
 def append_token_processor(token: str, number: int) -> processors.PostProcessor:
     """A post-processor that appends `token`, whose id is `number`, to each text."""
     return processors.TemplateProcessing(

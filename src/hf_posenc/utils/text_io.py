@@ -33,12 +33,14 @@ UNSUPPORTED_FORMATS: dict[str, tuple[tuple[bytes, ...], str]] = {
 }
 FORMAT_NAMES = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz"}
 DECOMPRESSION_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)  # errors of a decompressor
+STREAM_BYTES = 2**16  # the most that is read from a stream at once
 MAX_LINE_BYTES = 2**26  # bytes
 # A compressed file that holds more bytes than this and more times its own size is refused: real text grows 3 to 10
 # times as large, but a few bytes can be made to hold what fills any disk.
 MAX_COMPRESSION_RATIO, MAX_DECOMPRESSED_BYTES = 200, 2**30
 
 LINE_END = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+BROKEN_LINE = re.compile(rf"\s*(?:{LINE_END.pattern})\s*")
 UNESCAPED_LINE_ENDS = re.compile("[\x85\u2028\u2029]")  # json.dumps escapes the other ones
 
 
@@ -82,6 +84,40 @@ def iter_lines(stream: Any, name: str, max_bytes: int = 0) -> Iterator[str]:
             f"A file named {suffix} must be whole and {FORMAT_NAMES[suffix]}, but {name} "
             f"breaks off after line {line_number} ({error}): fetch or compress it again."
         ) from None
+
+
+def read_stream(stream: Any, name: str) -> Iterator[str]:
+    """The text of a buffered binary stream of that name, in pieces as soon as they are there, without its line ends.
+
+    A line end, with the whitespace around it, separates words as a space does. At the beginning and at the end of the
+    stream there is no whitespace. A ValueError, after all text before it, for bytes that are no UTF-8.
+    """
+    if suffix := detect_compression(stream.peek(16), name):
+        raise ValueError(f"A stream must be plain text, but {name} is compressed ({suffix}): decompress it first.")
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    held, has_begun, is_open = "", False, True
+    while is_open:
+        data = stream.read1(STREAM_BYTES)
+        is_open, problem = bool(data), None
+        try:
+            piece = decoder.decode(data, final=not is_open)
+        except UnicodeDecodeError as error:
+            piece, problem, is_open = error.object[: error.start].decode(), error, False
+        text = held + piece
+        words = text.rstrip()
+        # Whitespace waits for the next word. Of many line ends one is kept, so that blank lines take no memory.
+        held = text[len(words) :]
+        held = "\n" if LINE_END.search(held) else held
+        if words:
+            words = BROKEN_LINE.sub(" ", words if has_begun else words.lstrip())
+            has_begun = True
+            yield words
+        if problem is not None:
+            invalid = problem.object[problem.start : problem.start + 4]
+            raise ValueError(
+                f"A stream must be UTF-8, but {name} has {invalid!r} ({problem.reason}): "
+                "convert it, for example by iconv -f ISO-8859-1 -t UTF-8."
+            )
 
 
 def detect_compression(first_bytes: bytes, name: str) -> str | None:

@@ -1,0 +1,251 @@
+"""Streaming translation: text in, text out, in constant memory, exactly as if the whole text had been there.
+
+Invariant: greedy translation of a stream, cut anywhere, is token for token that of the whole text. It holds because a
+model whose reach is finite (modeling/source_reach.py) writes each token from a bounded part of its source:
+
+    - The encoder reads the source in pieces, with a margin of its reach on both sides.
+    - The decoder writes a token only when every key that the token can attend to has been read.
+    - The end token is allowed only where the end of the source is in the window (modeling/source_end.py).
+
+Encoder states and cached keys are dropped when no later token can attend to them.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, EncoderDecoderCache, PreTrainedTokenizerBase
+from transformers.modeling_outputs import BaseModelOutput
+
+from ..modeling.cache import EncodingState, state_of_cache
+from ..modeling.generation_shared import explicit_option
+from ..modeling.modeling_posenc import PosEncForConditionalGeneration
+from ..modeling.source_reach import SourceReach
+from ..modeling.translation import validate_tokenizer
+from .subword_stream import SubwordReader, SubwordWriter
+
+# The most source tokens that are encoded at once. It bounds the memory, and outputs do not depend on it.
+TOKENS_PER_PIECE = 256
+# After so many source tokens, source positions are counted from another token. In float32 they are exact to 2^-9 there,
+# and would be whole numbers after 2^23 tokens.
+MAX_ORIGIN_DISTANCE = 2**15
+# Options of a generation config that change greedy search and that streaming does not read.
+UNSUPPORTED_OPTIONS = (
+    "repetition_penalty", "no_repeat_ngram_size", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens",
+    "forced_bos_token_id", "min_length", "min_new_tokens", "sequence_bias",
+)  # fmt: skip
+
+
+class StreamingTranslator:
+    """Translates a text of any length while it is being read.
+
+        translator = StreamingTranslator(model, tokenizer)
+        for text in source:
+            print(translator.feed(text), end="", flush=True)
+        print(translator.finish())
+
+    All that `feed` and `finish` return, put together, is `model.translate([whole_text], tokenizer, num_beams=1,
+    eos_requires_source_end=True)[0]`. `reach.lookahead` is the number of source tokens that must be read beyond the
+    source position of a token before it is written. `num_source_tokens` and `num_target_tokens` count what was read and
+    written. `truncated` is True if the translation ended at its length limit.
+
+    A ValueError for a model that reads all of its source, with the reason; for a tokenizer that is not the model's; and
+    for more than one beam.
+    """
+
+    def __init__(
+        self, model: PosEncForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, num_beams: int = 1
+    ) -> None:
+        validate_streams(model, num_beams)
+        validate_tokenizer(model.config, tokenizer)
+        self.model, self.reach = model, model.source_reach()
+        self.reader, self.writer = SubwordReader(tokenizer), SubwordWriter(tokenizer)
+        self.source = EncodedSource(model, self.reach)
+        self.end_token_ids, _ = model.end_tokens()
+        self.last_token = model.start_token()
+        # The source position of the next token. It may lie beyond the end of the source, where the model stops.
+        self.source_position = 0.0
+        self.num_target_tokens = 0
+        self.truncated = self.has_ended = self.is_finished = False
+        self.cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
+
+    @property
+    def num_source_tokens(self) -> int:
+        """How many source tokens were read, held-back ones not included."""
+        return self.source.num_read
+
+    def feed(self, text: str) -> str:
+        """Read a piece of text; returns the text of the translation that is fixed by it, often none.
+
+        A ValueError after `finish`, for half a character, and for 2^20 characters without whitespace or punctuation.
+        """
+        return "".join(self.feed_tokens(text))
+
+    def feed_tokens(self, text: str) -> Iterator[str]:
+        """As `feed`, the text of one token at a time."""
+        if self.is_finished:
+            raise ValueError(
+                "A stream that has been finished must not be fed, but `feed` was called after `finish`; make a new "
+                "StreamingTranslator for the next text."
+            )
+        self.source.append(self.reader.feed(text))
+        if not self.reader.is_blank:
+            yield from self.write_fixed()
+
+    def finish(self) -> str:
+        """End the text; returns the rest of the translation. A second call returns an empty text."""
+        return "".join(self.finish_tokens())
+
+    def finish_tokens(self) -> Iterator[str]:
+        """As `finish`, the text of one token at a time."""
+        if self.is_finished:
+            return
+        self.is_finished = True
+        if self.reader.is_blank:  # a blank text has an empty translation
+            return
+        self.source.append(self.reader.finish())
+        self.source.is_whole = True
+        yield from self.write_fixed()
+        yield self.writer.finish()
+
+    def translate(self, texts: Iterable[str]) -> Iterator[str]:
+        """The translation of a text that comes in pieces, each token's text as soon as it is fixed."""
+        for text in texts:
+            yield from filter(None, self.feed_tokens(text))
+        yield from filter(None, self.finish_tokens())
+
+    def write_fixed(self) -> Iterator[str]:
+        """Write all tokens for which enough of the source has been read."""
+        while not self.has_ended:
+            was_training = self.model.training
+            if was_training:
+                self.model.eval()
+            try:
+                with torch.no_grad():
+                    if not self.can_write():
+                        return
+                    text = self.write_token()
+            finally:
+                if was_training:
+                    self.model.train(True)
+            yield text
+
+    def can_write(self) -> bool:
+        """Whether the next token is fixed: all keys that it can attend to are there, and its number is allowed.
+
+        The length limit is that of `translate`, 2 x source + 50 tokens, of the source that has been read so far. Where
+        it is reached within a text, the next token waits for more source. Therefore the limit never depends on source
+        tokens that are still to come.
+        """
+        if self.num_target_tokens >= self.max_target_length():
+            self.has_ended = self.truncated = self.source.is_whole
+            return False
+        first_key, last_key = (
+            self.reach.first_key(self.source_position),
+            self.reach.last_key(self.source_position),
+        )
+        while self.source.end <= last_key:
+            if not self.source.encode_piece(first_key):
+                return self.source.is_whole
+            # The new piece's keys are projected in the next step, into a new cache, at positions from the new origin.
+            self.cache = EncoderDecoderCache(self.cache.self_attention_cache, DynamicCache(config=self.model.config))
+            if self.source.start - self.source.origin >= MAX_ORIGIN_DISTANCE:
+                distance = self.source.start - self.source.origin
+                self.model.model.decoder.alignment("shift_source_positions", self.alignment_state(), distance)
+                self.source.origin = self.source.start
+        return True
+
+    def alignment_state(self) -> EncodingState:
+        """The cached state of the alignment."""
+        return state_of_cache(self.cache.self_attention_cache).scoped("cross")
+
+    def max_target_length(self) -> int:
+        """The most tokens of the translation so far, the end token not included."""
+        num_source_tokens = self.source.num_read + (0 if self.source.is_whole else len(self.reader.end_token_ids))
+        return self.model.max_target_lengths([num_source_tokens])[0]
+
+    def write_token(self) -> str:
+        """Write one token; returns its text, empty for the end token and for a part of a character."""
+        last_token = torch.tensor([[self.last_token]], device=self.model.device)
+        outputs = self.model(decoder_input_ids=last_token, cache=self.cache, use_cache=True, **self.source.inputs())
+        logits_V = outputs.logits[0, -1]
+        last_position = self.source.num_read - 1
+        if not (self.source.is_whole and last_position - self.source_position < self.reach.cross_window):
+            logits_V[self.end_token_ids] = float("-inf")
+        position = self.model.model.decoder.alignment("next_source_position", self.alignment_state())
+        self.source_position = self.source.origin + float(position)
+        self.last_token = int(logits_V.argmax())
+        if self.last_token in self.end_token_ids:
+            self.has_ended = True
+            return ""
+        self.num_target_tokens += 1
+        return self.writer.write(self.last_token)
+
+
+class EncodedSource:
+    """The encoder states of the part of the source that the decoder can still attend to.
+
+    `num_read`: the source tokens that were read. `start`, `end`: the source positions of the first encoder state and
+    after the last one. `ids`: the tokens from `first_id` on, which have no state yet or are the left margin of the next
+    piece. `is_whole`: the end token has been read. `origin`: the source token from which the decoder counts positions.
+    """
+
+    def __init__(self, model: PosEncForConditionalGeneration, reach: SourceReach) -> None:
+        self.model, self.reach = model, reach
+        self.ids: list[int] = []
+        self.num_read = self.first_id = self.start = self.end = self.origin = 0
+        self.is_whole = False
+        self.states_BSD: Tensor | None = None
+
+    def append(self, ids: list[int]) -> None:
+        """Read more of the source."""
+        self.ids += ids
+        self.num_read += len(ids)
+
+    def encode_piece(self, first_key: int) -> bool:
+        """Encode up to TOKENS_PER_PIECE more tokens, and drop the states before `first_key`. False if none are fixed.
+
+        The encoder counts each piece's positions from 0, which changes nothing: its encodings are shift-invariant.
+        """
+        num_fixed = self.num_read - (0 if self.is_whole else self.reach.encoder_right)
+        end = min(num_fixed, self.end + TOKENS_PER_PIECE)
+        if end <= self.end:
+            return False
+        piece = self.ids[: end + self.reach.encoder_right - self.first_id]
+        ids_BS = torch.tensor([piece], device=self.model.device)
+        new_BSD = self.model.model.encoder(ids_BS).last_hidden_state[:, self.end - self.first_id : end - self.first_id]
+        if self.states_BSD is not None:
+            first_key = min(first_key, self.end)
+            new_BSD = torch.cat((self.states_BSD[:, first_key - self.start :], new_BSD), dim=1)
+            self.start = first_key
+        self.states_BSD, self.end = new_BSD, end
+        next_id = max(self.first_id, end - self.reach.encoder_left)
+        self.ids, self.first_id = self.ids[next_id - self.first_id :], next_id
+        return True
+
+    def inputs(self) -> dict[str, Any]:
+        """The model's inputs for a decoding step."""
+        assert self.states_BSD is not None  # a step follows the first piece
+        positions_BS = torch.arange(self.start - self.origin, self.end - self.origin, device=self.model.device)[None]
+        return {"encoder_outputs": BaseModelOutput(self.states_BSD), "position_ids": positions_BS}
+
+
+def validate_streams(model: object, num_beams: int) -> None:
+    """Raise a ValueError for a search or a kind of model that streaming does not support."""
+    if not isinstance(model, PosEncForConditionalGeneration):
+        raise ValueError(
+            "Streaming must have a Transformer of this family, whose reach is known, but the model is a "
+            f"{type(model).__name__}; train a PosEncForConditionalGeneration with windows and an alignment."
+        )
+    if num_beams != 1:
+        raise ValueError(
+            f"Streaming must search greedily, but num_beams={num_beams!r}; leave it out, or translate the whole text."
+        )
+    for name in UNSUPPORTED_OPTIONS:
+        value = explicit_option(name, {}, model.generation_config)
+        if value:
+            raise ValueError(
+                f"Streaming must take the best token at each step, but the model's generation_config has {name}="
+                f"{value!r}, which changes it; set it to None."
+            )

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Source reach: how far around its source position a decoding step reads the source.
+
+The encoder's state of token i depends on the tokens i - left .. i + right. A layer adds its window to both, and an
+encoding what it reads besides (`left_context` and `lookahead` in position_base.py):
+
+    left = layers x window + left_context,    right = layers x window + lookahead
+
+A step at source position g attends to the keys less than `cross_window` away, and the alignment to no others. Where all
+of these are finite, a translation can be computed while its source is still being read, and is exactly the translation
+of the whole source.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from .alignment_base import Alignment
+from .position_base import StackSpec
+from .position_registry import side_entries
+from .position_sum import PositionEncodingSum
+
+
+@dataclass(frozen=True)
+class SourceReach:
+    """Numbers of source tokens that one decoding step reads.
+
+    `encoder_left`, `encoder_right`: the tokens before and after a token on which its encoder state depends.
+    `cross_window`: the distance to the source position from which keys are hidden.
+    """
+
+    encoder_left: int
+    encoder_right: int
+    cross_window: int
+
+    @property
+    def left_context(self) -> int:
+        """The source tokens before the source position of a target token on which that token can depend."""
+        return self.encoder_left + self.cross_window
+
+    @property
+    def lookahead(self) -> int:
+        """The source tokens after the source position of a target token that must be read before it is written."""
+        return self.encoder_right + self.cross_window
+
+    def last_key(self, source_position: float) -> int:
+        """The last key that a step at this source position can attend to, in an endless source."""
+        return math.ceil(source_position + self.cross_window) - 1
+
+    def first_key(self, source_position: float) -> int:
+        """The first key that a step at this source position can attend to."""
+        return max(0, math.floor(source_position - self.cross_window) + 1)
+
+
+def compute_source_reach(model: Any) -> SourceReach:
+    """The reach of a PosEncForConditionalGeneration; a ValueError (rule, value, remedy) if it is not finite."""
+    config, encoder, decoder = model.config, model.model.encoder, model.model.decoder
+    window = local_window(encoder.positions, config.side("encoder"))
+    left, right = encoding_reach(encoder.positions, config.side("encoder"))
+    local_window(decoder.positions, config.side("decoder"))
+    cross_window = local_window(decoder.cross_positions, config.side("cross"))
+    validate_local_alignment(decoder.alignment, config.alignment_type)
+    layers = len(encoder.layers)
+    return SourceReach(layers * (window - 1) + left, layers * (window - 1) + right, cross_window)
+
+
+def local_window(positions: PositionEncodingSum, side: StackSpec) -> int:
+    """The distance from which keys are hidden; a ValueError where none is, or where positions are absolute."""
+    for name, entry in side_entries(side).items():
+        if not entry.shift_invariant:
+            raise ValueError(
+                f"Streaming must not depend on how many tokens came before, but `{name}` in the {stack_name(side)} "
+                "uses absolute positions; choose a shift-invariant encoding, such as 'relative+window'."
+            )
+    if positions.hiding_distance is None:
+        raise ValueError(
+            f"Streaming must have a window in every attention, but {side.encoding!r} in the {stack_name(side)} attends "
+            f"to all keys; add the encoding `window`, as in 'relative+window', and train the model with it."
+        )
+    return positions.hiding_distance
+
+
+def encoding_reach(positions: PositionEncodingSum, side: StackSpec) -> tuple[int, int]:
+    """The tokens before and after a token that encodings read for it; a ValueError if these are all tokens."""
+    left = right = 0
+    for name, encoding in zip(positions.names, positions, strict=True):
+        if encoding.left_context is None or encoding.lookahead is None:
+            direction = "after" if encoding.lookahead is None else "before"
+            raise ValueError(
+                f"Streaming must have a finite reach, but `{name}` in the {stack_name(side)} reads all tokens "
+                f"{direction} a token; leave it out, as in 'relative+window'."
+            )
+        left, right = max(left, encoding.left_context), max(right, encoding.lookahead)
+    return left, right
+
+
+def validate_local_alignment(alignment: Alignment, name: str) -> None:
+    """Raise a ValueError unless source positions follow from a cached state and never move backwards."""
+    if alignment.next_source_position is None or alignment.shift_source_positions is None:
+        raise ValueError(
+            f"Streaming must have an alignment that reads no more of the source than the window, but alignment_type="
+            f"{name!r} is not local; choose 'length_ratio', and train the model with it."
+        )
+    if not alignment.is_monotonic:
+        raise ValueError(
+            f"Streaming must have source positions that never move backwards, but alignment_type={name!r} with these "
+            "parameters can; set length_ratio_min_step to 0 or more."
+        )
+
+
+def stack_name(side: StackSpec) -> str:
+    """What messages call the attention of a side."""
+    return "cross-attention" if side.name == "cross" else side.name

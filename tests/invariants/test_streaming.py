@@ -1,0 +1,193 @@
+"""Streaming is exact: a stream's translation, however its text is cut, is that of the whole text."""
+
+import random
+
+import pytest
+import torch
+from support.models import TEXTS, padded, sentences, tiny_model, translator
+from torch import Tensor
+
+from hf_posenc import POSITION_ENCODINGS, PosEncForConditionalGeneration, PosEncTokenizer, StreamingTranslator
+from hf_posenc.inference import streaming
+
+pytestmark = pytest.mark.invariant
+
+EXACT = {"rtol": 1e-12, "atol": 1e-12}
+# Greedy search with the end token where the source's end is in sight, as streaming has it.
+OFFLINE = {"num_beams": 1, "eos_requires_source_end": True}
+
+
+def windowed(name: str) -> str:
+    """A sum of an encoding and a window, as the tests' models take it."""
+    return "window by length_ratio" if name in ("none", "window") else f"{name}+window by length_ratio"
+
+
+def can_stream(name: str) -> bool:
+    """What the registry's properties say of an encoding, with a window, on both sides."""
+    entry = POSITION_ENCODINGS[name]
+    encoding = tiny_model(windowed(name)).model.encoder.positions[0]
+    return entry.shift_invariant and encoding.left_context is not None and encoding.lookahead is not None
+
+
+@torch.no_grad()
+def varied_translator(sides: str, **changes) -> PosEncForConditionalGeneration:
+    """A tiny model that repeats itself little: what it writes depends more on the source than on itself, and is no
+    bytes."""
+    model = translator(sides, output_bias=True, **changes)
+    for layer in model.model.decoder.layers:
+        layer.encoder_attn.out_proj.weight *= 12
+        layer.encoder_attn.q_proj.weight *= 4
+    model.final_logits_bias[:, :2] = model.final_logits_bias[:, 3:260] = -50
+    model.final_logits_bias[:, 2] += 2  # and often the end token
+    return model
+
+
+def random_text(words: int, seed: int = 1) -> str:
+    """Words, names that the tokenizer spells in characters and bytes, punctuation, and runs of spaces."""
+    rng = random.Random(seed)
+    vocabulary = [word for text in TEXTS for word in text.split()] + ["Ei", "xy,", "ß", "(Hund)", "-", ""]
+    return " ".join(rng.choice(vocabulary) for _ in range(words))
+
+
+def random_cuts(text: str, seed: int) -> list[str]:
+    """The text in pieces of 0 to 12 characters."""
+    rng, pieces = random.Random(seed), []
+    while text:
+        size = rng.randrange(13)
+        pieces.append(text[:size])
+        text = text[size:]
+    return pieces
+
+
+def encode_in_pieces(encoder: torch.nn.Module, source: Tensor, left: int, right: int, size: int = 5) -> Tensor:
+    """The encoder's states, a few tokens at a time, each piece with margins and with positions from 0."""
+    pieces = []
+    for start in range(0, source.shape[1], size):
+        first = max(0, start - left)
+        states = encoder(source[:, first : start + size + right]).last_hidden_state
+        pieces.append(states[:, start - first : start - first + size])
+    return torch.cat(pieces, dim=1)
+
+
+@torch.no_grad()
+def test_encoder_reads_a_source_in_pieces_exactly_if_its_reach_is_finite(registered):
+    """And only if: what is refused for its reach depends on more than the margin. A smaller margin is too small."""
+    model, source = tiny_model(windowed(registered)), sentences(1, 33)
+    encoder, margin = model.model.encoder, 2 * 2  # two layers with a window of 2 tokens
+    whole = encoder(source).last_hidden_state
+    pieces = encode_in_pieces(encoder, source, margin, margin)
+    if not can_stream(registered):
+        assert (pieces - whole).abs().max() > 1e-6
+        with pytest.raises(ValueError, match=rf"Streaming must .*`{registered}`.*'relative\+window'"):
+            model.source_reach()
+        return
+    reach = model.source_reach()
+    assert (reach.encoder_left, reach.encoder_right) == (margin, margin)
+    torch.testing.assert_close(pieces, whole, **EXACT)
+    for left, right in ((margin - 1, margin), (margin, margin - 1)):
+        assert (encode_in_pieces(encoder, source, left, right) - whole).abs().max() > 1e-6
+
+
+def assert_streams_exactly(model: PosEncForConditionalGeneration, tokenizer: PosEncTokenizer, text: str) -> None:
+    offline = model.translations([text], tokenizer, **OFFLINE)
+    assert len(text) < 40 or len(set(offline.texts[0])) >= 3  # or the equality would say nothing
+    for pieces in ([text], list(text), random_cuts(text, len(text))):
+        translator = StreamingTranslator(model, tokenizer)
+        assert "".join(translator.translate(pieces)) == offline.texts[0]
+        assert [translator.truncated] == offline.truncated
+
+
+def test_streamed_translation_is_that_of_the_whole_text(registered, tokenizer):
+    """For every encoding, in self-attention and where it can be in cross-attention."""
+    if not can_stream(registered):
+        with pytest.raises(ValueError, match=r"Streaming must "):
+            StreamingTranslator(varied_translator(windowed(registered)), tokenizer)
+        return
+    model = varied_translator(windowed(registered))
+    assert_streams_exactly(model, tokenizer, random_text(12))
+
+
+CROSS = ["relative", "t5", "deberta", "transformer_xl", "pope", "kerple"]
+
+
+@pytest.mark.parametrize("cross", CROSS)
+def test_streamed_translation_is_that_of_the_whole_text_whatever_the_cross_attention(cross, tokenizer):
+    model = varied_translator("relative+window by length_ratio", cross_position_encoding_type=f"{cross}+window")
+    assert_streams_exactly(model, tokenizer, random_text(12, seed=3))
+
+
+@pytest.mark.parametrize("decoder", ["gru+rotary+window", "lstm+rotary+window", "forgetting+window"])
+def test_streamed_decoder_may_be_recurrent(decoder, tokenizer):
+    """Its state is in the cache. Only an encoder must not be."""
+    assert_streams_exactly(
+        varied_translator(f"relative+window to {decoder} by length_ratio"), tokenizer, random_text(12)
+    )
+
+
+@pytest.mark.parametrize("step", [0.3, 1.0, 3.5])
+def test_streamed_translation_is_that_of_the_whole_text_at_any_pace(step, tokenizer, monkeypatch):
+    """Also in pieces of the source that are smaller than the window, where source positions are often counted from
+    another token, and where a length limit ends a translation."""
+    monkeypatch.setattr(streaming, "TOKENS_PER_PIECE", 3)
+    monkeypatch.setattr(streaming, "MAX_ORIGIN_DISTANCE", 5)
+    model = varied_translator("relative+window by length_ratio", length_ratio_step=step, length_ratio_gain=0.5)
+    for words in (1, 2, 20):
+        assert_streams_exactly(model, tokenizer, "Ein " + random_text(words, seed=words))
+
+
+# The end
+
+
+@torch.no_grad()
+def test_end_token_comes_only_where_the_source_s_end_is_in_the_window():
+    """In a batch with padding on either side, as alone; greedily and by beams."""
+    model = tiny_model("relative+window by length_ratio", output_bias=True)
+    end, window = model.config.eos_token_id, model.source_reach().cross_window
+    model.final_logits_bias[:, end] = 50  # ends at once where it may
+    sources = [sentences(size, seed=size) for size in (30, 9, 3)]
+    ids, mask = padded(sources, "right")
+    for num_beams in (1, 3):
+        options = {"do_sample": False, "num_beams": num_beams}
+        assert (model.generate(ids, attention_mask=mask, **options)[:, 1] == end).all()
+        batch = model.generate(ids, attention_mask=mask, eos_requires_source_end=True, **options)
+        for source, row in zip(sources, batch.tolist(), strict=True):
+            alone = model.generate(source[None], eos_requires_source_end=True, **options)[0].tolist()
+            assert row[: len(alone)] == alone
+            positions = source_positions_of(model, source, alone[:-1])
+            assert alone[-1] == end and len(source) - 1 - positions[-1] < window
+            assert all(len(source) - 1 - position >= window for position in positions[:-1])
+
+
+def source_positions_of(model: PosEncForConditionalGeneration, source: Tensor, target: list[int]) -> list[float]:
+    """The source position of each target token, when the target is read token by token."""
+    positions: list[Tensor] = []
+    handle = model.model.decoder.alignment.register_forward_hook(
+        lambda _, arguments, output: positions.append(output) if arguments[0] == "source_positions" else None
+    )
+    model(input_ids=source[None], decoder_input_ids=torch.tensor([target]), track_attention=True)
+    handle.remove()
+    return torch.cat(positions, 1)[0].tolist()
+
+
+@torch.no_grad()
+def test_end_rule_is_read_from_a_generation_config_and_leaves_forced_ends():
+    model, source = tiny_model("relative+window by length_ratio"), sentences(1, 40)
+    limited = {"max_new_tokens": 3, "do_sample": False}
+    free = model.generate(source, eos_requires_source_end=True, **limited)
+    model.generation_config.eos_requires_source_end = True
+    assert model.generate(source, **limited).equal(free)
+    forced = model.generate(source, forced_eos_token_id=model.config.eos_token_id, **limited)
+    assert forced[0, -1] == model.config.eos_token_id and forced[0, :-1].equal(free[0, :-1])
+
+
+@pytest.mark.parametrize("unaligned", ["relative", "relative+window", "rnn_nmt"])
+def test_end_rule_is_refused_where_no_source_position_is_known(unaligned):
+    with pytest.raises(ValueError, match=r"eos_requires_source_end must be used with .*; leave it out"):
+        tiny_model(unaligned).generate(sentences(1, 5), eos_requires_source_end=True)
+
+
+def test_end_rule_is_saved_with_a_generation_config(tmp_path):
+    model = tiny_model("relative+window by length_ratio")
+    model.generation_config.eos_requires_source_end = True
+    model.save_pretrained(tmp_path)
+    assert type(model).from_pretrained(tmp_path).generation_config.eos_requires_source_end is True
