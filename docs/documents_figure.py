@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hf_posenc.results.validation import parse_scores
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hf_posenc.plotting.style import FONT_SIZE, WIDTH_INCHES, label_axes, line_styles, save_figure, style_axes
 from hf_posenc.results.records import SystemScores
+from hf_posenc.results.saved_files import parse_scores
 
 FOLDER = Path(__file__).parent / "results" / "news-small"
 WORDS = (50, 100, 200, 400)  # of the shortest document of each test set

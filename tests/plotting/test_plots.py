@@ -23,11 +23,11 @@ from hf_posenc.plotting.score_plots import (
 )
 from hf_posenc.plotting.style import COLOURS, SYSTEM_COLOURS, base_name, line_styles, save_figure
 from hf_posenc.reporting.report_figures import without_repeats
-from hf_posenc.results.aggregation import read_results
 from hf_posenc.results.json_records import parse
 from hf_posenc.results.length_limits import TableRows
 from hf_posenc.results.records import BucketScore, LengthScores, SegmentedSystem
 from hf_posenc.results.rendering import TEXT_WIDTH, render_markdown, render_notes, render_text
+from hf_posenc.results.saved_files import read_results
 from hf_posenc.results.tables import SCORE_FORMATS, Table, length_table, overview_table
 
 EDGES = [(0, 25), (26, 50), (51, 75), (76, 100), (101, None)]

@@ -214,7 +214,8 @@ def test_every_stage_of_preparing_a_run_is_measured(benchmark):
     assert cache == datasets.config.HF_DATASETS_CACHE
 
 
-def test_a_folder_that_holds_something_is_not_measured_in(benchmark, tmp_path, capsys):
+def test_a_folder_that_is_not_empty_is_refused(benchmark, tmp_path, capsys):
+    (tmp_path / "pairs.tsv").touch()
     with pytest.raises(SystemExit):
         benchmark("scale", "--folder", str(tmp_path), tiny=[])
     assert "is not empty; name a new folder" in capsys.readouterr().err

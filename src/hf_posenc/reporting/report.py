@@ -26,7 +26,7 @@ from ..results.tables import (
 from ..utils.atomic_io import atomic_write
 from ..utils.names import BY_PREDICTION
 from ..utils.renamed_keys import upgrade_value
-from ..utils.run_folder import ReportPaths
+from ..utils.run_folder import ReportPaths, SystemPaths
 
 SAMPLED_NOTE = "at most {} pairs of each length group were drawn, so that all pairs together stand for no real text"
 
@@ -65,7 +65,7 @@ def next_steps(results: RunResults, run_folder: Path, tables_folder: Path) -> st
     first_test, *_ = results.test_sets
     trained = [name for name, system in results.systems.items() if not system.split]
     best = max(trained, key=lambda name: results.systems[name].tests[first_test].overall.score("bleu") or 0.0)
-    model, folder = shlex.quote(str(run_folder / best / "model")), shlex.quote(str(run_folder))
+    model, folder = shlex.quote(str(SystemPaths(run_folder / best).model)), shlex.quote(str(run_folder))
     commands = {
         f"translate with {best}": f"python -m hf_posenc translate {model} < FILE",
         "explore in the browser": f"python -m hf_posenc explorer {folder}",
