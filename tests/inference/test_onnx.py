@@ -56,7 +56,7 @@ def test_greedy_translations_are_those_of_generate(tokenizer, tmp_path):
 
 @pytest.mark.slow
 def test_a_generation_config_changes_no_graph(tokenizer, tmp_path):
-    model = single("relative", decoder_layers=1)
+    model = single("relative")
     expected = {path.name for path in to_onnx(model, tokenizer, tmp_path / "graphs").iterdir()}
     model.generation_config.update(num_beams=2, num_return_sequences=2, use_cache=False, eos_token_id=None)
     assert {path.name for path in to_onnx(model, tokenizer, tmp_path / "other").iterdir()} == expected

@@ -397,7 +397,7 @@ def test_another_encoding_than_the_saved_one_is_for_both_sides_and_starts_afresh
 
 def test_a_keyword_is_checked_like_what_is_saved(tmp_path: Path):
     tiny_model("relative").save_pretrained(tmp_path / "model")
-    with pytest.raises(ValueError, match="`gru` and `lstm` both carry a state"):
+    with pytest.raises(ValueError, match="`gru` and `lstm` both read the embeddings in order"):
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model", position_encoding_type="gru+lstm")
     with pytest.raises(ValueError, match="d_model must be a multiple"):
         AutoConfig.from_pretrained(tmp_path / "model", num_attention_heads=3)

@@ -257,7 +257,7 @@ class PosEncDecoder(PosEncStack):
     def read_state(self, own_cache: Cache | None, output_attentions: object) -> EncodingState | None:
         """The encodings' state in the self-attention's cache, None if nothing needs one.
 
-        Tokens that a window hides are evicted first, unless the weights of all keys are wanted.
+        Tokens that are hidden by their distance are evicted first, unless the weights of all keys are wanted.
         """
         if own_cache is None or not self.needs_state_cache:
             return None
