@@ -27,7 +27,7 @@ translation, and its BLEU rises.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -83,7 +83,7 @@ def decode_by_length(
     *,
     edges: Sequence[int],
     pairs_per_group: int,
-    bar_options: dict[str, Any],
+    bar_options: Mapping[str, object],
 ) -> DecodingDiagnosis | None:
     """Decode the sampled `pairs`; None without any. `bar_options` are options of the progress bar."""
     if not len(pairs):

@@ -1,21 +1,36 @@
 """Events of the explorer's controls, and error messages on the page."""
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Literal, TypedDict
 
 import gradio as gr
+from gradio.components import Component
 
 from .html import error_html
 
 logger = logging.getLogger(__name__)
 
-# Keyword arguments of a gradio event.
-EventOptions = dict[str, Any]
+
+class UnqueuedOptions(TypedDict):
+    """The types of UNQUEUED."""
+
+    preprocess: bool
+    show_progress: Literal["hidden"]
+    queue: bool
+
+
+class EventOptions(UnqueuedOptions):
+    """Keyword arguments of a gradio event."""
+
+    fn: Callable[..., list]
+    inputs: Sequence[Component]
+    outputs: Sequence[Component]
+
 
 # Values are not preprocessed by gradio, which would compare them with the choices before or after a pending change; the
 # page validates them and names the problem. Events are not queued, because the queue takes as long as some answers.
-UNQUEUED: EventOptions = {"preprocess": False, "show_progress": "hidden", "queue": False}
+UNQUEUED: UnqueuedOptions = {"preprocess": False, "show_progress": "hidden", "queue": False}
 
 
 def connect_events(fn: Callable, inputs: list, outputs: list, change_events: list, inputs_of_user: list) -> None:
@@ -24,12 +39,12 @@ def connect_events(fn: Callable, inputs: list, outputs: list, change_events: lis
     gr.on(events, fn, inputs, outputs, trigger_mode="always_last", **UNQUEUED)
 
 
-def update_unless_equal(current: object, value: object, **options: Any) -> dict:
+def update_unless_equal(current: object, value: object, **options: object) -> dict:
     """An update of a control to `value`, without a value if the control has it already.
 
     A reader may have changed the control since; an equal value would reset it.
     """
-    return gr.update(**options) if current == value else gr.update(value=value, **options)
+    return gr.update() | options | ({} if current == value else {"value": value})
 
 
 def show_errors(compute: Callable[[], list], fallback: Callable[[str], list]) -> list:

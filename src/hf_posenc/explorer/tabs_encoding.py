@@ -131,7 +131,7 @@ def see_tab(run: ExplorerRun, viewport: gr.Number) -> EventOptions:
     )
     user_inputs = [side, width, positions, heads, picture, *parameter_widgets.values()]
     connect_events(see, inputs, outputs, [source.change, encodings.change], user_inputs)
-    return {"fn": see, "inputs": inputs, "outputs": outputs} | UNQUEUED
+    return {"fn": see, "inputs": inputs, "outputs": outputs, **UNQUEUED}
 
 
 def step_tab(run: ExplorerRun, viewport: gr.Number) -> EventOptions:
@@ -210,7 +210,7 @@ def step_tab(run: ExplorerRun, viewport: gr.Number) -> EventOptions:
     connect_events(
         stepped, inputs, outputs, [source.change, encoding.change], [side, layer, position, channel, width, other]
     )
-    return {"fn": stepped, "inputs": inputs, "outputs": outputs} | UNQUEUED
+    return {"fn": stepped, "inputs": inputs, "outputs": outputs, **UNQUEUED}
 
 
 def widths_html(choice: EncodingChoice, other_choice: EncodingChoice, narrow: object) -> str:

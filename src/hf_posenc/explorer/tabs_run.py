@@ -169,4 +169,4 @@ def compare_tab(run: ExplorerRun, viewport: gr.Number) -> EventOptions:
         return show_errors(compute, lambda text: [gr.skip(), gr.skip(), text])
 
     connect_events(compared, inputs, outputs, [], [test, figure_kind])
-    return {"fn": compared, "inputs": inputs, "outputs": outputs} | UNQUEUED
+    return {"fn": compared, "inputs": inputs, "outputs": outputs, **UNQUEUED}

@@ -1,7 +1,6 @@
 """Controls shared by the explorer's tabs."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import gradio as gr
 
@@ -28,8 +27,10 @@ def default_encoding() -> str:
     return next(name for name, entry in POSITION_ENCODINGS.items() if entry.encoding.embed is not None)
 
 
-def slider(minimum: int, maximum: int, value: int, **options: Any) -> gr.Slider:
-    return gr.Slider(minimum, maximum, value, step=1, **options)
+def slider(
+    minimum: int, maximum: int, value: int, label: str, *, visible: bool = True, min_width: int = 160
+) -> gr.Slider:
+    return gr.Slider(minimum, maximum, value, step=1, label=label, visible=visible, min_width=min_width)
 
 
 def dropdown_choices(names: Iterable[str]) -> list[tuple[str, str]]:
@@ -39,15 +40,12 @@ def dropdown_choices(names: Iterable[str]) -> list[tuple[str, str]]:
 
 def parameter_widget(parameter: EncodingParameter, *, visible: bool) -> gr.components.FormComponent:
     """The control of a config field, by the type of its default."""
-    options: dict[str, Any] = {"label": parameter.name, "info": parameter.constraint, "visible": visible}
-    if isinstance(parameter.default, bool):
-        return gr.Checkbox(parameter.default, **options)
-    if isinstance(parameter.default, str):
-        return gr.Textbox(parameter.default, **options)
-    if isinstance(parameter.default, float):
-        return gr.Number(parameter.default, **options)
-    options["info"] += f"; here at most {MAX_PARAMETER_VALUE}" + ("; 0: None" if parameter.default is None else "")
-    return gr.Number(parameter.default, **options)
+    default, label, info = parameter.default, parameter.name, parameter.constraint
+    if isinstance(default, bool):
+        return gr.Checkbox(default, label=label, info=info, visible=visible)
+    if not isinstance(default, float):
+        info += f"; here at most {MAX_PARAMETER_VALUE}" + ("; 0: None" if default is None else "")
+    return gr.Number(default, label=label, info=info, visible=visible)
 
 
 def parameter_value(parameter: EncodingParameter, value: ParameterValue) -> ParameterValue:

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -51,15 +50,13 @@ def loss_by_position_figure(
         nll, tokens = (np.add.reduceat(values, starts) for values in (sums.nll, sums.tokens))
         num_left_out = max(num_left_out, int((tokens < min_tokens).sum()))
         mark_every = max(1, len(starts) // 12)  # a mark on every point would hide the lines
-        line_options: dict[str, Any] = {"color": colour, "linestyle": line_style, "linewidth": 1.4, "marker": marker}
-        line_options |= {
-            "markersize": 5,
-            "markerfacecolor": "white",
-            "markevery": (index * mark_every // len(results), mark_every),
-        }
         means = np.where(tokens < min_tokens, np.nan, nll / tokens)
         label = legend_label(system, limits) + (LENGTH_AWARE_SUFFIX if diagnosis.lengths_known else "")
-        axes.plot(starts + (bin_width - 1) / 2, means, label=label, **line_options)
+        axes.plot(
+            starts + (bin_width - 1) / 2, means, label=label, color=colour, linestyle=line_style, linewidth=1.4,
+            marker=marker, markersize=5, markerfacecolor="white",
+            markevery=(index * mark_every // len(results), mark_every),
+        )  # fmt: skip
     left_out = f"; {num_left_out} with fewer than {min_tokens} tokens left out" if num_left_out else ""
     axes.set_xlabel(f"target position, in bins of {bin_width}{left_out}", fontsize=FONT_SIZE + 1)
     axes.set_ylabel("loss in nats per token", fontsize=FONT_SIZE + 1)

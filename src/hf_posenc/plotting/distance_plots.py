@@ -4,8 +4,6 @@ Distances S are key minus query, in tokens: negative ones lie before the query. 
 of a head.
 """
 
-from typing import Any
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
@@ -86,8 +84,10 @@ def shade_hidden(axes: Axes, distances: np.ndarray, hidden_S: np.ndarray, zorder
     """Shade the distances at which no key is seen."""
     if hidden_S.any():
         edges = (distances[:, None] + [-0.5, 0.5]).ravel()
-        region: dict[str, Any] = {"where": hidden_S.repeat(2), "transform": axes.get_xaxis_transform()}
-        axes.fill_between(edges, 0, 1, label="not seen", color="#e4e4e4", linewidth=0, zorder=zorder, **region)
+        axes.fill_between(
+            edges, 0, 1, where=hidden_S.repeat(2), transform=axes.get_xaxis_transform(), label="not seen",
+            color="#e4e4e4", linewidth=0, zorder=zorder,
+        )  # fmt: skip
 
 
 def rotation_figure(
@@ -168,9 +168,9 @@ def influence_figure(influence_TT: np.ndarray, *, title: str) -> Figure:
     figure = Figure(figsize=(WIDTH_INCHES, 3.0), layout="constrained")
     pairs, curve = figure.subplots(1, 2)
     shown = np.ma.masked_less(influence_TT, threshold)
-    image = heatmap(
-        pairs, shown, limit=None, cmap=AMOUNT_COLORMAP, aspect="equal", norm=LogNorm(threshold, influence_TT.max())
-    )
+    image = heatmap(pairs, shown, limit=None)
+    image.set(cmap=AMOUNT_COLORMAP, norm=LogNorm(threshold, influence_TT.max()))
+    pairs.set_aspect("equal")
     label_axes(pairs, "token j that is read", "token i that becomes of it")
     add_colorbar(figure, image, pairs, "influence")
     tokens = len(influence_TT)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from ..analysis.probes import EncodingProbe, PlotExtent, trained_probes, untrained_probes
 from ..config.composition import merge, parse_override
@@ -27,7 +26,7 @@ def save_encoding_figures(
     """
     arguments, extent = list(arguments), extent or PlotExtent()
     names = [argument for argument in arguments if "=" not in argument]
-    settings: dict[str, Any] = {}
+    settings: dict[str, object] = {}
     for argument in arguments:
         settings = merge(settings, parse_override(argument)) if "=" in argument else settings
     if checkpoint is not None:

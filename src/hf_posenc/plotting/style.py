@@ -12,11 +12,12 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.text import Text
@@ -171,9 +172,10 @@ def label_lines(axes: Axes, labels: Mapping[str, tuple[float, str]]) -> None:
         )  # fmt: skip
 
 
-def add_legend(figure: Figure, handles: Iterable[Any], title: str | None = None) -> None:
+def add_legend(figure: Figure, handles: Iterable[Artist | Container], title: str | None = None) -> None:
     """Each label once, below the axes; the title stands above them."""
-    by_label = {handle.get_label(): handle for handle in handles if not handle.get_label().startswith("_")}
+    by_label = {str(handle.get_label()): handle for handle in handles}
+    by_label = {label: handle for label, handle in by_label.items() if not label.startswith("_")}
     figure.legend(
         handles=list(by_label.values()),
         loc="outside lower center",
@@ -221,11 +223,21 @@ def with_title(figure: Figure, title: str) -> Figure:
     return figure
 
 
-def heatmap(axes: Axes, values: np.ndarray, *, limit: float | None, **options: Any) -> AxesImage:
-    """An image of signed values on a scale from -limit to limit, or of whatever values there are without one."""
-    scale = {} if limit is None else {"vmin": -limit, "vmax": limit}
-    options = {"cmap": VALUE_COLORMAP, "aspect": "auto", "interpolation": "nearest"} | scale | options
-    image = axes.imshow(values, **options)
+def heatmap(
+    axes: Axes,
+    values: np.ndarray,
+    *,
+    limit: float | None,
+    extent: tuple[float, float, float, float] | None = None,
+) -> AxesImage:
+    """An image of signed values, on a scale from -limit to limit or, without a limit, over the range of the values.
+
+    `extent` is the left, right, bottom and top edge of the image in data coordinates.
+    """
+    vmin, vmax = (None, None) if limit is None else (-limit, limit)
+    image = axes.imshow(
+        values, cmap=VALUE_COLORMAP, aspect="auto", interpolation="nearest", vmin=vmin, vmax=vmax, extent=extent
+    )
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
     return image
@@ -236,12 +248,11 @@ def colour_limit(values: np.ndarray) -> float:
     return min(float(np.abs(values).max()), 3 * float(np.sqrt((values**2).mean()))) or 1.0
 
 
-def add_colorbar(figure: Figure, image: AxesImage, panels: Any, name: str) -> None:
+def add_colorbar(figure: Figure, image: AxesImage, panels: Axes | Iterable[Axes], name: str) -> None:
     """The scale of one image, which all images of the panels share, with an arrow where it leaves values out."""
     low, high = image.get_clim()
-    shown = np.ma.concatenate(
-        [image_shown.get_array().ravel() for axes in np.atleast_1d(panels) for image_shown in axes.images]
-    )
+    panels = [panels] if isinstance(panels, Axes) else list(panels)
+    shown = np.ma.concatenate([np.ma.asarray(other.get_array()).ravel() for axes in panels for other in axes.images])
     clipped = {(True, True): "both", (True, False): "min", (False, True): "max"}
     extend = clipped.get((bool((shown < low).any()), bool((shown > high).any())), "neither")
     colorbar = figure.colorbar(image, ax=panels, pad=0.02, aspect=30, extend=extend)
