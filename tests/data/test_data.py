@@ -599,24 +599,22 @@ def test_the_tokenizer_learns_from_both_sides() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 100])
-def test_shared_pairs_are_those_of_two_equal_texts(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_pairs_are_those_of_two_equal_texts(batch: int) -> None:
     """Whatever their case, the white space around them and how often they stand there; one text alone is no pair."""
-    monkeypatch.setattr("hf_posenc.data.overlap.BATCH_ROWS", batch)
     held_out = dataset_of([("Ja.", "Yes."), ("Das Haus.", "A house."), ("ÖL! ", "Oil!"), ("", ""), ("Nein", "No")])
     corpus = dataset_of([*PAIRS, ("öl!", "\toil!"), ("Ja.", "YES."), ("Ja.", "Yes."), ("No", "Nein")])
     shared = [{"de": "Ja.", "en": "Yes."}, {"de": "ÖL! ", "en": "Oil!"}]
-    assert find_overlap(corpus, held_out) == Overlap(shared, [])
+    assert find_overlap(corpus, held_out, batch) == Overlap(shared, [])
     backwards = corpus.select(range(len(corpus) - 1, 3, -1))
-    assert find_overlap(backwards, held_out) == Overlap(shared[:1], [])
+    assert find_overlap(backwards, held_out, batch) == Overlap(shared[:1], [])
     blank = Dataset.from_dict({"translation": [{"de": "", "en": " "}]}, held_out.features)
-    assert find_overlap(blank, blank) == Overlap([], [])
-    assert find_overlap(dataset_of(PAIRS[:1]), held_out) == Overlap([], [])
+    assert find_overlap(blank, blank, batch) == Overlap([], [])
+    assert find_overlap(dataset_of(PAIRS[:1]), held_out, batch) == Overlap([], [])
 
 
 @pytest.mark.parametrize("batch", [1, 2, 100])
-def test_a_long_text_of_one_side_is_shared_too(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_text_of_one_side_is_shared_too(batch: int) -> None:
     """A pair counts once, and not by one side if it is shared as a whole."""
-    monkeypatch.setattr("hf_posenc.data.overlap.BATCH_ROWS", batch)
     long, other = "Eins zwei drei vier fünf sechs sieben acht.", "Acht sieben sechs fünf vier drei zwei eins."
     corpus = dataset_of(
         [(long, "Trained."), (f"{other} ", "One two three four five six seven eight."), ("Kurz.", "Short.")]
@@ -631,7 +629,7 @@ def test_a_long_text_of_one_side_is_shared_too(batch: int, monkeypatch: pytest.M
         ]
     )
     rows = held_out["translation"][:]
-    assert find_overlap(corpus, held_out) == Overlap([rows[1]], [rows[0], rows[2]])
+    assert find_overlap(corpus, held_out, batch) == Overlap([rows[1]], [rows[0], rows[2]])
 
 
 def test_overlap_is_found_in_concatenated_pairs(tmp_path: Path) -> None:

@@ -160,8 +160,6 @@ def test_every_step_has_a_progress_bar_at_the_position_of_its_system(
     for module in shown_by:
         monkeypatch.setattr(f"hf_posenc.{module}.tqdm", Recorded)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr("hf_posenc.analysis.teacher_forced.MAX_WEIGHTS_PER_BATCH", 1)
-    monkeypatch.setattr("hf_posenc.analysis.decoding_analysis.MAX_TOKENS_PER_BATCH", 1)
     monkeypatch.setattr("hf_posenc.metrics.length_buckets.scorers.PAIRS_PER_CHUNK", 2)
     experiment = load(config, "score.batch_size=2")
     prepare(experiment)

@@ -157,8 +157,7 @@ def test_many_queries_of_a_wide_head_are_computed_in_blocks(monkeypatch: pytest.
     queries = probing.standard_normal(30, 2, 12)
     found = {}
     for most in (2**22, 2000):
-        monkeypatch.setattr(probing, "MAX_ELEMENTS", most)
         asked.clear()
-        found[most] = probing.score_biases_by_distance(subject.positions, queries, np.arange(-9, 10), 0)
+        found[most] = probing.score_biases_by_distance(subject.positions, queries, np.arange(-9, 10), 0, most)
         assert max(asked) <= most
     np.testing.assert_allclose(found[2**22], found[2000], rtol=1e-12, atol=1e-12)

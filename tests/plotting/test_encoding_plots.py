@@ -417,30 +417,24 @@ def test_a_checkpoint_shows_its_own_tables(checkpoints: Path) -> None:
 
 
 @pytest.mark.full
-def test_layers_without_attention_and_truncated_translations_are_noted(
-    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hf_posenc.analysis.attention_maps.MAX_TOKENS", 12)
+def test_layers_without_attention_and_truncated_translations_are_noted(tokenizer: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="one of those with attention, 1 to 1, but it is 2"):
         list(save_attention_figures(translator("rnn_nmt"), tokenizer, "Ein Hund.", tmp_path, layer=2))
     with pytest.raises(ValueError, match="must be UTF-8, but the sentence has half a character"):
         list(
             save_attention_figures(translator("relative"), tokenizer, "Ein H\udce4nd.", tmp_path)
         )  # of a latin-1 terminal
-    said, *_ = save_attention_figures(translator("relative"), tokenizer, "Ein Hund.", tmp_path, layer=1)
+    said, *_ = save_attention_figures(translator("relative"), tokenizer, "Ein Hund.", tmp_path, layer=1, max_tokens=12)
     assert said.endswith(" ... (truncated at 12 tokens, the maximum of the figure or the model)")
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("attending", ["relative", "sinusoidal+gru", "rnn_nmt"])
-def test_plotted_attention_is_that_of_the_model(
-    attending: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hf_posenc.analysis.attention_maps.MAX_TOKENS", 12)
+def test_plotted_attention_is_that_of_the_model(attending: str, tokenizer: Any) -> None:
     model = translator(attending)
     back_end = model.config._attn_implementation
     sentence = "Ein Hund. $"
-    translation, maps = translate_with_attention(model, tokenizer, sentence, num_beams=2)
+    translation, maps = translate_with_attention(model, tokenizer, sentence, num_beams=2, max_tokens=12)
     assert model.config._attn_implementation == back_end
     assert list(maps) == (["cross"] if attending == "rnn_nmt" else ["encoder", "decoder", "cross"])
     written = model.generate(**tokenizer([sentence], return_tensors="pt"), num_beams=2, max_length=13, do_sample=False)
@@ -526,12 +520,14 @@ def test_attention_that_cannot_be_plotted_is_refused_first(
 
 @pytest.mark.full
 def test_the_command_writes_both_formats_and_says_where(
-    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("hf_posenc.analysis.attention_maps.MAX_TOKENS", 12)
-    command(monkeypatch, "attention", checkpoints / "relative", "Ein Hund.", "--output", tmp_path, "--layer", "1")
+    model, figures = tmp_path / "model", tmp_path / "figures"
+    for part in (translator("learned", learned_max_positions=13), tokenizer):
+        part.save_pretrained(model)
+    command(monkeypatch, "attention", model, "Ein Hund.", "--output", figures, "--layer", "1")
     _, *paths = capsys.readouterr().out.splitlines()
-    assert sorted(Path(path).name for path in paths) == sorted(path.name for path in tmp_path.iterdir())
+    assert sorted(Path(path).name for path in paths) == sorted(path.name for path in figures.iterdir())
     assert {Path(path).suffix for path in paths} == {".png", ".svg"} and len(paths) == 6
     with pytest.raises(SystemExit):
         command(monkeypatch, "encodings", "too", "many")

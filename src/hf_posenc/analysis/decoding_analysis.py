@@ -128,12 +128,18 @@ def decode_by_length(
     )
 
 
-def cap_tokens(pairs: Dataset, sources: list[list[int]], targets: list[list[int]], edges: Sequence[int]) -> Dataset:
-    """The first pairs of each bucket with at most TOKENS_PER_GROUP tokens together; at least one pair."""
+def cap_tokens(
+    pairs: Dataset,
+    sources: list[list[int]],
+    targets: list[list[int]],
+    edges: Sequence[int],
+    max_tokens: int = TOKENS_PER_GROUP,
+) -> Dataset:
+    """The first pairs of each bucket with at most `max_tokens` tokens together; at least one pair."""
     tokens_used, rows = dict[int, int](), []
     tokens_N = row_lengths(sources) + row_lengths(targets)
     for row, bucket in enumerate(np.searchsorted(edges, pairs["source_length"]).tolist()):
-        if bucket not in tokens_used or tokens_used[bucket] + tokens_N[row] <= TOKENS_PER_GROUP:
+        if bucket not in tokens_used or tokens_used[bucket] + tokens_N[row] <= max_tokens:
             rows.append(row)
             tokens_used[bucket] = tokens_used.get(bucket, 0) + tokens_N[row]
     return pairs.select(rows)
@@ -162,12 +168,18 @@ def row_lengths(rows: Sequence[Sized]) -> np.ndarray:
 
 
 def decode(
-    model: PreTrainedModel, sources: list[list[int]], limits: list[int], progress: tqdm, *, may_end: bool
+    model: PreTrainedModel,
+    sources: list[list[int]],
+    limits: list[int],
+    progress: tqdm,
+    *,
+    may_end: bool,
+    max_tokens: int = MAX_TOKENS_PER_BATCH,
 ) -> list[Decoding]:
-    """Greedy decodings of the sources, in order; sources of similar length share a batch."""
+    """Greedy decodings of the sources, in order. Sources of similar length share a batch, of at most `max_tokens`."""
     order, by_row = np.argsort([-len(ids) for ids in sources], kind="stable"), dict[int, Decoding]()
     while (num_done := len(by_row)) < len(order):
-        max_rows = max(1, MAX_TOKENS_PER_BATCH // len(sources[order[num_done]]))
+        max_rows = max(1, max_tokens // len(sources[order[num_done]]))
         rows = order[num_done : num_done + max_rows].tolist()
         batch = decode_batch(model, [sources[row] for row in rows], [limits[row] for row in rows], may_end=may_end)
         by_row |= zip(rows, batch, strict=True)

@@ -61,12 +61,12 @@ def added_vectors(positions: PositionEncodingSum, width: int, number: int) -> np
 
 @torch.no_grad()
 def score_biases_by_distance(
-    positions: PositionEncodingSum, q_NHK: Tensor, distances: np.ndarray, layer: int
+    positions: PositionEncodingSum, q_NHK: Tensor, distances: np.ndarray, layer: int, max_elements: int = MAX_ELEMENTS
 ) -> np.ndarray:
     """What `score_bias` adds, in score units, for each query at each distance (N, H, S). The query stands as far from
     the sentence's start as the farthest key before it needs."""
     _, heads, width = q_NHK.shape
-    chunk_size = max(1, MAX_ELEMENTS // (heads * width * len(distances)))
+    chunk_size = max(1, max_elements // (heads * width * len(distances)))
     outputs = []
     for chunk_NHK in q_NHK.split(chunk_size):
         output = score_biases_at(positions, chunk_NHK, *query_and_keys(distances), layer)

@@ -177,10 +177,12 @@ def measure_pairs(
     bar_options: Mapping[str, object],
     *,
     use_cache: bool,
+    max_weights: int = MAX_WEIGHTS_PER_BATCH,
 ) -> list[SentenceMeasures]:
     """Measures of all pairs of token ids, in order. Computes the longest first: a memory error then comes at once.
 
-    `bar_options` are options of the progress bar.
+    A batch has at most `batch_size` pairs and, with padding, at most `max_weights` attention weights; at least one
+    pair. `bar_options` are options of the progress bar.
     """
     max_lengths, heads = np.maximum(row_lengths(sources), row_lengths(targets)), num_attention_heads(model.config)
     order, by_row = np.argsort(-max_lengths, kind="stable"), dict[int, SentenceMeasures]()
@@ -190,9 +192,8 @@ def measure_pairs(
         tqdm(total=len(order), unit="pair", leave=False, **bar_options) as progress,
     ):
         while (num_done := len(by_row)) < len(order):
-            max_rows = max(
-                1, min(batch_size, MAX_WEIGHTS_PER_BATCH // (heads * int(max_lengths[order[num_done]]) ** 2))
-            )
+            weights_per_pair = heads * int(max_lengths[order[num_done]]) ** 2
+            max_rows = max(1, min(batch_size, max_weights // weights_per_pair))
             rows = order[num_done : num_done + max_rows].tolist()
             batch = ([side[row] for row in rows] for side in (sources, targets))
             by_row |= zip(rows, measure_batch(model, *batch, use_cache=use_cache), strict=True)

@@ -20,7 +20,7 @@ class Overlap:
     one_sided: list[dict[str, str]]
 
 
-def find_overlap(corpus: Dataset, held_out: Dataset) -> Overlap:
+def find_overlap(corpus: Dataset, held_out: Dataset, batch_rows: int = BATCH_ROWS) -> Overlap:
     """Compare pairs, and the texts of each side by themselves, of two corpora of the form of `load_pairs`.
 
     Case and white space around a text make no difference; empty pairs are none. A text of one side counts if it has
@@ -31,7 +31,7 @@ def find_overlap(corpus: Dataset, held_out: Dataset) -> Overlap:
     value_sets = [pc.unique(texts) for texts in held_out_texts]
     pairs_found: set[tuple[str, str]] = set()
     texts_found: list[set[str]] = [set() for _ in languages]
-    for table in corpus.with_format("arrow").iter(BATCH_ROWS):
+    for table in corpus.with_format("arrow").iter(batch_rows):
         columns = normalized_texts(table, languages)
         is_found = [pc.is_in(column, value_set=values) for column, values in zip(columns, value_sets, strict=True)]
         for found, column, mask in zip(texts_found, columns, is_found, strict=True):

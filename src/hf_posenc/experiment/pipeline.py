@@ -191,6 +191,7 @@ def diagnose_test_set(model: ConditionalGeneration, system: PreparedSystem, name
         target_language=data.target_language,
         edges=system.settings.score.bucket_edges,
         training_limit=data.max_length,
+        batch_size=system.settings.score.batch_size,
         progress=sys.stderr.isatty(),
         description=f"{system.name}: diagnosing {name}",
         progress_position=progress_position,

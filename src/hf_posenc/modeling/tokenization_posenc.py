@@ -122,7 +122,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
                 "An existing tokenizer must be a fast one, with a tokenizer.json, but "
                 f"{tokenizer.name_or_path or 'this one'} is a {type(tokenizer).__name__}; convert it, or train one."
             )
-        special = {
+        special: dict[str, Any] = {
             "pad_token": tokenizer.pad_token or SPECIAL_TOKENS["pad_token"],
             "bos_token": tokenizer.bos_token or tokenizer.cls_token or SPECIAL_TOKENS["bos_token"],
             "eos_token": tokenizer.eos_token or tokenizer.sep_token or SPECIAL_TOKENS["eos_token"],

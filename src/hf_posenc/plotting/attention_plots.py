@@ -27,10 +27,14 @@ def save_attention_figures(
     *,
     layer: int | None = None,
     formats: Iterable[str] = ("png",),
+    max_tokens: int = MAX_TOKENS,
 ) -> Iterator[str]:
-    """Translate a sentence and draw each attention; yields the translation, then the files it has written."""
+    """Translate a sentence and draw each attention; yields the translation, then the paths of the written files.
+
+    Sentence and translation have at most `max_tokens` tokens; see `translate_with_attention`.
+    """
     validate_layer(layer, max(model.config.encoder_layers, model.config.decoder_layers))
-    translation, maps = translate_with_attention(model, tokenizer, sentence)
+    translation, maps = translate_with_attention(model, tokenizer, sentence, max_tokens=max_tokens)
     validate_layer(
         layer, max(len(attention_map.weights) for attention_map in maps.values())
     )  # a recurrent model has fewer with attention
