@@ -233,7 +233,7 @@ def figures(options: argparse.Namespace) -> None:
 
 
 def attention(options: argparse.Namespace) -> None:
-    from hf_posenc.plotting.attention_plots import save_attention_figures
+    from hf_posenc.plotting.save_figures import save_attention_figures
 
     silence_logging()
     model, tokenizer = load_model(options.folder)

@@ -29,8 +29,8 @@ from support.analyses import (
 from support.analyses import tokenizer as words
 
 from hf_posenc.analysis import decoding_analysis
-from hf_posenc.analysis.attention_entropy import entropy_by_bucket, sum_entropies
 from hf_posenc.analysis.attention_maps import eager_eval_mode
+from hf_posenc.analysis.attention_statistics import entropy_by_bucket, sum_entropies
 from hf_posenc.analysis.decoding_analysis import (
     JUMP_THRESHOLD,
     Decoding,
@@ -43,8 +43,7 @@ from hf_posenc.analysis.decoding_analysis import (
 from hf_posenc.modeling.alignment_base import attention_centroid
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 from hf_posenc.plotting.alignment_plots import end_forbidden_figure, entropy_figure, source_position_figure
-from hf_posenc.plotting.diagnostics_plots import loss_by_position_figure
-from hf_posenc.plotting.loss_plots import loss_figure
+from hf_posenc.plotting.diagnostics_plots import loss_by_position_figure, loss_figure
 from hf_posenc.results.json_records import to_json
 from hf_posenc.results.records import CurvePoint, TrainingCurves
 

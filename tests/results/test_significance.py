@@ -25,7 +25,7 @@ from support.analyses import saved as diagnosis
 from hf_posenc.__main__ import main as command_line
 from hf_posenc.metrics.length_buckets.scorers import PRECOMPUTED_SCORERS
 from hf_posenc.metrics.loading import load_length_buckets
-from hf_posenc.plotting.loss_plots import loss_figure
+from hf_posenc.plotting.diagnostics_plots import loss_figure
 from hf_posenc.plotting.score_plots import interval_bars
 from hf_posenc.reporting.report import write_report
 from hf_posenc.reporting.report_figures import report_figures

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from hf_posenc import PosEncConfig, PosEncForConditionalGeneration, PosEncTokenizer, RnnNmtConfig
-from hf_posenc.analysis.attention_entropy import sum_entropies
+from hf_posenc.analysis.attention_statistics import sum_entropies
 from hf_posenc.training.callbacks import ProgressBarCallback
 from hf_posenc.training.checkpoints import delete_old_checkpoints, last_intact_checkpoint, list_checkpoints
 from hf_posenc.training.distributed import OutOfMemory, explain_out_of_memory

@@ -13,7 +13,6 @@ from ..modeling.position_base import ParameterValue
 from ..modeling.position_registry import POSITION_ENCODINGS, all_encoding_parameters, parse_sum
 from ..plotting.encoding_plots import lazy_figures
 from .encoding_views import encoding_views
-from .events import UNQUEUED, EventOptions, connect_events, show_errors, update_unless_equal
 from .html import figure_html, note_html
 from .runs import ExplorerRun
 from .state import (
@@ -34,14 +33,19 @@ from .state import (
 )
 from .walkthrough import explain_value
 from .widgets import (
+    UNQUEUED,
     UNTRAINED,
+    EventOptions,
+    connect_events,
     default_encoding,
     dropdown_choices,
     parameter_value,
     parameter_widget,
+    show_errors,
     side_radio,
     slider,
     source_dropdown,
+    update_unless_equal,
 )
 
 FIRST_POSITIONS = 20

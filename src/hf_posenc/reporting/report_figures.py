@@ -9,8 +9,7 @@ from ..plotting.alignment_plots import (
     entropy_figure,
     source_position_figure,
 )
-from ..plotting.diagnostics_plots import loss_by_position_figure
-from ..plotting.loss_plots import loss_figure
+from ..plotting.diagnostics_plots import loss_by_position_figure, loss_figure
 from ..plotting.score_plots import (
     bleu_by_length_figure,
     ranking_by_test_set_figure,
