@@ -351,7 +351,7 @@ def test_the_forms_in_use_on_the_hub_become_one(monkeypatch: pytest.MonkeyPatch,
 def test_a_dataset_without_translations_is_refused(monkeypatch: pytest.MonkeyPatch, column: Any) -> None:
     plain = Dataset.from_dict({"text": ["x"]} if column is None else {"translation": [column]})
     monkeypatch.setattr(datasets, "load_dataset", lambda *names, **options: plain)
-    with pytest.raises(ValueError, match=r"needs a column `translation` with de and en, but corpus has .*: choose"):
+    with pytest.raises(ValueError, match=r"`translation` with de and en, but corpus has .*: choose"):
         load_pairs({"dataset": "corpus"}, **GERMAN_ENGLISH)
 
 
@@ -373,9 +373,7 @@ def test_wrong_settings_of_the_generator_are_refused(tmp_path: Path) -> None:
     refused(tmp_path, {"generator": SETTINGS | {"paris": 3}}, "no key 'paris'", "nearest one is 'pairs'")
     refused(tmp_path, {"generator": SETTINGS | {"pairs": "many"}}, "all whole numbers", "'many'", "give all four")
     refused(tmp_path, {"generator": SETTINGS | {"max_words": 7}}, "min_words must not exceed max_words")
-    with pytest.raises(
-        ValueError, match=r"writes de and en, but the languages asked for are de and fr: set source_lang"
-    ):
+    with pytest.raises(ValueError, match=r"de and en, but .* de and fr: set source_lang"):
         load_pairs({"generator": SETTINGS}, source_language="de", target_language="fr")
 
 
@@ -442,7 +440,7 @@ def test_corpora_are_read_one_after_the_other(tmp_path: Path) -> None:
     assert texts(load(tmp_path, where)) == [*first, *second[:1]]
     assert texts(load(tmp_path, where | {"max_examples": 1})) == first[:1]
     assert set(corpus_file_hashes(where, str(tmp_path))) == {"a.de", "a.en", "a.tsv"}
-    with pytest.raises(ValueError, match="`corpora` is a list of descriptions of data, but it is 'a'"):
+    with pytest.raises(ValueError, match=r"`corpora` is a list .*'a'"):
         load(tmp_path, {"corpora": "a"})
     with pytest.raises(ValueError, match="nearest one is 'files'"):
         load(tmp_path, {"corpora": [{"file": "a"}]})

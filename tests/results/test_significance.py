@@ -535,13 +535,13 @@ def test_results_that_are_not_whole_or_not_alike_are_refused(results: RunResults
     write_report(results, tmp_path)
     whole = (tmp_path / "results.json").read_text()
     (tmp_path / "results.json").write_text(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"results\.json must be as it was saved, but its content has changed"):
+    with pytest.raises(ValueError, match=r"results\.json must be .* its content has changed"):
         read_results(tmp_path)
     (tmp_path / "manifest.json").unlink()
-    with pytest.raises(ValueError, match=r"results\.json must be as it was saved, but JSONDecodeError"):
+    with pytest.raises(ValueError, match=r"results\.json must be .* JSONDecodeError"):
         read_results(tmp_path)
     (tmp_path / "results.json").write_text('{"a": 1}')
-    with pytest.raises(ValueError, match=r"lacks baseline, runs, comparisons, paper; run train\.py CONFIG again"):
+    with pytest.raises(ValueError, match=r"lacks baseline, runs, comparisons, paper; run"):
         read_results(tmp_path)
     other = json.loads(whole)
     other["runs"]["bad"]["tokenizer"] = "xyz"

@@ -55,7 +55,7 @@ def test_a_file_of_a_folder_that_changed_is_refused_by_its_name(saved: Path, nam
     path.write_bytes(DAMAGES[how](path.read_bytes()))
     with pytest.raises(ValueError, match=rf"^{path} must be as .* has changed; restore it, or delete {saved} and give"):
         verify_folder(saved)
-    with pytest.raises(ValueError, match=rf"and copy it again\. If the change is your own, delete {saved / MANIFEST}"):
+    with pytest.raises(ValueError, match=rf"copy it again\. .* delete {saved / MANIFEST}"):
         verify_folder(saved, "copy it again")
     (saved / MANIFEST).unlink()
     verify_folder(saved)
@@ -65,7 +65,7 @@ def test_a_file_of_a_folder_that_changed_is_refused_by_its_name(saved: Path, nam
 def test_a_file_of_a_folder_that_is_missing_is_refused_unless_it_may_be(saved: Path, name: str) -> None:
     (saved / name).unlink()
     verify_folder(saved, allow_missing=Path(name).name)
-    with pytest.raises(ValueError, match=rf"{saved / name} must be as it was saved, but it is missing"):
+    with pytest.raises(ValueError, match=rf"{saved / name} must be .* but it is missing"):
         verify_folder(saved, allow_missing="others")
 
 
@@ -77,7 +77,7 @@ def test_a_file_by_itself_that_changed_is_refused_by_its_name(tmp_path: Path, ho
     path.write_bytes(DAMAGES[how](path.read_bytes()))
     verify_file(other)
     for check, place in ((verify_file, path), (verify_files, tmp_path)):
-        with pytest.raises(ValueError, match=rf"^{path} .* restore it, or delete {path} and give the same train\.py"):
+        with pytest.raises(ValueError, match=rf"^{path} .* delete {path} and .* train\.py"):
             check(place)
     write_file(path, "made anew")
     verify_files(tmp_path)
