@@ -141,7 +141,6 @@ class PosEncConfig(SharedConfig):
             value = getattr(self, f"{stack}_{field}", None)
             return getattr(self, field) if value is None else value
 
-        # The cross-attention has its own field, the encoder the plain name, the decoder one with a prefix.
         encoding: str | None = getattr(self, ENCODING_TYPE_FIELDS[name], None)
         if encoding is None:
             encoding = self.position_encoding_type
