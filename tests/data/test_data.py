@@ -301,7 +301,7 @@ def test_a_wrong_description_is_refused(tmp_path: Path, where: dict[str, Any], w
 
 
 def test_one_language_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="must differ, but both are 'de': name one of each"):
+    with pytest.raises(ValueError, match="must differ, but both are 'de'"):
         load_pairs({"files": write_tsv(tmp_path, PAIRS)}, source_language="de", target_language="de")
 
 

@@ -111,7 +111,7 @@ def test_a_row_is_bound_to_the_training_that_it_uses(config: Path) -> None:
     with pytest.raises(ValueError, match=r"the model of absolute, but that is not trained"):
         run_system(PreparedRun(experiment), "in-sentences")
     (experiment.folder / "in-sentences" / "translations").mkdir()
-    with pytest.raises(ValueError, match=r"in-sentences train\.max_steps was 6 and is 7; undo the change"):
+    with pytest.raises(ValueError, match=r"in-sentences train\.max_steps was 6 and is 7"):
         prepare(load(config, "systems.absolute.train.max_steps=7"))
     with pytest.raises(ValueError, match=r"in-sentences segment\.segmentation was 'automatic' and is 'gold'"):
         prepare(load(config, "systems.in-sentences.segmentation=gold"))

@@ -418,9 +418,9 @@ def test_a_checkpoint_shows_its_own_tables(checkpoints: Path) -> None:
 
 @pytest.mark.full
 def test_layers_without_attention_and_truncated_translations_are_noted(tokenizer: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="one of those with attention, 1 to 1, but it is 2"):
+    with pytest.raises(ValueError, match="1 to 1, but it is 2"):
         list(save_attention_figures(translator("rnn_nmt"), tokenizer, "Ein Hund.", tmp_path, layer=2))
-    with pytest.raises(ValueError, match="must be UTF-8, but the sentence has half a character"):
+    with pytest.raises(ValueError, match="UTF-8, but the sentence has"):
         list(
             save_attention_figures(translator("relative"), tokenizer, "Ein H\udce4nd.", tmp_path)
         )  # of a latin-1 terminal

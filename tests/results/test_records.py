@@ -87,7 +87,7 @@ def test_scores_have_a_version_and_those_of_0_2_0_have_none(results: dict[str, A
 
 def test_a_key_of_a_newer_version_is_dropped_if_it_is_plain(results: dict[str, Any]) -> None:
     assert read(results | {"machine": {"cores": 2}}) == read(results)
-    with pytest.raises(ValueError, match=r"results\.machine must be numbers and lines of text"):
+    with pytest.raises(ValueError, match=r"results\.machine must be"):
         read(results | {"machine": "\x1b[31m"})
 
 
