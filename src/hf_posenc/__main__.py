@@ -33,6 +33,7 @@ from typing import Any
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
 from hf_posenc.config.loading import register_encodings
+from hf_posenc.data.readers import expand_home
 from hf_posenc.inference.batch_translate import (
     TranslationJob,
     load_model,
@@ -46,7 +47,6 @@ from hf_posenc.inference.onnx_export import to_onnx
 from hf_posenc.modeling.version import untested_transformers_warning
 from hf_posenc.reporting.card import model_card
 from hf_posenc.results.registry_tables import alignments_table, encodings_table
-from hf_posenc.utils.atomic_io import expand_home
 from hf_posenc.utils.renamed_keys import RENAMED_FLAGS
 from hf_posenc.utils.text_io import iter_lines, read_stream, set_stdout_utf8
 

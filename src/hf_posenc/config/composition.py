@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..data.corpus import CORPUS_TYPES
+from ..data.readers import expand_home
 from ..modeling.configuration_posenc import PosEncConfig
-from ..utils.atomic_io import expand_home
 from .schema import Section, format_value
 from .yaml_io import parse_value, read_yaml
 

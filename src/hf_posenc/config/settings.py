@@ -1,5 +1,10 @@
-"""What a config file comes to: plain values, checked by loading.py."""
+"""The settings of an experiment and of its systems, validated by loading.py.
 
+A run folder records the settings of each system, and a hash of each file that the system reads (`System.fingerprint`).
+It belongs to them: with other settings or files, nothing in the folder may be used or continued.
+"""
+
+import json
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -8,16 +13,19 @@ from typing import Annotated
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
-from ..data.readers import CorpusSpec
+from ..data.readers import CorpusSpec, corpus_file_hashes, expand_home, file_hashes, resolve_name_or_path
 from ..metrics.length_buckets.scorers import SCORERS
 from ..metrics.length_buckets.validation import EDGES, METRICS, TOKENIZERS
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_shared import SharedConfig
 from ..modeling.tokenization_posenc import SUBWORD_MODELS
-from ..utils.atomic_io import expand_home
+from ..utils.atomic_io import first_difference, short_hash
+from ..utils.manifest import verified
+from ..utils.renamed_keys import downgrade_settings, upgrade_settings
 from ..utils.run_folder import RunPaths
 from .corpus_keys import CORPUS_SPEC
 from .schema import Constraint, NonEmptyStr, PositiveInt, Section, at_least, in_range, one_of
+from .yaml_io import read_yaml
 
 VOCABULARY_KEYS = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer", "tags")
 
@@ -156,11 +164,61 @@ class System:
     dependency: "System | None" = field(default=None, repr=False)
 
     def settings(self) -> Section:
-        """What a run directory remembers of the system; where files lie and what they may share changes nothing."""
+        """The settings that a run folder records, without those that change no result: `data_dir`, `allow_overlap`."""
         data = {key: value for key, value in asdict(self.data).items() if key not in ("data_dir", "allow_overlap")}
         rest = {"init_from": self.init_from, "segment": self.segment and asdict(self.segment)}
         settings = {"data": data, "model": self.model, "train": self.train, "score": asdict(self.score)}
         return settings | {key: value for key, value in rest.items() if value is not None}
+
+    @classmethod
+    def from_saved(cls, name: str, base_name: str, saved: Section) -> "System":
+        """The system of saved settings under today's names; a setting that is newer than the run has its default."""
+        segment = Segmentation(**saved["segment"]) if "segment" in saved else None
+        data, score = DataSettings(**saved["data"]), ScoreSettings(**saved["score"])
+        return cls(name, base_name, data, score, saved["model"], saved["train"], saved.get("init_from"), segment)
+
+    def fingerprint(self) -> Section:
+        """What the folder of the system records: the settings, and `files`, a hash of each file that it reads."""
+        data = self.data
+        hashes: dict[str, str] = {}
+        for corpus_spec in (data.train, data.validation or {}, *data.test.values()):
+            hashes |= corpus_file_hashes(corpus_spec, data.data_dir)
+        return self.settings() | {"files": hashes | self.init_file_hashes()}
+
+    def difference_from(self, path: Path) -> str | None:
+        """The first setting or file that differs from the fingerprint saved in `path`, None if there is none."""
+        with verified(path):
+            saved = upgrade_settings(read_yaml(path, "The settings of a run"))
+            saved_settings = System.from_saved(self.name, self.base_name, saved).settings()
+        current = self.fingerprint()
+        # Files without a saved hash, and files that are not read any more, make no difference.
+        saved_hashes = {name: digest for name, digest in saved.get("files", {}).items() if name in current["files"]}
+        return first_difference(saved_settings | {"files": current["files"] | saved_hashes}, current)
+
+    def init_file_hashes(self) -> dict[str, str]:
+        """A hash of each local file of the weights that it starts from, or of the settings of a system of this run."""
+        if self.init_from is None:
+            return {}
+        if self.dependency is not None:
+            fingerprint = json.dumps(self.dependency.weights_fingerprint(), sort_keys=True)
+            return {f"settings of {self.dependency.name}": short_hash(fingerprint)}
+        checkpoint = Path(resolve_name_or_path(self.init_from, self.data.data_dir))
+        weights = sorted(str(path) for kind in ("*.safetensors", "*.bin") for path in checkpoint.glob(kind))
+        return file_hashes(weights, self.data.data_dir)
+
+    def weights_fingerprint(self) -> Section:
+        """What its weights are made from, under the key names of 0.2.0, so that its hash stays the same.
+
+        A setting at its default is left out: a setting that is newer than a run changes no hash.
+        """
+        settings, data = self.settings(), self.data
+        for name, default in asdict(DataSettings("", "", {}, {})).items():
+            if settings["data"].get(name) == default or name in ("test", "license"):
+                settings["data"].pop(name, None)
+        del settings["score"]
+        files = [corpus_file_hashes(corpus_spec, data.data_dir) for corpus_spec in (data.train, data.validation or {})]
+        start = self.init_file_hashes()
+        return downgrade_settings(settings) | {"files": files, "start": start}
 
     @property
     def model_system_name(self) -> str:

@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
-from ..utils.atomic_io import expand_home
 from ..utils.text_io import COMPRESSED_FORMATS, read_lines
 
 # The description of a corpus: plain values, under the keys of config/corpus_keys.py.
@@ -87,6 +87,16 @@ def resolve_name_or_path(name: str, folder: str | None) -> str:
     """The folder of that name, relative to `folder`; the name as it is, one on the Hub, if there is none."""
     local = absolute_path(name, folder)
     return local if os.path.isdir(local) else name
+
+
+def expand_home(path: str | Path) -> str:
+    """A path from a config file or a command line, with `~` and `~name` expanded to home folders."""
+    if (expanded := os.path.expanduser(path)).startswith("~"):
+        raise ValueError(
+            f"A path that begins with `~` is in a user's home, but for {expanded!r} there is no such user; write "
+            f"./{expanded} for a folder of that name."
+        )
+    return expanded
 
 
 def absolute_path(path: str, folder: str | None) -> str:

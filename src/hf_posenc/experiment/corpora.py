@@ -19,7 +19,7 @@ from ..data.tags import TagPair, corpus_tags, group_by_tags, prepend_tags
 from ..data.tokenization import tokenize_pairs
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..utils.atomic_io import short_hash
-from ..utils.manifest import explain_read_errors, save_folder, verify_folder
+from ..utils.manifest import save_folder, verified
 from ..utils.renamed_keys import downgrade_corpus, downgrade_value
 from ..utils.run_folder import RunPaths
 
@@ -99,6 +99,5 @@ def save_pairs(folder: Path, pairs: Dataset) -> None:
 
 
 def load_saved_pairs(folder: Path) -> Dataset:
-    verify_folder(folder)
-    with explain_read_errors(folder):
+    with verified(folder):
         return load_from_disk(str(folder))

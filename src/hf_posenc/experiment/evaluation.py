@@ -3,7 +3,6 @@
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,9 +19,7 @@ from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..modeling.translation import TranslationOutput
 from ..results.json_records import parse
 from ..results.records import LengthScores, ScoredTestSet, TestSetTranslations, TranslationTime
-from ..results.saved_files import read_translation_time, read_translations, write_statistics, write_translations
-from ..utils.manifest import is_in_manifest
-from ..utils.run_folder import translation_time
+from ..results.saved_files import has_translations, read_translations, write_statistics, write_translations
 
 
 class Translator(Protocol):
@@ -46,13 +43,13 @@ def translate_test_set(
     segments of one, whose translations are joined by spaces. Each translation begins with the `target_tag`, if any. All
     processes must call this.
     """
-    time_path = translation_time(path)
-    if not path.exists() or (is_in_manifest(time_path) and not time_path.exists()):
-        translations = translate(model(), tokenizer, sources, score, target_tag, **progress_options)
-        if PartialState().is_main_process:
-            write_translations(path, translations)
-        PartialState().wait_for_everyone()
-    return replace(read_translations(path, len(sources)), time=read_translation_time(path))
+    if has_translations(path):
+        return read_translations(path, len(sources))
+    translations = translate(model(), tokenizer, sources, score, target_tag, **progress_options)
+    if PartialState().is_main_process:
+        write_translations(path, translations)
+    PartialState().wait_for_everyone()
+    return translations
 
 
 def translate(

@@ -25,8 +25,8 @@ from ..modeling.modeling_shared import ConditionalGeneration
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..reporting.card import write_card
 from ..reporting.hub import is_pushed, push_system
+from ..results.json_records import read_record, write_record
 from ..results.records import ScoredTestSet, SegmentedSystem, SystemScores, TestSetTranslations, TrainingSummary
-from ..results.saved_files import read_training, write_diagnosis, write_scores, write_training
 from ..training.callbacks import JsonLogger
 from ..training.checkpoints import last_intact_checkpoint, load_trainer_state, validate_weights
 from ..training.distributed import explain_out_of_memory, validate_same_on_all_ranks
@@ -51,7 +51,7 @@ def run_system(run: PreparedRun, name: str, progress_position: int = 0) -> None:
     Under several processes all of them train and translate, each its share, and the first one scores.
     """
     system = run.system(name)
-    validate_same_on_all_ranks(write_times(system))
+    validate_same_on_all_ranks(system.write_times())
     system.validate_prepared()
     with exclusive_lock(system.paths.lock) if PartialState().is_main_process else nullcontext():
         if not is_scored(system):
@@ -61,16 +61,6 @@ def run_system(run: PreparedRun, name: str, progress_position: int = 0) -> None:
         if PartialState().is_main_process and not is_pushed(system.settings, system.paths):
             push_system(system.settings, system.paths)
     PartialState().wait_for_everyone()
-
-
-def write_times(system: PreparedSystem) -> dict[str, str]:
-    """When the files of a system were written, to the nanosecond: processes compare whether they see the same ones."""
-    paths = system.paths
-    times = {}
-    for path in (paths.settings, paths.model, paths.scores, paths.push_record):
-        time = f"written at {path.stat().st_mtime_ns}" if path.exists() else "missing"
-        times[f"{system.name}/{path.name}"] = time
-    return times
 
 
 def train_if_missing(system: PreparedSystem, progress_position: int) -> None:
@@ -147,11 +137,13 @@ def score_system(system: PreparedSystem, progress_position: int) -> None:
     )
     if segment := system.settings.segment:
         boundaries = downgrade_value("segmentation", segment.segmentation)  # as 0.2.0 saved it
-        write_scores(system.paths.scores, replace(scores, split=SegmentedSystem(segment.system, boundaries)))
+        scores = replace(scores, split=SegmentedSystem(segment.system, boundaries))
+        write_record(system.paths.scores, scores, indent=1)
         return
     for name in system.diagnosed_test_sets:
         diagnose_test_set(model(), system, name, progress_position)
-    write_scores(system.paths.scores, replace(scores, training=read_training(system.paths.training_summary)))
+    scores = replace(scores, training=read_record(TrainingSummary, system.paths.training_summary))
+    write_record(system.paths.scores, scores, indent=1)
     write_card(system.paths.folder.parent, system.name)
 
 
@@ -195,16 +187,18 @@ def diagnose_test_set(model: ConditionalGeneration, system: PreparedSystem, name
         description=f"{system.name}: diagnosing {name}",
         progress_position=progress_position,
     )
-    write_diagnosis(system.paths.diagnosis(name), diagnosis)
+    write_record(system.paths.diagnosis(name), diagnosis)
 
 
 def train_system(system: PreparedSystem, progress_position: int) -> None:
     """Train one system and save it, ready to be loaded and to translate."""
     settings, tokenizer, paths = system.settings, system.tokenizer, system.paths
     pairs, validation = system.training_pairs, system.validation_pairs
+    config = training_config(settings, tokenizer, pairs)
     set_seed(settings.train.get("seed", 42))
+    model = initial_model(system, config)
     trained, outcome = train(
-        initial_model(system, training_config(settings, tokenizer, pairs)),
+        model,
         tokenizer,
         pairs,
         validation,
@@ -221,7 +215,7 @@ def train_system(system: PreparedSystem, progress_position: int) -> None:
     def save(temp_path: Path) -> None:
         trained.save_pretrained(temp_path)
         tokenizer.save_pretrained(temp_path)
-        write_training(temp_path / paths.training_summary.name, summary)
+        write_record(temp_path / paths.training_summary.name, summary, indent=1)
 
     if PartialState().is_main_process:
         add_to_manifest(paths.training_log)

@@ -18,7 +18,6 @@ from ..utils.atomic_io import exclusive_lock
 from ..utils.manifest import write_file
 from ..utils.run_folder import RunPaths, SystemPaths
 from .contamination import validate_no_contamination
-from .fingerprint import run_fingerprint, settings_difference
 from .initialization import build_meta_model, validate_init_checkpoint, warn_of_untrained_distances
 from .prepared_run import PreparedRun, PreparedSystem
 from .shared_tokenizer import build_shared_tokenizer
@@ -64,7 +63,7 @@ def validated_arguments(systems: Iterable[System], paths: RunPaths) -> dict[str,
 
 def validate_unchanged_settings(system: System, paths: SystemPaths) -> None:
     """Refuse a run directory in which other settings, or files of other content, have made something."""
-    if paths.has_outputs and (difference := settings_difference(paths.settings, system)):
+    if paths.has_outputs and (difference := system.difference_from(paths.settings)):
         raise ValueError(
             f"A run directory belongs to the settings and files that made it, but in {paths.folder} {difference}; undo "
             f"the change, give the run another name (name=...), or delete the directory."
@@ -98,7 +97,7 @@ def build_datasets(system: PreparedSystem) -> None:
 def save_settings(system: PreparedSystem) -> None:
     """Record the settings of a system in its folder, unless something was made with those that stand there."""
     path = system.paths.settings
-    settings = dump_yaml(run_fingerprint(system.settings))
+    settings = dump_yaml(system.settings.fingerprint())
     # Another process may be about to begin with the same.
     is_saved = path.exists() and path.read_text(encoding="utf-8") == settings
     if not (system.paths.has_outputs or is_saved):

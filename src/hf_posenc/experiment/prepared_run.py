@@ -18,7 +18,6 @@ from ..data.tags import corpus_tags, prepend_tag
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..utils.run_folder import RunPaths, SystemPaths
 from .corpora import CorpusStore
-from .fingerprint import settings_difference
 from .shared_tokenizer import load_shared_tokenizer
 
 
@@ -156,6 +155,15 @@ class PreparedSystem:
         """The names of the test sets on which the model is diagnosed."""
         return list(self.settings.test_sets) if self.run.experiment.diagnose else []
 
+    def write_times(self) -> dict[str, str]:
+        """When its files were written, in nanoseconds, or "missing": equal in processes that see the same files."""
+        paths = self.paths
+        times = {}
+        for path in (paths.settings, paths.model, paths.scores, paths.push_record):
+            time = f"written at {path.stat().st_mtime_ns}" if path.exists() else "missing"
+            times[f"{self.name}/{path.name}"] = time
+        return times
+
     def validate_prepared(self) -> None:
         """A ValueError unless this system was prepared with the settings that it has now."""
         if not self.paths.settings.exists():
@@ -163,7 +171,7 @@ class PreparedSystem:
                 f"A system goes on where its run has been prepared, but {self.run.paths.folder} has not been for "
                 f"{self.name!r}; give the command without --system, which prepares the run and trains what is missing."
             )
-        if difference := settings_difference(self.paths.settings, self.settings):
+        if difference := self.settings.difference_from(self.paths.settings):
             raise ValueError(
                 f"{self.paths.folder} was prepared with other settings, by which {difference}; undo the change, or "
                 "give the command without --system, which prepares the run anew."

@@ -28,10 +28,11 @@ from ..modeling.alignment_registry import get_alignment
 from ..modeling.citations import Reference
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig, parameter_fields
 from ..modeling.position_registry import POSITION_ENCODINGS, parse_sum
+from ..results.json_records import parse_file
 from ..results.length_limits import TableRows
 from ..results.records import SystemScores, TrainingSummary
 from ..results.rendering import markdown_block, markdown_code, markdown_text, python_string, render_markdown
-from ..results.saved_files import parse_scores, parse_training, validate_settings
+from ..results.saved_files import validate_settings
 from ..results.tables import SCORE_FORMATS, length_table
 from ..training.arguments import arguments_with_defaults
 from ..utils.atomic_io import atomic_write
@@ -62,8 +63,9 @@ class ScoredSystem:
 
 def write_card(run_folder: Path, system: str, repository: str | None = None) -> Path:
     """Write a scored system's card beside its weights; returns where."""
+    card = str(model_card(run_folder, system, repository))
     path = RunPaths(run_folder).system(system).card
-    atomic_write(path, str(model_card(run_folder, system, repository)))
+    atomic_write(path, card)
     return path
 
 
@@ -229,10 +231,10 @@ def read_scored_system(folder: Path) -> ScoredSystem:
             f"A card is of a trained model, but {folder.name} translates with that of {segment['system']}; ask for "
             f"the card of {segment['system']}."
         )
-    scores = parse_scores(read_complete(path := paths.scores, "training", "tests"), path)
+    scores = parse_file(SystemScores, read_complete(path := paths.scores, "training", "tests"), path)
     config = upgrade_model_fields(read_complete(paths.model_config, "model_type", *REQUIRED_CONFIG_FIELDS))
     path = paths.training_summary
-    training = parse_training(read_complete(path, "steps", "seconds", "parameters", "pairs"), path)
+    training = parse_file(TrainingSummary, read_complete(path, "steps", "seconds", "parameters", "pairs"), path)
     data, score = (
         settings_from_saved(DataSettings, settings["data"]),
         settings_from_saved(ScoreSettings, settings["score"]),

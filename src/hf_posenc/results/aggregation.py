@@ -14,8 +14,10 @@ from ..metrics.length_buckets.scorers import PRECOMPUTED_SCORERS, score_fields
 from ..metrics.length_buckets.validation import bucket_bounds, token_counts
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..utils.atomic_io import first_difference
-from ..utils.manifest import explain_read_errors, verify_folder
+from ..utils.manifest import verified
 from ..utils.run_folder import SystemPaths
+from .diagnosis_records import Diagnosis
+from .json_records import read_record
 from .records import (
     BucketScore,
     Comparison,
@@ -24,17 +26,16 @@ from .records import (
     SystemResult,
     SystemScores,
 )
-from .saved_files import read_diagnosis, read_losses, read_scores, read_statistics, read_translations
+from .saved_files import read_losses, read_statistics, read_translations
 from .significance import p_values
 
 
 def aggregate(experiment: Experiment) -> RunResults:
     """Everything that tables and figures are made of."""
-    scores = {name: read_scores(experiment.paths.system(name).scores) for name in experiment.systems}
+    scores = {name: read_record(SystemScores, experiment.paths.system(name).scores) for name in experiment.systems}
+    with verified(experiment.paths.tokenizer):
+        tokenizer = PosEncTokenizer.from_pretrained(experiment.paths.tokenizer)
     validate_comparable(scores)
-    verify_folder(folder := experiment.paths.tokenizer)
-    with explain_read_errors(folder):
-        tokenizer = PosEncTokenizer.from_pretrained(folder)
     max_lengths = [system_scores.max_length for system_scores in scores.values()]
     max_length = None if None in max_lengths else max(length for length in max_lengths if length is not None)
     systems = {
@@ -43,11 +44,12 @@ def aggregate(experiment: Experiment) -> RunResults:
         )
         for name, system in experiment.systems.items()
     }
+    paper = published_table(experiment.reference_table) if experiment.reference_table else None
     return RunResults(
         baseline=experiment.baseline,
         systems=systems,
         comparisons=dict(compare_with_baseline(experiment, systems)),
-        paper=published_table(experiment.reference_table) if experiment.reference_table else None,
+        paper=paper,
         max_per_bucket=next(iter(experiment.systems.values())).score.max_per_bucket,
     )
 
@@ -72,15 +74,16 @@ def system_result(
     `max_length` is the longest of all systems' maximum training lengths, `beyond` which pairs are scored together.
     """
     score = system.score
+    loss = None if system.segment else read_losses(paths.training_log)
     beyond, by_prediction = {}, {}
     for test in scores.tests:
         statistics = read_statistics(paths.statistic(test))
-        beyond[test] = scores_beyond_limit(statistics, max_length, score.bootstrap_samples)
         translations = read_translations(paths.translation(test), len(statistics["lengths"]))
+        beyond[test] = scores_beyond_limit(statistics, max_length, score.bootstrap_samples)
         lengths = token_counts("predictions", list(translations.texts), tokenizer)
         by_prediction[test] = scores_by_length(statistics, lengths, score.bucket_edges, score.bootstrap_samples)
     diagnosed_tests = scores.tests if diagnosed and not system.segment else ()
-    diagnostics = {test: read_diagnosis(paths.diagnosis(test)) for test in diagnosed_tests}
+    diagnostics = {test: read_record(Diagnosis, paths.diagnosis(test)) for test in diagnosed_tests}
     return SystemResult(
         row=system.base_name,
         min_length=system.data.min_length,
@@ -89,7 +92,7 @@ def system_result(
         tests=scores.tests,
         training=scores.training,
         split=scores.split,
-        loss=None if system.segment else read_losses(paths.training_log),
+        loss=loss,
         diagnostics=None if system.segment else diagnostics,
         beyond=beyond,
         by_prediction=by_prediction,

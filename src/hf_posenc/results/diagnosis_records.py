@@ -8,7 +8,7 @@ layers, H heads, T tokens written.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .json_records import OMIT, Count, Flag, Label, Line, Number
+from .json_records import OMIT, Count, FileRecord, Flag, Label, Line, Number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +171,7 @@ class DecodingDiagnosis:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diagnosis:
+class Diagnosis(FileRecord):
     """What was measured of one system on one test set; those of version 0.1 have neither entropies nor decodings."""
 
     test_set_sha256: Line

@@ -1,5 +1,7 @@
 """Frozen dataclasses from and to JSON: `parse` checks a value against a type hint, `to_json` writes it again.
 
+`read_record` and `write_record` do so with a file: one reader and one writer for every record that a run saves.
+
 A hint is a dataclass, a NamedTuple (saved as a list), `tuple[X, ...]`, `Mapping[K, V]`, `X | None`, or a scalar:
 `Annotated[type, Rule(...)]`, whose rule says which values are valid. A field may say in its metadata:
 
@@ -12,16 +14,20 @@ A missing key and null are the same for a field whose default is None. Keys of n
 version may have them), and are dropped.
 """
 
+import json
 import re
 import types
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from ..utils.manifest import verified, write_file
 from ..utils.names import NAME_RULE, is_valid_name
 
 T = TypeVar("T")
+FileRecordT = TypeVar("FileRecordT", bound="FileRecord")
 LABEL = re.compile(r"all|beyond|\[\d+,\d+\]|>\d+")
 OTHERS, OMIT, UNSAVED = {"others": True}, {"omit": True}, {"unsaved": True}
 
@@ -30,12 +36,54 @@ class ViolationError(ValueError):
     """A value is not what its type hint says; the message has its place in the JSON."""
 
 
+class FileRecord:
+    """Base of the records that are whole files; their values may also have to agree with each other."""
+
+    def violation(self) -> str | None:
+        """What does not agree, None if all does."""
+        return None
+
+
 @dataclass(frozen=True)
 class Rule:
     """What a scalar must be, and whether it is."""
 
     description: str
     is_valid: Callable[[Any], bool]
+
+
+def read_record(cls: type[FileRecordT], path: Path) -> FileRecordT:
+    """The record of a saved JSON file, which is verified; a ValueError that names the file if it is of another form."""
+    return parse_file(cls, read_json(path), path)
+
+
+def write_record(path: Path, record: FileRecord, *, indent: int | None = None) -> None:
+    """Write a record as JSON, with an entry in its folder's manifest."""
+    write_file(path, json.dumps(to_json(record), indent=indent))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a saved JSON file, which is verified."""
+    with verified(path):
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def parse_file(cls: type[FileRecordT], content: object, path: Path) -> FileRecordT:
+    """The record in the content of a file; a ValueError that names the file and the defective value's place in it."""
+    try:
+        record = parse(cls, content, path.stem)
+        if violation := record.violation():
+            raise ViolationError(violation)
+    except ViolationError as error:
+        raise violation_error(str(error), path) from None
+    return record
+
+
+def violation_error(violation: str, path: Path) -> ValueError:
+    return ValueError(
+        f"Saved files must be as train.py writes them, but in {path} {violation}. Restore the file, or delete it and "
+        "run train.py CONFIG again."
+    )
 
 
 def parse(shape: type[T], value: object, location: str) -> T:

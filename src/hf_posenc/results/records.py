@@ -5,12 +5,27 @@ A field's metadata has its key in the JSON where that is not its name. Files of 
 without `version`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
+from ..utils.names import validate_folder_name, validate_test_set_names
 from .diagnosis_records import Diagnosis
-from .json_records import OMIT, OTHERS, UNSAVED, Count, Flag, Label, Line, Name, Number, Rule, Text, is_number
+from .json_records import (
+    OMIT,
+    OTHERS,
+    UNSAVED,
+    Count,
+    FileRecord,
+    Flag,
+    Label,
+    Line,
+    Name,
+    Number,
+    Rule,
+    Text,
+    is_number,
+)
 
 VERSION = 2  # of results.json and scores.json; hf_posenc 0.2.0 and older wrote version 1, without the number
 
@@ -93,7 +108,7 @@ ScoresByRow = Mapping[str, Mapping[str, LengthScores]]  # of each row of a table
 
 
 @dataclass(frozen=True)
-class TranslationTime:
+class TranslationTime(FileRecord):
     """What translating a test set took: seconds of the slowest process, and those of all processors together."""
 
     seconds: Number
@@ -132,7 +147,7 @@ class ScoredTestSet(LengthScores):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSummary:
+class TrainingSummary(FileRecord):
     """How long a training was and what came of it: its last loss, the step that was kept, parameters, pairs."""
 
     steps: Count | None = field(default=None, metadata=OMIT)
@@ -154,7 +169,7 @@ class SegmentedSystem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SystemScores:
+class SystemScores(FileRecord):
     """A system's scores.json: what scoring leaves. Systems that translate with another's model have no training.
 
     `tokenizer` is its hash, `max_length` the maximum training length in subwords (None: no limit).
@@ -166,6 +181,9 @@ class SystemScores:
     tests: Mapping[Name, ScoredTestSet]
     training: TrainingSummary | None = field(default=None, metadata=OMIT)
     split: SegmentedSystem | None = field(default=None, metadata=OMIT)
+
+    def violation(self) -> str | None:
+        return name_conflict(self.tests)
 
 
 class CurvePoint(NamedTuple):
@@ -237,7 +255,7 @@ class PublishedTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunResults:
+class RunResults(FileRecord):
     """A run's results.json: all that its tables and figures are made of. `max_per_bucket`: pairs drawn of each."""
 
     version: Version = VERSION
@@ -255,3 +273,34 @@ class RunResults:
     def test_sets(self) -> list[str]:
         """Every system has the same."""
         return list(next(iter(self.systems.values())).tests)
+
+    def violation(self) -> str | None:
+        """Which name is that of no system, test set or bucket."""
+        rows = set(self.row_by_system.values())
+        if self.baseline not in rows:
+            named = ", ".join(rows) or "but there are none"
+            return f"baseline must be a row of its runs, {named}; it is {self.baseline!r}"
+        tests = self.test_sets
+        for name, system in self.systems.items():
+            by_test_set: dict[str, Mapping[str, object] | None] = {"tests": system.tests, "beyond": system.beyond}
+            by_test_set["by_prediction"] = system.by_prediction
+            for key, mapping in by_test_set.items():
+                if mapping is not None and mapping.keys() != set(tests):
+                    return f"{name}.{key} must have the test sets {', '.join(tests)}, but it has {', '.join(mapping)}"
+        if missing := set(tests) - self.comparisons.keys():
+            return f"comparisons must have all test sets, but {', '.join(sorted(missing))} is not in it"
+        paper = self.paper
+        if paper and (paper.test not in tests or not paper.rows or not paper.rows.keys() <= rows):
+            return f"paper must be of a test set and rows of its own, but it is of {paper.test} and {list(paper.rows)}"
+        return name_conflict(tests, self.systems)
+
+
+def name_conflict(tests: Iterable[str], systems: Iterable[str] = ()) -> str | None:
+    """Which of these names is that of another file."""
+    try:
+        validate_test_set_names(tests, "tests")
+        for system in systems:
+            validate_folder_name(system, "A system's name")
+    except ValueError as error:
+        return str(error).rstrip(".")
+    return None

@@ -19,7 +19,7 @@ from ..utils.run_folder import SystemPaths
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_NAME = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-([0-9]+)")
-WEIGHTS_GLOB = "*.safetensors"
+WEIGHTS_GLOB, MODEL_WEIGHTS_GLOB = "*.safetensors", "model*.safetensors"
 INTERRUPTION_MARKER = "saved_to_stop"  # a file in a checkpoint that was saved for an interruption alone
 
 
@@ -143,7 +143,7 @@ def checkpoint_defect(checkpoint: Path, *, with_best: bool = False) -> str | Non
 def validate_weights(folder: Path) -> None:
     """A ValueError if the weights in `folder` are missing or cut short, or any file in it is not as it was saved."""
     verify_folder(folder, COPY_AGAIN)
-    files = sorted(folder.glob("model*.safetensors"))
+    files = sorted(folder.glob(MODEL_WEIGHTS_GLOB))
     if not files:
         raise ValueError(f"A model's folder holds model.safetensors, but {folder} has none; name a folder that does.")
     for file in files:
@@ -169,6 +169,14 @@ def validate_saved_system(folder: Path) -> None:
             logger.warning("%s has no weights: nothing can translate with it; to train again, delete it", model)
 
 
+def load_weights(checkpoint: str | Path) -> dict[str, Tensor]:
+    """The weights in a checkpoint, in the precision they are saved in. Tied weights are there once."""
+    weights: dict[str, Tensor] = {}
+    for file in sorted(Path(checkpoint).glob(MODEL_WEIGHTS_GLOB)):
+        weights |= load_file(file)
+    return weights
+
+
 def average_checkpoints(folder: Path, count: int) -> dict[str, Tensor]:
     """The mean of the weights of the last `count` checkpoints in `folder`, in the precision they are saved in."""
     checkpoints = [
@@ -182,7 +190,7 @@ def average_checkpoints(folder: Path, count: int) -> dict[str, Tensor]:
     sums: dict[str, Tensor] = {}
     for checkpoint in checkpoints:
         verify_folder(checkpoint, f"all later checkpoints, and {TRAIN_AGAIN}")
-        for name, weight in load_file(checkpoint / "model.safetensors").items():
+        for name, weight in load_weights(checkpoint).items():
             sums[name] = sums.get(name, 0) + weight.double()
-    saved = load_file(checkpoints[-1] / "model.safetensors")
+    saved = load_weights(checkpoints[-1])
     return {name: (total / count).to(saved[name].dtype) for name, total in sums.items()}

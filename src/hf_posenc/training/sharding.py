@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
 from ..utils.atomic_io import first_difference
+from .arguments import TrainingArguments
 
 REQUIRED_PLUGIN_SETTINGS = {
     "fsdp_version": 2,
@@ -22,6 +23,16 @@ REQUIRED_PLUGIN_SETTINGS = {
     "fsdp_state_dict_type": "FULL_STATE_DICT",
     "fsdp_cpu_ram_efficient_loading": False,
 }
+
+
+def validate_fsdp_arguments(args: TrainingArguments) -> None:
+    """Refuse arguments that need the whole model, or its embeddings, in one process."""
+    for argument in ("predict_with_generate", "neftune_noise_alpha"):
+        if getattr(args, argument):
+            raise ValueError(
+                f"A model that is sharded by FSDP trains without train.{argument}, which needs it, or its "
+                f"embeddings, in one piece; leave train.{argument} out, or train without FSDP."
+            )
 
 
 def shard_by_layers(model: PreTrainedModel, plugin: FullyShardedDataParallelPlugin) -> None:

@@ -11,10 +11,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
-from transformers import (
-    PreTrainedModel,
-    Seq2SeqTrainer,
-)
+from transformers import PreTrainedModel, PrinterCallback, Seq2SeqTrainer
 from transformers.trainer_utils import HubStrategy, seed_worker
 from transformers.utils import PushInProgress
 
@@ -27,9 +24,9 @@ from .checkpoints import (
     last_intact_checkpoint,
 )
 from .distributed import any_rank, explain_out_of_memory
-from .losses import uses_target_length
+from .losses import label_smoothed_loss, uses_target_length
 from .push_to_hub import push_checkpoint
-from .sharding import materialize
+from .sharding import materialize, shard_by_layers, validate_fsdp_arguments
 
 OTHER_RANK_DIVERGED = (
     "Training stops because the loss of another process is not to be trained on; its message says more."
@@ -38,7 +35,7 @@ DIVERGED_LOSS_RATIO = 10  # times the loss of a uniform guess: what has exploded
 
 
 class LengthTrainer(Seq2SeqTrainer):
-    """Seq2SeqTrainer with the four arguments of `TrainingArguments`, and a fuller log.
+    """Seq2SeqTrainer with the four arguments of `TrainingArguments`, a fuller log, and a model sharded if FSDP is on.
 
     An evaluation adds `eval_perplexity`, which may be reduce_lr_on_plateau's metric, and with `predict_with_generate`
     `eval_bleu`, of greedy translations unless `generation_num_beams` says otherwise. A training log adds
@@ -51,12 +48,18 @@ class LengthTrainer(Seq2SeqTrainer):
     model: PreTrainedModel
     push_in_progress: PushInProgress | None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, model: PreTrainedModel, args: TrainingArguments, **kwargs: object) -> None:
+        smoothing = args.label_smoothing_factor
+        loss = partial(label_smoothed_loss, smoothing=smoothing) if smoothing else None
+        super().__init__(model, args, compute_loss_func=loss, **kwargs)
+        self.remove_callback(PrinterCallback)
         validate_tokenizer(self.model.config, self.processing_class)
         self.token_counts = torch.zeros(2, dtype=torch.int64, device=self.args.device)  # tokens, slots
         self.counting_since = 0.0
         self.checkpoint_limit, self.args.save_total_limit = self.args.save_total_limit, None  # _save_checkpoint deletes
+        if self.is_fsdp_enabled:
+            validate_fsdp_arguments(args)
+            shard_by_layers(model, self.accelerator.state.fsdp_plugin)
 
     def get_train_dataloader(self) -> DataLoader:
         args, pairs = self.args, self.train_dataset

@@ -8,26 +8,22 @@ from typing import Any, TypedDict
 from datasets import Dataset
 from sacrebleu.metrics.bleu import BLEU
 from transformers import (
-    AutoModelForSeq2SeqLM,
     DataCollatorForSeq2Seq,
     EarlyStoppingCallback,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    PrinterCallback,
-    TrainerCallback,
     TrainerState,
 )
 
 from ..data.lengths import lengths
 from ..utils.atomic_io import short_hash
-from ..utils.auto_loading import auto_from_pretrained
 from ..utils.run_folder import SystemPaths
 from .arguments import TrainingArguments, training_arguments
 from .callbacks import CheckpointManifestCallback, JsonLogger, ProgressBarCallback, SigtermCallback, optional_callbacks
-from .checkpoints import average_checkpoints, best_checkpoint, checkpoint_to_resume, load_trainer_state
+from .checkpoints import average_checkpoints, best_checkpoint, checkpoint_to_resume, load_trainer_state, load_weights
 from .distributed import explain_out_of_memory, validate_same_on_all_ranks
-from .losses import label_smoothed_loss, validation_metrics
-from .sharding import materialize, shard_by_layers
+from .losses import validation_metrics
+from .sharding import materialize
 from .trainer import LengthTrainer
 
 SMALLER_BATCHES = (
@@ -70,26 +66,28 @@ def train(
     sigterm, log = SigtermCallback(), JsonLogger(paths.training_log)
     checkpoint = checkpoint_to_resume(paths.checkpoints, with_best=args.load_best_model_at_end)
     best = None if checkpoint is None else best_checkpoint(checkpoint)
+    progress_bar, manifests = ProgressBarCallback(name, progress_position), CheckpointManifestCallback(best)
+    callbacks = [*optional_callbacks(args), progress_bar, log, sigterm, manifests]
     use_cache = model.config.use_cache
-    trainer = build_trainer(
+    metrics = partial(validation_metrics, tokenizer=tokenizer, references=references, bleu_tokenize=bleu_tokenize)
+    trainer = LengthTrainer(
         model,
-        tokenizer,
-        pairs,
-        validation,
         args,
-        compute_metrics=partial(
-            validation_metrics, tokenizer=tokenizer, references=references, bleu_tokenize=bleu_tokenize
-        ),
-        callbacks=[ProgressBarCallback(name, progress_position), log, sigterm, CheckpointManifestCallback(best)],
+        train_dataset=pairs,
+        eval_dataset=validation,
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+        processing_class=tokenizer,
+        compute_metrics=metrics,
+        callbacks=callbacks,
     )
-    validate_same_data(tokenizer, {"training pairs": pairs, "validation pairs": validation}, checkpoint)
     resumed = None if checkpoint is None else load_trainer_state(checkpoint)
-    if resumed is not None and is_finished(resumed, args):  # only what comes after the training was interrupted
-        trainer.state = resumed
+    finished = resumed if resumed is not None and is_finished(resumed, args) else None
+    validate_same_data(tokenizer, {"training pairs": pairs, "validation pairs": validation}, checkpoint)
+    if checkpoint is not None and finished is not None:  # only what comes after the training was interrupted
+        trainer.state = finished
         if trainer.is_world_process_zero():
-            log.restore(resumed)
-        final_checkpoint = best if best is not None and args.load_best_model_at_end else checkpoint
-        weights = auto_from_pretrained(AutoModelForSeq2SeqLM, final_checkpoint, dtype="auto").state_dict()
+            log.restore(finished)
+        weights = load_weights(best if best is not None and args.load_best_model_at_end else checkpoint)
     else:
         restore_patience(trainer, resumed)
         args.eval_on_start &= checkpoint is None  # or patience would count it
@@ -104,41 +102,6 @@ def train(
         weights = average_checkpoints(Path(args.output_dir), args.average_checkpoints)
     model.config.use_cache = use_cache  # the Trainer has set it to its own
     return materialize(model, weights), training_outcome(trainer.state, log, args)
-
-
-def build_trainer(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    pairs: Dataset,
-    validation: Dataset | None,
-    args: TrainingArguments,
-    *,
-    compute_metrics: partial[dict[str, float]],
-    callbacks: list[TrainerCallback],
-) -> LengthTrainer:
-    """The Trainer, with a model that is sharded if FSDP is on."""
-    smoothing = args.label_smoothing_factor
-    trainer = LengthTrainer(
-        model=model,
-        args=args,
-        train_dataset=pairs,
-        eval_dataset=validation,
-        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
-        processing_class=tokenizer,
-        compute_loss_func=partial(label_smoothed_loss, smoothing=smoothing) if smoothing else None,
-        compute_metrics=compute_metrics,
-        callbacks=[*optional_callbacks(args), *callbacks],
-    )
-    trainer.remove_callback(PrinterCallback)
-    if trainer.is_fsdp_enabled:
-        for argument in ("predict_with_generate", "neftune_noise_alpha"):
-            if getattr(args, argument):
-                raise ValueError(
-                    f"A model that is sharded by FSDP trains without train.{argument}, which needs it, or its "
-                    f"embeddings, in one piece; leave train.{argument} out, or train without FSDP."
-                )
-        shard_by_layers(model, trainer.accelerator.state.fsdp_plugin)
-    return trainer
 
 
 def validate_same_data(
