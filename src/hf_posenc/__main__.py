@@ -26,10 +26,9 @@ import argparse
 import os
 import select
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
 from hf_posenc.config.loading import register_encodings
@@ -167,15 +166,15 @@ def stdout_has_no_reader() -> bool:
 class RenamedFlag(argparse.Action):
     """A flag under its old name: an error that names the new one."""
 
-    def __init__(self, *args: Any, renamed: str, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, option_strings: Sequence[str], dest: str, *, renamed: str, nargs: str, help: str) -> None:
+        super().__init__(option_strings, dest, nargs=nargs, help=help)
         self.renamed = renamed
 
     def __call__(
         self,
         parser: argparse.ArgumentParser,
         namespace: argparse.Namespace,
-        values: Any,
+        values: object,
         option_string: str | None = None,
     ) -> None:
         flag = self.option_strings[0]

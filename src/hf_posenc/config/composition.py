@@ -7,7 +7,6 @@ kinds into one that has both, takes an override without a value, and reads `${` 
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ..data.corpus import CORPUS_TYPES
 from ..data.readers import expand_home
@@ -90,11 +89,11 @@ def parse_override(override: str) -> Section:
             "[...]` and give that one's name."
         )
     try:
-        nested: Any = parse_value(value)
+        nested: Section = {keys[-1]: parse_value(value)}
     except ValueError as error:
         raise ValueError(
             f"An override's value in brackets or quotes is YAML, but that of {override!r} is not: {error}."
         ) from None
-    for key in reversed(keys):
+    for key in reversed(keys[:-1]):
         nested = {key: nested}
     return nested

@@ -19,7 +19,7 @@ TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_toke
 INFERRED_FIELDS = ("vocab_size", "decoder_vocab_size", *TOKEN_IDS, "dtype")
 INTERNAL_FIELDS = ("hf_posenc_version", "is_encoder_decoder")
 Size = Annotated[int, in_range(1, 2**24)]
-NARROWED_TYPES: dict[str, Any] = {
+NARROWED_TYPES: dict[str, object] = {
     **dict.fromkeys(("encoder_layers", "decoder_layers"), Annotated[int, in_range(1, 1000)]),
     **dict.fromkeys(("d_model", "encoder_ffn_dim", "decoder_ffn_dim", "max_position_embeddings"), Size),
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), Size),
@@ -27,11 +27,11 @@ NARROWED_TYPES: dict[str, Any] = {
     "activation_function": Annotated[str, one_of(ACT2FN)],
     "initializer": Annotated[str, one_of(INITIALIZERS)],
     "layer_norm_eps": Annotated[float, above_zero],
-    "rope_parameters": dict[str, Any] | None,
+    "rope_parameters": Section | None,
 }
 
 
-def model_keys(config_class: type[SharedConfig]) -> dict[str, tuple[Any, Any]]:
+def model_keys(config_class: type[SharedConfig]) -> dict[str, tuple[object, object]]:
     """The kind and the default of each key that a model of that class has."""
     own_fields = {name for cls in config_class.__mro__ if issubclass(cls, SharedConfig) for name in cls.__annotations__}
     keys = {
@@ -51,7 +51,7 @@ def model_keys(config_class: type[SharedConfig]) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def parameter_annotation(name: str, parameter: EncodingParameter) -> Any:
+def parameter_annotation(name: str, parameter: EncodingParameter) -> object:
     """Its default says its type; that of a cross-attention may be null, which is as elsewhere."""
     annotation: Any = int | None if parameter.default is None else type(parameter.default)
     constrained: Any = Annotated[

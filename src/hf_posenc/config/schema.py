@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from ..modeling.suggestions import closest_name, validate_names
 from ..utils.renamed_keys import validate_current_names
+from ..utils.text_io import JsonObject
 
 MAX_INT = 2**32 - 1  # a seed of numpy's
 SCALAR_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "null"}
@@ -24,7 +25,7 @@ MAX_LISTED = 16  # names
 SHORT_REPR = reprlib.Repr()
 SHORT_REPR.maxstring = SHORT_REPR.maxother = SHORT_REPR.maxlong = 80
 
-Section = dict[str, Any]  # keys and values of a config file, as YAML has them
+Section = JsonObject  # of a config file
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Constraint:
 class MappingOf:
     """A mapping whose keys are the fields of a dataclass; of one that holds itself, `schema` returns it."""
 
-    schema: Callable[..., Any]
+    schema: type | Callable[[], type]
     description: str = "keys and values"
 
     @property
@@ -71,7 +72,7 @@ PositiveInt = Annotated[int, at_least(1)]
 Seed = Annotated[int, in_range(0, MAX_INT)]
 
 
-def validate(value: Any, annotation: object, key: str, *, partial: bool = False, default: object = MISSING) -> None:
+def validate(value: object, annotation: object, key: str, *, partial: bool = False, default: object = MISSING) -> None:
     """A ValueError if `value`, which stands under `key`, is not of that kind. In a `partial` mapping any key may lack,
     since another mapping stands under it."""
     base, metadata = split_annotated(annotation)
@@ -86,20 +87,20 @@ def validate(value: Any, annotation: object, key: str, *, partial: bool = False,
             if number == len(candidates):
                 raise
     for constraint in metadata:
-        if isinstance(constraint, MappingOf) and value is not None:
+        if isinstance(constraint, MappingOf) and isinstance(value, Mapping):
             validate_fields(value, constraint.dataclass, key, partial)
         elif isinstance(constraint, Constraint) and not constraint.is_valid(value):
             raise_invalid(value, annotation, key, default, constraint.valid_names)
 
 
-def validate_contents(value: Any, annotation: object, key: str, partial: bool, default: object) -> None:
+def validate_contents(value: object, annotation: object, key: str, partial: bool, default: object) -> None:
     """The parts of a value whose outermost type is right."""
     if get_origin(annotation) is Annotated:
         validate(value, annotation, key, partial=partial, default=default)
-    elif get_origin(annotation) is list:
+    elif isinstance(value, list) and get_origin(annotation) is list:
         for number, item in enumerate(value):
             validate(item, get_args(annotation)[0], f"{key}[{number}]", partial=partial)
-    elif get_origin(annotation) is dict:
+    elif isinstance(value, dict) and get_origin(annotation) is dict:
         for name, item in value.items():
             validate(item, get_args(annotation)[1], join_key(key, name), partial=partial)
     elif is_enumerated(annotation):
@@ -122,7 +123,7 @@ def validate_leaf(value: object, key: str, default: object) -> None:
             validate_leaf(item, join_key(key, str(name)), MISSING)
 
 
-def validate_fields(value: Mapping[str, Any], dataclass_type: Any, key: str, partial: bool = False) -> None:
+def validate_fields(value: Mapping[str, object], dataclass_type: type, key: str, partial: bool = False) -> None:
     """As `validate`, of a mapping whose keys are the fields of the dataclass `dataclass_type`."""
     fields_by_name = {field.name: field for field in fields(dataclass_type)}
     validate_current_names(value, dataclass_type.__name__, key)
@@ -142,19 +143,19 @@ def validate_fields(value: Mapping[str, Any], dataclass_type: Any, key: str, par
 
 
 @cache
-def field_types(dataclass_type: Any) -> dict[str, Any]:
+def field_types(dataclass_type: type) -> dict[str, object]:
     """The annotations of a dataclass's fields."""
     return get_type_hints(dataclass_type, include_extras=True)
 
 
-def union_members(annotation: object) -> list[Any]:
+def union_members(annotation: object) -> list[object]:
     """The kinds of a union. A text is no alternative to an Enum's names."""
     members = list(get_args(annotation)) if get_origin(annotation) in (Union, UnionType) else [annotation]
     has_enum = any(isinstance(item, type) and issubclass(item, Enum) for item in members)
     return [item for item in members if not (has_enum and item is str)]
 
 
-def split_annotated(annotation: object) -> tuple[Any, tuple[Any, ...]]:
+def split_annotated(annotation: object) -> tuple[object, tuple[object, ...]]:
     return (
         (get_args(annotation)[0], get_args(annotation)[1:]) if get_origin(annotation) is Annotated else (annotation, ())
     )
@@ -198,6 +199,7 @@ def describe(annotation: object) -> str:
     if metadata:
         requirement = describe(base)
         for constraint in metadata:
+            assert isinstance(constraint, Constraint | MappingOf)
             requirement = constraint.description.format(requirement)
         return requirement
     if annotation in SCALAR_NAMES:
@@ -216,8 +218,10 @@ def is_enumerated(annotation: object) -> bool:
     return get_origin(annotation) is Literal or (isinstance(annotation, type) and issubclass(annotation, Enum))
 
 
-def choices(annotation: Any) -> list[Any]:
-    return list(get_args(annotation)) or [member.value for member in annotation]
+def choices(annotation: object) -> list[object]:
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return [member.value for member in annotation]
+    return list(get_args(annotation))
 
 
 def format_choices(names: Sequence[object]) -> str:
@@ -226,11 +230,11 @@ def format_choices(names: Sequence[object]) -> str:
     return f"one of {shown_names}" + (f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else "")
 
 
-def is_required(field: "Field[Any]") -> bool:
+def is_required(field: Field) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def default_value(field: "Field[Any]") -> Any:
+def default_value(field: Field) -> object:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 

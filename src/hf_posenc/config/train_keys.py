@@ -3,7 +3,7 @@
 from dataclasses import MISSING, field, fields, make_dataclass
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Union, get_args, get_origin
 
 from transformers.integrations.integration_utils import (
     INTEGRATION_TO_CALLBACK,
@@ -30,7 +30,7 @@ Fraction, NonNegative, Positive = (
 )
 OptionalPositiveInt, NonNegativeInt = PositiveInt | None, Annotated[int, at_least(0)]
 # What is narrower than transformers' annotation; an argument that a version lacks is passed over.
-NARROWED_TYPES: dict[str, Any] = {
+NARROWED_TYPES: dict[str, object] = {
     **dict.fromkeys(
         ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "ddp_timeout"),
         PositiveInt,
@@ -65,7 +65,7 @@ NARROWED_TYPES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def yaml_types(annotation: Any) -> Any:
+def yaml_types(annotation: object) -> object:
     """The kinds of a union that a config file can hold: no path and no object of transformers' or accelerate's."""
     if get_origin(annotation) not in (Union, UnionType):
         return annotation

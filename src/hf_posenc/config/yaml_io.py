@@ -17,6 +17,8 @@ from typing import Any, ClassVar
 import yaml
 from yaml.constructor import ConstructorError
 
+from ..utils.text_io import JsonObject
+
 MAX_BYTES = 2**22
 MAX_NODES = 50_000  # keys and values, those behind an alias counted each time
 MAX_DEPTH = 50
@@ -25,7 +27,7 @@ MAX_DIGITS = 40
 TAG = "tag:yaml.org,2002:"
 BOOLEANS = {"true": True, "false": False}
 # The core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema): pattern, first characters, value.
-CORE_SCHEMA: dict[str, tuple[str, str, Callable[[str], Any]]] = {
+CORE_SCHEMA: dict[str, tuple[str, str, Callable[[str], object]]] = {
     "null": (r"~|null|Null|NULL|", "~nN", lambda text: None),
     "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF", lambda text: BOOLEANS[text.lower()]),
     "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789", lambda text: parse_int(text)),
@@ -49,7 +51,7 @@ class Loader(yaml.SafeLoader):
     }
     nodes = depth = 0
 
-    def compose_node(self, parent: Any, index: Any) -> yaml.Node:
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node:
         """A node that knows how many nodes and how many levels it unfolds to, both within bounds."""
         mark, is_alias = self.peek_event().start_mark, self.check_event(yaml.AliasEvent)
         self.nodes, self.depth = self.nodes + 1, self.depth + 1
@@ -87,7 +89,7 @@ class Loader(yaml.SafeLoader):
         node.value = pairs
         return node
 
-    def construct_core_scalar(self, node: yaml.Node) -> Any:
+    def construct_core_scalar(self, node: yaml.Node) -> object:
         """A scalar of the core schema; an explicit tag (`!!int x`) may name one that it is not."""
         pattern, _, value = CORE_SCHEMA[type_name := node.tag.removeprefix(TAG)]
         if not isinstance(node, yaml.ScalarNode) or not re.fullmatch(pattern, node.value):
@@ -125,7 +127,7 @@ for type_name, (pattern, first_characters, _) in CORE_SCHEMA.items():
     Dumper.add_implicit_resolver(f"{TAG}{type_name}", re.compile(f"^(?:{pattern})$"), list(first_characters))
 
 
-def read_yaml(path: Path, file_description: str) -> dict[str, Any]:
+def read_yaml(path: Path, file_description: str) -> JsonObject:
     """The mapping in a YAML file, an empty one if nothing is in it. Every refusal begins with `file_description`
     (such as "A config file") and names the file."""
     with path.open("rb") as file:
@@ -146,7 +148,7 @@ def read_yaml(path: Path, file_description: str) -> dict[str, Any]:
     return data or {}
 
 
-def parse_value(text: str) -> Any:
+def parse_value(text: str) -> object:
     """A value as it is typed on a command line: a list, a mapping or a quoted text in YAML, or else all of it as a
     number, true, false, null or plain text, in which neither `#` nor `:` has a meaning."""
     text = text.strip(" ")

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import Any
 
 from datasets import Dataset
 
@@ -70,7 +69,7 @@ def concatenate_rows(rows: list[dict[str, str]], separator: str) -> dict[str, st
     return {language: separator.join(filter(None, (row[language] for row in rows))) for language in rows[0]}
 
 
-def validate_positive(key: str, value: Any) -> int:
+def validate_positive(key: str, value: object) -> int:
     if type(value) is not int or value < 1:
         raise ValueError(f"`{key}` must be a whole number, at least 1, but it is {value!r}: change or omit it")
     return value

@@ -11,7 +11,6 @@ import glob
 import os
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any
 
 import datasets
 from datasets import Dataset
@@ -158,13 +157,8 @@ def _load_corpora(corpus_spec: CorpusSpec, languages: tuple[str, str], folder: s
             "[{files: [a.de, a.en]}, {dataset: wmt/wmt19, name: de-en, split: train}]"
         )
     source, target = languages
-    options: dict[str, Any] = {
-        "source_language": source,
-        "target_language": target,
-        "folder": folder,
-        "separator": separator,
-    }
-    return datasets.concatenate_datasets([load_pairs(spec, **options) for spec in corpus_spec["corpora"]])
+    load = partial(load_pairs, source_language=source, target_language=target, folder=folder, separator=separator)
+    return datasets.concatenate_datasets([load(spec) for spec in corpus_spec["corpora"]])
 
 
 def _load_generated(corpus_spec: CorpusSpec, languages: tuple[str, str], folder: str | None) -> Dataset:

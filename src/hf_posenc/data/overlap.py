@@ -1,12 +1,13 @@
 """Pairs and sentences that two corpora share: a test set must not be what was trained on."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
+
+from .readers import CorpusSpec
 
 BATCH_ROWS = 100_000  # read at once
 MIN_WORDS = 8  # of a text that counts by itself
@@ -58,7 +59,7 @@ def normalized_texts(pairs: pa.Table, languages: list[str]) -> list[pa.ChunkedAr
     return [pc.utf8_lower(pc.utf8_trim_whitespace(columns[f"translation.{language}"])) for language in languages]
 
 
-def without_concatenation(corpus_spec: Mapping[str, Any]) -> dict[str, Any]:
+def without_concatenation(corpus_spec: CorpusSpec) -> CorpusSpec:
     """A description of the pairs that those of `corpus_spec` are joined from; of all documents where it has these."""
     first_counts_concatenated = corpus_spec.get("document_ids") or any(
         map(is_concatenated, corpus_spec.get("corpora") or [])
@@ -74,7 +75,7 @@ def without_concatenation(corpus_spec: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def is_concatenated(corpus_spec: Mapping[str, Any]) -> bool:
+def is_concatenated(corpus_spec: CorpusSpec) -> bool:
     """Whether any of those pairs are joined from several."""
     return bool(
         corpus_spec.get("concatenate")

@@ -64,7 +64,7 @@ def dataset_from_reader(
     show_progress: bool,
     written_languages: tuple[str, str] | None = None,
     /,
-    **options: Any,
+    **options: object,
 ) -> Dataset:
     """The pairs of `read(**options)`, on disk; `written_languages` names their languages where the order is another.
 
@@ -91,10 +91,10 @@ def dataset_from_reader(
 
 def _rows(
     read: Callable[..., Iterator[tuple[str, str]]],
-    options: dict[str, Any],
+    options: dict[str, object],
     written_languages: tuple[str, str],
     file_state: object,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, dict[str, str]]]:
     for texts in read(**options):
         yield {"translation": dict(zip(written_languages, texts, strict=True))}
 

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
-from ..utils.text_io import COMPRESSED_FORMATS, read_lines
+from ..utils.text_io import COMPRESSED_FORMATS, JsonObject, read_lines
 
 # The description of a corpus: plain values, under the keys of config/corpus_keys.py.
-CorpusSpec = dict[str, Any]
+CorpusSpec = JsonObject
 
 TSV, JSONL = (tuple(suffix + ending for ending in ("", *COMPRESSED_FORMATS)) for suffix in (".tsv", ".jsonl"))
 TABLE_SUFFIXES = TSV + JSONL

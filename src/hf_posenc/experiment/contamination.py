@@ -2,13 +2,13 @@
 
 import logging
 from collections.abc import Iterable
-from typing import Any
 
 from ..config.settings import System
-from ..data.corpus import load_pairs
 from ..data.overlap import MIN_WORDS, Overlap, find_overlap, without_concatenation
 from ..data.pair_dataset import rename_languages
+from ..data.readers import CorpusSpec
 from ..modeling.suggestions import validate_names
+from .corpora import read_pairs
 
 MAX_ONE_SIDED_SHARE = 0.01
 logger = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ def validate_no_contamination(systems: Iterable[System]) -> None:
     MAX_ONE_SIDED_SHARE of the pairs may have a source or a target of MIN_WORDS words or more there. A set in
     `data.allow_overlap` may have more. What is tolerated or allowed is logged.
     """
-    checked: list[tuple[Any, ...]] = []
+    checked: list[tuple[object, ...]] = []
     contaminated: dict[str, str] = {}
     for system in systems:
         corpora = held_out_sets(system)
@@ -48,22 +48,15 @@ def validate_no_contamination(systems: Iterable[System]) -> None:
         )
 
 
-def held_out_sets(system: System) -> dict[str, dict[str, Any]]:
+def held_out_sets(system: System) -> dict[str, CorpusSpec]:
     return ({"validation": system.data.validation} if system.data.validation else {}) | system.data.test
 
 
-def overlap_with_training(system: System, corpus_spec: dict[str, Any]) -> tuple[Overlap, int]:
+def overlap_with_training(system: System, corpus_spec: CorpusSpec) -> tuple[Overlap, int]:
     """What `corpus_spec` shares with the training text of a system, and its number of pairs."""
     data = system.data
-    options: dict[str, Any] = {
-        "source_language": data.source_language,
-        "target_language": data.target_language,
-        "folder": data.data_dir,
-    }
-    held_out, trained_on = (
-        load_pairs(without_concatenation(corpus_spec), **options),
-        load_pairs(without_concatenation(data.train), **options),
-    )
+    held_out = read_pairs(data, without_concatenation(corpus_spec))
+    trained_on = read_pairs(data, without_concatenation(data.train))
     names = (data.source_language, data.target_language)
     overlap = find_overlap(trained_on, held_out)
     if not overlap.pairs and data.tags:  # or it stands there the other way round

@@ -35,7 +35,7 @@ def translate_test_set(
     score: ScoreSettings,
     path: Path,
     target_tag: str | None = None,
-    **progress_options: Any,
+    **progress_options: object,
 ) -> TestSetTranslations:
     """The translations of a test set by beam search, saved in `path`, in the sources' order.
 
@@ -58,7 +58,7 @@ def translate(
     sources: Sequence[Sequence[str]],
     score: ScoreSettings,
     target_tag: str | None,
-    **progress_options: Any,
+    **progress_options: object,
 ) -> TestSetTranslations:
     """Translate in all processes, each every n-th source; every process returns all translations."""
     state = PartialState()
@@ -94,7 +94,7 @@ def score_test_set(
     settings: ScoreSettings,
     statistics_path: Path,
     num_proc: int = 1,
-    progress: Callable[[int], Any] | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> ScoredTestSet:
     """The scores of one test set by the metric length_buckets.
 

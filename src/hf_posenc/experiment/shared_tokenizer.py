@@ -2,9 +2,8 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
-from transformers import AutoTokenizer, MarianConfig
+from transformers import AutoTokenizer, MarianConfig, PreTrainedTokenizerBase
 
 from ..config.init_from import INIT_FROM_RULE
 from ..config.schema import Section
@@ -109,7 +108,7 @@ def build_tokenizer(system: System) -> PosEncTokenizer:
     )
 
 
-def load_pretrained_tokenizer(name: str) -> Any:
+def load_pretrained_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """A saved tokenizer. A MarianMT model starts from <pad>, has no <s>, and no row for one that would be added."""
     verify_folder(Path(name), COPY_AGAIN)
     tokenizer = auto_from_pretrained(AutoTokenizer, name)

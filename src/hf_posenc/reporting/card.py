@@ -7,12 +7,12 @@ its encodings, so an encoding has its place in a card by being registered.
 import glob
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path, PureWindowsPath
-from typing import Any
+from typing import TypeVar
 
 import jinja2
 import yaml
@@ -25,13 +25,12 @@ from ..config.yaml_io import read_yaml
 from ..data.readers import CorpusSpec
 from ..metrics.length_buckets.scorers import SCORERS
 from ..modeling.alignment_registry import get_alignment
-from ..modeling.citations import Reference
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig, parameter_fields
 from ..modeling.position_registry import POSITION_ENCODINGS, parse_sum
 from ..results.json_records import parse_file
 from ..results.length_limits import TableRows
 from ..results.records import SystemScores, TrainingSummary
-from ..results.rendering import markdown_block, markdown_code, markdown_text, python_string, render_markdown
+from ..results.rendering import render_markdown
 from ..results.saved_files import validate_settings
 from ..results.tables import SCORE_FORMATS, length_table
 from ..training.arguments import arguments_with_defaults
@@ -39,12 +38,14 @@ from ..utils.atomic_io import atomic_write
 from ..utils.manifest import verify_file
 from ..utils.renamed_keys import upgrade_model_fields, upgrade_settings
 from ..utils.run_folder import RunPaths, SystemPaths
+from ..utils.text_io import JsonObject
+from .card_template import bibtex, render_card
 
-TEMPLATE = Path(__file__).with_name("model_card_template.md")
+SettingsT = TypeVar("SettingsT", DataSettings, ScoreSettings)
+
 METRIC_NAMES = {field: name for field, name, _ in SCORE_FORMATS if field in SCORERS}
 MAX_METRICS = 6  # of the metadata; the tables have all
 MAX_EXAMPLE_WORDS = 120
-MAX_LINE_LENGTH = 130
 REQUIRED_CONFIG_FIELDS = ("d_model", "vocab_size", "decoder_vocab_size", "encoder_layers", "decoder_layers")
 
 
@@ -52,9 +53,9 @@ REQUIRED_CONFIG_FIELDS = ("d_model", "vocab_size", "decoder_vocab_size", "encode
 class ScoredSystem:
     """What the files of a scored system hold; `test_specs`: each test set's description, how many pairs are joined."""
 
-    settings: dict[str, Any]
+    settings: JsonObject
     scores: SystemScores
-    config: dict[str, Any]
+    config: JsonObject
     facts: TrainingSummary
     data: DataSettings
     score: ScoreSettings
@@ -79,7 +80,7 @@ def model_card(run_folder: Path, system: str, repository: str | None = None) -> 
         name = repository or repository_name(run_folder.resolve().name, system, run)
         values = card_values(run, system, name) | {"examples": examples(run_folder, system, run)}
     with explain_malformed_files(run_folder / system, TypeError, ValueError, jinja2.UndefinedError):
-        return ModelCard(wrap_prose(template().render(values)))
+        return ModelCard(render_card(values))
 
 
 @contextmanager
@@ -126,23 +127,7 @@ def examples(run_folder: Path, system: str, run: ScoredSystem) -> dict[str, dict
     return {"An": rows[len(rows) // 2], "A long": short[-1]} if short else {}
 
 
-def wrap_prose(text: str) -> str:
-    """The text with long lines broken, except in front matter, code and tables; a new line never begins with a mark."""
-    lines, in_code = [], False
-    head, mark, body = text.partition("\n---\n")
-    for line in body.split("\n"):
-        in_code ^= line.startswith("```")
-        while len(line) > MAX_LINE_LENGTH and not in_code and not line.startswith(("|", "#", "```")):
-            breaks = [match.start() for match in re.finditer(r" (?=[A-Za-z`(\[])", line[: MAX_LINE_LENGTH + 1])]
-            if not breaks or breaks[-1] < MAX_LINE_LENGTH // 2:
-                break
-            lines.append(line[: breaks[-1]])
-            line = ("  " if lines[-1].startswith(("- ", "  ")) else "") + line[breaks[-1] + 1 :]
-        lines.append(line)
-    return f"{head}{mark}" + "\n".join(lines)
-
-
-def card_values(run: ScoredSystem, system: str, repository: str) -> dict[str, Any]:
+def card_values(run: ScoredSystem, system: str, repository: str) -> JsonObject:
     """What the template shows."""
     names_by_side = {
         side: parse_sum(run.config[field]) for side, field in ENCODING_TYPE_FIELDS.items() if field in run.config
@@ -178,31 +163,7 @@ def card_values(run: ScoredSystem, system: str, repository: str) -> dict[str, An
     }
 
 
-def template() -> jinja2.Template:
-    """The card's template, in which every value is escaped as Markdown that is not marked as something else."""
-    filters: dict[str, Callable[..., str]] = {"code": markdown_code, "block": markdown_block, "python": python_string}
-    environment = jinja2.Environment(autoescape=True, finalize=escape_markdown)
-    environment.filters |= {name: partial(apply_markup, markup) for name, markup in filters.items()}
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-
-
-class Markdown(str):
-    """Text that is Markdown already, which jinja leaves as it is."""
-
-    def __html__(self) -> str:
-        return self
-
-
-def escape_markdown(value: Any) -> Any:
-    return value if hasattr(value, "__html__") else Markdown(markdown_text(value))
-
-
-def apply_markup(markup_filter: Callable[..., str], value: Any, *options: str) -> Markdown:
-    """What a filter makes of a value, which is not escaped again."""
-    return Markdown(markup_filter(value, *options))
-
-
-def without_folders(value: Any) -> Any:
+def without_folders(value: object) -> object:
     """Settings as others may read them: of a path into this machine's folders, the last name."""
     if isinstance(value, Mapping):
         return {key: without_folders(one) for key, one in value.items()}
@@ -249,7 +210,7 @@ def read_scored_system(folder: Path) -> ScoredSystem:
     return ScoredSystem(settings, scores, config, training, data, score, test_specs)
 
 
-def read_complete(path: Path, *keys: str) -> dict[str, Any]:
+def read_complete(path: Path, *keys: str) -> JsonObject:
     """A JSON or YAML file that is whole, with these keys."""
     if not path.is_file():
         raise FileNotFoundError(f"A card is made from a scored system, but {path} is missing; run train.py first.")
@@ -268,7 +229,7 @@ def read_complete(path: Path, *keys: str) -> dict[str, Any]:
     return content
 
 
-def settings_from_saved(cls: type[Any], saved: Mapping[str, Any]) -> Any:
+def settings_from_saved(cls: type[SettingsT], saved: JsonObject) -> SettingsT:
     """A section of the settings; what is newer than the run is at its default."""
     return cls(**{field.name: saved[field.name] for field in fields(cls) if field.name in saved})
 
@@ -316,7 +277,7 @@ def eval_results(run: ScoredSystem) -> Iterator[EvalResult]:
         for test, result in run.scores.tests.items():
             score = result.overall.score(metric)
             if result.overall.n and score is not None:
-                dataset: dict[str, Any] = dict(zip(fields, datasets[test], strict=True))
+                dataset: JsonObject = dict(zip(fields, datasets[test], strict=True))
                 yield EvalResult(
                     task_type="translation", task_name=task, dataset_name=test, **dataset,
                     metric_type=metric, metric_value=round(score, 2), metric_name=metric_name,
@@ -336,12 +297,3 @@ def hub_id(run: ScoredSystem, name: str | None) -> str | None:
     """The name, if it is one on the Hub; that of a local folder has its files among those that the run read."""
     local = any(file.startswith(f"{name}/") for file in run.settings.get("files", {}))
     return name if name and not local and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) else None
-
-
-def bibtex(reference: Reference) -> str:
-    surnames = re.split(r", | & ", reference.authors.removesuffix(" et al."))
-    author = " and ".join([*surnames, "others"] if reference.authors.endswith(" et al.") else surnames)
-    key = re.sub(r"\W", "", f"{surnames[0]}{reference.year}{reference.title.split()[0]}").lower()
-    fields = {"author": reference.full_authors or author, "title": f"{{{reference.title}}}"}
-    fields |= {"howpublished": reference.venue, "year": str(reference.year), "url": reference.url}
-    return "\n".join([f"@misc{{{key},", *(f"  {name} = {{{value}}}," for name, value in fields.items() if value), "}"])

@@ -4,14 +4,13 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tqdm.auto import tqdm
 
 from ..config.settings import Experiment, ReferenceTable, System
 from ..metrics.length_buckets.scorers import PRECOMPUTED_SCORERS, score_fields
-from ..metrics.length_buckets.validation import bucket_bounds, token_counts
+from ..metrics.length_buckets.validation import BucketBounds, bucket_bounds, token_counts
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..utils.atomic_io import first_difference
 from ..utils.manifest import verified
@@ -102,7 +101,7 @@ def system_result(
 def scores_beyond_limit(statistics: Mapping[str, np.ndarray], max_length: int | None, samples: int) -> BucketScore:
     """Corpus scores of all pairs with a source longer than `max_length`."""
     is_beyond = statistics["lengths"] > (math.inf if max_length is None else max_length)
-    bounds = {"label": "beyond", "low": (max_length or 0) + 1, "high": None}
+    bounds: BucketBounds = {"label": "beyond", "low": (max_length or 0) + 1, "high": None}
     return bucket_scores(bounds, statistics, is_beyond, samples)
 
 
@@ -118,7 +117,7 @@ def scores_by_length(
 
 
 def bucket_scores(
-    bounds: Mapping[str, Any], statistics: Mapping[str, np.ndarray], in_bucket: np.ndarray, samples: int
+    bounds: BucketBounds, statistics: Mapping[str, np.ndarray], in_bucket: np.ndarray, samples: int
 ) -> BucketScore:
     """The corpus scores of some pairs."""
     rows = np.flatnonzero(in_bucket)

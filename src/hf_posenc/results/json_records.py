@@ -25,6 +25,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 
 from ..utils.manifest import verified, write_file
 from ..utils.names import NAME_RULE, is_valid_name
+from ..utils.text_io import JsonObject
 
 T = TypeVar("T")
 FileRecordT = TypeVar("FileRecordT", bound="FileRecord")
@@ -49,7 +50,7 @@ class Rule:
     """What a scalar must be, and whether it is."""
 
     description: str
-    is_valid: Callable[[Any], bool]
+    is_valid: Callable[[object], bool]
 
 
 def read_record(cls: type[FileRecordT], path: Path) -> FileRecordT:
@@ -62,7 +63,7 @@ def write_record(path: Path, record: FileRecord, *, indent: int | None = None) -
     write_file(path, json.dumps(to_json(record), indent=indent))
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> JsonObject:
     """The object in a saved JSON file, which is verified."""
     with verified(path):
         return dict(json.loads(path.read_text(encoding="utf-8")))
@@ -92,7 +93,7 @@ def parse(shape: type[T], value: object, location: str) -> T:
     return parsed
 
 
-def parse_hint(hint: Any, value: Any, location: str, or_null: str = "") -> Any:
+def parse_hint(hint: Any, value: object, location: str, or_null: str = "") -> Any:
     """As `parse`, for any hint; `or_null` stands behind what the value must be."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
@@ -103,32 +104,32 @@ def parse_hint(hint: Any, value: Any, location: str, or_null: str = "") -> Any:
     if origin in (Union, types.UnionType):
         return None if value is None else parse_hint(arguments[0], value, location, " or null")
     if origin is tuple:
-        validate_list(value, location)
-        return tuple(parse_hint(arguments[0], item, f"{location}[{index}]") for index, item in enumerate(value))
+        items = enumerate(validate_list(value, location))
+        return tuple(parse_hint(arguments[0], item, f"{location}[{index}]") for index, item in items)
     if issubclass(origin or hint, tuple):
         return parse_named_tuple(hint, value, location)
     if not isinstance(value, Mapping):
         raise ViolationError(f"{location} must have keys and values, but it is {value!r:.100}")
-    if is_dataclass(hint):
+    if isinstance(hint, type) and is_dataclass(hint):
         return parse_record(hint, value, location)
     return parse_mapping(arguments, value, location)
 
 
-def validate_list(value: object, location: str, length: int | None = None) -> None:
-    """Refuse what is no list, or one that is not of this length."""
+def validate_list(value: object, location: str, length: int | None = None) -> list[object]:
+    """The value, if it is a list, and of this length."""
     if not isinstance(value, list) or length not in (None, len(value)):
         size = "" if length is None else f" of {length}"
         raise ViolationError(f"{location} must be a list{size}, but it is {value!r:.100}")
+    return value
 
 
-def parse_named_tuple(hint: Any, value: Any, location: str) -> Any:
+def parse_named_tuple(hint: type, value: object, location: str) -> object:
     hints = type_hints(hint)
-    validate_list(value, location, len(hints))
-    items = zip(hints.items(), value, strict=True)
+    items = zip(hints.items(), validate_list(value, location, len(hints)), strict=True)
     return hint(*(parse_hint(item_hint, item, f"{location}.{name}") for (name, item_hint), item in items))
 
 
-def parse_mapping(arguments: tuple[Any, ...], value: Mapping[str, Any], location: str) -> dict[str, Any]:
+def parse_mapping(arguments: tuple[object, ...], value: Mapping[str, object], location: str) -> JsonObject:
     """A mapping whose keys are of one kind, and its values of one shape."""
     key_hint, value_hint = arguments
     for key in value:
@@ -136,7 +137,7 @@ def parse_mapping(arguments: tuple[Any, ...], value: Mapping[str, Any], location
     return {key: parse_hint(value_hint, item, f"{location}.{key}") for key, item in value.items()}
 
 
-def parse_record(cls: Any, value: Mapping[str, Any], location: str) -> Any:
+def parse_record(cls: type, value: Mapping[str, object], location: str) -> object:
     """An instance of a dataclass from the keys of an object."""
     hints, saved = type_hints(cls), dict(saved_fields(cls))
     required = [key for key, field in saved.items() if field.default is MISSING]
@@ -155,7 +156,7 @@ def parse_record(cls: Any, value: Mapping[str, Any], location: str) -> Any:
     return cls(**values)
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: object) -> Any:
     """What `json.dumps` takes: the same that `parse` reads."""
     if isinstance(value, Mapping):
         return {key: to_json(item) for key, item in value.items()}
@@ -171,14 +172,14 @@ def to_json(value: Any) -> Any:
     return content | (to_json(getattr(value, others_field)) if others_field else {})
 
 
-def saved_fields(cls: type[Any]) -> Iterator[tuple[str, Field]]:
+def saved_fields(cls: type) -> Iterator[tuple[str, Field]]:
     """The fields that have a key of their own in the JSON, by that key."""
     for field in fields(cls):
         if not (field.metadata.get("others") or field.metadata.get("unsaved")):
             yield field.metadata.get("key", field.name), field
 
 
-def field_of_others(cls: type[Any]) -> str | None:
+def field_of_others(cls: type) -> str | None:
     """The field that holds all other keys."""
     return next((field.name for field in fields(cls) if field.metadata.get("others")), None)
 

@@ -9,13 +9,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ..utils.manifest import is_in_manifest, save_file, verified, write_file
 from ..utils.run_folder import ReportPaths, translation_time
-from ..utils.text_io import json_line
+from ..utils.text_io import JsonObject, json_line
 from .json_records import (
     OTHERS,
     Anything,
@@ -83,7 +82,7 @@ def read_losses(path: Path) -> TrainingCurves:
     return TrainingCurves(**curves, lengths_known=any(line.get("lengths_known") for line in lines))
 
 
-def curve(lines: Sequence[Mapping[str, Any]], key: str) -> Curve:
+def curve(lines: Sequence[JsonObject], key: str) -> Curve:
     """The lines of a log that have this key."""
     return tuple(CurvePoint(line["step"], line["seconds"], line[key]) for line in lines if key in line)
 
@@ -129,7 +128,7 @@ def write_statistics(path: Path, statistics: Mapping[str, np.ndarray]) -> None:
     save_file(path, save)
 
 
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
+def read_json_lines(path: Path) -> list[JsonObject]:
     """The objects of a JSON lines file, one or more, the last of which must be whole too."""
     *lines, unterminated = path.read_text(encoding="utf-8").split("\n")
     if unterminated or not lines:

@@ -13,12 +13,12 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
-from typing import Any
 
 import numpy as np
 
 from ..metrics.length_buckets.scorers import (
     PRECOMPUTED_SCORERS,
+    CorpusScorer,
     bootstrap_sums,
     corpus_score,
     corpus_scores,
@@ -122,7 +122,7 @@ def p_values(
     }
 
 
-def approximate_randomization(scorer: Any, ours: np.ndarray, theirs: np.ndarray, trials: int) -> float:
+def approximate_randomization(scorer: CorpusScorer, ours: np.ndarray, theirs: np.ndarray, trials: int) -> float:
     """How often a difference as large or larger comes about where chance says of each pair whose translation is whose.
 
     sacrebleu's test (its seed, its draws), except that it counts larger differences alone: of TER, where few edits make
@@ -149,7 +149,7 @@ def swapped_sums(differences: np.ndarray, trials: int) -> Iterator[np.ndarray]:
         yield (swapped.astype(float) @ differences).astype(differences.dtype)
 
 
-def paired_bootstrap(scorer: Any, ours: np.ndarray, theirs: np.ndarray, samples: int) -> float:
+def paired_bootstrap(scorer: CorpusScorer, ours: np.ndarray, theirs: np.ndarray, samples: int) -> float:
     """sacrebleu's, but never less than 2^(1 - d) of d pairs that differ, which is all that can be told of so few."""
     totals = np.split(bootstrap_sums(np.hstack([ours, theirs]), samples), 2, axis=1)
     gains = abs(np.subtract(*(corpus_scores(scorer, stats) for stats in totals)))

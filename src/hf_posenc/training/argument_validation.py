@@ -6,7 +6,8 @@ settings determine a run, and several systems do not change each other.
 """
 
 from collections.abc import Mapping
-from typing import Any
+
+from transformers import Seq2SeqTrainingArguments
 
 SAMPLING_STRATEGIES = ("group_by_length", "random", "sequential")
 MAPPING_ARGUMENTS: dict[str, tuple[str, ...] | None] = {
@@ -27,7 +28,7 @@ EVALUATION_REASON = (
 COMMAND_REASON = "train.py trains, evaluates and scores each system, and resumes by itself; leave it out"
 LAUNCHER_REASON = "processes start by accelerate launch or torchrun, as docs/howto/several_gpus.md says; leave it out"
 # The one value that each of these may have, and why, with the remedy.
-FIXED_ARGUMENTS: dict[str, tuple[Any, str]] = {
+FIXED_ARGUMENTS: dict[str, tuple[object, str]] = {
     "auto_find_batch_size": (
         False,
         "what is trained would depend on the machine's memory; leave it out, lower train.per_device_train_batch_size "
@@ -81,12 +82,12 @@ FIXED_ARGUMENTS: dict[str, tuple[Any, str]] = {
 }
 
 
-def yaml_value(value: Any) -> str:
+def yaml_value(value: object) -> str:
     """A value as YAML has it."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def validate_fixed(settings: Mapping[str, Any]) -> None:
+def validate_fixed(settings: Mapping[str, object]) -> None:
     """A ValueError for an argument whose value would break a promise, or would change nothing."""
     for name, (required, reason) in FIXED_ARGUMENTS.items():
         if settings.get(name, required) not in ((required,) if required else (required, None)):
@@ -94,7 +95,7 @@ def validate_fixed(settings: Mapping[str, Any]) -> None:
             raise ValueError(f"train.{name} must be {yaml_value(required)}, but it is {value}: {reason}.")
 
 
-def validate_evaluations(args: Any, has_validation: bool | None) -> None:
+def validate_evaluations(args: Seq2SeqTrainingArguments, has_validation: bool | None) -> None:
     """A ValueError for what needs an evaluation where there is none, or a metric that no evaluation has."""
     metrics = ["loss", "perplexity", *(["bleu"] if args.predict_with_generate else [])]
     if (metric := args.metric_for_best_model) and metric.removeprefix("eval_") not in metrics:
@@ -124,7 +125,7 @@ def validate_evaluations(args: Any, has_validation: bool | None) -> None:
         )
 
 
-def validate_device(args: Any) -> None:
+def validate_device(args: Seq2SeqTrainingArguments) -> None:
     """A ValueError for a device that a process cannot train on as asked."""
     if args.fp16 and args.device.type == "cpu":
         raise ValueError(
@@ -139,7 +140,7 @@ def validate_device(args: Any) -> None:
         )
 
 
-def validate_batches(args: Any) -> None:
+def validate_batches(args: Seq2SeqTrainingArguments) -> None:
     """A ValueError for what transformers' own batches take notice of and those by length cannot."""
     budget, strategy = args.tokens_per_batch, args.train_sampling_strategy
     if strategy not in SAMPLING_STRATEGIES:
@@ -179,28 +180,31 @@ def validate_batches(args: Any) -> None:
         )
 
 
-def validate_mapping(name: str, value: Any, known: tuple[str, ...] | None = None) -> None:
+def validate_mapping(name: str, value: object, known: tuple[str, ...] | None = None) -> None:
     """A ValueError for an argument that is no mapping, or that has a key which is not `known`."""
     if value is not None and not isinstance(value, Mapping):
         raise ValueError(f"train.{name} must be a mapping, such as {{key: value}}, but it is {value!r}; write it so.")
-    if unknown := [key for key in value or {} if known is not None and key not in known]:
+    if value is None or known is None:
+        return
+    if unknown := [key for key in value if key not in known]:
         raise ValueError(
-            f"train.{name} must have no other keys than {', '.join(known or ())}, but it has {', '.join(unknown)}; "
+            f"train.{name} must have no other keys than {', '.join(known)}, but it has {', '.join(unknown)}; "
             "leave them out."
         )
 
 
-def validate_settings(settings: Mapping[str, Any]) -> None:
+def validate_settings(settings: Mapping[str, object]) -> None:
     """A ValueError for settings that may not be, whatever else there is."""
     validate_fixed(settings)
     for name, known in MAPPING_ARGUMENTS.items():
         validate_mapping(name, settings.get(name), known)
     name = "gradient_accumulation_kwargs"
-    accumulation = (settings.get("accelerator_config") or {}).get(name)
+    accelerator = settings.get("accelerator_config")
+    accumulation = accelerator.get(name) if isinstance(accelerator, Mapping) else None
     validate_mapping(f"accelerator_config.{name}", accumulation, ("sync_each_batch",))
 
 
-def validate_process_wide(settings: Mapping[str, Mapping[str, Any]]) -> None:
+def validate_process_wide(settings: Mapping[str, Mapping[str, object]]) -> None:
     """A ValueError if the systems differ in what the Trainer sets for a whole process, since they share one."""
     (first, first_settings), *others = settings.items()
     for name, other_settings in others:

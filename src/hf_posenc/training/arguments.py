@@ -3,17 +3,17 @@
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import Seq2SeqTrainingArguments
 
 from ..utils.run_folder import SystemPaths
+from ..utils.text_io import JsonObject
 from .argument_validation import validate_batches, validate_device, validate_evaluations, validate_settings
 from .optimization import validate_metric, validate_optimizer, validate_schedule
 
 # Sentences of like length share a batch; no other noise than our own bar; the final model is saved by the experiment.
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: JsonObject = {
     "ddp_find_unused_parameters": False,  # there are none
     "dataloader_pin_memory": torch.cuda.is_available(),
     "disable_tqdm": True,
@@ -63,7 +63,7 @@ class TrainingArguments(Seq2SeqTrainingArguments):
         validate_schedule(self)
 
 
-def arguments_with_defaults(settings: dict[str, Any]) -> dict[str, Any]:
+def arguments_with_defaults(settings: JsonObject) -> JsonObject:
     """Every argument by name, ours and transformers', without making them."""
     return {argument.name: argument.default for argument in fields(TrainingArguments)} | DEFAULTS | settings
 
@@ -73,9 +73,7 @@ def repository_name(folder: Path) -> str:
     return re.sub(r"[^a-zA-Z0-9_.]+", "-", f"{folder.parent.name}-{folder.name}")
 
 
-def training_arguments(
-    settings: dict[str, Any], folder: Path, *, has_validation: bool | None = None
-) -> TrainingArguments:
+def training_arguments(settings: JsonObject, folder: Path, *, has_validation: bool | None = None) -> TrainingArguments:
     """The Trainer's arguments for a run in `folder`; a ValueError if the settings do not fit together, or, where
     `has_validation` is False, ask for an evaluation."""
     name = repository_name(folder)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -50,7 +49,7 @@ def any_rank(flag: bool) -> bool:
     return bool(reduce(torch.tensor(float(flag), device=processes.device), "sum") > 0)
 
 
-def validate_same_on_all_ranks(values: Mapping[str, Any]) -> None:
+def validate_same_on_all_ranks(values: Mapping[str, object]) -> None:
     """A ValueError in every process if the `values` of one are not those of the first; all of them must ask."""
     first, *others = gather_object([values])
     for number, other in enumerate(others, start=1):

@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor, nn
-from transformers import EvalPrediction, PreTrainedTokenizerBase
+from transformers import EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from ..modeling.alignment_base import Alignment
 
 
-def label_smoothed_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None, *, smoothing: float) -> Tensor:
+def label_smoothed_loss(
+    outputs: Seq2SeqLMOutput, labels: Tensor, num_items_in_batch: Tensor | int | None = None, *, smoothing: float
+) -> Tensor:
     """What the Trainer's own label smoothing computes, with fewer passes over the logits."""
     logits_NV = outputs.logits.flatten(0, 1).float()
     nll = nn.functional.cross_entropy(logits_NV, labels.flatten(), label_smoothing=smoothing, reduction="sum")
@@ -44,6 +46,6 @@ def validation_metrics(
     return scores
 
 
-def uses_target_length(config: Any) -> bool:
+def uses_target_length(config: PreTrainedConfig) -> bool:
     """Whether a model that is given a whole target knows by it how long the translation is, as decoding cannot."""
     return bool(getattr(config, "alignment", Alignment).uses_target_length)

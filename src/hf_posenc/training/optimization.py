@@ -1,9 +1,7 @@
 """Rules for what a training follows: its metric and whether more of it is better, its schedule, its optimizer."""
 
-from typing import Any
-
 import torch
-from transformers import SchedulerType, Seq2SeqTrainer, get_scheduler
+from transformers import SchedulerType, Seq2SeqTrainer, Seq2SeqTrainingArguments, get_scheduler
 
 from ..metrics.length_buckets.scorers import GREATER_IS_BETTER as SCORES
 from .argument_validation import yaml_value
@@ -15,7 +13,7 @@ OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad",
 OPTIMIZERS_WITH_ARGUMENTS = ("sgd", "adagrad", "rmsprop")
 
 
-def validate_metric(args: Any) -> None:
+def validate_metric(args: Seq2SeqTrainingArguments) -> None:
     """Fill in, before transformers does, which metric is followed and whether more of it is better."""
     follows_metric = (
         args.load_best_model_at_end
@@ -36,7 +34,7 @@ def validate_metric(args: Any) -> None:
     args.greater_is_better = greater
 
 
-def validate_schedule(args: Any) -> None:
+def validate_schedule(args: Seq2SeqTrainingArguments) -> None:
     """Give a schedule that follows a metric the metric's direction, and refuse arguments that no schedule takes."""
     kwargs = dict(args.lr_scheduler_kwargs or {})
     name = args.lr_scheduler_type.value
@@ -70,7 +68,7 @@ def validate_schedule(args: Any) -> None:
         ) from None
 
 
-def validate_optimizer(args: Any) -> None:
+def validate_optimizer(args: Seq2SeqTrainingArguments) -> None:
     """Refuse optimizers whose state no checkpoint has, and arguments that an optimizer does not take."""
     if (name := args.optim.value) not in OPTIMIZERS:
         raise ValueError(

@@ -5,7 +5,6 @@ import math
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from datasets import Dataset
@@ -99,7 +98,9 @@ class LengthTrainer(Seq2SeqTrainer):
         """In the order of the validation set, which is that of its references, and not by length."""
         return SequentialSampler(eval_dataset)
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Tensor], num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
         """One batch forward and back; a FloatingPointError that names the pairs if its loss is not to be trained on."""
         labels, mask = inputs["labels"], inputs["attention_mask"]
         tokens = mask.sum() + (labels != -100).sum()
@@ -136,10 +137,10 @@ class LengthTrainer(Seq2SeqTrainer):
     def prediction_step(
         self,
         model: nn.Module,
-        inputs: dict[str, Any],
+        inputs: dict[str, Tensor],
         prediction_loss_only: bool,
-        ignore_keys: Any = None,
-        **kwargs: Any,
+        ignore_keys: list[str] | None = None,
+        **kwargs: object,
     ) -> tuple[Tensor, Tensor | tuple[Tensor, Tensor], Tensor]:
         """The loss in nats a token, and each target's nats and tokens (B, 2): never smoothed. With
         `predict_with_generate` beside these a translation of each source (B, T)."""
@@ -161,7 +162,7 @@ class LengthTrainer(Seq2SeqTrainer):
         }
         return loss, (nll_and_tokens_B2, self.model.generate(**sources, **generation_options)), labels
 
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+    def evaluate(self, *args: object, **kwargs: object) -> dict[str, float]:
         """As the Trainer's; its time is no time of training."""
         start = time.monotonic()
         remedy = "Or lower train.per_device_eval_batch_size and train as a run of another name (name=NAME)."
@@ -170,7 +171,7 @@ class LengthTrainer(Seq2SeqTrainer):
         self.counting_since = self.counting_since and self.counting_since + time.monotonic() - start
         return metrics
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+    def get_eval_dataloader(self, eval_dataset: Dataset | str | None = None) -> DataLoader:
         """All validation pairs: `dataloader_drop_last` is for training alone."""
         drop_last, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
         try:
@@ -178,7 +179,7 @@ class LengthTrainer(Seq2SeqTrainer):
         finally:
             self.args.dataloader_drop_last = drop_last
 
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+    def _determine_best_metric(self, metrics: dict[str, float], trial: object) -> bool:
         """Whether the model is the best so far. It is then saved, or there would be nothing to load at the end.
 
         By save_strategy "best" the Trainer saves if this is True, so it is True after SIGTERM as well."""
@@ -186,7 +187,7 @@ class LengthTrainer(Seq2SeqTrainer):
         self.control.should_save |= is_best and self.args.load_best_model_at_end
         return is_best or self.control.should_save
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+    def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
         """As the Trainer's; what is too old is deleted here, by its name."""
         super()._save_checkpoint(model, trial)
         if self.args.should_save:

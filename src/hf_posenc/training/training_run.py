@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from datasets import Dataset
 from sacrebleu.metrics.bleu import BLEU
@@ -18,8 +18,10 @@ from transformers import (
 from ..data.lengths import lengths
 from ..utils.atomic_io import short_hash
 from ..utils.run_folder import SystemPaths
+from ..utils.text_io import JsonObject
 from .arguments import TrainingArguments, training_arguments
-from .callbacks import CheckpointManifestCallback, JsonLogger, ProgressBarCallback, SigtermCallback, optional_callbacks
+from .callbacks import JsonLogger, ProgressBarCallback, optional_callbacks
+from .checkpoint_callbacks import CheckpointManifestCallback, SigtermCallback
 from .checkpoints import average_checkpoints, best_checkpoint, checkpoint_to_resume, load_trainer_state, load_weights
 from .distributed import explain_out_of_memory, validate_same_on_all_ranks
 from .losses import validation_metrics
@@ -47,7 +49,7 @@ def train(
     tokenizer: PreTrainedTokenizerBase,
     pairs: Dataset,
     validation: Dataset | None,
-    settings: Mapping[str, Any],
+    settings: JsonObject,
     folder: Path,
     *,
     name: str,
@@ -61,7 +63,7 @@ def train(
     `progress_position` is the line of the progress bar, for systems that train side by side; `references` are the
     target texts of `validation`, and `bleu_tokenize` is sacrebleu's tokenizer, for BLEU of the validation set.
     """
-    args = training_arguments(dict(settings), folder, has_validation=validation is not None)
+    args = training_arguments(settings, folder, has_validation=validation is not None)
     paths = SystemPaths(folder)
     sigterm, log = SigtermCallback(), JsonLogger(paths.training_log)
     checkpoint = checkpoint_to_resume(paths.checkpoints, with_best=args.load_best_model_at_end)
@@ -143,7 +145,7 @@ def is_finished(state: TrainerState, args: TrainingArguments) -> bool:
 
 def evals_without_improvement(state: TrainerState) -> int:
     """After how many evaluations without a better one it was saved."""
-    saved: Any = state.stateful_callbacks.get(EarlyStoppingCallback.__name__) or {}
+    saved: JsonObject = state.stateful_callbacks.get(EarlyStoppingCallback.__name__) or {}
     return int(saved.get("attributes", {}).get("early_stopping_patience_counter", 0))
 
 

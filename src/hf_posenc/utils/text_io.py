@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+JsonObject = dict[str, Any]  # keys and plain values, as YAML and JSON have them
+
 # How what can be read begins, by the ending that its name has, and what cannot.
 COMPRESSED_FORMATS: dict[str, tuple[re.Pattern[bytes], Callable[..., Any]]] = {
     ".gz": (re.compile(rb"\x1f\x8b"), gzip.open),
