@@ -8,12 +8,10 @@ return before the line feed and a byte order mark before the first line are no t
 import bz2
 import codecs
 import gzip
-import io
 import json
 import lzma
 import os
 import re
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -167,9 +165,3 @@ def json_line(value: object) -> str:
     """A value as one line of JSON to every program, with its line feed."""
     text = json.dumps(value, ensure_ascii=False)
     return UNESCAPED_LINE_ENDS.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"
-
-
-def set_stdout_utf8() -> None:
-    """Let standard output be UTF-8 with line feeds, whatever the terminal's encoding is, which may lack characters."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
