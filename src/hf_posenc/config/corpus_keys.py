@@ -1,4 +1,4 @@
-"""The keys of a corpus, wherever a config file describes one."""
+"""Keys of a corpus in config files."""
 
 from dataclasses import dataclass
 from importlib.util import find_spec

@@ -1,5 +1,4 @@
-"""Pairs from files: two aligned texts, tab-separated columns, or JSON lines, each plain or compressed, read line by
-line (see `text_io`)."""
+"""Readers of parallel files: two aligned texts, tab-separated columns, or JSON lines, plain or compressed."""
 
 import glob
 import hashlib
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from ..utils.text_io import COMPRESSED_FORMATS, JsonObject, read_lines
 
-# The description of a corpus: plain values, under the keys of config/corpus_keys.py.
+# The description of a corpus, with the keys of config/corpus_keys.py.
 CorpusSpec = JsonObject
 
 TSV, JSONL = (tuple(suffix + ending for ending in ("", *COMPRESSED_FORMATS)) for suffix in (".tsv", ".jsonl"))
@@ -20,9 +19,9 @@ TABLE_SUFFIXES = TSV + JSONL
 
 
 def resolve_shards(files: object, folder: str | None) -> tuple[tuple[str, ...], ...]:
-    """The parts of a corpus, each the absolute paths of one table or of two aligned texts.
+    """The files of a corpus in order: the absolute path of each table, or of two aligned texts.
 
-    A ValueError if `files` is not of that shape, a FileNotFoundError if one does not exist.
+    A ValueError if `files` has another form, a FileNotFoundError if a file does not exist.
     """
     shards = tuple(_shards(files))
     if not shards:
@@ -38,7 +37,7 @@ def resolve_shards(files: object, folder: str | None) -> tuple[tuple[str, ...], 
 
 
 def read_shards(shards: tuple[tuple[str, ...], ...], languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
-    """(source, target) of every line of every part. A ValueError names the file and the line that cannot be read."""
+    """(source, target) of every line of every file. A ValueError names the file and the line that cannot be read."""
     for shard in shards:
         if len(shard) == 2:
             yield from _read_aligned(*shard)
@@ -83,7 +82,7 @@ def _file_hash(path: str, mtime_ns: int) -> str:
 
 
 def resolve_name_or_path(name: str, folder: str | None) -> str:
-    """The folder of that name, relative to `folder`; the name as it is, one on the Hub, if there is none."""
+    """The folder of that name, relative to `folder`. If it does not exist, the name itself, as a name on the Hub."""
     local = absolute_path(name, folder)
     return local if os.path.isdir(local) else name
 
@@ -115,7 +114,7 @@ def _shards(files: object) -> Iterator[tuple[str, ...]]:
 
 
 def is_files_spec(files: object) -> bool:
-    """Whether `files` has the shape that `resolve_shards` reads."""
+    """Whether `files` has the form that `resolve_shards` reads."""
     try:
         return any(_shards(files))
     except ValueError:
@@ -156,7 +155,7 @@ def _read_jsonl(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, st
     for number, line in enumerate(read_lines(path), 1):
         try:
             source, target = (json.loads(line)["translation"][language] for language in languages)
-            # JSON can spell half a character, which no file can hold; and only text can be added to text.
+            # JSON can contain a lone surrogate, which UTF-8 cannot. A TypeError if a value is no text.
             ("" + source + target).encode()
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Test and validation sets must not hold what is trained on: found out before anything is trained."""
+"""Train-test overlap: refuses test and validation sets that share pairs with the training text, before training."""
 
 import logging
 from collections.abc import Iterable
@@ -15,11 +15,11 @@ logger = logging.getLogger(__name__)
 
 
 def validate_no_contamination(systems: Iterable[System]) -> None:
-    """A ValueError that counts, for each held-out set, its pairs that stand in the training text and may not.
+    """Raise a ValueError with the number of shared pairs of each held-out set that shares too many.
 
-    Pairs are compared as they were before any were concatenated. No pair may stand in the training text, and at most
-    MAX_ONE_SIDED_SHARE of the pairs may have a source or a target of MIN_WORDS words or more there. A set in
-    `data.allow_overlap` may have more. What is tolerated or allowed is logged.
+    Pairs are compared as they were before concatenation. No pair may occur in the training text. At most
+    MAX_ONE_SIDED_SHARE of the pairs may have a source or a target of MIN_WORDS words or more in it. A set in
+    `data.allow_overlap` may have more. Overlap that is tolerated or allowed is logged.
     """
     checked: list[tuple[object, ...]] = []
     contaminated: dict[str, str] = {}
@@ -53,20 +53,20 @@ def held_out_sets(system: System) -> dict[str, CorpusSpec]:
 
 
 def overlap_with_training(system: System, corpus_spec: CorpusSpec) -> tuple[Overlap, int]:
-    """What `corpus_spec` shares with the training text of a system, and its number of pairs."""
+    """The overlap of a held-out corpus with the training text of a system, and the number of held-out pairs."""
     data = system.data
     held_out = read_pairs(data, without_concatenation(corpus_spec))
     trained_on = read_pairs(data, without_concatenation(data.train))
     names = (data.source_language, data.target_language)
     overlap = find_overlap(trained_on, held_out)
-    if not overlap.pairs and data.tags:  # or it stands there the other way round
+    if not overlap.pairs and data.tags:  # or the pairs may occur in the other direction
         reversed_overlap = find_overlap(rename_languages(trained_on, names, names[::-1]), held_out)
         overlap = max(overlap, reversed_overlap, key=lambda found: (len(found.pairs), len(found.one_sided)))
     return overlap, len(held_out)
 
 
 def describe_overlap(overlap: Overlap, num_pairs: int, language: str) -> str | None:
-    """How many pairs stand in the training text, whole or by one side, with one of them; None if none does."""
+    """The number of pairs that occur in the training text, whole or by one side, with an example; None without any."""
     kinds = {
         "pairs stand in the training text": overlap.pairs,
         f"pairs have a source or a target of {MIN_WORDS} words or more in the training text": overlap.one_sided,

@@ -1,4 +1,4 @@
-"""The tokenizer that all systems of a run share: trained, or taken over from an existing one."""
+"""The tokenizer that all systems of a run share: trained on the training text, or an existing one."""
 
 import json
 from pathlib import Path
@@ -19,14 +19,14 @@ from ..utils.renamed_keys import upgrade_corpus
 from ..utils.run_folder import RunPaths
 from .corpora import languages, read_pairs
 
-# The settings that decide which vocabulary there is, whatever text it is trained on.
+# The settings that determine the vocabulary, apart from the training text.
 REQUIRED_KEYS = (*VOCABULARY_KEYS, "source_language", "target_language")
 
 
 def build_shared_tokenizer(paths: RunPaths, system: System) -> None:
-    """Save the tokenizer that the settings of `system` describe, unless it is there.
+    """Train or copy the tokenizer that the settings of `system` describe, unless it is saved already.
 
-    One that was made from other settings is replaced as long as nothing was made with it.
+    A saved tokenizer of other settings is replaced if no system has used it yet.
     """
     provenance = tokenizer_provenance(system)
     if (saved := read_provenance(paths)) is not None:
@@ -60,7 +60,8 @@ def tokenizer_provenance(system: System) -> Section:
 
 
 def read_provenance(paths: RunPaths) -> Section | None:
-    """What the saved tokenizer was made from, None if it does not say; a ValueError if a setting is missing."""
+    """The settings and files that the saved tokenizer was made from, None without a record. A ValueError if one is
+    missing."""
     verify_folder(paths.tokenizer)
     path = paths.tokenizer_provenance
     if not path.exists():
@@ -74,7 +75,8 @@ def read_provenance(paths: RunPaths) -> Section | None:
 
 
 def validate_same_vocabulary(saved: Section, provenance: Section, run_folder: Path) -> None:
-    """Refuse another vocabulary than that with which a system of the run was trained. Its text may be another one."""
+    """Refuse a vocabulary that differs from the one that systems of the run were trained with. The training text may
+    differ."""
     old = {name: saved[name] for name in REQUIRED_KEYS}
     new = {name: provenance[name] for name in REQUIRED_KEYS}
     if difference := first_difference(old, new):
@@ -109,12 +111,13 @@ def build_tokenizer(system: System) -> PosEncTokenizer:
 
 
 def load_pretrained_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """A saved tokenizer. A MarianMT model starts from <pad>, has no <s>, and no row for one that would be added."""
+    """A saved tokenizer. MarianMT has no <s>: its decoder starts with <pad>, and its embeddings have no row for another
+    token."""
     verify_folder(Path(name), COPY_AGAIN)
     tokenizer = auto_from_pretrained(AutoTokenizer, name)
     try:
         model_type = load_config_dict(name, INIT_FROM_RULE, "a model on the Hub")["model_type"]
-    except ValueError:  # a tokenizer by itself
+    except ValueError:  # a tokenizer without a model
         return tokenizer
     if model_type == MarianConfig.model_type and tokenizer.bos_token is None:
         tokenizer.bos_token = tokenizer.pad_token

@@ -1,7 +1,7 @@
-"""Saved results to a model card: pure functions from the files of a scored system to its model's README.md.
+"""Model cards: pure functions from the files of a scored system to its model's README.md.
 
-A card says what those files say, and what they do not hold it leaves out. It cites the references of the model and of
-its encodings, so an encoding has its place in a card by being registered.
+A card contains only what these files contain. It cites the references of the model and of its encodings, so that a
+registered encoding needs no further code.
 """
 
 import glob
@@ -44,14 +44,15 @@ from .card_template import bibtex, render_card
 SettingsT = TypeVar("SettingsT", DataSettings, ScoreSettings)
 
 METRIC_NAMES = {field: name for field, name, _ in SCORE_FORMATS if field in SCORERS}
-MAX_METRICS = 6  # of the metadata; the tables have all
+MAX_METRICS = 6  # in the metadata; tables have all
 MAX_EXAMPLE_WORDS = 120
 REQUIRED_CONFIG_FIELDS = ("d_model", "vocab_size", "decoder_vocab_size", "encoder_layers", "decoder_layers")
 
 
 @dataclass(frozen=True)
 class ScoredSystem:
-    """What the files of a scored system hold; `test_specs`: each test set's description, how many pairs are joined."""
+    """The contents of a scored system's files. `test_specs`: each test set's corpus, and how many pairs are
+    concatenated."""
 
     settings: JsonObject
     scores: SystemScores
@@ -63,7 +64,7 @@ class ScoredSystem:
 
 
 def write_card(run_folder: Path, system: str, repository: str | None = None) -> Path:
-    """Write a scored system's card beside its weights; returns where."""
+    """Write a scored system's card into its model folder. Returns the path."""
     card = str(model_card(run_folder, system, repository))
     path = RunPaths(run_folder).system(system).card
     atomic_write(path, card)
@@ -71,9 +72,10 @@ def write_card(run_folder: Path, system: str, repository: str | None = None) -> 
 
 
 def model_card(run_folder: Path, system: str, repository: str | None = None) -> ModelCard:
-    """A scored system's card, from its saved files. `repository` is what its code loads, by default `repository_name`.
+    """The card of a scored system, from its saved files. `repository` is what its code loads, by default
+    `repository_name`.
 
-    A FileNotFoundError if a file is missing, a ValueError if one is not whole or does not go with the others.
+    A FileNotFoundError if a file is missing, a ValueError if one is truncated or contradicts the others.
     """
     run = read_scored_system(run_folder / system)
     with explain_malformed_files(run_folder / system, AttributeError, KeyError, TypeError):
@@ -85,7 +87,7 @@ def model_card(run_folder: Path, system: str, repository: str | None = None) -> 
 
 @contextmanager
 def explain_malformed_files(folder: Path, *errors: type[Exception]) -> Iterator[None]:
-    """A ValueError that names the folder for what a value of an unexpected kind leads to."""
+    """Context manager: errors that values of an unexpected type cause become a ValueError that names the folder."""
     try:
         yield
     except errors as error:
@@ -105,9 +107,9 @@ def repository_name(run_name: str, system: str, run: ScoredSystem) -> str:
 
 
 def examples(run_folder: Path, system: str, run: ScoredSystem) -> dict[str, dict[str, str]]:
-    """Real translations: that of a pair of median source length, and of the longest of at most MAX_EXAMPLE_WORDS words.
+    """Two translations: of a pair of median source length, and of the longest with at most MAX_EXAMPLE_WORDS words.
 
-    None if the test sets are not in the run's folder.
+    Empty if the run's folder has no test sets.
     """
     rows = []
     for test in run.scores.tests:
@@ -128,7 +130,7 @@ def examples(run_folder: Path, system: str, run: ScoredSystem) -> dict[str, dict
 
 
 def card_values(run: ScoredSystem, system: str, repository: str) -> JsonObject:
-    """What the template shows."""
+    """The values of the template."""
     names_by_side = {
         side: parse_sum(run.config[field]) for side, field in ENCODING_TYPE_FIELDS.items() if field in run.config
     }
@@ -164,23 +166,23 @@ def card_values(run: ScoredSystem, system: str, repository: str) -> JsonObject:
 
 
 def without_folders(value: object) -> object:
-    """Settings as others may read them: of a path into this machine's folders, the last name."""
+    """Settings without local folders: of a path, the last name."""
     if isinstance(value, Mapping):
         return {key: without_folders(one) for key, one in value.items()}
     if isinstance(value, list):
         return [without_folders(one) for one in value]
     if isinstance(value, str) and re.match(r"(file://)?(/|~|[A-Za-z]:[\\/])", value):
-        return PureWindowsPath(value).name  # which takes either slash
+        return PureWindowsPath(value).name  # accepts both slashes
     return value
 
 
 def any_in_attention(names: list[str]) -> bool:
-    """Whether anything is done in attention."""
+    """Whether an encoding modifies attention."""
     return any(POSITION_ENCODINGS[name].modifies_attention for name in names)
 
 
 def read_scored_system(folder: Path) -> ScoredSystem:
-    """The files of a scored system, each whole and all of one run."""
+    """Read the files of a scored system, each intact and all of one training."""
     paths = SystemPaths(folder)
     if not folder.is_dir() and (systems := RunPaths(folder.parent).model_folders()):
         raise ValueError(f"{folder.parent} has no system {folder.name!r}; name one of {', '.join(systems)}.")
@@ -211,7 +213,7 @@ def read_scored_system(folder: Path) -> ScoredSystem:
 
 
 def read_complete(path: Path, *keys: str) -> JsonObject:
-    """A JSON or YAML file that is whole, with these keys."""
+    """The content of an intact JSON or YAML file that has these keys."""
     if not path.is_file():
         raise FileNotFoundError(f"A card is made from a scored system, but {path} is missing; run train.py first.")
     verify_file(path)
@@ -230,12 +232,13 @@ def read_complete(path: Path, *keys: str) -> JsonObject:
 
 
 def settings_from_saved(cls: type[SettingsT], saved: JsonObject) -> SettingsT:
-    """A section of the settings; what is newer than the run is at its default."""
+    """A section of saved settings. Settings newer than the run have their defaults."""
     return cls(**{field.name: saved[field.name] for field in fields(cls) if field.name in saved})
 
 
 def metadata(run: ScoredSystem, encodings: list[str], model_name: str) -> ModelCardData:
-    """What the Hub reads. It refuses a language that is no identifier; a licence that is none is called "other"."""
+    """The card's metadata. The Hub refuses a language that is no identifier, and a licence without an identifier is
+    "other"."""
     parts = [vars(run.data), *corpus_leaves(run.data.train)]
     languages = dict.fromkeys(part.get(f"{side}_language") or "" for part in parts for side in ("source", "target"))
     results, licence = list(eval_results(run))[:MAX_METRICS], run.data.license or ""
@@ -259,8 +262,9 @@ def metadata(run: ScoredSystem, encodings: list[str], model_name: str) -> ModelC
 def eval_results(run: ScoredSystem) -> Iterator[EvalResult]:
     """The scores of all pairs of each test set, the first metric of every set first.
 
-    A model index has one name for all results of the same dataset, configuration, split and revision. So a set goes by
-    the Hub's id only if it is the Hub's as it is there and no other one is; else by its own name and its hash.
+    A model index has one name for all results of the same dataset, configuration, split and revision. Therefore a set
+    has the Hub's id only if it is the unchanged dataset and no other set has that id. Otherwise it has its own name and
+    hash.
     """
     task, taken = f"Translation {run.data.source_language}-{run.data.target_language}", set()
     datasets = {}
@@ -285,7 +289,7 @@ def eval_results(run: ScoredSystem) -> Iterator[EvalResult]:
 
 
 def corpus_leaves(corpus_spec: CorpusSpec) -> list[CorpusSpec]:
-    """The descriptions in a list of corpora, or the one description."""
+    """The corpora in nested lists of corpora, or the corpus itself."""
     return (
         [leaf for part in corpus_spec["corpora"] for leaf in corpus_leaves(part)]
         if corpus_spec.get("corpora")
@@ -294,6 +298,6 @@ def corpus_leaves(corpus_spec: CorpusSpec) -> list[CorpusSpec]:
 
 
 def hub_id(run: ScoredSystem, name: str | None) -> str | None:
-    """The name, if it is one on the Hub; that of a local folder has its files among those that the run read."""
+    """The name, if it is one on the Hub. Files of a local folder are in the settings' `files`."""
     local = any(file.startswith(f"{name}/") for file in run.settings.get("files", {}))
     return name if name and not local and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) else None

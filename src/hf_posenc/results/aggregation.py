@@ -1,4 +1,4 @@
-"""What the trainings of an experiment have left -> results.json: scores, losses, diagnoses, and which rows differ."""
+"""Aggregation of a run's files into results.json: scores, losses, diagnoses, and comparisons with the baseline."""
 
 import math
 import sys
@@ -30,7 +30,7 @@ from .significance import p_values
 
 
 def aggregate(experiment: Experiment) -> RunResults:
-    """Everything that tables and figures are made of."""
+    """The results of a run, from which tables and figures are made."""
     scores = {name: read_record(SystemScores, experiment.paths.system(name).scores) for name in experiment.systems}
     with verified(experiment.paths.tokenizer):
         tokenizer = PosEncTokenizer.from_pretrained(experiment.paths.tokenizer)
@@ -54,7 +54,7 @@ def aggregate(experiment: Experiment) -> RunResults:
 
 
 def published_table(table: ReferenceTable) -> PublishedTable:
-    """A published table as results.json saves it, whose keys are those of 0.2.0."""
+    """A published table as a record of results.json, whose keys are those of 0.2.0."""
     num_pairs = None if table.num_pairs is None else tuple(table.num_pairs)
     return PublishedTable(source=table.source, test=table.test, rows=table.rows, n=num_pairs)
 
@@ -68,9 +68,9 @@ def system_result(
     *,
     diagnosed: bool,
 ) -> SystemResult:
-    """All that one system's files hold; systems that translate with another's model have no training.
+    """The results of one system. Segmented systems have no training.
 
-    `max_length` is the longest of all systems' maximum training lengths, `beyond` which pairs are scored together.
+    `max_length` is the longest of all systems' maximum training lengths. `beyond` has the scores of all longer pairs.
     """
     score = system.score
     loss = None if system.segment else read_losses(paths.training_log)
@@ -108,7 +108,7 @@ def scores_beyond_limit(statistics: Mapping[str, np.ndarray], max_length: int | 
 def scores_by_length(
     statistics: Mapping[str, np.ndarray], lengths: Sequence[int], edges: Sequence[int], samples: int
 ) -> tuple[BucketScore, ...]:
-    """As the metric's "groups", by lengths that may be other ones than those of the sources."""
+    """Scores by length bucket, as the metric's "groups", for any lengths, such as those of translations."""
     bucket_ids = np.searchsorted(edges, lengths)
     return tuple(
         bucket_scores(bounds, statistics, bucket_ids == bucket, samples)
@@ -165,7 +165,7 @@ def compare_with_baseline(
 
 
 def validate_comparable(systems: Mapping[str, SystemScores | SystemResult]) -> None:
-    """Rows of one table have the same vocabulary and the same test sets, to the letter."""
+    """Raise a ValueError unless all rows of a table have the same tokenizer and test sets."""
     hashes = {}
     for name, system in systems.items():
         test_set_hashes = {test: result.test_set_sha256 for test, result in system.tests.items()}

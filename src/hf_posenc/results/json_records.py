@@ -34,27 +34,27 @@ OTHERS, OMIT, UNSAVED = {"others": True}, {"omit": True}, {"unsaved": True}
 
 
 class ViolationError(ValueError):
-    """A value is not what its type hint says; the message has its place in the JSON."""
+    """A value does not match its type hint. The message has its location in the JSON."""
 
 
 class FileRecord:
-    """Base of the records that are whole files; their values may also have to agree with each other."""
+    """Base class of records that are a whole file. `violation` checks their values against each other."""
 
     def violation(self) -> str | None:
-        """What does not agree, None if all does."""
+        """The contradiction between values, None without one."""
         return None
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a scalar must be, and whether it is."""
+    """The description of a valid scalar, and its test."""
 
     description: str
     is_valid: Callable[[object], bool]
 
 
 def read_record(cls: type[FileRecordT], path: Path) -> FileRecordT:
-    """The record of a saved JSON file, which is verified; a ValueError that names the file if it is of another form."""
+    """Read and verify a saved JSON file. A ValueError names the file if its content has another form."""
     return parse_file(cls, read_json(path), path)
 
 
@@ -64,13 +64,13 @@ def write_record(path: Path, record: FileRecord, *, indent: int | None = None) -
 
 
 def read_json(path: Path) -> JsonObject:
-    """The object in a saved JSON file, which is verified."""
+    """The object in a saved JSON file, which is verified before."""
     with verified(path):
         return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def parse_file(cls: type[FileRecordT], content: object, path: Path) -> FileRecordT:
-    """The record in the content of a file; a ValueError that names the file and the defective value's place in it."""
+    """Parse the content of a file. A ValueError names the file and the location of the invalid value."""
     try:
         record = parse(cls, content, path.stem)
         if violation := record.violation():
@@ -88,13 +88,13 @@ def violation_error(violation: str, path: Path) -> ValueError:
 
 
 def parse(shape: type[T], value: object, location: str) -> T:
-    """The value as its type hint says; a ViolationError with its `location` if it is another."""
+    """Parse a value by its type hint. A ViolationError with the `location` if it does not match."""
     parsed: T = parse_hint(shape, value, location)
     return parsed
 
 
 def parse_hint(hint: Any, value: object, location: str, or_null: str = "") -> Any:
-    """As `parse`, for any hint; `or_null` stands behind what the value must be."""
+    """Implements `parse` for any hint. `or_null` is appended to the description of a valid value."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         rule = arguments[1]
@@ -116,7 +116,7 @@ def parse_hint(hint: Any, value: object, location: str, or_null: str = "") -> An
 
 
 def validate_list(value: object, location: str, length: int | None = None) -> list[object]:
-    """The value, if it is a list, and of this length."""
+    """The value, if it is a list of that length; else a ViolationError."""
     if not isinstance(value, list) or length not in (None, len(value)):
         size = "" if length is None else f" of {length}"
         raise ViolationError(f"{location} must be a list{size}, but it is {value!r:.100}")
@@ -130,7 +130,7 @@ def parse_named_tuple(hint: type, value: object, location: str) -> object:
 
 
 def parse_mapping(arguments: tuple[object, ...], value: Mapping[str, object], location: str) -> JsonObject:
-    """A mapping whose keys are of one kind, and its values of one shape."""
+    """Parse a mapping, its keys by one hint and its values by another."""
     key_hint, value_hint = arguments
     for key in value:
         parse_hint(key_hint, key, f"a key of {location}")
@@ -157,7 +157,7 @@ def parse_record(cls: type, value: Mapping[str, object], location: str) -> objec
 
 
 def to_json(value: object) -> Any:
-    """What `json.dumps` takes: the same that `parse` reads."""
+    """The value as plain values for `json.dumps`, which `parse` reads."""
     if isinstance(value, Mapping):
         return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -202,7 +202,7 @@ def is_label(value: object) -> bool:
 
 
 def is_plain(value: object) -> bool:
-    """Whether it is nothing but numbers and lines, in whatever lists, and mappings with names as keys."""
+    """Whether it consists of numbers and lines, in nested lists and mappings whose keys are names."""
     if isinstance(value, Mapping):
         return all(map(is_valid_name, value)) and all(map(is_plain, value.values()))
     if isinstance(value, list):

@@ -1,8 +1,7 @@
-"""Saved results as frozen dataclasses: `RunResults` is results.json, `SystemScores` a system's scores.json.
+"""Records of saved results: `RunResults` is results.json, and `SystemScores` is a system's scores.json.
 
-`saved_files.py` reads them, refusing what is not of this form, and writes them.
-A field's metadata has its key in the JSON where that is not its name. Files of hf_posenc 0.2.0 have the same keys,
-without `version`.
+A field's metadata has its JSON key if that differs from its name. Files of hf_posenc 0.2.0 have the same keys, without
+`version`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,7 +34,7 @@ def is_readable_version(value: object) -> bool:
 
 
 def is_published_score(value: object) -> bool:
-    """Whether it is one number for all pairs, or a list with one for each bucket; null where a paper has none."""
+    """Whether it is one number for all pairs, or a list with one for each bucket; null if the publication has none."""
     return all(item is None or is_number(item) for item in (value if isinstance(value, list) else [value]))
 
 
@@ -51,8 +50,8 @@ Version = Annotated[
 
 @dataclass(frozen=True)
 class Interval:
-    """A 95 % confidence interval: half of its width (None for fewer than two pairs), and its middle where that is not
-    the score itself but the mean of the bootstrap's samples."""
+    """A 95 % confidence interval. `half_width` is None for fewer than two pairs. `mean` is its middle if that is the
+    mean of the bootstrap samples, not the score."""
 
     half_width: float | None
     mean: float | None
@@ -62,8 +61,8 @@ class Interval:
 class BucketScore:
     """The corpus scores of a test set's pairs from source length `low` to `high`, or of all its pairs.
 
-    `values` has them by the metric's name, None without pairs; beside `bleu`, `bleu_mean` and `bleu_ci` make its
-    interval. A mean over seeds has the mean number of pairs, and the number of `seeds` that have any.
+    `values` has the scores by the metric's name, None without pairs. `bleu_mean` and `bleu_ci` are the interval of
+    `bleu`. A mean over seeds has the mean number of pairs, and the number of `seeds` that have any.
     """
 
     low: Count
@@ -83,7 +82,7 @@ class BucketScore:
         return Interval(self.values[f"{metric}_ci"], self.values.get(f"{metric}_mean"))
 
     def half_width(self, metric: str) -> float | None:
-        """Half of the 95 % interval, None where there is none."""
+        """Half of the 95 % interval, None without an interval."""
         return self.values.get(f"{metric}_ci")
 
     @property
@@ -109,7 +108,7 @@ ScoresByRow = Mapping[str, Mapping[str, LengthScores]]  # of each row of a table
 
 @dataclass(frozen=True)
 class TranslationTime(FileRecord):
-    """What translating a test set took: seconds of the slowest process, and those of all processors together."""
+    """The time of translating a test set: seconds of the slowest process, and of all processors together."""
 
     seconds: Number
     processor_seconds: Number
@@ -133,11 +132,9 @@ class TestSetTranslations:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredTestSet(LengthScores):
-    """The scores of one system on one test set; `truncated` counts translations cut at their length limit.
-
-    `by` is the side whose length makes the buckets, `signatures` are the scorers'; `time` is None if it was not
-    measured.
-    """
+    """The scores of one system on one test set. `truncated` counts translations cut at their maximum length. `by` is
+    the side whose length defines the buckets, and `signatures` are the scorers'. `time` is None if it was not
+    measured."""
 
     signatures: Mapping[Name, Line | None] | None = field(default=None, metadata=OMIT)
     by: Line = "source"
@@ -148,7 +145,7 @@ class ScoredTestSet(LengthScores):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSummary(FileRecord):
-    """How long a training was and what came of it: its last loss, the step that was kept, parameters, pairs."""
+    """The outcome of a training: steps, seconds, last loss, the step of the saved model, parameters, pairs."""
 
     steps: Count | None = field(default=None, metadata=OMIT)
     seconds: Number | None = field(default=None, metadata=OMIT)
@@ -161,8 +158,7 @@ class TrainingSummary(FileRecord):
 
 @dataclass(frozen=True)
 class SegmentedSystem:
-    """The system with whose model another one translates its inputs segment by segment, and whose boundaries it
-    takes."""
+    """The system whose model translates the segments, and the kind of segmentation."""
 
     system: Name
     boundaries: Line
@@ -170,9 +166,9 @@ class SegmentedSystem:
 
 @dataclass(frozen=True, kw_only=True)
 class SystemScores(FileRecord):
-    """A system's scores.json: what scoring leaves. Systems that translate with another's model have no training.
+    """A system's scores.json. Segmented systems have no training.
 
-    `tokenizer` is its hash, `max_length` the maximum training length in subwords (None: no limit).
+    `tokenizer` is its hash. `max_length` is the maximum training length in subwords, None without a limit.
     """
 
     version: Version = VERSION
@@ -187,7 +183,7 @@ class SystemScores(FileRecord):
 
 
 class CurvePoint(NamedTuple):
-    """A value of a training's log: at which step, after how many seconds."""
+    """A value in a training's log, with its step and the seconds of training."""
 
     step: Count
     seconds: Number
@@ -201,7 +197,7 @@ Curve = tuple[CurvePoint, ...]
 class TrainingCurves:
     """Loss in nats per token, of training (label-smoothed) and of the validation set, and the validation set's BLEU.
 
-    `lengths_known`: the losses are of a model that is given each target's length; None in files of version 0.1.
+    `lengths_known`: whether the model is given each target's length. None in files of version 0.1.
     """
 
     loss: Curve
@@ -212,10 +208,10 @@ class TrainingCurves:
 
 @dataclass(frozen=True, kw_only=True)
 class SystemResult:
-    """All that is known of one system: its scores, its row in tables, and what only its files had.
+    """The results of one system.
 
-    `beyond` has the scores of all pairs longer than any system's maximum training length, `by_prediction` those by the
-    translations' lengths (None in files of version 0.1). `loss` and `diagnostics` are None without a training.
+    `beyond` has the scores of all pairs longer than any system's maximum training length. `by_prediction` has those by
+    the translations' lengths (None in files of version 0.1). `loss` and `diagnostics` are None without a training.
     """
 
     row: Name
@@ -246,7 +242,7 @@ Comparison = Mapping[Name, RowPValues]  # of a test set, by row
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedTable:
-    """A paper's table of one test set: its numbers by row and metric, and the pairs of each column."""
+    """A published table of one test set: scores by row and metric, and the number of pairs of each column."""
 
     source: Text
     test: Name
@@ -256,7 +252,7 @@ class PublishedTable:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResults(FileRecord):
-    """A run's results.json: all that its tables and figures are made of. `max_per_bucket`: pairs drawn of each."""
+    """A run's results.json. `max_per_bucket` is the maximum number of pairs sampled from each bucket."""
 
     version: Version = VERSION
     baseline: Name
@@ -275,7 +271,7 @@ class RunResults(FileRecord):
         return list(next(iter(self.systems.values())).tests)
 
     def violation(self) -> str | None:
-        """Which name is that of no system, test set or bucket."""
+        """The first name that is not one of the run's systems, test sets or rows."""
         rows = set(self.row_by_system.values())
         if self.baseline not in rows:
             named = ", ".join(rows) or "but there are none"
@@ -296,7 +292,7 @@ class RunResults(FileRecord):
 
 
 def name_conflict(tests: Iterable[str], systems: Iterable[str] = ()) -> str | None:
-    """Which of these names is that of another file."""
+    """The error of a name that is invalid or collides with another file's, None without one."""
     try:
         validate_test_set_names(tests, "tests")
         for system in systems:

@@ -1,8 +1,7 @@
-"""Files that train.py leaves: one reader and one writer each, checked as they are read.
+"""Readers and writers of the files that train.py saves. Each file is validated as it is read.
 
-A results.json can be carried elsewhere, and so may come from anyone: its names become those of files, and its texts
-stand in tables, figures and pages. So every name must be one that a run can have, and every number a number. What is
-not of the expected form is refused with the file and the place in it.
+A results.json may come from anyone. Its names become file names, and its texts are shown in tables, figures and pages.
+Therefore names must be valid and numbers must be numbers. An error names the file and the location in it.
 """
 
 import json
@@ -39,7 +38,7 @@ REQUIRED_KEYS = ("baseline", "runs", "comparisons", "paper")  # of a results.jso
 
 @dataclass(frozen=True, kw_only=True)
 class SavedData:
-    """What is checked of the section `data` of a settings.yaml."""
+    """The validated part of the section `data` of a settings.yaml."""
 
     source_language: Name
     target_language: Name
@@ -50,14 +49,14 @@ class SavedData:
 
 @dataclass(frozen=True, kw_only=True)
 class SavedSettings(FileRecord):
-    """What is checked of a settings.yaml."""
+    """The validated part of a settings.yaml."""
 
     data: SavedData
     others: Mapping[Name, Anything] = field(metadata=OTHERS)
 
 
 def read_results(folder: Path) -> RunResults:
-    """The results.json of a folder; a ValueError if it is cut short, from another version, or not of such a form."""
+    """The results.json of a folder. A ValueError if it is truncated, of another version, or of another form."""
     path = ReportPaths(folder).results
     if not path.exists():
         raise ValueError(f"A report is made of results.json, but there is none in {folder}; run train.py first.")
@@ -74,8 +73,7 @@ def write_results(folder: Path, results: RunResults) -> None:
 
 
 def read_losses(path: Path) -> TrainingCurves:
-    """A training's losses, as label smoothing has it, and of evaluation, and BLEU of evaluation; and whether the losses
-    are of a model that is given each target's length."""
+    """The curves of a training's log: label-smoothed loss, loss and BLEU of evaluations."""
     with verified(path):
         lines = read_json_lines(path)
         curves = {key: curve(lines, key) for key in ("loss", "eval_loss", "eval_bleu")}
@@ -83,7 +81,7 @@ def read_losses(path: Path) -> TrainingCurves:
 
 
 def curve(lines: Sequence[JsonObject], key: str) -> Curve:
-    """The lines of a log that have this key."""
+    """The points of a log for one key."""
     return tuple(CurvePoint(line["step"], line["seconds"], line[key]) for line in lines if key in line)
 
 
@@ -107,7 +105,7 @@ def read_translations(path: Path, num_sources: int) -> TestSetTranslations:
 
 
 def write_translations(path: Path, translations: TestSetTranslations) -> None:
-    """Write the time before the translations, which are then never without it."""
+    """Write the time first, so that translations are never saved without it."""
     if translations.time is not None:
         write_record(translation_time(path), translations.time)
     rows = zip(translations.texts, translations.truncated, strict=True)
@@ -122,14 +120,14 @@ def read_statistics(path: Path) -> dict[str, np.ndarray]:
 
 def write_statistics(path: Path, statistics: Mapping[str, np.ndarray]) -> None:
     def save(temp_path: Path) -> None:
-        with temp_path.open("wb") as file:  # to a name, numpy would add its own ending
+        with temp_path.open("wb") as file:  # numpy would add its suffix to a file name
             np.savez_compressed(file, allow_pickle=False, **statistics)
 
     save_file(path, save)
 
 
 def read_json_lines(path: Path) -> list[JsonObject]:
-    """The objects of a JSON lines file, one or more, the last of which must be whole too."""
+    """The objects of a JSON lines file. It must have one or more lines, and the last one must be complete."""
     *lines, unterminated = path.read_text(encoding="utf-8").split("\n")
     if unterminated or not lines:
         raise ValueError("it is empty" if not lines and not unterminated else "its last line is cut short")
@@ -137,11 +135,10 @@ def read_json_lines(path: Path) -> list[JsonObject]:
 
 
 def parse_results(results: object, path: Path) -> RunResults:
-    """The record of a results.json; a ValueError unless it is what `aggregate` makes: names, numbers, and the same test
-    sets everywhere."""
+    """The record of a results.json. A ValueError for invalid or contradicting values."""
     return parse_file(RunResults, results, path)
 
 
 def validate_settings(settings: object, path: Path) -> None:
-    """Refuse a settings.yaml whose languages, corpora or test sets are not what a config can name."""
+    """Refuse a settings.yaml whose languages, corpora or test sets have invalid names."""
     parse_file(SavedSettings, settings, path)

@@ -15,13 +15,14 @@ from ..utils.atomic_io import atomic_write
 from ..utils.manifest import explain_read_errors, remove_from_manifest
 from .arguments import TrainingArguments
 
-LogLine = dict[str, float]  # what the Trainer logs at a step, with the seconds
+LogLine = dict[str, float]  # the Trainer's log at a step, with the seconds
 SECONDS_PER_LINE = 60  # in a log file
 logger = logging.getLogger(__name__)
 
 
 class ProgressBarCallback(TrainerCallback):
-    """One line for one run: steps, time left, loss. Where no terminal shows it, a plain line every SECONDS_PER_LINE."""
+    """Progress bar of one training: steps, time left, loss. Without a terminal, prints a line every
+    SECONDS_PER_LINE."""
 
     def __init__(self, name: str, position: int) -> None:
         self.name, self.position = name, position
@@ -77,8 +78,8 @@ class ProgressBarCallback(TrainerCallback):
 
 
 class JsonLogger(TrainerCallback):
-    """Every log entry of the Trainer as a JSON line with its step and the seconds trained so far, over resumptions and
-    without evaluations."""
+    """Writes each log entry of the Trainer as a JSON line, with its step and the seconds of training. The seconds
+    continue over resumptions and exclude evaluations."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -105,14 +106,14 @@ class JsonLogger(TrainerCallback):
         if not logs:
             return
         seconds = round(time.monotonic() - self.start_time, 2)
-        state.log_history[-1]["seconds"] = seconds  # so that a checkpoint has the whole log
+        state.log_history[-1]["seconds"] = seconds  # checkpoints save log_history, and so the whole log
         if state.is_world_process_zero:
             line = {"step": state.global_step, "seconds": seconds, **dict(sorted(logs.items()))}
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json_line(line))
 
     def logged_lines(self, state: TrainerState) -> list[LogLine]:
-        """The lines up to a checkpoint, from its state, which has all of them: the file may have been damaged since."""
+        """The lines up to a checkpoint, from its state: the file may have been damaged since."""
         if all("seconds" in entry for entry in state.log_history):
             return [{"step": entry["step"], "seconds": entry["seconds"], **entry} for entry in state.log_history]
         lines = [line for line in self.read_lines() if line["step"] <= state.global_step]  # of an older version
@@ -121,7 +122,7 @@ class JsonLogger(TrainerCallback):
         return lines
 
     def restore(self, state: TrainerState) -> None:
-        """Give the file what the state of the last checkpoint has, if it does not have that."""
+        """Restore the file from the state of the last checkpoint, if its lines differ."""
         lines = self.logged_lines(state)
         logged = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
         if not logged.startswith("".join(map(json_line, lines))):
@@ -144,7 +145,7 @@ def json_line(content: LogLine) -> str:
 
 
 class EvaluateNTimesPerEpoch(TrainerCallback):
-    """Evaluates and saves `count` times an epoch, at even distances, the last time at the epoch's end."""
+    """Evaluates and saves `count` times an epoch, at equal distances, and at the end of the epoch."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -178,7 +179,7 @@ class EvaluateNTimesPerEpoch(TrainerCallback):
 
 
 class CheckpointCountCallback(TrainerCallback):
-    """Refuses, before the first step, a mean of more checkpoints than the training will save."""
+    """Refuses, before the first step, to average more checkpoints than the training will save."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -194,7 +195,7 @@ class CheckpointCountCallback(TrainerCallback):
         epoch_steps = steps_per_epoch(args, train_dataloader)
         if args.evaluations_per_epoch is not None:
             num_saved = (state.max_steps - 1) * args.evaluations_per_epoch // epoch_steps + 1
-        elif args.save_strategy == "best":  # nobody knows
+        elif args.save_strategy == "best":  # the number is not known before training
             return
         else:
             save_interval = {"steps": state.save_steps, "epoch": epoch_steps}.get(args.save_strategy)
@@ -207,12 +208,12 @@ class CheckpointCountCallback(TrainerCallback):
 
 
 def steps_per_epoch(args: TrainingArguments, batches: DataLoader) -> int:
-    """Those of the optimiser: the last one may accumulate fewer batches."""
+    """The optimizer steps of an epoch. The last one may accumulate fewer batches."""
     return -(-len(batches) // args.gradient_accumulation_steps)
 
 
 def optional_callbacks(args: TrainingArguments) -> list[TrainerCallback]:
-    """The callbacks for which there is an argument."""
+    """The callbacks that arguments turn on."""
     callbacks: list[TrainerCallback] = []
     if args.evaluations_per_epoch is not None:
         callbacks.append(EvaluateNTimesPerEpoch(args.evaluations_per_epoch))

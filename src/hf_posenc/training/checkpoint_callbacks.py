@@ -17,10 +17,11 @@ from .distributed import any_rank
 
 
 class SigtermCallback(TrainerCallback):
-    """At SIGTERM, which a cluster sends before it takes the machine away: finish the step, save, stop.
+    """At SIGTERM, which clusters send before they take a machine away: finish the step, save, stop.
 
-    Of several processes all stop if one is told. A checkpoint that is saved for this alone is marked: the next one
-    takes its place, and no mean of checkpoints counts it, so that an interruption leaves no trace."""
+    If one of several processes receives it, all stop. A checkpoint that is saved for the interruption alone is marked.
+    The next checkpoint replaces it, and averages leave it out, so that an interruption changes no result.
+    """
 
     def __init__(self) -> None:
         self.received = self.stopped = self.is_interruption_save = False
@@ -29,7 +30,7 @@ class SigtermCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        if threading.current_thread() is threading.main_thread():  # Python lets no other thread listen
+        if threading.current_thread() is threading.main_thread():  # Python handles signals in the main thread only
             self.previous_handler = signal.signal(signal.SIGTERM, lambda signum, frame: setattr(self, "received", True))
 
     def on_step_end(
@@ -40,9 +41,9 @@ class SigtermCallback(TrainerCallback):
             return
         control.should_training_stop = True
         is_end = state.epoch % 1 == 0 or state.global_step >= state.max_steps
-        if not (is_end and args.save_strategy == "epoch"):  # which saves in a moment, after the evaluation
+        if not (is_end and args.save_strategy == "epoch"):  # the epoch's end evaluates and saves
             self.is_interruption_save, control.should_save = not control.should_save, True
-        if self.is_interruption_save and state.is_world_process_zero:  # before it is saved, in which a kill may come
+        if self.is_interruption_save and state.is_world_process_zero:  # before saving, which a kill may end
             checkpoint = checkpoint_folder(args.output_dir, state.global_step)
             checkpoint.mkdir(parents=True, exist_ok=True)
             (checkpoint / INTERRUPTION_MARKER).touch()
@@ -50,7 +51,7 @@ class SigtermCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        if self.stopped and state.epoch % 1 and state.global_step < state.max_steps:  # the Trainer takes it for the end
+        if self.stopped and state.epoch % 1 and state.global_step < state.max_steps:  # a stop calls on_epoch_end, too
             control.should_evaluate = control.should_save = control.should_log = False
         self.is_interruption_save = self.is_interruption_save and not control.should_save
 
@@ -76,8 +77,8 @@ class SigtermCallback(TrainerCallback):
 
 
 class CheckpointManifestCallback(TrainerCallback):
-    """Gives each checkpoint its manifest, and a training that goes on its best checkpoint. What is newer than the
-    checkpoint that it goes on from is deleted: it is cut short or damaged, and made again."""
+    """Writes the manifest of each checkpoint, and restores the best checkpoint of a resumed training. Checkpoints newer
+    than the resumed one are damaged; they are deleted and made again."""
 
     def __init__(self, best: Path | None) -> None:
         self.best = best
@@ -85,7 +86,7 @@ class CheckpointManifestCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        if self.best is not None and self.best.is_dir():  # the state has where it was saved, which may have moved
+        if self.best is not None and self.best.is_dir():  # the state has the old path; the folder may have moved
             state.best_model_checkpoint = str(self.best)
         if state.is_world_process_zero:
             for checkpoint in list_checkpoints(Path(args.output_dir)):
@@ -93,6 +94,6 @@ class CheckpointManifestCallback(TrainerCallback):
                     atomic_delete(checkpoint)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
-        PartialState().wait_for_everyone()  # each process has written its random state
+        PartialState().wait_for_everyone()  # until each process has written its random state
         if state.is_world_process_zero:
             write_folder_manifest(checkpoint_folder(args.output_dir, state.global_step))

@@ -1,4 +1,4 @@
-"""One training: from the last whole checkpoint in a folder to the trained model and what came of it."""
+"""One training: from the last intact checkpoint in a folder to the trained model."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -35,7 +35,7 @@ SMALLER_BATCHES = (
 
 
 class TrainingOutcome(TypedDict, total=False):
-    """Steps, seconds and the last loss of a training; `best_step` if the best model was to be loaded."""
+    """Steps, seconds and the last loss of a training. `best_step` if the best model is loaded at the end."""
 
     steps: int
     seconds: float
@@ -57,11 +57,12 @@ def train(
     references: Sequence[str] | None = None,
     bleu_tokenize: str = BLEU.TOKENIZER_DEFAULT,
 ) -> tuple[PreTrainedModel, TrainingOutcome]:
-    """Train `model` from the last whole checkpoint in `folder`. Returns the trained one, which is whole in the first
-    process, and what came of the training. At SIGTERM a SystemExit, with everything saved.
+    """Train `model` from the last intact checkpoint in `folder`.
 
-    `progress_position` is the line of the progress bar, for systems that train side by side; `references` are the
-    target texts of `validation`, and `bleu_tokenize` is sacrebleu's tokenizer, for BLEU of the validation set.
+    Returns the trained model, which has its weights in the first process, and the outcome. At SIGTERM everything is
+    saved and a SystemExit is raised. `progress_position` is the line of the progress bar, for systems that train in
+    parallel. `references` are the target texts of `validation`, and `bleu_tokenize` is sacrebleu's tokenizer, for BLEU
+    of the validation set.
     """
     args = training_arguments(settings, folder, has_validation=validation is not None)
     paths = SystemPaths(folder)
@@ -85,37 +86,37 @@ def train(
     resumed = None if checkpoint is None else load_trainer_state(checkpoint)
     finished = resumed if resumed is not None and is_finished(resumed, args) else None
     validate_same_data(tokenizer, {"training pairs": pairs, "validation pairs": validation}, checkpoint)
-    if checkpoint is not None and finished is not None:  # only what comes after the training was interrupted
+    if checkpoint is not None and finished is not None:  # the interruption came after training
         trainer.state = finished
         if trainer.is_world_process_zero():
             log.restore(finished)
         weights = load_weights(best if best is not None and args.load_best_model_at_end else checkpoint)
     else:
         restore_patience(trainer, resumed)
-        args.eval_on_start &= checkpoint is None  # or patience would count it
+        args.eval_on_start &= checkpoint is None  # an evaluation at resumption would count for early stopping
         with explain_out_of_memory(f"A step of {name}", SMALLER_BATCHES):
             trainer.train(resume_from_checkpoint=checkpoint)
-        trainer.accelerator.wait_for_everyone()  # the first process has written everything
+        trainer.accelerator.wait_for_everyone()  # until the first process has written everything
         if sigterm.stopped:
             step = trainer.state.global_step
             raise SystemExit(f"SIGTERM stopped {name} at step {step}; the same command goes on from there.")
         weights = trainer.accelerator.get_state_dict(trainer.model)
     if args.average_checkpoints is not None:
         weights = average_checkpoints(Path(args.output_dir), args.average_checkpoints)
-    model.config.use_cache = use_cache  # the Trainer has set it to its own
+    model.config.use_cache = use_cache  # the Trainer has changed it
     return materialize(model, weights), training_outcome(trainer.state, log, args)
 
 
 def validate_same_data(
     tokenizer: PreTrainedTokenizerBase, datasets: Mapping[str, Dataset | None], checkpoint: str | None
 ) -> None:
-    """Refuse processes that see another tokenizer, other pairs or another checkpoint."""
+    """Refuse processes with different tokenizers, pairs or checkpoints."""
     hashes = {name: lengths_hash(dataset) for name, dataset in datasets.items() if dataset is not None}
     validate_same_on_all_ranks({"tokenizer": short_hash(tokenizer.to_str()), **hashes, "checkpoint": checkpoint})
 
 
 def restore_patience(trainer: LengthTrainer, resumed: TrainerState | None) -> None:
-    """Count the evaluations without improvement from where a resumed training was."""
+    """Continue early stopping's count of evaluations without improvement."""
     for callback in trainer.callback_handler.callbacks:
         if isinstance(callback, EarlyStoppingCallback) and resumed is not None:
             callback.early_stopping_patience_counter = evals_without_improvement(resumed)
@@ -136,7 +137,7 @@ def training_outcome(state: TrainerState, log: JsonLogger, args: TrainingArgumen
 
 
 def is_finished(state: TrainerState, args: TrainingArguments) -> bool:
-    """Whether a checkpoint of that state is the end of a training."""
+    """Whether training ended at that state."""
     patience = args.early_stopping_patience
     return state.global_step >= state.max_steps or (
         patience is not None and evals_without_improvement(state) >= patience
@@ -144,11 +145,11 @@ def is_finished(state: TrainerState, args: TrainingArguments) -> bool:
 
 
 def evals_without_improvement(state: TrainerState) -> int:
-    """After how many evaluations without a better one it was saved."""
+    """The number of evaluations without improvement when the state was saved."""
     saved: JsonObject = state.stateful_callbacks.get(EarlyStoppingCallback.__name__) or {}
     return int(saved.get("attributes", {}).get("early_stopping_patience_counter", 0))
 
 
 def lengths_hash(pairs: Dataset) -> str:
-    """How many pairs, and a hash of their lengths."""
+    """The number of pairs, and a hash of their lengths."""
     return f"{len(pairs)} {short_hash(lengths(pairs, 'source').tobytes() + lengths(pairs, 'target').tobytes())}"

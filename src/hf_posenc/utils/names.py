@@ -26,7 +26,7 @@ def validate_name(name: object, label: str) -> None:
 
 
 def validate_folder_name(name: object, label: str) -> None:
-    """Raise a ValueError for a name that a folder of a run cannot have, or that is reserved."""
+    """Raise a ValueError for a name that is invalid or reserved as a folder of a run."""
     if (
         not is_valid_name(name)
         or str(name).lower() in RESERVED_FOLDERS

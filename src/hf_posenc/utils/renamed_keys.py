@@ -1,11 +1,11 @@
 """Names that changed after 0.2.0: config keys, their values, and flags.
 
-A config file, an override or a command that uses an old name is refused with the new one. What 0.2.0 saved holds the
-old names, so saved settings are translated as they are read (`upgrade_settings`, `upgrade_corpus`). Hashes that decide
-whether saved files are used again are made of the old names (`downgrade_settings`, `downgrade_corpus`): otherwise every
-run would be encoded and trained anew.
+An old name in a config file, an override or a command is refused with the new one. Files of 0.2.0 contain old names, so
+that saved settings are translated as they are read (`upgrade_settings`, `upgrade_corpus`). Hashes that decide whether
+saved files are reused are computed with the old names (`downgrade_settings`, `downgrade_corpus`). Otherwise every run
+would be encoded and trained again.
 
-No name is both an old and a new one of the same table, so to translate twice changes nothing.
+No name is both old and new in the same table. Therefore translating twice changes nothing.
 """
 
 from collections.abc import Mapping
