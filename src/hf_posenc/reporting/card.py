@@ -198,10 +198,8 @@ def read_scored_system(folder: Path) -> ScoredSystem:
     config = upgrade_model_fields(read_complete(paths.model_config, "model_type", *REQUIRED_CONFIG_FIELDS))
     path = paths.training_summary
     training = parse_file(TrainingSummary, read_complete(path, "steps", "seconds", "parameters", "pairs"), path)
-    data, score = (
-        settings_from_saved(DataSettings, settings["data"]),
-        settings_from_saved(ScoreSettings, settings["score"]),
-    )
+    data = settings_from_saved(DataSettings, settings["data"])
+    score = settings_from_saved(ScoreSettings, settings["score"])
     test_specs = test_sets(data, score)
     if scores.training != training or not scores.tests.keys() <= test_specs.keys():
         raise ValueError(
@@ -290,11 +288,9 @@ def eval_results(run: ScoredSystem) -> Iterator[EvalResult]:
 
 def corpus_leaves(corpus_spec: CorpusSpec) -> list[CorpusSpec]:
     """The corpora in nested lists of corpora, or the corpus itself."""
-    return (
-        [leaf for part in corpus_spec["corpora"] for leaf in corpus_leaves(part)]
-        if corpus_spec.get("corpora")
-        else [corpus_spec]
-    )
+    if not corpus_spec.get("corpora"):
+        return [corpus_spec]
+    return [leaf for part in corpus_spec["corpora"] for leaf in corpus_leaves(part)]
 
 
 def hub_id(run: ScoredSystem, name: str | None) -> str | None:

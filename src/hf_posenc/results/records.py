@@ -4,11 +4,11 @@ A field's metadata has its JSON key if that differs from its name. Files of hf_p
 `version`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
-from ..utils.names import validate_folder_name, validate_test_set_names
+from ..utils.names import name_conflict
 from .diagnosis_records import Diagnosis
 from .json_records import (
     OMIT,
@@ -289,14 +289,3 @@ class RunResults(FileRecord):
         if paper and (paper.test not in tests or not paper.rows or not paper.rows.keys() <= rows):
             return f"paper must be of a test set and rows of its own, but it is of {paper.test} and {list(paper.rows)}"
         return name_conflict(tests, self.systems)
-
-
-def name_conflict(tests: Iterable[str], systems: Iterable[str] = ()) -> str | None:
-    """The error of a name that is invalid or collides with another file's, None without one."""
-    try:
-        validate_test_set_names(tests, "tests")
-        for system in systems:
-            validate_folder_name(system, "A system's name")
-    except ValueError as error:
-        return str(error).rstrip(".")
-    return None

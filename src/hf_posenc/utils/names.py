@@ -53,3 +53,14 @@ def validate_test_set_names(names: Iterable[object], label: str) -> None:
                 f"({', '.join(RESERVED_TABLES)}, {RANKING_SUFFIX}, NAME{BY_PREDICTION}); it is {name!r:.200}. "
                 "Name it otherwise."
             )
+
+
+def name_conflict(tests: Iterable[str], systems: Iterable[str] = ()) -> str | None:
+    """The error of a name that is invalid or collides with another file's, None without one."""
+    try:
+        validate_test_set_names(tests, "tests")
+        for system in systems:
+            validate_folder_name(system, "A system's name")
+    except ValueError as error:
+        return str(error).rstrip(".")
+    return None
