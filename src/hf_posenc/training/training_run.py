@@ -7,6 +7,7 @@ from typing import TypedDict
 
 from datasets import Dataset
 from sacrebleu.metrics.bleu import BLEU
+from torch import Tensor
 from transformers import (
     DataCollatorForSeq2Seq,
     EarlyStoppingCallback,
@@ -93,18 +94,24 @@ def train(
         weights = load_weights(best if best is not None and args.load_best_model_at_end else checkpoint)
     else:
         restore_patience(trainer, resumed)
-        args.eval_on_start &= checkpoint is None  # an evaluation at resumption would count for early stopping
-        with explain_out_of_memory(f"A step of {name}", SMALLER_BATCHES):
-            trainer.train(resume_from_checkpoint=checkpoint)
-        trainer.accelerator.wait_for_everyone()  # until the first process has written everything
-        if sigterm.stopped:
-            step = trainer.state.global_step
-            raise SystemExit(f"SIGTERM stopped {name} at step {step}; the same command goes on from there.")
-        weights = trainer.accelerator.get_state_dict(trainer.model)
+        weights = fit(trainer, sigterm, checkpoint, name)
     if args.average_checkpoints is not None:
         weights = average_checkpoints(Path(args.output_dir), args.average_checkpoints)
     model.config.use_cache = use_cache  # the Trainer has changed it
     return materialize(model, weights), training_outcome(trainer.state, log, args)
+
+
+def fit(trainer: LengthTrainer, sigterm: SigtermCallback, checkpoint: str | None, name: str) -> dict[str, Tensor]:
+    """Train from a checkpoint, or from the start, to the end. Returns the weights; raises a SystemExit at SIGTERM."""
+    trainer.args.eval_on_start &= checkpoint is None  # an evaluation at resumption would count for early stopping
+    with explain_out_of_memory(f"A step of {name}", SMALLER_BATCHES):
+        trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.accelerator.wait_for_everyone()  # until the first process has written everything
+    if sigterm.stopped:
+        step = trainer.state.global_step
+        raise SystemExit(f"SIGTERM stopped {name} at step {step}; the same command goes on from there.")
+    weights: dict[str, Tensor] = trainer.accelerator.get_state_dict(trainer.model)
+    return weights
 
 
 def validate_same_data(
