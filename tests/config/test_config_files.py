@@ -37,9 +37,8 @@ from hf_posenc.config.settings import DataSettings, ReferenceTable, ScoreSetting
 from hf_posenc.config.train_keys import TrainKeys
 from hf_posenc.config.yaml_io import MAX_BYTES, MAX_DEPTH, dump_yaml, parse_value, read_yaml
 from hf_posenc.data.corpus import CORPUS_TYPES, LANGUAGE_KEYS
-from hf_posenc.data.readers import absolute_path
+from hf_posenc.data.readers import absolute_path, expand_home
 from hf_posenc.data.tags import TAG_KEYS
-from hf_posenc.utils.atomic_io import expand_home
 
 WRONG = {
     "null": None,

@@ -14,7 +14,8 @@ import pytest
 
 from hf_posenc.modeling.custom_code import rewrite_imports
 from hf_posenc.utils import text_io
-from hf_posenc.utils.text_io import iter_lines, json_line, read_lines, replace_line_ends, set_stdout_utf8
+from hf_posenc.utils.command_line import set_stdout_utf8
+from hf_posenc.utils.text_io import iter_lines, json_line, read_lines, replace_line_ends
 
 # What str.splitlines, or another program, takes for the end of a line.
 LINE_ENDS = ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
