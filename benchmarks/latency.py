@@ -62,6 +62,7 @@ MILLISECONDS = 1000  # OmniSTEval's unit of delays; a source word stands for a s
 # The scores that are taken over, by OmniSTEval's names. CU: without the time of computation.
 QUALITY = {"bleu": "BLEU", "chrf": "chrF"}
 LATENCY = {"long_yaal": "LongYAAL (CU)", "long_laal": "LongLAAL (CU)", "long_al": "LongAL (CU)"}
+SHOWN_LATENCY = ("long_yaal", "long_laal")
 
 
 @dataclass
@@ -221,13 +222,13 @@ def table(records: Sequence[dict[str, Any]], documents: list[Document]) -> str:
     """The records as Markdown."""
     sources = [source for document in documents for source in document.sources]
     lines = [
-        "| system | policy | lookahead | BLEU | chrF | LongYAAL | LongLAAL | LongAL | erasure | streamed = offline |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| system | policy | lookahead | BLEU | chrF | LongYAAL | LongLAAL | erasure | streamed = offline |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for record in records:
         same = record.get("same_as_offline")
         cells = [record["system"], record["policy"], str(record.get("lookahead", "-"))]
-        cells += [f"{record[key]:.1f}" for key in QUALITY] + [f"{record[key]:.2f}" for key in LATENCY]
+        cells += [f"{record[key]:.1f}" for key in QUALITY] + [f"{record[key]:.2f}" for key in SHOWN_LATENCY]
         cells += [f"{record['erasure']:.2f}" if "erasure" in record else "-"]
         cells += ["-" if same is None else f"{same} of {len(documents)}"]
         lines.append(f"| {' | '.join(cells)} |")
@@ -288,13 +289,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write_log(log := options.output / f"{name}.jsonl", documents, outputs)
         records.append(record | (score(options.output, log) if can_score else {}))
         print(json.dumps(records[-1]), flush=True)
+        if options.save:  # after every policy, so that a run which is stopped leaves the ones that it finished
+            report = {"documents": len(documents), "sentences": options.sentences, "records": records}
+            common.save(report | {"machine": common.machine_info("cpu")}, table(records, documents), options.save)
     if not can_score:
         print("The logs are written. To score them, pip install OmniSTEval, and repeat the command.")
         return
     print(table(records, documents))
-    if options.save:
-        report = {"documents": len(documents), "sentences": options.sentences, "records": records}
-        common.save(report | {"machine": common.machine_info("cpu")}, table(records, documents), options.save)
 
 
 if __name__ == "__main__":
