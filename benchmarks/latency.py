@@ -36,6 +36,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -159,8 +160,8 @@ def simultaneous(
         record = {"system": system, "policy": policy} | ({} if erasure is None else {"erasure": erasure})
         return record, outputs_of(units, translator.tokenizer, len(documents))
 
-    cuts: list[tuple[str, Callable[[], list[Unit]]]] = [("", lambda: sentences_of(documents))]
-    cuts += [(f", chunks of {size}", lambda size=size: chunks_of(documents, size)) for size in options.chunks]
+    cuts: list[tuple[str, Callable[[], list[Unit]]]] = [("", partial(sentences_of, documents))]
+    cuts += [(f", chunks of {size}", partial(chunks_of, documents, size)) for size in options.chunks]
     for suffix, cut in cuts:
         write_whole(translator, units := cut())
         yield result(f"whole{suffix}", units)

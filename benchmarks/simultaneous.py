@@ -71,7 +71,9 @@ class PrefixTranslator:
         result: list[list[int]] = []
         for start in range(0, len(sources), ROWS_PER_BATCH):
             rows = slice(start, start + ROWS_PER_BATCH)
-            batch_options = {name: value[rows] if isinstance(value, list) else value for name, value in options.items()}
+            batch_options: dict[str, Any] = {
+                name: value[rows] if isinstance(value, list) else value for name, value in options.items()
+            }
             result += self.continue_batch(sources[rows], prefixes[rows], **batch_options)
         return result
 
@@ -176,6 +178,6 @@ def write_revised(translator: PrefixTranslator, units: list[Unit]) -> float:
     return num_erased / max(1, sum(len(unit.ids) for unit in units))
 
 
-def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
+def shared_length(one: Sequence[object], other: Sequence[object]) -> int:
     """The length of the longest common prefix."""
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

@@ -69,7 +69,8 @@ def stream_record(run: ExplorerRun, system: str, text: str) -> StreamRecord:
     count_source_tokens(tokenizer, text)
     with run.lock:
         translator = StreamingTranslator(model, tokenizer)
-        steps, num_read, words = [], [0], re.findall(r"\s*\S+\s*", text)
+        steps: list[StreamStep] = []
+        num_read, words = [0], re.findall(r"\s*\S+\s*", text)
         for number, word in enumerate(words, 1):
             steps += steps_of(translator, translator.feed_tokens(word), number)
             num_read.append(translator.num_source_tokens)
