@@ -95,6 +95,7 @@ DEFAULTS_SUIT = {
     "length_ratio_gain",
     "length_ratio_min_step",
     "recurrent_step",
+    "window_lookahead",
 }
 
 # The training text of the test tokenizer.

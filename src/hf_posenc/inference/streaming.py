@@ -170,8 +170,7 @@ class StreamingTranslator:
         last_token = torch.tensor([[self.last_token]], device=self.model.device)
         outputs = self.model(decoder_input_ids=last_token, cache=self.cache, use_cache=True, **self.source.inputs())
         logits_V = outputs.logits[0, -1]
-        last_position = self.source.num_read - 1
-        if not (self.source.is_whole and last_position - self.source_position < self.reach.cross_window):
+        if not (self.source.is_whole and self.reach.sees(self.source.num_read - 1, self.source_position)):
             logits_V[self.end_token_ids] = float("-inf")
         position = self.model.model.decoder.alignment("next_source_position", self.alignment_state())
         self.source_position = self.source.origin + float(position)

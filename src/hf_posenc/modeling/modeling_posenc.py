@@ -453,7 +453,7 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
         """As the mixin's; a ValueError for a model without an alignment, or whose cross-attention hides no keys."""
         decoder = self.model.decoder
         return end_only_at_source_end(
-            decoder.alignment, end_token_ids, decoder.cross_positions.hiding_distance, self.config.alignment_type
+            decoder.alignment, end_token_ids, decoder.cross_positions.hiding_lookahead, self.config.alignment_type
         )
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: object) -> dict[str, object]:
