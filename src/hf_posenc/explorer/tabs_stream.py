@@ -5,12 +5,11 @@ from typing import Any
 
 import gradio as gr
 
-from .events import UNQUEUED, EventOptions, show_errors
 from .html import note_html
 from .runs import ExplorerRun, generated_sentence
 from .state import validate_number, validate_text
 from .streaming_view import MAX_STREAM_CHARACTERS, StreamRecord, default_system, stream_html, stream_record
-from .widgets import slider
+from .widgets import UNQUEUED, EventOptions, show_errors, slider
 
 SECONDS_A_WORD = 0.5
 
