@@ -83,4 +83,4 @@ def stream_tab(run: ExplorerRun) -> EventOptions:
     read_button.click(started, [text, system], outputs, **UNQUEUED)
     timer.tick(read_on, [text, system, words], outputs, **UNQUEUED)
     token.input(inspected, [text, system, words, token], output, **latest)
-    return {"fn": typed, "inputs": [text, system], "outputs": outputs} | UNQUEUED
+    return {"fn": typed, "inputs": [text, system], "outputs": outputs, **UNQUEUED}
