@@ -148,8 +148,8 @@ def test_what_cannot_stream_is_refused_with_the_reason(why, tokenizer):
 
 def test_other_searches_and_tokenizers_are_refused(tokenizer):
     model = translator(STREAMABLE)
-    with pytest.raises(ValueError, match=r"search greedily, but num_beams=5"):
-        StreamingTranslator(model, tokenizer, num_beams=5)
+    with pytest.raises(ValueError, match=r"A beam must be 1 or more wide, but num_beams=0; 1 is greedy search"):
+        StreamingTranslator(model, tokenizer, num_beams=0)
     model.generation_config.no_repeat_ngram_size = 3
     with pytest.raises(ValueError, match=r"no_repeat_ngram_size=3"):
         StreamingTranslator(model, tokenizer)
@@ -211,8 +211,14 @@ def test_command_refuses_what_goes_with_lines(folder, monkeypatch, capsys):
     for options in (["--output", "x"], ["--num-processes", "2"]):
         with pytest.raises(SystemExit, match=r"--stream writes one translation to standard output"):
             run_stream(monkeypatch, capsys, folder, b"Ein", *options)
-    with pytest.raises(SystemExit, match=r"search greedily, but num_beams=5"):
-        run_stream(monkeypatch, capsys, folder, b"Ein", "--num-beams", "5")
+    with pytest.raises(SystemExit, match=r"A beam must be 1 or more wide, but it is 0"):
+        run_stream(monkeypatch, capsys, folder, b"Ein", "--num-beams", "0")
+
+
+def test_command_searches_by_beams(folder, monkeypatch, capsys):
+    model, tokenizer = load_model(folder)
+    [offline] = model.translate([TEXT.strip()], tokenizer, num_beams=3, eos_requires_source_end=True)
+    assert run_stream(monkeypatch, capsys, folder, TEXT.encode(), "--num-beams", "3") == f"{offline}\n"
 
 
 def start_command(folder: Path) -> subprocess.Popen:

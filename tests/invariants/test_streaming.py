@@ -8,7 +8,7 @@ from support.models import TEXTS, padded, sentences, tiny_model, translator
 from torch import Tensor
 
 from hf_posenc import POSITION_ENCODINGS, PosEncForConditionalGeneration, PosEncTokenizer, StreamingTranslator
-from hf_posenc.inference import streaming
+from hf_posenc.inference import stream_search, streaming
 
 pytestmark = pytest.mark.invariant
 
@@ -88,13 +88,16 @@ def test_encoder_reads_a_source_in_pieces_exactly_if_its_reach_is_finite(registe
         assert (encode_in_pieces(encoder, source, left, right) - whole).abs().max() > 1e-6
 
 
-def assert_streams_exactly(model: PosEncForConditionalGeneration, tokenizer: PosEncTokenizer, text: str) -> None:
-    offline = model.translations([text], tokenizer, **OFFLINE)
+def assert_streams_exactly(
+    model: PosEncForConditionalGeneration, tokenizer: PosEncTokenizer, text: str, num_beams: int = 1
+) -> None:
+    offline = model.translations([text], tokenizer, **OFFLINE | {"num_beams": num_beams})
     assert len(text) < 40 or len(set(offline.texts[0])) >= 3  # or the equality would say nothing
-    for pieces in ([text], list(text), random_cuts(text, len(text))):
-        translator = StreamingTranslator(model, tokenizer)
+    for pieces in ([text], list(text), random_cuts(text, len(text))) if num_beams == 1 else (random_cuts(text, 1),):
+        translator = StreamingTranslator(model, tokenizer, num_beams)
         assert "".join(translator.translate(pieces)) == offline.texts[0]
         assert [translator.truncated] == offline.truncated
+        assert translator.is_exact
 
 
 def test_streamed_translation_is_that_of_the_whole_text(registered, tokenizer):
@@ -133,6 +136,65 @@ def test_streamed_translation_is_that_of_the_whole_text_at_any_pace(step, tokeni
     model = varied_translator("relative+window by length_ratio", length_ratio_step=step, length_ratio_gain=0.5)
     for words in (1, 2, 20):
         assert_streams_exactly(model, tokenizer, "Ein " + random_text(words, seed=words))
+
+
+# Beam search
+
+
+BEAMED = ["relative+window", "rotary+window", "t5+window to gru+rotary+window", "alibi+window to forgetting+window"]
+
+
+@pytest.mark.parametrize("stacks", BEAMED)
+def test_streamed_beam_search_is_that_of_the_whole_text(stacks, tokenizer):
+    assert_streams_exactly(varied_translator(f"{stacks} by length_ratio"), tokenizer, random_text(8), num_beams=4)
+
+
+@pytest.mark.parametrize("step", [0.3, 3.5])
+def test_streamed_beam_search_is_that_of_the_whole_text_at_any_pace(step, tokenizer, monkeypatch):
+    monkeypatch.setattr(streaming, "TOKENS_PER_PIECE", 3)
+    monkeypatch.setattr(streaming, "MAX_ORIGIN_DISTANCE", 5)
+    model = varied_translator("relative+window by length_ratio", length_ratio_step=step, length_ratio_gain=0.5)
+    for words in (1, 10):
+        assert_streams_exactly(model, tokenizer, "Ein " + random_text(words, seed=words), num_beams=3)
+
+
+ENDINGS = [(-1.0, False), (0.0, "never"), (2.0, "never"), (2.0, True)]
+
+
+@pytest.mark.parametrize("length_penalty, early_stopping", ENDINGS)
+def test_streamed_beam_search_ends_as_that_of_the_whole_text(length_penalty, early_stopping, tokenizer):
+    """With end tokens that are likely or not, so that hypotheses finish early, late, or at their length limit."""
+    model = varied_translator("relative+window by length_ratio")
+    model.generation_config.length_penalty, model.generation_config.early_stopping = length_penalty, early_stopping
+    for bias in (-3, 3):
+        with torch.no_grad():
+            model.final_logits_bias[:, model.config.eos_token_id] += bias
+        assert_streams_exactly(model, tokenizer, random_text(2, seed=bias), num_beams=4)
+
+
+def test_scores_of_a_long_beam_search_keep_their_decimals(tokenizer, monkeypatch):
+    """Counted from another origin they are the same differences."""
+    model = varied_translator("relative+window by length_ratio")
+    monkeypatch.setattr(stream_search, "MIN_SCORE", -2.0)
+    assert_streams_exactly(model, tokenizer, random_text(4), num_beams=3)
+
+
+def test_hypotheses_that_share_nothing_are_given_up(tokenizer, monkeypatch):
+    """What is held back is bounded, and the translator says that its search is another one."""
+    model = varied_translator("relative+window by length_ratio")
+    whole = StreamingTranslator(model, tokenizer, num_beams=3)
+    held = 0
+    for piece in random_text(12).split(" "):
+        whole.feed(piece + " ")
+        held = max(held, *map(len, whole.search.unfixed))
+    monkeypatch.setattr(stream_search, "MAX_UNFIXED_TOKENS", held - 1)
+    bounded = StreamingTranslator(model, tokenizer, num_beams=3)
+    written = ""
+    for piece in random_text(12).split(" "):
+        written += bounded.feed(piece + " ")
+        assert max(map(len, bounded.search.unfixed)) < held
+    assert whole.is_exact and not bounded.is_exact
+    assert written + bounded.finish() and bounded.has_ended
 
 
 # The end

@@ -51,6 +51,10 @@ class SourceReach:
         """The first key that a step at this source position can attend to."""
         return max(0, math.floor(source_position - self.cross_window) + 1)
 
+    def sees(self, key: int, source_position: float) -> bool:
+        """Whether a step at this source position can attend to this key, or is beyond it."""
+        return key - source_position < self.cross_window
+
 
 def compute_source_reach(model: Any) -> SourceReach:
     """The reach of a PosEncForConditionalGeneration; a ValueError (rule, value, remedy) if it is not finite."""
