@@ -4,10 +4,16 @@ import random
 
 import pytest
 import torch
-from support.models import TEXTS, padded, sentences, tiny_model, translator
+from support.models import ALIGNED, TEXTS, padded, sentences, tiny_model, translator
 from torch import Tensor
 
-from hf_posenc import POSITION_ENCODINGS, PosEncForConditionalGeneration, PosEncTokenizer, StreamingTranslator
+from hf_posenc import (
+    POSITION_ENCODINGS,
+    PosEncForConditionalGeneration,
+    PosEncTokenizer,
+    StreamingTranslator,
+    convert_encodings,
+)
 from hf_posenc.inference import stream_search, streaming
 
 pytestmark = pytest.mark.invariant
@@ -210,7 +216,8 @@ def test_end_token_comes_only_where_the_source_s_end_is_in_the_window():
     ids, mask = padded(sources, "right")
     for num_beams in (1, 3):
         options = {"do_sample": False, "num_beams": num_beams}
-        assert (model.generate(ids, attention_mask=mask, **options)[:, 1] == end).all()
+        free = model.generate(ids, attention_mask=mask, eos_requires_source_end=False, **options)
+        assert (free[:, 1] == end).all()
         batch = model.generate(ids, attention_mask=mask, eos_requires_source_end=True, **options)
         for source, row in zip(sources, batch.tolist(), strict=True):
             alone = model.generate(source[None], eos_requires_source_end=True, **options)[0].tolist()
@@ -218,6 +225,20 @@ def test_end_token_comes_only_where_the_source_s_end_is_in_the_window():
             positions = source_positions_of(model, source, alone[:-1])
             assert alone[-1] == end and len(source) - 1 - positions[-1] < window
             assert all(len(source) - 1 - position >= window for position in positions[:-1])
+
+
+def test_end_rule_holds_for_each_token_of_assisted_decoding():
+    """One forward computes several tokens, and each has a source position of its own."""
+    model, source = tiny_model("relative+window by length_ratio", output_bias=True), sentences(1, 14)
+    draft = tiny_model("relative+window by length_ratio", output_bias=True, seed=5)
+    with torch.no_grad():
+        for translator in (model, draft):
+            translator.final_logits_bias[:, model.config.eos_token_id] += 3
+    options = {"do_sample": False, "eos_requires_source_end": True}
+    alone = model.generate(source, **options)
+    assert alone[0, -1] == model.config.eos_token_id and alone.shape[1] > 10
+    assert model.generate(source, assistant_model=draft, **options).equal(alone)
+    assert model.generate(source, use_cache=False, **options).equal(alone)
 
 
 def source_positions_of(model: PosEncForConditionalGeneration, source: Tensor, target: list[int]) -> list[float]:
@@ -248,8 +269,28 @@ def test_end_rule_is_refused_where_no_source_position_is_known(unaligned):
         tiny_model(unaligned).generate(sentences(1, 5), eos_requires_source_end=True)
 
 
-def test_end_rule_is_saved_with_a_generation_config(tmp_path):
-    model = tiny_model("relative+window by length_ratio")
-    model.generation_config.eos_requires_source_end = True
-    model.save_pretrained(tmp_path)
-    assert type(model).from_pretrained(tmp_path).generation_config.eos_requires_source_end is True
+@pytest.mark.parametrize("stacks", [*ALIGNED, "relative", "relative+window"])
+def test_end_rule_is_on_in_new_models_with_an_alignment(stacks, tmp_path):
+    """And stays as it was in a saved model, also in one that was saved without the rule."""
+    model = tiny_model(stacks)
+    rule = True if stacks in ALIGNED else None
+    assert getattr(model.generation_config, "eos_requires_source_end", None) is rule
+    for saved in (rule, False, None):
+        if rule is not None:
+            model.generation_config.eos_requires_source_end = saved
+        model.save_pretrained(tmp_path)
+        loaded = type(model).from_pretrained(tmp_path)
+        assert getattr(loaded.generation_config, "eos_requires_source_end", None) is saved or rule is None
+        loaded.generate(sentences(1, 5), max_new_tokens=2)
+
+
+def test_end_rule_follows_the_alignment_of_a_converted_model():
+    aligned, relative = tiny_model("relative+window by length_ratio"), tiny_model("relative+window")
+    for origin in (aligned, relative):
+        converted = convert_encodings(origin, alignment_type="length_ratio", cross_position_encoding_type="rotary+window")
+        assert converted.generation_config.eos_requires_source_end is True
+    plain = convert_encodings(aligned, alignment_type="none", cross_position_encoding_type="none")
+    assert plain.generation_config.eos_requires_source_end is None
+    aligned.generation_config.eos_requires_source_end = False
+    converted = convert_encodings(aligned, position_encoding_type="rotary+window")
+    assert converted.generation_config.eos_requires_source_end is False
