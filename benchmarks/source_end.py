@@ -44,9 +44,7 @@ def measure(model: Any, tokenizer: Any, options: argparse.Namespace) -> Iterator
         sources, references = ([" ".join(pair[side] for pair in document) for document in documents] for side in (0, 1))
         before: list[str] = []
         for rule in (False, True):
-            output = model.translations(
-                sources, tokenizer, num_beams=options.num_beams, eos_requires_source_end=rule
-            )
+            output = model.translations(sources, tokenizer, num_beams=options.num_beams, eos_requires_source_end=rule)
             words = [sum(len(text.split()) for text in texts) for texts in (output.texts, references)]
             yield {
                 "lines": lines,

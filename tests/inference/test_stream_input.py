@@ -76,6 +76,26 @@ def test_a_finished_stream_stays_finished(stream):
         stream.feed("Zwei")
 
 
+def test_a_hundred_thousand_characters_without_space_are_one_word(tokenizer):
+    text, reader = "abÄ" * 33_334, SubwordReader(tokenizer)
+    pieces = [text[start : start + 1000] for start in range(0, len(text), 1000)]
+    assert [reader.feed(piece) for piece in pieces] == [[]] * len(pieces)
+    assert reader.feed(" ") == tokenizer(text)["input_ids"][:-1]
+
+
+def test_scores_that_overflow_are_refused(tokenizer):
+    """Of `xpos` after 36,000 target tokens; here of weights that are no numbers."""
+    model = translator("xpos+window by length_ratio")
+    stream = StreamingTranslator(model, tokenizer)
+    stream.feed("Ein Hund. Zwei Kinder im Schnee. Zwei Kinder.")
+    num_written = stream.num_target_tokens
+    with torch.no_grad():
+        model.model.decoder.layers[0].self_attn.k_proj.weight[0, 0] = float("inf")
+    with pytest.raises(ValueError, match=rf"finite scores, but after {num_written} target tokens .* another encoding"):
+        stream.finish()
+    assert num_written > 0
+
+
 @pytest.mark.parametrize("pieces", [[], [""], ["", " ", "\n "]])
 def test_a_blank_stream_has_an_empty_translation(stream, pieces):
     assert list(stream.translate(pieces)) == []
@@ -217,8 +237,8 @@ def test_command_refuses_what_goes_with_lines(folder, monkeypatch, capsys):
 
 def test_command_searches_by_beams(folder, monkeypatch, capsys):
     model, tokenizer = load_model(folder)
-    [offline] = model.translate([TEXT.strip()], tokenizer, num_beams=3, eos_requires_source_end=True)
-    assert run_stream(monkeypatch, capsys, folder, TEXT.encode(), "--num-beams", "3") == f"{offline}\n"
+    [offline] = model.translate([TEXT[:32]], tokenizer, num_beams=3, eos_requires_source_end=True)
+    assert run_stream(monkeypatch, capsys, folder, TEXT[:32].encode(), "--num-beams", "3") == f"{offline}\n"
 
 
 def start_command(folder: Path) -> subprocess.Popen:

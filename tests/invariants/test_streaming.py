@@ -287,7 +287,9 @@ def test_end_rule_is_on_in_new_models_with_an_alignment(stacks, tmp_path):
 def test_end_rule_follows_the_alignment_of_a_converted_model():
     aligned, relative = tiny_model("relative+window by length_ratio"), tiny_model("relative+window")
     for origin in (aligned, relative):
-        converted = convert_encodings(origin, alignment_type="length_ratio", cross_position_encoding_type="rotary+window")
+        converted = convert_encodings(
+            origin, alignment_type="length_ratio", cross_position_encoding_type="rotary+window"
+        )
         assert converted.generation_config.eos_requires_source_end is True
     plain = convert_encodings(aligned, alignment_type="none", cross_position_encoding_type="none")
     assert plain.generation_config.eos_requires_source_end is None

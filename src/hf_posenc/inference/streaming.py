@@ -213,6 +213,7 @@ class StreamingTranslator:
             self.source.is_whole and self.reach.sees(self.source.num_read - 1, position)
             for position in self.source_positions
         ]
+        validate_scores(logits_NTV, self.search.num_tokens)
         self.search.step(logits_NTV[:, -1], sees_end, self.max_target_length())
         if self.search.parents is not None:  # all hypotheses have the same source
             self.cache.self_attention_cache.reorder_cache(self.search.parents)
@@ -285,3 +286,13 @@ def validate_streams(model: object, num_beams: int) -> None:
                 f"Streaming must search by the model's scores alone, but the model's generation_config has {name}="
                 f"{value!r}, which changes them; set it to None."
             )
+
+
+def validate_scores(logits: Tensor, num_tokens: int) -> None:
+    """Raise a ValueError for scores that are no numbers, as where an encoding overflows."""
+    if not bool(logits.isfinite().all()):
+        raise ValueError(
+            f"Streaming must have finite scores, but after {num_tokens} target tokens some are infinite or no numbers. "
+            "An encoding whose keys grow with the position overflows, such as `xpos`; stream in float64 by "
+            "model.double(), or train another encoding."
+        )

@@ -40,13 +40,16 @@ class SourceEndProcessor(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if self.steps:  # a forward may compute several tokens, of which assisted decoding asks for each
             self.sees_end = {
-                int(num_cached) + token: last_N1.cpu() - position_N1.cpu().double() < self.window  # as streaming compares
+                int(num_cached) + token: last_N1.cpu() - position_N1.cpu().double()
+                < self.window  # as streaming compares
                 for num_cached, last_N1, positions_NT in self.steps
                 for token, position_N1 in enumerate(positions_NT.split(1, dim=1))
             }
             self.steps = []
         sees_end_N1 = self.sees_end.get(input_ids.shape[1] - 1)
-        if sees_end_N1 is None:  # scores of a draft model, to which assisted decoding passes the processors of the other
+        if (
+            sees_end_N1 is None
+        ):  # scores of a draft model, to which assisted decoding passes the processors of the other
             return scores
         allowed = scores.clone()
         allowed[:, self.end_token_ids] = float("-inf")
