@@ -2,10 +2,10 @@
 
 python benchmarks/source_end.py FOLDER [--files TEST.de.gz TEST.en.gz] [--concatenate 1 10] [--num-beams 5]
 
-FOLDER is a saved model with an alignment. Its test text is the two files, or generated sentences without them. A document
-is so many lines, one after another, joined by spaces. For each number of lines a row without the rule and a row with it
-are printed: document BLEU and chrF of sacrebleu, the translations' length relative to the references' in words, how many
-translations the rule changes, and how many are truncated at their length limit.
+FOLDER is a saved model with an alignment. Its test text is the two files, or generated sentences without them. A
+document is so many lines, one after another, joined by spaces. For each number of lines a row without the rule and a
+row with it are printed: document BLEU and chrF of sacrebleu, the length of the translations relative to that of the
+references in words, how many translations the rule changes, and how many are truncated at their length limit.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def markdown(report: dict[str, Any]) -> str:
     for record in report["records"]:
         cells = record | {"rule": "on" if record["rule"] else "off"}
         lines.append("| " + " | ".join(map(str, cells.values())) + " |")
-    return "\n".join([*lines, "", f"{report['num_beams']} beams; {report['text']}."])
+    return "\n".join([*lines, "", f"{report['num_beams']} beam{'s' * (report['num_beams'] > 1)}; {report['text']}."])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -3,11 +3,11 @@
 python benchmarks/streaming.py FOLDER [--source-tokens 100000] [--documents 128 1024 4096] [--files TEST.de]
 
 FOLDER is a saved model of finite reach: `aligned` of a run of configs/quickstart.yaml. The text is generated sentences,
-one after another, with no line ends, fed one word or more at a time. Two tables are printed. The first has, for each range of
-source tokens, the CPU time of the process for one source token, the resident memory at its end, and the bytes of the
-tensors and numbers that the translator holds. The second counts the documents whose streamed translation is that of
-`model.translate(..., eos_requires_source_end=True)`: generated documents of so many words, and each line of the files.
-With --dtype float64 no rounding can differ.
+one after another, with no line ends, fed one word or more at a time. Two tables are printed. The first has, for each
+range of source tokens, the CPU time of the process for one source token, the resident memory at its end, and the bytes
+of the tensors and numbers that the translator holds. The second counts the documents whose streamed translation is
+that of `model.translate(..., eos_requires_source_end=True)`: generated documents of so many words, and each line of the
+files. With --dtype float64 no rounding can differ.
 """
 
 import argparse

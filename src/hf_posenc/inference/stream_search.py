@@ -1,7 +1,7 @@
 """Greedy search and beam search of a target whose end is not known yet.
 
-Both take the logits of one step at a time, and give out the tokens that no later step can change: for greedy search each
-token, for beam search those that all hypotheses share.
+Both take the logits of one step at a time, and give out the tokens that no later step can change: for greedy search
+each token, for beam search those that all hypotheses share.
 
 Beam search is that of transformers' `generate`, step by step and in float32: its candidates, length penalty and early
 stopping. It can be streamed because end tokens are allowed only at the end of the source: before it no hypothesis

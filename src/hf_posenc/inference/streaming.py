@@ -1,7 +1,8 @@
 """Streaming translation: text in, text out, in constant memory, exactly as if the whole text had been there.
 
 Invariant: translation of a stream, cut anywhere, greedily or by beam search, is token for token that of the whole text.
-It holds because a model whose reach is finite (modeling/source_reach.py) writes each token from a bounded part of its source:
+It holds because a model whose reach is finite (modeling/source_reach.py) writes each token from a bounded part of its
+source:
 
     - The encoder reads the source in pieces, with a margin of its reach on both sides.
     - The decoder takes a step only when every key that its hypotheses can attend to has been read.

@@ -173,7 +173,7 @@ class LengthLimitedGenerationMixin:
         Without `max_new_tokens` and `max_length`, here and in both generation configs, a sentence has at most
         2 x source + 50 tokens, as in `translations`; transformers' default is 20.
         With `eos_requires_source_end=True`, here or in a generation config, an end token is written only where the
-        source's end is in the window of the cross-attention (source_end.py).
+        source's end is in the window of the cross-attention (source_end.py). New models with an alignment have it.
         """
         end_token_ids, pad_token_id = self.end_tokens(options, generation_config)
         lengths = {name: options.pop(name, None) for name in LENGTH_OPTIONS}

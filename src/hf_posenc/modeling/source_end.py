@@ -3,8 +3,8 @@
 
 A decoder with local cross-attention sees a part of the source. It can take a sentence's end for the end of the source,
 and terminate early. The option is in the generation config of each new model with an alignment and such a window; a
-saved model keeps what was saved with it. With this option a step at source position g may write an end token only if the source's last token
-is less than `window` away, and so is a key that the step can attend to:
+saved model keeps what was saved with it. With this option a step at source position g may write an end token only if
+the source's last token is less than `window` away, and so is a key that the step can attend to:
 
     last - g < window
 
