@@ -171,8 +171,8 @@ class BeamSearch:
         """The tokens that all hypotheses share and that were not taken before."""
         hypotheses = [*self.unfixed, *(hypothesis.tokens for hypothesis in self.finished)]
         num_fixed = 0
-        for tokens in zip(*hypotheses, strict=False):
-            if len(set(tokens)) > 1:
+        for next_tokens in zip(*hypotheses, strict=False):
+            if len(set(next_tokens)) > 1:
                 break
             num_fixed += 1
         fixed = self.unfixed[0][:num_fixed]
