@@ -43,7 +43,7 @@ from .position_base import PositionEncoding, StackSpec
 from .position_registry import build_position_encodings
 from .pretrained_shared import SharedPreTrainedModel
 from .sequential_decoding import decode_sequentially
-from .source_end import end_only_at_source_end
+from .source_end import end_only_at_source_end, has_source_end
 from .source_reach import SourceReach, compute_source_reach
 from .transformer_layers import PosEncDecoderLayer, PosEncEncoderLayer
 from .window_pruning import MIN_KEYS, prune_to_window
@@ -398,6 +398,17 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
     base_model_class = PosEncModel
     summary = "The encoder-decoder Transformer."
     references = (VASWANI,)
+
+    def __init__(self, config: PosEncConfig) -> None:
+        super().__init__(config)
+        if self.default_source_end_rule:
+            self.generation_config.eos_requires_source_end = True
+
+    @property
+    def default_source_end_rule(self) -> bool | None:
+        """Whether end tokens of a new model need the source's end in the window; None where no position is known."""
+        decoder = self.model.decoder
+        return has_source_end(decoder.alignment, decoder.cross_positions.hiding_lookahead) or None
 
     @normalize_model_inputs
     @can_return_tuple
