@@ -37,7 +37,7 @@ def build_engines(name: str, options: argparse.Namespace, scratch: Path) -> Engi
     from transformers.exporters.base import ExportedModel
 
     model = common.TimedStep(name, options).model.eval()
-    tokenizer = PosEncTokenizer.train(["a b c"], vocab_size=300)
+    tokenizer = PosEncTokenizer.train(["a b c"], vocab_size=267)
     folder = to_onnx(model, tokenizer, scratch / name)
     exported = ExportedModel.from_pretrained(folder)
     quantize_graphs(exported)
