@@ -13,6 +13,7 @@ from .convert.marian import from_marian, to_marian
 from .inference.ctranslate2_export import to_ctranslate2
 from .inference.ctranslate2_translator import CTranslate2Translator
 from .inference.onnx_export import to_onnx
+from .inference.onnx_model import PosEncOnnxModel
 from .inference.streaming import StreamingTranslator
 from .metrics.loading import load_length_buckets
 from .modeling.alignment_base import Alignment
@@ -43,6 +44,7 @@ __all__ = [
     "PosEncConfig",
     "PosEncForConditionalGeneration",
     "PosEncModel",
+    "PosEncOnnxModel",
     "PosEncPreTrainedModel",
     "PosEncTokenizer",
     "PositionEncoding",

@@ -16,7 +16,7 @@ encodings and attention, or print the tables of encodings and alignments.
 
 One sentence a line; with --stream, one endless text. FOLDER is a saved model: a system of a run
 (runs/quickstart/relative), its model folder, or any checkpoint of the family; to translate with, also one that `export`
-has written for CTranslate2. RUN is a run of train.py (runs/quickstart) or, for `report`, any folder with a
+has written for CTranslate2 or ONNX. RUN is a run of train.py (runs/quickstart) or, for `report`, any folder with a
 results.json.
 ENCODING is a registered encoding or a sum such as sinusoidal+relative. With --register FILE.py every command knows the
 encodings that the file registers.
@@ -95,7 +95,7 @@ def add_model_commands(add_command: Callable[..., argparse.ArgumentParser]) -> N
     command = add_command("translate", help=translate_help, description=translate_help)
     command.set_defaults(run_command=translate)
     command.add_argument(
-        "folder", type=path_argument, help="a system of a run, a saved model, or a folder of CTranslate2"
+        "folder", type=path_argument, help="a system of a run, a saved model, or a folder that `export` has written"
     )
     command.add_argument("--num-beams", type=int, help="width of the beam (default 5, with --stream 1)")
     command.add_argument(
@@ -113,7 +113,7 @@ def add_model_commands(add_command: Callable[..., argparse.ArgumentParser]) -> N
     command.add_argument(
         "--output", required=True, type=path_argument, metavar="NEW_FOLDER", help="the folder to write"
     )
-    command.add_argument("--quantization", help="of the weights, as CTranslate2 calls it: int8, float16, ...")
+    command.add_argument("--quantization", help="of the weights: int8, for CTranslate2 also float16, ...")
 
 
 def add_run_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -277,10 +277,6 @@ def export(options: argparse.Namespace) -> None:
     silence_logging()
     model, tokenizer = load_model(options.folder)
     kwargs = {"quantization": options.quantization} if options.quantization else {}
-    if kwargs and options.engine != "ctranslate2":
-        raise ValueError(
-            f"--quantization is CTranslate2's, but the model is written for {options.engine}; leave it out."
-        )
     print(ENGINES[options.engine](model, tokenizer, options.output, **kwargs))
 
 

@@ -1,13 +1,16 @@
 """The ONNX graphs of a model, run by onnxruntime, generate the same tokens."""
 
+import json
+import sys
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from support.models import ALIGNED, EVERY_ENCODING, TEXTS_VOCABULARY, tiny_model, translator
 
-from hf_posenc import PosEncTokenizer, to_onnx
+from hf_posenc import PosEncOnnxModel, PosEncTokenizer, to_onnx
+from hf_posenc.inference.batch_translate import TranslationJob, translate_lines
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 
 base = pytest.importorskip("transformers.exporters.base", reason="transformers has exporters from 5.17 on")
@@ -23,33 +26,32 @@ def single(sides: str, **changes) -> ConditionalGeneration:
     return tiny_model(sides, dtype=torch.float32, encoder_layers=1, decoder_layers=2, **(sizes | changes))
 
 
-def greedy(folder: Path, inputs: dict[str, Any], start: int, never: list[int]) -> torch.Tensor:
-    """What the graphs write: so many tokens, of which some never."""
-    run = base.ExportedModel.from_pretrained(folder).runners
-    given = {"encoder_outputs": run["encoder"](**inputs), "attention_mask": inputs["attention_mask"]}
-    written = torch.full((len(inputs["input_ids"]), 1), start)
-    step, cache = run["prefill"], None
-    for _ in range(NEW_TOKENS):
-        known = given | {"decoder_input_ids": written[:, -1:]} | ({"past_key_values": cache} if cache else {})
-        out = step(**{name: value for name, value in known.items() if name in step.metadata.kwargs})
-        logits_BV, cache, step = out.logits[:, -1].clone(), out.past_key_values, run["decode"]
-        logits_BV[:, never] = float("-inf")
-        written = torch.cat((written, logits_BV.argmax(-1, keepdim=True)), 1)
-    return written
-
-
 def assert_same(model: ConditionalGeneration, tokenizer: PosEncTokenizer, folder: Path) -> None:
+    """Tokens of greedy and beam search and of sampling, texts, and truncation are those of the model in torch."""
     inputs = dict(tokenizer(SENTENCES, padding=True, return_tensors="pt"))
-    config = model.config
-    options = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "num_beams": 1, "do_sample": False}
-    expected = model.generate(**inputs, **options, bad_words_ids=[[config.pad_token_id]])
-    never = [config.pad_token_id, config.eos_token_id]
     to_onnx(model, tokenizer, folder)
-    assert torch.equal(greedy(folder, inputs, config.decoder_start_token_id, never), expected)
+    exported = PosEncOnnxModel.from_pretrained(folder)
+    tokens = {
+        "max_new_tokens": NEW_TOKENS,
+        "min_new_tokens": NEW_TOKENS,
+        "bad_words_ids": [[model.config.pad_token_id]],
+    }
+    for search in ({"num_beams": 1}, {"num_beams": 3}, {"num_beams": 3, "num_return_sequences": 2}):
+        options = tokens | {"do_sample": False} | search
+        assert torch.equal(exported.generate(**inputs, **options), model.generate(**inputs, **options))
+    sampled = []
+    for either in (model, exported):
+        torch.manual_seed(0)
+        sampled.append(either.generate(**inputs, do_sample=True, top_k=5, max_new_tokens=NEW_TOKENS))
+    assert torch.equal(*sampled)
+    texts = [*SENTENCES, "", "Ein"]
+    for num_beams in (1, 3):
+        expected = model.translations(texts, tokenizer, num_beams=num_beams)
+        assert exported.translations(texts, tokenizer, num_beams=num_beams) == expected
 
 
 @pytest.mark.slow
-def test_greedy_translations_are_those_of_generate(tokenizer, tmp_path):
+def test_generated_tokens_are_those_of_generate(tokenizer, tmp_path):
     """Of another batch, and of other lengths, than the graphs were traced with."""
     assert_same(single("relative"), tokenizer, tmp_path / "graphs")
 
@@ -70,8 +72,55 @@ if EVERY_ENCODING:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_greedy_translations_under_other_encodings_are_those_of_generate(kind, tokenizer, tmp_path):
+def test_generated_tokens_under_other_encodings_are_those_of_generate(kind, tokenizer, tmp_path):
     assert_same(single(kind), tokenizer, tmp_path / "graphs")
+
+
+@pytest.mark.slow
+def test_a_folder_of_int8_graphs_translates(tokenizer, tmp_path):
+    """By the command's function, after a prompt, and not with attention weights or a changed file."""
+    model = single("relative")
+    folder = to_onnx(model, tokenizer, tmp_path / "graphs", quantization="int8")
+    assert json.loads((folder / "config.json").read_text())["model_type"] == model.config.model_type
+    exported = PosEncOnnxModel.from_pretrained(folder)
+    translate = partial(exported.translate, tokenizer=tokenizer, num_beams=2)
+    assert list(translate_lines(SENTENCES, TranslationJob(folder, num_beams=2))) == translate(SENTENCES)
+    inputs = dict(tokenizer(SENTENCES, padding=True, return_tensors="pt"))
+    whole = exported.generate(**inputs, max_new_tokens=6, min_new_tokens=6)
+    prompted = exported.generate(**inputs, decoder_input_ids=whole[:, :4], max_new_tokens=3, min_new_tokens=3)
+    assert torch.equal(prompted, whole)
+    logits = exported(**inputs, decoder_input_ids=whole).logits
+    torch.testing.assert_close(logits, model(**inputs, decoder_input_ids=whole).logits, rtol=0.2, atol=0.2)
+    with pytest.raises(ValueError, match="do not return them, but output_attentions"):
+        exported.generate(**inputs, output_attentions=True, return_dict_in_generate=True)
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="export the model again"):
+        PosEncOnnxModel.from_pretrained(folder)
+
+
+def test_another_folder_or_use_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"must have export.json, but .* has none; run to_onnx"):
+        PosEncOnnxModel.from_pretrained(tmp_path)
+    (tmp_path / "export.json").write_text('{"components": {"model": {"file": "model.onnx"}}}')
+    with pytest.raises(ValueError, match="must list the graphs encoder, prefill, decode, but encoder, prefill, decode"):
+        PosEncOnnxModel.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="is a folder of ONNX graphs, whose precision is set by the export"):
+        TranslationJob(tmp_path, quantize=True)
+    with pytest.raises(ValueError, match=r"Streaming must have a saved model, but .* is a folder of ONNX graphs"):
+        TranslationJob(tmp_path).streaming_translator()
+
+
+def test_a_quantization_other_than_int8_is_refused(tokenizer, tmp_path):
+    with pytest.raises(ValueError, match="quantization must be int8 for ONNX, but it is 'float16'"):
+        to_onnx(single("relative"), tokenizer, tmp_path / "graphs", quantization="float16")
+    assert not list(tmp_path.iterdir())
+
+
+def test_graphs_are_refused_without_onnxruntime(tmp_path, monkeypatch):
+    (tmp_path / "export.json").write_text("{}")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ValueError, match=r"onnxruntime must be installed as an extra.*hf-posenc\[onnx\]"):
+        PosEncOnnxModel.from_pretrained(tmp_path)
 
 
 @pytest.mark.slow
@@ -89,7 +138,7 @@ def test_bad_calls_are_refused(tokenizer, tmp_path, monkeypatch):
         to_onnx(single("relative"), tokenizer, tmp_path)
     with pytest.raises(ValueError, match="needs a Transformer of this family, but got a RnnNmt"):
         to_onnx(translator("rnn_nmt"), tokenizer, tmp_path / "graphs")
-    monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(ValueError, match=r"must be installed as an extra.* run `pip install 'hf-posenc\[onnx\]'`"):
         to_onnx(single("relative"), tokenizer, tmp_path / "graphs")
     assert not list(tmp_path.iterdir())

@@ -108,6 +108,20 @@ def test_engines_are_compared_on_a_models_own_lines(benchmark, tokenizer, tmp_pa
     assert re.search(r"^\| generate( \| \d+ \(1\.0\)){4} \|", table, re.MULTILINE)
 
 
+@pytest.mark.slow
+def test_onnx_graphs_are_compared_and_write_the_tokens_of_generate(benchmark):
+    pytest.importorskip("onnxscript")
+    report, table = benchmark("onnx_engine", "--encodings", "relative", "--batches", "2")
+    names = ["generate", "generate, int8", "ONNX", "ONNX, int8"]
+    records = {(one["engine"], one["beams"]): one for one in report["records"]}
+    assert [*records] == [(name, beams) for beams in (1, 5) for name in names]
+    for (name, _), record in records.items():
+        assert 0 < record["time_ratio_min"] <= record["time_ratio"]
+        if name in ("generate", "ONNX"):
+            assert record["same"] == 2
+    assert "| `relative` | generate | 1.0 (2 of 2) | 1.0 (2 of 2) |" in table
+
+
 def test_a_decoding_step_leaves_the_cache_as_it_was(benchmark):
     """Or the steps of later rounds would follow a longer prefix than the table says."""
     common, decoding_step = importlib.import_module("common"), importlib.import_module("decoding_step")

@@ -39,6 +39,7 @@ from .ctranslate2_translator import (
     CTranslate2Translator,
     is_ctranslate2,
 )
+from .onnx_model import PosEncOnnxModel, is_onnx
 from .quantization import quantize_int8
 from .streaming import StreamingTranslator
 
@@ -57,8 +58,8 @@ TranslateFunction = Callable[[list[str]], list[str]]
 class TranslationJob:
     """A translation model and its options.
 
-    `folder`: a saved model, a system of a run, or a folder of CTranslate2. `quantize`: compute linear layers in int8,
-    on a CPU. `register`: a file that registers a user's encodings.
+    `folder`: a saved model, a system of a run, or a folder of CTranslate2 or of ONNX graphs. `quantize`: compute linear
+    layers in int8, on a CPU. `register`: a file that registers a user's encodings.
     """
 
     folder: Path
@@ -69,13 +70,13 @@ class TranslationJob:
     def __post_init__(self) -> None:
         if self.num_beams < 1:
             raise ValueError(f"A beam must be 1 or more wide, but it is {self.num_beams}; 1 is greedy search.")
-        if self.quantize and is_ctranslate2(self.folder):
-            raise ValueError(
-                f"{self.folder} is a folder of CTranslate2, whose precision is set by the export; leave `quantize` "
-                "out, and for int8 export the model again with quantization='int8'."
-            )
-        if not is_ctranslate2(self.folder):
+        if (engine := engine_of(self.folder)) is None:
             validate_weights(model_folder(self.folder))
+        elif self.quantize:
+            raise ValueError(
+                f"{self.folder} is a folder of {engine}, whose precision is set by the export; leave `quantize` out, "
+                "and for int8 export the model again with quantization='int8'."
+            )
 
     def tokenizer_and_limit(self) -> tuple[PreTrainedTokenizerBase, int | None, str]:
         """The tokenizer, a source's maximum number of tokens, and the remedy for more; weights are not loaded."""
@@ -98,15 +99,15 @@ class TranslationJob:
             torch.set_num_threads(threads)
         if is_ctranslate2(self.folder):
             return partial(CTranslate2Translator(self.folder, threads=threads or 0).translate, num_beams=self.num_beams)
-        model, tokenizer = self.load()
+        model, tokenizer = load_onnx(self.folder, threads) if is_onnx(self.folder) else self.load()
         return partial(model.translate, tokenizer=tokenizer, num_beams=self.num_beams)
 
     def streaming_translator(self) -> StreamingTranslator:
         """The same for one endless text."""
-        if is_ctranslate2(self.folder):
+        if engine := engine_of(self.folder):
             raise ValueError(
-                f"Streaming must have a saved model, but {self.folder} is a folder of CTranslate2; name the model that "
-                "it was exported from."
+                f"Streaming must have a saved model, but {self.folder} is a folder of {engine}; name the model that it "
+                "was exported from."
             )
         return StreamingTranslator(*self.load(), num_beams=self.num_beams)
 
@@ -221,7 +222,7 @@ def write_translations(lines: Sequence[str], target: Path, job: TranslationJob, 
 def weight_file_stats(folder: Path) -> dict[str, list[int]]:
     """Size and modification time of each file of weights, which differ after another training."""
     weights_folder = folder if is_ctranslate2(folder) else model_folder(folder)
-    files = sorted(file for kind in ("*.safetensors", "*.bin") for file in weights_folder.glob(kind))
+    files = sorted(file for kind in ("*.safetensors", "*.bin", "*.onnx*") for file in weights_folder.glob(kind))
     return {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
 
 
@@ -278,6 +279,19 @@ def silence_logging() -> None:
     """Turn off transformers' warnings and progress bars."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+
+
+def engine_of(folder: Path) -> str | None:
+    """The engine that a folder was exported for, None for a saved model."""
+    if is_ctranslate2(folder):
+        return "CTranslate2"
+    return "ONNX graphs" if is_onnx(folder) else None
+
+
+def load_onnx(folder: Path, threads: int | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model and the tokenizer of a folder of ONNX graphs."""
+    model = PosEncOnnxModel.from_pretrained(folder, threads=threads or 0)
+    return model, auto_from_pretrained(AutoTokenizer, folder)
 
 
 def load_model(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

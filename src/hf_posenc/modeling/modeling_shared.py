@@ -2,13 +2,11 @@
 """Base classes of both model families: embeddings, tied and resized vocabularies, logits and loss."""
 
 import math
-from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationConfig, GenerationMixin, LogitsProcessor
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
@@ -20,7 +18,6 @@ from .configuration_shared import SharedConfig
 from .masks import positions_from_mask
 from .model_inputs import CACHE_NAME, exactly_one_input, get_cache, rename_cache
 from .pretrained_shared import SharedPreTrainedModel
-from .target_vocabulary import target_generate_options, with_target_vocab_size
 from .translation import TranslationMixin
 
 
@@ -222,25 +219,6 @@ class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
         if bias is not None:
             new = bias.mean() if mean_resizing else bias.new_zeros(())
             bias.data = torch.cat((bias[:, :num_tokens], new.expand(1, max(0, num_tokens - bias.shape[1]))), dim=1)
-
-    def generate(
-        self,
-        inputs: Tensor | None = None,
-        generation_config: GenerationConfig | None = None,
-        logits_processor: Sequence[LogitsProcessor] | None = None,
-        **options: Any,
-    ) -> Any:
-        """TranslationMixin's `generate`, with the target's vocabulary for options that name no side.
-
-        See target_vocabulary.py.
-        """
-        options = target_generate_options(self.config, (generation_config, self.generation_config), options)
-        return super().generate(inputs, generation_config, logits_processor, **options)
-
-    def compute_transition_scores(self, *args: object, **options: object) -> Tensor:
-        """transformers' scores, with the target's vocabulary size, which transformers reads from the config."""
-        side = SimpleNamespace(config=with_target_vocab_size(self.config))
-        return GenerationMixin.compute_transition_scores(side, *args, **options)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Decoder inputs (B, T): the start token, then the labels without the last one of each target.

@@ -3,15 +3,17 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from tqdm.auto import tqdm
-from transformers import PreTrainedTokenizerBase
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, PreTrainedTokenizerBase
 
 from .configuration_shared import SharedConfig
 from .generation_shared import LengthLimitedGenerationMixin, explicit_max_new_tokens, explicit_option
+from .target_vocabulary import target_generate_options, with_target_vocab_size
 from .text_validation import validate_source_lengths, validate_texts
 
 
@@ -116,13 +118,33 @@ def truncate_at_end_token(
 
 
 class TranslationMixin(LengthLimitedGenerationMixin):
-    """`translate` and `translations` for every encoder-decoder of the family."""
+    """`generate`, `translate` and `translations` for every encoder-decoder of the family."""
 
     # Attributes of the PreTrainedModel that this class is mixed with.
     device: torch.device
     training: bool
     train: Callable[[bool], nn.Module]
     eval: Callable[[], nn.Module]
+
+    def generate(
+        self,
+        inputs: Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: Sequence[LogitsProcessor] | None = None,
+        **options: Any,
+    ) -> Any:
+        """transformers' `generate`, with a length limit for each sentence, and the target's vocabulary for options that
+        name no side.
+
+        See generation_shared.py and target_vocabulary.py.
+        """
+        options = target_generate_options(self.config, (generation_config, self.generation_config), options)
+        return super().generate(inputs, generation_config, logits_processor, **options)
+
+    def compute_transition_scores(self, *args: object, **options: object) -> Tensor:
+        """transformers' scores, with the target's vocabulary size, which transformers reads from the config."""
+        side = SimpleNamespace(config=with_target_vocab_size(self.config))
+        return GenerationMixin.compute_transition_scores(side, *args, **options)
 
     @torch.no_grad()
     def translate(self, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, **options: Any) -> list[str]:

@@ -1,0 +1,256 @@
+"""An exported model with `generate` and `translate`, whose graphs onnxruntime runs on a CPU.
+
+The folder is one that onnx_export.py has written. Search and sampling are transformers' own, with the family's length
+limits. Loading needs onnxruntime, not the exporter's packages.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers.utils import GENERATION_CONFIG_NAME
+
+from ..modeling.configuration_posenc import PosEncConfig
+from ..modeling.generation_shared import SOURCE_END_OPTION
+from ..modeling.model_inputs import CACHE_NAME, CACHE_NAMES
+from ..modeling.translation import TranslationMixin
+from ..utils.auto_loading import auto_from_pretrained
+from ..utils.manifest import MANIFEST, verify_folder
+from .export_validation import missing_extra_error
+
+# transformers' list of the graphs in a folder and of their files.
+EXPORT_FILE = "export.json"
+GRAPHS = ("encoder", "prefill", "decode")
+ENCODER_STATES = "encoder_outputs.last_hidden_state"
+LOGITS = "logits"
+# Part of the names of keys, values and states of the source. Every beam of a sentence has the same ones.
+CROSS_CACHE = "cross_attention_cache"
+
+
+def import_onnxruntime() -> ModuleType:
+    """The package; a ValueError with the command that installs it."""
+    try:
+        import onnxruntime
+    except ModuleNotFoundError:
+        raise missing_extra_error("onnx", "onnxruntime") from None
+    return onnxruntime
+
+
+def is_onnx(folder: Path) -> bool:
+    """Whether `to_onnx` has written the folder."""
+    return (folder / EXPORT_FILE).is_file()
+
+
+class OnnxGraph:
+    """A graph in an onnxruntime session. Inputs and outputs are arrays of onnxruntime (OrtValue), by name.
+
+    A cached tensor has one name as an input and as an output.
+    """
+
+    def __init__(self, path: Path, threads: int) -> None:
+        onnxruntime = import_onnxruntime()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3  # errors only
+        self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self.inputs = {spec.name: spec.name.removeprefix("input.") for spec in self.session.get_inputs()}
+        self.outputs = {spec.name: spec.name.removeprefix("output.") for spec in self.session.get_outputs()}
+
+    def __call__(self, inputs: Mapping[str, Any], known: Iterable[str] = ()) -> dict[str, Any]:
+        """The outputs, except those that are `known`, which are not computed."""
+        skipped = set(known)
+        wanted = {name: key for name, key in self.outputs.items() if key not in skipped}
+        feed = {name: inputs[key] for name, key in self.inputs.items()}
+        return dict(zip(wanted.values(), self.session.run_with_ort_values(list(wanted), feed), strict=True))
+
+
+class OnnxCache:
+    """Keys, values and states of the tokens so far, arrays of onnxruntime by name. They never become torch's."""
+
+    def __init__(self, arrays: dict[str, Any], length: int) -> None:
+        self.arrays, self.length = arrays, length
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """How many target tokens are cached."""
+        return self.length
+
+    def of_source(self) -> dict[str, Any]:
+        """The arrays of the source, which no step changes."""
+        return {name: array for name, array in self.arrays.items() if CROSS_CACHE in name}
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Row i becomes row `beam_idx[i]`. Both are beams of one sentence, and therefore the source's rows stay."""
+        rows = beam_idx.numpy()
+        if (rows == torch.arange(len(rows)).numpy()).all():
+            return
+        for name, array in self.arrays.items():
+            if CROSS_CACHE not in name:
+                self.arrays[name] = to_array(torch.from_numpy(array.numpy())[beam_idx])
+
+
+def to_array(tensor: Tensor) -> Any:
+    """A tensor as an array of onnxruntime, which reads the tensor's memory."""
+    return import_onnxruntime().OrtValue.ortvalue_from_numpy(tensor.contiguous().numpy())
+
+
+class OnnxEncoder(nn.Module):
+    """The encoder's graph, as `generate` calls an encoder."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, graph: OnnxGraph, config: PosEncConfig) -> None:
+        super().__init__()
+        self.graph, self.config = graph, config
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: object) -> BaseModelOutput:
+        """Source (B, S) to encoder states (B, S, D); a ValueError for more tokens than an encoding's table has."""
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        limit, length = self.config.max_source_length, int(attention_mask.sum(1).max())
+        if limit is not None and length > limit:
+            raise ValueError(f"A source must have at most {limit} tokens, but one has {length}; shorten it.")
+        inputs = {"input_ids": to_array(input_ids), "attention_mask": to_array(attention_mask.long())}
+        (states,) = self.graph(inputs).values()
+        return BaseModelOutput(last_hidden_state=torch.from_numpy(states.numpy()))
+
+
+class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
+    """Translation model whose encoder and decoder are ONNX graphs. It has no weights in torch and cannot be trained.
+
+        model = PosEncOnnxModel.from_pretrained(folder)
+        model.translate(texts, AutoTokenizer.from_pretrained(folder), num_beams=5)
+
+    `generate`, `translate` and `translations` take the options of PosEncForConditionalGeneration, except those that
+    need attention weights, hidden states, another mask or other positions.
+    """
+
+    config: PosEncConfig
+    config_class = PosEncConfig
+    main_input_name = "input_ids"
+    base_model_prefix = "model"
+
+    def __init__(self, config: PosEncConfig, graphs: Mapping[str, OnnxGraph]) -> None:
+        super().__init__(config)
+        self.graphs = dict(graphs)
+        self.encoder = OnnxEncoder(self.graphs["encoder"], config)
+        self.eval()
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, threads: int = 0) -> "PosEncOnnxModel":  # type: ignore[override]
+        """The model of a folder that `to_onnx` has written. `threads` for one batch; 0 is torch's number.
+
+        A ValueError for another kind of folder, for files that have changed, and without the extra "onnx".
+        """
+        folder = Path(folder)
+        if not is_onnx(folder):
+            raise ValueError(f"A folder of ONNX graphs must have {EXPORT_FILE}, but {folder} has none; run to_onnx.")
+        import_onnxruntime()
+        if (folder / MANIFEST).is_file():  # version 0.3 wrote none
+            verify_folder(folder, "export the model again")
+        files = graph_files(folder)
+        graphs = {name: OnnxGraph(folder / files[name], threads or torch.get_num_threads()) for name in GRAPHS}
+        model = cls(auto_from_pretrained(AutoConfig, folder), graphs)
+        if (folder / GENERATION_CONFIG_NAME).is_file():
+            model.generation_config = GenerationConfig.from_pretrained(folder)
+        return model
+
+    def save_pretrained(self, *args: object, **kwargs: object) -> None:
+        """A ValueError: the folder that was loaded is the saved form."""
+        raise ValueError(
+            "A model must have weights in torch to be saved, but a PosEncOnnxModel has graphs alone; copy its folder."
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """The CPU."""
+        return torch.device("cpu")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the logits."""
+        return torch.float32
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        """False: the graphs make the cache. transformers' hook (5.17 to 5.24 have it)."""
+        return False
+
+    def get_encoder(self, *args: object, **kwargs: object) -> OnnxEncoder:
+        return self.encoder
+
+    def end_only_at_source_end(self, end_token_ids: object) -> Any:
+        """A ValueError: the graphs do not return source positions."""
+        raise ValueError(
+            f"{SOURCE_END_OPTION} must be used with a model in torch, because ONNX graphs do not return source "
+            "positions, but this model is a PosEncOnnxModel; leave it out."
+        )
+
+    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
+        """The tokens that are not cached yet, the encoder states and the cache."""
+        cache = kwargs.get(CACHE_NAME)
+        num_cached = 0 if cache is None else cache.get_seq_length()
+        names = ("attention_mask", "encoder_outputs", "output_attentions", "output_hidden_states")
+        inputs = {name: kwargs[name] for name in names if kwargs.get(name) is not None}
+        return inputs | {"decoder_input_ids": input_ids[:, num_cached:], CACHE_NAME: cache}
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | None = None,
+        cache: OnnxCache | None = None,
+        past_key_values: OnnxCache | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Seq2SeqLMOutput:
+        """New target tokens (B, T), after the cached ones, to their logits (B, T, V); the graphs read one at a time."""
+        if output_attentions or output_hidden_states:
+            raise ValueError(
+                "Attention weights and hidden states must be computed in torch, because ONNX graphs do not return "
+                "them, but output_attentions or output_hidden_states is set; leave it out."
+            )
+        assert decoder_input_ids is not None
+        cache = past_key_values if cache is None else cache
+        if encoder_outputs is None:
+            assert input_ids is not None
+            encoder_outputs = self.encoder(input_ids, attention_mask)
+        states_BSD = encoder_outputs[0]
+        mask_BS = torch.ones(states_BSD.shape[:2]) if attention_mask is None else attention_mask
+        source = {"attention_mask": to_array(mask_BS.long()), ENCODER_STATES: to_array(states_BSD)}
+        logits = []
+        for ids_B1 in decoder_input_ids.split(1, dim=1):
+            step_logits, cache = self.step(source | {"decoder_input_ids": to_array(ids_B1)}, cache)
+            logits.append(step_logits)
+        return Seq2SeqLMOutput(logits=torch.cat(logits, dim=1), **{CACHE_NAME: cache})
+
+    def step(self, inputs: Mapping[str, Any], cache: OnnxCache | None) -> tuple[Tensor, OnnxCache]:
+        """The logits (B, 1, V) of one more token, and the cache with it."""
+        if cache is None:
+            outputs, num_cached, of_source = self.graphs["prefill"](inputs), 0, {}
+        else:
+            of_source, num_cached = cache.of_source(), cache.length
+            outputs = self.graphs["decode"]({**inputs, **cache.arrays}, known=of_source)
+        logits = torch.from_numpy(outputs.pop(LOGITS).numpy())
+        prefixes = tuple(f"{name}." for name in CACHE_NAMES)
+        arrays = {name: array for name, array in outputs.items() if name.startswith(prefixes)}
+        return logits, OnnxCache({**of_source, **arrays}, num_cached + 1)
+
+
+def graph_files(folder: Path) -> dict[str, str]:
+    """The file of each graph, by name; a ValueError if the folder has others than those of `to_onnx`."""
+    components = json.loads((folder / EXPORT_FILE).read_text(encoding="utf-8")).get("components", {})
+    missing = [name for name in GRAPHS if name not in components]
+    if missing:
+        raise ValueError(
+            f"{folder / EXPORT_FILE} must list the graphs {', '.join(GRAPHS)}, but {', '.join(missing)} is missing; "
+            "export the model with to_onnx."
+        )
+    return {name: components[name]["file"] for name in GRAPHS}
