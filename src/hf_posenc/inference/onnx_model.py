@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
-from transformers.utils import GENERATION_CONFIG_NAME
+from transformers.utils import GENERATION_CONFIG_NAME, logging
 
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.generation_shared import SOURCE_END_OPTION
@@ -23,6 +23,8 @@ from ..modeling.translation import TranslationMixin
 from ..utils.auto_loading import auto_from_pretrained
 from ..utils.manifest import MANIFEST, verify_folder
 from .export_validation import missing_extra_error
+
+logger = logging.get_logger(__name__)
 
 # transformers' list of the graphs in a folder and of their files.
 EXPORT_FILE = "export.json"
@@ -142,9 +144,10 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
         self.eval()
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, *, threads: int = 0) -> "PosEncOnnxModel":  # type: ignore[override]
+    def from_pretrained(cls, folder: str | Path, *, threads: int = 0) -> "PosEncOnnxModel":
         """The model of a folder that `to_onnx` has written. `threads` for one batch; 0 is torch's number.
 
+        A model with an alignment generates as in torch with `eos_requires_source_end=False`, with a warning.
         A ValueError for another kind of folder, for files that have changed, and without the extra "onnx".
         """
         folder = Path(folder)
@@ -158,6 +161,13 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
         model = cls(auto_from_pretrained(AutoConfig, folder), graphs)
         if (folder / GENERATION_CONFIG_NAME).is_file():
             model.generation_config = GenerationConfig.from_pretrained(folder)
+        if getattr(model.generation_config, SOURCE_END_OPTION, None):
+            logger.warning(
+                "ONNX graphs return no source positions: %s is off, and an end token may be written before the end of "
+                "a long source is in the window. The model in torch obeys the option.",
+                SOURCE_END_OPTION,
+            )
+            setattr(model.generation_config, SOURCE_END_OPTION, False)
         return model
 
     def save_pretrained(self, *args: object, **kwargs: object) -> None:
@@ -167,7 +177,7 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
         )
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         """The CPU."""
         return torch.device("cpu")
 
