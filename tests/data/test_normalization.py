@@ -1,4 +1,4 @@
-"""`data.normalize`: all text of a side is normalized alike, in training, validation, test and in the saved tokenizer."""
+"""`data.normalize`: all text of a side is normalized alike, in training, validation, test and the saved tokenizer."""
 
 from pathlib import Path
 from typing import Any

@@ -14,7 +14,6 @@ overlap. Where no two words in sequence are the same, half of the overlap is cut
 
 from collections.abc import Callable, Iterable
 from difflib import SequenceMatcher
-from functools import reduce
 
 from datasets import Dataset
 
@@ -63,10 +62,10 @@ def join_translations(texts: Iterable[str], overlap_words: int = 0) -> str:
     nonempty = filter(None, texts)
     if not overlap_words:
         return " ".join(nonempty)
-    empty: list[str] = []
-    return " ".join(
-        reduce(lambda left, right: merge_overlap(left, right, overlap_words), map(str.split, nonempty), empty)
-    )
+    joined: list[str] = []
+    for words in map(str.split, nonempty):
+        joined = merge_overlap(joined, words, overlap_words)
+    return " ".join(joined)
 
 
 def merge_overlap(left: list[str], right: list[str], overlap_words: int) -> list[str]:
@@ -75,7 +74,7 @@ def merge_overlap(left: list[str], right: list[str], overlap_words: int) -> list
     if not left or not right:
         return left or right
     start = max(len(left) - 2 * overlap_words, 0)
-    tail, head = map(comparable_words, (left[start:], right[: 2 * overlap_words]))
+    tail, head = comparable_words(left[start:]), comparable_words(right[: 2 * overlap_words])
     match = SequenceMatcher(None, tail, head, autojunk=False).find_longest_match()
     if match.size >= MIN_COMMON_WORDS:
         return left[: start + match.a] + right[match.b :]
@@ -103,5 +102,6 @@ def load_sentence_splitter(language: str) -> Callable[[str], list[str]]:
     except SentenceSplitterException:
         raise ValueError(
             "segmentation: automatic needs rules for the ends of sentences, but the package sentence-splitter has none "
-            f"for data.source_language={language!r}; use segmentation: gold or fixed, or a language that it has, by two letters."
+            f"for data.source_language={language!r}; use segmentation: gold or fixed, or a language that it has, by "
+            "two letters."
         ) from None

@@ -108,8 +108,8 @@ def build_tokenizer(system: System) -> PosEncTokenizer:
     steps = {side: names for side, names in data.normalize.items() if names}
     if tokenizer.normalization not in ({}, steps):
         raise ValueError(
-            f"data.normalize must be the normalization of data.tokenizer, {tokenizer.normalization}, but it is {steps}; "
-            "write the same."
+            f"data.normalize must be the normalization of data.tokenizer, {tokenizer.normalization}, but it is "
+            f"{steps}; write the same."
         )
     return tokenizer.with_normalization(**steps) if steps else tokenizer
 
