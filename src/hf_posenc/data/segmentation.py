@@ -8,8 +8,8 @@ Chunks may overlap. Their translations are then joined where both have the same 
 Sukanta Sen, Ondřej Bojar, Barry Haddow. Simultaneous Translation for Unsegmented Input: A Sliding Window Approach.
 2022. https://arxiv.org/abs/2210.09754
 
-Departures: models are not trained on windows. Words are compared without case and punctuation, within twice the
-overlap. Where no two words in sequence are the same, half of the overlap is cut from each of the two translations.
+Departures: models are not trained on windows. Words are compared without case and punctuation, among the last and
+first words, as many as overlap. Where no two words in sequence are the same, half of the overlap is cut from each of the two translations.
 """
 
 from collections.abc import Callable, Iterable
@@ -73,8 +73,8 @@ def merge_overlap(left: list[str], right: list[str], overlap_words: int) -> list
     of `right` have in common."""
     if not left or not right:
         return left or right
-    start = max(len(left) - 2 * overlap_words, 0)
-    tail, head = comparable_words(left[start:]), comparable_words(right[: 2 * overlap_words])
+    start = max(len(left) - overlap_words, 0)
+    tail, head = comparable_words(left[start:]), comparable_words(right[:overlap_words])
     match = SequenceMatcher(None, tail, head, autojunk=False).find_longest_match()
     if match.size >= MIN_COMMON_WORDS:
         return left[: start + match.a] + right[match.b :]
