@@ -8,8 +8,9 @@ Chunks may overlap. Their translations are then joined where both have the same 
 Sukanta Sen, Ondřej Bojar, Barry Haddow. Simultaneous Translation for Unsegmented Input: A Sliding Window Approach.
 2022. https://arxiv.org/abs/2210.09754
 
-Departures: models are not trained on windows. Words are compared without case and punctuation, among the last and
-first words, as many as overlap. Where no two words in sequence are the same, half of the overlap is cut from each of the two translations.
+Departures: models are not trained on windows. Words are compared without case and punctuation, among the last words of
+one translation and the first of the next, as many as source words overlap. Where no two words in sequence are the same,
+half of the overlap is cut from each of the two translations.
 """
 
 from collections.abc import Callable, Iterable
