@@ -249,7 +249,7 @@ def test_fixed_segments_have_all_words_in_order(size: int) -> None:
     words = list("abcdefg")
     for number in range(len(words) + 1):
         text = "  ".join(words[:number])
-        for overlap in range(size):
+        for overlap in {0, size // 2, size - 1}:
             (segments,) = fixed_segments(pairs_of(text), "de", size, overlap)
             chunks = [segment.split() for segment in segments]
             assert all(len(chunk) == size for chunk in chunks[:-1]) and len(chunks[-1]) <= size
