@@ -25,7 +25,7 @@ from transformers import Seq2SeqTrainingArguments
 
 import hf_posenc
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig, RnnNmtConfig, __main__
-from hf_posenc.config.corpus_keys import CorpusKeys, GeneratorKeys
+from hf_posenc.config.corpus_keys import CorpusKeys, GeneratorKeys, NormalizationKeys
 from hf_posenc.config.file_keys import FileKeys, SystemKeys
 from hf_posenc.config.model_keys import model_keys
 from hf_posenc.config.schema import default_value, describe, field_types, format_value, is_required
@@ -45,6 +45,7 @@ AT_BUILD_TIME = re.compile(r"<!-- site: (\w+) -->")
 SCHEMAS: dict[str, tuple[type, ...]] = {
     "": (FileKeys,),
     "data.": (DataSettings,),
+    "data.normalize.": (NormalizationKeys,),
     "CORPUS.": (CorpusKeys,),
     "CORPUS.generator.": (GeneratorKeys,),
     "score.": (ScoreSettings,),

@@ -16,7 +16,7 @@ from transformers import Seq2SeqTrainingArguments
 from hf_posenc import PosEncConfig, RnnNmtConfig
 from hf_posenc import __main__ as command_line
 from hf_posenc.config.composition import merge
-from hf_posenc.config.corpus_keys import CorpusKeys, GeneratorKeys
+from hf_posenc.config.corpus_keys import CorpusKeys, GeneratorKeys, NormalizationKeys
 from hf_posenc.config.file_keys import FileKeys, SystemKeys
 from hf_posenc.config.loading import SEGMENTED_SYSTEM_KEYS, TRAINED_SYSTEM_KEYS, build_experiment, load_experiment
 from hf_posenc.config.model_keys import INFERRED_FIELDS, model_keys, validate_model
@@ -91,7 +91,7 @@ NOWHERE |= {"a list of infinities"}
 def documented() -> dict[str, tuple[str, str]]:
     """What docs/reference/config_file.md says of each key: what it must be, and what it is if it is left out."""
     places = {"": FileKeys, "data.": DataSettings, "CORPUS.": CorpusKeys, "CORPUS.generator.": GeneratorKeys}
-    places |= {"score.": ScoreSettings, "reference_table.": ReferenceTable}
+    places |= {"data.normalize.": NormalizationKeys, "score.": ScoreSettings, "reference_table.": ReferenceTable}
     found = {"extends": (describe(NonEmptyStr | list[NonEmptyStr]), "")}
     for where, of in places.items():
         for field in fields(of):
@@ -104,7 +104,8 @@ def documented() -> dict[str, tuple[str, str]]:
             )
             found[where + field.name] = describe(field_types(of)[field.name]), default
     own = {key: (describe(field_types(SystemKeys)[key]), "") for key in SEGMENTED_SYSTEM_KEYS}
-    return found | own | {"segmentation": (own["segmentation"][0], f"`{SystemKeys.segmentation}`")}
+    defaults = {"segmentation": SystemKeys.segmentation, "overlap_words": SystemKeys.overlap_words}
+    return found | own | {key: (own[key][0], f"`{default}`") for key, default in defaults.items()}
 
 
 def nested(key: str, value: Any) -> dict[str, Any]:

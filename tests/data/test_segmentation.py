@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ from datasets import Dataset
 from support.experiments import TINY, load
 
 from hf_posenc.config.settings import Experiment
-from hf_posenc.data.segmentation import SEGMENT_SEPARATOR, automatic_segments, gold_segments
+from hf_posenc.data.segmentation import (
+    SEGMENT_SEPARATOR,
+    automatic_segments,
+    fixed_segments,
+    gold_segments,
+    join_translations,
+)
 from hf_posenc.experiment.dry_run import dry_run
 from hf_posenc.experiment.evaluation import translate_test_set
 from hf_posenc.experiment.parallel import run_parallel
@@ -128,10 +135,24 @@ def test_a_row_is_bound_to_the_training_that_it_uses(config: Path) -> None:
             "systems.in-pieces.segment=in-sentences",
             "names a system that is trained.*'in-sentences'; choose from relative",
         ),
-        ("systems.in-pieces.segmentation=guessed", "segmentation must be one of gold, automatic, but it is 'guessed'"),
+        (
+            "systems.in-pieces.segmentation=guessed",
+            "segmentation must be one of gold, automatic, fixed, but it is 'guessed'",
+        ),
         ("systems.in-pieces.model.d_model=8", "all else from the system whose inputs it segments, has no key 'model'"),
         ("systems.absolute.segmentation=gold", "systems.absolute has no key 'segmentation'"),
         ("systems.data.segment=relative", "not 'data'"),
+        (
+            "systems.in-pieces.segmentation=fixed",
+            "in-pieces: segmentation: fixed needs .* segment_words is missing; add",
+        ),
+        ("systems.in-pieces.segment_words=20", "belong to segmentation: fixed, but it is gold; leave them out"),
+        ("systems.in-sentences.overlap_words=2", "belong to segmentation: fixed, but it is automatic; leave them out"),
+        (
+            "systems.chunks={segment: relative, segmentation: fixed, segment_words: 5, overlap_words: 5}",
+            "chunks: overlap_words must be less than segment_words, 5, .* but it is 5; lower it",
+        ),
+        ("systems.chunks={segment: relative, segmentation: fixed, segment_words: 0}", "segment_words must be a whole"),
     ],
 )
 def test_invalid_segmentations_are_refused(config: Path, override: str, said: str) -> None:
@@ -216,8 +237,75 @@ def test_sentences_are_found_as_users_find_them() -> None:
     ]  # fmt: skip
 
 
+def test_text_without_punctuation_has_no_sentences() -> None:
+    text = "ein mann geht eine frau sitzt"
+    assert automatic_segments(pairs_of(text), "de") == [[text]]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 20])
+def test_fixed_segments_have_all_words_in_order(size: int) -> None:
+    words = list("abcdefg")
+    for number in range(len(words) + 1):
+        text = "  ".join(words[:number])
+        for overlap in {0, size // 2, size - 1}:
+            (segments,) = fixed_segments(pairs_of(text), "de", size, overlap)
+            chunks = [segment.split() for segment in segments]
+            assert all(len(chunk) == size for chunk in chunks[:-1]) and len(chunks[-1]) <= size
+            assert all(later[:overlap] == earlier[size - overlap :] for earlier, later in pairwise(chunks))
+            assert len(chunks) == 1 or len(chunks[-1]) > overlap, "no chunk only repeats the one before"
+            assert chunks[0] + [word for chunk in chunks[1:] for word in chunk[overlap:]] == words[:number]
+
+
+def test_numbers_of_fixed_segments() -> None:
+    text = " ".join(map(str, range(100)))
+    for size, overlap, number in ((10, 0, 10), (20, 0, 5), (40, 0, 3), (20, 5, 7), (40, 10, 3), (100, 5, 1)):
+        (segments,) = fixed_segments(pairs_of(text), "de", size, overlap)
+        assert len(segments) == number
+
+
+@pytest.mark.parametrize(
+    ("texts", "overlap", "joined"),
+    [
+        (["a b", "", "c"], 0, "a b c"),
+        ([], 3, ""),
+        (["a b", "", ""], 3, "a b"),
+        # The right one begins in the middle of a sentence, so its first words differ in case and punctuation.
+        (["A man goes down the road. A.", "Down the Road. A dog sits."], 4, "A man goes Down the Road. A dog sits."),
+        (["one two three four x", "y three four five"], 3, "one two three four five"),
+        (["one two three four x", "y three four five", "four five six"], 3, "one two three four five six"),
+        # Nothing in common: half of the overlap is cut from each.
+        (["a b c d", "e f g h"], 2, "a b c f g h"),
+        (["a b c d", "e f g h"], 3, "a b c g h"),
+        (["a", "b"], 4, ""),
+        # The same words beyond the end are others.
+        (["the dog a b c d e f", "g h i j the dog"], 2, "the dog a b c d e h i j the dog"),
+    ],
+)  # fmt: skip
+def test_translations_of_overlapping_segments_are_merged(texts: list[str], overlap: int, joined: str) -> None:
+    assert join_translations(texts, overlap) == joined
+
+
+def test_a_lossless_translator_gets_the_text_back() -> None:
+    text = "zwei Hunde rennen über die Wiese und ein Kind lacht laut"
+    for size, overlap in ((3, 0), (4, 2), (5, 3), (20, 2)):
+        (segments,) = fixed_segments(pairs_of(text), "de", size, overlap)
+        assert join_translations(segments, overlap) == text
+
+
+def test_fixed_segments_are_saved_by_their_size(config: Path) -> None:
+    chunks = "systems.chunks={segment: relative, segmentation: fixed, segment_words: 4, overlap_words: 2}"
+    others = "systems.others={segment: relative, segmentation: fixed, segment_words: 4}"
+    run = prepare(load(config, chunks, others))
+    overlapping, plain = (run.system(f"{name}-seed3").test_sets["generated"].segments for name in ("chunks", "others"))
+    assert sum(map(len, overlapping)) > sum(map(len, plain))
+    assert str(run.system("chunks-seed3").settings.segment) == "fixed (4 words, overlap 2)"
+    assert dict(zip(*[iter(dry_run(run.experiment).rows[-1][:2])] * 2, strict=True)) == {
+        "others-seed4": "relative-seed4's, by fixed (4 words) segments"
+    }
+
+
 def test_a_missing_sentence_splitter_or_language_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"has none for data\.source_language='xx'; use segmentation: gold"):
+    with pytest.raises(ValueError, match=r"has none for data\.source_language='xx'; use segmentation: gold or fixed"):
         automatic_segments(pairs_of("a"), "xx")
     monkeypatch.setitem(sys.modules, "sentence_splitter", None)
     with pytest.raises(ValueError, match=r'needs the extra "segmentation", but .* not installed; run `pip install'):
@@ -237,6 +325,13 @@ class Slow:
             pass
         time.sleep(0.2)
         return TranslationOutput([text.upper() for text in texts], ["x" in text for text in texts])
+
+
+def test_translations_of_overlapping_segments_share_their_words(tmp_path: Path, config: Path) -> None:
+    score, model = load(config).systems["in-sentences"].score, Slow()
+    sources = [["a b c", "b c d", "c d e"], ["f"]]
+    output = translate_test_set(lambda: model, None, sources, score, tmp_path / "a.jsonl", overlap_words=2)
+    assert output.texts == ("A B C D E", "F")
 
 
 def test_translations_of_segments_are_concatenated_with_their_time(tmp_path: Path, config: Path) -> None:

@@ -33,14 +33,23 @@ def stream(tokenizer) -> StreamingTranslator:
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_subwords_of_a_stream_are_those_of_the_text(any_tokenizer, size):
+@pytest.mark.parametrize("steps", [[], ["lowercase"], ["no_punctuation"], ["lowercase", "no_punctuation"]])
+def test_subwords_of_a_stream_are_those_of_the_text(any_tokenizer, size, steps):
+    any_tokenizer = any_tokenizer.with_normalization(source=steps)
     for text in [*ANY_TEXT, "".join(ANY_TEXT), *SOURCES[:5]]:
         reader, ids = SubwordReader(any_tokenizer), []
         for start in range(0, len(text), size):
             ids += reader.feed(text[start : start + size])
             whole = any_tokenizer(text[: start + size] + "x")["input_ids"]
             assert ids == whole[: len(ids)]  # what is given out stays, whatever follows
-        assert ids + reader.finish() == any_tokenizer(text)["input_ids"] or not text
+        assert ids + reader.finish() == any_tokenizer(text)["input_ids"] or reader.is_blank
+
+
+def test_a_run_of_punctuation_is_held_back_in_constant_memory(tokenizer):
+    reader = SubwordReader(tokenizer.with_normalization(source=["no_punctuation"]))
+    assert [reader.feed(character) for character in "Hund" + 1000 * " ."] == [[]] * 2004
+    assert len(reader.normalizer.held) == 1 and reader.num_held == 4
+    assert reader.feed("a") == tokenizer("Hund")["input_ids"][:-1]
 
 
 def test_text_of_subwords_is_that_of_all_of_them(any_tokenizer):

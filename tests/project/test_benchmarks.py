@@ -24,6 +24,8 @@ from hf_posenc.config.loading import load_experiment
 from hf_posenc.experiment.pipeline import run_system
 from hf_posenc.experiment.prepare import prepare
 from hf_posenc.experiment.prepared_run import PreparedRun
+from hf_posenc.results.records import TestSetTranslations
+from hf_posenc.results.saved_files import write_translations
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TINY = ["--width", "16", "--layers", "1", "--rounds", "2", "--save", "tiny"]
@@ -327,3 +329,27 @@ def test_a_runs_scores_are_compared_with_sacrebleus_command_line(config, monkeyp
     path.write_text(json.dumps(scores), encoding="utf-8")
     assert compare(experiment) == (compared, 1)
     assert "relative, generated, all: ter_ci differs" in capsys.readouterr().err
+
+
+def test_segment_scores_of_a_run(benchmark: Callable[..., tuple[dict[str, Any], str]], tmp_path: Path) -> None:
+    """Translations that are the references score 100 in every segment; without a segment, they do not."""
+    pytest.importorskip("mweralign")
+    config = tmp_path.parent / f"{tmp_path.name}-run" / "tiny.yaml"
+    config.parent.mkdir()
+    systems = {"relative": {}, "by-text": {"segment": "relative"}}
+    config.write_text(yaml.safe_dump(SETTINGS | {"systems": systems}), encoding="utf-8")
+    output = f"output_dir={config.parent}"
+    run = prepare(load_experiment(config, [output]))
+    for system, num_cut in (("relative", 0), ("by-text", 8)):
+        for name, test_set in run.system(system).test_sets.items():
+            texts = [" ".join(row["en"].split()[num_cut:]) for row in test_set.pairs["translation"]]
+            translations = TestSetTranslations(texts=tuple(texts), truncated=(False,) * len(texts), time=None)
+            write_translations(run.paths.system(system).translation(name), translations)
+    report, table = benchmark("segment_scores", str(config), output, tiny=["--save", "tiny"])
+    records = {(record["row"], record["test_set"]): record for record in report["records"]}
+    assert {record["segments"] for record in records.values()} == {6}
+    for test_set in ("generated", "generated-x2"):
+        perfect, cut = records["relative", test_set], records["by-text", test_set]
+        assert (perfect["bleu"], perfect["chrf"], perfect["ter"]) == (pytest.approx(100), pytest.approx(100), 0)
+        assert cut["bleu"] < 90 and cut["ter"] > 0
+    assert "| relative, 1 seed | 100.0 (100.0-100.0) / 100.0 / 0.0 |" in table

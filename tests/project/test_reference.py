@@ -13,7 +13,7 @@ from transformers import Seq2SeqTrainingArguments
 
 import hf_posenc
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig, RnnNmtConfig
-from hf_posenc.config.corpus_keys import CorpusKeys, GeneratorKeys
+from hf_posenc.config.corpus_keys import CorpusKeys, GeneratorKeys, NormalizationKeys
 from hf_posenc.config.file_keys import FileKeys, SystemKeys
 from hf_posenc.config.model_keys import model_keys
 from hf_posenc.config.settings import DataSettings, ReferenceTable, ScoreSettings
@@ -22,7 +22,7 @@ from hf_posenc.training.arguments import TrainingArguments
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 PAGES = runpy.run_path(str(ROOT / "docs" / "reference_pages.py"))
-SCHEMAS = (FileKeys, DataSettings, CorpusKeys, GeneratorKeys, ScoreSettings, ReferenceTable)
+SCHEMAS = (FileKeys, DataSettings, NormalizationKeys, CorpusKeys, GeneratorKeys, ScoreSettings, ReferenceTable)
 MESSAGES = re.findall(r"```text\n(.*?)\n```", (REFERENCE / "faq.md").read_text(encoding="utf-8"), re.DOTALL)
 
 

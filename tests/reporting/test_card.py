@@ -295,6 +295,11 @@ def test_the_recipe_and_the_limits_are_the_runs(tmp_path: Path) -> None:
             {"max_length": None, "min_length": 34},
             "- The length of training pairs had no upper limit. The longest is not recorded.",
         ),
+        (
+            "data",
+            {"normalize": {"source": ["lowercase", "no_punctuation"], "target": []}},
+            "- normalization of the source text, by the tokenizer: lowercase, no punctuation - length filter:",
+        ),
         ("data", {"validation": {"files": ["v.de", "v.en"]}}, "- validation: the files `v.de`, `v.en`"),
     ],
 )

@@ -1,11 +1,12 @@
 """Keys of a corpus in config files."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Annotated
 
 from ..data.readers import is_files_spec
-from .schema import Constraint, MappingOf, NonEmptyStr, PositiveInt, Section, at_least
+from ..modeling.normalization import NORMALIZATION_STEPS
+from .schema import Constraint, MappingOf, NonEmptyStr, PositiveInt, Section, at_least, each_once, one_of
 
 FILES_CONSTRAINT = Constraint(
     "two aligned texts, a .tsv, a .jsonl, each plain or compressed, or a list of these", is_files_spec
@@ -66,6 +67,21 @@ class CorpusKeys:
     target_tag: NonEmptyStr | None = None
     max_examples: PositiveInt | None = None
     concatenate: PositiveInt | None = None
+
+
+NormalizationSteps = Annotated[list[Annotated[str, one_of(NORMALIZATION_STEPS)]], each_once]
+
+
+@dataclass
+class NormalizationKeys:
+    """Keys of `data.normalize`: the steps of each side, in their order.
+
+    `source`: steps of the source side: `lowercase`, and `no_punctuation`, which makes punctuation marks spaces.
+    `target`: the same of the target side, references included.
+    """
+
+    source: NormalizationSteps = field(default_factory=list)
+    target: NormalizationSteps = field(default_factory=list)
 
 
 CORPUS_SPEC = MappingOf(CorpusKeys, "a corpus, such as {{files: [train.de, train.en]}}")

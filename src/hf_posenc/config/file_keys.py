@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ..data.segmentation import SEGMENTATIONS
-from .schema import Constraint, MappingOf, NonEmptyStr, PositiveInt, Section, Seed, one_of
+from .schema import Constraint, MappingOf, NonEmptyStr, PositiveInt, Section, Seed, at_least, one_of
 from .settings import DataSettings, ReferenceTable, ScoreSettings
 from .train_keys import TrainKeys
 
@@ -20,10 +20,13 @@ Seeds = Annotated[
 
 @dataclass
 class SystemKeys:
-    """Keys of a system's own entry, which replace the file's. With `segment` it has no others but `segmentation`.
+    """Keys of a system's own entry, which replace the file's. With `segment` it has none but those from there on.
 
     `segment`: no training; the model of that system translates its inputs segment by segment.
-    `segmentation`: which segments: those that were concatenated (gold), or the sentences that a splitter finds.
+    `segmentation`: which segments: those that were concatenated (gold), sentences that a splitter finds (automatic), or
+        chunks of words (fixed).
+    `segment_words`: with `segmentation: fixed`, the number of source words of a segment.
+    `overlap_words`: the number of source words that a fixed segment repeats from the one before.
     """
 
     data: Annotated[Section | None, MappingOf(DataSettings)] = None
@@ -34,6 +37,8 @@ class SystemKeys:
     init_from: NonEmptyStr | None = None
     segment: NonEmptyStr | None = None
     segmentation: Annotated[str, one_of(SEGMENTATIONS)] = "gold"
+    segment_words: PositiveInt | None = None
+    overlap_words: Annotated[int, at_least(0)] = 0
 
 
 Systems = Annotated[

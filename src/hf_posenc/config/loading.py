@@ -31,12 +31,13 @@ from .validation import (
     validate_data,
     validate_reference_table,
     validate_score,
+    validate_segmentation,
     validate_system_name,
     validate_test_sets,
     validate_unique_names,
 )
 
-SEGMENTED_SYSTEM_KEYS = ("segment", "segmentation")
+SEGMENTED_SYSTEM_KEYS = ("segment", "segmentation", "segment_words", "overlap_words")
 TRAINED_SYSTEM_KEYS = tuple(key for key in field_types(SystemKeys) if key not in SEGMENTED_SYSTEM_KEYS)
 
 
@@ -119,7 +120,9 @@ def segmented_systems(name: str, entry: Section, trained: list[System]) -> list[
             f"systems.{name}: segment names a system that is trained, whose model translates the segments, but it is "
             f"{entry['segment']!r}; choose from {rows or 'those that you add'}."
         )
-    if (segmentation := entry.get("segmentation", Segmentation.segmentation)) == "automatic":
+    options = {key: entry[key] for key in SEGMENTED_SYSTEM_KEYS[1:] if key in entry}
+    validate_segmentation(name, Segmentation(entry["segment"], **options))
+    if options.get("segmentation") == "automatic":
         load_sentence_splitter(members[0].data.source_language)  # a ValueError if there is none
     return [
         replace(
@@ -127,7 +130,7 @@ def segmented_systems(name: str, entry: Section, trained: list[System]) -> list[
             name=name + system.name.removeprefix(system.base_name),
             base_name=name,
             train=system.train | {"push_to_hub": False},
-            segment=Segmentation(system.name, segmentation),
+            segment=Segmentation(system.name, **options),
         )
         for system in members
     ]

@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
@@ -23,11 +23,11 @@ from ..utils.atomic_io import first_difference, short_hash
 from ..utils.manifest import verified
 from ..utils.renamed_keys import downgrade_settings, upgrade_settings
 from ..utils.run_folder import RunPaths
-from .corpus_keys import CORPUS_SPEC
-from .schema import Constraint, NonEmptyStr, PositiveInt, Section, at_least, in_range, one_of
+from .corpus_keys import CORPUS_SPEC, NormalizationKeys
+from .schema import Constraint, MappingOf, NonEmptyStr, PositiveInt, Section, at_least, in_range, one_of
 from .yaml_io import read_yaml
 
-VOCABULARY_KEYS = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer", "tags")
+VOCABULARY_KEYS = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer", "tags", "normalize")
 
 ConcatenationSizes = Annotated[
     list[PositiveInt],
@@ -62,6 +62,7 @@ class DataSettings:
     `subwords`: the algorithm that makes subwords.
     `tokenizer`: an existing tokenizer in place of these three, by its folder or its name on the Hub.
     `tags`: language tags, tokens of the vocabulary that are never split.
+    `normalize`: steps that change all text of a side first, remembered in the tokenizer; keys below.
     `max_length`: longer pairs are not trained on.
     `min_length`: shorter pairs are not trained on.
     `concatenate`: each k adds the training pairs concatenated k by k; 1 is the pairs as they are.
@@ -81,6 +82,7 @@ class DataSettings:
     subwords: Annotated[str, one_of(SUBWORD_MODELS)] = "bpe"
     tokenizer: NonEmptyStr | None = None
     tags: list[NonEmptyStr] = field(default_factory=list)
+    normalize: Annotated[dict[str, Any], MappingOf(NormalizationKeys)] = field(default_factory=dict)
     max_length: PositiveInt | None = None
     min_length: Annotated[int, at_least(0)] | None = None
     concatenate: ConcatenationSizes = field(default_factory=lambda: [1])
@@ -137,11 +139,21 @@ def test_sets(data: DataSettings, score: ScoreSettings) -> dict[str, tuple[Corpu
 class Segmentation:
     """Settings of a system that trains no model: it translates segments with the model of `system`.
 
-    `segmentation`: "gold" for the texts that were concatenated, "automatic" for sentences of a sentence splitter.
+    `segmentation`: "gold" for the texts that were concatenated, "automatic" for sentences of a sentence splitter, or
+        "fixed" for chunks of `segment_words` words, which repeat the last `overlap_words` of the chunk before.
     """
 
     system: str
     segmentation: str = "gold"
+    segment_words: int | None = None
+    overlap_words: int = 0
+
+    def __str__(self) -> str:
+        """The segmentation, as tables name it."""
+        if self.segment_words is None:
+            return self.segmentation
+        overlap = f", overlap {self.overlap_words}" if self.overlap_words else ""
+        return f"{self.segmentation} ({self.segment_words} words{overlap})"
 
 
 @dataclass(frozen=True)

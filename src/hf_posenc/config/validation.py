@@ -10,7 +10,7 @@ from ..modeling.subwords import validate_tags
 from ..modeling.suggestions import validate_names
 from ..utils.names import validate_folder_name, validate_name, validate_test_set_names
 from .schema import Section, validate_fields
-from .settings import DataSettings, ReferenceTable, ScoreSettings, System
+from .settings import DataSettings, ReferenceTable, ScoreSettings, Segmentation, System
 
 
 def validate_unique_names(names: Iterable[str], description: str) -> None:
@@ -62,6 +62,26 @@ def validate_data(name: str, section: Section, shared_embeddings: bool) -> DataS
             "model.share_encoder_decoder_embeddings=false."
         )
     return data
+
+
+def validate_segmentation(name: str, segment: Segmentation) -> None:
+    """A ValueError unless `segmentation: fixed`, and it alone, has the number of words of a segment."""
+    is_fixed = segment.segmentation == "fixed"
+    if is_fixed and segment.segment_words is None:
+        raise ValueError(
+            f"systems.{name}: segmentation: fixed needs the number of words of a segment, but segment_words is "
+            "missing; add it, such as segment_words: 20."
+        )
+    if not is_fixed and (segment.segment_words is not None or segment.overlap_words):
+        raise ValueError(
+            f"systems.{name}: segment_words and overlap_words belong to segmentation: fixed, but it is "
+            f"{segment.segmentation}; leave them out, or set segmentation: fixed."
+        )
+    if segment.segment_words is not None and segment.overlap_words >= segment.segment_words:
+        raise ValueError(
+            f"systems.{name}: overlap_words must be less than segment_words, {segment.segment_words}, or segments "
+            f"would not move on, but it is {segment.overlap_words}; lower it."
+        )
 
 
 def validate_score(name: str, score: ScoreSettings) -> None:

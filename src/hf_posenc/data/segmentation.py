@@ -1,15 +1,25 @@
-"""Segments of long sources, which are translated one by one: concatenated texts, or sentences.
+"""Segments of long sources, which are translated one by one: concatenated texts, sentences, or chunks of words.
 
 `gold` segments are the texts that were concatenated. The corpus is read again with a separator that occurs in no text.
 `automatic` segments are the sentences of the package sentence-splitter, which has the rules of Europarl's tools. Users
-have no gold segments.
+have no gold segments. `fixed` segments are chunks of a number of words, for text without any boundaries. Chunks may
+overlap. Their translations are then joined where both have the same words, in the manner of
+
+Sukanta Sen, Ondřej Bojar, Barry Haddow. Simultaneous Translation for Unsegmented Input: A Sliding Window Approach.
+2022. https://arxiv.org/abs/2210.09754
+
+Departures: models are not trained on windows. Words are compared without case and punctuation, among the last words of
+one translation and the first of the next, as many as source words overlap. Where no two words in sequence are the same,
+half of the overlap is cut from each of the two translations.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import SequenceMatcher
 
 from datasets import Dataset
 
-SEGMENTATIONS = ("gold", "automatic")
+SEGMENTATIONS = ("gold", "automatic", "fixed")
+MIN_COMMON_WORDS = 2  # where two translations are joined; one word may be the same by chance
 # A noncharacter of Unicode, reserved for internal use by programs.
 SEGMENT_SEPARATOR = "\ufdd0"
 
@@ -36,6 +46,48 @@ def automatic_segments(pairs: Dataset, language: str) -> list[list[str]]:
     return [split_sentences(row[language]) or [row[language]] for row in pairs["translation"]]
 
 
+def fixed_segments(pairs: Dataset, language: str, segment_words: int, overlap_words: int = 0) -> list[list[str]]:
+    """Chunks of `segment_words` words of each source, each of which begins with the last `overlap_words` of the one
+    before; the last chunk may be shorter. Words are what whitespace separates."""
+    step = segment_words - overlap_words
+    segments = []
+    for row in pairs["translation"]:
+        words = row[language].split()
+        starts = range(0, max(len(words) - overlap_words, 1), step)
+        segments.append([" ".join(words[start : start + segment_words]) for start in starts])
+    return segments
+
+
+def join_translations(texts: Iterable[str], overlap_words: int = 0) -> str:
+    """The translations of consecutive segments as one text; those of `overlap_words` source words are there once."""
+    nonempty = filter(None, texts)
+    if not overlap_words:
+        return " ".join(nonempty)
+    joined: list[str] = []
+    for words in map(str.split, nonempty):
+        joined = merge_overlap(joined, words, overlap_words)
+    return " ".join(joined)
+
+
+def merge_overlap(left: list[str], right: list[str], overlap_words: int) -> list[str]:
+    """The words of two translations, joined at the longest sequence of words that the end of `left` and the beginning
+    of `right` have in common."""
+    if not left or not right:
+        return left or right
+    start = max(len(left) - overlap_words, 0)
+    tail, head = comparable_words(left[start:]), comparable_words(right[:overlap_words])
+    match = SequenceMatcher(None, tail, head, autojunk=False).find_longest_match()
+    if match.size >= MIN_COMMON_WORDS:
+        return left[: start + match.a] + right[match.b :]
+    num_cut = overlap_words // 2
+    return left[: max(len(left) - num_cut, 0)] + right[overlap_words - num_cut :]
+
+
+def comparable_words(words: list[str]) -> list[str]:
+    """The words in lower case, without the characters that are no letters or digits."""
+    return ["".join(filter(str.isalnum, word.casefold())) for word in words]
+
+
 def load_sentence_splitter(language: str) -> Callable[[str], list[str]]:
     """The function that splits a text of that language into sentences. A ValueError if the package lacks the
     language."""
@@ -45,12 +97,13 @@ def load_sentence_splitter(language: str) -> Callable[[str], list[str]]:
         raise ValueError(
             'segmentation: automatic needs the extra "segmentation", but the package sentence-splitter is not '
             "installed; run `pip install 'hf-posenc[segmentation]'`, in a clone `pip install '.[segmentation]'`, or "
-            "use segmentation: gold."
+            "use segmentation: gold or fixed."
         ) from None
     try:
         return SentenceSplitter(language=language).split
     except SentenceSplitterException:
         raise ValueError(
             "segmentation: automatic needs rules for the ends of sentences, but the package sentence-splitter has none "
-            f"for data.source_language={language!r}; use segmentation: gold, or a language that it has, by two letters."
+            f"for data.source_language={language!r}; use segmentation: gold or fixed, or a language that it has, by "
+            "two letters."
         ) from None

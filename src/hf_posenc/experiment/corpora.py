@@ -13,9 +13,10 @@ from datasets import Dataset, concatenate_datasets, load_from_disk
 from ..config.settings import DataSettings, Segmentation
 from ..data.concatenation import concatenate_consecutive
 from ..data.corpus import load_pairs
+from ..data.normalization import normalize_pairs
 from ..data.pair_dataset import PROGRESS_BAR_MIN_PAIRS, progress_bars
 from ..data.readers import CorpusSpec, corpus_file_hashes
-from ..data.segmentation import SEGMENT_SEPARATOR, automatic_segments, gold_segments
+from ..data.segmentation import SEGMENT_SEPARATOR, automatic_segments, fixed_segments, gold_segments
 from ..data.tags import TagPair, corpus_tags, group_by_tags, prepend_tags
 from ..data.tokenization import tokenize_pairs
 from ..modeling.tokenization_posenc import PosEncTokenizer
@@ -62,11 +63,15 @@ class CorpusStore:
     def segments(self, name: str, corpus_spec: CorpusSpec, k: int, segmentation: Segmentation) -> Dataset:
         """The segments of each source of a test set, in the column `pieces`."""
         saved_name = downgrade_value("segmentation", segmentation.segmentation)
+        if segmentation.segment_words is not None:
+            saved_name += f"-{segmentation.segment_words}-{segmentation.overlap_words}"
         folder = self.paths.segments(saved_name, name, self.hash_of(corpus_spec))
         if not folder.exists():
             pairs, language = self.test_set(name, corpus_spec, k), self.settings.source_language
             if segmentation.segmentation == "automatic":
                 segments = automatic_segments(pairs, language)
+            elif segmentation.segment_words is not None:
+                segments = fixed_segments(pairs, language, segmentation.segment_words, segmentation.overlap_words)
             else:
                 separated = concatenate_consecutive(self.read(corpus_spec, SEGMENT_SEPARATOR), k, SEGMENT_SEPARATOR)
                 segments = gold_segments(separated, pairs, language)
@@ -86,8 +91,9 @@ class CorpusStore:
 
 
 def read_pairs(settings: DataSettings, corpus_spec: CorpusSpec, separator: str = " ") -> Dataset:
-    """The pairs of a corpus as texts. No tokenizer is needed: it is trained on these pairs."""
-    return load_pairs(corpus_spec, folder=settings.data_dir, separator=separator, **languages(settings))
+    """The pairs of a corpus as normalized texts. No tokenizer is needed: it is trained on these pairs."""
+    pairs = load_pairs(corpus_spec, folder=settings.data_dir, separator=separator, **languages(settings))
+    return normalize_pairs(pairs, settings.normalize, separator=separator, **languages(settings))
 
 
 def languages(settings: DataSettings) -> dict[str, str]:

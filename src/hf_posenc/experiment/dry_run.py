@@ -70,7 +70,7 @@ def system_costs(system: System, processes: int, limit: int | None) -> list[str]
 
 def untrained_costs(segment: Segmentation) -> list[str]:
     """The cells of a system that trains no model."""
-    return [f"{segment.system}'s, by {segment.segmentation} segments", *["-"] * 6]
+    return [f"{segment.system}'s, by {segment} segments", *["-"] * 6]
 
 
 def format_megabytes(number: int) -> str:

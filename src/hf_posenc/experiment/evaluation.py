@@ -14,6 +14,7 @@ from datasets import Dataset
 
 from ..config.settings import ScoreSettings
 from ..data.pair_dataset import hash_test_set
+from ..data.segmentation import join_translations
 from ..metrics.loading import load_length_buckets
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..modeling.translation import TranslationOutput
@@ -35,17 +36,18 @@ def translate_test_set(
     score: ScoreSettings,
     path: Path,
     target_tag: str | None = None,
+    overlap_words: int = 0,
     **progress_options: object,
 ) -> TestSetTranslations:
     """The translations of a test set by beam search, in the order of the sources. They are saved in `path`.
 
     Saved translations are read. Otherwise `model()` loads the model. A source is one text, or its segments, whose
-    translations are joined by spaces. Each translation begins with `target_tag`, if it is given. All processes must
-    call this function.
+    translations are joined; a segment may begin with `overlap_words` of the one before. Each translation begins with
+    `target_tag`, if it is given. All processes must call this function.
     """
     if has_translations(path):
         return read_translations(path, len(sources))
-    translations = translate(model(), tokenizer, sources, score, target_tag, **progress_options)
+    translations = translate(model(), tokenizer, sources, score, target_tag, overlap_words, **progress_options)
     if PartialState().is_main_process:
         write_translations(path, translations)
     PartialState().wait_for_everyone()
@@ -58,6 +60,7 @@ def translate(
     sources: Sequence[Sequence[str]],
     score: ScoreSettings,
     target_tag: str | None,
+    overlap_words: int,
     **progress_options: object,
 ) -> TestSetTranslations:
     """Translate every n-th source in each of n processes. Every process returns all translations."""
@@ -71,7 +74,9 @@ def translate(
     outputs = model.translations(segments, tokenizer, **options, **progress_options)
     timings = gather_object([(time.perf_counter() - start, time.process_time() - cpu_start)])
     segment_outputs = zip(outputs.texts, outputs.truncated, strict=True)
-    rows = gather_object([(i, join_segments(list(islice(segment_outputs, len(sources[i]))))) for i in own_rows])
+    rows = gather_object(
+        [(i, join_segments(list(islice(segment_outputs, len(sources[i]))), overlap_words)) for i in own_rows]
+    )
     ordered = [translation for _, translation in sorted(rows)]
     seconds, processor_seconds = zip(*timings, strict=True)
     return TestSetTranslations(
@@ -81,9 +86,9 @@ def translate(
     )
 
 
-def join_segments(segments: Sequence[tuple[str, bool]]) -> tuple[str, bool]:
+def join_segments(segments: Sequence[tuple[str, bool]], overlap_words: int) -> tuple[str, bool]:
     """The translation of one source from those of its segments, and whether any of them is truncated."""
-    joined_text = " ".join(filter(None, (text for text, _ in segments)))
+    joined_text = join_translations((text for text, _ in segments), overlap_words)
     return joined_text, any(is_truncated for _, is_truncated in segments)
 
 

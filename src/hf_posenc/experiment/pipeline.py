@@ -121,10 +121,12 @@ def score_system(system: PreparedSystem, progress_position: int) -> None:
 
     if distributed_state.is_main_process and not sys.stderr.isatty():
         print(f"{system.name}: translating and scoring {', '.join(system.test_sets)}", file=sys.stderr, flush=True)
+    segment = system.settings.segment
+    overlap_words = segment.overlap_words if segment else 0
     translations = {
         name: translate_test_set(
             model, system.tokenizer, test_set.segments, system.settings.score,
-            system.paths.translation(name), target_tag=test_set.target_tag,
+            system.paths.translation(name), target_tag=test_set.target_tag, overlap_words=overlap_words,
             progress=distributed_state.is_main_process and sys.stderr.isatty(), description=f"{system.name}: {name}",
             progress_position=progress_position,
         )
@@ -138,7 +140,7 @@ def score_system(system: PreparedSystem, progress_position: int) -> None:
         tests=score_test_sets(system, translations, progress_position),
     )
     if segment := system.settings.segment:
-        boundaries = downgrade_value("segmentation", segment.segmentation)  # as 0.2.0 saved it
+        boundaries = downgrade_value("segmentation", str(segment))  # as 0.2.0 saved it
         scores = replace(scores, split=SegmentedSystem(segment.system, boundaries))
         write_record(system.paths.scores, scores, indent=1)
         return

@@ -127,7 +127,7 @@ def validate_segments(system: PreparedSystem) -> None:
     all_segments = [segments for test_set in system.test_sets.values() for segments in test_set.segments]
     if segment and all(len(segments) <= 1 for segments in all_segments):
         raise ValueError(
-            f"systems.{system.name}: segment is for long inputs, but with segmentation: {segment.segmentation} "
+            f"systems.{system.name}: segment is for long inputs, but with segmentation: {segment} "
             f"no source of {', '.join(system.test_sets)} has two segments; concatenate some, such as by "
             "score.concatenate=[1, 2], use segmentation: automatic, or leave the system out."
         )

@@ -67,7 +67,7 @@ def read_provenance(paths: RunPaths) -> Section | None:
     if not path.exists():
         return None
     with explain_read_errors(path):
-        saved: Section = {"tags": []} | json.loads(path.read_text(encoding="utf-8"))
+        saved: Section = {"tags": [], "normalize": {}} | json.loads(path.read_text(encoding="utf-8"))
         if missing := [name for name in REQUIRED_KEYS if name not in saved]:
             raise ValueError(f"it lacks {', '.join(missing)}")
         saved["train"] = upgrade_corpus(saved["train"])
@@ -99,15 +99,22 @@ def build_tokenizer(system: System) -> PosEncTokenizer:
                 f"be reached: {error}"
             ) from None
         tokenizer.add_special_tokens({"extra_special_tokens": data.tags})
-        return tokenizer
-    return train_tokenizer(
-        read_pairs(data, data.train),
-        data.vocab_size,
-        **languages(data),
-        joint=data.joint_vocabulary,
-        subwords=data.subwords,
-        tags=data.tags,
-    )
+    else:
+        tokenizer = train_tokenizer(
+            read_pairs(data, data.train),
+            data.vocab_size,
+            **languages(data),
+            joint=data.joint_vocabulary,
+            subwords=data.subwords,
+            tags=data.tags,
+        )
+    steps = {side: names for side, names in data.normalize.items() if names}
+    if tokenizer.normalization not in ({}, steps):
+        raise ValueError(
+            f"data.normalize must be the normalization of data.tokenizer, {tokenizer.normalization}, but it is "
+            f"{steps}; write the same."
+        )
+    return tokenizer.with_normalization(**steps) if steps else tokenizer
 
 
 def load_pretrained_tokenizer(name: str) -> PreTrainedTokenizerBase:

@@ -6,12 +6,51 @@ those of the whole translation.
 
 from tokenizers import Tokenizer
 
+from ..modeling.normalization import build_normalizer, split_normalizer
 from ..modeling.subwords import BYTE_TOKENS, reads_pretokens
 from ..modeling.text_validation import validate_utf8
 from ..modeling.tokenization_posenc import PosEncTokenizer
 
 # A pretoken of more characters is refused, because its subwords are known only at its end.
 MAX_PRETOKEN_LENGTH = 2**20
+
+
+class StreamNormalizer:
+    """The normalized text of a text that is still being read, each character as soon as no later text can change it.
+
+    Every step normalizes the characters of a word one by one, and may remove whitespace and punctuation at the ends of
+    a text or merge them into one space (normalization.py). Therefore all is fixed but such characters at the end.
+    """
+
+    def __init__(self, steps: list[str]) -> None:
+        self.normalizer = build_normalizer(steps)
+        self.held = ""
+        self.anchor = ""  # stands for the text before, as soon as there is any
+
+    def feed(self, text: str) -> str:
+        """The normalized text that is fixed when this text has been read."""
+        text = self.held + text
+        num_fixed = len(text)
+        while num_fixed and self.vanishes(text[num_fixed - 1]):
+            num_fixed -= 1
+        self.held = text[num_fixed:][:1]  # as many such characters in sequence are normalized as one of them
+        return self.normalize(text[:num_fixed])
+
+    def finish(self) -> str:
+        """The normalized text of what was held back."""
+        held, self.held = self.held, ""
+        return self.normalize(held)
+
+    def normalize(self, text: str) -> str:
+        """The normalized text after the text before."""
+        anchor = self.anchor
+        normalized = self.normalizer.normalize_str(anchor + text)[len(anchor) :]
+        self.anchor = anchor or ("a" if normalized else "")
+        return normalized
+
+    def vanishes(self, character: str) -> bool:
+        """Whether a character is removed at the end of a text."""
+        return self.normalizer.normalize_str("a" + character) == "a"
 
 
 class SubwordReader:
@@ -25,6 +64,7 @@ class SubwordReader:
     def __init__(self, tokenizer: PosEncTokenizer) -> None:
         validate_tokenizer_streams(tokenizer)
         self.backend: Tokenizer = tokenizer.backend_tokenizer
+        self.normalizer = StreamNormalizer(split_normalizer(self.backend)[0])
         self.end_token_ids: list[int] = tokenizer("")["input_ids"]
         # The last pretoken, in pieces, and the last character. The tokenizer puts a space before a text.
         self.held, self.num_held, self.last = [" "], 0, " "
@@ -33,6 +73,10 @@ class SubwordReader:
     def feed(self, text: str) -> list[int]:
         """The subwords that are fixed when this text has been read; a ValueError for half a character."""
         validate_utf8(text, "the text of `feed`")
+        return self.feed_normalized(self.normalizer.feed(text))
+
+    def feed_normalized(self, text: str) -> list[int]:
+        """The same of a normalized text."""
         if not text:
             return []
         self.is_blank = self.is_blank and not text.strip()
@@ -51,8 +95,9 @@ class SubwordReader:
 
     def finish(self) -> list[int]:
         """The subwords of what was held back, and the end token."""
+        fixed = self.feed_normalized(self.normalizer.finish())
         held, self.held, self.num_held = "".join(self.held), [], 0
-        return self.subwords(held) + self.end_token_ids
+        return fixed + self.subwords(held) + self.end_token_ids
 
     def hold(self, text: str) -> None:
         """Keep text back whose subwords are not fixed; a ValueError for too much of it."""

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE, Unigram
 
+from .normalization import split_normalizer
 from .text_validation import validate_utf8
 
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
@@ -125,12 +126,14 @@ def pretokenizer() -> pre_tokenizers.PreTokenizer:
 
 
 def reads_pretokens(backend: Tokenizer) -> bool:
-    """Whether a tokenizer splits texts as that of `train_subwords`: a space first, then `pretokenizer`."""
-    state = json.loads(backend.to_str())
+    """Whether a tokenizer splits texts as that of `train_subwords`: a space first, then `pretokenizer`.
+
+    Normalization steps before that make no difference.
+    """
     ours = Tokenizer(BPE())
     ours.normalizer, ours.pre_tokenizer = normalizers.Prepend(" "), pretokenizer()
-    reference = json.loads(ours.to_str())
-    return all(state[part] == reference[part] for part in ("normalizer", "pre_tokenizer"))
+    theirs, reference = (json.loads(tokenizer.to_str())["pre_tokenizer"] for tokenizer in (backend, ours))
+    return theirs == reference and split_normalizer(backend)[1] == split_normalizer(ours)[1]
 
 
 def append_token_processor(token: str, number: int) -> processors.PostProcessor:

@@ -10,6 +10,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from .normalization import split_normalizer, validate_steps, with_steps
 from .subwords import (
     SPECIAL_TOKENS,
     SUBWORD_MODELS,
@@ -137,6 +138,27 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         backend.post_processor = append_token_processor(special["eos_token"], end_token_id)
         return cls(tokenizer_object=backend, split_special_tokens=True, extra_special_tokens=tags, **special)
 
+    def with_normalization(self, source: Sequence[str] = (), target: Sequence[str] = ()) -> "PosEncTokenizer":
+        """A copy whose texts go through these steps first, of "lowercase" and "no_punctuation", and through no others.
+
+        The steps are saved with the tokenizer. They change no vocabulary, even where the two sides have different ones.
+        Raises a ValueError for an unknown step.
+        """
+        for steps in (source, target):
+            validate_steps(steps)
+        tokenizer = copy.deepcopy(self)
+        tokenizer._tokenizer = with_steps(self._tokenizer, source)
+        if self._target is not None or list(source) != list(target):
+            tokenizer._target = with_steps(self._target or self._tokenizer, target)
+        return tokenizer
+
+    @property
+    def normalization(self) -> dict[str, list[str]]:
+        """The steps of each side that has any, such as `{"source": ["lowercase"]}`."""
+        sides = {"source": self._tokenizer, "target": self._target or self._tokenizer}
+        steps = {side: split_normalizer(backend)[0] for side, backend in sides.items()}
+        return {side: names for side, names in steps.items() if names}
+
     def to_str(self) -> str:
         """A JSON string of all that encoding and decoding depend on, for hashes."""
         return self._tokenizer.to_str() + (self._target.to_str() if self._target else "")
@@ -160,8 +182,8 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
 
     @property
     def shares_vocabulary(self) -> bool:
-        """Whether source and target share one vocabulary."""
-        return self._target is None
+        """Whether source and target share one vocabulary; their normalization may differ."""
+        return self._target is None or self._target.get_vocab() == self._tokenizer.get_vocab()
 
     def __call__(
         self,

@@ -98,9 +98,10 @@ def translate_in_batches(
 
 
 def encode_texts(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """The tokens of each text, special ones included; empty for a blank text."""
+    """The tokens of each text, special ones included; empty for a text that is blank or normalized to nothing."""
     encoded = tokenizer(texts)["input_ids"] if texts else []
-    return [ids if text.strip() else [] for text, ids in zip(texts, encoded, strict=True)]
+    num_special = tokenizer.num_special_tokens_to_add()
+    return [ids if text.strip() and len(ids) > num_special else [] for text, ids in zip(texts, encoded, strict=True)]
 
 
 def truncate_at_end_token(
