@@ -29,7 +29,8 @@ class AttentionContext:
     `state`: the encoding's cached state, None where nothing is cached.
     `need_weights`: True if the caller wants the weight of every key, hidden ones too.
     `use_linear_attention`: True if linear_attention.py computes this attention.
-    `key_indices_BN`: the cached keys that are attended to, None for all (window_pruning.py).
+    `attended_keys`: the keys in the window, None for all (window_pruning.py): a slice that all sentences share, or the
+        indices of each sentence's own (B, N).
     `prepared`: the result of the encoding's `prepare`.
     `return_weights`: True if the alignment reads the attention weights.
     """
@@ -46,7 +47,7 @@ class AttentionContext:
     state: EncodingState | None = None
     need_weights: bool = False
     use_linear_attention: bool = False
-    key_indices_BN: Tensor | None = None
+    attended_keys: slice | Tensor | None = None
     prepared: Any = None
     return_weights: bool = False
 
@@ -79,19 +80,25 @@ class AttentionContext:
         shape = self.query_pos_BQ.shape[-1], self.key_pos_BS.shape[-1]
         return num_attendable(self.mask, *shape, self.num_cached, self.is_causal, self.query_pos_BQ.device)
 
-    def gather_keys(self, x: Tensor, axis: int = 2) -> Tensor:
-        """The keys, values or mask columns of `key_indices_BN`, along that axis of (B, H, S, ...)."""
-        key_indices_BN = self.key_indices_BN
-        assert key_indices_BN is not None
-        shape = [key_indices_BN.shape[0], *x.shape[1:]]
-        shape[axis] = key_indices_BN.shape[1]
-        expanded = x.expand(key_indices_BN.shape[0], -1, -1, -1)
-        return expanded.gather(axis, key_indices_BN[:, None, None].movedim(-1, axis).expand(shape))
+    def gather_keys(self, x: Tensor, axis: int) -> Tensor:
+        """Those entries of (B, ..., S, ...) that belong to `attended_keys`, along that axis."""
+        keys = self.attended_keys
+        if keys is None:
+            return x
+        if isinstance(keys, slice):
+            return x.narrow(axis, keys.start, keys.stop - keys.start)
+        batch, width = keys.shape
+        index = keys.view(batch, *[1] * (axis - 1), width, *[1] * (x.ndim - axis - 1))
+        shape = [batch, *x.shape[1:]]
+        shape[axis] = width
+        return x.expand(batch, *x.shape[1:]).gather(axis, index.expand(shape))
 
     def gather_mask(self, mask: AttentionMask) -> AttentionMask:
-        """The columns of a 4-D mask for the keys that are attended to."""
-        assert mask is None or isinstance(mask, Tensor)  # flex_attention, with masks of its own, never prunes keys
-        return None if mask is None else self.gather_keys(mask, axis=3)
+        """The columns of a mask, of any number of dimensions, for the keys that are attended to."""
+        if self.attended_keys is None or mask is None:
+            return mask
+        assert isinstance(mask, Tensor)  # flex_attention, with masks of its own, never prunes keys
+        return self.gather_keys(mask, mask.ndim - 1)
 
     def to(self, device: torch.device | str, **options: bool) -> "AttentionContext":
         """The context on another device; accelerate calls it where a model is on several devices."""

@@ -236,12 +236,24 @@ class PosEncDecoder(PosEncStack):
         attention_mask = (
             None if ctx.use_linear_attention else create_causal_mask(self.config, x_BTD, attention_mask, own_cache)
         )
-        encoder_attention_mask = create_bidirectional_mask(
-            self.config, x_BTD, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
+        attention_mask = ctx.gather_mask(attention_mask)
+        encoder_attention_mask = self.cross_attention_mask(
+            x_BTD, encoder_attention_mask, encoder_hidden_states, cross_ctx
         )
         masks_and_states = attention_mask, encoder_hidden_states, encoder_attention_mask
         x_BTD = self.run_layers(x_BTD, masks_and_states, ctx=ctx, cross_ctx=cross_ctx, cache=cache, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=x_BTD, **{CACHE_NAME: cache})
+
+    def cross_attention_mask(
+        self, x_BTD: Tensor, mask: AttentionMask, encoder_states_BSD: Tensor, cross_ctx: AttentionContext
+    ) -> AttentionMask:
+        """transformers' mask of the source, for the keys that are attended to."""
+        num_keys = encoder_states_BSD.shape[1]
+        if cross_ctx.attended_keys is not None:
+            mask, num_keys = cross_ctx.gather_mask(mask), cross_ctx.key_pos_BS.shape[1]
+        return create_bidirectional_mask(
+            self.config, x_BTD, mask, encoder_hidden_states=encoder_states_BSD[:, :num_keys]
+        )
 
     def resolve_cache(self, cache: EncoderDecoderCache | None, use_cache: bool | None) -> EncoderDecoderCache | None:
         """The given cache, or a new one with `use_cache`; a ValueError for one under gradient checkpointing."""
@@ -310,7 +322,7 @@ class PosEncDecoder(PosEncStack):
         """
         state = None if ctx.state is None else ctx.state.scoped("cross")
         ctx = ctx.replace(
-            is_cross=True, is_causal=False, use_linear_attention=False, key_indices_BN=None, prepared=None, state=state
+            is_cross=True, is_causal=False, use_linear_attention=False, attended_keys=None, prepared=None, state=state
         )
         if not self.cross_positions.modifies_attention:
             validate_no_source_positions(source_positions_BT)

@@ -35,7 +35,7 @@ class PositionEncodingSum(nn.ModuleList):
 
     def encoding_at(self, index: int) -> PositionEncoding:
         """The encoding at an index, or the adapter that stands in for it."""
-        return self[index]  # type: ignore[return-value]
+        return self._modules[str(index)]  # type: ignore[return-value]
 
     def hook_indices(self, hook: str) -> list[int]:
         """The encodings that have this hook, as indices: an adapter may replace the module at an index."""
