@@ -62,6 +62,11 @@ class Attention(nn.Module):
         if ctx.use_linear_attention:
             out_BQHK = linear_attention_forward(q_BHQK, k_BHSK, v_BHSK, unrotated_q_BHQK, positions, ctx)
             return self.out_proj(out_BQHK.flatten(2)), None
+        blocks = ctx.blocks
+        if blocks is not None:
+            q_BHQK, unrotated_q_BHQK = blocks.split_queries(q_BHQK), blocks.split_queries(unrotated_q_BHQK)
+            k_BHSK, v_BHSK = blocks.gather_keys(k_BHSK), blocks.gather_keys(v_BHSK)
+            attention_mask, ctx = blocks.mask, blocks.ctx.replace(layer=self.layer_idx)
         needs_weights = positions.has_value_bias or ctx.return_weights
         attention_forward: AttentionFunction = (
             eager_attention_forward if needs_weights else self.attention_interface(kwargs)
@@ -79,6 +84,8 @@ class Attention(nn.Module):
             self, q_BHQK, k_BHSK, v_BHSK, attention_mask,
             dropout=self.dropout if self.training else 0.0, scaling=self.scaling, **biases, **kwargs,
         )  # fmt: skip
+        if blocks is not None:
+            out_BQHK, p_BHQS = blocks.join_queries(out_BQHK), None
         return self.out_proj(out_BQHK.flatten(2)), p_BHQS
 
     def split_heads(self, x_BTD: Tensor) -> Tensor:

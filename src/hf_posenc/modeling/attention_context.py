@@ -31,6 +31,7 @@ class AttentionContext:
     `use_linear_attention`: True if linear_attention.py computes this attention.
     `attended_keys`: the keys in the window, None for all (window_pruning.py): a slice that all sentences share, or the
         indices of each sentence's own (B, N).
+    `blocks`: the queries and keys of blocks, if the attention is computed by blocks (window_blocks.py), else None.
     `prepared`: the result of the encoding's `prepare`.
     `return_weights`: True if the alignment reads the attention weights.
     """
@@ -48,6 +49,7 @@ class AttentionContext:
     need_weights: bool = False
     use_linear_attention: bool = False
     attended_keys: slice | Tensor | None = None
+    blocks: Any = None
     prepared: Any = None
     return_weights: bool = False
 
@@ -59,9 +61,9 @@ class AttentionContext:
         """
         if torch.compiler.is_compiling():
             return replace(self, **changes)
-        assert changes.keys() <= vars(self).keys(), f"no fields of a context: {changes.keys() - vars(self).keys()}"
         copy = object.__new__(AttentionContext)
-        vars(copy).update(vars(self) | changes)
+        vars(copy).update(vars(self), **changes)
+        assert len(vars(copy)) == len(vars(self)), f"no fields of a context: {changes.keys() - vars(self).keys()}"
         return copy
 
     @property

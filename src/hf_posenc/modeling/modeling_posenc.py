@@ -27,7 +27,7 @@ from .alignment_base import Alignment, resolve_source_positions, validate_no_sou
 from .alignment_registry import build_alignment
 from .attention import Attention, validate_attn_implementation
 from .attention_context import AttentionContext
-from .cache import EncodingState, cached_seq_length, encoder_positions, evict_outside_window, state_of_cache
+from .cache import EncodingState, cached_seq_length, evict_outside_window, state_of_cache
 from .citations import VASWANI
 from .configuration_posenc import PosEncConfig
 from .linear_attention import supports_linear_attention
@@ -43,9 +43,11 @@ from .position_base import PositionEncoding, StackSpec
 from .position_registry import build_position_encodings
 from .pretrained_shared import SharedPreTrainedModel
 from .sequential_decoding import decode_sequentially
+from .source_cache import encoder_positions
 from .source_end import end_only_at_source_end
 from .source_reach import SourceReach, compute_source_reach
 from .transformer_layers import PosEncDecoderLayer, PosEncEncoderLayer
+from .window_blocks import make_window_blocks
 from .window_pruning import MIN_KEYS, prune_to_window
 
 
@@ -247,7 +249,9 @@ class PosEncDecoder(PosEncStack):
     def cross_attention_mask(
         self, x_BTD: Tensor, mask: AttentionMask, encoder_states_BSD: Tensor, cross_ctx: AttentionContext
     ) -> AttentionMask:
-        """transformers' mask of the source, for the keys that are attended to."""
+        """transformers' mask of the source, for the keys that are attended to; None where blocks have their own."""
+        if cross_ctx.blocks is not None:
+            return None
         num_keys = encoder_states_BSD.shape[1]
         if cross_ctx.attended_keys is not None:
             mask, num_keys = cross_ctx.gather_mask(mask), cross_ctx.key_pos_BS.shape[1]
@@ -335,6 +339,7 @@ class PosEncDecoder(PosEncStack):
         )
         return_weights = self.alignment.update is not None and ctx.state is not None
         ctx = ctx.replace(query_pos_BQ=source_positions_BT, return_weights=return_weights)
+        ctx = ctx.replace(blocks=make_window_blocks(self.cross_positions, x_BTD, ctx))
         pruned_ctx = prune_to_window(ctx, self.cross_positions.sliding_window, self.min_keys_to_prune)
         return self.cross_positions.prepare(x_BTD, ctx, pruned_ctx)
 
