@@ -27,6 +27,7 @@ class AttentionContext:
     `layer`: the layer's number, None outside of layers (`augment_positions`, `embed`, `prepare`).
     `inputs_BTD`: the input of the layer's query projection, None outside of layers.
     `state`: the encoding's cached state, None where nothing is cached.
+    `has_cached_keys`: True in cross-attention if the source's keys are cached, and none is new.
     `need_weights`: True if the caller wants the weight of every key, hidden ones too.
     `use_linear_attention`: True if linear_attention.py computes this attention.
     `attended_keys`: the keys in the window, None for all (window_pruning.py): a slice that all sentences share, or the
@@ -46,6 +47,7 @@ class AttentionContext:
     layer: int | None = None
     inputs_BTD: Tensor | None = None
     state: EncodingState | None = None
+    has_cached_keys: bool = False
     need_weights: bool = False
     use_linear_attention: bool = False
     attended_keys: slice | Tensor | None = None
@@ -68,7 +70,12 @@ class AttentionContext:
 
     @property
     def new_key_pos_BT(self) -> Tensor:
-        """Positions of the keys that are not cached yet: the new tokens' own, in cross-attention the whole source's."""
+        """Positions of the keys that are not cached yet: the new tokens' own, in cross-attention those of the source.
+
+        None are left (B, 0) once the source's keys are cached.
+        """
+        if self.has_cached_keys:
+            return self.key_pos_BS[:, :0]
         return self.key_pos_BS if self.is_cross else self.query_pos_BQ
 
     @property

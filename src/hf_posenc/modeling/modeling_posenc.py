@@ -331,9 +331,9 @@ class PosEncDecoder(PosEncStack):
         if not self.cross_positions.modifies_attention:
             validate_no_source_positions(source_positions_BT)
             return ctx
-        ctx = ctx.replace(
-            key_pos_BS=encoder_positions(encoder_position_ids, mask, encoder_states_BSD, cache), mask=mask
-        )
+        has_cached_keys = cache is not None and bool(cache.is_updated.get(0))
+        key_pos_BS = encoder_positions(encoder_position_ids, mask, encoder_states_BSD, cache)
+        ctx = ctx.replace(key_pos_BS=key_pos_BS, mask=mask, has_cached_keys=has_cached_keys)
         source_positions_BT = resolve_source_positions(
             self.alignment, x_BTD, encoder_states_BSD, ctx, cross_position_ids=source_positions_BT
         )
