@@ -67,6 +67,26 @@ class Attention(nn.Module):
             q_BHQK, unrotated_q_BHQK = blocks.split_queries(q_BHQK), blocks.split_queries(unrotated_q_BHQK)
             k_BHSK, v_BHSK = blocks.gather_keys(k_BHSK), blocks.gather_keys(v_BHSK)
             attention_mask, ctx = blocks.mask, blocks.ctx.replace(layer=self.layer_idx)
+        qkv = q_BHQK, k_BHSK, v_BHSK
+        out_BQHK, p_BHQS = self.attend(qkv, unrotated_q_BHQK, attention_mask, positions, ctx, kwargs)
+        if blocks is not None:
+            out_BQHK, p_BHQS = blocks.join_queries(out_BQHK), None
+        return self.out_proj(out_BQHK.flatten(2)), p_BHQS
+
+    def attend(
+        self,
+        qkv: tuple[Tensor, Tensor, Tensor],
+        unrotated_q_BHQK: Tensor,
+        attention_mask: AttentionMask,
+        positions: PositionEncodingSum,
+        ctx: AttentionContext,
+        kwargs: Mapping[str, object],
+    ) -> tuple[Tensor, Tensor | None]:
+        """The attended values (B, Q, H, K) by the back end, with the biases of all encodings, and the weights.
+
+        `unrotated_q_BHQK` are the queries before `rotate_queries`, which the score bias takes.
+        """
+        k_BHSK = qkv[1]
         needs_weights = positions.has_value_bias or ctx.return_weights
         attention_forward: AttentionFunction = (
             eager_attention_forward if needs_weights else self.attention_interface(kwargs)
@@ -80,13 +100,10 @@ class Attention(nn.Module):
             biases["position_bias"] = bias
         if positions.has_value_bias:
             biases["value_bias"] = lambda p_BHQS: positions.value_bias(p_BHQS, ctx)
-        out_BQHK, p_BHQS = attention_forward(
-            self, q_BHQK, k_BHSK, v_BHSK, attention_mask,
+        return attention_forward(
+            self, *qkv, attention_mask,
             dropout=self.dropout if self.training else 0.0, scaling=self.scaling, **biases, **kwargs,
         )  # fmt: skip
-        if blocks is not None:
-            out_BQHK, p_BHQS = blocks.join_queries(out_BQHK), None
-        return self.out_proj(out_BQHK.flatten(2)), p_BHQS
 
     def split_heads(self, x_BTD: Tensor) -> Tensor:
         """Split the width among the heads (B, H, T, K)."""

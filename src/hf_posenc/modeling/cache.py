@@ -33,7 +33,7 @@ class EvictingLayer(DynamicLayer):
     def __init__(self, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.num_evicted, self.min_kept = 0, 0
-        self.row_ids: Tensor | None = None  # see source_cache.py: rows of one number have the same content
+        self.row_ids: Tensor | None = None  # see cross_attention_context.py: rows of one number have the same content
 
     def length(self) -> int:
         """How many tokens are kept."""

@@ -101,7 +101,10 @@ class Relative(PositionEncoding):
         selection_B1SR = None
         if ctx.query_pos_BQ.shape[1] == 1 and not torch.compiler.is_compiling():
             rows_R = torch.arange(2 * self.clip + 1, device=x_BTD.device)
-            selections = [scale_by((rows.mT == rows_R).to(x_BTD.dtype), weight) for rows, weight in weighted_rows]
+            selections = [
+                scale_by((rows.mT == rows_R).to(x_BTD.dtype), None if weight is None else weight.mT)
+                for rows, weight in weighted_rows
+            ]
             selection_B1SR = reduce(torch.add, selections)
         if self.keys is not None:
             return RelativeRows(weighted_rows, selection_B1SR)

@@ -97,9 +97,7 @@ def make_window_blocks(positions: PositionEncodingSum, x_BTD: Tensor, ctx: Atten
     )
 
 
-def select_keys(
-    query_pos_BNC: Tensor, key_pos_BS: Tensor, valid_mask_BS: Tensor | None, window: int
-) -> Tensor | None:
+def select_keys(query_pos_BNC: Tensor, key_pos_BS: Tensor, valid_mask_BS: Tensor | None, window: int) -> Tensor | None:
     """The indices of each block's keys (B, N, W), all in sources without holes.
 
     None if they are more than half of the source, or if a query has no key in its window: it attends to all keys.
