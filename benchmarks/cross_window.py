@@ -7,7 +7,7 @@ divided by the number of tokens. `all keys` computes what the window hides, too.
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import common
@@ -104,7 +104,7 @@ def markdown(report: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"{how}, {common.describe_machine(report['machine'])}."])
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = common.base_parser(__doc__, rounds=7, what="steps of each kind and length")
     parser.add_argument(
         "--lengths", nargs="+", type=int, default=[250, 1000, 4000, 16000], help="of sources, in tokens"
@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256, help="of the models (%(default)s)")
     parser.add_argument("--layers", type=int, default=3, help="of either side (%(default)s)")
     parser.set_defaults(device="cpu")
-    options = common.parse(parser, None)
+    options = common.parse(parser, arguments)
     cases = [(kind, length) for kind in ("step", "beams") for length in options.lengths]
     cases += [("training", length) for length in options.training_lengths]
     report: dict[str, Any] = vars(options) | {"machine": common.machine_info("cpu"), "records": []}
