@@ -223,3 +223,12 @@ def test_attention_of_one_query_equals_that_of_several(has_bias, mask):
     out, p = eager_attention_forward(module, q, k, v, masks.get(mask), **given)
     expected, expected_p = eager_attention_forward(module, q.expand(-1, -1, 2, -1), k, v, masks.get(mask), **given)
     torch.testing.assert_close((out, p), (expected[:, 1:], expected_p[:, :, 1:]), **EXACT)
+
+
+def test_attention_of_one_query_takes_a_bias_of_another_dtype():
+    """A bias in float32 on scores in bfloat16."""
+    module = Attention(tiny_config("relative"), num_heads=2, is_causal=False, layer=0)
+    q, k = torch.ones(1, 2, 1, 8, dtype=torch.bfloat16), torch.ones(1, 2, 3, 8, dtype=torch.bfloat16)
+    bias = torch.tensor([0.0, 0.0, -1e4]).view(1, 1, 1, 3)
+    out, p = eager_attention_forward(module, q, k, k, None, scaling=0.3, position_bias=bias)
+    assert p[0, 0, 0].tolist() == [0.5, 0.5, 0.0] and out.dtype == torch.bfloat16

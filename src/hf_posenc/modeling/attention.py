@@ -200,11 +200,12 @@ def one_query_attention(
     """
     batch, heads, num_keys = k_BHSK.shape[:3]
     q_N1K, k_NKS = q_BHQK.flatten(0, 1), k_BHSK.flatten(0, 1).transpose(1, 2)
-    if position_bias is None:
-        scores_N1S = torch.bmm(q_N1K * scaling, k_NKS)
-    else:
-        bias_N1S = position_bias.expand(batch, heads, -1, -1).flatten(0, 1)
+    bias_N1S = None if position_bias is None else position_bias.expand(batch, heads, -1, -1).flatten(0, 1)
+    if bias_N1S is not None and bias_N1S.dtype == q_BHQK.dtype:
         scores_N1S = torch.baddbmm(bias_N1S, q_N1K, k_NKS, alpha=scaling)
+    else:
+        scores_N1S = torch.bmm(q_N1K * scaling, k_NKS)
+        scores_N1S = scores_N1S if bias_N1S is None else scores_N1S + bias_N1S
     if attention_mask is not None:
         scores_BH1S = scores_N1S.view(batch, heads, 1, num_keys)
         if attention_mask.dtype == torch.bool:
