@@ -5,7 +5,7 @@ sentences or, with --padding, on sentences of different lengths; no optimiser.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import common
@@ -77,14 +77,19 @@ class TrainingStep(common.TimedStep):
             before = torch.cuda.memory_allocated()
             self()
             return torch.cuda.max_memory_allocated() - before
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-            self()
-        events = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]
-        held = peak = 0
-        for event in sorted(events, key=lambda event: event.start_ns()):
-            held += event.nbytes()
-            peak = max(peak, held)
-        return peak
+        return peak_bytes(self)
+
+
+def peak_bytes(step: Callable[[], None]) -> int:
+    """The most that a step on the CPU holds at once beyond what was there before."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        step()
+    events = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
 
 
 def sentences(size: common.Size, padding: float) -> Tensor:

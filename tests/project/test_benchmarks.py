@@ -92,6 +92,15 @@ def test_generate_is_compared_with_marians_for_all_by_default(benchmark):
 
 
 @pytest.mark.full
+def test_keys_in_a_window_are_compared_with_all_keys(benchmark):
+    report, table = benchmark("cross_window", "--lengths", "9", "300", "--training-lengths", "9")
+    rows = [(record["kind"], record["source_tokens"]) for record in report["records"]]
+    assert rows == [("step", 9), ("step", 300), ("beams", 9), ("beams", 300), ("training", 9)]
+    long = report["records"][3]
+    assert long["kib, window"] < long["kib, all keys"]
+    assert len(table.splitlines()) == len(rows) + 4
+
+
 def test_engines_are_compared_on_a_models_own_lines(benchmark, tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": len(tokenizer)}

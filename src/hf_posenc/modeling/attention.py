@@ -57,13 +57,36 @@ class Attention(nn.Module):
             ctx = ctx.replace(layer=self.layer_idx, inputs_BTD=x_BTD)
         unrotated_q_BHQK = self.split_heads(self.q_proj(x_BTD))
         k_BHSK, v_BHSK = self.project_keys_and_values(x_BTD, key_value_states_BSD, positions, ctx, cache)
-        if ctx.key_indices_BN is not None:
-            k_BHSK, v_BHSK = ctx.gather_keys(k_BHSK), ctx.gather_keys(v_BHSK)
-            attention_mask = ctx.gather_mask(attention_mask)
+        k_BHSK, v_BHSK = ctx.gather_keys(k_BHSK, 2), ctx.gather_keys(v_BHSK, 2)
         q_BHQK = positions.rotate_queries(unrotated_q_BHQK, ctx)
         if ctx.use_linear_attention:
             out_BQHK = linear_attention_forward(q_BHQK, k_BHSK, v_BHSK, unrotated_q_BHQK, positions, ctx)
             return self.out_proj(out_BQHK.flatten(2)), None
+        blocks = ctx.blocks
+        if blocks is not None:
+            q_BHQK, unrotated_q_BHQK = blocks.split_queries(q_BHQK), blocks.split_queries(unrotated_q_BHQK)
+            k_BHSK, v_BHSK = blocks.gather_keys(k_BHSK), blocks.gather_keys(v_BHSK)
+            attention_mask, ctx = blocks.mask, blocks.ctx.replace(layer=self.layer_idx)
+        qkv = q_BHQK, k_BHSK, v_BHSK
+        out_BQHK, p_BHQS = self.attend(qkv, unrotated_q_BHQK, attention_mask, positions, ctx, kwargs)
+        if blocks is not None:
+            out_BQHK, p_BHQS = blocks.join_queries(out_BQHK), None
+        return self.out_proj(out_BQHK.flatten(2)), p_BHQS
+
+    def attend(
+        self,
+        qkv: tuple[Tensor, Tensor, Tensor],
+        unrotated_q_BHQK: Tensor,
+        attention_mask: AttentionMask,
+        positions: PositionEncodingSum,
+        ctx: AttentionContext,
+        kwargs: Mapping[str, object],
+    ) -> tuple[Tensor, Tensor | None]:
+        """The attended values (B, Q, H, K) by the back end, with the biases of all encodings, and the weights.
+
+        `unrotated_q_BHQK` are the queries before `rotate_queries`, which the score bias takes.
+        """
+        k_BHSK = qkv[1]
         needs_weights = positions.has_value_bias or ctx.return_weights
         attention_forward: AttentionFunction = (
             eager_attention_forward if needs_weights else self.attention_interface(kwargs)
@@ -77,15 +100,14 @@ class Attention(nn.Module):
             biases["position_bias"] = bias
         if positions.has_value_bias:
             biases["value_bias"] = lambda p_BHQS: positions.value_bias(p_BHQS, ctx)
-        out_BQHK, p_BHQS = attention_forward(
-            self, q_BHQK, k_BHSK, v_BHSK, attention_mask,
+        return attention_forward(
+            self, *qkv, attention_mask,
             dropout=self.dropout if self.training else 0.0, scaling=self.scaling, **biases, **kwargs,
         )  # fmt: skip
-        return self.out_proj(out_BQHK.flatten(2)), p_BHQS
 
     def split_heads(self, x_BTD: Tensor) -> Tensor:
         """Split the width among the heads (B, H, T, K)."""
-        return x_BTD.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        return x_BTD.view(*x_BTD.shape[:2], -1, self.head_dim).transpose(1, 2)
 
     def project_keys_and_values(
         self,
@@ -141,6 +163,8 @@ def eager_attention_forward(
     The mask is Boolean (True for keys that may be attended to), additive, or None. None means causal for a causal
     module with several queries. Returns the output (B, Q, H, K) and the weights (B, H, Q, S) after dropout.
     """
+    if q_BHQK.shape[2] == 1 and not dropout and not torch.compiler.is_compiling():
+        return one_query_attention(q_BHQK, k_BHSK, v_BHSK, attention_mask, scaling, position_bias, value_bias)
     scores_BHQS = (q_BHQK * scaling) @ k_BHSK.transpose(2, 3)
     if position_bias is not None:
         scores_BHQS = scores_BHQS + position_bias
@@ -159,6 +183,43 @@ def eager_attention_forward(
     if value_bias is not None:
         out_BHQK = out_BHQK + value_bias(p_BHQS)
     return out_BHQK.transpose(1, 2).contiguous(), p_BHQS
+
+
+def one_query_attention(
+    q_BHQK: Tensor,
+    k_BHSK: Tensor,
+    v_BHSK: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    position_bias: Tensor | None,
+    value_bias: Callable[[Tensor], Tensor] | None,
+) -> tuple[Tensor, Tensor]:
+    """`eager_attention_forward` for one query, as in a decoding step, by half as many calls of torch.
+
+    Calls are what such a step takes its time for. Batch and heads are one axis N of matrix products.
+    """
+    batch, heads, num_keys = k_BHSK.shape[:3]
+    q_N1K, k_NKS = q_BHQK.flatten(0, 1), k_BHSK.flatten(0, 1).transpose(1, 2)
+    bias_N1S = None if position_bias is None else position_bias.expand(batch, heads, -1, -1).flatten(0, 1)
+    if bias_N1S is not None and bias_N1S.dtype == q_BHQK.dtype:
+        scores_N1S = torch.baddbmm(bias_N1S, q_N1K, k_NKS, alpha=scaling)
+    else:
+        scores_N1S = torch.bmm(q_N1K * scaling, k_NKS)
+        scores_N1S = scores_N1S if bias_N1S is None else scores_N1S + bias_N1S
+    if attention_mask is not None:
+        scores_BH1S = scores_N1S.view(batch, heads, 1, num_keys)
+        if attention_mask.dtype == torch.bool:
+            scores_BH1S = torch.where(attention_mask, scores_BH1S, torch.finfo(scores_BH1S.dtype).min)
+        else:
+            scores_BH1S = scores_BH1S + attention_mask
+        scores_N1S = scores_BH1S.flatten(0, 1)
+    softmax_dtype = torch.promote_types(scores_N1S.dtype, torch.float32)
+    p_N1S = scores_N1S.softmax(-1, dtype=softmax_dtype).to(v_BHSK.dtype)
+    out_BHQK = torch.bmm(p_N1S, v_BHSK.flatten(0, 1)).view(batch, heads, 1, -1)
+    p_BHQS = p_N1S.view(batch, heads, 1, num_keys)
+    if value_bias is not None:
+        out_BHQK = out_BHQK + value_bias(p_BHQS)
+    return out_BHQK.transpose(1, 2), p_BHQS
 
 
 def validate_attn_implementation(

@@ -27,9 +27,12 @@ class AttentionContext:
     `layer`: the layer's number, None outside of layers (`augment_positions`, `embed`, `prepare`).
     `inputs_BTD`: the input of the layer's query projection, None outside of layers.
     `state`: the encoding's cached state, None where nothing is cached.
+    `has_cached_keys`: True in cross-attention if the source's keys are cached, and none is new.
     `need_weights`: True if the caller wants the weight of every key, hidden ones too.
     `use_linear_attention`: True if linear_attention.py computes this attention.
-    `key_indices_BN`: the cached keys that are attended to, None for all (window_pruning.py).
+    `attended_keys`: the keys in the window, None for all (window_pruning.py): a slice that all sentences share, or the
+        indices of each sentence's own (B, N).
+    `blocks`: the queries and keys of blocks, if the attention is computed by blocks (window_blocks.py), else None.
     `prepared`: the result of the encoding's `prepare`.
     `return_weights`: True if the alignment reads the attention weights.
     """
@@ -44,9 +47,11 @@ class AttentionContext:
     layer: int | None = None
     inputs_BTD: Tensor | None = None
     state: EncodingState | None = None
+    has_cached_keys: bool = False
     need_weights: bool = False
     use_linear_attention: bool = False
-    key_indices_BN: Tensor | None = None
+    attended_keys: slice | Tensor | None = None
+    blocks: Any = None
     prepared: Any = None
     return_weights: bool = False
 
@@ -58,14 +63,19 @@ class AttentionContext:
         """
         if torch.compiler.is_compiling():
             return replace(self, **changes)
-        assert changes.keys() <= vars(self).keys(), f"no fields of a context: {changes.keys() - vars(self).keys()}"
         copy = object.__new__(AttentionContext)
-        vars(copy).update(vars(self) | changes)
+        vars(copy).update(vars(self), **changes)
+        assert len(vars(copy)) == len(vars(self)), f"no fields of a context: {changes.keys() - vars(self).keys()}"
         return copy
 
     @property
     def new_key_pos_BT(self) -> Tensor:
-        """Positions of the keys that are not cached yet: the new tokens' own, in cross-attention the whole source's."""
+        """Positions of the keys that are not cached yet: the new tokens' own, in cross-attention those of the source.
+
+        None are left (B, 0) once the source's keys are cached.
+        """
+        if self.has_cached_keys:
+            return self.key_pos_BS[:, :0]
         return self.key_pos_BS if self.is_cross else self.query_pos_BQ
 
     @property
@@ -79,19 +89,25 @@ class AttentionContext:
         shape = self.query_pos_BQ.shape[-1], self.key_pos_BS.shape[-1]
         return num_attendable(self.mask, *shape, self.num_cached, self.is_causal, self.query_pos_BQ.device)
 
-    def gather_keys(self, x: Tensor, axis: int = 2) -> Tensor:
-        """The keys, values or mask columns of `key_indices_BN`, along that axis of (B, H, S, ...)."""
-        key_indices_BN = self.key_indices_BN
-        assert key_indices_BN is not None
-        shape = [key_indices_BN.shape[0], *x.shape[1:]]
-        shape[axis] = key_indices_BN.shape[1]
-        expanded = x.expand(key_indices_BN.shape[0], -1, -1, -1)
-        return expanded.gather(axis, key_indices_BN[:, None, None].movedim(-1, axis).expand(shape))
+    def gather_keys(self, x: Tensor, axis: int) -> Tensor:
+        """Those entries of (B, ..., S, ...) that belong to `attended_keys`, along that axis."""
+        keys = self.attended_keys
+        if keys is None:
+            return x
+        if isinstance(keys, slice):
+            return x.narrow(axis, keys.start, keys.stop - keys.start)
+        batch, width = keys.shape
+        index = keys.view(batch, *[1] * (axis - 1), width, *[1] * (x.ndim - axis - 1))
+        shape = [batch, *x.shape[1:]]
+        shape[axis] = width
+        return x.expand(batch, *x.shape[1:]).gather(axis, index.expand(shape))
 
     def gather_mask(self, mask: AttentionMask) -> AttentionMask:
-        """The columns of a 4-D mask for the keys that are attended to."""
-        assert mask is None or isinstance(mask, Tensor)  # flex_attention, with masks of its own, never prunes keys
-        return None if mask is None else self.gather_keys(mask, axis=3)
+        """The columns of a mask, of any number of dimensions, for the keys that are attended to."""
+        if self.attended_keys is None or mask is None:
+            return mask
+        assert isinstance(mask, Tensor)  # flex_attention, with masks of its own, never prunes keys
+        return self.gather_keys(mask, mask.ndim - 1)
 
     def to(self, device: torch.device | str, **options: bool) -> "AttentionContext":
         """The context on another device; accelerate calls it where a model is on several devices."""

@@ -14,9 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache, StaticLayer
-
-from .masks import AttentionMask, positions_from_mask, validate_source_mask
+from transformers import Cache, DynamicCache, DynamicLayer, StaticLayer
 
 # Cached tokens kept beyond the window: assisted decoding may reject as many, and eviction need not run at every step.
 EVICTION_SLACK = 64
@@ -35,6 +33,7 @@ class EvictingLayer(DynamicLayer):
     def __init__(self, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.num_evicted, self.min_kept = 0, 0
+        self.row_ids: Tensor | None = None  # see cross_attention_context.py: rows of one number have the same content
 
     def length(self) -> int:
         """How many tokens are kept."""
@@ -55,7 +54,25 @@ class EvictingLayer(DynamicLayer):
 
     def reset(self) -> None:
         super().reset()
-        self.num_evicted = 0
+        self.num_evicted, self.row_ids = 0, None
+
+    def keeps_content(self, beam_idx: Tensor) -> bool:
+        """Whether these rows are known to equal the present ones, so that reordering need not copy them."""
+        row_ids = self.row_ids
+        return row_ids is not None and torch.equal(row_ids[beam_idx.to(row_ids.device)], row_ids)
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        if not self.keeps_content(beam_idx):
+            self.row_ids = None
+            super().reorder_cache(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self.row_ids = None
+        super().batch_repeat_interleave(repeats)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self.row_ids = None
+        super().batch_select_indices(indices)
 
     def crop(self, tokens_to_remove: int) -> None:
         super().crop(tokens_to_remove)
@@ -108,8 +125,9 @@ class StatefulLayer(EvictingLayer):
         self.states = {}
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        super().reorder_cache(beam_idx)
-        self.batch_select_states(beam_idx)
+        if not self.keeps_content(beam_idx):
+            super().reorder_cache(beam_idx)
+            self.batch_select_states(beam_idx)
 
     def evict(self, num_evicted: int, min_kept: int) -> None:
         super().evict(num_evicted, min_kept)
@@ -271,28 +289,3 @@ def evict_outside_window(cache: Cache, window: int | None) -> None:
 def cached_seq_length(cache: Cache | None) -> int | Tensor:
     """The number of cached tokens now. In a static cache it is a tensor that grows in place, hence the copy."""
     return 0 if cache is None else cache.get_seq_length() + 0
-
-
-def encoder_positions(
-    position_ids: Tensor | None, mask: AttentionMask, encoder_states_BSD: Tensor, cache: EncoderDecoderCache | None
-) -> Tensor:
-    """The positions of the source (B or 1, S): given ones or those of its mask; cached at the first decoding step."""
-    if cache is None:
-        return compute_encoder_positions(position_ids, mask, encoder_states_BSD)
-    state = state_of_cache(cache.cross_attention_cache)
-    if cache.is_updated.get(0):
-        key_pos_BS = state.get("positions")
-        assert key_pos_BS is not None  # a source has at least one token, and `get` refuses a state of another length
-        return key_pos_BS
-    key_pos_BS = compute_encoder_positions(position_ids, mask, encoder_states_BSD)
-    return state.append("positions", key_pos_BS.expand(encoder_states_BSD.shape[0], -1))
-
-
-def compute_encoder_positions(position_ids: Tensor | None, mask: AttentionMask, encoder_states_BSD: Tensor) -> Tensor:
-    """The given positions of the source, or those of its mask; a ValueError for a source of padding."""
-    validate_source_mask(mask)
-    return (
-        positions_from_mask(mask, encoder_states_BSD.shape[1], device=encoder_states_BSD.device)
-        if position_ids is None
-        else position_ids
-    )

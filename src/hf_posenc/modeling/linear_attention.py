@@ -27,6 +27,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from .attention_context import AttentionContext
 from .blockwise_attention import BlockwiseAttention
+from .masks import has_contiguous_positions
 from .position_sum import PositionEncodingSum
 
 MIN_LENGTH = 512  # in tokens; below it, computing all scores at once is faster
@@ -42,15 +43,6 @@ def supports_linear_attention(positions: PositionEncodingSum, ctx: AttentionCont
     if torch.compiler.is_compiling() or (isinstance(ctx.mask, Tensor) and ctx.mask.ndim != 2):
         return False
     return has_contiguous_positions(ctx.query_pos_BQ, ctx.valid_mask_BT)
-
-
-def has_contiguous_positions(pos_BT: Tensor, valid_mask_BT: Tensor | None) -> bool:
-    """Whether no sentence has a hole, in its mask or in the positions of its tokens."""
-    contiguous_BT = pos_BT.diff() == 1
-    if valid_mask_BT is None:
-        return bool(contiguous_BT.all())
-    num_runs_B = valid_mask_BT[:, 0] + (valid_mask_BT[:, 1:] & ~valid_mask_BT[:, :-1]).sum(1)
-    return bool((contiguous_BT | ~(valid_mask_BT[:, 1:] & valid_mask_BT[:, :-1])).all() and (num_runs_B <= 1).all())
 
 
 def linear_attention_forward(

@@ -30,6 +30,15 @@ def cumsum_positions(valid_mask_BT: Tensor) -> Tensor:
     return (valid_mask_BT.long().cumsum(-1) - 1).masked_fill(~valid_mask_BT, 0)
 
 
+def has_contiguous_positions(pos_BT: Tensor, valid_mask_BT: Tensor | None) -> bool:
+    """Whether no sentence has a hole, in its mask or in the positions of its tokens."""
+    contiguous_BT = pos_BT.diff() == 1
+    if valid_mask_BT is None:
+        return bool(contiguous_BT.all())
+    num_runs_B = valid_mask_BT[:, 0] + (valid_mask_BT[:, 1:] & ~valid_mask_BT[:, :-1]).sum(1)
+    return bool((contiguous_BT | ~(valid_mask_BT[:, 1:] & valid_mask_BT[:, :-1])).all() and (num_runs_B <= 1).all())
+
+
 def new_valid_mask(attention_mask: AttentionMask, num_new: int, num_cached: int | Tensor = 0) -> Tensor | None:
     """True for new tokens that are no padding (B, T); in a 4-D mask, for those that may attend to themselves."""
     if not isinstance(attention_mask, Tensor):

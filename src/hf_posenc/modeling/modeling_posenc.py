@@ -23,13 +23,14 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .alignment_base import Alignment, resolve_source_positions, validate_no_source_positions
+from .alignment_base import Alignment
 from .alignment_registry import build_alignment
 from .attention import Attention, validate_attn_implementation
 from .attention_context import AttentionContext
-from .cache import EncodingState, cached_seq_length, encoder_positions, evict_outside_window, state_of_cache
+from .cache import EncodingState, cached_seq_length, evict_outside_window, state_of_cache
 from .citations import VASWANI
 from .configuration_posenc import PosEncConfig
+from .cross_attention_context import cross_attention_context, cross_attention_mask
 from .linear_attention import supports_linear_attention
 from .masks import AttentionMask, new_valid_mask, positions_from_mask, target_valid_mask
 from .model_inputs import CACHE_NAME, CACHE_NAMES, normalize_model_inputs, require_encoder_states
@@ -224,7 +225,8 @@ class PosEncDecoder(PosEncStack):
             x_BTD, attention_mask, position_ids, state, num_cached, output_attentions=output_attentions
         )
         target_mask_BT = target_valid_mask(ctx.valid_mask_BT, input_ids, self.config.pad_token_id)
-        cross_ctx = self.cross_attention_context(
+        cross_ctx = cross_attention_context(
+            self,
             x_BTD,
             ctx.replace(query_pos_BQ=position_ids, valid_mask_BT=target_mask_BT),
             encoder_hidden_states,
@@ -236,8 +238,9 @@ class PosEncDecoder(PosEncStack):
         attention_mask = (
             None if ctx.use_linear_attention else create_causal_mask(self.config, x_BTD, attention_mask, own_cache)
         )
-        encoder_attention_mask = create_bidirectional_mask(
-            self.config, x_BTD, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
+        attention_mask = ctx.gather_mask(attention_mask)
+        encoder_attention_mask = cross_attention_mask(
+            self.config, x_BTD, encoder_attention_mask, encoder_hidden_states, cross_ctx
         )
         masks_and_states = attention_mask, encoder_hidden_states, encoder_attention_mask
         x_BTD = self.run_layers(x_BTD, masks_and_states, ctx=ctx, cross_ctx=cross_ctx, cache=cache, **kwargs)
@@ -291,40 +294,6 @@ class PosEncDecoder(PosEncStack):
         if cross_ctx.return_weights:
             self.alignment("update", weights, cross_ctx)
         return x_BTD if self.layer_norm is None else self.layer_norm(x_BTD)
-
-    def cross_attention_context(
-        self,
-        x_BTD: Tensor,
-        ctx: AttentionContext,
-        encoder_states_BSD: Tensor,
-        cache: EncoderDecoderCache | None,
-        *,
-        mask: AttentionMask,
-        encoder_position_ids: Tensor | None,
-        source_positions_BT: Tensor | None,
-    ) -> AttentionContext:
-        """The context of cross-attention: keys at their positions in the source, queries at their source positions.
-
-        `ctx` is the context of the decoder's self-attention. `source_positions_BT` (B, T), if given, replace the
-        alignment's.
-        """
-        state = None if ctx.state is None else ctx.state.scoped("cross")
-        ctx = ctx.replace(
-            is_cross=True, is_causal=False, use_linear_attention=False, key_indices_BN=None, prepared=None, state=state
-        )
-        if not self.cross_positions.modifies_attention:
-            validate_no_source_positions(source_positions_BT)
-            return ctx
-        ctx = ctx.replace(
-            key_pos_BS=encoder_positions(encoder_position_ids, mask, encoder_states_BSD, cache), mask=mask
-        )
-        source_positions_BT = resolve_source_positions(
-            self.alignment, x_BTD, encoder_states_BSD, ctx, cross_position_ids=source_positions_BT
-        )
-        return_weights = self.alignment.update is not None and ctx.state is not None
-        ctx = ctx.replace(query_pos_BQ=source_positions_BT, return_weights=return_weights)
-        pruned_ctx = prune_to_window(ctx, self.cross_positions.sliding_window, self.min_keys_to_prune)
-        return self.cross_positions.prepare(x_BTD, ctx, pruned_ctx)
 
 
 class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):

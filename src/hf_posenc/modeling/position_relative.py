@@ -10,10 +10,12 @@ distance; theirs are the first K channels of the PE of width D. (Their toolkit a
 takes PE(d + tau).)
 
 No (L, L, K) tensor is built. The key term is q times the 2 tau + 1 vectors, gathered by distance. The value term is the
-weights, summed by distance, times the 2 tau + 1 vectors.
+weights, summed by distance, times the 2 tau + 1 vectors. For one query, as in a decoding step, both are matrix products
+with a matrix that selects each key's row.
 """
 
 from functools import reduce
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +25,20 @@ from .attention_context import AttentionContext, at_least_float32, interpolation
 from .citations import ROSENDAHL, Reference
 from .position_base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 from .position_sinusoidal import sinusoids
+
+
+class RelativeRows(NamedTuple):
+    """What all layers share.
+
+    `weighted_rows`: the row of the tables for each query and key, with its interpolation weight (B, 1, Q, S). A query
+        between two tokens has two rows; any other has one, of weight None.
+    `selection_B1SR`: for one query the same as a matrix, whose row for each key has these weights; else None.
+    `fixed_RK`: the fixed vectors, None for trained ones.
+    """
+
+    weighted_rows: list[tuple[Tensor, Tensor | None]]
+    selection_B1SR: Tensor | None
+    fixed_RK: Tensor | None = None
 
 
 class Relative(PositionEncoding):
@@ -76,33 +92,45 @@ class Relative(PositionEncoding):
         if not values:
             self.value_bias = None  # type: ignore[assignment, method-assign]  # before a PositionEncodingSum is built
 
-    def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> tuple[list[tuple[Tensor, Tensor | None]], Tensor | None]:
-        """The rows of the tables for each query and key, with interpolation weights (B, 1, Q, S); and the fixed vectors
-        (R, K), None for trained ones. A query between two tokens has two rows; any other has one, of weight None."""
+    def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> "RelativeRows":
+        """The rows of the tables for each query and key."""
         weighted_rows = [
             (distance_B1QS.clamp(-self.clip, self.clip) + self.clip, weight)
             for distance_B1QS, weight in interpolation_weights(ctx.distance_BQS[:, None], x_BTD.dtype)
         ]
+        selection_B1SR = None
+        if ctx.query_pos_BQ.shape[1] == 1 and not torch.compiler.is_compiling():
+            rows_R = torch.arange(2 * self.clip + 1, device=x_BTD.device)
+            selections = [
+                scale_by((rows.mT == rows_R).to(x_BTD.dtype), None if weight is None else weight.mT)
+                for rows, weight in weighted_rows
+            ]
+            selection_B1SR = reduce(torch.add, selections)
         if self.keys is not None:
-            return weighted_rows, None
+            return RelativeRows(weighted_rows, selection_B1SR)
         distances = torch.arange(-self.clip, self.clip + 1, device=x_BTD.device)
-        return weighted_rows, sinusoids(distances, self.side.head_dim, at_least_float32(x_BTD))
+        fixed_RK = sinusoids(distances, self.side.head_dim, at_least_float32(x_BTD))
+        return RelativeRows(weighted_rows, selection_B1SR, fixed_RK)
 
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
         """q times the vector of each distance, divided by sqrt(K) (B, H, Q, S)."""
-        weighted_rows, sinusoids_RK = ctx.prepared
-        vectors_RK = sinusoids_RK.to(q_BHQK.dtype) if self.keys is None else self.keys[ctx.layer]
-        scores_BHQR = (q_BHQK * self.scaling) @ vectors_RK.T
+        vectors_RK = ctx.prepared.fixed_RK.to(q_BHQK.dtype) if self.keys is None else self.keys[ctx.layer]
+        scores_BHQR = nn.functional.linear(q_BHQK * self.scaling, vectors_RK)
         heads = q_BHQK.shape[:3]
-        terms = [scale_by(scores_BHQR.gather(-1, rows.expand(*heads, -1)), weight) for rows, weight in weighted_rows]
+        terms = [
+            scale_by(scores_BHQR.gather(-1, rows.expand(*heads, -1)), weight)
+            for rows, weight in ctx.prepared.weighted_rows
+        ]
         return reduce(torch.add, terms)
 
     def value_bias(self, p_BHQS: Tensor, ctx: AttentionContext) -> Tensor:
         """The weights, summed by distance, times the vectors (B, H, Q, K)."""
-        weighted_rows, sinusoids_RK = ctx.prepared
-        vectors_RK = sinusoids_RK.to(p_BHQS.dtype) if self.values is None else self.values[ctx.layer]
-        weight_BHQR = p_BHQS.new_zeros(*p_BHQS.shape[:3], len(vectors_RK))
-        for rows_B1QS, weight in weighted_rows:
+        vectors_RK = ctx.prepared.fixed_RK.to(p_BHQS.dtype) if self.values is None else self.values[ctx.layer]
+        if ctx.prepared.selection_B1SR is not None:
+            selection_B1SR = ctx.prepared.selection_B1SR.to(p_BHQS.dtype)
+            return (p_BHQS.transpose(1, 2) @ selection_B1SR @ vectors_RK).transpose(1, 2)
+        weight_BHQR = p_BHQS.new_zeros(*p_BHQS.shape[:3], vectors_RK.shape[0])
+        for rows_B1QS, weight in ctx.prepared.weighted_rows:
             weight_BHQR = weight_BHQR.scatter_add(
                 -1, rows_B1QS.expand(p_BHQS.shape), scale_by(p_BHQS, weight).to(p_BHQS.dtype)
             )

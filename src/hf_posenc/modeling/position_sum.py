@@ -35,7 +35,7 @@ class PositionEncodingSum(nn.ModuleList):
 
     def encoding_at(self, index: int) -> PositionEncoding:
         """The encoding at an index, or the adapter that stands in for it."""
-        return self[index]  # type: ignore[return-value]
+        return self._modules[str(index)]  # type: ignore[return-value]
 
     def hook_indices(self, hook: str) -> list[int]:
         """The encodings that have this hook, as indices: an adapter may replace the module at an index."""
@@ -124,12 +124,25 @@ class PositionEncodingSum(nn.ModuleList):
         """The result of one encoding's `prepare`; None if it has none, or if linear attention calls it."""
         encoding = self.encoding_at(index)
         has_max_distance = encoding.max_distance is not None
-        # Linear attention calls `prepare` itself, with the positions of one block and of one far key: on a long CPU
-        # input an encoding with a `max_distance` never sees all L x L distances (BlockwiseAttention).
-        if encoding.prepare is None or (ctx.use_linear_attention and has_max_distance):
+        # Linear attention and window blocks call `prepare_by_distance` with the positions of blocks: on a long input an
+        # encoding with a `max_distance` never sees all L x L distances.
+        in_blocks = ctx.use_linear_attention or ctx.blocks is not None
+        if encoding.prepare is None or (in_blocks and has_max_distance):
             return None
         own_ctx = pruned_ctx if has_max_distance else ctx
         return encoding("prepare", x_BTD, own_ctx.replace(state=self.state_of(index, own_ctx)))
+
+    def prepare_by_distance(self, like_B1D: Tensor, ctx: AttentionContext) -> AttentionContext:
+        """The context with what encodings that have a `max_distance` prepare for its positions.
+
+        They read no more of `like_B1D` than its dtype, device and width. Rotations, which other encodings prepare, are
+        not computed in this context.
+        """
+        prepared = [
+            encoding("prepare", like_B1D, ctx) if encoding.prepare and encoding.max_distance is not None else None
+            for encoding in self
+        ]
+        return ctx.replace(prepared=prepared)
 
     def embed(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
         """The embedded tokens with their positions (B, T, D)."""

@@ -65,8 +65,9 @@ class TransformerXL(PositionEncoding):
         positions (B, S, D)."""
         width, dtype = x_BTD.shape[-1], at_least_float32(x_BTD)
         queries_B1QD = sinusoids(ctx.query_pos_BQ, width, dtype)[:, None].to(x_BTD.dtype)
-        keys_BTD = sinusoids(-ctx.new_key_pos_BT, width, dtype).to(x_BTD.dtype)
         # The source's sinusoids are computed at each step, because only the first step reads the source.
+        key_pos_BS = ctx.key_pos_BS if ctx.is_cross else ctx.new_key_pos_BT
+        keys_BTD = sinusoids(-key_pos_BS, width, dtype).to(x_BTD.dtype)
         if ctx.state is not None and not ctx.is_cross:
             keys_BTD = ctx.state.append("sinusoids", keys_BTD.expand(x_BTD.shape[0], -1, -1))
         return *repeat_for_pairs(queries_B1QD[..., 1::2], queries_B1QD[..., ::2]), keys_BTD

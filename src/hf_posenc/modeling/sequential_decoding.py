@@ -39,6 +39,8 @@ def decode_sequentially(
         position_ids = positions_from_mask(attention_mask, num_new, num_cached, tokens.device)
     is_static = cache is not None and cache.is_compileable
     per_token = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "position_ids": position_ids}
+    if num_new == 1 and return_cache:  # a step of `generate`, whose time counts
+        return decoder(**per_token, attention_mask=attention_mask, use_cache=True, cache=cache, **inputs)
     steps = []
     for token in range(num_new):
         step_inputs: dict[str, object] = {
