@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fertility: each source token's number of target tokens is predicted, and source positions follow from it.
+"""Fertility: the number of target tokens of each source token is predicted, and source positions follow.
 
-Source token j has the fertility f_j, computed from its encoder state m_j, and occupies the source positions from j - 1/2
-to j + 1/2. F(g) is the number of target tokens before source position g: the piecewise linear cumulative sum of f.
+Source token j has the fertility f_j, computed from its encoder state m_j, and occupies the source positions from
+j - 1/2 to j + 1/2. F(g) is the number of target tokens before source position g: the piecewise linear cumulative sum of f.
 
     f_j = softplus(w m_j + b) + 1 / R,    F(-1/2) = 0,    F(j + 1/2) = F(j - 1/2) + f_j
 

@@ -155,39 +155,7 @@ SCORERS: dict[str, Callable[..., CorpusScorer]] = {
 }
 GREATER_IS_BETTER = dict.fromkeys(SCORERS, True) | {"ter": False}
 # Scorers of statistics that are already extracted, which need no model.
-PRECOMPUTED_class ExactMatch(SentenceMean):
-    """The share of predictions, in percent, that equal one of their references word for word."""
-
-    name = "exact match"
-
-    def _extract_corpus_statistics(self, hypotheses: list[str], references: list[Any]) -> np.ndarray:
-        """(N, 2): whether the words are equal, and 1."""
-        statistics = np.ones((len(hypotheses), 2))
-        for row, (hypothesis, *texts) in enumerate(zip(hypotheses, *references, strict=True)):
-            statistics[row, 0] = hypothesis.split() in [text.split() for text in texts if text is not None]
-        return statistics
-
-
-class TokenAccuracy(SentenceMean):
-    """The share of reference words, in percent, that the prediction has at the same place, counted from the start.
-
-    Of several references the first counts. Whitespace separates words. Predicted words beyond the reference are not
-    counted. An empty reference counts as one word, which an empty prediction has.
-    """
-
-    name = "token accuracy"
-
-    def _extract_corpus_statistics(self, hypotheses: list[str], references: list[Any]) -> np.ndarray:
-        """(N, 2): the words that are equal, and those of the reference."""
-        statistics = np.ones((len(hypotheses), 2))
-        for row, (hypothesis, reference) in enumerate(zip(hypotheses, references[0], strict=True)):
-            predicted, words = hypothesis.split(), reference.split()
-            equal = sum(word == other for word, other in zip(predicted, words, strict=False))
-            statistics[row] = (equal, len(words)) if words else (not predicted, 1)
-        return statistics
-
-
-SCORERS: dict[str, Callable[[], CorpusScorer]] = {**SCORERS, "bertscore": SentenceMean}
+PRECOMPUTED_SCORERS: dict[str, Callable[[], CorpusScorer]] = {**SCORERS, "bertscore": SentenceMean}
 
 
 def sentence_statistics(
