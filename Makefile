@@ -43,10 +43,11 @@ test-rest: $(READY)  ## all that `make test` leaves out
 test-transformers: $(READY)  ## what depends on transformers: all encodings, generation on a few
 	$(PYTEST) -m "not slow and not (full and decoding)" $(DEPENDENT)
 
-check: $(READY)  ## lint of code and prose, types, and transformers' rules for models
+check: $(READY)  ## lint of code and prose, types, directions of imports, and transformers' rules for models
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
+	$(VENV)/bin/lint-imports --no-logo
 	$(RUN) .ci/lint_models.py
 	$(RUN) .ci/lint_prose.py
 

@@ -27,7 +27,7 @@ from hf_posenc.results.aggregation import aggregate
 from hf_posenc.results.rendering import render_text
 from hf_posenc.training.distributed import code_versions, init_distributed, validate_same_on_all_ranks
 from hf_posenc.utils.atomic_io import explain_full_disk
-from hf_posenc.utils.text_io import set_stdout_utf8
+from hf_posenc.utils.command_line import one_line_errors, set_stdout_utf8
 from hf_posenc.utils.worker_processes import terminate_when_stdin_closes
 
 
@@ -53,15 +53,13 @@ def main() -> None:
     datasets.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
 
-    try:
+    with one_line_errors(ValueError, OSError, FloatingPointError, MemoryError):
         experiment = load_experiment(options.config, options.overrides)
         if options.dry_run:
             print(render_text(dry_run(experiment, int(os.environ.get("WORLD_SIZE", "1")))))
             return
         with explain_full_disk(experiment.folder):
             run(experiment, options)
-    except (ValueError, OSError, FloatingPointError, MemoryError) as error:
-        raise SystemExit(f"{type(error).__name__}: {error}") from None
 
 
 def run(experiment: Experiment, options: argparse.Namespace) -> None:

@@ -1,16 +1,22 @@
-"""Prose linter for the Markdown pages: length of sentences and lines, density of numbers, denied words.
+"""Prose linter for Markdown pages and the docstrings and comments of modules.
+
+It checks the length of sentences and lines, the density of numbers, and denied words. In modules it checks sentences
+and denied words alone: ruff checks their lines.
 
     python .ci/lint_prose.py [PAGE ...]             complaints, one a line; exit status 1 if there is one
     python .ci/lint_prose.py --report [PAGE ...]    a table of measures, one row a page
 
-`prose.yaml`, next to this file, has the limits, the pages and the denied words. Tables, code and front matter are not
-prose. A code span counts as one word. Years and version numbers are not counted as numbers.
+`prose.yaml`, next to this file, has the limits, the pages, the modules and the denied words. Tables, code and front
+matter are not prose. A code span counts as one word. Years and version numbers are not counted as numbers.
 """
 
 import argparse
+import ast
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
+from inspect import cleandoc
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
@@ -51,13 +57,37 @@ def read_page(path: Path) -> tuple[list[Block], list[str]]:
     text = FRONT_MATTER.sub(lambda match: "\n" * match.group().count("\n"), path.read_text(encoding="utf-8"))
     if path.name == "CHANGELOG.md":
         text = "\n## ".join(text.split("\n## ")[:2])
+    return markdown_blocks(text), text.splitlines()
+
+
+def markdown_blocks(text: str, first_line: int = 1) -> list[Block]:
+    """The prose of Markdown that begins at `first_line`."""
     blocks, in_table = list[Block](), False
     for before, token in pairwise(MarkdownIt("commonmark").enable("table").parse(text)):
         in_table = (in_table or before.type == "table_open") and before.type != "table_close"
         if token.type == "inline" and token.map and not in_table:
             parts = [NO_TEXT.get(child.type, child.content * (child.type == "text")) for child in token.children or []]
-            blocks.append(Block(token.map[0] + 1, "".join(parts), before.type == "heading_open"))
-    return blocks, text.splitlines()
+            blocks.append(Block(token.map[0] + first_line, "".join(parts), before.type == "heading_open"))
+    return blocks
+
+
+def read_module(path: Path) -> list[Block]:
+    """The prose of a module: its docstrings, and its comments, consecutive lines of them as one block."""
+    blocks = list[Block]()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+            docstring = node.body[0]
+            blocks += markdown_blocks(cleandoc(ast.literal_eval(docstring.value)), docstring.lineno)
+    previous_line = 0
+    with path.open("rb") as file:
+        comments = [token for token in tokenize.tokenize(file.readline) if token.type == tokenize.COMMENT]
+    for comment in comments:
+        text, line = re.sub(r"`[^`]*`", "`code`", comment.string.lstrip("# ")), comment.start[0]
+        if line == previous_line + 1 and not comment.line[: comment.start[1]].strip():
+            text = f"{blocks.pop().text}\n{text}"
+        blocks.append(Block(line - text.count("\n"), text, is_heading=False))
+        previous_line = line
+    return blocks
 
 
 def long_lines(blocks: list[Block], lines: list[str]) -> list[int]:
@@ -79,13 +109,16 @@ def densest_runs(blocks: list[Block]) -> Iterator[tuple[int, int]]:
 
 
 def complaints_about(path: Path) -> Iterator[str]:
-    blocks, lines = read_page(path)
+    is_module = path.suffix == ".py"
+    blocks, lines = (read_module(path), []) if is_module else read_page(path)
     for line, sentence in [found for block in blocks for found in block.sentences()]:
         if (count := len(words_of(sentence))) > (limit := RULES["max_words_in_sentence"]):
             yield f"{path}:{line}: A sentence must have at most {limit} words, but this has {count}. Divide it."
-        for match, remedy in [(pattern.search(sentence), remedy) for pattern, remedy in DENIED.items()]:
-            if match:
-                yield f"{path}:{line}: Do not write “{' '.join(match.group().split())}”. Write: {remedy}."
+        for pattern, remedy in DENIED.items():
+            if match := pattern.search(" ".join(sentence.split())):
+                yield f"{path}:{line}: Do not write “{match.group()}”. Write: {remedy}."
+    if is_module:
+        return
     for line in long_lines(blocks, lines):
         yield f"{path}:{line}: A line must have at most {RULES['max_line_length']} characters. Wrap it."
     for line, count in densest_runs(blocks):
@@ -108,14 +141,18 @@ def main() -> int:
     parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="default: the pages of prose.yaml")
     parser.add_argument("--report", action="store_true", help="print measures of each page and no complaints")
     options = parser.parse_args()
-    listed, excluded = ({p for pattern in RULES[key] for p in ROOT.glob(pattern)} for key in ("pages", "excluded"))
+    listed, modules, excluded = (
+        {path for pattern in RULES[key] for path in ROOT.glob(pattern)} for key in ("pages", "modules", "excluded")
+    )
     pages = options.pages or sorted(page.relative_to(ROOT) for page in listed - excluded)
     if options.report:
         print("| page | lines | words a sentence | 90th percentile | numbers in 100 words | lines over the limit |")
         print("| --- | --- | --- | --- | --- | --- |", *map(report_row, pages), sep="\n")
         return 0
+    if not options.pages:
+        pages += sorted(module.relative_to(ROOT) for module in modules)
     complaints = [complaint for page in pages for complaint in complaints_about(page)]
-    print("\n".join(complaints) or f"The prose of {len(pages)} pages passes.")
+    print("\n".join(complaints) or f"The prose of {len(pages)} pages and modules passes.")
     return int(bool(complaints))
 
 

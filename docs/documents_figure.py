@@ -15,8 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hf_posenc.plotting.style import FONT_SIZE, WIDTH_INCHES, label_axes, line_styles, save_figure, style_axes
+from hf_posenc.results.json_records import parse_file
 from hf_posenc.results.records import SystemScores
-from hf_posenc.results.saved_files import parse_scores
 
 FOLDER = Path(__file__).parent / "results" / "news-small"
 WORDS = (50, 100, 200, 400)  # of the shortest document of each test set
@@ -48,7 +48,7 @@ def read_scores() -> dict[str, dict[str, SystemScores]]:
             system, _, seed = Path(folder).name.rpartition("-seed")
             file = archive.extractfile(member) if file_name == "scores.json" and system in records else None
             if file is not None:
-                records[system][seed] = parse_scores(json.load(file), FOLDER / member.name)
+                records[system][seed] = parse_file(SystemScores, json.load(file), FOLDER / member.name)
     return records
 
 

@@ -23,16 +23,14 @@ encodings that the file registers.
 """
 
 import argparse
-import os
-import select
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
 from hf_posenc.config.loading import register_encodings
+from hf_posenc.data.readers import expand_home
 from hf_posenc.inference.batch_translate import (
     TranslationJob,
     load_model,
@@ -46,12 +44,9 @@ from hf_posenc.inference.onnx_export import to_onnx
 from hf_posenc.modeling.version import untested_transformers_warning
 from hf_posenc.reporting.card import model_card
 from hf_posenc.results.registry_tables import alignments_table, encodings_table
-from hf_posenc.utils.atomic_io import expand_home
+from hf_posenc.utils.command_line import RenamedFlag, exit_codes_of_signals, one_line_errors, set_stdout_utf8
 from hf_posenc.utils.renamed_keys import RENAMED_FLAGS
-from hf_posenc.utils.text_io import iter_lines, read_stream, set_stdout_utf8
-
-# What a shell returns for a command that a signal ended.
-SIGINT_EXIT_CODE, SIGPIPE_EXIT_CODE = 128 + 2, 128 + 13
+from hf_posenc.utils.text_io import iter_lines, read_stream
 
 ENGINES: dict[str, Callable[..., Path]] = {"ctranslate2": to_ctranslate2, "onnx": to_onnx}
 
@@ -61,21 +56,10 @@ def main() -> None:
     if warning := untested_transformers_warning():
         print(warning, file=sys.stderr, flush=True)
     set_stdout_utf8()
-    try:
+    with one_line_errors(ValueError, OSError, ModuleNotFoundError, MemoryError), exit_codes_of_signals():
         if options.register:
             register_encodings(options.register)
         options.run_command(options)
-        sys.stdout.flush()
-    except BrokenPipeError as error:
-        if not stdout_has_no_reader():
-            raise SystemExit(f"{type(error).__name__}: {error}") from None
-        # Python would report at exit that the rest cannot be written: it goes nowhere instead.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(SIGPIPE_EXIT_CODE) from None
-    except (ValueError, OSError, ModuleNotFoundError, MemoryError) as error:
-        raise SystemExit(f"{type(error).__name__}: {error}") from None
-    except KeyboardInterrupt:
-        raise SystemExit(SIGINT_EXIT_CODE) from None
 
 
 def parse_options() -> argparse.Namespace:
@@ -157,31 +141,6 @@ def add_run_commands(add_command: Callable[..., argparse.ArgumentParser]) -> Non
     command.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=host_help)
 
 
-def stdout_has_no_reader() -> bool:
-    """Whether standard output is a pipe whose reader has ended, as in `python -m hf_posenc encodings | head -1`."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno())
-    return any(events & select.POLLERR for _, events in poll.poll(0))
-
-
-class RenamedFlag(argparse.Action):
-    """A flag under its old name: an error that names the new one."""
-
-    def __init__(self, *args: Any, renamed: str, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.renamed = renamed
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        flag = self.option_strings[0]
-        parser.error(f"{flag} must be given by its new name, {self.renamed}, but the old name is given; rename it.")
-
-
 def path_argument(text: str) -> Path:
     """A path of the command line: a shell leaves the `~` of `--to=~/FILE` to us."""
     try:
@@ -233,7 +192,7 @@ def figures(options: argparse.Namespace) -> None:
 
 
 def attention(options: argparse.Namespace) -> None:
-    from hf_posenc.plotting.attention_plots import save_attention_figures
+    from hf_posenc.plotting.save_figures import save_attention_figures
 
     silence_logging()
     model, tokenizer = load_model(options.folder)

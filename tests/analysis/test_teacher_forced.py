@@ -28,8 +28,8 @@ from support.analyses import (
 )
 from support.models import tiny_model
 
-from hf_posenc.analysis import teacher_forced
-from hf_posenc.analysis.teacher_forced import bucket_loss
+from hf_posenc.analysis.decoding_analysis import pair_token_ids
+from hf_posenc.analysis.teacher_forced import bucket_loss, measure_pairs
 from hf_posenc.metrics.length_buckets.validation import bucket_bounds
 from hf_posenc.plotting.diagnostics_plots import loss_by_position_figure
 from hf_posenc.plotting.style import LIMIT_COLOUR
@@ -105,24 +105,25 @@ def test_buckets_and_splits_of_a_test_set_add_up_to_the_whole():
 
 
 @pytest.mark.parametrize("kind", ["relative", "sinusoidal+gru", "rnn_nmt"])
-def test_the_size_of_a_batch_changes_nothing_and_is_bounded_by_length(kind, monkeypatch):
+def test_the_size_of_a_batch_changes_nothing_and_is_bounded_by_length(kind):
+    model, pairs = model_of(kind), pair_token_ids(the_pairs(), tokenizer(), "de", "en")
+    options = {"bar_options": {"disable": True}, "use_cache": False}
+    together = measure_pairs(model, *pairs, 32, **options)
     sizes: list[tuple[int, int]] = []
-
-    def spy(model: Any, sources: list[list[int]], targets: list[list[int]], **how: Any) -> Any:
-        sizes.append((len(sources), max(map(len, sources + targets))))
-        return measure_batch(model, sources, targets, **how)
-
-    measure_batch = teacher_forced.measure_batch
-    monkeypatch.setattr(teacher_forced, "measure_batch", spy)
+    model.register_forward_pre_hook(
+        lambda _, inputs: sizes.append((len(inputs[0]), max(inputs[0].shape[1], inputs[2].shape[1])))
+    )
     heads = 1 if kind == "rnn_nmt" else 2 * 2 + 2 * 3 * 4  # of tiny_config
-    monkeypatch.setattr(teacher_forced, "MAX_WEIGHTS_PER_BATCH", 150 * heads)
-    found = [diagnosed(model_of(kind), batch_size=size) for size in (4, 1)]
-    assert sum(pairs for pairs, _ in sizes) == 2 * len(LENGTHS)
-    assert max(pairs for pairs, _ in sizes) == 4
-    assert all(pairs * longest**2 <= 150 or pairs == 1 for pairs, longest in sizes)
-    assert [longest for _, longest in sizes[-10:]] == sorted((longest for _, longest in sizes[-10:]), reverse=True)
-    for one in found:
-        assert leaves(one) == pytest.approx(leaves(diagnosis_of(kind)), **EXACT)
+    for batch_size in (4, 1):
+        sizes.clear()
+        found = measure_pairs(model, *pairs, batch_size, max_weights=150 * heads, **options)
+        numbers, lengths = zip(*sizes, strict=True)
+        assert (sum(numbers), max(numbers)) == (len(LENGTHS), batch_size)
+        assert all(number * length**2 <= 150 or number == 1 for number, length in sizes)
+        assert list(lengths) == sorted(lengths, reverse=True)
+        for one, other in zip(found, together, strict=True):
+            for field, expected in zip(one, other, strict=True):
+                np.testing.assert_allclose(np.array(field, float), np.array(expected, float), rtol=1e-9, atol=1e-11)
 
 
 def leaves(tree: Any) -> list[float]:
@@ -333,7 +334,7 @@ def test_what_cannot_be_compared_is_refused():
     fewer = saved(1)
     fewer["loss_by_position"]["groups"][0]["n"] = 149
     for results in (SAVED | {"other": other}, SAVED | {"fewer": fewer}, {}):
-        with pytest.raises(ValueError, match=r"at least one system, and all of them on the same pairs.*diagnose"):
+        with pytest.raises(ValueError, match=r"on the same pairs.*diagnose"):
             loss_by_position_figure(read_back(results), max_training_lengths=dict.fromkeys(results))
     for group in (">99", "all"):
         with pytest.raises(ValueError, match=rf"has pairs; it is '{group}'; choose from \[0,12\], >12"):

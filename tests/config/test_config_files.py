@@ -37,9 +37,8 @@ from hf_posenc.config.settings import DataSettings, ReferenceTable, ScoreSetting
 from hf_posenc.config.train_keys import TrainKeys
 from hf_posenc.config.yaml_io import MAX_BYTES, MAX_DEPTH, dump_yaml, parse_value, read_yaml
 from hf_posenc.data.corpus import CORPUS_TYPES, LANGUAGE_KEYS
-from hf_posenc.data.readers import absolute_path
+from hf_posenc.data.readers import absolute_path, expand_home
 from hf_posenc.data.tags import TAG_KEYS
-from hf_posenc.utils.atomic_io import expand_home
 
 WRONG = {
     "null": None,
@@ -292,9 +291,7 @@ def test_a_value_of_the_command_line_is_what_was_typed(typed: str, meant: Any) -
 
 @pytest.mark.parametrize("typed", ["[1, 2] # c", "[a #b]", "'a' #b", "{a: b,\n# c\n}", "[1", "'", "{a: b: c}", "[*a]"])
 def test_a_value_in_brackets_or_quotes_is_whole_yaml_without_comments(config: Path, typed: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"An override's value in brackets or quotes is YAML, but that of .* is not: line"
-    ):
+    with pytest.raises(ValueError, match=r"An override's value .* is not: line"):
         load_experiment(config, [f"output_dir={typed}"])
 
 
@@ -377,7 +374,7 @@ def test_a_config_that_extends_itself_is_refused_by_the_files_names(chain: list[
 
 def test_a_file_that_extends_another_twice_is_refused(config: Path) -> None:
     config.with_name("twice.yaml").write_text(f"extends: [{config.name}, {config.name}]\n")
-    with pytest.raises(ValueError, match=r"a list of such, each once, but in \S*twice\.yaml it is .*; write the name"):
+    with pytest.raises(ValueError, match=r"each once, but in \S*twice\.yaml it is .*; write the name"):
         load_experiment(config.with_name("twice.yaml"))
 
 
@@ -409,7 +406,7 @@ def test_the_home_folder_is_meant_in_every_path_of_a_config(config: Path, tmp_pa
 
 
 def test_a_home_that_there_is_not_is_refused_and_no_folder_of_that_name_is_made(config: Path) -> None:
-    with pytest.raises(ValueError, match=r"for '~nobody-here/runs' there is no such user; write \./~nobody-here/runs"):
+    with pytest.raises(ValueError, match=r"'~nobody-here/runs' .*; write \./~nobody-here/runs"):
         load_experiment(config, ["output_dir=~nobody-here/runs"])
     assert expand_home("a~b/~") == "a~b/~"
 

@@ -24,7 +24,6 @@ from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.model_keys import model_keys
 from hf_posenc.config.yaml_io import read_yaml
 from hf_posenc.data.corpus import load_pairs
-from hf_posenc.experiment.fingerprint import init_file_hashes
 from hf_posenc.experiment.pipeline import run_system, unfinished_systems
 from hf_posenc.experiment.prepare import prepare
 from hf_posenc.experiment.prepared_run import PreparedRun
@@ -168,7 +167,7 @@ def test_a_hash_of_what_makes_weights_is_that_of_0_2_0(run: Path) -> None:
         "tuned-twice": {"settings of tuned": "8a960a6f30d4"},
     }
     for name, hashes in expected.items():
-        assert init_file_hashes(experiment.systems[name]) == hashes
+        assert experiment.systems[name].init_file_hashes() == hashes
         saved = read_yaml(run / name / "settings.yaml", "It")["files"]
         assert saved.items() >= hashes.items()
 

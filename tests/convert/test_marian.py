@@ -530,9 +530,7 @@ def test_what_the_checkpoint_says_cannot_be_changed_on_the_way(field):
 
 
 def test_an_unknown_parameter_is_refused_with_the_nearest_name():
-    with pytest.raises(
-        ValueError, match="'relative_clop' is no field of PosEncConfig; the nearest one is 'relative_clip'"
-    ):
+    with pytest.raises(ValueError, match=r"'relative_clop' .*'relative_clip'"):
         from_marian(tiny_marian(), "relative", relative_clop=3)
 
 

@@ -301,7 +301,7 @@ def test_a_wrong_description_is_refused(tmp_path: Path, where: dict[str, Any], w
 
 
 def test_one_language_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="must differ, but both are 'de': name one of each"):
+    with pytest.raises(ValueError, match="must differ, but both are 'de'"):
         load_pairs({"files": write_tsv(tmp_path, PAIRS)}, source_language="de", target_language="de")
 
 
@@ -351,7 +351,7 @@ def test_the_forms_in_use_on_the_hub_become_one(monkeypatch: pytest.MonkeyPatch,
 def test_a_dataset_without_translations_is_refused(monkeypatch: pytest.MonkeyPatch, column: Any) -> None:
     plain = Dataset.from_dict({"text": ["x"]} if column is None else {"translation": [column]})
     monkeypatch.setattr(datasets, "load_dataset", lambda *names, **options: plain)
-    with pytest.raises(ValueError, match=r"needs a column `translation` with de and en, but corpus has .*: choose"):
+    with pytest.raises(ValueError, match=r"`translation` with de and en, but corpus has .*: choose"):
         load_pairs({"dataset": "corpus"}, **GERMAN_ENGLISH)
 
 
@@ -373,9 +373,7 @@ def test_wrong_settings_of_the_generator_are_refused(tmp_path: Path) -> None:
     refused(tmp_path, {"generator": SETTINGS | {"paris": 3}}, "no key 'paris'", "nearest one is 'pairs'")
     refused(tmp_path, {"generator": SETTINGS | {"pairs": "many"}}, "all whole numbers", "'many'", "give all four")
     refused(tmp_path, {"generator": SETTINGS | {"max_words": 7}}, "min_words must not exceed max_words")
-    with pytest.raises(
-        ValueError, match=r"writes de and en, but the languages asked for are de and fr: set source_lang"
-    ):
+    with pytest.raises(ValueError, match=r"de and en, but .* de and fr: set source_lang"):
         load_pairs({"generator": SETTINGS}, source_language="de", target_language="fr")
 
 
@@ -442,7 +440,7 @@ def test_corpora_are_read_one_after_the_other(tmp_path: Path) -> None:
     assert texts(load(tmp_path, where)) == [*first, *second[:1]]
     assert texts(load(tmp_path, where | {"max_examples": 1})) == first[:1]
     assert set(corpus_file_hashes(where, str(tmp_path))) == {"a.de", "a.en", "a.tsv"}
-    with pytest.raises(ValueError, match="`corpora` is a list of descriptions of data, but it is 'a'"):
+    with pytest.raises(ValueError, match=r"`corpora` is a list .*'a'"):
         load(tmp_path, {"corpora": "a"})
     with pytest.raises(ValueError, match="nearest one is 'files'"):
         load(tmp_path, {"corpora": [{"file": "a"}]})
@@ -599,24 +597,22 @@ def test_the_tokenizer_learns_from_both_sides() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 100])
-def test_shared_pairs_are_those_of_two_equal_texts(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_pairs_are_those_of_two_equal_texts(batch: int) -> None:
     """Whatever their case, the white space around them and how often they stand there; one text alone is no pair."""
-    monkeypatch.setattr("hf_posenc.data.overlap.BATCH_ROWS", batch)
     held_out = dataset_of([("Ja.", "Yes."), ("Das Haus.", "A house."), ("ÖL! ", "Oil!"), ("", ""), ("Nein", "No")])
     corpus = dataset_of([*PAIRS, ("öl!", "\toil!"), ("Ja.", "YES."), ("Ja.", "Yes."), ("No", "Nein")])
     shared = [{"de": "Ja.", "en": "Yes."}, {"de": "ÖL! ", "en": "Oil!"}]
-    assert find_overlap(corpus, held_out) == Overlap(shared, [])
+    assert find_overlap(corpus, held_out, batch) == Overlap(shared, [])
     backwards = corpus.select(range(len(corpus) - 1, 3, -1))
-    assert find_overlap(backwards, held_out) == Overlap(shared[:1], [])
+    assert find_overlap(backwards, held_out, batch) == Overlap(shared[:1], [])
     blank = Dataset.from_dict({"translation": [{"de": "", "en": " "}]}, held_out.features)
-    assert find_overlap(blank, blank) == Overlap([], [])
-    assert find_overlap(dataset_of(PAIRS[:1]), held_out) == Overlap([], [])
+    assert find_overlap(blank, blank, batch) == Overlap([], [])
+    assert find_overlap(dataset_of(PAIRS[:1]), held_out, batch) == Overlap([], [])
 
 
 @pytest.mark.parametrize("batch", [1, 2, 100])
-def test_a_long_text_of_one_side_is_shared_too(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_text_of_one_side_is_shared_too(batch: int) -> None:
     """A pair counts once, and not by one side if it is shared as a whole."""
-    monkeypatch.setattr("hf_posenc.data.overlap.BATCH_ROWS", batch)
     long, other = "Eins zwei drei vier fünf sechs sieben acht.", "Acht sieben sechs fünf vier drei zwei eins."
     corpus = dataset_of(
         [(long, "Trained."), (f"{other} ", "One two three four five six seven eight."), ("Kurz.", "Short.")]
@@ -631,7 +627,7 @@ def test_a_long_text_of_one_side_is_shared_too(batch: int, monkeypatch: pytest.M
         ]
     )
     rows = held_out["translation"][:]
-    assert find_overlap(corpus, held_out) == Overlap([rows[1]], [rows[0], rows[2]])
+    assert find_overlap(corpus, held_out, batch) == Overlap([rows[1]], [rows[0], rows[2]])
 
 
 def test_overlap_is_found_in_concatenated_pairs(tmp_path: Path) -> None:

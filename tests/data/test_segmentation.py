@@ -78,7 +78,7 @@ def test_the_named_model_translates_the_segments_and_nothing_is_trained(finished
             ".lock", "manifest.json", "settings.yaml", "scores.json", "statistics", "translations",
         }  # fmt: skip
         assert json.loads((experiment.folder / split / "scores.json").read_text())["split"]["system"] == trained
-        with pytest.raises(ValueError, match=rf"translates with that of {trained}; ask for the card of {trained}"):
+        with pytest.raises(ValueError, match=rf"that of {trained}; .* card of {trained}"):
             model_card(experiment.folder, split)
     before = {path: path.stat().st_mtime_ns for path in experiment.folder.rglob("*") if path.is_file()}
     assert unfinished_systems(PreparedRun(experiment)) == []
@@ -108,10 +108,10 @@ def test_the_tables_have_its_scores_and_no_training_of_its_own(finished: Experim
 def test_a_row_is_bound_to_the_training_that_it_uses(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)
-    with pytest.raises(ValueError, match=r"translates with the model of absolute, but that is not trained; give the"):
+    with pytest.raises(ValueError, match=r"the model of absolute, but that is not trained"):
         run_system(PreparedRun(experiment), "in-sentences")
     (experiment.folder / "in-sentences" / "translations").mkdir()
-    with pytest.raises(ValueError, match=r"in-sentences train\.max_steps was 6 and is 7; undo the change"):
+    with pytest.raises(ValueError, match=r"in-sentences train\.max_steps was 6 and is 7"):
         prepare(load(config, "systems.absolute.train.max_steps=7"))
     with pytest.raises(ValueError, match=r"in-sentences segment\.segmentation was 'automatic' and is 'gold'"):
         prepare(load(config, "systems.in-sentences.segmentation=gold"))
@@ -140,9 +140,7 @@ def test_invalid_segmentations_are_refused(config: Path, override: str, said: st
 
 
 def test_a_row_that_could_only_repeat_another_is_refused(config: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"in-pieces-seed3: .*gold no source of generated has two segments; concatenate some"
-    ):
+    with pytest.raises(ValueError, match=r"in-pieces-seed3: .*gold no source of generated"):
         prepare(load(config, "score.concatenate=[1]"))
 
 

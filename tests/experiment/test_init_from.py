@@ -119,7 +119,7 @@ def test_each_seed_starts_from_its_own(config: Path) -> None:
     origins = {name: system.dependency for name, system in experiment.systems.items()}
     assert origins["absolute-seed1"] is None
     assert (origins["next-seed1"].name, origins["next-seed2"].name) == ("absolute-seed1", "absolute-seed2")
-    with pytest.raises(ValueError, match=r"its own seed, but absolute has none with train\.seed=3"):
+    with pytest.raises(ValueError, match=r"absolute has none with train\.seed=3"):
         load(config, "seeds=[1, 2]", "systems.next.seeds=[3]")
     experiment = load(config, "systems.absolute.seeds=[1, 2]", "systems.next.init_from=absolute-seed2",
                       "systems.same.seeds=[1, 2]")  # fmt: skip
@@ -166,7 +166,7 @@ def test_a_marian_is_translated_into_the_family_and_trained(config: Path) -> Non
     given["data"] = TINY["data"] | {"tokenizer": str(folder)}
     config.write_text(yaml.safe_dump(given), encoding="utf-8")
     experiment = load(config)
-    with pytest.raises(ValueError, match=r"data\.tokenizer is not set, so that a new one would be trained; set data"):
+    with pytest.raises(ValueError, match=r"data\.tokenizer is not set, .*; set data"):
         load(config, "data.tokenizer=")
     assert experiment.systems["next"].model["encoder_ffn_dim"] == 24
     prepare(experiment)

@@ -52,7 +52,7 @@ def test_a_system_starts_from_another_once_that_is_trained(config):
 
 
 def test_a_system_that_is_not_in_the_config_is_refused(config):
-    with pytest.raises(ValueError, match=r"There is no system 'nxt' in this config; choose from absolute, next, in-p"):
+    with pytest.raises(ValueError, match=r"no system 'nxt' .* absolute, next, in-p"):
         PreparedRun(load(config)).system("nxt")
 
 
@@ -64,7 +64,7 @@ def test_a_system_is_run_with_the_settings_that_were_prepared(config):
     for system in run:
         system.validate_prepared()
     other = PreparedRun(load(config, "systems.next.train.max_steps=7"))
-    with pytest.raises(ValueError, match=r"prepared with other settings, by which train\.max_steps was \d+ and is 7"):
+    with pytest.raises(ValueError, match=r"train\.max_steps was \d+ and is 7"):
         other.system("next").validate_prepared()
 
 
@@ -74,5 +74,5 @@ def test_a_tokenizer_without_a_setting_in_its_record_is_refused(config):
     del record["subwords"]
     paths.tokenizer_provenance.write_text(json.dumps(record), encoding="utf-8")
     (paths.tokenizer / "manifest.json").unlink()
-    with pytest.raises(ValueError, match=r"made_from\.json must be as it was saved, but ValueError: it lacks subwords"):
+    with pytest.raises(ValueError, match=r"made_from\.json .* it lacks subwords"):
         prepare(load(config))

@@ -82,16 +82,16 @@ def test_a_handler_answers_any_request(calls: Any, handler: str, caplog: pytest.
 @pytest.mark.parametrize("strange", STRANGE)
 def test_what_is_no_choice_is_refused_and_named(strange: Any):
     among = ["relative", "rotary"]
-    with pytest.raises(ValueError, match=r"The system must be one of relative, rotary, but it is .*; choose one"):
+    with pytest.raises(ValueError, match=r"system must be one of relative, rotary, but it is .*;"):
         validate_choice("The system", strange, among)
     if strange != []:
         with pytest.raises(ValueError, match="ystems must be"):
             validate_choices("The systems", strange, among)
     if strange != "" and strange != "nobody":
-        with pytest.raises(ValueError, match="The sentence must be a text of at most 10 characters, but it is"):
+        with pytest.raises(ValueError, match=r"The sentence must be .* at most 10 characters, but it is"):
             validate_text("The sentence", strange, 10)
     if strange != -1:
-        with pytest.raises(ValueError, match=r"D must be a whole number from -1 to 5, but it is .{1,100}; change it"):
+        with pytest.raises(ValueError, match=r"D must be .* from -1 to 5, but it is .{1,100}; change it"):
             validate_number("D", strange, -1, 5)
 
 
@@ -157,8 +157,7 @@ def test_many_queries_of_a_wide_head_are_computed_in_blocks(monkeypatch: pytest.
     queries = probing.standard_normal(30, 2, 12)
     found = {}
     for most in (2**22, 2000):
-        monkeypatch.setattr(probing, "MAX_ELEMENTS", most)
         asked.clear()
-        found[most] = probing.score_biases_by_distance(subject.positions, queries, np.arange(-9, 10), 0)
+        found[most] = probing.score_biases_by_distance(subject.positions, queries, np.arange(-9, 10), 0, most)
         assert max(asked) <= most
     np.testing.assert_allclose(found[2**22], found[2000], rtol=1e-12, atol=1e-12)

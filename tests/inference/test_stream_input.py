@@ -17,6 +17,7 @@ from hf_posenc.inference import subword_stream
 from hf_posenc.inference.batch_translate import load_model
 from hf_posenc.inference.subword_stream import SubwordReader, SubwordWriter
 from hf_posenc.modeling.cache import EVICTION_SLACK
+from hf_posenc.utils.command_line import SIGPIPE_EXIT_CODE
 
 STREAMABLE = "relative+window by length_ratio"
 
@@ -241,5 +242,5 @@ def test_command_ends_when_its_reader_has_gone(folder):
     process.stdout.read(1)
     process.stdout.close()
     _, errors = process.communicate(TEXT.encode() * 20, timeout=600)
-    assert process.returncode == __main__.SIGPIPE_EXIT_CODE
+    assert process.returncode == SIGPIPE_EXIT_CODE
     assert b"Traceback" not in errors

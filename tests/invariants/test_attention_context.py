@@ -268,9 +268,7 @@ def test_in_cross_attention_the_gradient_reaches_every_parameter(cross):
 def test_what_cannot_act_in_cross_attention_is_refused_when_the_config_is_made():
     for name, entry in POSITION_ENCODINGS.items():
         if name == "forgetting":  # it acts, but between the tokens of one text
-            with pytest.raises(
-                ValueError, match="`forgetting` sums the gates of the tokens between a query and a key of one text"
-            ):
+            with pytest.raises(ValueError, match="`forgetting` sums the gates"):
                 PosEncConfig(cross_position_encoding_type=name)
         elif entry.modifies_attention or name == "none":
             PosEncConfig(cross_position_encoding_type=name)
@@ -364,5 +362,5 @@ def test_a_name_of_0_2_in_a_preset_or_a_constructor_is_refused():
 
 
 def test_an_encoding_that_does_not_say_what_it_is_is_refused():
-    with pytest.raises(TypeError, match="Silent lacks summary and shift_invariant; write them into the class"):
+    with pytest.raises(TypeError, match="Silent lacks summary and shift_invariant"):
         register_position_encoding("silent", type("Silent", (PositionEncoding,), {}))

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from hf_posenc.analysis.attention_maps import translate_with_attention
-from hf_posenc.analysis.decoding_analysis import decode_batch
+from hf_posenc.analysis.greedy_decoding import decode_batch
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 
 START, END, OTHER, PAD = 1, 2, 9, 0

@@ -160,7 +160,7 @@ def test_the_targets_side_is_a_tokenizer_of_its_own(two: PosEncTokenizer) -> Non
 @pytest.mark.parametrize("add", ["add_tokens", "add_special_tokens"])
 def test_tokens_are_added_to_both_sides_alone(two: PosEncTokenizer, add: str) -> None:
     given: Any = {"extra_special_tokens": ["<new>"]} if add == "add_special_tokens" else ["<new>"]
-    with pytest.raises(ValueError, match="both vocabularies at once, but this is the target's side alone"):
+    with pytest.raises(ValueError, match="but this is the target's side"):
         getattr(copy.deepcopy(two).target, add)(given)
     both = copy.deepcopy(two)
     assert getattr(both, add)(given) == 1
@@ -184,7 +184,7 @@ def test_a_call_leaves_nothing_behind(tokenizer: PosEncTokenizer, tmp_path: Path
 
 def test_two_vocabularies_with_other_special_tokens_are_refused() -> None:
     source, target = (Tokenizer(BPE({token: id for id, token in enumerate(order)}, [])) for order in ("ab", "ba"))
-    with pytest.raises(ValueError, match="one id for the eos_token of both sides, but 'a' is 0 in the source's vocab"):
+    with pytest.raises(ValueError, match="eos_token of both sides, but 'a' is 0 in the source's"):
         PosEncTokenizer(tokenizer_object=source, target_tokenizer_object=target, eos_token="a")
 
 
@@ -261,7 +261,7 @@ def pieces_of(tokenizer: PosEncTokenizer, word: str) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("subwords", ["bpe", "unigram"])
 def test_a_vocabulary_larger_than_the_text_supports_is_refused(subwords: str) -> None:
-    with pytest.raises(ValueError, match=r"but it is 50000; use at most \d+, or more text") as refused:
+    with pytest.raises(ValueError, match=r"but it is 50000; use at most \d+") as refused:
         PosEncTokenizer.train(TEXTS, 50_000, subwords=subwords)
     most = int(str(refused.value).rpartition("at most ")[2].partition(",")[0])
     assert len(PosEncTokenizer.train(TEXTS, most, subwords=subwords)) == most
@@ -277,13 +277,13 @@ def test_unknown_subwords_are_refused() -> None:
 def test_half_a_character_is_refused_with_the_number_of_its_text(subwords: str, side: str) -> None:
     texts = {"texts": SOURCES * 5, "target_texts": SOURCES * 5}
     texts[side] = [*SOURCES[:1], "Ein \ud83d Hund", *SOURCES]
-    with pytest.raises(ValueError, match=r"must be UTF-8, but text 1 has half a character, '\\ud83d', at index 4"):
+    with pytest.raises(ValueError, match=r"UTF-8, but text 1 .*'\\ud83d', at index 4"):
         PosEncTokenizer.train(texts.pop("texts"), 380, subwords=subwords, **texts)
 
 
 @pytest.mark.parametrize("texts", [[], ["", ""]])
 def test_empty_texts_are_refused(texts: list[str]) -> None:
-    with pytest.raises(ValueError, match=r"at least one character, but the texts are empty; check their files"):
+    with pytest.raises(ValueError, match=r"at least one character, but the texts are empty"):
         PosEncTokenizer.train(texts, 400)
 
 

@@ -31,10 +31,10 @@ from hf_posenc.analysis.attention_maps import translate_with_attention
 from hf_posenc.analysis.probes import EncodingProbe, PlotExtent, trained_probes, untrained_probes
 from hf_posenc.analysis.probing import wavelengths
 from hf_posenc.modeling.position_base import MASK_VALUE
-from hf_posenc.plotting.attention_plots import attention_figures, save_attention_figures
+from hf_posenc.plotting.attention_plots import attention_figures
 from hf_posenc.plotting.distance_plots import score_bias_figure
 from hf_posenc.plotting.encoding_plots import named_figures
-from hf_posenc.plotting.save_figures import save_encoding_figures
+from hf_posenc.plotting.save_figures import save_attention_figures, save_encoding_figures
 from hf_posenc.plotting.style import save_figure
 from hf_posenc.plotting.vector_plots import many_positions_figure, positions_per_row, row_means
 
@@ -417,30 +417,24 @@ def test_a_checkpoint_shows_its_own_tables(checkpoints: Path) -> None:
 
 
 @pytest.mark.full
-def test_layers_without_attention_and_truncated_translations_are_noted(
-    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hf_posenc.analysis.attention_maps.MAX_TOKENS", 12)
-    with pytest.raises(ValueError, match="one of those with attention, 1 to 1, but it is 2"):
+def test_layers_without_attention_and_truncated_translations_are_noted(tokenizer: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="1 to 1, but it is 2"):
         list(save_attention_figures(translator("rnn_nmt"), tokenizer, "Ein Hund.", tmp_path, layer=2))
-    with pytest.raises(ValueError, match="must be UTF-8, but the sentence has half a character"):
+    with pytest.raises(ValueError, match="UTF-8, but the sentence has"):
         list(
             save_attention_figures(translator("relative"), tokenizer, "Ein H\udce4nd.", tmp_path)
         )  # of a latin-1 terminal
-    said, *_ = save_attention_figures(translator("relative"), tokenizer, "Ein Hund.", tmp_path, layer=1)
+    said, *_ = save_attention_figures(translator("relative"), tokenizer, "Ein Hund.", tmp_path, layer=1, max_tokens=12)
     assert said.endswith(" ... (truncated at 12 tokens, the maximum of the figure or the model)")
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("attending", ["relative", "sinusoidal+gru", "rnn_nmt"])
-def test_plotted_attention_is_that_of_the_model(
-    attending: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hf_posenc.analysis.attention_maps.MAX_TOKENS", 12)
+def test_plotted_attention_is_that_of_the_model(attending: str, tokenizer: Any) -> None:
     model = translator(attending)
     back_end = model.config._attn_implementation
     sentence = "Ein Hund. $"
-    translation, maps = translate_with_attention(model, tokenizer, sentence, num_beams=2)
+    translation, maps = translate_with_attention(model, tokenizer, sentence, num_beams=2, max_tokens=12)
     assert model.config._attn_implementation == back_end
     assert list(maps) == (["cross"] if attending == "rnn_nmt" else ["encoder", "decoder", "cross"])
     written = model.generate(**tokenizer([sentence], return_tensors="pt"), num_beams=2, max_length=13, do_sample=False)
@@ -486,8 +480,8 @@ def test_subwords_are_marked_in_the_picture(tokenizer: Any) -> None:
         (["relative", "--distances", "99999"], "distances=99999 needs"),
         (["gru", "--tokens", "1"], "`tokens` must be 2 or more"),
         (["learned", "learned_max_positions=2"], "at least 3 positions, but the encoding has 2"),
-        (["relative", "--checkpoint", "{}/learned"], "'learned' in its encoder, but .* asked for relative; leave"),
-        (["relative_clip=3", "--checkpoint", "{}/relative"], "its own knobs, but relative_clip would"),
+        (["relative", "--checkpoint", "{}/learned"], "'learned' in its encoder, but relative was given"),
+        (["relative_clip=3", "--checkpoint", "{}/relative"], "its own parameters, but relative_clip would"),
         (["--checkpoint", "{}/rnn_nmt"], "model_type='posenc', but .*'posenc_rnn_nmt'|model_type='posenc'\\), but"),
         (["--checkpoint", "{}"], "has no config.json; .*name"),
         (["relative", "--register", "{}/own.py"], "there is none at .*own.py; name one"),
@@ -526,12 +520,14 @@ def test_attention_that_cannot_be_plotted_is_refused_first(
 
 @pytest.mark.full
 def test_the_command_writes_both_formats_and_says_where(
-    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("hf_posenc.analysis.attention_maps.MAX_TOKENS", 12)
-    command(monkeypatch, "attention", checkpoints / "relative", "Ein Hund.", "--output", tmp_path, "--layer", "1")
+    model, figures = tmp_path / "model", tmp_path / "figures"
+    for part in (translator("learned", learned_max_positions=13), tokenizer):
+        part.save_pretrained(model)
+    command(monkeypatch, "attention", model, "Ein Hund.", "--output", figures, "--layer", "1")
     _, *paths = capsys.readouterr().out.splitlines()
-    assert sorted(Path(path).name for path in paths) == sorted(path.name for path in tmp_path.iterdir())
+    assert sorted(Path(path).name for path in paths) == sorted(path.name for path in figures.iterdir())
     assert {Path(path).suffix for path in paths} == {".png", ".svg"} and len(paths) == 6
     with pytest.raises(SystemExit):
         command(monkeypatch, "encodings", "too", "many")

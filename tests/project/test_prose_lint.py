@@ -40,3 +40,18 @@ def test_sections_are_counted_apart(tmp_path: Path) -> None:
     numbers = "1 2 3 4 5 6 7 8 words.\n"
     assert complaints(tmp_path, f"# One\n\n{numbers}\n# Two\n\n{numbers}") == []
     assert [message[:9] for _, message in complaints(tmp_path, f"# One\n\n{numbers}\n{numbers}")] == ["100 words"]
+
+
+def test_docstrings_and_comments_of_a_module_are_prose(tmp_path: Path) -> None:
+    (module := tmp_path / "module.py").write_text(
+        '"""A module.\n\n    beside = code\n\nIt stands beside it.\n"""\n\nbeside = "beside"  # beside it\n\n\n'
+        f"def function():\n    # It is of\n    # which nobody.\n    # {'word ' * 36}.\n    return beside\n",
+        encoding="utf-8",
+    )
+    fields = [complaint.split(":", 2) for complaint in LINTER["complaints_about"](module)]
+    assert [(int(line), message.split(maxsplit=4)[:4]) for _, line, message in fields] == [
+        (5, ["Do", "not", "write", "“beside”."]),
+        (8, ["Do", "not", "write", "“beside”."]),
+        (12, ["Do", "not", "write", "“of"]),
+        (14, ["A", "sentence", "must", "have"]),
+    ]

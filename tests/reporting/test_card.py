@@ -21,6 +21,7 @@ from hf_posenc import POSITION_ENCODINGS, PosEncTokenizer, PositionEncoding, Ref
 from hf_posenc.modeling.alignment_length_ratio import LengthRatio
 from hf_posenc.reporting import card
 from hf_posenc.reporting.card import model_card, write_card
+from hf_posenc.reporting.card_template import TEMPLATE
 from hf_posenc.utils.run_folder import RunPaths, SystemPaths
 
 
@@ -487,5 +488,5 @@ def test_scores_of_another_training_or_test_set_are_refused(tmp_path: Path) -> N
 
 def test_the_card_names_no_encoding_in_its_code() -> None:
     assert not set(POSITION_ENCODINGS) & words_of_the_code(Path(card.__file__))
-    template = set(re.findall(r"\w+", card.TEMPLATE.read_text(encoding="utf-8")))
+    template = set(re.findall(r"\w+", TEMPLATE.read_text(encoding="utf-8")))
     assert not (set(POSITION_ENCODINGS) - {"none", "learned", "relative"}) & template

@@ -62,9 +62,7 @@ def test_a_checkpoint_is_no_better_than_the_best_one_that_it_names(tmp_path, fla
     else:
         (folder / "checkpoint-2" / "model.safetensors").write_bytes(b"")
     assert last_intact_checkpoint(folder) == str(folder / "checkpoint-6")
-    with pytest.raises(
-        ValueError, match=rf"checkpoint-6: its state names checkpoint-2 as the best, but .* delete {folder}"
-    ):
+    with pytest.raises(ValueError, match=rf"checkpoint-6: .* checkpoint-2 .* delete {folder}"):
         trained(experiment)
 
 
@@ -75,7 +73,5 @@ def test_a_mean_of_damaged_checkpoints_is_refused(tmp_path):
     without_its_model(experiment, 6)
     damaged = experiment.folder / "relative" / "checkpoints" / "checkpoint-4"
     (damaged / "model.safetensors").write_bytes(b"")
-    with pytest.raises(
-        ValueError, match=rf"model.safetensors .* delete {damaged} and all later checkpoints, and give the"
-    ):
+    with pytest.raises(ValueError, match=rf"model.safetensors .* delete {damaged}"):
         trained(experiment)

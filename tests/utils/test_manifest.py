@@ -14,6 +14,7 @@ from hf_posenc.inference.batch_translate import TranslationJob, load_model
 from hf_posenc.inference.ctranslate2_export import to_ctranslate2
 from hf_posenc.utils import manifest
 from hf_posenc.utils.manifest import (
+    CACHE_MIN_BYTES,
     MANIFEST,
     add_to_manifest,
     atomic_delete,
@@ -54,7 +55,7 @@ def test_a_file_of_a_folder_that_changed_is_refused_by_its_name(saved: Path, nam
     path.write_bytes(DAMAGES[how](path.read_bytes()))
     with pytest.raises(ValueError, match=rf"^{path} must be as .* has changed; restore it, or delete {saved} and give"):
         verify_folder(saved)
-    with pytest.raises(ValueError, match=rf"and copy it again\. If the change is your own, delete {saved / MANIFEST}"):
+    with pytest.raises(ValueError, match=rf"copy it again\. .* delete {saved / MANIFEST}"):
         verify_folder(saved, "copy it again")
     (saved / MANIFEST).unlink()
     verify_folder(saved)
@@ -64,7 +65,7 @@ def test_a_file_of_a_folder_that_changed_is_refused_by_its_name(saved: Path, nam
 def test_a_file_of_a_folder_that_is_missing_is_refused_unless_it_may_be(saved: Path, name: str) -> None:
     (saved / name).unlink()
     verify_folder(saved, allow_missing=Path(name).name)
-    with pytest.raises(ValueError, match=rf"{saved / name} must be as it was saved, but it is missing"):
+    with pytest.raises(ValueError, match=rf"{saved / name} must be .* but it is missing"):
         verify_folder(saved, allow_missing="others")
 
 
@@ -76,7 +77,7 @@ def test_a_file_by_itself_that_changed_is_refused_by_its_name(tmp_path: Path, ho
     path.write_bytes(DAMAGES[how](path.read_bytes()))
     verify_file(other)
     for check, place in ((verify_file, path), (verify_files, tmp_path)):
-        with pytest.raises(ValueError, match=rf"^{path} .* restore it, or delete {path} and give the same train\.py"):
+        with pytest.raises(ValueError, match=rf"^{path} .* delete {path} and .* train\.py"):
             check(place)
     write_file(path, "made anew")
     verify_files(tmp_path)
@@ -132,9 +133,7 @@ def test_what_no_manifest_lists_is_not_checked(tmp_path: Path, saved: Path) -> N
 )
 def test_a_manifest_that_is_none_is_refused_by_its_name(saved: Path, content: str) -> None:
     (saved / MANIFEST).write_text(content, encoding="utf-8")
-    with pytest.raises(
-        ValueError, match=rf"A manifest must be whole, but {saved / MANIFEST} is not .* delete .* same command"
-    ):
+    with pytest.raises(ValueError, match=rf"{saved / MANIFEST} is not .* delete .* same command"):
         verify_folder(saved)
 
 
@@ -155,16 +154,18 @@ def test_what_cannot_be_read_is_refused_by_its_name(tmp_path: Path) -> None:
 
 
 def test_a_large_file_is_read_again_once_it_has_changed(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest, "CACHE_MIN_BYTES", 0)
+    (saved / "weights").write_bytes(bytes(CACHE_MIN_BYTES))
+    write_folder_manifest(saved)
     verify_folder(saved)
     reads: list[str] = []
     read = manifest.compute_digest
     monkeypatch.setattr(manifest, "compute_digest", lambda path: reads.append(path) or read(path))
     verify_folder(saved)
-    assert reads == []
+    large = str(saved / "weights")
+    assert large not in reads
     os.utime(saved / "weights", ns=(0, 0))
     verify_folder(saved)
-    assert reads == [str(saved / "weights")]
+    assert large in reads
 
 
 def test_a_folder_is_deleted_whole_or_not_at_all(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,19 +29,25 @@ class AttentionMap:
 
 @torch.no_grad()
 def translate_with_attention(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentence: str, *, num_beams: int = 5
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentence: str,
+    *,
+    num_beams: int = 5,
+    max_tokens: int = MAX_TOKENS,
 ) -> tuple[str, dict[str, AttentionMap]]:
     """The translation of a sentence by beam search, and the maps of the model's attentions, by name.
 
     Names are `encoder`, `decoder` and `cross`. The weights are those of one pass over the sentence and its translation.
     A decoder's row is the step that generates a token; its keys are the tokens read so far, from the start token on.
-    Raises a ValueError, before any compute, for a sentence without words or with too many tokens for model or figure.
+    Sentence and translation have at most `max_tokens` tokens; a longer translation is truncated. Raises a ValueError,
+    before any compute, for a sentence without words or with too many tokens for model or figure.
     """
     validate_tokenizer(model.config, tokenizer)
     validate_utf8(sentence, "the sentence")
     inputs = tokenizer([sentence], return_tensors="pt", truncation=False)
-    validate_length(sentence, inputs["input_ids"].shape[1], model.config)
-    max_length = min(model.config.max_target_length or MAX_TOKENS + 1, MAX_TOKENS + 1)
+    validate_length(sentence, inputs["input_ids"].shape[1], model.config, max_tokens)
+    max_length = min(model.config.max_target_length or max_tokens + 1, max_tokens + 1)
     with eager_eval_mode(model):
         generation_options = {
             "num_beams": num_beams,
@@ -82,11 +88,11 @@ def compute_attention_maps(
     }
 
 
-def validate_length(sentence: str, tokens: int, config: SharedConfig) -> None:
+def validate_length(sentence: str, tokens: int, config: SharedConfig, max_tokens: int) -> None:
     """Raise a ValueError for a sentence without words, or with too many `tokens` for the figure or the encoder."""
     if not sentence.strip():
         raise ValueError("An attention map needs a sentence, but this one has no words; write some.")
-    limits = {"a figure has labels for": MAX_TOKENS, "the encoder's position encoding has": config.max_source_length}
+    limits = {"a figure has labels for": max_tokens, "the encoder's position encoding has": config.max_source_length}
     for holder, limit in limits.items():
         if limit is not None and tokens > limit:
             raise ValueError(

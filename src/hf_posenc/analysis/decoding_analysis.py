@@ -21,29 +21,22 @@ tokens, </s> included):
             centre          the centroid at each generated token (T), or None
             place           the source position of each token in the cross-attention's encodings (T), or None
 
-The centroid is the one that alignments track, attention_centroid of modeling/alignment_base.py. Decodings with </s>
-forbidden distinguish early termination from a lost source position: a system that still tracks the source continues the
-translation, and its BLEU rises.
+The centroid is that of greedy_decoding.py. Decodings with </s> forbidden distinguish early termination from a lost
+source position: a system that still tracks the source continues the translation, and its BLEU rises.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
 from datasets import Dataset
-from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..metrics.length_buckets.validation import bucket_bounds
 from ..metrics.loading import load_length_buckets
-from ..modeling.alignment_base import attention_centroid
-from ..modeling.model_inputs import get_cache
 from ..results.diagnosis_records import (
     CentroidMovement,
     DecodingBucket,
@@ -52,26 +45,11 @@ from ..results.diagnosis_records import (
     DecodingScore,
 )
 from .eager_mode import eager_eval_mode
+from .greedy_decoding import Decoding, decode
 
 JUMP_THRESHOLD = 5
 NUM_EXAMPLES = 3
 TOKENS_PER_GROUP = 20_000
-# Source tokens of a batch, with padding; the cache of 6 layers of width 512 then takes 600 MB.
-MAX_TOKENS_PER_BATCH = 2**13
-
-
-class Decoding(NamedTuple):
-    """One decoding.
-
-    `ids`: tokens without the end token. `ended`: whether it ended before its limit. `centroid`, `source_position`: at
-    each token and at the end (T), or None. `end_ids`: the end token, which is text if it is not a special token.
-    """
-
-    ids: list[int]
-    ended: bool
-    centroid: np.ndarray | None
-    source_position: np.ndarray | None
-    end_ids: tuple[int, ...] = ()
 
 
 def decode_by_length(
@@ -83,7 +61,7 @@ def decode_by_length(
     *,
     edges: Sequence[int],
     pairs_per_group: int,
-    bar_options: dict[str, Any],
+    bar_options: Mapping[str, object],
 ) -> DecodingDiagnosis | None:
     """Decode the sampled `pairs`; None without any. `bar_options` are options of the progress bar."""
     if not len(pairs):
@@ -95,29 +73,21 @@ def decode_by_length(
     with eager_eval_mode(model), tqdm(total=2 * len(pairs), unit="pair", leave=False, **bar_options) as progress:
         greedy = decode(model, sources, model.max_target_lengths(map(len, sources)), progress, may_end=True)
         end_forbidden = decode(model, sources, target_lengths, progress, may_end=False)
-    scores = zip(
-        *(
-            score_decodings(tokenizer, decodings, pairs, target_language, edges)
-            for decodings in (greedy, end_forbidden)
-        ),
-        strict=True,
-    )
+    greedy_scores = score_decodings(tokenizer, greedy, pairs, target_language, edges)
+    forbidden_scores = score_decodings(tokenizer, end_forbidden, pairs, target_language, edges)
     bucket_ids, buckets = np.searchsorted(edges, pairs["source_length"]), []
-    for number, (bounds, (greedy_scores, forbidden_scores)) in enumerate(
-        zip(bucket_bounds(edges), scores, strict=True)
-    ):
+    for number, bounds in enumerate(bucket_bounds(edges)):
         rows = np.flatnonzero(bucket_ids == number).tolist()
         bucket = DecodingBucket(**bounds, n=len(rows))
-        if len(rows):
+        if rows:
+            decodings = [(greedy[row], len(sources[row]), len(targets[row])) for row in rows]
             bucket = replace(
                 bucket,
-                greedy=greedy_scores,
-                end_forbidden=forbidden_scores,
-                ended=sum(greedy[row].ended for row in rows) / len(rows),
-                movement=centroid_movement([(greedy[row].centroid, len(sources[row])) for row in rows]),
-                examples=tuple(
-                    decoding_example(greedy[row], len(sources[row]), len(targets[row])) for row in rows[:NUM_EXAMPLES]
-                ),
+                greedy=greedy_scores[number],
+                end_forbidden=forbidden_scores[number],
+                ended=sum(decoding.ended for decoding, _, _ in decodings) / len(rows),
+                movement=centroid_movement([(decoding.centroid, length) for decoding, length, _ in decodings]),
+                examples=tuple(decoding_example(*decoding) for decoding in decodings[:NUM_EXAMPLES]),
             )
         buckets.append(bucket)
     return DecodingDiagnosis(
@@ -128,12 +98,18 @@ def decode_by_length(
     )
 
 
-def cap_tokens(pairs: Dataset, sources: list[list[int]], targets: list[list[int]], edges: Sequence[int]) -> Dataset:
-    """The first pairs of each bucket with at most TOKENS_PER_GROUP tokens together; at least one pair."""
+def cap_tokens(
+    pairs: Dataset,
+    sources: list[list[int]],
+    targets: list[list[int]],
+    edges: Sequence[int],
+    max_tokens: int = TOKENS_PER_GROUP,
+) -> Dataset:
+    """The first pairs of each bucket with at most `max_tokens` tokens together; at least one pair."""
     tokens_used, rows = dict[int, int](), []
     tokens_N = row_lengths(sources) + row_lengths(targets)
     for row, bucket in enumerate(np.searchsorted(edges, pairs["source_length"]).tolist()):
-        if bucket not in tokens_used or tokens_used[bucket] + tokens_N[row] <= TOKENS_PER_GROUP:
+        if bucket not in tokens_used or tokens_used[bucket] + tokens_N[row] <= max_tokens:
             rows.append(row)
             tokens_used[bucket] = tokens_used.get(bucket, 0) + tokens_N[row]
     return pairs.select(rows)
@@ -159,91 +135,6 @@ def pair_token_ids(
 def row_lengths(rows: Sequence[Sized]) -> np.ndarray:
     """The length of each row (N)."""
     return np.array([len(row) for row in rows], dtype=int)
-
-
-def decode(
-    model: PreTrainedModel, sources: list[list[int]], limits: list[int], progress: tqdm, *, may_end: bool
-) -> list[Decoding]:
-    """Greedy decodings of the sources, in order; sources of similar length share a batch."""
-    order, by_row = np.argsort([-len(ids) for ids in sources], kind="stable"), dict[int, Decoding]()
-    while (num_done := len(by_row)) < len(order):
-        max_rows = max(1, MAX_TOKENS_PER_BATCH // len(sources[order[num_done]]))
-        rows = order[num_done : num_done + max_rows].tolist()
-        batch = decode_batch(model, [sources[row] for row in rows], [limits[row] for row in rows], may_end=may_end)
-        by_row |= zip(rows, batch, strict=True)
-        progress.update(len(rows))
-    return [by_row[row] for row in range(len(order))]
-
-
-@torch.no_grad()
-def decode_batch(
-    model: PreTrainedModel, sources: list[list[int]], limits: list[int], *, may_end: bool
-) -> list[Decoding]:
-    """Greedy decodings of at most `limits` tokens each, or of exactly as many unless they `may_end`.
-
-    Equal to `generate`, but each step's attention weights are dropped after their centroid is computed. The weights of
-    all steps would take memory in proportion to the target's length.
-    """
-    source_ids = [torch.tensor(ids, device=model.device) for ids in sources]
-    mask_BS = pad_sequence([torch.ones_like(ids) for ids in source_ids], True, 0)
-    encoder_outputs = model.model.encoder(pad_sequence(source_ids, True, model.config.pad_token_id), mask_BS)
-    keys_1S = torch.arange(mask_BS.shape[1], device=model.device)[None]
-    limits_B, (ends, pad) = torch.tensor(limits, device=model.device), model.end_tokens()
-    new_B, cache = torch.full_like(limits_B, model.start_token()), None
-    generated, centroids, ended_B = list[Tensor](), list[Tensor](), torch.zeros_like(limits_B, dtype=torch.bool)
-    with record_source_positions(model) as source_positions:
-        while not ended_B.all():
-            step = {"decoder_input_ids": new_B[:, None], "cache": cache, "use_cache": True}
-            outputs = model(encoder_outputs=encoder_outputs, attention_mask=mask_BS, output_attentions=True, **step)
-            scores_BV, cache = outputs.logits[:, -1].clone(), get_cache(outputs)
-            if not may_end:
-                scores_BV[:, ends] = -torch.inf
-            at_limit_B = limits_B <= len(generated)
-            new_B = torch.where(at_limit_B, ends[0] if ends else pad, scores_BV.argmax(-1))
-            ended_B = ended_B | at_limit_B | torch.isin(new_B, new_B.new_tensor(ends))
-            generated.append(new_B)
-            if outputs.cross_attentions:
-                centroids.append(attention_centroid(outputs.cross_attentions, keys_1S)[:, 0])
-    tokens_BT = torch.stack(generated, 1).cpu().numpy()
-    centroid_BT = stack_steps(centroids, len(sources))
-    position_BT = stack_steps([step_BT[:, 0] for step_BT in source_positions], len(sources))
-    decodings = []
-    for row, (tokens_T, limit) in enumerate(zip(tokens_BT, limits, strict=True)):
-        curves = [None if curve_BT is None else curve_BT[row] for curve_BT in (centroid_BT, position_BT)]
-        decodings.append(finish_decoding(tokens_T, limit, ends, curves))
-    return decodings
-
-
-def finish_decoding(tokens_T: np.ndarray, limit: int, ends: list[int], curves: list[np.ndarray | None]) -> Decoding:
-    """One decoding from a row of a batch, up to its end token or its limit."""
-    length = int(np.append(np.isin(tokens_T[:limit], ends), True).argmax())
-    centroid, source_position = (None if curve_T is None else curve_T[: length + 1] for curve_T in curves)
-    end = tuple(tokens_T[:limit][length : length + 1].tolist())
-    return Decoding(tokens_T[:length].tolist(), length < limit, centroid, source_position, end)
-
-
-def stack_steps(steps: list[Tensor], batch: int) -> np.ndarray | None:
-    """The values of all steps, (B) or (1) each, as curves (B, T); None without steps."""
-    return torch.stack([step.expand(batch) for step in steps], 1).cpu().double().numpy() if steps else None
-
-
-@contextmanager
-def record_source_positions(model: PreTrainedModel) -> Iterator[list[Tensor]]:
-    """Context manager: records the source positions (B or 1, T) that the model's alignment returns."""
-    recorded, alignment = list[Tensor](), getattr(model.model.decoder, "alignment", None)
-    if alignment is None:
-        yield recorded
-        return
-
-    def hook_fn(_: nn.Module, arguments: tuple[object, ...], output: Tensor) -> None:
-        if arguments[0] == "source_positions":
-            recorded.append(output)
-
-    hook = alignment.register_forward_hook(hook_fn)
-    try:
-        yield recorded
-    finally:
-        hook.remove()
 
 
 def score_decodings(

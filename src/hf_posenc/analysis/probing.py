@@ -61,12 +61,15 @@ def added_vectors(positions: PositionEncodingSum, width: int, number: int) -> np
 
 @torch.no_grad()
 def score_biases_by_distance(
-    positions: PositionEncodingSum, q_NHK: Tensor, distances: np.ndarray, layer: int
+    positions: PositionEncodingSum, q_NHK: Tensor, distances: np.ndarray, layer: int, max_elements: int = MAX_ELEMENTS
 ) -> np.ndarray:
-    """What `score_bias` adds, in score units, for each query at each distance (N, H, S). The query stands as far from
-    the sentence's start as the farthest key before it needs."""
+    """The score bias, in score units, of each query at each distance (N, H, S).
+
+    The query's position is as far from the start as its most distant left key requires. `max_elements` bounds the
+    values in the keys of all queries that are probed at once.
+    """
     _, heads, width = q_NHK.shape
-    chunk_size = max(1, MAX_ELEMENTS // (heads * width * len(distances)))
+    chunk_size = max(1, max_elements // (heads * width * len(distances)))
     outputs = []
     for chunk_NHK in q_NHK.split(chunk_size):
         output = score_biases_at(positions, chunk_NHK, *query_and_keys(distances), layer)
@@ -77,8 +80,11 @@ def score_biases_by_distance(
 def score_biases_at(
     positions: PositionEncodingSum, q_NHK: Tensor, pos_1Q: Tensor, pos_1S: Tensor, layer: int
 ) -> Tensor:
-    """What `score_bias` answers to queries at one position, and to keys of zeros (broadcasts to N, H, 1, S). Where the
-    tokens between them count, all are asked, and the answer to the one at that position is taken."""
+    """The score bias of queries at one position, for keys of zeros (broadcasts to N, H, 1, S).
+
+    If the bias depends on the tokens between query and key, it is computed for a query at every position, and that of
+    the position is returned.
+    """
     zeros_NHSK = q_NHK.new_zeros(*q_NHK.shape[:2], pos_1S.shape[1], q_NHK.shape[2])
     if not bias_depends_on_tokens(positions):
         return positions.score_bias(q_NHK[:, :, None], zeros_NHSK, prepared_context(positions, pos_1Q, pos_1S, layer))
@@ -94,7 +100,7 @@ def bias_depends_on_tokens(positions: PositionEncodingSum) -> bool:
 
 @torch.no_grad()
 def rotated_products(positions: PositionEncodingSum, q_NHK: Tensor, distances: np.ndarray, layer: int) -> np.ndarray:
-    """q . k after both were turned, where the key at each distance was the query itself before (N, H, S)."""
+    """q . k after both are rotated, of a query and an equal key at each distance (N, H, S)."""
     pos_1Q, pos_1S = query_and_keys(distances)
     k_NHSK = q_NHK[:, :, None].expand(-1, -1, len(distances), -1).contiguous()
     rotated_q = positions.rotate_queries(k_NHSK[:, :, :1], prepared_context(positions, pos_1Q, pos_1Q, layer))
@@ -106,8 +112,10 @@ def rotated_products(positions: PositionEncodingSum, q_NHK: Tensor, distances: n
 def key_vectors(
     positions: PositionEncodingSum, heads: int, width: int, distances: np.ndarray, layer: int
 ) -> np.ndarray | None:
-    """The vector that is as good as added to the key at each distance (H, S, K), None if no vector is: where
-    q . vector / sqrt(K) is what the bias gains from a query q. Read off with unit queries, and tried on a random one.
+    """The vector v at each distance that acts like an addition to the key (H, S, K); None without such a vector.
+
+    Then the bias of any query q is q . v / sqrt(K), plus the bias of a query of zeros. v is measured with unit queries
+    and verified with a random one.
     """
     zero_and_units = torch.eye(width + 1, width, dtype=torch.float64).roll(1, 0)
     probes_NHK = torch.cat((zero_and_units, standard_normal(1, width)))[:, None].expand(-1, heads, -1)
@@ -131,8 +139,10 @@ def value_vectors(
 
 @torch.enable_grad()
 def embed_influence(positions: PositionEncodingSum, x_NTD: Tensor) -> np.ndarray:
-    """How much token j moves what `embed` makes of token i (i, j): the root of the mean squared norm of the Jacobian
-    d out_i / d x_j over N sentences, divided by sqrt(D), so that an `embed` that changes nothing has 1 on its diagonal.
+    """The influence of token j on the output of `embed` at token i (i, j).
+
+    It is the root mean square over N sentences of the norm of the Jacobian d out_i / d x_j, divided by sqrt(D). An
+    `embed` that changes nothing has 1 on the diagonal.
 
     Each sentence is copied D times, so that one backward pass gives the gradient of every channel of out_i.
     """
@@ -148,17 +158,18 @@ def embed_influence(positions: PositionEncodingSum, x_NTD: Tensor) -> np.ndarray
 
 
 def wavelengths(values_PD: np.ndarray, min_explained: float = 0.999) -> np.ndarray:
-    """The wavelength of each channel in positions (D), NaN for one that is no single wave.
+    """The wavelength of each channel in positions (D).
 
-    Any wave of frequency w, sampled once a position, has v[p-1] + v[p+1] = 2 cos(w) v[p], and nothing else has; so w
-    follows from the values exactly, by least squares, even if the positions hold a fraction of a wave. `min_explained`
-    is the share of the variation that this must explain. A channel that does not change has an infinite one.
+    It is NaN for a channel that is not one sinusoid, and infinite for a constant channel. A sinusoid of frequency w,
+    sampled at each position, satisfies v[p-1] + v[p+1] = 2 cos(w) v[p], and no other sequence does. Least squares gives
+    w exactly, even if the positions contain only a fraction of a period. `min_explained` is the share of the variation
+    that this equation must explain.
     """
     middle, around = values_PD[1:-1], values_PD[:-2] + values_PD[2:]
     power = np.maximum((middle**2).sum(0), np.finfo(float).tiny)
     twice_cos = (middle * around).sum(0) / power
     unexplained = ((around - twice_cos * middle) ** 2).sum(0) / np.maximum((around**2).sum(0), np.finfo(float).tiny)
-    # 2 - 2 cos(w) = 4 sin(w/2)^2 keeps the digits that cos loses where waves are long.
+    # 2 - 2 cos(w) = 4 sin(w/2)^2 keeps the digits that cos loses at long wavelengths.
     curvature = ((around - 2 * middle) * middle).sum(0) / power
     frequency = 2 * np.arcsin(np.sqrt(np.abs(np.clip(-curvature / 4, 0.0, 1.0))))
     with np.errstate(divide="ignore"):

@@ -18,7 +18,7 @@
     attention_entropy
         encoder, cross      None for a model without it; else by source length; each has low, high, label, n
             queries, mean   number of queries, and the mean entropy of their attention in nats (L, H), or None
-            uniform         the mean of ln n for n visible keys (attention_entropy.py)
+            uniform         the mean of ln n for n visible keys (attention_statistics.py)
     decoding                free decodings (decoding_analysis.py), or None
 
 Diagnoses of version 0.1 lack `lengths_known`, `attention_entropy` and `decoding`.
@@ -47,14 +47,12 @@ from ..results.diagnosis_records import (
     AttentionDistance,
     AttentionEntropy,
     Diagnosis,
-    HeadDistances,
     LossBucket,
     LossByPosition,
     LossSums,
-    StackDistances,
 )
 from ..training.losses import uses_target_length
-from .attention_entropy import entropy_by_bucket, sum_entropies
+from .attention_statistics import entropy_by_bucket, mean_distances, sum_distances, sum_entropies
 from .decoding_analysis import decode_by_length, pair_token_ids, row_lengths
 from .eager_mode import eager_eval_mode
 
@@ -177,10 +175,12 @@ def measure_pairs(
     bar_options: Mapping[str, object],
     *,
     use_cache: bool,
+    max_weights: int = MAX_WEIGHTS_PER_BATCH,
 ) -> list[SentenceMeasures]:
     """Measures of all pairs of token ids, in order. Computes the longest first: a memory error then comes at once.
 
-    `bar_options` are options of the progress bar.
+    A batch has at most `batch_size` pairs and, with padding, at most `max_weights` attention weights; at least one
+    pair. `bar_options` are options of the progress bar.
     """
     max_lengths, heads = np.maximum(row_lengths(sources), row_lengths(targets)), num_attention_heads(model.config)
     order, by_row = np.argsort(-max_lengths, kind="stable"), dict[int, SentenceMeasures]()
@@ -190,9 +190,8 @@ def measure_pairs(
         tqdm(total=len(order), unit="pair", leave=False, **bar_options) as progress,
     ):
         while (num_done := len(by_row)) < len(order):
-            max_rows = max(
-                1, min(batch_size, MAX_WEIGHTS_PER_BATCH // (heads * int(max_lengths[order[num_done]]) ** 2))
-            )
+            weights_per_pair = heads * int(max_lengths[order[num_done]]) ** 2
+            max_rows = max(1, min(batch_size, max_weights // weights_per_pair))
             rows = order[num_done : num_done + max_rows].tolist()
             batch = ([side[row] for row in rows] for side in (sources, targets))
             by_row |= zip(rows, measure_batch(model, *batch, use_cache=use_cache), strict=True)
@@ -231,39 +230,6 @@ def measure_batch(
     )
     rows = zip(nll_BP.cpu().double().numpy(), targets, *sums, strict=True)
     return [SentenceMeasures(nll_P[: len(target)], *sums_of_pair) for nll_P, target, *sums_of_pair in rows]
-
-
-def sum_distances(attentions: Sequence[Tensor] | None, mask_BQ: Tensor) -> Sequence[np.ndarray | None]:
-    """For each sentence, |query - key| weighted by attention, summed over queries (L, H); None without attention."""
-    if not attentions:
-        return [None] * len(mask_BQ)
-    dtype = torch.promote_types(attentions[0].dtype, torch.float32)
-    positions = torch.arange(mask_BQ.shape[1], device=mask_BQ.device)
-    distance_QS = (positions[:, None] - positions).abs().to(dtype)
-    layers_BHQ = [
-        torch.einsum("bhqs,qs->bhq", p_BHQS.to(dtype), distance_QS) * mask_BQ[:, None] for p_BHQS in attentions
-    ]
-    return list(torch.stack(layers_BHQ, dim=1).cpu().double().sum(-1).numpy())
-
-
-def mean_distances(
-    sums: list[np.ndarray | None], tokens: np.ndarray, inside: np.ndarray, *, causal: bool
-) -> StackDistances | None:
-    """The mean distance of a stack's queries, inside and beyond; sentences have `tokens` queries (N)."""
-    measured = [sum_LH for sum_LH in sums if sum_LH is not None]
-    if len(measured) < len(sums):
-        return None
-    # The sum over n queries with uniform weights over keys 0 to n - 1, or 0 to the query's position.
-    uniform = tokens * (tokens - 1) / 4 if causal else (tokens**2 - 1) / 3
-
-    def mean_over(rows_N: np.ndarray) -> HeadDistances | None:
-        if not (queries := int(tokens[rows_N].sum())):
-            return None
-        mean_LH = np.stack(measured)[rows_N].sum(0) / queries
-        mean = tuple(map(tuple, mean_LH.tolist()))
-        return HeadDistances(queries=queries, mean=mean, uniform=float(uniform[rows_N].sum() / queries))
-
-    return StackDistances(inside=mean_over(inside), beyond=mean_over(~inside))
 
 
 def bucket_loss(nll: list[np.ndarray], bounds: BucketBounds, n_in_test_set: int) -> LossBucket:

@@ -1,1 +1,1 @@
-"""A config file -> checked settings of an experiment."""
+"""Config files: YAML to validated settings of an experiment."""

@@ -1,32 +1,32 @@
-"""YAML files that extend each other -> one mapping. Knows nothing of what the keys mean, but for corpora and models:
-those of another kind replace what stands under them.
+"""Composition of config files: `extends`, overrides of the command line, and merging of mappings.
 
-By hand, and not by OmegaConf, since it would be as much code around it: it reads `no` as False, merges corpora of two
-kinds into one that has both, takes an override without a value, and reads `${` and `???` in a value as its own signs.
+The meaning of keys is not used, with one exception. A corpus or a model of another type replaces the one below it.
+
+OmegaConf was tried. It needs as much code around it: it reads `no` as False and merges corpora of two types into one.
+It also accepts an override without a value, and interprets `${` and `???` in values.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ..data.corpus import CORPUS_TYPES
+from ..data.readers import expand_home
 from ..modeling.configuration_posenc import PosEncConfig
-from ..utils.atomic_io import expand_home
 from .schema import Section, format_value
 from .yaml_io import parse_value, read_yaml
 
 SECTIONS = ("data", "model", "train", "score")
-MAX_EXTENDS_DEPTH = 50  # of which each extends the one before it
+MAX_EXTENDS_DEPTH = 50  # files in a chain of `extends`
 
 
 def read_config_file(path: Path) -> Section:
-    """A YAML file over the file that it `extends`, or over several, each over those before it."""
+    """A YAML file merged over the files that it `extends`. Of several, each is merged over the one before it."""
     return resolve_extends(path, {}, ())
 
 
 def resolve_extends(path: Path, resolved_files: dict[Path, Section], extended_by: tuple[Path, ...]) -> Section:
-    """As `read_config_file`; `resolved_files` are files that have been read, each once, and
-    `extended_by` those that extend this."""
+    """Implements `read_config_file`. `resolved_files` caches files that have been read, and `extended_by` is the chain
+    of files that extend this one."""
     if (resolved := path.resolve()) in resolved_files:
         return resolved_files[resolved]
     chain = (*extended_by, resolved)
@@ -56,8 +56,8 @@ def resolve_extends(path: Path, resolved_files: dict[Path, Section], extended_by
 
 
 def merge(base: Section, override: Section) -> Section:
-    """Mappings merge key by key, unless the one over the other is of another kind; any other value replaces what was
-    there. A section with nothing in it changes nothing: all that stood there may be commented out."""
+    """Merge two mappings key by key. A mapping of another type, and any value that is no mapping, replaces the old
+    value. An empty section changes nothing, because all its lines may be commented out."""
     if is_different_type(base, override):
         return dict(override)
     merged = dict(base)
@@ -70,14 +70,14 @@ def merge(base: Section, override: Section) -> Section:
 
 
 def is_different_type(base: Section, override: Section) -> bool:
-    """Whether what stands under a mapping means nothing to it: pairs from elsewhere, or another type of model."""
+    """Whether `override` is a corpus or a model of another type than `base`, so that its keys do not apply."""
     if corpus_types := CORPUS_TYPES.keys() & override.keys():
         return not corpus_types & base.keys()
     return "model_type" in override and override["model_type"] != base.get("model_type", PosEncConfig.model_type)
 
 
 def parse_override(override: str) -> Section:
-    """What `dotted.key=value` of the command line changes, as the mapping that a file would hold."""
+    """The mapping of an override `dotted.key=value`, as a config file would contain it."""
     dotted, equals, value = override.partition("=")
     keys = dotted.split(".")
     if not equals or not all(keys):
@@ -90,11 +90,11 @@ def parse_override(override: str) -> Section:
             "[...]` and give that one's name."
         )
     try:
-        nested: Any = parse_value(value)
+        nested: Section = {keys[-1]: parse_value(value)}
     except ValueError as error:
         raise ValueError(
             f"An override's value in brackets or quotes is YAML, but that of {override!r} is not: {error}."
         ) from None
-    for key in reversed(keys):
+    for key in reversed(keys[:-1]):
         nested = {key: nested}
     return nested

@@ -1,12 +1,12 @@
-"""The keys of a corpus, wherever a config file describes one."""
+"""Keys of a corpus in config files."""
 
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Annotated
 
 from ..data.readers import is_files_spec
 from ..data.tasks.registry import TASKS
-from .schema import Constraint, MappingOf, NonEmptyStr, PositiveInt, at_least, one_of
+from .schema import Constraint, MappingOf, NonEmptyStr, PositiveInt, Section, at_least, one_of
 
 FILES_CONSTRAINT = Constraint(
     "two aligned texts, a .tsv, a .jsonl, each plain or compressed, or a list of these", is_files_spec
@@ -74,12 +74,12 @@ class CorpusKeys:
     name: NonEmptyStr | None = None
     split: NonEmptyStr | None = None
     revision: NonEmptyStr | None = None
-    files: Annotated[str | list[Any], FILES_CONSTRAINT] | None = None
+    files: Annotated[str | list, FILES_CONSTRAINT] | None = None
     document_ids: NonEmptyStr | None = None
     min_words: PositiveInt | None = None
-    generator: Annotated[dict[str, Any] | None, MappingOf(GeneratorKeys), EXTRA_INSTALLED] = None
-    task: Annotated[dict[str, Any] | None, MappingOf(TaskKeys)] = None
-    corpora: Annotated[list[Annotated[dict[str, Any], MappingOf(lambda: CorpusKeys)]], CORPORA_CONSTRAINT] | None = None
+    generator: Annotated[Section | None, MappingOf(GeneratorKeys), EXTRA_INSTALLED] = None
+    task: Annotated[Section | None, MappingOf(TaskKeys)] = None
+    corpora: Annotated[list[Annotated[Section, MappingOf(lambda: CorpusKeys)]], CORPORA_CONSTRAINT] | None = None
     source_language: NonEmptyStr | None = None
     target_language: NonEmptyStr | None = None
     source_tag: NonEmptyStr | None = None

@@ -1,4 +1,4 @@
-"""The keys of a config file, and of the systems in it."""
+"""Keys of a config file and of the systems in it."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,9 +1,9 @@
-"""Where a training starts, if not from new weights: `init_from` -> the whole `model` section of a system.
+"""`init_from`: the initial weights of a training, resolved to the complete `model` section of a system.
 
-It names a system that stands above it in the file, which is trained first; or else a checkpoint of this family or of
-MarianMT, a folder or a name on the Hub. The model has the sizes and all else of that one, and what the system's own
-`model:` changes: encodings, alignment, their knobs, dropout (see hf_posenc.convert_encodings).
-Of a checkpoint no more than its config is read here.
+`init_from` names an earlier system of the same file, which is trained first. Otherwise it names a checkpoint of this
+family or of MarianMT, by folder or Hub name. The model has the checkpoint's config with the changes of the system's own
+`model:` section: encodings, alignment, their parameters, dropout (see hf_posenc.convert_encodings). Only the config of
+the checkpoint is read here.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,8 +34,8 @@ INIT_FROM_RULE = "init_from names a system above it, or a checkpoint of this fam
 def resolve_init_from(
     name: str, sections: Section, own_model: Section | None, earlier_systems: Iterable[System]
 ) -> Section:
-    """The sections of a system with a whole `model`: that from which it starts, with changes. `own_model` is that
-    of its own entry, which is all that counts where it starts from one of `earlier_systems`, as that has the file's."""
+    """The sections of a system, with `model` complete: that of its initial model, with changes. If that is one of
+    `earlier_systems`, only `own_model`, the section of the system's own entry, changes it."""
     start = sections["init_from"]
     if start is None:
         return dict(sections)
@@ -58,13 +58,13 @@ def resolve_init_from(
         override_config(config, changes)
     except ValueError as error:
         raise ValueError(f"systems.{name}: init_from={start!r}: {error}") from None
-    if "position_encoding_type" in changes:  # by itself it is for both sides
+    if "position_encoding_type" in changes:  # without the decoder's field it applies to both stacks
         base = {field: value for field, value in base.items() if field != "decoder_position_encoding_type"}
     return {**sections, "model": merge(base, changes)}
 
 
 def validate_checkpoint_name(start: str, folder: str | None, earlier_systems: list[str]) -> None:
-    """A ValueError for a name that can be no checkpoint's, before the Hub is asked for it."""
+    """Raise a ValueError for a name that cannot be a checkpoint, before the Hub is contacted."""
     if "/" not in start and not Path(resolve_name_or_path(start, folder)).is_dir():
         earlier = f"are {', '.join(earlier_systems)}" if earlier_systems else "is no system"
         raise ValueError(
@@ -74,14 +74,14 @@ def validate_checkpoint_name(start: str, folder: str | None, earlier_systems: li
 
 
 def checkpoint_model_section(name: str, folder: str | None) -> tuple[Section, PosEncConfig]:
-    """The `model` section that a checkpoint amounts to, and its config as one of this family."""
+    """The `model` section that describes a checkpoint, and its config as a PosEncConfig."""
     name_or_path = resolve_name_or_path(name, folder)
     if load_config_dict(name_or_path, INIT_FROM_RULE, "a model on the Hub")["model_type"] == MarianConfig.model_type:
         config = posenc_config_from_marian(load_marian_config(name_or_path), position_encoding_type="sinusoidal")
         fields: tuple[str, ...] = (
             *STRUCTURAL_FIELDS,
             *FIXED_FIELDS,
-        )  # whether it has an output bias, only its weights say
+        )  # only the weights show whether it has an output bias
     else:
         config, fields = load_posenc_config(name_or_path), (*PRESERVED_FIELDS, "initializer")
     fields += (*TUNABLE_FIELDS, *ENCODING_TYPE_FIELDS.values(), "alignment_type", *config.parameter_fields_in_use)
@@ -108,9 +108,9 @@ def validate_model_type(model_type: str) -> None:
 
 
 def resolve_dependencies(systems: Iterable[System]) -> dict[str, System]:
-    """The systems by name, each with that one above it whose model it needs.
+    """The systems by name, each with the earlier system whose model it needs.
 
-    A system that starts from one with several seeds starts from that with its own seed.
+    If that has several seeds, a system starts from the one with its own seed.
     """
     resolved: dict[str, System] = {}
     for system in systems:
@@ -123,7 +123,7 @@ def resolve_dependencies(systems: Iterable[System]) -> dict[str, System]:
 
 
 def validate_seeded_starts(systems: Mapping[str, System]) -> None:
-    """Of several seeds, a system starts from that with its own."""
+    """Raise a ValueError unless a system that starts from one with several seeds finds its own seed there."""
     rows = {system.base_name for system in systems.values()}
     for system in systems.values():
         if system.init_from in rows and system.dependency is None:

@@ -1,12 +1,13 @@
-"""A config file -> checked settings: what it extends merged under it, dotted overrides over it, every key known.
+"""Loads config files: resolves `extends` and overrides, and validates every key.
 
-A file holds `data`, `model`, `train`, `score` and `systems`; each system is the whole file with what its own entry
-changes, and one whose `model` names another `model_type` starts from that type's defaults. `seeds` trains a system once
-for each of them; `init_from` lets it go on from a trained model (init_from.py); `{segment: NAME}` trains none and gives
-that of NAME its inputs in segments. `encoding_files` names Python files, by their place beside the config file, that
-register encodings of one's own. Files of one `name` share a run folder, and
-with it the systems of the same name and settings; `report_name` is the folder in it for what is made of this file's
-systems. Nothing here reads data or builds a model.
+A file has the sections `data`, `model`, `train` and `score`, and `systems`. A system is the whole file with the changes
+of its own entry. A `model` of another `model_type` starts from the defaults of that type. `seeds` trains a system once
+for each seed. `init_from` starts from a trained model (init_from.py). `{segment: NAME}` trains no model and translates
+segments with the model of NAME.
+
+`encoding_files` are Python files that register encodings. Their paths are relative to the config file. Files of one
+`name` share a run folder, and therefore the systems of equal name and settings. `report_name` is the subfolder for the
+tables of this file's systems. No data is read and no model is built.
 """
 
 import importlib.util
@@ -15,10 +16,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
+from ..data.readers import expand_home
 from ..data.segmentation import load_sentence_splitter
 from ..data.tags import corpus_tags, group_by_tags
 from ..modeling.suggestions import validate_names
-from ..utils.atomic_io import expand_home
 from ..utils.run_folder import RESERVED_FOLDERS
 from .composition import SECTIONS, merge, parse_override, read_config_file
 from .file_keys import FileKeys, SystemKeys
@@ -40,7 +41,8 @@ TRAINED_SYSTEM_KEYS = tuple(key for key in field_types(SystemKeys) if key not in
 
 
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
-    """Read and check a config file; `overrides` are `dotted.key=value`. A ValueError says what is wrong and where."""
+    """Read and validate a config file. `overrides` are `dotted.key=value`. A ValueError names the key, the value and
+    the remedy."""
     path = Path(expand_home(path))
     merged = read_config_file(path)
     for override in overrides:
@@ -55,7 +57,7 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
 
 
 def build_experiment(merged: Section, path: Path) -> Experiment:
-    """The experiment of a config file whose values are of their kinds."""
+    """The experiment of a config file whose values have the right types."""
     for file in merged.get("encoding_files") or []:
         register_encodings(path.parent / expand_home(file))
     defaults = {section: merged.get(section) or {} for section in SECTIONS}
@@ -87,7 +89,7 @@ def build_experiment(merged: Section, path: Path) -> Experiment:
 
 
 def resolve_systems(entries: Mapping[str, Section], defaults: Section) -> dict[str, System]:
-    """The systems that are trained and then, since they use these, those that segment."""
+    """The trained systems, then the segmented systems, which use their models."""
     trained: list[System] = []
     for name, changes in entries.items():
         if "segment" not in changes:
@@ -106,7 +108,7 @@ def resolve_systems(entries: Mapping[str, Section], defaults: Section) -> dict[s
 
 
 def segmented_systems(name: str, entry: Section, trained: list[System]) -> list[System]:
-    """A row that trains nothing, once for each seed of the row that it names."""
+    """The systems of a segmented row: one for each seed of the row whose model it uses."""
     validate_names(
         entry, SEGMENTED_SYSTEM_KEYS, f"systems.{name}, which has all else from the system whose inputs it segments,"
     )
@@ -132,14 +134,14 @@ def segmented_systems(name: str, entry: Section, trained: list[System]) -> list[
 
 
 def expand_seeds(name: str, sections: Section) -> list[System]:
-    """The system itself, or one for each of its seeds, named after it and the seed."""
+    """The system, or one system for each of its seeds, with the seed in its name."""
     if (seeds := sections.pop("seeds")) is None:
         return [validate_system(name, name, sections)]
     return [validate_system(f"{name}-seed{seed}", name, merge(sections, {"train": {"seed": seed}})) for seed in seeds]
 
 
 def register_encodings(file: Path) -> None:
-    """Import a file that registers encodings, once."""
+    """Import a Python file that registers encodings. A second call does nothing."""
     if not file.is_file():
         raise FileNotFoundError(f"Encodings are registered by a Python file, but there is none at {file}; name one.")
     if (existing := sys.modules.get(file.stem)) is not None:
@@ -160,7 +162,7 @@ def register_encodings(file: Path) -> None:
 
 
 def validate_system(name: str, base_name: str, sections: Section) -> System:
-    """A system whose sections have only known keys, and whose model can be built."""
+    """Build a system from its sections, with all keys and the model's config validated."""
     validate_system_name(name)
     for argument in ("output_dir", "resume_from_checkpoint"):
         if argument in sections["train"]:
@@ -177,7 +179,7 @@ def validate_system(name: str, base_name: str, sections: Section) -> System:
 
 
 def validate_target_tags(systems: Iterable[System], diagnose: bool) -> None:
-    """What decodes from the start token alone would leave out the tag that a target begins with."""
+    """Refuse target tags where decoding starts without a tag: in diagnostics and in evaluations during training."""
     for system in systems:
         data, generates = system.data, bool(system.train.get("predict_with_generate"))
         tests = [name for name, corpus_spec in data.test.items() if corpus_tags(corpus_spec)[1] is not None]
@@ -194,7 +196,7 @@ def validate_target_tags(systems: Iterable[System], diagnose: bool) -> None:
 
 
 def validate_comparable(systems: Mapping[str, System]) -> None:
-    """All rows of a table have the same test sets, vocabulary and groups: systems may differ in the rest only."""
+    """Raise a ValueError unless all systems have the same test sets, vocabulary and length buckets."""
     first, *others = systems.values()
     for other in others:
         for section, key in [

@@ -1,4 +1,4 @@
-"""The keys of `model:`, which are the fields of a config class of ours, with the parameters of all encodings."""
+"""Keys of `model:`: the fields of a config class, with the parameters of all encodings."""
 
 from dataclasses import fields
 from typing import Annotated, Any
@@ -14,12 +14,12 @@ from ..utils.renamed_keys import validate_current_names
 from .schema import Constraint, NonEmptyStr, Section, above_zero, below_one, in_range, join_key, one_of, validate
 
 CONFIG_CLASSES: dict[str, type[SharedConfig]] = {cls.model_type: cls for cls in (PosEncConfig, RnnNmtConfig)}
-# What a model has from its tokenizer or its weights, and no config file says.
+# Fields that the tokenizer or the weights determine.
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 INFERRED_FIELDS = ("vocab_size", "decoder_vocab_size", *TOKEN_IDS, "dtype")
 INTERNAL_FIELDS = ("hf_posenc_version", "is_encoder_decoder")
 Size = Annotated[int, in_range(1, 2**24)]
-NARROWED_TYPES: dict[str, Any] = {
+NARROWED_TYPES: dict[str, object] = {
     **dict.fromkeys(("encoder_layers", "decoder_layers"), Annotated[int, in_range(1, 1000)]),
     **dict.fromkeys(("d_model", "encoder_ffn_dim", "decoder_ffn_dim", "max_position_embeddings"), Size),
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), Size),
@@ -27,12 +27,12 @@ NARROWED_TYPES: dict[str, Any] = {
     "activation_function": Annotated[str, one_of(ACT2FN)],
     "initializer": Annotated[str, one_of(INITIALIZERS)],
     "layer_norm_eps": Annotated[float, above_zero],
-    "rope_parameters": dict[str, Any] | None,
+    "rope_parameters": Section | None,
 }
 
 
-def model_keys(config_class: type[SharedConfig]) -> dict[str, tuple[Any, Any]]:
-    """The kind and the default of each key that a model of that class has."""
+def model_keys(config_class: type[SharedConfig]) -> dict[str, tuple[object, object]]:
+    """The annotation and the default of each key for a model of that class."""
     own_fields = {name for cls in config_class.__mro__ if issubclass(cls, SharedConfig) for name in cls.__annotations__}
     keys = {
         field.name: (NARROWED_TYPES.get(field.name, field.type), field.default)
@@ -51,8 +51,8 @@ def model_keys(config_class: type[SharedConfig]) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def parameter_annotation(name: str, parameter: EncodingParameter) -> Any:
-    """Its default says its type; that of a cross-attention may be null, which is as elsewhere."""
+def parameter_annotation(name: str, parameter: EncodingParameter) -> object:
+    """The annotation of an encoding's parameter, from its default. A cross-attention parameter may also be null."""
     annotation: Any = int | None if parameter.default is None else type(parameter.default)
     constrained: Any = Annotated[
         annotation, Constraint(parameter.constraint.replace("{", "{{").replace("}", "}}"), parameter.is_valid)
@@ -61,8 +61,8 @@ def parameter_annotation(name: str, parameter: EncodingParameter) -> Any:
 
 
 def validate_model(model: Section, key: str) -> None:
-    """A ValueError for a value that a field of the model cannot have, or a field that is not for a config file to set.
-    What is no field at all the config class refuses."""
+    """Raise a ValueError for an invalid value, or for a field that a config file must not set. The config class itself
+    refuses unknown names."""
     model_type = model.get("model_type", PosEncConfig.model_type)
     validate(model_type, Annotated[str, one_of(CONFIG_CLASSES)], f"{key}.model_type")
     config_class = CONFIG_CLASSES[model_type]

@@ -1,9 +1,11 @@
-"""Values against annotations: what each key of a config file may hold, in one place and by one rule.
+"""Schema of config files: validates values against the annotations of dataclass fields.
 
-A key is a field of a dataclass, and its annotation says what it may hold: bool, int, float, str, None, a Literal, an
-Enum, list[...], dict[str, ...], a union of these; with `Annotated[int, at_least(1)]` what a type cannot say, and with
-`Annotated[dict[str, Any], Keys(Corpus)]` keys of its own. A new key is one line. A refusal is one line, too: the key,
-what it must be, what it is, what to do. No number is infinite, NaN or larger than LARGEST, no text unfit for a file.
+A key is a field of a dataclass. Its annotation is bool, int, float, str, None, a Literal, an Enum, list[...], dict[str,
+...] or a union of these. `Annotated[int, at_least(1)]` adds a constraint, and `Annotated[Section,
+MappingOf(CorpusKeys)]` gives a mapping a schema. A new key is one line.
+
+An error is one line with the key, the rule, the value and the remedy. Numbers must be finite and at most MAX_INT, and
+text must be storable in a file.
 """
 
 import math
@@ -17,6 +19,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from ..modeling.suggestions import closest_name, validate_names
 from ..utils.renamed_keys import validate_current_names
+from ..utils.text_io import JsonObject
 
 MAX_INT = 2**32 - 1  # a seed of numpy's
 SCALAR_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "null"}
@@ -24,23 +27,24 @@ MAX_LISTED = 16  # names
 SHORT_REPR = reprlib.Repr()
 SHORT_REPR.maxstring = SHORT_REPR.maxother = SHORT_REPR.maxlong = 80
 
-Section = dict[str, Any]  # keys and values of a config file, as YAML has them
+Section = JsonObject  # of a config file
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """What a value of the right type must be besides, and how that is said; `{}` stands for the type."""
+    """A condition on a value of the right type, and its description, in which `{}` is replaced by that of the type."""
 
     description: str
     is_valid: Callable[[Any], bool]
-    valid_names: tuple[str, ...] = ()  # that there are, where it must be one of them
+    valid_names: tuple[str, ...] = ()  # the allowed names, if the value is a name
 
 
 @dataclass(frozen=True)
 class MappingOf:
-    """A mapping whose keys are the fields of a dataclass; of one that holds itself, `schema` returns it."""
+    """A mapping whose keys are the fields of a dataclass. For a recursive dataclass, `schema` is a function that
+    returns it."""
 
-    schema: Callable[..., Any]
+    schema: type | Callable[[], type]
     description: str = "keys and values"
 
     @property
@@ -71,9 +75,9 @@ PositiveInt = Annotated[int, at_least(1)]
 Seed = Annotated[int, in_range(0, MAX_INT)]
 
 
-def validate(value: Any, annotation: object, key: str, *, partial: bool = False, default: object = MISSING) -> None:
-    """A ValueError if `value`, which stands under `key`, is not of that kind. In a `partial` mapping any key may lack,
-    since another mapping stands under it."""
+def validate(value: object, annotation: object, key: str, *, partial: bool = False, default: object = MISSING) -> None:
+    """Raise a ValueError unless `value`, which is given under `key`, matches the annotation. In a `partial` mapping,
+    required keys may be missing, because it is merged over another one."""
     base, metadata = split_annotated(annotation)
     candidates = [candidate for candidate in union_members(base) if matches_type(value, candidate)]
     if not candidates:
@@ -86,20 +90,20 @@ def validate(value: Any, annotation: object, key: str, *, partial: bool = False,
             if number == len(candidates):
                 raise
     for constraint in metadata:
-        if isinstance(constraint, MappingOf) and value is not None:
+        if isinstance(constraint, MappingOf) and isinstance(value, Mapping):
             validate_fields(value, constraint.dataclass, key, partial)
         elif isinstance(constraint, Constraint) and not constraint.is_valid(value):
             raise_invalid(value, annotation, key, default, constraint.valid_names)
 
 
-def validate_contents(value: Any, annotation: object, key: str, partial: bool, default: object) -> None:
-    """The parts of a value whose outermost type is right."""
+def validate_contents(value: object, annotation: object, key: str, partial: bool, default: object) -> None:
+    """Validate the contents of a value whose outermost type is right."""
     if get_origin(annotation) is Annotated:
         validate(value, annotation, key, partial=partial, default=default)
-    elif get_origin(annotation) is list:
+    elif isinstance(value, list) and get_origin(annotation) is list:
         for number, item in enumerate(value):
             validate(item, get_args(annotation)[0], f"{key}[{number}]", partial=partial)
-    elif get_origin(annotation) is dict:
+    elif isinstance(value, dict) and get_origin(annotation) is dict:
         for name, item in value.items():
             validate(item, get_args(annotation)[1], join_key(key, name), partial=partial)
     elif is_enumerated(annotation):
@@ -110,20 +114,20 @@ def validate_contents(value: Any, annotation: object, key: str, partial: bool, d
 
 
 def validate_leaf(value: object, key: str, default: object) -> None:
-    """What no text and no number may be, wherever it is."""
+    """Refuse texts and numbers that are invalid under every key."""
     if isinstance(value, str) and not is_valid_text(value):
         raise_invalid(value, "text that a file in UTF-8 can hold, without the character NUL", key, default)
     elif type(value) is int and abs(value) > MAX_INT:
         raise_invalid(value, f"a number of at most {MAX_INT}", key, default)
     elif isinstance(value, float) and not math.isfinite(value):
         raise_invalid(value, "a number that is neither infinite nor NaN", key, default)
-    elif isinstance(value, dict | list):  # of any content
+    elif isinstance(value, dict | list):  # whose contents have no annotation
         for name, item in value.items() if isinstance(value, dict) else enumerate(value):
             validate_leaf(item, join_key(key, str(name)), MISSING)
 
 
-def validate_fields(value: Mapping[str, Any], dataclass_type: Any, key: str, partial: bool = False) -> None:
-    """As `validate`, of a mapping whose keys are the fields of the dataclass `dataclass_type`."""
+def validate_fields(value: Mapping[str, object], dataclass_type: type, key: str, partial: bool = False) -> None:
+    """Validate a mapping whose keys are the fields of `dataclass_type`."""
     fields_by_name = {field.name: field for field in fields(dataclass_type)}
     validate_current_names(value, dataclass_type.__name__, key)
     validate_names(value, fields_by_name, key or "a config file")
@@ -142,26 +146,26 @@ def validate_fields(value: Mapping[str, Any], dataclass_type: Any, key: str, par
 
 
 @cache
-def field_types(dataclass_type: Any) -> dict[str, Any]:
+def field_types(dataclass_type: type) -> dict[str, object]:
     """The annotations of a dataclass's fields."""
     return get_type_hints(dataclass_type, include_extras=True)
 
 
-def union_members(annotation: object) -> list[Any]:
-    """The kinds of a union. A text is no alternative to an Enum's names."""
+def union_members(annotation: object) -> list[object]:
+    """The members of a union. Next to an Enum, str is left out: a text must be one of the Enum's values."""
     members = list(get_args(annotation)) if get_origin(annotation) in (Union, UnionType) else [annotation]
     has_enum = any(isinstance(item, type) and issubclass(item, Enum) for item in members)
     return [item for item in members if not (has_enum and item is str)]
 
 
-def split_annotated(annotation: object) -> tuple[Any, tuple[Any, ...]]:
+def split_annotated(annotation: object) -> tuple[object, tuple[object, ...]]:
     return (
         (get_args(annotation)[0], get_args(annotation)[1:]) if get_origin(annotation) is Annotated else (annotation, ())
     )
 
 
 def matches_type(value: object, annotation: object) -> bool:
-    """Whether the outermost type is right."""
+    """Whether the outermost type of a value matches."""
     base, metadata = split_annotated(annotation)
     if metadata:
         return any(matches_type(value, candidate) for candidate in union_members(base))
@@ -193,11 +197,12 @@ def raise_invalid(
 
 
 def describe(annotation: object) -> str:
-    """What a value of that kind is, for a message and for the docs; that it may be null goes without saying."""
+    """The description of an annotation, for messages and docs. It leaves out that a value may be null."""
     base, metadata = split_annotated(annotation)
     if metadata:
         requirement = describe(base)
         for constraint in metadata:
+            assert isinstance(constraint, Constraint | MappingOf)
             requirement = constraint.description.format(requirement)
         return requirement
     if annotation in SCALAR_NAMES:
@@ -216,21 +221,23 @@ def is_enumerated(annotation: object) -> bool:
     return get_origin(annotation) is Literal or (isinstance(annotation, type) and issubclass(annotation, Enum))
 
 
-def choices(annotation: Any) -> list[Any]:
-    return list(get_args(annotation)) or [member.value for member in annotation]
+def choices(annotation: object) -> list[object]:
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return [member.value for member in annotation]
+    return list(get_args(annotation))
 
 
 def format_choices(names: Sequence[object]) -> str:
-    """The names, or of many the first."""
+    """The names, truncated to the first MAX_LISTED."""
     shown_names = ", ".join(name if isinstance(name, str) else format_value(name) for name in names[:MAX_LISTED])
     return f"one of {shown_names}" + (f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else "")
 
 
-def is_required(field: "Field[Any]") -> bool:
+def is_required(field: Field) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def default_value(field: "Field[Any]") -> Any:
+def default_value(field: Field) -> object:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
@@ -243,6 +250,6 @@ def is_valid_text(text: str) -> bool:
 
 
 def format_value(value: object) -> str:
-    """A value as YAML spells null and truth, and as Python all others, cut where it is long."""
+    """A value with null, true and false as in YAML and all else as in Python, shortened if it is long."""
     spelled = {None: "null", True: "true", False: "false"}
     return spelled[value] if value is None or isinstance(value, bool) else SHORT_REPR.repr(value)

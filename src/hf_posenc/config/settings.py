@@ -1,5 +1,10 @@
-"""What a config file comes to: plain values, checked by loading.py."""
+"""Settings of an experiment and of its systems. `loading.py` builds and validates them.
 
+A run folder records the settings of each system, and a hash of each file that the system reads (`System.fingerprint`).
+With other settings or files, no result in the folder is reused or continued.
+"""
+
+import json
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -8,16 +13,19 @@ from typing import Annotated
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
-from ..data.readers import CorpusSpec
+from ..data.readers import CorpusSpec, corpus_file_hashes, expand_home, file_hashes, resolve_name_or_path
 from ..metrics.length_buckets.scorers import SCORERS
 from ..metrics.length_buckets.validation import EDGES, METRICS, TOKENIZERS
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_shared import SharedConfig
 from ..modeling.tokenization_posenc import SUBWORD_MODELS
-from ..utils.atomic_io import expand_home
+from ..utils.atomic_io import first_difference, short_hash
+from ..utils.manifest import verified
+from ..utils.renamed_keys import downgrade_settings, upgrade_settings
 from ..utils.run_folder import RunPaths
 from .corpus_keys import CORPUS_SPEC
 from .schema import Constraint, NonEmptyStr, PositiveInt, Section, at_least, in_range, one_of
+from .yaml_io import read_yaml
 
 VOCABULARY_KEYS = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer", "tags")
 
@@ -115,21 +123,21 @@ class ScoreSettings:
 
     @property
     def bertscore_name_or_path(self) -> str | None:
-        """The model's name or, with the home folder for `~`, its folder."""
+        """The model's name, or its folder with `~` expanded."""
         return self.bertscore_model and expand_home(self.bertscore_model)
 
 
 def test_sets(data: DataSettings, score: ScoreSettings) -> dict[str, tuple[CorpusSpec, int]]:
-    """As `System.test_sets`; sets of k joined pairs are `name-xk`."""
+    """Implements `System.test_sets`. A set of k concatenated pairs is named `name-xk`."""
     ks = sorted(set(score.concatenate))
     return {name if k == 1 else f"{name}-x{k}": (corpus_spec, k) for name, corpus_spec in data.test.items() for k in ks}
 
 
 @dataclass(frozen=True)
 class Segmentation:
-    """How a system translates that trains nothing: with the model of the `system` named here, segment by segment.
+    """Settings of a system that trains no model: it translates segments with the model of `system`.
 
-    `segmentation`: "gold" where pairs were concatenated, or "automatic" by a sentence splitter.
+    `segmentation`: "gold" for the texts that were concatenated, "automatic" for sentences of a sentence splitter.
     """
 
     system: str
@@ -138,10 +146,13 @@ class Segmentation:
 
 @dataclass(frozen=True)
 class System:
-    """One training: a name and everything that makes it, as plain values. Those of one `base_name` differ in the seed.
+    """A system: one training, with all settings that determine it. Systems of one `base_name` differ in the seed.
 
-    With `segment` it is no training but another use of one, whose settings it has.
-    `init_from`: what is trained already, another system's name or a checkpoint's; None for new weights (init_from.py).
+    `segment`: None for a trained system. Otherwise the system trains nothing, and has the settings of the system it
+    uses.
+
+    `init_from`: an earlier system's name or a checkpoint; None for new weights (init_from.py).
+
     `dependency`: the system of the same file whose model it needs, to translate with or to start from.
     """
 
@@ -156,20 +167,72 @@ class System:
     dependency: "System | None" = field(default=None, repr=False)
 
     def settings(self) -> Section:
-        """What a run directory remembers of the system; where files lie and what they may share changes nothing."""
+        """The settings that a run folder records. `data_dir` and `allow_overlap` are left out because they change no
+        result."""
         data = {key: value for key, value in asdict(self.data).items() if key not in ("data_dir", "allow_overlap")}
         rest = {"init_from": self.init_from, "segment": self.segment and asdict(self.segment)}
         settings = {"data": data, "model": self.model, "train": self.train, "score": asdict(self.score)}
         return settings | {key: value for key, value in rest.items() if value is not None}
 
+    @classmethod
+    def from_saved(cls, name: str, base_name: str, saved: Section) -> "System":
+        """The system of saved settings under today's names. Settings newer than the run have their defaults."""
+        segment = Segmentation(**saved["segment"]) if "segment" in saved else None
+        data, score = DataSettings(**saved["data"]), ScoreSettings(**saved["score"])
+        return cls(name, base_name, data, score, saved["model"], saved["train"], saved.get("init_from"), segment)
+
+    def fingerprint(self) -> Section:
+        """The record in the system's folder: its settings, and `files`, a hash of each file that it reads."""
+        data = self.data
+        hashes: dict[str, str] = {}
+        for corpus_spec in (data.train, data.validation or {}, *data.test.values()):
+            hashes |= corpus_file_hashes(corpus_spec, data.data_dir)
+        return self.settings() | {"files": hashes | self.init_file_hashes()}
+
+    def difference_from(self, path: Path) -> str | None:
+        """The first setting or file that differs from the fingerprint saved in `path`, None if there is none."""
+        with verified(path):
+            saved = upgrade_settings(read_yaml(path, "The settings of a run"))
+            saved_settings = System.from_saved(self.name, self.base_name, saved).settings()
+        current = self.fingerprint()
+        # Files without a saved hash, and files that are not read any more, make no difference.
+        saved_hashes = {name: digest for name, digest in saved.get("files", {}).items() if name in current["files"]}
+        return first_difference(saved_settings | {"files": current["files"] | saved_hashes}, current)
+
+    def init_file_hashes(self) -> dict[str, str]:
+        """A hash of each weights file that training starts from. For a system of this run, a hash of its settings
+        instead."""
+        if self.init_from is None:
+            return {}
+        if self.dependency is not None:
+            fingerprint = json.dumps(self.dependency.weights_fingerprint(), sort_keys=True)
+            return {f"settings of {self.dependency.name}": short_hash(fingerprint)}
+        checkpoint = Path(resolve_name_or_path(self.init_from, self.data.data_dir))
+        weights = sorted(str(path) for kind in ("*.safetensors", "*.bin") for path in checkpoint.glob(kind))
+        return file_hashes(weights, self.data.data_dir)
+
+    def weights_fingerprint(self) -> Section:
+        """Settings and file hashes that determine the weights, with the key names of 0.2.0, so that the hash is stable.
+
+        Settings at their defaults are left out, so that a new setting changes no hash.
+        """
+        settings, data = self.settings(), self.data
+        for name, default in asdict(DataSettings("", "", {}, {})).items():
+            if settings["data"].get(name) == default or name in ("test", "license"):
+                settings["data"].pop(name, None)
+        del settings["score"]
+        files = [corpus_file_hashes(corpus_spec, data.data_dir) for corpus_spec in (data.train, data.validation or {})]
+        start = self.init_file_hashes()
+        return downgrade_settings(settings) | {"files": files, "start": start}
+
     @property
     def model_system_name(self) -> str:
-        """The name of the training whose model translates."""
+        """The name of the system whose model translates."""
         return self.segment.system if self.segment else self.name
 
     @property
     def test_sets(self) -> dict[str, tuple[CorpusSpec, int]]:
-        """Where each test set comes from and how many of its consecutive pairs are joined."""
+        """The corpus of each test set, and how many consecutive pairs are concatenated."""
         return test_sets(self.data, self.score)
 
     def model_config(self, vocab_size: int, **special_token_ids: int) -> SharedConfig:
@@ -201,11 +264,10 @@ class ReferenceTable:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A config file, resolved: its systems, those that split behind all others, where its run goes, and how many
-    systems train side by side.
+    """A resolved config file: the systems, the run folder, and the number of systems that run in parallel.
 
-    `baseline` is the row that the others are compared with; `diagnose` whether models are looked into, which scores
-    and tables do not need.
+    Segmented systems come last. `baseline` is the row that the others are compared with. `diagnose` turns on
+    diagnostics, which scores and tables do not need.
     """
 
     name: str
@@ -223,7 +285,7 @@ class Experiment:
 
     @property
     def paths(self) -> RunPaths:
-        """Where the files of its run lie."""
+        """The paths of the run's files."""
         return RunPaths(self.folder)
 
     @property

@@ -1,9 +1,9 @@
-"""The keys of `train:`, which are the Trainer's arguments: transformers' own types, and what numbers may be besides."""
+"""Keys of `train:`: the Trainer's arguments with transformers' types, and bounds of their numbers."""
 
 from dataclasses import MISSING, field, fields, make_dataclass
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Union, get_args, get_origin
 
 from transformers.integrations.integration_utils import (
     INTEGRATION_TO_CALLBACK,
@@ -29,8 +29,8 @@ Fraction, NonNegative, Positive = (
     Annotated[float, above_zero],
 )
 OptionalPositiveInt, NonNegativeInt = PositiveInt | None, Annotated[int, at_least(0)]
-# What is narrower than transformers' annotation; an argument that a version lacks is passed over.
-NARROWED_TYPES: dict[str, Any] = {
+# Annotations narrower than transformers' own. Arguments that the installed version lacks are ignored.
+NARROWED_TYPES: dict[str, object] = {
     **dict.fromkeys(
         ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "ddp_timeout"),
         PositiveInt,
@@ -65,8 +65,8 @@ NARROWED_TYPES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def yaml_types(annotation: Any) -> Any:
-    """The kinds of a union that a config file can hold: no path and no object of transformers' or accelerate's."""
+def yaml_types(annotation: object) -> object:
+    """The members of a union that a config file can contain. Paths and objects are left out."""
     if get_origin(annotation) not in (Union, UnionType):
         return annotation
     members = [

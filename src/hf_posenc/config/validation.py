@@ -1,4 +1,4 @@
-"""What must hold between the values of a config file, each of which is of its kind already (schema.py)."""
+"""Validation across the values of a config file. `schema.py` validates each value by itself."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from .settings import DataSettings, ReferenceTable, ScoreSettings, System
 
 
 def validate_unique_names(names: Iterable[str], description: str) -> None:
-    """A ValueError for a name that came about twice, such as that of a seed."""
+    """Raise a ValueError for a duplicate name, such as one that seeds produce."""
     for name, number in Counter(names).items():
         if number > 1:
             raise ValueError(f"There are two {description} of the name {name!r}; name one of them otherwise.")
@@ -25,13 +25,13 @@ def validate_system_name(name: str) -> None:
 
 
 def validate_test_sets(name: str, test_sets: list[str]) -> None:
-    """Refuse names that two test sets have, or that no file can have or another table has."""
+    """Refuse duplicate names of test sets, and names that are no file names or are reserved."""
     validate_unique_names(test_sets, "test sets")
     validate_test_set_names(test_sets, f"systems.{name}")
 
 
 def validate_data(name: str, section: Section, shared_embeddings: bool) -> DataSettings:
-    """The `data` section of a system, none of it missing, and nothing in it against the rest."""
+    """Build the `data` section of a system, with required keys and consistency validated."""
     section_key = f"systems.{name}: data"
     validate_fields(section, DataSettings, section_key)
     for key in ("source_language", "target_language"):
@@ -65,7 +65,7 @@ def validate_data(name: str, section: Section, shared_embeddings: bool) -> DataS
 
 
 def validate_score(name: str, score: ScoreSettings) -> None:
-    """Refuse before training a metric whose package or model is not there."""
+    """Refuse, before training, a metric whose package or model is missing."""
     if "bertscore" in score.metrics:
         try:
             BertScore(score.bertscore_name_or_path, score.bertscore_num_layers)
@@ -74,7 +74,7 @@ def validate_score(name: str, score: ScoreSettings) -> None:
 
 
 def validate_reference_table(section: Section, system: System, rows: list[str]) -> ReferenceTable:
-    """The published table beside which ours is put: of a test set, rows and groups that there are."""
+    """Build the published reference table. Its test set, rows and buckets must be those of the run."""
     key = "reference_table"
     validate_fields(section, ReferenceTable, key)
     table = ReferenceTable(**section)

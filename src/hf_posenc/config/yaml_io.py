@@ -17,6 +17,8 @@ from typing import Any, ClassVar
 import yaml
 from yaml.constructor import ConstructorError
 
+from ..utils.text_io import JsonObject
+
 MAX_BYTES = 2**22
 MAX_NODES = 50_000  # keys and values, those behind an alias counted each time
 MAX_DEPTH = 50
@@ -25,7 +27,7 @@ MAX_DIGITS = 40
 TAG = "tag:yaml.org,2002:"
 BOOLEANS = {"true": True, "false": False}
 # The core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema): pattern, first characters, value.
-CORE_SCHEMA: dict[str, tuple[str, str, Callable[[str], Any]]] = {
+CORE_SCHEMA: dict[str, tuple[str, str, Callable[[str], object]]] = {
     "null": (r"~|null|Null|NULL|", "~nN", lambda text: None),
     "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF", lambda text: BOOLEANS[text.lower()]),
     "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789", lambda text: parse_int(text)),
@@ -49,8 +51,8 @@ class Loader(yaml.SafeLoader):
     }
     nodes = depth = 0
 
-    def compose_node(self, parent: Any, index: Any) -> yaml.Node:
-        """A node that knows how many nodes and how many levels it unfolds to, both within bounds."""
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node:
+        """A node with `expanded_size`: its number of nodes and levels with aliases expanded, both within bounds."""
         mark, is_alias = self.peek_event().start_mark, self.check_event(yaml.AliasEvent)
         self.nodes, self.depth = self.nodes + 1, self.depth + 1
         if self.depth > MAX_DEPTH:
@@ -71,7 +73,7 @@ class Loader(yaml.SafeLoader):
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """A mapping whose keys are the text that was typed, each there once."""
+        """A mapping node whose keys are texts as typed, without duplicates."""
         node = super().compose_mapping_node(anchor)
         seen, pairs = set(), []
         for key, value in node.value:
@@ -87,8 +89,8 @@ class Loader(yaml.SafeLoader):
         node.value = pairs
         return node
 
-    def construct_core_scalar(self, node: yaml.Node) -> Any:
-        """A scalar of the core schema; an explicit tag (`!!int x`) may name one that it is not."""
+    def construct_core_scalar(self, node: yaml.Node) -> object:
+        """The value of a scalar of the core schema. An explicit tag (`!!int x`) may contradict the text."""
         pattern, _, value = CORE_SCHEMA[type_name := node.tag.removeprefix(TAG)]
         if not isinstance(node, yaml.ScalarNode) or not re.fullmatch(pattern, node.value):
             raise ConstructorError(None, None, f"this is no {type_name}", node.start_mark)
@@ -106,7 +108,7 @@ Loader.add_implicit_resolver(f"{TAG}merge", re.compile("^<<$"), ["<"])
 
 
 class CommandLineLoader(Loader):
-    """A value of the command line, where nobody means a comment."""
+    """Loader for values of the command line. A comment is an error."""
 
     def scan_to_next_token(self) -> None:
         offset = 0
@@ -118,16 +120,16 @@ class CommandLineLoader(Loader):
 
 
 class Dumper(yaml.SafeDumper):
-    """Quotes what either PyYAML or the loader above would not read as text."""
+    """Quotes text that PyYAML or the loader above would read as another type."""
 
 
 for type_name, (pattern, first_characters, _) in CORE_SCHEMA.items():
     Dumper.add_implicit_resolver(f"{TAG}{type_name}", re.compile(f"^(?:{pattern})$"), list(first_characters))
 
 
-def read_yaml(path: Path, file_description: str) -> dict[str, Any]:
-    """The mapping in a YAML file, an empty one if nothing is in it. Every refusal begins with `file_description`
-    (such as "A config file") and names the file."""
+def read_yaml(path: Path, file_description: str) -> JsonObject:
+    """The mapping in a YAML file, empty for an empty file. Errors begin with `file_description`, such as "A config
+    file", and name the file."""
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
@@ -146,9 +148,9 @@ def read_yaml(path: Path, file_description: str) -> dict[str, Any]:
     return data or {}
 
 
-def parse_value(text: str) -> Any:
-    """A value as it is typed on a command line: a list, a mapping or a quoted text in YAML, or else all of it as a
-    number, true, false, null or plain text, in which neither `#` nor `:` has a meaning."""
+def parse_value(text: str) -> object:
+    """The value of a command-line argument. In brackets, braces or quotes it is YAML. Otherwise it is a number, true,
+    false, null or plain text, in which `#` and `:` have no meaning."""
     text = text.strip(" ")
     with one_line_errors():
         if text[:1] in ("[", "{", '"', "'"):
@@ -160,14 +162,14 @@ def parse_value(text: str) -> Any:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """A ValueError of one line for all that PyYAML can raise."""
+    """Context manager: errors of PyYAML become a ValueError of one line."""
     try:
         yield
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         position = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise ValueError(position + ", ".join(filter(None, (error.context, error.problem)))) from None
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # a character that is none, a version of 5000 digits
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # an invalid character, a %YAML version of 5000 digits
         raise ValueError(" ".join(str(error).split())) from None
 
 

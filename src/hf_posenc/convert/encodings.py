@@ -10,7 +10,7 @@ afterwards.
 import copy
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -55,7 +55,7 @@ def convert_encodings(
     decoder_position_encoding_type: str | None = None,
     cross_position_encoding_type: str | None = None,
     alignment_type: str | None = None,
-    **overrides: Any,
+    **overrides: object,
 ) -> PosEncForConditionalGeneration:
     """A trained Transformer of this family with other position encodings or another alignment.
 
@@ -81,7 +81,11 @@ def convert_encodings(
     given_types = {name: value for name, value in encoding_types.items() if value is not None}
     config = override_config(load_posenc_config(origin), given_types | overrides)
     if not isinstance(origin, PosEncForConditionalGeneration):
-        return convert_encodings(PosEncForConditionalGeneration.from_pretrained(origin), **given_types, **overrides)
+        loaded = PosEncForConditionalGeneration.from_pretrained(origin)
+        return convert_encodings(
+            loaded, position_encoding_type, decoder_position_encoding_type, cross_position_encoding_type,
+            alignment_type, **overrides,
+        )  # fmt: skip
     model = zero_init_model(config)
     return load_into(model, transferable_weights(origin, model), origin, new_weight_prefixes=NEW_WEIGHT_PREFIXES)
 

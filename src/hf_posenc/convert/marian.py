@@ -20,7 +20,6 @@ logits equal those of transformers' MarianMTModel. Departures from it, in both d
 """
 
 import os
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,7 +60,7 @@ def from_marian(
     decoder_position_encoding_type: str | None = None,
     cross_position_encoding_type: str = "none",
     alignment_type: str = "none",
-    **overrides: Any,
+    **overrides: object,
 ) -> PosEncForConditionalGeneration:
     """Convert a MarianMT model, such as an opus-mt model of the Hub, to a model of this family.
 

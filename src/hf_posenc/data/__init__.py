@@ -1,1 +1,1 @@
-"""Parallel text: corpora -> datasets of pairs -> token ids, filtered, sampled and batched by length."""
+"""Parallel text: corpora to datasets of token ids, filtered, sampled and batched by length."""

@@ -1,8 +1,7 @@
-"""Long pairs out of short ones: so many consecutive pairs, or those of one document until there are enough words."""
+"""Concatenation of pairs: k consecutive ones, or those of one document up to a number of words."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import Any
 
 from datasets import Dataset
 
@@ -12,9 +11,9 @@ from .readers import CorpusSpec, absolute_path
 
 
 def concatenate_consecutive(pairs: Dataset, k: int, separator: str = " ") -> Dataset:
-    """Each `k` consecutive pairs as one, their texts joined with a space, or `separator`; the last one may be of fewer.
+    """Concatenate each `k` consecutive pairs, with `separator` between their texts. The last pair may have fewer.
 
-    28,075 pairs joined by two are 14,038. An empty text adds no space.
+    For k = 2, 28,075 pairs become 14,038. An empty text adds no separator.
     """
     validate_positive("concatenate", k)
 
@@ -28,10 +27,10 @@ def concatenate_consecutive(pairs: Dataset, k: int, separator: str = " ") -> Dat
 def concatenate_documents(
     pairs: Dataset, corpus_spec: CorpusSpec, folder: str | None, source_language: str, separator: str = " "
 ) -> Dataset:
-    """Consecutive pairs of one document as one, as few as have `min_words` source words together.
+    """Concatenate the fewest consecutive pairs of one document that have `min_words` source words together.
 
-    `document_ids` is a text, plain or compressed, whose line i names the document of pair i. What is left of a document
-    with fewer words than that is left out. Words are what white space separates. The pairs are held in memory.
+    `document_ids` is a text, plain or compressed, whose line i names the document of pair i. The rest of a document
+    with fewer words is left out. Words are separated by whitespace. The pairs are held in memory.
     """
     if missing := [key for key in ("document_ids", "min_words") if key not in corpus_spec]:
         raise ValueError(f"`document_ids` and `min_words` belong together, but {missing[0]!r} is missing: add it")
@@ -57,7 +56,8 @@ def concatenate_documents(
 
 
 def group_by_min_words(rows: Iterable[dict[str, str]], min_words: int, language: str) -> Iterator[list[dict[str, str]]]:
-    """Runs of rows, each as short as has `min_words` words of the language; a rest that has fewer is none."""
+    """The shortest groups of consecutive rows with `min_words` words of the language. A rest with fewer words is left
+    out."""
     group: list[dict[str, str]] = []
     for row in rows:
         group.append(row)
@@ -70,7 +70,7 @@ def concatenate_rows(rows: list[dict[str, str]], separator: str) -> dict[str, st
     return {language: separator.join(filter(None, (row[language] for row in rows))) for language in rows[0]}
 
 
-def validate_positive(key: str, value: Any) -> int:
+def validate_positive(key: str, value: object) -> int:
     if type(value) is not int or value < 1:
         raise ValueError(f"`{key}` must be a whole number, at least 1, but it is {value!r}: change or omit it")
     return value

@@ -1,17 +1,16 @@
-"""Corpora of many forms in, datasets of one form out.
+"""Corpora: descriptions in config files to datasets of one format.
 
-The form is the Hub's own for parallel text: a `datasets.Dataset` with one column, `translation`, which holds
+The format is the Hub's format of parallel text: a `datasets.Dataset` with the column `translation`, which holds
 `{source_language: text, target_language: text}`.
 
-Files are streamed into a memory-mapped Arrow file, so a corpus need not fit into memory. A file that has changed is
-read again.
+Files are streamed into a memory-mapped Arrow file. Therefore a corpus need not fit into memory. A changed file is read
+again.
 """
 
 import glob
 import os
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any
 
 import datasets
 from datasets import Dataset
@@ -48,22 +47,24 @@ def load_pairs(
     folder: str | None = None,
     separator: str = " ",
 ) -> Dataset:
-    """The pairs that `corpus_spec` describes, in their order. `corpus_spec` holds exactly one of
+    """The pairs of a corpus, in order. `corpus_spec` has exactly one of these keys:
 
     - `dataset`: a dataset on the Hub or a local folder, with `name`, `split` and `revision` as in `load_dataset`;
     - `files`: two aligned texts `[a.de, a.en]`, a `.tsv` (source, tab, target), a `.jsonl` (a `{"translation": {...}}`
-      a line), or a list of these, read one after the other; each plain, `.gz`, `.bz2` or `.xz`, relative to `folder`;
-    - `generator`: `{seed, pairs, min_words, max_words}` for the embedded German-English generator;
+      a line), or a list of these; each plain, `.gz`, `.bz2` or `.xz`, relative to `folder`;
+    - `generator`: `{seed, pairs, min_words, max_words}` for the synthetic German-English corpus;
     - `task`: `{name, seed, pairs, min_length, max_length}` for an algorithmic task (see tasks/registry.py);
-    - `corpora`: a list of such descriptions, read one after the other;
+    - `corpora`: a list of such descriptions, which are concatenated in order;
 
-    and, if wanted, `max_examples: n`, which keeps the first n pairs, and then `concatenate: k` (see
-    `concatenate_consecutive`); `source_language` and `target_language`, where the description has other ones;
-    `source_tag` and `target_tag`, which are no part of these texts (see tags.py). `files` may have
-    `document_ids: FILE`, a line of which names the document of each pair, and `min_words: n` (see
-    `concatenate_documents`). `separator` stands between joined texts. A key whose value is None counts as absent. A
-    pair with an empty side is kept. What cannot be read is a ValueError that names the file and the line, a missing
-    file a FileNotFoundError.
+    and may have these:
+
+    - `max_examples: n` keeps the first n pairs, and then `concatenate: k` applies (see `concatenate_consecutive`);
+    - `source_language` and `target_language`, if they differ from the arguments;
+    - `source_tag` and `target_tag`, which do not change these texts (see tags.py);
+    - `document_ids: FILE` and `min_words: n`, with `files` (see `concatenate_documents`).
+
+    `separator` separates concatenated texts. A key whose value is None counts as absent. Pairs with an empty side are
+    kept. A ValueError names the file and the line that cannot be read. A missing file raises a FileNotFoundError.
     """
     corpus_spec = {key: value for key, value in corpus_spec.items() if value is not None}
     corpus_type = _corpus_type(corpus_spec)
@@ -98,7 +99,7 @@ def load_pairs(
 
 
 def validate_corpus_spec(corpus_spec: CorpusSpec, key: str) -> None:
-    """A ValueError for keys of a corpus that do not go together; `key` is where it stands."""
+    """Raise a ValueError for keys of a corpus that contradict each other. `key` is the corpus's key in the config."""
     present = {field: value for field, value in corpus_spec.items() if value is not None}
     try:
         corpus_type = _corpus_type(present)
@@ -157,7 +158,7 @@ def _load_dataset(corpus_spec: CorpusSpec, languages: tuple[str, str], folder: s
 def _load_files(corpus_spec: CorpusSpec, languages: tuple[str, str], folder: str | None) -> Dataset:
     shards = resolve_shards(corpus_spec["files"], folder)
     paths = [path for shard in shards for path in shard]
-    large = sum(map(os.path.getsize, paths)) > 50 * PROGRESS_BAR_MIN_PAIRS  # a compressed pair takes some 50 bytes
+    large = sum(map(os.path.getsize, paths)) > 50 * PROGRESS_BAR_MIN_PAIRS  # a compressed pair takes about 50 bytes
     return dataset_from_reader(read_shards, languages, paths, large, shards=shards, languages=languages)
 
 
@@ -168,13 +169,8 @@ def _load_corpora(corpus_spec: CorpusSpec, languages: tuple[str, str], folder: s
             "[{files: [a.de, a.en]}, {dataset: wmt/wmt19, name: de-en, split: train}]"
         )
     source, target = languages
-    options: dict[str, Any] = {
-        "source_language": source,
-        "target_language": target,
-        "folder": folder,
-        "separator": separator,
-    }
-    return datasets.concatenate_datasets([load_pairs(spec, **options) for spec in corpus_spec["corpora"]])
+    load = partial(load_pairs, source_language=source, target_language=target, folder=folder, separator=separator)
+    return datasets.concatenate_datasets([load(spec) for spec in corpus_spec["corpora"]])
 
 
 def _load_generated(corpus_spec: CorpusSpec, languages: tuple[str, str], folder: str | None) -> Dataset:

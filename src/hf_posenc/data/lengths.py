@@ -1,6 +1,6 @@
-"""Lengths of tokenized pairs: read, filter, sample and balance by them.
+"""Lengths of tokenized pairs: read, filter, sample and balance by length.
 
-A length counts subwords without special tokens, here and everywhere else in this package.
+A length counts subwords without special tokens, as in the whole package.
 """
 
 import logging
@@ -15,15 +15,17 @@ logger = logging.getLogger(__name__)
 
 def lengths(encoded: Dataset, side: str) -> np.ndarray:
     """The lengths (N) of all sources or targets, in subwords without special tokens."""
-    column = encoded.data.column(f"{side}_length").to_numpy()  # datasets would read a selection's row by row
+    # `data` is the Arrow table, and the private `_indices` are the rows of a selection, None without one. The public
+    # way reads a selection row by row.
+    column = encoded.data.column(f"{side}_length").to_numpy()
     return column if encoded._indices is None else column[encoded._indices.column(0).to_numpy()]
 
 
 def filter_lengths(encoded: Dataset, *, min_length: int | None, max_length: int | None) -> Dataset:
-    """The pairs to train on: neither side is empty, shorter than `min_length` or longer than `max_length` subwords.
+    """The training pairs: both sides are non-empty and have `min_length` to `max_length` subwords.
 
-    How many are dropped is logged, empty ones as a warning. A ValueError if none is left. Test sets are not filtered:
-    a pair with an empty side is scored like any other.
+    The number of dropped pairs is logged, with a warning for empty ones. A ValueError if no pair is left. Test sets are
+    not filtered: pairs with an empty side are scored like others.
     """
     source, target = lengths(encoded, "source"), lengths(encoded, "target")
     shorter, longer = np.minimum(source, target), np.maximum(source, target)
@@ -42,7 +44,7 @@ def filter_lengths(encoded: Dataset, *, min_length: int | None, max_length: int 
 
 
 def stratified_sample(pairs: Dataset, edges: Sequence[int], max_per_bucket: int) -> Dataset:
-    """At most `max_per_bucket` pairs of each length bucket, sampled without replacement, always the same, in order."""
+    """At most `max_per_bucket` pairs of each length bucket, sampled without replacement with a fixed seed, in order."""
     buckets = np.searchsorted(edges, pairs["source_length"])
     rng = np.random.default_rng(0)
     rows = [rng.permutation(np.flatnonzero(buckets == bucket))[:max_per_bucket] for bucket in range(len(edges) + 1)]
@@ -50,12 +52,11 @@ def stratified_sample(pairs: Dataset, edges: Sequence[int], max_per_bucket: int)
 
 
 def balance_lengths(encoded: Dataset, max_copies: int) -> Dataset:
-    """As many pairs as there were, their source lengths as equally frequent as `max_copies` of a pair allow.
+    """Resample to as many pairs, with source lengths as uniform as at most `max_copies` of a pair allow.
 
-    Every length has the same share of the pairs, or, where that is more than `max_copies` of each of its pairs, so
-    many of each. What does not divide goes, a pair each, to the lengths that have the most pairs. The pairs of one
-    length are taken equally often, some of them once more, which are drawn once, always the same. The pairs stay in
-    their order, copies side by side.
+    Every length gets the same number of pairs, or `max_copies` of each of its pairs if that is fewer. A remainder goes,
+    one pair each, to the lengths with the most pairs. Within a length all pairs have equally many copies, and a sample
+    with a fixed seed has one more. The pairs stay in order, copies next to each other.
     """
     lengths_N = lengths(encoded, "source")
     _, length_index_N, pairs_L = np.unique(lengths_N, return_inverse=True, return_counts=True)
@@ -69,7 +70,7 @@ def balance_lengths(encoded: Dataset, max_copies: int) -> Dataset:
 
 
 def water_fill(max_L: np.ndarray, total: int, pairs_L: np.ndarray) -> np.ndarray:
-    """Whole numbers that sum to `total`, at most `max_L`, as equal as that allows."""
+    """Integers that sum to `total`, at most `max_L`, as equal as possible."""
     level = bisect_right(range(total + 1), total, key=lambda level: np.minimum(max_L, level).sum()) - 1
     target_L = np.minimum(max_L, level)
     unfilled_L = np.flatnonzero(max_L > level)
@@ -78,7 +79,7 @@ def water_fill(max_L: np.ndarray, total: int, pairs_L: np.ndarray) -> np.ndarray
 
 
 def _histogram(lengths: np.ndarray) -> str:
-    """A line a bucket, each bucket as wide as all before it: its bounds, its count, its share as a bar."""
+    """A histogram of lengths, one line a bucket of doubling width: bounds, count, bar."""
     lines, low, high = [], 0, 10
     while low <= max(lengths, default=-1):
         count = int(((lengths >= low) & (lengths <= high)).sum())

@@ -1,37 +1,38 @@
-"""Pairs and sentences that two corpora share: a test set must not be what was trained on."""
+"""Overlap of corpora: pairs and long texts of a held-out set that occur in the training text."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
 
-BATCH_ROWS = 100_000  # read at once
-MIN_WORDS = 8  # of a text that counts by itself
+from .readers import CorpusSpec
+
+BATCH_ROWS = 100_000  # rows in memory at a time
+MIN_WORDS = 8  # of a text that is compared without its pair
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """The pairs of a held-out set, in their order, that a corpus has too, as a pair or by one long text."""
+    """The pairs of a held-out set, in order, that occur in a corpus as a pair, or with one long text."""
 
     pairs: list[dict[str, str]]
     one_sided: list[dict[str, str]]
 
 
-def find_overlap(corpus: Dataset, held_out: Dataset) -> Overlap:
-    """Compare pairs, and the texts of each side by themselves, of two corpora of the form of `load_pairs`.
+def find_overlap(corpus: Dataset, held_out: Dataset, batch_rows: int = BATCH_ROWS) -> Overlap:
+    """Compare the pairs, and the texts of each side, of two corpora in the format of `load_pairs`.
 
-    Case and white space around a text make no difference; empty pairs are none. A text of one side counts if it has
-    MIN_WORDS words: shorter ones, such as greetings, recur in any corpus.
+    Case and surrounding whitespace are ignored, and empty pairs do not count. A text of one side counts if it has
+    MIN_WORDS words: shorter texts, such as greetings, occur in every corpus.
     """
     languages = list(held_out.features["translation"])
     held_out_texts = normalized_texts(held_out.with_format("arrow")[:], languages)
     value_sets = [pc.unique(texts) for texts in held_out_texts]
     pairs_found: set[tuple[str, str]] = set()
     texts_found: list[set[str]] = [set() for _ in languages]
-    for table in corpus.with_format("arrow").iter(BATCH_ROWS):
+    for table in corpus.with_format("arrow").iter(batch_rows):
         columns = normalized_texts(table, languages)
         is_found = [pc.is_in(column, value_set=values) for column, values in zip(columns, value_sets, strict=True)]
         for found, column, mask in zip(texts_found, columns, is_found, strict=True):
@@ -53,13 +54,13 @@ def zip_pairs(sources: pa.ChunkedArray, targets: pa.ChunkedArray) -> Iterable[tu
 
 
 def normalized_texts(pairs: pa.Table, languages: list[str]) -> list[pa.ChunkedArray]:
-    """The texts (N) of each language, without case and white space around them."""
+    """The texts (N) of each language in lower case, without surrounding whitespace."""
     columns = dict(zip(pairs.flatten().column_names, pairs.flatten().columns, strict=True))
     return [pc.utf8_lower(pc.utf8_trim_whitespace(columns[f"translation.{language}"])) for language in languages]
 
 
-def without_concatenation(corpus_spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A description of the pairs that those of `corpus_spec` are joined from; of all documents where it has these."""
+def without_concatenation(corpus_spec: CorpusSpec) -> CorpusSpec:
+    """The corpus before concatenation. With documents, all of their pairs."""
     first_counts_concatenated = corpus_spec.get("document_ids") or any(
         map(is_concatenated, corpus_spec.get("corpora") or [])
     )
@@ -74,8 +75,8 @@ def without_concatenation(corpus_spec: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def is_concatenated(corpus_spec: Mapping[str, Any]) -> bool:
-    """Whether any of those pairs are joined from several."""
+def is_concatenated(corpus_spec: CorpusSpec) -> bool:
+    """Whether any pairs of the corpus are concatenated."""
     return bool(
         corpus_spec.get("concatenate")
         or corpus_spec.get("document_ids")

@@ -23,7 +23,7 @@ BATCH_SIZE = 1_000
 def map_batches(
     pairs: Dataset, function: Callable[[Batch], Batch], features: Features, batch_size: int = BATCH_SIZE
 ) -> Dataset:
-    """What `function` makes of each batch of columns, in place of all columns there were."""
+    """Replace all columns by those that `function` returns for each batch."""
     with progress_bars(shown=len(pairs) > PROGRESS_BAR_MIN_PAIRS):
         return pairs.map(
             function, batched=True, batch_size=batch_size, features=features, remove_columns=pairs.column_names
@@ -31,7 +31,7 @@ def map_batches(
 
 
 def rename_languages(pairs: Dataset, old_names: tuple[str, str], new_names: tuple[str, str]) -> Dataset:
-    """Pairs of these languages, under other names."""
+    """Rename the languages of pairs."""
     if old_names == new_names:
         return pairs
     features = Features({"translation": {name: Value("string") for name in new_names}})
@@ -64,12 +64,12 @@ def dataset_from_reader(
     show_progress: bool,
     written_languages: tuple[str, str] | None = None,
     /,
-    **options: Any,
+    **options: object,
 ) -> Dataset:
-    """The pairs of `read(**options)`, on disk; `written_languages` names their languages where the order is another.
+    """The pairs of `read(**options)`, on disk. `written_languages` are their languages if the order differs.
 
-    datasets finds them in its cache again by `read` and its arguments alone. The state of the files they depend on, the
-    reading code among them, is made an argument too: a changed file never gives yesterday's pairs.
+    datasets caches by the hash of `read` and its arguments. Size and time of the input files and of the reading code
+    are arguments, too. Therefore a changed file is read again.
     """
     code = glob.glob(os.path.join(os.path.dirname(__file__), "*.py"))
     status = [os.stat(path) for path in sorted([*code, *depends_on])]
@@ -91,10 +91,10 @@ def dataset_from_reader(
 
 def _rows(
     read: Callable[..., Iterator[tuple[str, str]]],
-    options: dict[str, Any],
+    options: dict[str, object],
     written_languages: tuple[str, str],
     file_state: object,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, dict[str, str]]]:
     for texts in read(**options):
         yield {"translation": dict(zip(written_languages, texts, strict=True))}
 
@@ -104,7 +104,7 @@ def _features(languages: tuple[str, str]) -> Features:
 
 
 def hash_test_set(test: Dataset) -> str:
-    """SHA-256 of a test set's texts and lengths: what must be equal for two scores to be comparable."""
+    """The SHA-256 of a test set's texts and lengths. Scores are comparable if it is equal."""
     digest = hashlib.sha256()
     for row in test:
         digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False).encode())
@@ -113,7 +113,7 @@ def hash_test_set(test: Dataset) -> str:
 
 @contextmanager
 def progress_bars(*, shown: bool) -> Iterator[None]:
-    """Hide datasets' progress bars inside unless `shown`. A setting of the user's wins and is left as it was."""
+    """Context manager: hide datasets' progress bars unless `shown`. A user's own setting wins and is restored."""
     set_by_user = datasets.config.HF_DATASETS_DISABLE_PROGRESS_BARS is not None or datasets.are_progress_bars_disabled()
     if shown or set_by_user:
         yield

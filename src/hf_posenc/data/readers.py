@@ -1,5 +1,4 @@
-"""Pairs from files: two aligned texts, tab-separated columns, or JSON lines, each plain or compressed, read line by
-line (see `text_io`)."""
+"""Readers of parallel files: two aligned texts, tab-separated columns, or JSON lines, plain or compressed."""
 
 import glob
 import hashlib
@@ -8,22 +7,21 @@ import os
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import zip_longest
-from typing import Any
+from pathlib import Path
 
-from ..utils.atomic_io import expand_home
-from ..utils.text_io import COMPRESSED_FORMATS, read_lines
+from ..utils.text_io import COMPRESSED_FORMATS, JsonObject, read_lines
 
-# The description of a corpus: plain values, under the keys of config/corpus_keys.py.
-CorpusSpec = dict[str, Any]
+# The description of a corpus, with the keys of config/corpus_keys.py.
+CorpusSpec = JsonObject
 
 TSV, JSONL = (tuple(suffix + ending for ending in ("", *COMPRESSED_FORMATS)) for suffix in (".tsv", ".jsonl"))
 TABLE_SUFFIXES = TSV + JSONL
 
 
 def resolve_shards(files: object, folder: str | None) -> tuple[tuple[str, ...], ...]:
-    """The parts of a corpus, each the absolute paths of one table or of two aligned texts.
+    """The files of a corpus in order: the absolute path of each table, or of two aligned texts.
 
-    A ValueError if `files` is not of that shape, a FileNotFoundError if one does not exist.
+    A ValueError if `files` has another form, a FileNotFoundError if a file does not exist.
     """
     shards = tuple(_shards(files))
     if not shards:
@@ -39,7 +37,7 @@ def resolve_shards(files: object, folder: str | None) -> tuple[tuple[str, ...], 
 
 
 def read_shards(shards: tuple[tuple[str, ...], ...], languages: tuple[str, str]) -> Iterator[tuple[str, str]]:
-    """(source, target) of every line of every part. A ValueError names the file and the line that cannot be read."""
+    """(source, target) of every line of every file. A ValueError names the file and the line that cannot be read."""
     for shard in shards:
         if len(shard) == 2:
             yield from _read_aligned(*shard)
@@ -84,9 +82,19 @@ def _file_hash(path: str, mtime_ns: int) -> str:
 
 
 def resolve_name_or_path(name: str, folder: str | None) -> str:
-    """The folder of that name, relative to `folder`; the name as it is, one on the Hub, if there is none."""
+    """The folder of that name, relative to `folder`. If it does not exist, the name itself, as a name on the Hub."""
     local = absolute_path(name, folder)
     return local if os.path.isdir(local) else name
+
+
+def expand_home(path: str | Path) -> str:
+    """A path from a config file or a command line, with `~` and `~name` expanded to home folders."""
+    if (expanded := os.path.expanduser(path)).startswith("~"):
+        raise ValueError(
+            f"A path that begins with `~` is in a user's home, but for {expanded!r} there is no such user; write "
+            f"./{expanded} for a folder of that name."
+        )
+    return expanded
 
 
 def absolute_path(path: str, folder: str | None) -> str:
@@ -106,7 +114,7 @@ def _shards(files: object) -> Iterator[tuple[str, ...]]:
 
 
 def is_files_spec(files: object) -> bool:
-    """Whether `files` has the shape that `resolve_shards` reads."""
+    """Whether `files` has the form that `resolve_shards` reads."""
     try:
         return any(_shards(files))
     except ValueError:
@@ -147,7 +155,7 @@ def _read_jsonl(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, st
     for number, line in enumerate(read_lines(path), 1):
         try:
             source, target = (json.loads(line)["translation"][language] for language in languages)
-            # JSON can spell half a character, which no file can hold; and only text can be added to text.
+            # JSON can contain a lone surrogate, which UTF-8 cannot. A TypeError if a value is no text.
             ("" + source + target).encode()
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(

@@ -1,11 +1,11 @@
-"""Batches of like length, in an order that the seed and the number of the epoch give, and nothing else.
+"""Batches of similar length, in an order that depends only on the seed and the epoch.
 
-Two ways to cut an epoch into batches, for `train.tokens_per_batch` and for `train.per_device_train_batch_size`:
+There are two kinds of batches, for `train.tokens_per_batch` and for `train.per_device_train_batch_size`:
 
     pairs in a batch x the longest side of any of them <= tokens per batch,    or    pairs in a batch = batch size
 
-A side is a source or a target, and its tokens count padding and special ones. Under a token budget a short sentence
-shares its batch with many and a long one with few, so that all batches cost about the same and little is padding.
+A side is a source or a target, and its tokens include padding and special tokens. With a token budget, batches of short
+sentences have many pairs, and those of long sentences few. Therefore all batches take a similar time.
 """
 
 from collections.abc import Iterator
@@ -13,21 +13,30 @@ from collections.abc import Iterator
 import numpy as np
 from torch.utils.data import Sampler
 
-BIN_WIDTHS = (1, 2, 3, 4, 5, 6, 8)  # source lengths that are sorted as one: the fewer pairs, the wider is best
-MEGABATCH_SIZE = 50  # batches: as many are drawn at random before they are sorted by length
+BIN_WIDTHS = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    8,
+)  # candidates, in source lengths; with fewer pairs wider bins are better
+MEGABATCH_SIZE = 50  # batches: of so many, sampled at random, the pairs are sorted by length
 
 
 class DistributedBatchSampler(Sampler[list[int]]):
-    """The batches of one rank, as lists of row numbers; set_epoch(n) gives epoch n its own order.
+    """The batches of one rank, as lists of row numbers. `set_epoch(n)` selects the order of epoch n.
 
-    Every pair that is not left out is in exactly one batch of an epoch. All ranks get equally many batches: where the
-    number does not divide, the batches with the most pairs are cut in two, and where all have a single pair, less than
-    one for each rank is left out, another in each epoch. The order depends on the seed and the epoch
-    alone, so that a run that was interrupted in any epoch meets the batches that it would have met. (transformers' own
-    sampler by length draws from torch's global generator, whose state at the start of an epoch is lost.)
+    Every pair that is not left out is in exactly one batch of an epoch. All ranks get equally many batches. If the
+    number is not divisible, the batches with the most pairs are halved. If all batches have a single pair, fewer pairs
+    than ranks are left out, others in each epoch.
 
-    `batch_ends` (N) are the numbers of rows before the end of each batch. Raises a ValueError if there are fewer pairs
-    than ranks.
+    The order depends on the seed and the epoch alone, so that a resumed run gets the same batches. (transformers' own
+    sampler by length uses torch's global generator, whose state at the start of an epoch is lost.)
+
+    `batch_ends` (N) are the row numbers at which the batches end. Raises a ValueError if there are fewer pairs than
+    ranks.
     """
 
     def __init__(self, batch_ends: np.ndarray, *, seed: int, rank: int = 0, num_ranks: int = 1) -> None:
@@ -49,7 +58,7 @@ class DistributedBatchSampler(Sampler[list[int]]):
         self.epoch = 0
 
     def epoch_order(self, generator: np.random.Generator) -> np.ndarray:
-        """All row numbers in the order in which they are cut into batches."""
+        """All row numbers in the order in which they are divided into batches."""
         raise NotImplementedError
 
     def set_epoch(self, epoch: int) -> None:
@@ -67,11 +76,10 @@ class DistributedBatchSampler(Sampler[list[int]]):
 
 
 class LengthSortedSampler(DistributedBatchSampler):
-    """Batches of `batch_size` pairs of like length: sorted among some that are drawn at random, so that an epoch's
-    batches are not those of the last.
+    """Batches of `batch_size` pairs of similar length: random megabatches are sorted, so that epochs differ.
 
-    With `drop_last` all batches have that size: the pairs that make no such batch for every rank are left out, others
-    in each epoch, by chance. Raises a ValueError if no pairs are left.
+    With `drop_last` all batches have that size. The remaining pairs are left out, others in each epoch. Raises a
+    ValueError if no pairs are left.
     """
 
     def __init__(
@@ -99,9 +107,9 @@ class LengthSortedSampler(DistributedBatchSampler):
 class MaxTokensSampler(DistributedBatchSampler):
     """Batches of at most `tokens_per_batch` tokens a side, with as little padding as sorting by length gives.
 
-    Pairs of equal lengths change places from epoch to epoch; lengths, and so the number of batches, do not.
-    `source_lengths` and `target_lengths` (N) count the tokens that a batch will hold, special ones included. Raises a
-    ValueError if the longest pair does not fit.
+    Pairs of equal lengths are shuffled in each epoch. The lengths, and therefore the number of batches, stay the same.
+    `source_lengths` and `target_lengths` (N) include special tokens. Raises a ValueError if the longest pair does not
+    fit.
     """
 
     def __init__(
@@ -124,8 +132,8 @@ class MaxTokensSampler(DistributedBatchSampler):
         return self.sort_by_length(self.bin_width, generator.random(len(self.source_lengths)))
 
     def sort_by_length(self, bin_width: int, tie_breaker: np.ndarray | float = 0.0) -> np.ndarray:
-        """The rows by source length, `bin_width` lengths at a time, and within a band by target length, up and down in
-        turns: where a batch goes over from one band to the next, its targets are of like length too."""
+        """The rows sorted by source length in bins of `bin_width`, and by target length within a bin. The order of
+        target lengths alternates, so that a batch across two bins has similar targets."""
         bin_index = self.source_lengths // bin_width
         alternating_target = np.where(bin_index % 2 == 0, self.target_lengths, -self.target_lengths)
         return np.lexsort(
@@ -133,15 +141,15 @@ class MaxTokensSampler(DistributedBatchSampler):
         )
 
     def batch_boundaries(self, bin_width: int, tokens_per_batch: int) -> tuple[int, int, np.ndarray]:
-        """How much all batches hold, padding included, the band, and where the batches end among the rows by length.
-        Which of equally long rows is where makes no difference."""
+        """The number of tokens in all batches, padding included, the bin width, and the ends of the batches. The order
+        of rows of equal length makes no difference."""
         order = self.sort_by_length(bin_width)
         source, target = self.source_lengths[order], self.target_lengths[order]
         longer = np.maximum(source, target)
         batch_ends = [0]
         while batch_ends[-1] < len(longer):
             longest = np.maximum.accumulate(longer[batch_ends[-1] : batch_ends[-1] + tokens_per_batch])
-            fits = longest * np.arange(1, len(longest) + 1) <= tokens_per_batch  # True, then False
+            fits = longest * np.arange(1, len(longest) + 1) <= tokens_per_batch  # monotonic: True, then False
             batch_ends.append(batch_ends[-1] + int(fits.sum()))
         starts = batch_ends[:-1]
         num_tokens = (np.maximum.reduceat(source, starts) + np.maximum.reduceat(target, starts)) @ np.diff(batch_ends)

@@ -1,8 +1,8 @@
-"""Segments of long sources, which a system translates one by one: concatenated texts, or sentences.
+"""Segments of long sources, which are translated one by one: concatenated texts, or sentences.
 
-`gold` segments are the texts that were concatenated: the corpus is read again with a character between these texts that
-no text has. `automatic` segments are the sentences that the package sentence-splitter finds, by the rules of Europarl's
-tools: users have no gold segments.
+`gold` segments are the texts that were concatenated. The corpus is read again with a separator that occurs in no text.
+`automatic` segments are the sentences of the package sentence-splitter, which has the rules of Europarl's tools. Users
+have no gold segments.
 """
 
 from collections.abc import Callable
@@ -10,14 +10,14 @@ from collections.abc import Callable
 from datasets import Dataset
 
 SEGMENTATIONS = ("gold", "automatic")
-# Unicode keeps it for use inside of programs and will never make a character of it.
+# A noncharacter of Unicode, reserved for internal use by programs.
 SEGMENT_SEPARATOR = "\ufdd0"
 
 
 def gold_segments(concatenated: Dataset, pairs: Dataset, language: str) -> list[list[str]]:
-    """The segments of each source of `pairs`; `concatenated` has the same pairs with SEGMENT_SEPARATOR between texts.
+    """The segments of each source of `pairs`. `concatenated` has the same pairs with SEGMENT_SEPARATOR between texts.
 
-    A ValueError if they are not the same ones.
+    A ValueError if the pairs differ.
     """
     segments = [row[language].split(SEGMENT_SEPARATOR) for row in concatenated["translation"]]
     for number, (row, texts) in enumerate(zip(pairs["translation"], segments, strict=True)):
@@ -31,13 +31,14 @@ def gold_segments(concatenated: Dataset, pairs: Dataset, language: str) -> list[
 
 
 def automatic_segments(pairs: Dataset, language: str) -> list[list[str]]:
-    """The sentences of each source; a source without any is one segment."""
+    """The sentences of each source. A source without sentences is one segment."""
     split_sentences = load_sentence_splitter(language)
     return [split_sentences(row[language]) or [row[language]] for row in pairs["translation"]]
 
 
 def load_sentence_splitter(language: str) -> Callable[[str], list[str]]:
-    """What cuts a text of that language into sentences; a ValueError where there are no rules for it."""
+    """The function that splits a text of that language into sentences. A ValueError if the package lacks the
+    language."""
     try:
         from sentence_splitter import SentenceSplitter, SentenceSplitterException
     except ModuleNotFoundError:

@@ -1,7 +1,7 @@
-"""Language tags: tokens at the head of a source, or of a target, by which one model translates between many languages.
+"""Language tags: tokens before a source or a target, for models of several languages.
 
-A corpus names them beside its files: `{files: [a.de, a.en], source_tag: <2en>}`. They are no part of its texts until
-these are encoded: pairs are joined, compared, cut and scored without them. What is joined has one tag, at its head.
+A corpus names them: `{files: [a.de, a.en], source_tag: <2en>}`. They are added when texts are encoded. Pairs are
+concatenated, compared, filtered and scored without tags. A concatenated text has one tag, at its start.
 """
 
 from collections.abc import Collection
@@ -17,10 +17,10 @@ TagPair = tuple[str | None, str | None]
 
 
 def group_by_tags(corpus_spec: CorpusSpec, inherited: TagPair = (None, None)) -> list[tuple[CorpusSpec, TagPair]]:
-    """The parts of a description, in order, whose pairs have the same tags of source and target; one if all have.
+    """The parts of a corpus, in order, whose pairs have the same source and target tags.
 
-    What a description does to its corpora together, `concatenate`, it does to each part. Their first pairs are none of
-    a part: `max_examples` around several parts is a ValueError.
+    `concatenate` of the whole applies to each part. `max_examples` of several parts is a ValueError, because it would
+    not be clear which pairs are the first.
     """
     tags = (corpus_spec.get("source_tag") or inherited[0], corpus_spec.get("target_tag") or inherited[1])
     if not corpus_spec.get("corpora"):
@@ -41,7 +41,7 @@ def group_by_tags(corpus_spec: CorpusSpec, inherited: TagPair = (None, None)) ->
 
 
 def corpus_tags(corpus_spec: CorpusSpec) -> TagPair:
-    """The tags of a description whose pairs all have the same."""
+    """The tags of a corpus whose pairs all have the same. A ValueError if they differ."""
     (_, tags), *others = group_by_tags(corpus_spec)
     if others:
         raise ValueError(
@@ -53,8 +53,8 @@ def corpus_tags(corpus_spec: CorpusSpec) -> TagPair:
 def validate_corpus_tags(
     corpus_spec: CorpusSpec, key: str, known_tags: Collection[str], *, is_test: bool = False
 ) -> None:
-    """A ValueError for tags that are not among the vocabulary's, and for a test set of several; `key` is where the
-    description stands."""
+    """Raise a ValueError for tags outside the vocabulary's, or a test set with several. `key` is the corpus's key in
+    the config."""
     try:
         specs = group_by_tags(corpus_spec)
         if is_test:
@@ -70,12 +70,12 @@ def validate_corpus_tags(
 
 
 def prepend_tag(text: str, tag: str | None) -> str:
-    """The text behind its tag; a blank one stays blank, and is told by that."""
+    """The text with its tag. A blank text stays blank."""
     return f"{tag} {text}" if tag is not None and text.strip() else text
 
 
 def prepend_tags(pairs: Dataset, tags: TagPair, *, source_language: str, target_language: str) -> Dataset:
-    """The pairs with their tags at the head of their texts; whatever else they have stays."""
+    """The pairs with tags before their texts. Other columns are kept."""
     if tags == (None, None):
         return pairs
 

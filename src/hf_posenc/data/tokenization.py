@@ -1,4 +1,4 @@
-"""Tokenizers trained on pairs of text, and pairs of text as token ids."""
+"""Training of tokenizers on pairs, and encoding of pairs as token ids."""
 
 from collections.abc import Iterator, Sequence
 
@@ -20,7 +20,7 @@ def train_tokenizer(
     subwords: str = "bpe",
     tags: Sequence[str] = (),
 ) -> PosEncTokenizer:
-    """A tokenizer learned from `pairs`, the unfiltered ones: one vocabulary, or, unless `joint`, one for each side."""
+    """Train a tokenizer on unfiltered `pairs`: one vocabulary if `joint`, else one for each side."""
 
     def texts(*languages: str) -> Iterator[str]:
         for batch in pairs.iter(BATCH_SIZE):
@@ -35,9 +35,8 @@ def train_tokenizer(
 def tokenize_pairs(
     pairs: Dataset, tokenizer: PreTrainedTokenizerBase, *, source_language: str, target_language: str
 ) -> Dataset:
-    """Token ids in place of text: `input_ids` and `labels`, lists that end in `</s>`, nothing truncated or padded;
-    `source_length` and `target_length`, in subwords without special tokens. All pairs stay, in their order.
-    """
+    """Encode pairs: `input_ids` and `labels` end in `</s>` and are neither truncated nor padded. `source_length` and
+    `target_length` are in subwords without special tokens. All pairs are kept, in order."""
     num_special = tokenizer.num_special_tokens_to_add()
 
     def tokenize(batch: Batch) -> Batch:

@@ -1,1 +1,1 @@
-"""The systems of a config file -> a run folder: prepared, trained, translated, scored and looked into."""
+"""Runs the systems of a config in a run folder: prepare, train, translate, score, diagnose."""

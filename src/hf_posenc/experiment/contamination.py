@@ -1,27 +1,27 @@
-"""Test and validation sets must not hold what is trained on: found out before anything is trained."""
+"""Train-test overlap: refuses test and validation sets that share pairs with the training text, before training."""
 
 import logging
 from collections.abc import Iterable
-from typing import Any
 
 from ..config.settings import System
-from ..data.corpus import load_pairs
 from ..data.overlap import MIN_WORDS, Overlap, find_overlap, without_concatenation
 from ..data.pair_dataset import rename_languages
+from ..data.readers import CorpusSpec
 from ..modeling.suggestions import validate_names
+from .corpora import read_pairs
 
 MAX_ONE_SIDED_SHARE = 0.01
 logger = logging.getLogger(__name__)
 
 
 def validate_no_contamination(systems: Iterable[System]) -> None:
-    """A ValueError that counts, for each held-out set, its pairs that stand in the training text and may not.
+    """Raise a ValueError with the number of shared pairs of each held-out set that shares too many.
 
-    Pairs are compared as they were before any were concatenated. No pair may stand in the training text, and at most
-    MAX_ONE_SIDED_SHARE of the pairs may have a source or a target of MIN_WORDS words or more there. A set in
-    `data.allow_overlap` may have more. What is tolerated or allowed is logged.
+    Pairs are compared as they were before concatenation. No pair may occur in the training text. At most
+    MAX_ONE_SIDED_SHARE of the pairs may have a source or a target of MIN_WORDS words or more in it. A set in
+    `data.allow_overlap` may have more. Overlap that is tolerated or allowed is logged.
     """
-    checked: list[tuple[Any, ...]] = []
+    checked: list[tuple[object, ...]] = []
     contaminated: dict[str, str] = {}
     for system in systems:
         corpora = held_out_sets(system)
@@ -48,32 +48,25 @@ def validate_no_contamination(systems: Iterable[System]) -> None:
         )
 
 
-def held_out_sets(system: System) -> dict[str, dict[str, Any]]:
+def held_out_sets(system: System) -> dict[str, CorpusSpec]:
     return ({"validation": system.data.validation} if system.data.validation else {}) | system.data.test
 
 
-def overlap_with_training(system: System, corpus_spec: dict[str, Any]) -> tuple[Overlap, int]:
-    """What `corpus_spec` shares with the training text of a system, and its number of pairs."""
+def overlap_with_training(system: System, corpus_spec: CorpusSpec) -> tuple[Overlap, int]:
+    """The overlap of a held-out corpus with the training text of a system, and the number of held-out pairs."""
     data = system.data
-    options: dict[str, Any] = {
-        "source_language": data.source_language,
-        "target_language": data.target_language,
-        "folder": data.data_dir,
-    }
-    held_out, trained_on = (
-        load_pairs(without_concatenation(corpus_spec), **options),
-        load_pairs(without_concatenation(data.train), **options),
-    )
+    held_out = read_pairs(data, without_concatenation(corpus_spec))
+    trained_on = read_pairs(data, without_concatenation(data.train))
     names = (data.source_language, data.target_language)
     overlap = find_overlap(trained_on, held_out)
-    if not overlap.pairs and data.tags:  # or it stands there the other way round
+    if not overlap.pairs and data.tags:  # or the pairs may occur in the other direction
         reversed_overlap = find_overlap(rename_languages(trained_on, names, names[::-1]), held_out)
         overlap = max(overlap, reversed_overlap, key=lambda found: (len(found.pairs), len(found.one_sided)))
     return overlap, len(held_out)
 
 
 def describe_overlap(overlap: Overlap, num_pairs: int, language: str) -> str | None:
-    """How many pairs stand in the training text, whole or by one side, with one of them; None if none does."""
+    """The number of pairs that occur in the training text, whole or by one side, with an example; None without any."""
     kinds = {
         "pairs stand in the training text": overlap.pairs,
         f"pairs have a source or a target of {MIN_WORDS} words or more in the training text": overlap.one_sided,

@@ -1,6 +1,7 @@
-"""Corpora of one system as datasets, each built once and kept in the run's `data` folder.
+"""Corpora of one system as datasets, each built once and saved in the run's `data` folder.
 
-A dataset's folder has a hash of everything that it is made from in its name. Systems share what has the same hash.
+The name of a dataset's folder contains a hash of everything that the dataset is made from. Systems share datasets with
+equal hashes.
 """
 
 import json
@@ -19,7 +20,7 @@ from ..data.tags import TagPair, corpus_tags, group_by_tags, prepend_tags
 from ..data.tokenization import tokenize_pairs
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..utils.atomic_io import short_hash
-from ..utils.manifest import explain_read_errors, save_folder, verify_folder
+from ..utils.manifest import save_folder, verified
 from ..utils.renamed_keys import downgrade_corpus, downgrade_value
 from ..utils.run_folder import RunPaths
 
@@ -40,7 +41,7 @@ class CorpusStore:
         return prepend_tags(pairs, tags, **languages(self.settings))
 
     def encoded(self, corpus_spec: CorpusSpec) -> Dataset:
-        """The pairs of a corpus as token ids, each corpus in it behind its tags."""
+        """The pairs of a corpus as token ids, with the corpus's language tags."""
         folder = self.paths.encoded_pairs(self.hash_of(corpus_spec))
         if not folder.exists():
             tagged = [self.prepend_tags(self.read(spec), tags) for spec, tags in group_by_tags(corpus_spec)]
@@ -73,7 +74,8 @@ class CorpusStore:
         return load_saved_pairs(folder)
 
     def hash_of(self, corpus_spec: CorpusSpec) -> str:
-        """A hash of everything that encoded pairs are made from, with the keys of 0.2.0, whose pairs it finds again."""
+        """A hash of everything that encoded pairs are made from. It uses the key names of 0.2.0, so that pairs which
+        0.2.0 encoded are reused."""
         provenance = [
             downgrade_corpus(corpus_spec),
             corpus_file_hashes(corpus_spec, self.settings.data_dir),
@@ -84,7 +86,7 @@ class CorpusStore:
 
 
 def read_pairs(settings: DataSettings, corpus_spec: CorpusSpec, separator: str = " ") -> Dataset:
-    """The pairs of a corpus as texts; reading needs no tokenizer, which is trained on them."""
+    """The pairs of a corpus as texts. No tokenizer is needed: it is trained on these pairs."""
     return load_pairs(corpus_spec, folder=settings.data_dir, separator=separator, **languages(settings))
 
 
@@ -99,6 +101,5 @@ def save_pairs(folder: Path, pairs: Dataset) -> None:
 
 
 def load_saved_pairs(folder: Path) -> Dataset:
-    verify_folder(folder)
-    with explain_read_errors(folder):
+    with verified(folder):
         return load_from_disk(str(folder))

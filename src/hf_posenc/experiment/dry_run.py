@@ -1,4 +1,4 @@
-"""What a config file would cost: parameters, steps, tokens and disk of each system. Reads no data, writes nothing."""
+"""Cost of a config file, per system: parameters, steps, tokens and disk. Reads no data and writes nothing."""
 
 from collections.abc import Sequence
 from math import ceil, prod
@@ -12,11 +12,11 @@ from .initialization import build_meta_model
 from .prepare import validated_arguments
 
 EMBEDDING_PARAMETERS = ("shared.", "embed_tokens.", "lm_head.", "final_logits_bias")
-ADAM_MOMENTS = 2  # numbers it keeps for each parameter
+ADAM_MOMENTS = 2  # values that Adam stores for each parameter
 
 
 def dry_run(experiment: Experiment, processes: int = 1) -> Table:
-    """A row for each system."""
+    """The table of costs, with one row for each system."""
     systems = experiment.systems.values()
     arguments = validated_arguments(systems, experiment.paths)
     limits = [args.save_total_limit for args in arguments.values()]
@@ -35,9 +35,9 @@ def dry_run(experiment: Experiment, processes: int = 1) -> Table:
 
 
 def system_costs(system: System, processes: int, limit: int | None) -> list[str]:
-    """The cells of a system's row behind its name; `limit`: how many checkpoints stay, None for all."""
+    """The cells of a system's row after its name. `limit` is the number of checkpoints to keep, None for all."""
     model = build_meta_model(system)
-    unique_parameters = dict(model.named_parameters())  # each once
+    unique_parameters = dict(model.named_parameters())  # tied parameters are counted once
     total = sum(prod(parameter.shape) for parameter in unique_parameters.values())
     body = sum(
         prod(parameter.shape)
@@ -54,7 +54,7 @@ def system_costs(system: System, processes: int, limit: int | None) -> list[str]
         if steps and batch
         else "unknown"
     )
-    kept = max(limit, 1 + arguments["load_best_model_at_end"]) if limit and limit > 0 else "all"  # as the Trainer does
+    kept = max(limit, 1 + arguments["load_best_model_at_end"]) if limit and limit > 0 else "all"  # as in the Trainer
     sides = cast(Sequence[StackSpec], model.config.sides)
     encodings = [f"cross {side.encoding}" if side.name == "cross" else side.encoding for side in sides]
     return [
@@ -69,7 +69,7 @@ def system_costs(system: System, processes: int, limit: int | None) -> list[str]
 
 
 def untrained_costs(segment: Segmentation) -> list[str]:
-    """The cells of a system that trains nothing."""
+    """The cells of a system that trains no model."""
     return [f"{segment.system}'s, by {segment.segmentation} segments", *["-"] * 6]
 
 

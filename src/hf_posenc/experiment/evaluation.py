@@ -3,7 +3,6 @@
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,13 +19,11 @@ from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..modeling.translation import TranslationOutput
 from ..results.json_records import parse
 from ..results.records import LengthScores, ScoredTestSet, TestSetTranslations, TranslationTime
-from ..results.saved_files import read_translation_time, read_translations, write_statistics, write_translations
-from ..utils.manifest import is_in_manifest
-from ..utils.run_folder import translation_time
+from ..results.saved_files import has_translations, read_translations, write_statistics, write_translations
 
 
 class Translator(Protocol):
-    """A model that translates texts, as `translations` of this family's models does."""
+    """A model that translates texts: the method `translations` of this family's models."""
 
     def translations(self, texts: list[str], tokenizer: PosEncTokenizer, **options: Any) -> TranslationOutput: ...
 
@@ -38,21 +35,21 @@ def translate_test_set(
     score: ScoreSettings,
     path: Path,
     target_tag: str | None = None,
-    **progress_options: Any,
+    **progress_options: object,
 ) -> TestSetTranslations:
-    """The translations of a test set by beam search, saved in `path`, in the sources' order.
+    """The translations of a test set by beam search, in the order of the sources. They are saved in `path`.
 
-    What is there already is read. `model` is called where there is something to translate. A source is one text or the
-    segments of one, whose translations are joined by spaces. Each translation begins with the `target_tag`, if any. All
-    processes must call this.
+    Saved translations are read. Otherwise `model()` loads the model. A source is one text, or its segments, whose
+    translations are joined by spaces. Each translation begins with `target_tag`, if it is given. All processes must
+    call this function.
     """
-    time_path = translation_time(path)
-    if not path.exists() or (is_in_manifest(time_path) and not time_path.exists()):
-        translations = translate(model(), tokenizer, sources, score, target_tag, **progress_options)
-        if PartialState().is_main_process:
-            write_translations(path, translations)
-        PartialState().wait_for_everyone()
-    return replace(read_translations(path, len(sources)), time=read_translation_time(path))
+    if has_translations(path):
+        return read_translations(path, len(sources))
+    translations = translate(model(), tokenizer, sources, score, target_tag, **progress_options)
+    if PartialState().is_main_process:
+        write_translations(path, translations)
+    PartialState().wait_for_everyone()
+    return translations
 
 
 def translate(
@@ -61,9 +58,9 @@ def translate(
     sources: Sequence[Sequence[str]],
     score: ScoreSettings,
     target_tag: str | None,
-    **progress_options: Any,
+    **progress_options: object,
 ) -> TestSetTranslations:
-    """Translate in all processes, each every n-th source; every process returns all translations."""
+    """Translate every n-th source in each of n processes. Every process returns all translations."""
     state = PartialState()
     own_rows = range(state.process_index, len(sources), state.num_processes)
     segments = [text for i in own_rows for text in sources[i]]
@@ -85,7 +82,7 @@ def translate(
 
 
 def join_segments(segments: Sequence[tuple[str, bool]]) -> tuple[str, bool]:
-    """The translation of one source, and whether it is truncated, of those of its segments."""
+    """The translation of one source from those of its segments, and whether any of them is truncated."""
     joined_text = " ".join(filter(None, (text for text, _ in segments)))
     return joined_text, any(is_truncated for _, is_truncated in segments)
 
@@ -97,16 +94,16 @@ def score_test_set(
     settings: ScoreSettings,
     statistics_path: Path,
     num_proc: int = 1,
-    progress: Callable[[int], Any] | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> ScoredTestSet:
     """The scores of one test set by the metric length_buckets.
 
-    `statistics_path` is written: the sentence statistics, from which comparisons are made, and the pairs' `lengths`.
-    `progress` is told of pairs that have been read.
+    Writes the sentence statistics, which comparisons are computed from, and the pairs' `lengths` to `statistics_path`.
+    `progress` is called with the number of pairs that have been read.
     """
     metric = load_length_buckets()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "a confidence interval needs two pairs")  # the table shows none
+        warnings.filterwarnings("ignore", "a confidence interval needs two pairs")  # not shown
         result: Any = metric.compute(
             predictions=list(translations.texts),
             references=[row[target_language] for row in test["translation"]],

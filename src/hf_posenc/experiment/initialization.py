@@ -1,4 +1,4 @@
-"""The model that a training begins with: a new one, or one that is trained already, with the system's encodings."""
+"""The initial model of a training: new weights, or a trained checkpoint with the system's encodings."""
 
 import logging
 import math
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 def initial_model(system: PreparedSystem, config: SharedConfig) -> ConditionalGeneration:
-    """The model of that `config` before its training, in float32, as a new one is."""
+    """The model of that `config` before training, in float32."""
     if not isinstance(config, PosEncConfig) or (checkpoint := system.init_checkpoint) is None:
         return AutoModelForSeq2SeqLM.from_config(config)
     verify_folder(Path(checkpoint), COPY_AGAIN)
@@ -55,15 +55,15 @@ def initial_model(system: PreparedSystem, config: SharedConfig) -> ConditionalGe
 
 
 def build_meta_model(system: System) -> ConditionalGeneration:
-    """A model of its shapes and on no device, for what can be known before there is a vocabulary."""
+    """A model on the meta device, with parameter shapes but without weights. No vocabulary is needed."""
     config = system.model_config(vocab_size=system.data.vocab_size, decoder_vocab_size=system.data.vocab_size)
     with torch.device("meta"):
         return AutoModelForSeq2SeqLM.from_config(config)
 
 
 def warn_of_untrained_distances(systems: Iterable[System]) -> None:
-    """Say, before training, which encodings tell distances apart that no training pair has: what they do there is never
-    learned, and comes into play with the first input that is longer."""
+    """Warn, before training, of encodings that distinguish distances beyond the training length. Their parameters for
+    these distances stay untrained, and longer input uses them."""
     systems_by_warning: dict[str, dict[str, None]] = defaultdict(dict)
     for system in systems:
         if system.segment or system.init_from is not None or (max_length := system.data.max_length) is None:
@@ -86,7 +86,7 @@ def warn_of_untrained_distances(systems: Iterable[System]) -> None:
 
 
 def validate_init_checkpoint(system: PreparedSystem) -> None:
-    """Refuse, before training, a checkpoint and a tokenizer that do not go together."""
+    """Refuse, before training, a checkpoint and a tokenizer that do not match."""
     settings, checkpoint = system.settings, system.external_checkpoint
     if settings.init_from is None or checkpoint is None:
         return

@@ -1,4 +1,4 @@
-"""Systems of an experiment as processes of their own, some at a time, each with its share of the cores."""
+"""Runs systems in parallel, each in its own process with an equal number of CPU cores."""
 
 import os
 import signal
@@ -11,15 +11,16 @@ from types import FrameType
 
 from ..config.settings import System
 
-SIGKILL_EXIT_CODE = -9  # the code of a process that SIGKILL has ended
+SIGKILL_EXIT_CODE = -9  # exit code of a process killed by SIGKILL
 
 
 def run_parallel(systems: Sequence[System], command: list[str], *, num_parallel: int, num_threads: int) -> None:
-    """Run the systems as processes of their own, `num_parallel` at a time, each with `num_threads`.
+    """Run each system in its own process, `num_parallel` at a time, each with `num_threads` threads.
 
-    `command` runs this config; the name of a system and the line of its progress bar are appended to it. If a system
-    fails, the others still finish. SIGTERM and SIGINT reach those that run as SIGTERM, and no other is begun. Each has
-    a pipe as its standard input, which closes when this process ends, in whatever way (`terminate_when_stdin_closes`).
+    `command` runs this config. The system's name and the line of its progress bar are appended to it. If a system
+    fails, the others still finish. SIGTERM and SIGINT are passed to the running processes as SIGTERM, and no further
+    process is started. The standard input of each process is a pipe that closes when this process ends
+    (`terminate_when_stdin_closes`).
     """
     environment = os.environ | {"OMP_NUM_THREADS": str(num_threads)}
     free_positions: SimpleQueue[int] = SimpleQueue()
@@ -37,7 +38,7 @@ def run_parallel(systems: Sequence[System], command: list[str], *, num_parallel:
             system_command = [*command, "--system", name, "--progress-position", str(position)]
             with subprocess.Popen(system_command, env=environment, stdin=subprocess.PIPE) as process:
                 running.append(process)
-                if received_signals:  # while it was started
+                if received_signals:  # a signal came while the process was started
                     process.terminate()
                 return process.wait()
         finally:
@@ -60,8 +61,8 @@ def run_parallel(systems: Sequence[System], command: list[str], *, num_parallel:
 
 
 def raise_on_failure(exit_codes: Mapping[str, int], received_signals: Sequence[int]) -> None:
-    """A SystemExit that names the systems whose processes ended with another code than 0, and why; `received_signals`
-    are the signals that were passed on."""
+    """Raise a SystemExit with the names of the failed systems and the reason. `received_signals` are the signals that
+    were passed on."""
     failed = [name for name, code in exit_codes.items() if code != 0]
     killed = [name for name, code in exit_codes.items() if code == SIGKILL_EXIT_CODE]
     if not failed:
@@ -73,17 +74,18 @@ def raise_on_failure(exit_codes: Mapping[str, int], received_signals: Sequence[i
 
 
 def threads_per_system(systems: Iterable[System], num_parallel: int) -> int:
-    """How many threads a system computes with, of all `systems` of a config.
+    """The number of threads of each system of a config.
 
-    Sums over several threads depend on their number. So it follows from the config and the machine, never from which
-    systems are finished: a killed system resumes to the same bits.
+    Floating-point sums depend on the number of threads. Therefore it depends only on the config and the machine, and a
+    resumed system computes the same bits.
     """
     widest = max(len(batch) for batch in topological_batches(systems))
     return max(1, (os.cpu_count() or 1) // min(num_parallel, widest))
 
 
 def topological_batches(systems: Iterable[System]) -> Iterator[tuple[str, ...]]:
-    """The names of the systems in batches; a system comes after the one whose model it needs, if that is among them."""
+    """The names of the systems in batches. A system comes after the system whose model it needs, if that is in
+    `systems`."""
     by_name = {system.name: system for system in systems}
     graph = TopologicalSorter[str]()
     for name, system in by_name.items():

@@ -1,6 +1,6 @@
 """Runs the systems of a config file: train, translate, score, diagnose. `run_folder.py` lists the files.
 
-Whatever is there already and belongs to the same settings is used as it is, so an interrupted run goes on where it was.
+Results that are saved already are reused. An interrupted run therefore continues where it stopped.
 """
 
 import os
@@ -25,8 +25,8 @@ from ..modeling.modeling_shared import ConditionalGeneration
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..reporting.card import write_card
 from ..reporting.hub import is_pushed, push_system
+from ..results.json_records import read_record, write_record
 from ..results.records import ScoredTestSet, SegmentedSystem, SystemScores, TestSetTranslations, TrainingSummary
-from ..results.saved_files import read_training, write_diagnosis, write_scores, write_training
 from ..training.callbacks import JsonLogger
 from ..training.checkpoints import last_intact_checkpoint, load_trainer_state, validate_weights
 from ..training.distributed import explain_out_of_memory, validate_same_on_all_ranks
@@ -41,17 +41,17 @@ from .initialization import initial_model
 from .prepared_run import PreparedRun, PreparedSystem
 
 SMALLER_BATCHES = "Or lower score.batch_size in a run of another name (name=NAME)."
-MIN_WORDS_FOR_PARALLEL_SCORING = 100_000  # translated words, whose TER takes longer than a process to start
+MIN_WORDS_FOR_PARALLEL_SCORING = 100_000  # below this number, starting processes takes longer than TER
 
 
 def run_system(run: PreparedRun, name: str, progress_position: int = 0) -> None:
-    """Train, translate and score one system, from wherever it stands; `progress_position` is the line of its
-    progress bar.
+    """Train, translate and score one system, or what is missing of it. `progress_position` is the line of its progress
+    bar.
 
-    Under several processes all of them train and translate, each its share, and the first one scores.
+    With several processes, all of them train and translate, and the first one scores.
     """
     system = run.system(name)
-    validate_same_on_all_ranks(write_times(system))
+    validate_same_on_all_ranks(system.write_times())
     system.validate_prepared()
     with exclusive_lock(system.paths.lock) if PartialState().is_main_process else nullcontext():
         if not is_scored(system):
@@ -63,18 +63,9 @@ def run_system(run: PreparedRun, name: str, progress_position: int = 0) -> None:
     PartialState().wait_for_everyone()
 
 
-def write_times(system: PreparedSystem) -> dict[str, str]:
-    """When the files of a system were written, to the nanosecond: processes compare whether they see the same ones."""
-    paths = system.paths
-    times = {}
-    for path in (paths.settings, paths.model, paths.scores, paths.push_record):
-        time = f"written at {path.stat().st_mtime_ns}" if path.exists() else "missing"
-        times[f"{system.name}/{path.name}"] = time
-    return times
-
-
 def train_if_missing(system: PreparedSystem, progress_position: int) -> None:
-    """Train a system that has no model yet; a ValueError if it translates with that of another one, not yet trained."""
+    """Train a system that has no model yet. A system without training raises a ValueError if the model it uses is
+    missing."""
     if system.settings.segment:
         validate_trained(system)
     elif not system.paths.model.exists():
@@ -84,7 +75,7 @@ def train_if_missing(system: PreparedSystem, progress_position: int) -> None:
 
 
 def restore_log(paths: SystemPaths) -> None:
-    """Write the log of a trained system again, from its last checkpoint."""
+    """Restore the log of a trained system from its last checkpoint."""
     if (checkpoint := last_intact_checkpoint(paths.checkpoints)) is None:
         raise ValueError(
             f"A trained system has a log, but {paths.training_log} is missing, and there is no checkpoint to make it "
@@ -95,7 +86,7 @@ def restore_log(paths: SystemPaths) -> None:
 
 
 def validate_trained(system: PreparedSystem) -> None:
-    """A ValueError if there is no model yet for a system that trains none."""
+    """Raise a ValueError if the model that a segmented system translates with is missing."""
     if not system.model_folder.exists():
         trained = system.settings.model_system_name
         raise ValueError(
@@ -105,12 +96,12 @@ def validate_trained(system: PreparedSystem) -> None:
 
 
 def unfinished_systems(run: PreparedRun) -> list[str]:
-    """The names of the systems for which `run_system` has something to do."""
+    """The names of the systems that are not scored, or not pushed, yet."""
     return [system.name for system in run if not (is_scored(system) and is_pushed(system.settings, system.paths))]
 
 
 def is_scored(system: PreparedSystem) -> bool:
-    """Whether nothing is left to translate, score or diagnose. An earlier version may have left something."""
+    """Whether the system is translated, scored and diagnosed. Older versions wrote fewer files."""
     settings, paths = system.settings, system.paths
     required = [paths.scores, *map(paths.statistic, settings.test_sets), *map(paths.translation, settings.test_sets)]
     if not settings.segment:
@@ -119,7 +110,8 @@ def is_scored(system: PreparedSystem) -> bool:
 
 
 def score_system(system: PreparedSystem, progress_position: int) -> None:
-    """Translate and score the test sets with the saved model of a system, whose weights only a translation needs."""
+    """Translate and score the test sets. The model's weights are loaded only if a translation or a diagnosis is
+    missing."""
     distributed_state = PartialState()
 
     @cache
@@ -147,11 +139,13 @@ def score_system(system: PreparedSystem, progress_position: int) -> None:
     )
     if segment := system.settings.segment:
         boundaries = downgrade_value("segmentation", segment.segmentation)  # as 0.2.0 saved it
-        write_scores(system.paths.scores, replace(scores, split=SegmentedSystem(segment.system, boundaries)))
+        scores = replace(scores, split=SegmentedSystem(segment.system, boundaries))
+        write_record(system.paths.scores, scores, indent=1)
         return
     for name in system.diagnosed_test_sets:
         diagnose_test_set(model(), system, name, progress_position)
-    write_scores(system.paths.scores, replace(scores, training=read_training(system.paths.training_summary)))
+    scores = replace(scores, training=read_record(TrainingSummary, system.paths.training_summary))
+    write_record(system.paths.scores, scores, indent=1)
     write_card(system.paths.folder.parent, system.name)
 
 
@@ -191,20 +185,23 @@ def diagnose_test_set(model: ConditionalGeneration, system: PreparedSystem, name
         target_language=data.target_language,
         edges=system.settings.score.bucket_edges,
         training_limit=data.max_length,
+        batch_size=system.settings.score.batch_size,
         progress=sys.stderr.isatty(),
         description=f"{system.name}: diagnosing {name}",
         progress_position=progress_position,
     )
-    write_diagnosis(system.paths.diagnosis(name), diagnosis)
+    write_record(system.paths.diagnosis(name), diagnosis)
 
 
 def train_system(system: PreparedSystem, progress_position: int) -> None:
-    """Train one system and save it, ready to be loaded and to translate."""
+    """Train one system and save its model with tokenizer and generation config."""
     settings, tokenizer, paths = system.settings, system.tokenizer, system.paths
     pairs, validation = system.training_pairs, system.validation_pairs
+    config = training_config(settings, tokenizer, pairs)
     set_seed(settings.train.get("seed", 42))
+    model = initial_model(system, config)
     trained, outcome = train(
-        initial_model(system, training_config(settings, tokenizer, pairs)),
+        model,
         tokenizer,
         pairs,
         validation,
@@ -216,12 +213,12 @@ def train_system(system: PreparedSystem, progress_position: int) -> None:
         bleu_tokenize=settings.score.bleu_tokenize,
     )
     summary = TrainingSummary(**outcome, parameters=trained.num_parameters(), pairs=len(pairs))
-    trained.generation_config.update(num_beams=settings.score.num_beams)  # its class says how long
+    trained.generation_config.update(num_beams=settings.score.num_beams)  # the class has the maximum length
 
     def save(temp_path: Path) -> None:
         trained.save_pretrained(temp_path)
         tokenizer.save_pretrained(temp_path)
-        write_training(temp_path / paths.training_summary.name, summary)
+        write_record(temp_path / paths.training_summary.name, summary, indent=1)
 
     if PartialState().is_main_process:
         add_to_manifest(paths.training_log)
@@ -230,7 +227,8 @@ def train_system(system: PreparedSystem, progress_position: int) -> None:
 
 
 def training_config(system: System, tokenizer: PosEncTokenizer, pairs: Dataset) -> SharedConfig:
-    """The config of the model for that vocabulary; knobs that the config file does not give are measured on `pairs`."""
+    """The config of the model for that vocabulary. Alignment parameters that the config file leaves out are estimated
+    on `pairs`."""
     ids = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("pad", "bos", "eos")}
     sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": tokenizer.target_vocab_size}
     config_fields = sizes | ids | {"decoder_start_token_id": tokenizer.bos_token_id}

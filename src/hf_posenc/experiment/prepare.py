@@ -1,6 +1,6 @@
-"""Validates the settings of an experiment and builds what its systems share, before anything is trained.
+"""Validates the settings of an experiment and builds the files that its systems share, before any training.
 
-Everything that can be wrong with settings, data, vocabulary and lengths is found here. What is there already is used.
+All errors of settings, data, vocabulary and lengths are raised here. Files that exist are reused.
 """
 
 from collections.abc import Iterable
@@ -18,21 +18,20 @@ from ..utils.atomic_io import exclusive_lock
 from ..utils.manifest import write_file
 from ..utils.run_folder import RunPaths, SystemPaths
 from .contamination import validate_no_contamination
-from .fingerprint import run_fingerprint, settings_difference
 from .initialization import build_meta_model, validate_init_checkpoint, warn_of_untrained_distances
 from .prepared_run import PreparedRun, PreparedSystem
 from .shared_tokenizer import build_shared_tokenizer
 
 
 def prepare(experiment: Experiment) -> PreparedRun:
-    """The run of an experiment, validated and with its shared files built."""
+    """Validate an experiment and build its shared files."""
     validate_before_reading(experiment)
     with exclusive_lock(experiment.paths.lock, blocking=True):
         return build_artifacts(experiment)
 
 
 def validate_before_reading(experiment: Experiment) -> None:
-    """Refuse what is wrong with settings, saved files and corpora, before a tokenizer is trained."""
+    """Validate settings, saved files and corpora, before a tokenizer is trained."""
     systems = list(experiment.systems.values())
     arguments = validated_arguments(systems, experiment.paths)
     for system in systems:
@@ -45,7 +44,7 @@ def validate_before_reading(experiment: Experiment) -> None:
 
 
 def validated_arguments(systems: Iterable[System], paths: RunPaths) -> dict[str, TrainingArguments]:
-    """The Trainer's arguments of each system; a ValueError if they do not go together, or with their model."""
+    """The Trainer's arguments of each system. A ValueError if arguments contradict each other or the model."""
     systems = list(systems)
     validate_process_wide({system.name: system.train for system in systems})
     arguments = {}
@@ -63,8 +62,8 @@ def validated_arguments(systems: Iterable[System], paths: RunPaths) -> dict[str,
 
 
 def validate_unchanged_settings(system: System, paths: SystemPaths) -> None:
-    """Refuse a run directory in which other settings, or files of other content, have made something."""
-    if paths.has_outputs and (difference := settings_difference(paths.settings, system)):
+    """Refuse a run folder with results of other settings or of other input files."""
+    if paths.has_outputs and (difference := system.difference_from(paths.settings)):
         raise ValueError(
             f"A run directory belongs to the settings and files that made it, but in {paths.folder} {difference}; undo "
             f"the change, give the run another name (name=...), or delete the directory."
@@ -72,7 +71,7 @@ def validate_unchanged_settings(system: System, paths: SystemPaths) -> None:
 
 
 def build_artifacts(experiment: Experiment) -> PreparedRun:
-    """Build tokenizer, encoded pairs and test sets, and record beside each what it is made from."""
+    """Build tokenizer, encoded pairs and test sets, and record the settings that they are made from."""
     first_system, *_ = experiment.systems.values()
     build_shared_tokenizer(experiment.paths, first_system)
     run = PreparedRun(experiment)
@@ -84,7 +83,7 @@ def build_artifacts(experiment: Experiment) -> PreparedRun:
 
 
 def build_datasets(system: PreparedSystem) -> None:
-    """Build the datasets of a system, and refuse those with which it cannot be trained or tested."""
+    """Build the datasets of a system, and refuse pairs that the system cannot be trained or tested on."""
     tests = [test_set.pairs for test_set in system.test_sets.values()]
     if system.settings.segment:
         validate_segments(system)
@@ -96,17 +95,17 @@ def build_datasets(system: PreparedSystem) -> None:
 
 
 def save_settings(system: PreparedSystem) -> None:
-    """Record the settings of a system in its folder, unless something was made with those that stand there."""
+    """Save the settings of a system in its folder, unless results of the saved settings exist."""
     path = system.paths.settings
-    settings = dump_yaml(run_fingerprint(system.settings))
-    # Another process may be about to begin with the same.
+    settings = dump_yaml(system.settings.fingerprint())
+    # Do not rewrite an equal file: another process may be reading it.
     is_saved = path.exists() and path.read_text(encoding="utf-8") == settings
     if not (system.paths.has_outputs or is_saved):
         write_file(path, settings)
 
 
 def validate_lengths(system: System, encoded: list[Dataset], tests: list[Dataset]) -> None:
-    """Refuse, before training, pairs that are longer than the system's encodings can tell apart."""
+    """Refuse, before training, pairs that are longer than the maximum length of an encoding."""
     config = system.model_config(system.data.vocab_size)
     sources = max(lengths(pairs, "source").max() for pairs in [*encoded, *tests])
     targets = max(lengths(pairs, "target").max() for pairs in encoded)
@@ -123,7 +122,7 @@ def validate_lengths(system: System, encoded: list[Dataset], tests: list[Dataset
 
 
 def validate_segments(system: PreparedSystem) -> None:
-    """Refuse a segmented system that could only repeat another one's translations."""
+    """Refuse a segmented system if no source has two segments: it would repeat another system's translations."""
     segment = system.settings.segment
     all_segments = [segments for test_set in system.test_sets.values() for segments in test_set.segments]
     if segment and all(len(segments) <= 1 for segments in all_segments):

@@ -1,7 +1,7 @@
-"""A run whose shared files are built, and its systems: settings, tokenizer, encoded pairs and test sets.
+"""A run with its shared files built, and its systems: settings, tokenizer, encoded pairs and test sets.
 
-`prepare.py` builds the files once. Every process, also one of several that train together, opens them by
-`PreparedRun(experiment)`. Nothing is read before its first use.
+`prepare.py` builds the files once. Each process opens them by `PreparedRun(experiment)`. A file is read at its first
+use.
 """
 
 from collections.abc import Iterator
@@ -18,13 +18,12 @@ from ..data.tags import corpus_tags, prepend_tag
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..utils.run_folder import RunPaths, SystemPaths
 from .corpora import CorpusStore
-from .fingerprint import settings_difference
 from .shared_tokenizer import load_shared_tokenizer
 
 
 @dataclass(frozen=True)
 class PreparedTestSet:
-    """A test set as one system translates it. Datasets load at their first use."""
+    """A test set of one system. Datasets load at their first use."""
 
     name: str
     settings: System
@@ -37,7 +36,8 @@ class PreparedTestSet:
 
     @cached_property
     def segments(self) -> list[list[str]]:
-        """Each source as the texts that are translated one by one, behind its tag; a whole source is one segment."""
+        """The segments of each source, which are translated one by one, each with its tag. An unsegmented source is one
+        segment."""
         tag, _ = corpus_tags(self.corpus_spec)
         if self.settings.segment is None:
             language = self.settings.data.source_language
@@ -48,7 +48,7 @@ class PreparedTestSet:
 
     @property
     def tagged_pairs(self) -> Dataset:
-        """`pairs` with their tags at the head of their texts."""
+        """`pairs` with language tags before their texts."""
         return self.corpora.prepend_tags(self.pairs, corpus_tags(self.corpus_spec))
 
     @property
@@ -58,7 +58,7 @@ class PreparedTestSet:
 
     @property
     def all_pairs(self) -> Dataset:
-        """All pairs, however many of them are scored."""
+        """All pairs, before `max_per_bucket` is applied."""
         return self.corpora.test_set(self.name, self.corpus_spec, self.num_concatenated)
 
     @property
@@ -70,14 +70,14 @@ class PreparedTestSet:
         return self.settings.test_sets[self.name][1]
 
     def subsample(self, pairs: Dataset) -> Dataset:
-        """At most `max_per_bucket` pairs of each length bucket, if there is such a maximum."""
+        """At most `max_per_bucket` pairs of each length bucket; all pairs if that is not set."""
         score = self.settings.score
         return stratified_sample(pairs, score.bucket_edges, score.max_per_bucket) if score.max_per_bucket else pairs
 
 
 @dataclass(frozen=True)
 class PreparedSystem:
-    """One system of a prepared run. Datasets load at their first use and stay as long as this object."""
+    """One system of a prepared run. Datasets load at their first use and are kept as long as this object."""
 
     run: "PreparedRun"
     settings: System
@@ -96,12 +96,12 @@ class PreparedSystem:
 
     @property
     def model_folder(self) -> Path:
-        """The folder of the model that translates: its own or, if it trains none, another system's."""
+        """The folder of the model that translates: the system's own, or that of the system it segments for."""
         return self.run.paths.system(self.settings.model_system_name).model
 
     @property
     def external_checkpoint(self) -> str | None:
-        """The folder or the Hub's name of the model that it starts from, None if that is another system, or none."""
+        """The folder or Hub name of the initial checkpoint; None for new weights and for another system's model."""
         settings = self.settings
         if settings.init_from is None or settings.dependency is not None:
             return None
@@ -109,7 +109,7 @@ class PreparedSystem:
 
     @property
     def init_checkpoint(self) -> str | Path | None:
-        """The model that it starts from, also that of another system; None if its weights are new."""
+        """The initial checkpoint, or the model of another system that training starts from; None for new weights."""
         origin = self.settings.dependency
         if origin is None or self.settings.init_from is None:
             return self.external_checkpoint
@@ -126,7 +126,7 @@ class PreparedSystem:
 
     @cached_property
     def training_pairs(self) -> Dataset:
-        """The encoded training pairs within the length filter, sampled anew where lengths are balanced."""
+        """The encoded training pairs within the length filter, resampled if `balance_lengths` is set."""
         data = self.settings.data
         corpus_specs = [data.train if k == 1 else data.train | {"concatenate": k} for k in data.concatenate]
         encoded = concatenate_datasets([self.corpora.encoded(corpus_spec) for corpus_spec in corpus_specs])
@@ -135,13 +135,13 @@ class PreparedSystem:
 
     @cached_property
     def validation_pairs(self) -> Dataset | None:
-        """The encoded validation pairs of all lengths, None if the config names none."""
+        """The encoded validation pairs of all lengths, None if the config has no validation set."""
         corpus_spec = self.settings.data.validation
         return self.corpora.encoded(corpus_spec) if corpus_spec else None
 
     @property
     def validation_references(self) -> list[str] | None:
-        """The target texts of the validation pairs as they are, None where these are not translated."""
+        """The target texts of the validation pairs, None if the validation set is not translated."""
         data = self.settings.data
         if not data.validation or not self.settings.train.get("predict_with_generate"):
             return None
@@ -156,14 +156,23 @@ class PreparedSystem:
         """The names of the test sets on which the model is diagnosed."""
         return list(self.settings.test_sets) if self.run.experiment.diagnose else []
 
+    def write_times(self) -> dict[str, str]:
+        """The modification times of the system's files. They are equal in processes that see the same files."""
+        paths = self.paths
+        times = {}
+        for path in (paths.settings, paths.model, paths.scores, paths.push_record):
+            time = f"written at {path.stat().st_mtime_ns}" if path.exists() else "missing"
+            times[f"{self.name}/{path.name}"] = time
+        return times
+
     def validate_prepared(self) -> None:
-        """A ValueError unless this system was prepared with the settings that it has now."""
+        """Raise a ValueError unless the system was prepared with its current settings."""
         if not self.paths.settings.exists():
             raise ValueError(
                 f"A system goes on where its run has been prepared, but {self.run.paths.folder} has not been for "
                 f"{self.name!r}; give the command without --system, which prepares the run and trains what is missing."
             )
-        if difference := settings_difference(self.paths.settings, self.settings):
+        if difference := self.settings.difference_from(self.paths.settings):
             raise ValueError(
                 f"{self.paths.folder} was prepared with other settings, by which {difference}; undo the change, or "
                 "give the command without --system, which prepares the run anew."
@@ -172,7 +181,7 @@ class PreparedSystem:
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """The systems of an experiment, and what they share."""
+    """The systems of an experiment, and the files that they share."""
 
     experiment: Experiment
 
@@ -186,7 +195,7 @@ class PreparedRun:
         return load_shared_tokenizer(self.paths)
 
     def system(self, name: str) -> PreparedSystem:
-        """The system of that name. Its datasets are freed with the object that this returns."""
+        """The system of that name. Its datasets are freed with the returned object."""
         if (settings := self.experiment.systems.get(name)) is None:
             known = ", ".join(self.experiment.systems)
             raise ValueError(f"There is no system {name!r} in this config; choose from {known}.")

@@ -1,12 +1,12 @@
-"""The tokenizer that all systems of a run share: trained, or taken over from an existing one."""
+"""The tokenizer that all systems of a run share: trained on the training text, or an existing one."""
 
 import json
 from pathlib import Path
-from typing import Any
 
-from transformers import AutoTokenizer, MarianConfig
+from transformers import AutoTokenizer, MarianConfig, PreTrainedTokenizerBase
 
 from ..config.init_from import INIT_FROM_RULE
+from ..config.schema import Section
 from ..config.settings import VOCABULARY_KEYS, System
 from ..convert.encodings import load_config_dict
 from ..data.readers import corpus_file_hashes, resolve_name_or_path
@@ -14,24 +14,22 @@ from ..data.tokenization import train_tokenizer
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..utils.atomic_io import atomic_write, first_difference
 from ..utils.auto_loading import auto_from_pretrained
-from ..utils.manifest import COPY_AGAIN, atomic_delete, explain_read_errors, save_folder, verify_folder
+from ..utils.manifest import COPY_AGAIN, atomic_delete, explain_read_errors, save_folder, verified, verify_folder
 from ..utils.renamed_keys import upgrade_corpus
 from ..utils.run_folder import RunPaths
 from .corpora import languages, read_pairs
 
-# The settings that decide which vocabulary there is, whatever text it is trained on.
+# The settings that determine the vocabulary, apart from the training text.
 REQUIRED_KEYS = (*VOCABULARY_KEYS, "source_language", "target_language")
 
 
 def build_shared_tokenizer(paths: RunPaths, system: System) -> None:
-    """Save the tokenizer that the settings of `system` describe, unless it is there.
+    """Train or copy the tokenizer that the settings of `system` describe, unless it is saved already.
 
-    One that was made from other settings is replaced as long as nothing was made with it.
+    A saved tokenizer of other settings is replaced if no system has used it yet.
     """
     provenance = tokenizer_provenance(system)
-    verify_folder(paths.tokenizer)
-    if paths.tokenizer_provenance.exists():
-        saved = read_provenance(paths.tokenizer_provenance)
+    if (saved := read_provenance(paths)) is not None:
         if not paths.has_outputs:
             if saved != provenance:
                 atomic_delete(paths.tokenizer)
@@ -50,30 +48,35 @@ def build_shared_tokenizer(paths: RunPaths, system: System) -> None:
 
 def load_shared_tokenizer(paths: RunPaths) -> PosEncTokenizer:
     """The tokenizer of a run, saved by `build_shared_tokenizer`."""
-    verify_folder(paths.tokenizer)
-    with explain_read_errors(paths.tokenizer):
+    with verified(paths.tokenizer):
         return PosEncTokenizer.from_pretrained(paths.tokenizer)
 
 
-def tokenizer_provenance(system: System) -> dict[str, Any]:
+def tokenizer_provenance(system: System) -> Section:
     """Everything that the tokenizer is made from."""
     files = corpus_file_hashes(system.data.train, system.data.data_dir)
     vocabulary = {name: getattr(system.data, name) for name in REQUIRED_KEYS}
     return vocabulary | {"train": system.data.train, "files": files}
 
 
-def read_provenance(path: Path) -> dict[str, Any]:
-    """What a saved tokenizer was made from; a ValueError if a setting is missing."""
+def read_provenance(paths: RunPaths) -> Section | None:
+    """The settings and files that the saved tokenizer was made from, None without a record. A ValueError if one is
+    missing."""
+    verify_folder(paths.tokenizer)
+    path = paths.tokenizer_provenance
+    if not path.exists():
+        return None
     with explain_read_errors(path):
-        saved: dict[str, Any] = {"tags": []} | json.loads(path.read_text(encoding="utf-8"))
+        saved: Section = {"tags": []} | json.loads(path.read_text(encoding="utf-8"))
         if missing := [name for name in REQUIRED_KEYS if name not in saved]:
             raise ValueError(f"it lacks {', '.join(missing)}")
         saved["train"] = upgrade_corpus(saved["train"])
     return saved
 
 
-def validate_same_vocabulary(saved: dict[str, Any], provenance: dict[str, Any], run_folder: Path) -> None:
-    """Refuse another vocabulary than that with which a system of the run was trained. Its text may be another one."""
+def validate_same_vocabulary(saved: Section, provenance: Section, run_folder: Path) -> None:
+    """Refuse a vocabulary that differs from the one that systems of the run were trained with. The training text may
+    differ."""
     old = {name: saved[name] for name in REQUIRED_KEYS}
     new = {name: provenance[name] for name in REQUIRED_KEYS}
     if difference := first_difference(old, new):
@@ -107,13 +110,14 @@ def build_tokenizer(system: System) -> PosEncTokenizer:
     )
 
 
-def load_pretrained_tokenizer(name: str) -> Any:
-    """A saved tokenizer. A MarianMT model starts from <pad>, has no <s>, and no row for one that would be added."""
+def load_pretrained_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """A saved tokenizer. MarianMT has no <s>: its decoder starts with <pad>, and its embeddings have no row for another
+    token."""
     verify_folder(Path(name), COPY_AGAIN)
     tokenizer = auto_from_pretrained(AutoTokenizer, name)
     try:
         model_type = load_config_dict(name, INIT_FROM_RULE, "a model on the Hub")["model_type"]
-    except ValueError:  # a tokenizer by itself
+    except ValueError:  # a tokenizer without a model
         return tokenizer
     if model_type == MarianConfig.model_type and tokenizer.bos_token is None:
         tokenizer.bos_token = tokenizer.pad_token

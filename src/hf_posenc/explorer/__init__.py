@@ -1,6 +1,6 @@
 """The explorer, a page in the browser. `page.py` serves it and, with `tabs_encoding.py` (See, Step), `tabs_run.py`
-(Translate, Compare), `widgets.py` and `events.py`, knows gradio; no other module here does.
+(Translate, Compare) and `widgets.py`, uses gradio; no other module here does.
 
-What they show comes from `state.py` and `encoding_views.py` (See), `walkthrough.py` (Step) and `runs.py` (Translate,
-Compare), and is written down by `html.py`, with figures as `render.py` makes them.
+Their content comes from `state.py` and `encoding_views.py` (See), `walkthrough.py` (Step) and `runs.py` (Translate,
+Compare). `html.py` formats it, and `render.py` renders the figures.
 """

@@ -12,17 +12,17 @@ from ..plotting.encoding_plots import lazy_figures
 from ..plotting.style import LazyFigure
 from .state import MAX_POSITIONS, Probes, validate_number
 
-# The rows of a picture up to which each position has one of its own, with space to see it.
+# The maximum number of positions of a heat map with one row for each position.
 MAX_SINGLE_ROWS = 60
-# So many positions a curve shows with a mark for each, a matrix of products has, and distances lie on either side.
+# The maximum number of positions of a curve with marks, of positions of a product matrix, of distances to either side.
 MAX_CURVE_POSITIONS, MAX_PRODUCT_POSITIONS, MAX_DISTANCE = 100, 256, 64
 MAX_QUERIES, MAX_CHANNELS = 16, 32
-# What is read token by token costs D backward passes a token: so many tokens, and so much work at most.
+# A figure of influences takes D backward passes a token: its minimum and maximum tokens, and its maximum products.
 MIN_TOKENS, MAX_TOKENS, MAX_WORK = 4, 16, 2e10
 
 
 def encoding_views(probes: Probes, positions: int) -> dict[str, LazyFigure]:
-    """Every picture of so many positions by its label; none for an encoding that answers no hook."""
+    """The figures of that many positions by label; empty for an encoding without hooks."""
     positions = validate_number("The number of positions", positions, 3, MAX_POSITIONS)
     vectors, attention, reading = probes["vectors"], probes["attention"], probes["influence"]
     pairs = (min(positions, MAX_PRODUCT_POSITIONS) - 1) // 2
@@ -50,7 +50,7 @@ def encoding_views(probes: Probes, positions: int) -> dict[str, LazyFigure]:
 
 
 def affordable_tokens(probe: EncodingProbe, positions: int) -> int:
-    """How many tokens the page has time to read in every way; a ValueError if they are too few for a picture."""
+    """The number of tokens of an influence figure that the page has time for; a ValueError if it is too small."""
     work_per_pair = max(1, probe.parameters) * probe.width
     tokens = min(positions, MAX_TOKENS, isqrt(int(MAX_WORK / work_per_pair)))
     if tokens < min(positions, MIN_TOKENS):

@@ -10,7 +10,7 @@ from ..results.tables import Table
 from .render import cache_png, render_png
 from .runs import TranslationResult
 
-# How wide a figure is, in inches, and its title, in letters, where a page is too narrow for its print size.
+# On a page below this width in pixels, figures have this width in inches, and titles this many characters a line.
 NARROW_PIXELS, NARROW_INCHES, NARROW_TITLE_CHARS = 640, 3.9, 48
 CSS = """
 /* all of it, or a tab with little in it would be narrow */

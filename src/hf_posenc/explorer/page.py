@@ -9,12 +9,13 @@ servers. Needs the extra "explorer".
 import gc
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TypedDict, Unpack
 
 # Set before gradio is imported, because gradio sends usage data.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 import gradio as gr
+from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -28,7 +29,17 @@ from .tabs_encoding import see_tab, step_tab
 from .tabs_run import compare_tab, translate_tab
 
 
-def launch(run: ExplorerRun, *, port: int | None = None, hosts: Sequence[str] = (), **options: Any) -> Any:
+class ServerOptions(TypedDict, total=False):
+    """Options of gradio's `launch` that a caller may give."""
+
+    prevent_thread_lock: bool
+    quiet: bool
+    share: bool
+
+
+def launch(
+    run: ExplorerRun, *, port: int | None = None, hosts: Sequence[str] = (), **options: Unpack[ServerOptions]
+) -> tuple[Starlette, str, str]:
     """Serve the page until it is stopped; `options` are gradio's.
 
     It accepts requests for `localhost`, IP addresses and `hosts`, and for the public names in a Space or with
@@ -39,10 +50,11 @@ def launch(run: ExplorerRun, *, port: int | None = None, hosts: Sequence[str] = 
     )
     guard = Middleware(Guard, hosts=[*hosts, *hosts_from_environment(options.get("share"))])
     routes = {"routes": [Route(f"/{PNG_ROUTE}/{{key}}.png", serve_png)], "middleware": [guard]}
-    appearance: dict[str, Any] = {"theme": theme, "css": CSS, "ssr_mode": False, "footer_links": []}
     blocks = build_page(run)
     gc.freeze()  # else garbage collection of all imported objects delays some figures
-    return blocks.launch(server_port=port, app_kwargs=routes, **appearance, **options)
+    return blocks.launch(
+        server_port=port, app_kwargs=routes, theme=theme, css=CSS, ssr_mode=False, footer_links=[], **options
+    )
 
 
 async def serve_png(request: Request) -> Response:

@@ -13,7 +13,6 @@ from ..modeling.position_base import ParameterValue
 from ..modeling.position_registry import POSITION_ENCODINGS, all_encoding_parameters, parse_sum
 from ..plotting.encoding_plots import lazy_figures
 from .encoding_views import encoding_views
-from .events import UNQUEUED, EventOptions, connect_events, show_errors, update_unless_equal
 from .html import figure_html, note_html
 from .runs import ExplorerRun
 from .state import (
@@ -34,14 +33,19 @@ from .state import (
 )
 from .walkthrough import explain_value
 from .widgets import (
+    UNQUEUED,
     UNTRAINED,
+    EventOptions,
+    connect_events,
     default_encoding,
     dropdown_choices,
     parameter_value,
     parameter_widget,
+    show_errors,
     side_radio,
     slider,
     source_dropdown,
+    update_unless_equal,
 )
 
 FIRST_POSITIONS = 20
@@ -131,7 +135,7 @@ def see_tab(run: ExplorerRun, viewport: gr.Number) -> EventOptions:
     )
     user_inputs = [side, width, positions, heads, picture, *parameter_widgets.values()]
     connect_events(see, inputs, outputs, [source.change, encodings.change], user_inputs)
-    return {"fn": see, "inputs": inputs, "outputs": outputs} | UNQUEUED
+    return {"fn": see, "inputs": inputs, "outputs": outputs, **UNQUEUED}
 
 
 def step_tab(run: ExplorerRun, viewport: gr.Number) -> EventOptions:
@@ -210,7 +214,7 @@ def step_tab(run: ExplorerRun, viewport: gr.Number) -> EventOptions:
     connect_events(
         stepped, inputs, outputs, [source.change, encoding.change], [side, layer, position, channel, width, other]
     )
-    return {"fn": stepped, "inputs": inputs, "outputs": outputs} | UNQUEUED
+    return {"fn": stepped, "inputs": inputs, "outputs": outputs, **UNQUEUED}
 
 
 def widths_html(choice: EncodingChoice, other_choice: EncodingChoice, narrow: object) -> str:

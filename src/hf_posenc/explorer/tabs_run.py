@@ -5,7 +5,6 @@ from html import escape
 
 import gradio as gr
 
-from .events import UNQUEUED, EventOptions, connect_events, show_errors, update_unless_equal
 from .html import error_html, figure_html, is_narrow, note_html, table_html, translation_html
 from .runs import (
     ATTENTION_KINDS,
@@ -27,7 +26,15 @@ from .runs import (
     translate,
 )
 from .state import MAX_HEADS, MAX_LAYERS, validate_number
-from .widgets import dropdown_choices, slider
+from .widgets import (
+    UNQUEUED,
+    EventOptions,
+    connect_events,
+    dropdown_choices,
+    show_errors,
+    slider,
+    update_unless_equal,
+)  # fmt: skip
 
 
 def translate_tab(run: ExplorerRun, viewport: gr.Number) -> None:
@@ -95,8 +102,8 @@ def translate_tab(run: ExplorerRun, viewport: gr.Number) -> None:
             max_labels = MAX_LABELS_NARROW if is_narrow(narrow) else MAX_LABELS
             figure = head_figure(maps, chosen, kind_shown, layer_shown, head_shown, max_labels=max_labels)
             caption = (
-                "A row is what one token looks at, and its weights sum to 1. Look for diagonals, which follow the "
-                "order, for columns that every row looks at, and for where the diagonal is lost as the input grows."
+                "A row has the weights of one token's attention, which sum to 1. Look for diagonals, which follow the "
+                "order, for columns with high weights in every row, and for the length at which the diagonal is lost."
             )
             return [
                 update_unless_equal(system, chosen, choices=dropdown_choices(pairs)),
@@ -169,4 +176,4 @@ def compare_tab(run: ExplorerRun, viewport: gr.Number) -> EventOptions:
         return show_errors(compute, lambda text: [gr.skip(), gr.skip(), text])
 
     connect_events(compared, inputs, outputs, [], [test, figure_kind])
-    return {"fn": compared, "inputs": inputs, "outputs": outputs} | UNQUEUED
+    return {"fn": compared, "inputs": inputs, "outputs": outputs, **UNQUEUED}

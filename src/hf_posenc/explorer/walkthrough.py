@@ -112,7 +112,7 @@ def added_value(positions: PositionEncodingSum, width: int, position: int, chann
 
 
 def fit_wave(probe: EncodingProbe, channel: int) -> Wave | None:
-    """The sinusoid of a channel over the positions, None if it is none or has no full period."""
+    """The sinusoid of a channel over the positions; None if it is not one, or has no full period."""
     num_positions = min(WAVELENGTH_POSITIONS, probe.max_positions or WAVELENGTH_POSITIONS)
     values_P = added_vectors(probe.positions, probe.width, num_positions)[:, channel]
     wavelength = float(wavelengths(values_P[:, None])[0]) if num_positions > 2 else math.nan
@@ -127,7 +127,7 @@ def fit_wave(probe: EncodingProbe, channel: int) -> Wave | None:
 
 @torch.no_grad()
 def explain_attention_hooks(probe: EncodingProbe, position: int, channel: int, layer: int) -> list[str]:
-    """What the hooks of attention answer to a unit vector: turned at the position, or looking so far back and ahead."""
+    """Sentences on the attention hooks for a unit query: its rotation at `position`, the biases at that distance."""
     positions, heads, width = probe.positions, probe.heads, probe.head_dim
     head, head_channel = divmod(channel, width)
     unit_1H1K = torch.zeros(1, heads, 1, width, dtype=torch.float64)
@@ -144,7 +144,7 @@ def explain_attention_hooks(probe: EncodingProbe, position: int, channel: int, l
             "the tab See shows it for random tokens."
         )
     query_and_key = {f"{position} tokens back": (position, 0)}
-    if probe.side == "encoder":  # a decoder's query sees nothing ahead
+    if probe.side == "encoder":  # a decoder's query attends to no later key
         query_and_key = {f"{position} tokens ahead": (0, position)} | query_and_key
     for direction, (query_position, key_position) in (
         query_and_key.items() if position else [("at its own position", (0, 0))]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
-from typing import Any, ClassVar
+from typing import ClassVar, Self
 
 from huggingface_hub.dataclasses import strict
 from transformers.modeling_rope_utils import RopeParameters
@@ -109,7 +109,7 @@ class PosEncConfig(SharedConfig):
         self._validate_alignment()
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, object], **kwargs: object) -> Any:
+    def from_dict(cls, config_dict: dict[str, object], **kwargs: object) -> Self:
         """transformers' `from_dict`; `position_encoding_type` alone is for both stacks, as in the constructor."""
         if "position_encoding_type" in kwargs:
             kwargs.setdefault("decoder_position_encoding_type", None)
@@ -135,15 +135,15 @@ class PosEncConfig(SharedConfig):
         """Sizes and encodings of one attention; `name` is "encoder", "decoder" or "cross"."""
         stack = "encoder" if name == "encoder" else "decoder"
 
-        def stack_field(field: str) -> Any:
+        def stack_field(field: str) -> int:
             """The stack's value of a field."""
             # In a view of the decoder (get_text_config) the decoder's fields have only the name without the prefix.
             value = getattr(self, f"{stack}_{field}", None)
             return getattr(self, field) if value is None else value
 
-        # The cross-attention has its own field, the encoder the plain name, the decoder one with a prefix.
-        is_decoder = name == "decoder"
-        encoding = stack_field("position_encoding_type") if is_decoder else getattr(self, ENCODING_TYPE_FIELDS[name])
+        encoding: str | None = getattr(self, ENCODING_TYPE_FIELDS[name], None)
+        if encoding is None:
+            encoding = self.position_encoding_type
         heads = stack_field("attention_heads")
         vocab_size = self.vocab_size if name == "encoder" else stack_field("vocab_size")
         head_dim = self.d_model // heads if heads > 0 else 0

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import fields
-from typing import Any, ClassVar, cast
+from typing import ClassVar, Self, cast
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
@@ -103,7 +103,7 @@ class SharedConfig(PreTrainedConfig):
                 raise ValueError(f"{name} must be {constraint}, but it is {value!r}; its default is {field.default!r}.")
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, object], **kwargs: object) -> Any:
+    def from_dict(cls, config_dict: dict[str, object], **kwargs: object) -> Self:
         """transformers' `from_dict`, with keywords that replace saved fields before validation.
 
         An error names the version that saved the config. Unknown fields in a config of this version are fields that a

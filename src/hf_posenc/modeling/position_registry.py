@@ -84,8 +84,7 @@ METADATA_FIELDS = [field.name for field in fields(PositionEncodingEntry) if fiel
 def make_entry(encoding: type[PositionEncoding], **preset: object) -> PositionEncodingEntry:
     """The registry's entry of a class. Properties in `preset` replace the class's; its other items are arguments of the
     constructor. A TypeError for a class without `summary` or `shift_invariant`."""
-    metadata: dict[str, Any] = {name: getattr(encoding, name, None) for name in METADATA_FIELDS}
-    metadata |= {name: preset.pop(name) for name in METADATA_FIELDS if name in preset}
+    metadata: dict[str, Any] = {name: preset.pop(name, getattr(encoding, name, None)) for name in METADATA_FIELDS}
     if missing := [name for name in ("summary", "shift_invariant") if metadata[name] is None]:
         raise TypeError(
             f"An encoding must state its properties, but {encoding.__name__} lacks {' and '.join(missing)}; write them "

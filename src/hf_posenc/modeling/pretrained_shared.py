@@ -37,7 +37,7 @@ class SharedPreTrainedModel(PreTrainedModel):
         checkpoint_files: list[str] | None,
         load_config: LoadConfig,
         *rest: object,
-    ) -> Any:
+    ) -> object:
         """transformers' loading of known files, after a check of their shapes while weights are on the meta device.
 
         A private hook of transformers (5.17 to 5.24 have it): `from_pretrained` calls it between the download and the

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import fields
 from math import prod
-from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -33,20 +32,20 @@ LOADING_CHECK: ContextVar[Callable[[PreTrainedModel, LoadingInfo], None] | None]
     "LOADING_CHECK", default=None
 )
 HUB_OPTIONS = ("cache_dir", "local_files_only", "proxies", "revision", "subfolder", "token")
-FILE_OPTIONS = (*HUB_OPTIONS, "variant")
 SIZE_SUFFIXES = ("_layers", "_heads", "_ffn_dim", "vocab_size")
 MAX_SHOWN_KEYS = 3  # names of weights of each kind in an error
 
 
 def load_strict(
-    load: Callable[..., Any],
+    load: Callable[..., tuple[PreTrainedModel, LoadingInfo]],
     name: NameOrPath,
     *args: object,
     ignore_mismatched_sizes: bool = False,
     output_loading_info: bool = False,
     use_safetensors: bool | None = None,
-    **options: Any,
-) -> Any:
+    variant: str | None = None,
+    **options: object,
+) -> PreTrainedModel | tuple[PreTrainedModel, LoadingInfo]:
     """The result of transformers' `from_pretrained`, given as `load`, with checks of the weights.
 
     Raises an OSError for weights that are not safetensors, and a ValueError for missing, unexpected or misshapen ones.
@@ -65,13 +64,15 @@ def load_strict(
             shapes_only = output_loading_info or name is None or is_config_changed(model.config, name, options)
             validate_loading_info(model, name, loading_info, shapes_only=shapes_only)
 
-    files = weight_files(name, **{key: options[key] for key in FILE_OPTIONS if key in options})
+    files = weight_files(name, variant=variant, **{key: options[key] for key in HUB_OPTIONS if key in options})
     if not (ignore_mismatched_sizes or output_loading_info):
         validate_config_sizes(name, tensor_shapes(files), options)
     token = LOADING_CHECK.set(check)
-    own_options = {"ignore_mismatched_sizes": True, "output_loading_info": True, "use_safetensors": True}
     try:
-        model, loading_info = load(name, *args, **options | own_options | {"trust_remote_code": False})
+        model, loading_info = load(
+            name, *args, variant=variant, ignore_mismatched_sizes=True, output_loading_info=True, use_safetensors=True,
+            **options | {"trust_remote_code": False},
+        )  # fmt: skip
     except OSError as error:
         if not NO_SAFETENSORS.search(str(error)):
             raise

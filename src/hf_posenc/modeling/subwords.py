@@ -18,7 +18,6 @@ instead of an unknown token. The unigram model always takes the best segmentatio
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE, Unigram
@@ -61,7 +60,7 @@ def train_subwords(texts: Iterable[str], vocab_size: int, subwords: str) -> Toke
         validate_vocab_size(characters, vocab_size)
         raise
     validate_vocab_size(characters, vocab_size)
-    model, vocabulary = build_model(json.loads(learner.to_str())["model"])
+    model, vocabulary = build_model(learner)
     if len(vocabulary) < vocab_size:
         raise ValueError(
             f"vocab_size must be at most the number of subwords of the texts, {len(vocabulary)}, but it is "
@@ -93,20 +92,22 @@ def validate_vocab_size(characters: set[str], vocab_size: int) -> None:
         )
 
 
-def build_bpe(model: dict[str, Any]) -> tuple[BPE, dict[str, int]]:
+def build_bpe(learner: Tokenizer) -> tuple[BPE, dict[str, int]]:
     """The model with bytes for unknown characters, and its vocabulary, from the learner's JSON."""
+    model = json.loads(learner.to_str())["model"]
     merges = [(left, right) for left, right in model["merges"]]
     return BPE(model["vocab"], merges, unk_token=SPECIAL_TOKENS["unk_token"], byte_fallback=True), model["vocab"]
 
 
-def build_unigram(model: dict[str, Any]) -> tuple[Unigram, dict[str, int]]:
+def build_unigram(learner: Tokenizer) -> tuple[Unigram, dict[str, int]]:
     """The model with bytes for unknown characters, and its vocabulary, from the learner's JSON.
 
     Subwords are in alphabetical order, because the trainer's order is random for equal probabilities. Scores have 6
     digits, which tokenizers' JSON preserves.
     """
+    trained = json.loads(learner.to_str())["model"]["vocab"][len(RESERVED_TOKENS) :]
     scored = [(subword, 0.0) for subword in RESERVED_TOKENS]
-    scored += sorted((subword, round(score, 6)) for subword, score in model["vocab"][len(RESERVED_TOKENS) :])
+    scored += sorted((subword, round(score, 6)) for subword, score in trained)
     unknown_id = RESERVED_TOKENS.index(SPECIAL_TOKENS["unk_token"])
     vocabulary = {subword: number for number, (subword, _) in enumerate(scored)}
     return Unigram(scored, unknown_id, byte_fallback=True), vocabulary

@@ -1,7 +1,7 @@
-"""Where systems are in the source while they write, how widely they attend, and what they write if they may not end.
+"""Figures of diagnoses: source positions while decoding, attention entropy, and BLEU with </s> forbidden.
 
-Pure functions from records of diagnoses to matplotlib figures; `results[system]` is a system's diagnosis. What a
-diagnosis of an older version does not hold is named below the figure.
+Pure functions from records of diagnoses to matplotlib figures; `results[system]` is a system's diagnosis. A note below
+a figure names the systems whose diagnosis, of an older version, lacks the values.
 """
 
 import math
@@ -19,18 +19,17 @@ from .diagnostics_plots import Diagnoses, validate_same_pairs
 from .score_plots import bucket_axis, series_offsets, shown_buckets
 from .style import FONT_SIZE, LIMIT_COLOUR, WIDTH_INCHES, add_legend, line_styles, or_nan, style_axes
 
-MAX_PANELS = 5  # panels that stand side by side
+MAX_PANELS = 5  # panels in one row
 
 
 def source_position_figure(results: Diagnoses) -> Figure:
-    """Where in the source a system is at each token that it writes: a row per system, a panel per source-length group.
+    """The position in the source at each generated token: a row per system, a panel per source-length bucket.
 
-    A panel shows the first pair that was drawn of its group, the same for all systems: the centre of the
-    cross-attention in colour and, where its encodings are given a place, that place in black dashes. The dotted line
-    leads from the first tokens to the last ones of source and reference; who writes half as much again as the reference
-    leaves the panel on the right. Behind a group's label stands the share of all its steps in which the centre jumps.
-    Of more than five groups with pairs the five that divide them most
-    evenly are shown.
+    A panel shows the first sampled pair of its bucket, the same for all systems. The coloured line is the centroid of
+    the cross-attention. Black dashes are the source position of the cross-attention's encodings, if they have one. The
+    dotted diagonal connects the first tokens of source and reference with the last ones. A translation of 1.5 times the
+    reference's length or more leaves the panel on the right. The label of a bucket has the share of all its steps in
+    which the centroid jumps. Of more than five buckets with pairs, five at even intervals are shown.
     """
     shown, not_measured = systems_with(results, lambda diagnosis: diagnosis.has_centroid)
     first = next(iter(shown.values())).decoding
@@ -65,7 +64,7 @@ def source_position_figure(results: Diagnoses) -> Figure:
 
 
 def draw_source_positions(axes: Axes, example: DecodingExample, colour: str) -> None:
-    """One sentence: diagonal, centre with a mark where it ends, and place."""
+    """One sentence: the diagonal, the centroid with a mark at its end, and the source position."""
     source, target, centroid = example.source, example.target, example.centroid or ()
     axes.plot([0, target - 1], [0, source - 1], color=LIMIT_COLOUR, linewidth=1, linestyle=":")
     last = len(centroid) - 1
@@ -80,8 +79,11 @@ def draw_source_positions(axes: Axes, example: DecodingExample, colour: str) -> 
 
 
 def entropy_figure(results: Diagnoses) -> Figure:
-    """Entropy of attention by source length, a line per system: of the encoder's and of cross-attention, in nats and as
-    a share of what attention to all visible keys alike would have. The mean over all heads of all layers."""
+    """Entropy of attention by source length, a line per system: encoder and cross-attention.
+
+    It is the mean over all heads of all layers, in nats and as a share of the entropy of uniform attention to all
+    visible keys.
+    """
     shown, not_measured = systems_with(results, lambda diagnosis: diagnosis.has_entropy)
     figure = Figure(figsize=(WIDTH_INCHES, 4.6 + 0.06 * len(shown)), layout="constrained")
     grid, styles = figure.subplots(2, 2, sharex=True, sharey="row"), line_styles(results)
@@ -123,8 +125,10 @@ def draw_line(axes: Axes, xs: ArrayLike, ys: ArrayLike, style: tuple[str, str, s
 
 
 def end_forbidden_figure(results: Diagnoses) -> Figure:
-    """BLEU of a few pairs of each source-length group, translated greedily (open marks) and with </s> forbidden up to
-    the reference's length, where the translation stops (full marks). Bars are 95 % intervals."""
+    """BLEU of a few pairs of each source-length bucket, decoded greedily. Bars are 95 % intervals.
+
+    Open marks: plain decodings. Full marks: </s> is forbidden before the reference's length and forced there.
+    """
     shown, not_measured = systems_with(results, lambda diagnosis: diagnosis.has_decoding)
     styles = line_styles(results)
     groups = next(iter(shown.values())).decoding_buckets
@@ -171,5 +175,5 @@ def systems_with(results: Diagnoses, condition: Callable[[Diagnosis], bool]) -> 
 
 
 def legend_title(note: str, not_measured: list[str]) -> str | None:
-    """What stands above a legend."""
+    """The text above a legend."""
     return "\n".join(filter(None, [note, f"not measured: {', '.join(not_measured)}" if not_measured else ""])) or None

@@ -1,4 +1,4 @@
-"""Lines across the length groups of a figure: where training ended, and where it began."""
+"""Vertical lines across the length buckets of a figure: the longest and the shortest training lengths."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,8 +15,7 @@ def annotate_training_lengths(
     min_lengths: Mapping[str, int | None],
     colours: Mapping[str, str],
 ) -> None:
-    """A line per training limit and per shortest training length, which stands where the lengths end that were not
-    trained."""
+    """Draw a line at each maximum training length, and one below each minimum training length."""
     draw_length_lines(
         panels, max_lengths, ("limit", "limits"), lambda max_length: x_of_length(max_length, groups), colours
     )
@@ -34,8 +33,8 @@ def draw_length_lines(
 ) -> None:
     """A line per limit, labelled in the first panel: neutral if all share it, else in the system's colour.
 
-    `label_words` say one limit and several. Systems with the same limit take turns in the dashes of one line; limits
-    close together share one label.
+    `label_words` are the singular and the plural for the label. Systems with the same limit alternate in the dashes of
+    one line. Limits close together share one label.
     """
     shared = len(set(lengths.values())) == 1
     labels: list[list[tuple[float, int]]] = []
@@ -66,10 +65,10 @@ def draw_length_lines(
 
 
 def x_of_length(length: int, groups: Sequence[BucketScore]) -> float | None:
-    """Where between the categories a length lies: in proportion inside its group, on the border at a group's end or
-    before a group, and nowhere beyond the last.
+    """The x coordinate of a length on an axis of length buckets; None beyond the last bucket.
 
-    A last group without an end is approached to its right border as the limit grows.
+    Inside a bucket it is linear. At a bucket's upper bound, and between two buckets, it is their border. In a last
+    bucket without an upper bound it approaches the right border as the length grows.
     """
     for index, group in enumerate(groups):
         before = max(int(group.low) - 1, 0)

@@ -3,54 +3,22 @@
 Pure functions from the maps of attention_maps.py to matplotlib figures.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..analysis.attention_maps import MAX_TOKENS, AttentionMap, translate_with_attention
-from .style import AMOUNT_COLORMAP, FONT_SIZE, WIDTH_INCHES, add_colorbar, save_figure, with_title
+from ..analysis.attention_maps import MAX_TOKENS, AttentionMap
+from .style import AMOUNT_COLORMAP, FONT_SIZE, WIDTH_INCHES, add_colorbar, with_title
 
 CELL_INCHES = 0.145  # inches: what a label of FONT_SIZE needs
-# A panel that stands alone is so many inches large, and its cells no larger than with so many tokens.
+# The size of a single panel in inches, and the number of tokens below which its cells grow no further.
 SINGLE_PANEL_INCHES, MIN_CELLS = 5.0, 12
 
 
-def save_attention_figures(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    sentence: str,
-    folder: Path,
-    *,
-    layer: int | None = None,
-    formats: Iterable[str] = ("png",),
-) -> Iterator[str]:
-    """Translate a sentence and draw each attention; yields the translation, then the files it has written."""
-    validate_layer(layer, max(model.config.encoder_layers, model.config.decoder_layers))
-    translation, maps = translate_with_attention(model, tokenizer, sentence)
-    validate_layer(
-        layer, max(len(attention_map.weights) for attention_map in maps.values())
-    )  # a recurrent model has fewer with attention
-    yield translation
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, figure in attention_figures(maps, layer):
-        for suffix in formats:
-            save_figure(figure, path := folder / f"{name}.{suffix}")
-            yield str(path)
-
-
-def validate_layer(layer: int | None, num_layers: int) -> None:
-    if layer is not None and not 1 <= layer <= num_layers:
-        raise ValueError(
-            f"--layer must be one of those with attention, 1 to {num_layers}, but it is {layer}; choose one."
-        )
-
-
 def attention_figures(maps: Mapping[str, AttentionMap], layer: int | None = None) -> Iterator[tuple[str, Figure]]:
-    """A figure and its name for each attention and layer, or for the one layer of this number, which counts from 1."""
+    """A figure and its name for each attention and layer, or for the layer of this number only (from 1)."""
     for name, attention_map in maps.items():
         for layer_number in range(1, len(attention_map.weights) + 1):
             if layer in (None, layer_number):
@@ -66,10 +34,11 @@ def attention_figure(
     max_labels: int = MAX_TOKENS,
     model_name: str = "",
 ) -> Figure:
-    """One attention of one layer, `model_name` a model, in a panel for each head or for the one of this number: a row
-    for each query, whose weights sum to 1, a column for each key. More than `max_labels` tokens are numbered, in as
-    much
-    space."""
+    """One attention of one layer: a panel for each head, or for the head of this number (from 1).
+
+    A row is a query, whose weights sum to 1, and a column is a key. More than `max_labels` tokens have numbers as
+    labels. The title begins with `model_name`.
+    """
     weights_HQS = (
         attention_map.weights[layer - 1] if head is None else attention_map.weights[layer - 1, head - 1 : head]
     )
@@ -104,7 +73,7 @@ def attention_figure(
 
 
 def label_tokens(axes: Axes, attention_map: AttentionMap, max_labels: int) -> None:
-    """The tokens, as they are: a dollar sign in one begins no formula."""
+    """Label the axes with the tokens; a dollar sign does not begin a formula."""
     if len(attention_map.keys) <= max_labels:
         axes.set_xticks(np.arange(len(attention_map.keys)), attention_map.keys, rotation=90)
     if len(attention_map.queries) <= max_labels:

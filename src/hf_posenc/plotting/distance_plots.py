@@ -1,10 +1,8 @@
-"""What an encoding does by distance to figures: pure functions from arrays of probing.py to matplotlib figures.
+"""Figures of an encoding's effect by distance: pure functions from arrays of probing.py to matplotlib figures.
 
 Distances S are key minus query, in tokens: negative ones lie before the query. L layers, N queries, H heads, K width
 of a head.
 """
-
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -35,7 +33,7 @@ MIN_RELATIVE_INFLUENCE = 1e-4
 
 
 def score_bias_figure(scores_LNHS: np.ndarray, distances: np.ndarray, *, title: str) -> Figure:
-    """The score added at each distance, a panel for each layer (one, if all layers have the same)."""
+    """The score bias at each distance: a panel for each layer, or one panel if all layers have the same."""
     layers = scores_LNHS[:1] if all_equal(scores_LNHS) else scores_LNHS
     columns = min(3, len(layers))
     rows = -(-len(layers) // columns)
@@ -56,9 +54,12 @@ def score_bias_figure(scores_LNHS: np.ndarray, distances: np.ndarray, *, title: 
 
 
 def draw_scores(axes: Axes, scores_NHS: np.ndarray, distances: np.ndarray) -> None:
-    """One panel. A score that no query changes is a line for each head; one that heads share is the mean over the
-    queries, their spread, and a few of them; else a line for each head, of the first query. What a score hides is
-    shaded, for no axis could show both."""
+    """One panel of score biases.
+
+    A bias that does not depend on the query: a line for each head. One that all heads share: the mean over queries,
+    its standard deviation, and a few queries. Else a line for each head, of the first query. Hidden distances are
+    shaded, because their bias of -10,000 would leave no room for the others.
+    """
     same_queries, same_heads = all_equal(scores_NHS), all_equal(scores_NHS.swapaxes(0, 1))
     hidden_NHS = scores_NHS < MASK_VALUE / 2
     if hidden_NHS.any():
@@ -83,11 +84,13 @@ def draw_scores(axes: Axes, scores_NHS: np.ndarray, distances: np.ndarray) -> No
 
 
 def shade_hidden(axes: Axes, distances: np.ndarray, hidden_S: np.ndarray, zorder: float) -> None:
-    """Shade the distances at which no key is seen."""
+    """Shade the distances at which keys are hidden."""
     if hidden_S.any():
         edges = (distances[:, None] + [-0.5, 0.5]).ravel()
-        region: dict[str, Any] = {"where": hidden_S.repeat(2), "transform": axes.get_xaxis_transform()}
-        axes.fill_between(edges, 0, 1, label="not seen", color="#e4e4e4", linewidth=0, zorder=zorder, **region)
+        axes.fill_between(
+            edges, 0, 1, where=hidden_S.repeat(2), transform=axes.get_xaxis_transform(), label="not seen",
+            color="#e4e4e4", linewidth=0, zorder=zorder,
+        )  # fmt: skip
 
 
 def rotation_figure(
@@ -99,10 +102,10 @@ def rotation_figure(
     head_dim: int,
     title: str,
 ) -> Figure:
-    """q . k of a query of length 1 and a key equal to it, by the distance over which `rotate` has turned them.
+    """q . k of a query of norm 1 and an equal key, by the distance between them, after both are rotated.
 
-    On the left queries with all channels alike (`even_HS`) and random ones; on the right each channel by itself,
-    or C of them if a head has more, each for those around it.
+    Left: queries with equal channels (`even_HS`) and random queries. Right: each channel by itself, or C channels of a
+    head that has more, each for its neighbours.
     """
     figure = Figure(figsize=(WIDTH_INCHES, 3.4), layout="constrained")
     curve_axes, image_axes = figure.subplots(1, 2)
@@ -123,10 +126,10 @@ def rotation_figure(
 def vectors_by_distance_figure(
     tables_LHSK: dict[str, np.ndarray], distances: np.ndarray, hidden_S: np.ndarray, *, title: str
 ) -> Figure:
-    """The vectors of each distance, a row for each layer: a heat map for each table, and the vectors' lengths.
+    """The vectors of each distance, a row for each layer: a heat map for each table, and the vectors' norms.
 
-    `tables_LHSK["keys"]` are what is as good as added to keys, `["values"]` to values. The heat map is of the first
-    head, and the lengths are of every head, one line if they are alike. Distances at which no key is seen are shaded.
+    `tables_LHSK["keys"]` are the vectors that act like additions to keys, `["values"]` those added to values. The heat
+    map is of the first head. The norms are of every head, one line if they are equal. Hidden distances are shaded.
     """
     layers = max(map(len, tables_LHSK.values()))
     figure = Figure(figsize=(WIDTH_INCHES, 1.3 + 1.35 * layers), layout="constrained")
@@ -160,17 +163,17 @@ def draw_norms(axes: Axes, vectors_HSK: np.ndarray, distances: np.ndarray, name:
 
 
 def influence_figure(influence_TT: np.ndarray, *, title: str) -> Figure:
-    """How much token j moves what becomes of token i: for each pair, and by distance j - i as a mean over the pairs.
+    """The influence of token j on the output at token i: for each pair, and by distance j - i as a mean over the pairs.
 
-    Both scales are logarithmic; what is less than a ten-thousandth of the largest is left white, and out.
+    Both scales are logarithmic. Values below 1/10,000 of the largest are white, and left out of the curve.
     """
     threshold = MIN_RELATIVE_INFLUENCE * influence_TT.max()
     figure = Figure(figsize=(WIDTH_INCHES, 3.0), layout="constrained")
     pairs, curve = figure.subplots(1, 2)
     shown = np.ma.masked_less(influence_TT, threshold)
-    image = heatmap(
-        pairs, shown, limit=None, cmap=AMOUNT_COLORMAP, aspect="equal", norm=LogNorm(threshold, influence_TT.max())
-    )
+    image = heatmap(pairs, shown, limit=None)
+    image.set(cmap=AMOUNT_COLORMAP, norm=LogNorm(threshold, influence_TT.max()))
+    pairs.set_aspect("equal")
     label_axes(pairs, "token j that is read", "token i that becomes of it")
     add_colorbar(figure, image, pairs, "influence")
     tokens = len(influence_TT)
@@ -186,5 +189,5 @@ def influence_figure(influence_TT: np.ndarray, *, title: str) -> Figure:
 
 
 def all_equal(values: np.ndarray) -> bool:
-    """Whether all entries of the first axis are the same."""
+    """Whether all entries of the first axis are equal."""
     return bool(np.allclose(values, values[:1], rtol=1e-8, atol=1e-8))

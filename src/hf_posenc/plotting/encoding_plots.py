@@ -1,7 +1,7 @@
-"""The figures of an encoding: every one that its hooks have something to show in.
+"""The figures of an encoding: one for each effect of its hooks.
 
-Which ones is decided by which hooks an instance answers, and by whether `embed` adds by position or reads its
-neighbours; never by a name.
+They depend on the hooks that the encoding implements, and on whether `embed` adds vectors by position or reads
+neighbouring tokens. They never depend on a name.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,9 +36,9 @@ from .vector_plots import (
     widths_figure,
 )
 
-# Waves are recognised in so many positions, however many are drawn, and measured in so many more.
+# The numbers of positions in which sinusoids are recognised and then measured, whatever number is drawn.
 WAVE_DETECTION_POSITIONS, WAVELENGTH_POSITIONS = 200, 1000
-# Two marks on a logarithmic scale stand apart by this factor, or the second is left out.
+# The smallest ratio of two marks on a logarithmic scale; a second mark that is closer is left out.
 MIN_MARK_RATIO = 1.5
 
 
@@ -46,7 +46,7 @@ LazyFigures = dict[str, LazyFigure]
 
 
 def named_figures(probes: Mapping[str, EncodingProbe]) -> Iterator[tuple[str, Figure]]:
-    """Every figure and its name, one after the other: they are large."""
+    """Every figure and its name. An iterator, because figures take much memory."""
     probe = probes["vectors"]
     prefix = "-".join(
         [probe.name, *(["trained"] if probe.trained else []), *(["decoder"] if probe.side == "decoder" else [])]
@@ -56,7 +56,7 @@ def named_figures(probes: Mapping[str, EncodingProbe]) -> Iterator[tuple[str, Fi
 
 
 def lazy_figures(probes: Mapping[str, EncodingProbe]) -> LazyFigures:
-    """What can be drawn, by name; nothing of an encoding that answers no hook."""
+    """The figures that can be drawn, by name; empty for an encoding without hooks."""
     vectors, attention = probes["vectors"], probes["attention"]
     lazy: LazyFigures = {}
     if "embed" in vectors.hooks and probes["influence"].is_additive:
@@ -74,7 +74,7 @@ def lazy_figures(probes: Mapping[str, EncodingProbe]) -> LazyFigures:
 
 
 def value_figures(probe: EncodingProbe, narrower: EncodingProbe) -> LazyFigures:
-    """What is added by position, number by number."""
+    """Figures of the vectors added by position."""
     width, extent, name = probe.width, probe.extent, probe.label
     title_for = f"{name}: added to the first {{}} positions, D = {width}".format
     num_positions = extent.positions
@@ -91,9 +91,9 @@ def value_figures(probe: EncodingProbe, narrower: EncodingProbe) -> LazyFigures:
 
     heatmap_hint = (
         "A row is a position, a column a channel, the colour the number added there. Look for columns that change from "
-        "row to row and for columns that hardly change: a position is told by all of them together."
+        "row to row and for nearly constant columns: all columns together identify a position."
     )
-    means_note = " One row in several can show waves that are not there; the means beside it cannot."
+    means_note = " Single rows out of several can show false waves (aliases); the means, on the right, cannot."
     lazy = {
         "positions": LazyFigure(
             "Heat map",
@@ -123,7 +123,7 @@ def value_figures(probe: EncodingProbe, narrower: EncodingProbe) -> LazyFigures:
 
 
 def wavelength_figures(probe: EncodingProbe) -> LazyFigures:
-    """How long the waves are that channels are over the positions; nothing where none is a wave."""
+    """The wavelength of each channel over the positions; empty if no channel is a sinusoid."""
     extent, title = probe.extent, f"{probe.label}: wavelength by channel, D = {probe.width}"
 
     def draw() -> Figure:
@@ -145,7 +145,7 @@ def wavelength_figures(probe: EncodingProbe) -> LazyFigures:
 
 
 def probe_wavelengths(probe: EncodingProbe, num_positions: int) -> np.ndarray:
-    """The wavelengths found in so many positions, or in as many as there are."""
+    """The wavelengths in that many positions, or in as many as the encoding has."""
     num_positions = max(3, min(num_positions, probe.max_positions or num_positions))
     return wavelengths_of(probe_vectors(probe, num_positions))
 
@@ -155,7 +155,7 @@ def probe_vectors(probe: EncodingProbe, num_positions: int) -> np.ndarray:
 
 
 def product_figures(probe: EncodingProbe) -> LazyFigures:
-    """What becomes of the added vectors as a whole: their products and, where they are learned, their lengths."""
+    """Dot products of the added vectors and, if they are learned, their norms."""
     width, name, num_positions = probe.width, probe.label, 2 * probe.extent.distances + 1
     look_for = (
         f"The product of the vectors of two of the first {num_positions} positions, for every pair and by their "
@@ -182,7 +182,7 @@ def product_figures(probe: EncodingProbe) -> LazyFigures:
 
 
 def influence_figures(probe: EncodingProbe) -> LazyFigures:
-    """What is read token by token."""
+    """The influence of each token on each other token, for an `embed` that reads in order."""
 
     def draw() -> Figure:
         influence_TT = embed_influence(probe.positions, probe.sample_inputs())
@@ -197,7 +197,7 @@ def influence_figures(probe: EncodingProbe) -> LazyFigures:
 
 
 def rotation_figures(probe: EncodingProbe) -> LazyFigures:
-    """What `rotate` makes of products; each layer's, where layers differ."""
+    """The products of rotated queries and keys; for each layer, if layers differ."""
     heads, width, distances, max_channels = probe.heads, probe.head_dim, probe.distances, probe.extent.channels
     channel_ids = ((np.arange(min(max_channels, width)) + 0.5) * width / min(max_channels, width)).astype(int)
     random_NHK = standard_normal(probe.extent.queries, 1, width).expand(-1, heads, -1)
@@ -213,9 +213,8 @@ def rotation_figures(probe: EncodingProbe) -> LazyFigures:
         return rotation_figure(even[0], random, channels[:, 0], distances, head_dim=width, title=title)
 
     look_for = (
-        "The product of a query with a key that was equal to it before both were turned, by their distance. Look at "
-        "the black line: it falls as the key moves away; and on the right at the channels that turn fast and those "
-        "that hardly turn."
+        "The product of a query and an equal key after both are rotated, by their distance. Look at the black line, "
+        "which decreases with the distance, and on the right at the channels that rotate fast and slowly."
     )
     layers = range(probe.layers)
     if all_equal(np.stack([products_for(random_NHK[:1], layer) for layer in layers])):
@@ -228,7 +227,7 @@ def rotation_figures(probe: EncodingProbe) -> LazyFigures:
 
 
 def score_bias_figures(probe: EncodingProbe) -> LazyFigures:
-    """What is added to scores, for queries with channels of deviation 1, the same ones in every head."""
+    """The score biases, for standard normal queries that are the same in every head."""
 
     def draw() -> Figure:
         q_NHK = standard_normal(probe.extent.queries, 1, probe.head_dim).expand(-1, probe.heads, -1)
@@ -246,7 +245,7 @@ def score_bias_figures(probe: EncodingProbe) -> LazyFigures:
 
 
 def vectors_by_distance_figures(probe: EncodingProbe) -> LazyFigures:
-    """The vectors that are as good as added to keys and values, where there are any."""
+    """The vectors that are equivalent to additions to keys and to values, if there are any."""
     sizes = probe.heads, probe.head_dim, probe.distances
     read_vectors = {"score_bias": ("keys", key_vectors), "value_bias": ("values", value_vectors)}
     tables_by_layer = {
@@ -273,5 +272,5 @@ def vectors_by_distance_figures(probe: EncodingProbe) -> LazyFigures:
 
 
 def query_position_note(probe: EncodingProbe) -> str:
-    """Where the query stands, if that matters."""
+    """The query's position, if the figure depends on it."""
     return "" if probe.has_shift_invariant_attention else f", query at position {-int(probe.distances.min())}"

@@ -36,7 +36,7 @@ from .style import (
 
 
 class Bucket(Protocol):
-    """A length bucket of whatever was measured."""
+    """A length bucket of scores or of other measures."""
 
     @property
     def label(self) -> str: ...
@@ -45,8 +45,8 @@ class Bucket(Protocol):
     def n(self) -> float: ...
 
 
-MIN_PAIRS = 20  # pairs: a line to a bucket of fewer shows chance
-MAX_LINES = 5  # lines that one panel can have labelled at their ends
+MIN_PAIRS = 20  # pairs; a score of fewer is mostly noise
+MAX_LINES = 5  # the maximum number of lines with labels at their ends in one panel
 BucketsByRow = Mapping[str, Sequence[BucketScore]]
 Lengths = Mapping[str, int | None]
 
@@ -63,8 +63,8 @@ def bleu_by_length_figure(
     length ratio below; more are small multiples, a panel for each encoding, in which the others are grey.
 
     Buckets are categories: bucket i is centred on x = i and reaches from i - 0.5 to i + 0.5. Bars are 95 % intervals. A
-    vertical line marks where training ended, and one where it began for systems that `min_training_lengths` has a
-    shortest length for. Buckets of fewer than `MIN_PAIRS` pairs are left out, unless all are.
+    vertical line marks the maximum training length, and another one the minimum of systems in `min_training_lengths`.
+    Buckets of fewer than `MIN_PAIRS` pairs are left out, unless all are.
     """
     shown = shown_buckets(common_buckets(results, test_set)[1:])
     max_lengths = validate_max_lengths(results, max_training_lengths)
@@ -81,20 +81,20 @@ def bleu_by_length_figure(
 
 
 def shown_buckets(buckets: Sequence[Bucket]) -> list[int]:
-    """The places of the buckets with `MIN_PAIRS` pairs or more; of all that have any if none has so many."""
+    """The indices of the buckets with `MIN_PAIRS` pairs or more; if none has that many, of all with pairs."""
     large = [index for index, bucket in enumerate(buckets) if bucket.n >= MIN_PAIRS]
     return large or [index for index, bucket in enumerate(buckets) if bucket.n] or list(range(len(buckets)))
 
 
 def bucket_note(buckets: Sequence[BucketScore]) -> str:
-    """What the buckets are of, and how many pairs each has."""
+    """The label of the axis: the unit of length, and the number of pairs of each bucket."""
     sizes = [f"{bucket.n:g}" for bucket in buckets]
     pairs = f"{sizes[0]} pairs in each bucket" if len(set(sizes)) == 1 else f"pairs by bucket: {', '.join(sizes)}"
     return f"source length in subwords; {pairs}"
 
 
 def interval_note(buckets: BucketsByRow) -> str:
-    """What the bars are, and how many seeds a point is the mean of."""
+    """The kind of the intervals, and the number of seeds behind a point."""
     scored = [bucket for row in buckets.values() for bucket in row if bucket.n and bucket.has_intervals]
     if not scored:
         return ""
@@ -168,7 +168,7 @@ def starts_before(min_length: int | None) -> int | None:
 def draw_by_bucket(
     axes: Axes, groups: Sequence[BucketScore], field: str, offset: float, style: tuple[str, str, str], label: str
 ) -> None:
-    """One field of a system's groups as a line, with their intervals if they have any."""
+    """Draw one field of a system's buckets as a line, with its intervals if it has any."""
     colour, marker, line_style = style
     xs = [group + offset for group in range(len(groups))]
     ys = [or_nan(group.score(field)) for group in groups]
@@ -190,10 +190,10 @@ def draw_by_bucket(
 
 
 def interval_bars(buckets: Sequence[BucketScore], metric: str) -> np.ndarray:
-    """(2, buckets): how far each 95 % interval reaches below the score and above, within the scale of 0 to 100.
+    """The length of each 95 % interval below and above the score (2, buckets), clipped to the scale of 0 to 100.
 
-    The bootstrap's is around the mean of its samples, which in a small bucket is not the score, and may leave the score
-    out on one side.
+    A bootstrap interval is around the mean of its samples. In a small bucket that mean differs from the score, and the
+    score may be outside the interval.
     """
     bars = []
     for bucket in buckets:
@@ -207,9 +207,11 @@ def interval_bars(buckets: Sequence[BucketScore], metric: str) -> np.ndarray:
 
 
 def ranking_figure(results: ScoresByRow, beyond: Mapping[str, BucketScore], *, test_set: str) -> Figure:
-    """A line for each system, for more of them than lines can cross: BLEU of its source-length buckets with their 95 %
-    intervals. `beyond[system]`, the scores on all pairs longer than any trained on, orders them, the best at the top.
-    Buckets of fewer than `MIN_PAIRS` pairs are left out, unless all are."""
+    """BLEU of each source-length bucket with its 95 % interval, one row per system, for many systems.
+
+    `beyond[system]`, the scores on all pairs beyond the training length, orders the rows, best first. Buckets of fewer
+    than `MIN_PAIRS` pairs are left out, unless all are.
+    """
     groups = common_buckets(results, test_set)[1:]
     marks = {
         f"{groups[index].label} n={groups[index].n}": {
@@ -233,7 +235,7 @@ def ranking_by_test_set_figure(results: ScoresByRow) -> Figure:
 
 
 def draw_ranking(marks: Mapping[str, Mapping[str, BucketScore]], order: Sequence[str], x_label: str) -> Figure:
-    """The systems in that order from below, and in each line its marks, the later the darker."""
+    """Draw the systems from bottom to top, and in each row its marks; later marks are darker."""
     figure = Figure(figsize=(WIDTH_INCHES, 1.3 + 0.2 * len(order)), layout="constrained")
     axes = figure.subplots()
     shades = colormaps[AMOUNT_COLORMAP](np.linspace(0.6, 1, len(marks)))
@@ -260,28 +262,28 @@ def draw_ranking(marks: Mapping[str, Mapping[str, BucketScore]], order: Sequence
 
 
 def series_offsets(number: int) -> list[float]:
-    """Where in a group, whose centre is 0, so many systems stand."""
+    """The offsets of that many systems in a bucket, whose centre is 0."""
     spacing = min(0.1, 0.5 / max(1, number - 1))
     return [spacing * (index - (number - 1) / 2) for index in range(number)]
 
 
 def bucket_axis(axes: Axes, groups: Sequence[Bucket]) -> None:
-    """The length groups and their sizes below the axes."""
+    """Label the axis with the length buckets and their sizes."""
     axes.set_xlabel("source length in subwords", fontsize=FONT_SIZE + 1)
     axes.set_xticks(range(len(groups)), [f"{group.label}\nn={group.n}" for group in groups])
     axes.set_xlim(-0.5, len(groups) - 0.5)
 
 
 def scale_panels(bleu: Axes, ratio: Axes, groups: Sequence[BucketScore]) -> None:
-    """Scales, labels and grid of both panels."""
+    """Set scales, labels and grid of both panels."""
     bleu.set_ylabel("BLEU", fontsize=FONT_SIZE + 1)
     ratio.set_ylabel("length ratio", fontsize=FONT_SIZE + 1)
     bucket_axis(ratio, groups)
     for axes in (bleu, ratio):
         style_axes(axes)
     bleu.tick_params(axis="x", length=0)
-    # From zero where scores fall far, a closer look where they do not; never so close that noise looks like a fall. An
-    # interval of seeds may end above 100, where no score is.
+    # The axis starts at zero if scores degrade strongly, else closer to them, but never so close that noise looks like
+    # a degradation. An interval over seeds may end above 100, where no score is.
     low, high = bleu.get_ylim()
     middle, top = (low + high) / 2, min(high, 105.0)
     bleu.set_ylim(0 if low < high / 2 else min(low, middle - 2.5), max(top, middle + 2.5))

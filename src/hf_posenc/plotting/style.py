@@ -1,6 +1,6 @@
-"""The look of all figures: colours, type, axes, legends and scales; figures to be drawn later, and how one is saved.
+"""The style of all figures: colours, fonts, axes, legends and scales; lazy figures, and saving.
 
-Nothing here touches pyplot or its global state. The first colours are Okabe and Ito's, for colour-blind readers
+Nothing here uses pyplot or its global state. The first colours are Okabe and Ito's, for colour-blind readers
 (https://jfly.uni-koeln.de/color/); every colour has a contrast of 3:1 or more on white. Markers and line styles differ
 too, so a figure reads in black and white. Values are drawn in cividis and amounts in blues, whose lightness only grows.
 """
@@ -12,11 +12,12 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.text import Text
@@ -49,19 +50,20 @@ SYSTEM_NAMES = (
 SYSTEM_COLOURS = {name: place for place, names in enumerate(SYSTEM_NAMES) for name in names}
 VARIANT = re.compile(
     r"(-(\d+|split|segmented|seed\d+))+$"
-)  # what a name adds to that of the same system in another training
+)  # suffixes of a name for the same system in another training
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 LINE_STYLES = ("-", "--", "-.", ":")
 LIMIT_COLOUR = "#444444"
-LENGTH_AWARE_SUFFIX = " (told the target's length)"  # behind the name of a system whose loss compares with no other's
+# Follows the name of a system whose loss is not comparable with that of others.
+LENGTH_AWARE_SUFFIX = " (told the target's length)"
 VALUE_COLORMAP, AMOUNT_COLORMAP = "cividis", "Blues"
 
 
 @dataclass(frozen=True)
 class LazyFigure:
-    """A figure that is not drawn yet: what a reader calls it, what to look at in it, and the test set it is of, if any.
+    """A figure that is drawn on request: its label, a hint on what to look for, and its test set, if it has one.
 
-    Figures are large: each is drawn when its turn comes.
+    Figures take much memory; therefore they are drawn one by one.
     """
 
     label: str
@@ -71,15 +73,12 @@ class LazyFigure:
 
     @property
     def name(self) -> str:
-        """The name of its file, where its label is one."""
+        """The file name, from the label."""
         return self.label if self.test_set is None else f"{self.label}-{self.test_set}"
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
-    """Writes a PNG or an SVG that is whole or not there at all: readers never see half a file.
-
-    The same figure is the same bytes at every time.
-    """
+    """Write a PNG or an SVG atomically; the same figure always gives the same bytes."""
     path = Path(path)
     if path.suffix not in (".png", ".svg"):
         raise ValueError(
@@ -97,14 +96,14 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 
 
 def disable_mathtext(figure: Figure) -> None:
-    """No text is mathematics, which matplotlib sees between two `$`, but the numbers it writes itself at an axis."""
+    """Disable formulas, which matplotlib finds between two `$`, in all texts except its own numbers at an axis."""
     for text in figure.findobj(Text):
         if "$" in text.get_text() and not text.get_text().startswith(r"$\mathdefault"):
             text.set_parse_math(False)
 
 
 def quantized_png(png: io.BytesIO) -> io.BytesIO:
-    """A PNG of 256 colours at most, which look like all of them, in a third of the bytes."""
+    """A PNG of at most 256 colours, which takes a third of the bytes and looks the same."""
     quantized = io.BytesIO()
     image = Image.open(png).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     image.save(quantized, format="png", optimize=True)
@@ -114,7 +113,7 @@ def quantized_png(png: io.BytesIO) -> io.BytesIO:
 def legend_label(
     system: str, max_lengths: Mapping[str, int | None], min_lengths: Mapping[str, int | None] | None = None
 ) -> str:
-    """The system's name, with its training limit where the systems' limits differ, and so of where training began."""
+    """The system's name; with its maximum and minimum training length where these differ between systems."""
     notes = []
     if len(set(max_lengths.values())) > 1:
         notes.append("no limit" if max_lengths[system] is None else f"limit {max_lengths[system]}")
@@ -131,8 +130,8 @@ def base_name(system: str) -> str:
 def line_styles(systems: Iterable[str]) -> dict[str, tuple[str, str, str]]:
     """Colour, marker and line style of each system.
 
-    A known system has one colour in all figures, and so have its variants, whose line styles differ; a segmented one is
-    dotted. Other systems take the colours that are left.
+    A known system and its variants have one colour in all figures, and different line styles. A segmented system is
+    dotted. Other systems take the remaining colours.
     """
     systems = list(systems)
     bases = list(dict.fromkeys(base_name(system) for system in systems))
@@ -151,7 +150,7 @@ def line_styles(systems: Iterable[str]) -> dict[str, tuple[str, str, str]]:
 
 
 def label_lines(axes: Axes, labels: Mapping[str, tuple[float, str]]) -> None:
-    """Names at the right of the axes, each in its colour and beside the last point of its line, without overlap.
+    """Write names at the right of the axes, each in its colour next to the last point of its line, without overlap.
 
     `labels[name]` is the height of that point and the colour. Limits of the axes must be final.
     """
@@ -171,9 +170,10 @@ def label_lines(axes: Axes, labels: Mapping[str, tuple[float, str]]) -> None:
         )  # fmt: skip
 
 
-def add_legend(figure: Figure, handles: Iterable[Any], title: str | None = None) -> None:
-    """Each label once, below the axes; the title stands above them."""
-    by_label = {handle.get_label(): handle for handle in handles if not handle.get_label().startswith("_")}
+def add_legend(figure: Figure, handles: Iterable[Artist | Container], title: str | None = None) -> None:
+    """Add a legend below the axes, with each label once; its title is above the labels."""
+    by_label = {str(handle.get_label()): handle for handle in handles}
+    by_label = {label: handle for label, handle in by_label.items() if not label.startswith("_")}
     figure.legend(
         handles=list(by_label.values()),
         loc="outside lower center",
@@ -187,18 +187,18 @@ def add_legend(figure: Figure, handles: Iterable[Any], title: str | None = None)
 
 
 def legend_columns(labels: Iterable[str]) -> int:
-    """How many labels stand side by side in a legend."""
+    """The number of columns of a legend with these labels."""
     return max(1, min(3, 90 // (max(map(len, labels), default=0) + 8)))
 
 
 def height_with_legend(height: float, labels: Iterable[str]) -> float:
-    """The inches of a figure that has room for two lines of legend, with room for as many as these labels take."""
+    """The height in inches of a figure with room for these labels; `height` has room for a legend of two lines."""
     labels = list(labels)
     return height + 0.17 * max(0, math.ceil(len(labels) / legend_columns(labels)) - 2)
 
 
 def style_axes(axes: Axes) -> None:
-    """The house's look: small type, a light grid behind, no box."""
+    """The style of all axes: small font, light horizontal grid, no box."""
     axes.tick_params(labelsize=FONT_SIZE)
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -206,7 +206,7 @@ def style_axes(axes: Axes) -> None:
 
 
 def or_nan(value: float | None) -> float:
-    """A value to draw, which leaves a gap where there is none."""
+    """The value, or NaN for None, which matplotlib leaves out of a line."""
     return math.nan if value is None else value
 
 
@@ -221,27 +221,36 @@ def with_title(figure: Figure, title: str) -> Figure:
     return figure
 
 
-def heatmap(axes: Axes, values: np.ndarray, *, limit: float | None, **options: Any) -> AxesImage:
-    """An image of signed values on a scale from -limit to limit, or of whatever values there are without one."""
-    scale = {} if limit is None else {"vmin": -limit, "vmax": limit}
-    options = {"cmap": VALUE_COLORMAP, "aspect": "auto", "interpolation": "nearest"} | scale | options
-    image = axes.imshow(values, **options)
+def heatmap(
+    axes: Axes,
+    values: np.ndarray,
+    *,
+    limit: float | None,
+    extent: tuple[float, float, float, float] | None = None,
+) -> AxesImage:
+    """An image of signed values, on a scale from -limit to limit or, without a limit, over the range of the values.
+
+    `extent` is the left, right, bottom and top edge of the image in data coordinates.
+    """
+    vmin, vmax = (None, None) if limit is None else (-limit, limit)
+    image = axes.imshow(
+        values, cmap=VALUE_COLORMAP, aspect="auto", interpolation="nearest", vmin=vmin, vmax=vmax, extent=extent
+    )
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
     return image
 
 
 def colour_limit(values: np.ndarray) -> float:
-    """Where a scale of these values ends: at the largest, or at three deviations, lest one value pales all others."""
+    """The end of a colour scale: the largest value, or three standard deviations if that is less."""
     return min(float(np.abs(values).max()), 3 * float(np.sqrt((values**2).mean()))) or 1.0
 
 
-def add_colorbar(figure: Figure, image: AxesImage, panels: Any, name: str) -> None:
-    """The scale of one image, which all images of the panels share, with an arrow where it leaves values out."""
+def add_colorbar(figure: Figure, image: AxesImage, panels: Axes | Iterable[Axes], name: str) -> None:
+    """Add the colour scale that the panels' images share; an arrow marks an end where values are clipped."""
     low, high = image.get_clim()
-    shown = np.ma.concatenate(
-        [image_shown.get_array().ravel() for axes in np.atleast_1d(panels) for image_shown in axes.images]
-    )
+    panels = [panels] if isinstance(panels, Axes) else list(panels)
+    shown = np.ma.concatenate([np.ma.asarray(other.get_array()).ravel() for axes in panels for other in axes.images])
     clipped = {(True, True): "both", (True, False): "min", (False, True): "max"}
     extend = clipped.get((bool((shown < low).any()), bool((shown > high).any())), "neither")
     colorbar = figure.colorbar(image, ax=panels, pad=0.02, aspect=30, extend=extend)

@@ -1,6 +1,4 @@
-"""Vectors added by position to figures: pure functions from what `embed` adds (P positions, D channels) to matplotlib
-figures.
-"""
+"""Figures of the vectors that `embed` adds: pure functions from arrays to figures (P positions, D channels)."""
 
 import math
 
@@ -24,7 +22,7 @@ from .style import (
     with_title,
 )
 
-# Rows of the picture of many positions: three pixels each in print, so that a page that shrinks it takes nothing away.
+# Rows of the heat map of many positions: three pixels each in print, so that none is lost when a page shrinks it.
 MAX_ROWS = 180
 
 
@@ -53,7 +51,7 @@ def widths_figure(by_width: dict[int, np.ndarray], *, title: str) -> Figure:
 
 
 def channels_figure(values_PD: np.ndarray, *, title: str) -> Figure:
-    """Low channels and high ones over the positions, on one scale. Points are the values, lines only guide the eye."""
+    """Low and high channels over the positions, on one scale. Points are the values; lines only guide the eye."""
     width = values_PD.shape[1]
     low = [channel for channel in (0, 1, 6, 7) if channel < width]
     high = [channel for channel in (width - 8, width - 7, width - 2, width - 1) if channel > max(low)]
@@ -82,7 +80,7 @@ def channels_figure(values_PD: np.ndarray, *, title: str) -> Figure:
 
 
 def wavelength_figure(wavelengths_D: np.ndarray, marks: dict[str, float], *, title: str) -> Figure:
-    """The wavelength of each channel that is a wave; horizontal lines are `marks`, in positions, with their names."""
+    """The wavelength of each channel that is a sinusoid, with named horizontal lines at `marks`, in positions."""
     figure = Figure(figsize=(WIDTH_INCHES, 3.2), layout="constrained")
     axes = figure.subplots()
     is_wave = np.isfinite(wavelengths_D)
@@ -102,18 +100,18 @@ def wavelength_figure(wavelengths_D: np.ndarray, marks: dict[str, float], *, tit
 
 
 def log_distance(wavelengths_D: np.ndarray, mark: float) -> float:
-    """How far from a mark, on a logarithmic scale, the waves of the first half of the channels stay."""
+    """The distance, on a logarithmic scale, between a mark and the wavelengths of the first half of the channels."""
     waves = wavelengths_D[: len(wavelengths_D) // 2 + 1]
     waves = waves[np.isfinite(waves)]
     return float(np.abs(np.log(waves / mark)).min()) if len(waves) else np.inf
 
 
 def many_positions_figure(values_PD: np.ndarray, wavelengths_D: np.ndarray, *, title: str) -> Figure:
-    """Thousands of positions in a few hundred rows: on the left one position a row, on the right their mean.
+    """Thousands of positions in a few hundred rows: on the left one position a row, on the right the mean of a row.
 
-    A picture that shows every n-th position shows, of each wave of less than 2 n positions, another one that is not
-    there (its alias). The mean is weighted by a Hann window of 4 rows, which keeps long waves and leaves less than 3 %
-    of every wave that two rows cannot hold. A line stands where wavelengths fall below two rows, if there are waves.
+    A heat map of every n-th position shows an alias of each sinusoid with a wavelength below 2 n positions. The mean is
+    weighted by a Hann window of 4 rows. The window keeps long wavelengths, and less than 3 % of those below two rows. A
+    vertical line separates the channels with wavelengths below two rows, if there are any.
     """
     step = positions_per_row(len(values_PD))
     rows = len(values_PD) // step
@@ -144,14 +142,14 @@ def many_positions_figure(values_PD: np.ndarray, wavelengths_D: np.ndarray, *, t
 
 
 def positions_per_row(number: int) -> int:
-    """How many of so many positions a row stands for."""
+    """The number of positions that a row stands for."""
     return -(-number // MAX_ROWS)
 
 
 def row_means(values_PD: np.ndarray, step: int) -> np.ndarray:
     """The mean of the positions around each row of `step` positions, by a Hann window four rows wide (R, D).
 
-    Its frequency response is zero from half a cycle a row onwards, but for side lobes of less than 3 %.
+    Its frequency response is zero from half a cycle a row onwards, except for side lobes of less than 3 %.
     """
     means_RD = np.empty((len(values_PD) // step, values_PD.shape[1]))
     for row in range(len(means_RD)):
@@ -165,7 +163,7 @@ def row_means(values_PD: np.ndarray, step: int) -> np.ndarray:
 def products_figure(values_PD: np.ndarray, *, title: str) -> Figure:
     """v(p) . v(p + d) of the vectors: for each pair of positions, and by distance as mean and range over p.
 
-    Where the product depends on the distance alone, there is no range, and the legend says so.
+    A product that depends only on the relative distance has no range, and the legend says so.
     """
     products_PP = values_PD @ values_PD.T
     max_distance = len(values_PD) // 2
@@ -191,7 +189,7 @@ def products_figure(values_PD: np.ndarray, *, title: str) -> Figure:
 
 
 def norms_figure(values_PD: np.ndarray, *, title: str) -> Figure:
-    """The length of each position's vector."""
+    """The norm of each position's vector."""
     figure = Figure(figsize=(WIDTH_INCHES, 2.6), layout="constrained")
     axes = figure.subplots()
     axes.plot(np.linalg.norm(values_PD, axis=1), color=COLOURS[0], linewidth=1.2)

@@ -1,1 +1,1 @@
-"""What others see of a finished run: its report, the model cards, and repositories on the Hub."""
+"""Reports, model cards and repositories on the Hub of finished runs."""

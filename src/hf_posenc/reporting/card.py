@@ -1,18 +1,18 @@
-"""Saved results to a model card: pure functions from the files of a scored system to its model's README.md.
+"""Model cards: pure functions from the files of a scored system to its model's README.md.
 
-A card says what those files say, and what they do not hold it leaves out. It cites the references of the model and of
-its encodings, so an encoding has its place in a card by being registered.
+A card contains only what these files contain. It cites the references of the model and of its encodings, so that a
+registered encoding needs no further code.
 """
 
 import glob
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path, PureWindowsPath
-from typing import Any
+from typing import TypeVar
 
 import jinja2
 import yaml
@@ -25,35 +25,38 @@ from ..config.yaml_io import read_yaml
 from ..data.readers import CorpusSpec
 from ..metrics.length_buckets.scorers import SCORERS
 from ..modeling.alignment_registry import get_alignment
-from ..modeling.citations import Reference
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig, parameter_fields
 from ..modeling.position_registry import POSITION_ENCODINGS, parse_sum
+from ..results.json_records import parse_file
 from ..results.length_limits import TableRows
 from ..results.records import SystemScores, TrainingSummary
-from ..results.rendering import markdown_block, markdown_code, markdown_text, python_string, render_markdown
-from ..results.saved_files import parse_scores, parse_training, validate_settings
+from ..results.rendering import render_markdown
+from ..results.saved_files import validate_settings
 from ..results.tables import SCORE_FORMATS, length_table
 from ..training.arguments import arguments_with_defaults
 from ..utils.atomic_io import atomic_write
 from ..utils.manifest import verify_file
 from ..utils.renamed_keys import upgrade_model_fields, upgrade_settings
 from ..utils.run_folder import RunPaths, SystemPaths
+from ..utils.text_io import JsonObject
+from .card_template import bibtex, render_card
 
-TEMPLATE = Path(__file__).with_name("model_card_template.md")
+SettingsT = TypeVar("SettingsT", DataSettings, ScoreSettings)
+
 METRIC_NAMES = {field: name for field, name, _ in SCORE_FORMATS if field in SCORERS}
-MAX_METRICS = 6  # of the metadata; the tables have all
+MAX_METRICS = 6  # in the metadata; tables have all
 MAX_EXAMPLE_WORDS = 120
-MAX_LINE_LENGTH = 130
 REQUIRED_CONFIG_FIELDS = ("d_model", "vocab_size", "decoder_vocab_size", "encoder_layers", "decoder_layers")
 
 
 @dataclass(frozen=True)
 class ScoredSystem:
-    """What the files of a scored system hold; `test_specs`: each test set's description, how many pairs are joined."""
+    """The contents of a scored system's files. `test_specs`: each test set's corpus, and how many pairs are
+    concatenated."""
 
-    settings: dict[str, Any]
+    settings: JsonObject
     scores: SystemScores
-    config: dict[str, Any]
+    config: JsonObject
     facts: TrainingSummary
     data: DataSettings
     score: ScoreSettings
@@ -61,28 +64,30 @@ class ScoredSystem:
 
 
 def write_card(run_folder: Path, system: str, repository: str | None = None) -> Path:
-    """Write a scored system's card beside its weights; returns where."""
+    """Write a scored system's card into its model folder. Returns the path."""
+    card = str(model_card(run_folder, system, repository))
     path = RunPaths(run_folder).system(system).card
-    atomic_write(path, str(model_card(run_folder, system, repository)))
+    atomic_write(path, card)
     return path
 
 
 def model_card(run_folder: Path, system: str, repository: str | None = None) -> ModelCard:
-    """A scored system's card, from its saved files. `repository` is what its code loads, by default `repository_name`.
+    """The card of a scored system, from its saved files. `repository` is what its code loads, by default
+    `repository_name`.
 
-    A FileNotFoundError if a file is missing, a ValueError if one is not whole or does not go with the others.
+    A FileNotFoundError if a file is missing, a ValueError if one is truncated or contradicts the others.
     """
     run = read_scored_system(run_folder / system)
     with explain_malformed_files(run_folder / system, AttributeError, KeyError, TypeError):
         name = repository or repository_name(run_folder.resolve().name, system, run)
         values = card_values(run, system, name) | {"examples": examples(run_folder, system, run)}
     with explain_malformed_files(run_folder / system, TypeError, ValueError, jinja2.UndefinedError):
-        return ModelCard(wrap_prose(template().render(values)))
+        return ModelCard(render_card(values))
 
 
 @contextmanager
 def explain_malformed_files(folder: Path, *errors: type[Exception]) -> Iterator[None]:
-    """A ValueError that names the folder for what a value of an unexpected kind leads to."""
+    """Context manager: errors that values of an unexpected type cause become a ValueError that names the folder."""
     try:
         yield
     except errors as error:
@@ -102,9 +107,9 @@ def repository_name(run_name: str, system: str, run: ScoredSystem) -> str:
 
 
 def examples(run_folder: Path, system: str, run: ScoredSystem) -> dict[str, dict[str, str]]:
-    """Real translations: that of a pair of median source length, and of the longest of at most MAX_EXAMPLE_WORDS words.
+    """Two translations: of a pair of median source length, and of the longest with at most MAX_EXAMPLE_WORDS words.
 
-    None if the test sets are not in the run's folder.
+    Empty if the run's folder has no test sets.
     """
     rows = []
     for test in run.scores.tests:
@@ -124,24 +129,8 @@ def examples(run_folder: Path, system: str, run: ScoredSystem) -> dict[str, dict
     return {"An": rows[len(rows) // 2], "A long": short[-1]} if short else {}
 
 
-def wrap_prose(text: str) -> str:
-    """The text with long lines broken, except in front matter, code and tables; a new line never begins with a mark."""
-    lines, in_code = [], False
-    head, mark, body = text.partition("\n---\n")
-    for line in body.split("\n"):
-        in_code ^= line.startswith("```")
-        while len(line) > MAX_LINE_LENGTH and not in_code and not line.startswith(("|", "#", "```")):
-            breaks = [match.start() for match in re.finditer(r" (?=[A-Za-z`(\[])", line[: MAX_LINE_LENGTH + 1])]
-            if not breaks or breaks[-1] < MAX_LINE_LENGTH // 2:
-                break
-            lines.append(line[: breaks[-1]])
-            line = ("  " if lines[-1].startswith(("- ", "  ")) else "") + line[breaks[-1] + 1 :]
-        lines.append(line)
-    return f"{head}{mark}" + "\n".join(lines)
-
-
-def card_values(run: ScoredSystem, system: str, repository: str) -> dict[str, Any]:
-    """What the template shows."""
+def card_values(run: ScoredSystem, system: str, repository: str) -> JsonObject:
+    """The values of the template."""
     names_by_side = {
         side: parse_sum(run.config[field]) for side, field in ENCODING_TYPE_FIELDS.items() if field in run.config
     }
@@ -176,48 +165,24 @@ def card_values(run: ScoredSystem, system: str, repository: str) -> dict[str, An
     }
 
 
-def template() -> jinja2.Template:
-    """The card's template, in which every value is escaped as Markdown that is not marked as something else."""
-    filters: dict[str, Callable[..., str]] = {"code": markdown_code, "block": markdown_block, "python": python_string}
-    environment = jinja2.Environment(autoescape=True, finalize=escape_markdown)
-    environment.filters |= {name: partial(apply_markup, markup) for name, markup in filters.items()}
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-
-
-class Markdown(str):
-    """Text that is Markdown already, which jinja leaves as it is."""
-
-    def __html__(self) -> str:
-        return self
-
-
-def escape_markdown(value: Any) -> Any:
-    return value if hasattr(value, "__html__") else Markdown(markdown_text(value))
-
-
-def apply_markup(markup_filter: Callable[..., str], value: Any, *options: str) -> Markdown:
-    """What a filter makes of a value, which is not escaped again."""
-    return Markdown(markup_filter(value, *options))
-
-
-def without_folders(value: Any) -> Any:
-    """Settings as others may read them: of a path into this machine's folders, the last name."""
+def without_folders(value: object) -> object:
+    """Settings without local folders: of a path, the last name."""
     if isinstance(value, Mapping):
         return {key: without_folders(one) for key, one in value.items()}
     if isinstance(value, list):
         return [without_folders(one) for one in value]
     if isinstance(value, str) and re.match(r"(file://)?(/|~|[A-Za-z]:[\\/])", value):
-        return PureWindowsPath(value).name  # which takes either slash
+        return PureWindowsPath(value).name  # accepts both slashes
     return value
 
 
 def any_in_attention(names: list[str]) -> bool:
-    """Whether anything is done in attention."""
+    """Whether an encoding modifies attention."""
     return any(POSITION_ENCODINGS[name].modifies_attention for name in names)
 
 
 def read_scored_system(folder: Path) -> ScoredSystem:
-    """The files of a scored system, each whole and all of one run."""
+    """Read the files of a scored system, each intact and all of one training."""
     paths = SystemPaths(folder)
     if not folder.is_dir() and (systems := RunPaths(folder.parent).model_folders()):
         raise ValueError(f"{folder.parent} has no system {folder.name!r}; name one of {', '.join(systems)}.")
@@ -229,14 +194,12 @@ def read_scored_system(folder: Path) -> ScoredSystem:
             f"A card is of a trained model, but {folder.name} translates with that of {segment['system']}; ask for "
             f"the card of {segment['system']}."
         )
-    scores = parse_scores(read_complete(path := paths.scores, "training", "tests"), path)
+    scores = parse_file(SystemScores, read_complete(path := paths.scores, "training", "tests"), path)
     config = upgrade_model_fields(read_complete(paths.model_config, "model_type", *REQUIRED_CONFIG_FIELDS))
     path = paths.training_summary
-    training = parse_training(read_complete(path, "steps", "seconds", "parameters", "pairs"), path)
-    data, score = (
-        settings_from_saved(DataSettings, settings["data"]),
-        settings_from_saved(ScoreSettings, settings["score"]),
-    )
+    training = parse_file(TrainingSummary, read_complete(path, "steps", "seconds", "parameters", "pairs"), path)
+    data = settings_from_saved(DataSettings, settings["data"])
+    score = settings_from_saved(ScoreSettings, settings["score"])
     test_specs = test_sets(data, score)
     if scores.training != training or not scores.tests.keys() <= test_specs.keys():
         raise ValueError(
@@ -247,8 +210,8 @@ def read_scored_system(folder: Path) -> ScoredSystem:
     return ScoredSystem(settings, scores, config, training, data, score, test_specs)
 
 
-def read_complete(path: Path, *keys: str) -> dict[str, Any]:
-    """A JSON or YAML file that is whole, with these keys."""
+def read_complete(path: Path, *keys: str) -> JsonObject:
+    """The content of an intact JSON or YAML file that has these keys."""
     if not path.is_file():
         raise FileNotFoundError(f"A card is made from a scored system, but {path} is missing; run train.py first.")
     verify_file(path)
@@ -266,13 +229,14 @@ def read_complete(path: Path, *keys: str) -> dict[str, Any]:
     return content
 
 
-def settings_from_saved(cls: type[Any], saved: Mapping[str, Any]) -> Any:
-    """A section of the settings; what is newer than the run is at its default."""
+def settings_from_saved(cls: type[SettingsT], saved: JsonObject) -> SettingsT:
+    """A section of saved settings. Settings newer than the run have their defaults."""
     return cls(**{field.name: saved[field.name] for field in fields(cls) if field.name in saved})
 
 
 def metadata(run: ScoredSystem, encodings: list[str], model_name: str) -> ModelCardData:
-    """What the Hub reads. It refuses a language that is no identifier; a licence that is none is called "other"."""
+    """The card's metadata. The Hub refuses a language that is no identifier, and a licence without an identifier is
+    "other"."""
     parts = [vars(run.data), *corpus_leaves(run.data.train)]
     languages = dict.fromkeys(part.get(f"{side}_language") or "" for part in parts for side in ("source", "target"))
     results, licence = list(eval_results(run))[:MAX_METRICS], run.data.license or ""
@@ -296,8 +260,9 @@ def metadata(run: ScoredSystem, encodings: list[str], model_name: str) -> ModelC
 def eval_results(run: ScoredSystem) -> Iterator[EvalResult]:
     """The scores of all pairs of each test set, the first metric of every set first.
 
-    A model index has one name for all results of the same dataset, configuration, split and revision. So a set goes by
-    the Hub's id only if it is the Hub's as it is there and no other one is; else by its own name and its hash.
+    A model index has one name for all results of the same dataset, configuration, split and revision. Therefore a set
+    has the Hub's id only if it is the unchanged dataset and no other set has that id. Otherwise it has its own name and
+    hash.
     """
     task, taken = f"Translation {run.data.source_language}-{run.data.target_language}", set()
     datasets = {}
@@ -314,7 +279,7 @@ def eval_results(run: ScoredSystem) -> Iterator[EvalResult]:
         for test, result in run.scores.tests.items():
             score = result.overall.score(metric)
             if result.overall.n and score is not None:
-                dataset: dict[str, Any] = dict(zip(fields, datasets[test], strict=True))
+                dataset: JsonObject = dict(zip(fields, datasets[test], strict=True))
                 yield EvalResult(
                     task_type="translation", task_name=task, dataset_name=test, **dataset,
                     metric_type=metric, metric_value=round(score, 2), metric_name=metric_name,
@@ -322,24 +287,13 @@ def eval_results(run: ScoredSystem) -> Iterator[EvalResult]:
 
 
 def corpus_leaves(corpus_spec: CorpusSpec) -> list[CorpusSpec]:
-    """The descriptions in a list of corpora, or the one description."""
-    return (
-        [leaf for part in corpus_spec["corpora"] for leaf in corpus_leaves(part)]
-        if corpus_spec.get("corpora")
-        else [corpus_spec]
-    )
+    """The corpora in nested lists of corpora, or the corpus itself."""
+    if not corpus_spec.get("corpora"):
+        return [corpus_spec]
+    return [leaf for part in corpus_spec["corpora"] for leaf in corpus_leaves(part)]
 
 
 def hub_id(run: ScoredSystem, name: str | None) -> str | None:
-    """The name, if it is one on the Hub; that of a local folder has its files among those that the run read."""
+    """The name, if it is one on the Hub. Files of a local folder are in the settings' `files`."""
     local = any(file.startswith(f"{name}/") for file in run.settings.get("files", {}))
     return name if name and not local and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) else None
-
-
-def bibtex(reference: Reference) -> str:
-    surnames = re.split(r", | & ", reference.authors.removesuffix(" et al."))
-    author = " and ".join([*surnames, "others"] if reference.authors.endswith(" et al.") else surnames)
-    key = re.sub(r"\W", "", f"{surnames[0]}{reference.year}{reference.title.split()[0]}").lower()
-    fields = {"author": reference.full_authors or author, "title": f"{{{reference.title}}}"}
-    fields |= {"howpublished": reference.venue, "year": str(reference.year), "url": reference.url}
-    return "\n".join([f"@misc{{{key},", *(f"  {name} = {{{value}}}," for name, value in fields.items() if value), "}"])

@@ -1,7 +1,7 @@
-"""What train.py does on the Hub for a system with `train.push_to_hub`: its repository, and the finished model in it.
+"""Pushes systems with `train.push_to_hub` to the Hub: creates the repository, and pushes the finished model.
 
-While it trains, the model of each checkpoint is pushed, unless `train.hub_strategy` is "end". Once it is scored, its
-model folder is pushed, and with it the card, which no checkpoint has. `training/push_to_hub.py` says which files go.
+During training the model of each checkpoint is pushed, unless `train.hub_strategy` is "end". After scoring, the model
+folder with its card is pushed. `training/push_to_hub.py` selects the files.
 """
 
 import json
@@ -19,7 +19,7 @@ from .card import write_card
 
 
 def validate_repositories(arguments: Mapping[str, TrainingArguments]) -> None:
-    """A ValueError if a system's pushes would overwrite another one's, or hold more than its model.
+    """Raise a ValueError if two systems push to one repository, or if a push would contain more than the model.
 
     `arguments` are the Trainer's, by the names of systems.
     """
@@ -42,12 +42,12 @@ def validate_repositories(arguments: Mapping[str, TrainingArguments]) -> None:
 
 
 def is_pushed(system: System, paths: SystemPaths) -> bool:
-    """Whether there is nothing, or nothing more, to push."""
+    """Whether the system is pushed, or is not to be pushed."""
     return not system.train.get("push_to_hub") or paths.push_record.exists()
 
 
 def push_system(system: System, paths: SystemPaths) -> None:
-    """Push a scored system's model with its card, whose examples load it from where it is pushed to."""
+    """Push a scored system's model with its card, whose examples load it from its repository."""
     api = HfApi()
     args = training_arguments(system.train, paths.folder)
     repository = api.create_repo(args.hub_model_id, private=args.hub_private_repo, exist_ok=True).repo_id

@@ -1,6 +1,6 @@
-"""results.json -> every table and figure of it: nothing here trains, translates or scores.
+"""Reports: results.json to all tables and figures. Nothing is trained, translated or scored.
 
-A results.json can be carried elsewhere and published again: `python -m hf_posenc report FOLDER`.
+A results.json can be copied and reported again: `python -m hf_posenc report FOLDER`.
 """
 
 import shlex
@@ -34,7 +34,7 @@ SAMPLED_NOTE = "at most {} pairs of each length group were drawn, so that all pa
 def write_report(results: RunResults, folder: Path) -> str:
     """Write results.json, tables and, with the extra "plots", figures to `folder`.
 
-    Returns the tables as text with one legend below all of them. A line says so if no figures can be drawn.
+    Returns the tables as text with one legend below all of them, and a line if no figures can be drawn.
     """
     validate_comparable(results.systems)
     paths = ReportPaths(folder)
@@ -42,7 +42,7 @@ def write_report(results: RunResults, folder: Path) -> str:
     rows = TableRows.of(results)
     tables = score_tables(results, rows)
     printed = [name for name in tables if name != "overview" or len(results.test_sets) > 1]
-    if all(system.by_prediction is not None for system in results.systems.values()):  # not in those of an older version
+    if all(system.by_prediction is not None for system in results.systems.values()):  # older versions lack it
         for test in results.test_sets:
             tables[f"{test}{BY_PREDICTION}"] = prediction_table(rows_by_prediction_length(results, test), test)
     if results.max_per_bucket:
@@ -61,7 +61,7 @@ def write_report(results: RunResults, folder: Path) -> str:
 
 
 def next_steps(results: RunResults, run_folder: Path, tables_folder: Path) -> str:
-    """What to do with a finished run, as commands; the model is that of the highest BLEU over the first test set."""
+    """The next commands for a finished run. The model is that of the highest BLEU on the first test set."""
     first_test, *_ = results.test_sets
     trained = [name for name, system in results.systems.items() if not system.split]
     best = max(trained, key=lambda name: results.systems[name].tests[first_test].overall.score("bleu") or 0.0)
@@ -76,7 +76,7 @@ def next_steps(results: RunResults, run_folder: Path, tables_folder: Path) -> st
 
 
 def score_tables(results: RunResults, rows: TableRows) -> dict[str, Table]:
-    """The tables of all test sets, of each one, of a paper's and of what is lost beyond the training length."""
+    """The tables of all test sets, of each one, of a publication, and of the degradation beyond the training length."""
     tables = {"overview": overview_table(rows)}
     for test in results.test_sets:
         tables[test] = length_table(rows, test)
@@ -88,7 +88,7 @@ def score_tables(results: RunResults, rows: TableRows) -> dict[str, Table]:
 
 
 def write_figures(results: RunResults, rows: TableRows, folder: Path) -> str:
-    """Write the figures; returns a line that says what to install, if they cannot be drawn, or nothing."""
+    """Write the figures. Returns a line on what to install if they cannot be drawn, else nothing."""
     try:
         from ..plotting.style import save_figure
         from .report_figures import report_figures
@@ -111,7 +111,7 @@ def rows_by_prediction_length(results: RunResults, test: str) -> ScoresByRow:
 
 
 def footnotes(systems: Mapping[str, SystemResult]) -> str:
-    """What is to be known below the tables: which translations were cut, and which rows were given pieces."""
+    """Notes below the tables: truncated translations, and segmented systems."""
     truncated = [
         f"{name} {result.truncated} of {result.overall.n} on {test}"
         for name, system in systems.items()

@@ -1,4 +1,4 @@
-"""The figures of a report: which there are, of what, and what to look at in each. Needs the extra "plots"."""
+"""The figures of a report, each with a line on what to look at. Needs the extra "plots"."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -9,8 +9,7 @@ from ..plotting.alignment_plots import (
     entropy_figure,
     source_position_figure,
 )
-from ..plotting.diagnostics_plots import loss_by_position_figure
-from ..plotting.loss_plots import loss_figure
+from ..plotting.diagnostics_plots import loss_by_position_figure, loss_figure
 from ..plotting.score_plots import (
     bleu_by_length_figure,
     ranking_by_test_set_figure,
@@ -21,12 +20,12 @@ from ..results.length_limits import TableRows, TrainingLengths
 from ..results.records import BucketScore, LengthScores, RunResults, ScoresByRow, SystemResult
 from ..results.significance import mean_over_seeds
 
-# More rows than lines of a figure can be told apart where they cross.
+# With more rows, crossing lines of a figure cannot be distinguished.
 MAX_CROSSING_ROWS = 12
 
 
 def report_figures(results: RunResults, table_rows: TableRows) -> Iterator[LazyFigure]:
-    """Every figure that a report has."""
+    """All figures of a report."""
     rows = table_rows.scores
     curves = {name: system.loss for name, system in results.systems.items() if system.loss is not None}
     look_for = (
@@ -43,7 +42,7 @@ def report_figures(results: RunResults, table_rows: TableRows) -> Iterator[LazyF
 
 
 def figures_of_test_set(test: str, results: RunResults, table_rows: TableRows) -> Iterator[LazyFigure]:
-    """Those of one test set."""
+    """The figures of one test set."""
     rows, max_lengths = table_rows.scores, table_rows.max_lengths or {}
     min_lengths = table_rows.min_lengths
     look_for = (
@@ -86,7 +85,7 @@ def beyond_by_row(results: RunResults, test: str) -> dict[str, BucketScore]:
 def diagnostics_figures(
     test: str, systems: Mapping[str, SystemResult], rows: ScoresByRow, max_lengths: TrainingLengths
 ) -> Iterator[LazyFigure]:
-    """What one test set has shown of losses, attention and decodings. Of several seeds the first is shown."""
+    """The figures of losses, attention and decodings on one test set. Of several seeds the first is shown."""
     by_row = {system.row: system.diagnostics[test] for system in reversed(list(systems.values())) if system.diagnostics}
     diagnoses = {row: by_row[row] for row in rows if row in by_row}
     if not diagnoses:

@@ -1,1 +1,1 @@
-"""Saved results -> comparisons and tables."""
+"""Saved results: records, files, significance tests and tables."""

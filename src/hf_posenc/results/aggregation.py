@@ -1,21 +1,22 @@
-"""What the trainings of an experiment have left -> results.json: scores, losses, diagnoses, and which rows differ."""
+"""Aggregation of a run's files into results.json: scores, losses, diagnoses, and comparisons with the baseline."""
 
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tqdm.auto import tqdm
 
 from ..config.settings import Experiment, ReferenceTable, System
 from ..metrics.length_buckets.scorers import PRECOMPUTED_SCORERS, score_fields
-from ..metrics.length_buckets.validation import bucket_bounds, token_counts
+from ..metrics.length_buckets.validation import BucketBounds, bucket_bounds, token_counts
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..utils.atomic_io import first_difference
-from ..utils.manifest import explain_read_errors, verify_folder
+from ..utils.manifest import verified
 from ..utils.run_folder import SystemPaths
+from .diagnosis_records import Diagnosis
+from .json_records import read_record
 from .records import (
     BucketScore,
     Comparison,
@@ -24,17 +25,16 @@ from .records import (
     SystemResult,
     SystemScores,
 )
-from .saved_files import read_diagnosis, read_losses, read_scores, read_statistics, read_translations
+from .saved_files import read_losses, read_statistics, read_translations
 from .significance import p_values
 
 
 def aggregate(experiment: Experiment) -> RunResults:
-    """Everything that tables and figures are made of."""
-    scores = {name: read_scores(experiment.paths.system(name).scores) for name in experiment.systems}
+    """The results of a run, from which tables and figures are made."""
+    scores = {name: read_record(SystemScores, experiment.paths.system(name).scores) for name in experiment.systems}
+    with verified(experiment.paths.tokenizer):
+        tokenizer = PosEncTokenizer.from_pretrained(experiment.paths.tokenizer)
     validate_comparable(scores)
-    verify_folder(folder := experiment.paths.tokenizer)
-    with explain_read_errors(folder):
-        tokenizer = PosEncTokenizer.from_pretrained(folder)
     max_lengths = [system_scores.max_length for system_scores in scores.values()]
     max_length = None if None in max_lengths else max(length for length in max_lengths if length is not None)
     systems = {
@@ -43,17 +43,18 @@ def aggregate(experiment: Experiment) -> RunResults:
         )
         for name, system in experiment.systems.items()
     }
+    paper = published_table(experiment.reference_table) if experiment.reference_table else None
     return RunResults(
         baseline=experiment.baseline,
         systems=systems,
         comparisons=dict(compare_with_baseline(experiment, systems)),
-        paper=published_table(experiment.reference_table) if experiment.reference_table else None,
+        paper=paper,
         max_per_bucket=next(iter(experiment.systems.values())).score.max_per_bucket,
     )
 
 
 def published_table(table: ReferenceTable) -> PublishedTable:
-    """A published table as results.json saves it, whose keys are those of 0.2.0."""
+    """A published table as a record of results.json, whose keys are those of 0.2.0."""
     num_pairs = None if table.num_pairs is None else tuple(table.num_pairs)
     return PublishedTable(source=table.source, test=table.test, rows=table.rows, n=num_pairs)
 
@@ -67,20 +68,21 @@ def system_result(
     *,
     diagnosed: bool,
 ) -> SystemResult:
-    """All that one system's files hold; systems that translate with another's model have no training.
+    """The results of one system. Segmented systems have no training.
 
-    `max_length` is the longest of all systems' maximum training lengths, `beyond` which pairs are scored together.
+    `max_length` is the longest of all systems' maximum training lengths. `beyond` has the scores of all longer pairs.
     """
     score = system.score
+    loss = None if system.segment else read_losses(paths.training_log)
     beyond, by_prediction = {}, {}
     for test in scores.tests:
         statistics = read_statistics(paths.statistic(test))
-        beyond[test] = scores_beyond_limit(statistics, max_length, score.bootstrap_samples)
         translations = read_translations(paths.translation(test), len(statistics["lengths"]))
+        beyond[test] = scores_beyond_limit(statistics, max_length, score.bootstrap_samples)
         lengths = token_counts("predictions", list(translations.texts), tokenizer)
         by_prediction[test] = scores_by_length(statistics, lengths, score.bucket_edges, score.bootstrap_samples)
     diagnosed_tests = scores.tests if diagnosed and not system.segment else ()
-    diagnostics = {test: read_diagnosis(paths.diagnosis(test)) for test in diagnosed_tests}
+    diagnostics = {test: read_record(Diagnosis, paths.diagnosis(test)) for test in diagnosed_tests}
     return SystemResult(
         row=system.base_name,
         min_length=system.data.min_length,
@@ -89,7 +91,7 @@ def system_result(
         tests=scores.tests,
         training=scores.training,
         split=scores.split,
-        loss=None if system.segment else read_losses(paths.training_log),
+        loss=loss,
         diagnostics=None if system.segment else diagnostics,
         beyond=beyond,
         by_prediction=by_prediction,
@@ -99,14 +101,14 @@ def system_result(
 def scores_beyond_limit(statistics: Mapping[str, np.ndarray], max_length: int | None, samples: int) -> BucketScore:
     """Corpus scores of all pairs with a source longer than `max_length`."""
     is_beyond = statistics["lengths"] > (math.inf if max_length is None else max_length)
-    bounds = {"label": "beyond", "low": (max_length or 0) + 1, "high": None}
+    bounds: BucketBounds = {"label": "beyond", "low": (max_length or 0) + 1, "high": None}
     return bucket_scores(bounds, statistics, is_beyond, samples)
 
 
 def scores_by_length(
     statistics: Mapping[str, np.ndarray], lengths: Sequence[int], edges: Sequence[int], samples: int
 ) -> tuple[BucketScore, ...]:
-    """As the metric's "groups", by lengths that may be other ones than those of the sources."""
+    """Scores by length bucket, as the metric's "groups", for any lengths, such as those of translations."""
     bucket_ids = np.searchsorted(edges, lengths)
     return tuple(
         bucket_scores(bounds, statistics, bucket_ids == bucket, samples)
@@ -115,7 +117,7 @@ def scores_by_length(
 
 
 def bucket_scores(
-    bounds: Mapping[str, Any], statistics: Mapping[str, np.ndarray], in_bucket: np.ndarray, samples: int
+    bounds: BucketBounds, statistics: Mapping[str, np.ndarray], in_bucket: np.ndarray, samples: int
 ) -> BucketScore:
     """The corpus scores of some pairs."""
     rows = np.flatnonzero(in_bucket)
@@ -163,7 +165,7 @@ def compare_with_baseline(
 
 
 def validate_comparable(systems: Mapping[str, SystemScores | SystemResult]) -> None:
-    """Rows of one table have the same vocabulary and the same test sets, to the letter."""
+    """Raise a ValueError unless all rows of a table have the same tokenizer and test sets."""
     hashes = {}
     for name, system in systems.items():
         test_set_hashes = {test: result.test_set_sha256 for test, result in system.tests.items()}

@@ -1,4 +1,4 @@
-"""What is lost where training ended: from the last length group within a limit to the first beyond, on either side."""
+"""Degradation beyond the training length: BLEU lost between the length buckets on both sides of a limit."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from .records import BucketScore, LengthScores, SystemResult
 from .significance import mean_over_seeds
 from .tables import ScoreFormat, Table, describe_system, format_cell
 
-BLEU_FORMAT: list[ScoreFormat] = [("bleu", "BLEU", "z.1f")]  # no fall is 0.0, not -0.0
+BLEU_FORMAT: list[ScoreFormat] = [("bleu", "BLEU", "z.1f")]  # z: no degradation is 0.0, not -0.0
 CAPTION = "BLEU lost from the last length bucket inside a training length to the first beyond it"
 LEGEND = (
     "BLEU of the group before the arrow less that of the group behind it, where the training of one or another row "
@@ -20,8 +20,8 @@ LEGEND = (
 
 
 def degradation_table(systems: Mapping[str, SystemResult]) -> Table | None:
-    """One row per row of the other tables, one column per test set and training limit, of whichever row, the lower ones
-    first; None if no test set has inputs on both sides of a limit, or none is scored by BLEU."""
+    """One row per row of the other tables, one column per test set and training limit of any row, lower limits first.
+    None if no test set has inputs on both sides of a limit, or if BLEU is not computed."""
     first, *_ = systems.values()
     lengths = training_lengths_by_row(systems)
     columns = degradation_columns(first.tests, lengths)
@@ -49,7 +49,7 @@ def degradation_table(systems: Mapping[str, SystemResult]) -> Table | None:
 
 
 def degradation_columns(tests: Mapping[str, LengthScores], lengths: TrainingLengthsByRow) -> list[tuple[str, int, int]]:
-    """Each column's test set, and the places of the buckets before and behind its arrow."""
+    """Each column's test set, and the indices of the buckets before and after its arrow."""
     limits, starts = (
         sorted({length for length in by_row.values() if length is not None})
         for by_row in (lengths["max_training_lengths"], lengths["min_training_lengths"])
@@ -63,7 +63,7 @@ def degradation_columns(tests: Mapping[str, LengthScores], lengths: TrainingLeng
 
 
 def buckets_around_maximum(max_length: int, buckets: Sequence[BucketScore]) -> tuple[int, int] | None:
-    """The places of the last bucket with pairs within the limit and of the first one beyond it."""
+    """The indices of the last bucket with pairs within the limit and of the first one beyond it."""
     within = [
         place for place, bucket in nonempty_buckets(buckets) if bucket.high is not None and bucket.high <= max_length
     ]
@@ -72,7 +72,7 @@ def buckets_around_maximum(max_length: int, buckets: Sequence[BucketScore]) -> t
 
 
 def buckets_around_minimum(min_length: int, buckets: Sequence[BucketScore]) -> tuple[int, int] | None:
-    """The places of the first bucket with pairs from the shortest training length on and of the last one below it."""
+    """The indices of the first bucket with pairs from the shortest training length on, and of the last one below it."""
     within = [place for place, bucket in nonempty_buckets(buckets) if bucket.low >= min_length]
     below = [
         place for place, bucket in nonempty_buckets(buckets) if bucket.high is not None and bucket.high < min_length
@@ -81,12 +81,12 @@ def buckets_around_minimum(min_length: int, buckets: Sequence[BucketScore]) -> t
 
 
 def nonempty_buckets(buckets: Sequence[BucketScore]) -> list[tuple[int, BucketScore]]:
-    """The buckets that have pairs, with their places."""
+    """The buckets that have pairs, with their indices."""
     return [(place, bucket) for place, bucket in enumerate(buckets) if bucket.n]
 
 
 def degradation(buckets: Sequence[BucketScore], within: int, beyond: int) -> BucketScore:
-    """What a training loses from one bucket to another, in place of the other one's scores."""
+    """The second bucket with the degradation from the first in place of its scores."""
     before, behind = buckets[within], buckets[beyond]
     values: dict[str, float | None] = {"bleu": difference(before.score("bleu"), behind.score("bleu"))}
     half_widths = [before.half_width("bleu"), behind.half_width("bleu")]

@@ -1,14 +1,14 @@
-"""Saved diagnoses as frozen dataclasses: what `diagnose` has measured of a system on a test set.
+"""Records of diagnoses: what `diagnose` has measured of a system on a test set.
 
-Sums and means, never weights: losses by target position, distance and entropy of attention by head, and where in the
-source greedy decodings are. `teacher_forced.py` and `decoding_analysis.py` define each value; P are target positions, L
-layers, H heads, T tokens written.
+They hold sums and means, never attention weights: losses by target position, distance and entropy of attention by head,
+and source positions of greedy decodings. `teacher_forced.py` and `decoding_analysis.py` define each value. P are target
+positions, L layers, H heads, T generated tokens.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .json_records import OMIT, Count, Flag, Label, Line, Number
+from .json_records import OMIT, Count, FileRecord, Flag, Label, Line, Number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class LossByPosition(LossSums):
 
 @dataclass(frozen=True, kw_only=True)
 class HeadDistances:
-    """The mean distance of attention in tokens (L, H), over so many queries; `uniform` if all keys weighed the same."""
+    """The mean distance of attention in tokens (L, H) over `queries`, and `uniform`, that of equal weights."""
 
     queries: Count
     mean: tuple[tuple[Number, ...], ...]
@@ -60,7 +60,7 @@ class StackDistances:
 
     @property
     def by_region(self) -> dict[str, HeadDistances]:
-        """Those that there are."""
+        """The regions that have queries."""
         regions = {"inside": self.inside, "beyond": self.beyond}
         return {region: distances for region, distances in regions.items() if distances is not None}
 
@@ -78,7 +78,7 @@ class AttentionDistance:
 
     @property
     def stacks(self) -> list[StackDistances]:
-        """Those that have self-attention."""
+        """The stacks that have self-attention."""
         return [stack for stack in (self.encoder, self.decoder) if stack is not None]
 
 
@@ -121,7 +121,8 @@ class DecodingScore:
 
 @dataclass(frozen=True, kw_only=True)
 class CentroidMovement:
-    """How the centre of cross-attention moves: steps in all, shares of far ones, and where it is at the end."""
+    """The movement of the centroid of cross-attention: number of steps, fractions of jumps and backward steps, and the
+    final position."""
 
     steps: Count
     jumps: Number
@@ -131,8 +132,8 @@ class CentroidMovement:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingExample:
-    """One decoding: tokens of source and reference, and at each token written (T) the centre of cross-attention and the
-    source position by alignment, None for a model without."""
+    """One decoding: the numbers of source and reference tokens, and at each generated token (T) the centroid of
+    cross-attention and the source position of the alignment, None without them."""
 
     source: Count
     target: Count
@@ -171,8 +172,8 @@ class DecodingDiagnosis:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diagnosis:
-    """What was measured of one system on one test set; those of version 0.1 have neither entropies nor decodings."""
+class Diagnosis(FileRecord):
+    """The diagnosis of one system on one test set. Version 0.1 saved neither entropies nor decodings."""
 
     test_set_sha256: Line
     n: Count
@@ -187,7 +188,7 @@ class Diagnosis:
 
     @property
     def has_centroid(self) -> bool:
-        """Whether it has the centre of cross-attention while decoding."""
+        """Whether it has the centroid of cross-attention during decoding."""
         return any(bucket.movement is not None for bucket in self.decoding_buckets)
 
     @property

@@ -11,7 +11,7 @@ TrainingLengths = Mapping[str, int | None]
 
 
 class TrainingLengthsByRow(TypedDict):
-    """The longest and the shortest source length that each row was trained on, as tables and figures take them."""
+    """The longest and the shortest training length of each row, as tables and figures take them."""
 
     max_training_lengths: TrainingLengths
     min_training_lengths: TrainingLengths
@@ -26,9 +26,9 @@ def training_lengths_by_row(systems: Mapping[str, SystemResult]) -> TrainingLeng
 
 @dataclass(frozen=True, kw_only=True)
 class TableRows:
-    """The rows that tables and figures compare: scores by row and test set, and what stands beside them.
+    """The rows of tables and figures: scores by row and test set, training lengths and comparisons.
 
-    Training lengths are in subwords, None for no limit; without `max_lengths` no table has a column for them.
+    Training lengths are in subwords, None for no limit. Without `max_lengths` tables have no column for them.
     `comparisons` has, for each test set, the p-values of each row against the `baseline`.
     """
 
@@ -57,7 +57,7 @@ class TableRows:
 
 
 def validate_max_lengths(systems: Iterable[str], max_training_lengths: TrainingLengths) -> dict[str, int | None]:
-    """Each system's training limit, None where it had none."""
+    """Each system's maximum training length, None without a limit."""
     max_lengths = {}
     for system in systems:
         if system not in max_training_lengths:
@@ -74,7 +74,7 @@ def validate_max_lengths(systems: Iterable[str], max_training_lengths: TrainingL
 def min_lengths_above_one(
     systems: Iterable[str], min_training_lengths: TrainingLengths | None
 ) -> dict[str, int | None]:
-    """Each system's shortest training length, None where it is 1, not given or None: every input is as long."""
+    """Each system's minimum training length, None for 1 or no minimum."""
     min_lengths = {system: (min_training_lengths or {}).get(system) for system in systems}
     return {system: min_length if min_length and min_length > 1 else None for system, min_length in min_lengths.items()}
 

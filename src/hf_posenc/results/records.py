@@ -1,16 +1,30 @@
-"""Saved results as frozen dataclasses: `RunResults` is results.json, `SystemScores` a system's scores.json.
+"""Records of saved results: `RunResults` is results.json, and `SystemScores` is a system's scores.json.
 
-`saved_files.py` reads them, refusing what is not of this form, and writes them.
-A field's metadata has its key in the JSON where that is not its name. Files of hf_posenc 0.2.0 have the same keys,
-without `version`.
+A field's metadata has its JSON key if that differs from its name. Files of hf_posenc 0.2.0 have the same keys, without
+`version`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
+from ..utils.names import name_conflict
 from .diagnosis_records import Diagnosis
-from .json_records import OMIT, OTHERS, UNSAVED, Count, Flag, Label, Line, Name, Number, Rule, Text, is_number
+from .json_records import (
+    OMIT,
+    OTHERS,
+    UNSAVED,
+    Count,
+    FileRecord,
+    Flag,
+    Label,
+    Line,
+    Name,
+    Number,
+    Rule,
+    Text,
+    is_number,
+)
 
 VERSION = 2  # of results.json and scores.json; hf_posenc 0.2.0 and older wrote version 1, without the number
 
@@ -20,7 +34,7 @@ def is_readable_version(value: object) -> bool:
 
 
 def is_published_score(value: object) -> bool:
-    """Whether it is one number for all pairs, or a list with one for each bucket; null where a paper has none."""
+    """Whether it is one number for all pairs, or a list with one for each bucket; null if the publication has none."""
     return all(item is None or is_number(item) for item in (value if isinstance(value, list) else [value]))
 
 
@@ -36,8 +50,8 @@ Version = Annotated[
 
 @dataclass(frozen=True)
 class Interval:
-    """A 95 % confidence interval: half of its width (None for fewer than two pairs), and its middle where that is not
-    the score itself but the mean of the bootstrap's samples."""
+    """A 95 % confidence interval. `half_width` is None for fewer than two pairs. `mean` is its middle if that is the
+    mean of the bootstrap samples, not the score."""
 
     half_width: float | None
     mean: float | None
@@ -47,8 +61,8 @@ class Interval:
 class BucketScore:
     """The corpus scores of a test set's pairs from source length `low` to `high`, or of all its pairs.
 
-    `values` has them by the metric's name, None without pairs; beside `bleu`, `bleu_mean` and `bleu_ci` make its
-    interval. A mean over seeds has the mean number of pairs, and the number of `seeds` that have any.
+    `values` has the scores by the metric's name, None without pairs. `bleu_mean` and `bleu_ci` are the interval of
+    `bleu`. A mean over seeds has the mean number of pairs, and the number of `seeds` that have any.
     """
 
     low: Count
@@ -68,7 +82,7 @@ class BucketScore:
         return Interval(self.values[f"{metric}_ci"], self.values.get(f"{metric}_mean"))
 
     def half_width(self, metric: str) -> float | None:
-        """Half of the 95 % interval, None where there is none."""
+        """Half of the 95 % interval, None without an interval."""
         return self.values.get(f"{metric}_ci")
 
     @property
@@ -93,8 +107,8 @@ ScoresByRow = Mapping[str, Mapping[str, LengthScores]]  # of each row of a table
 
 
 @dataclass(frozen=True)
-class TranslationTime:
-    """What translating a test set took: seconds of the slowest process, and those of all processors together."""
+class TranslationTime(FileRecord):
+    """The time of translating a test set: seconds of the slowest process, and of all processors together."""
 
     seconds: Number
     processor_seconds: Number
@@ -118,11 +132,9 @@ class TestSetTranslations:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredTestSet(LengthScores):
-    """The scores of one system on one test set; `truncated` counts translations cut at their length limit.
-
-    `by` is the side whose length makes the buckets, `signatures` are the scorers'; `time` is None if it was not
-    measured.
-    """
+    """The scores of one system on one test set. `truncated` counts translations cut at their maximum length. `by` is
+    the side whose length defines the buckets, and `signatures` are the scorers'. `time` is None if it was not
+    measured."""
 
     signatures: Mapping[Name, Line | None] | None = field(default=None, metadata=OMIT)
     by: Line = "source"
@@ -132,8 +144,8 @@ class ScoredTestSet(LengthScores):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSummary:
-    """How long a training was and what came of it: its last loss, the step that was kept, parameters, pairs."""
+class TrainingSummary(FileRecord):
+    """The outcome of a training: steps, seconds, last loss, the step of the saved model, parameters, pairs."""
 
     steps: Count | None = field(default=None, metadata=OMIT)
     seconds: Number | None = field(default=None, metadata=OMIT)
@@ -146,18 +158,17 @@ class TrainingSummary:
 
 @dataclass(frozen=True)
 class SegmentedSystem:
-    """The system with whose model another one translates its inputs segment by segment, and whose boundaries it
-    takes."""
+    """The system whose model translates the segments, and the kind of segmentation."""
 
     system: Name
     boundaries: Line
 
 
 @dataclass(frozen=True, kw_only=True)
-class SystemScores:
-    """A system's scores.json: what scoring leaves. Systems that translate with another's model have no training.
+class SystemScores(FileRecord):
+    """A system's scores.json. Segmented systems have no training.
 
-    `tokenizer` is its hash, `max_length` the maximum training length in subwords (None: no limit).
+    `tokenizer` is its hash. `max_length` is the maximum training length in subwords, None without a limit.
     """
 
     version: Version = VERSION
@@ -167,9 +178,12 @@ class SystemScores:
     training: TrainingSummary | None = field(default=None, metadata=OMIT)
     split: SegmentedSystem | None = field(default=None, metadata=OMIT)
 
+    def violation(self) -> str | None:
+        return name_conflict(self.tests)
+
 
 class CurvePoint(NamedTuple):
-    """A value of a training's log: at which step, after how many seconds."""
+    """A value in a training's log, with its step and the seconds of training."""
 
     step: Count
     seconds: Number
@@ -183,7 +197,7 @@ Curve = tuple[CurvePoint, ...]
 class TrainingCurves:
     """Loss in nats per token, of training (label-smoothed) and of the validation set, and the validation set's BLEU.
 
-    `lengths_known`: the losses are of a model that is given each target's length; None in files of version 0.1.
+    `lengths_known`: whether the model is given each target's length. None in files of version 0.1.
     """
 
     loss: Curve
@@ -194,10 +208,10 @@ class TrainingCurves:
 
 @dataclass(frozen=True, kw_only=True)
 class SystemResult:
-    """All that is known of one system: its scores, its row in tables, and what only its files had.
+    """The results of one system.
 
-    `beyond` has the scores of all pairs longer than any system's maximum training length, `by_prediction` those by the
-    translations' lengths (None in files of version 0.1). `loss` and `diagnostics` are None without a training.
+    `beyond` has the scores of all pairs longer than any system's maximum training length. `by_prediction` has those by
+    the translations' lengths (None in files of version 0.1). `loss` and `diagnostics` are None without a training.
     """
 
     row: Name
@@ -228,7 +242,7 @@ Comparison = Mapping[Name, RowPValues]  # of a test set, by row
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedTable:
-    """A paper's table of one test set: its numbers by row and metric, and the pairs of each column."""
+    """A published table of one test set: scores by row and metric, and the number of pairs of each column."""
 
     source: Text
     test: Name
@@ -237,8 +251,8 @@ class PublishedTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunResults:
-    """A run's results.json: all that its tables and figures are made of. `max_per_bucket`: pairs drawn of each."""
+class RunResults(FileRecord):
+    """A run's results.json. `max_per_bucket` is the maximum number of pairs sampled from each bucket."""
 
     version: Version = VERSION
     baseline: Name
@@ -255,3 +269,23 @@ class RunResults:
     def test_sets(self) -> list[str]:
         """Every system has the same."""
         return list(next(iter(self.systems.values())).tests)
+
+    def violation(self) -> str | None:
+        """The first name that is not one of the run's systems, test sets or rows."""
+        rows = set(self.row_by_system.values())
+        if self.baseline not in rows:
+            named = ", ".join(rows) or "but there are none"
+            return f"baseline must be a row of its runs, {named}; it is {self.baseline!r}"
+        tests = self.test_sets
+        for name, system in self.systems.items():
+            by_test_set: dict[str, Mapping[str, object] | None] = {"tests": system.tests, "beyond": system.beyond}
+            by_test_set["by_prediction"] = system.by_prediction
+            for key, mapping in by_test_set.items():
+                if mapping is not None and mapping.keys() != set(tests):
+                    return f"{name}.{key} must have the test sets {', '.join(tests)}, but it has {', '.join(mapping)}"
+        if missing := set(tests) - self.comparisons.keys():
+            return f"comparisons must have all test sets, but {', '.join(sorted(missing))} is not in it"
+        paper = self.paper
+        if paper and (paper.test not in tests or not paper.rows or not paper.rows.keys() <= rows):
+            return f"paper must be of a test set and rows of its own, but it is of {paper.test} and {list(paper.rows)}"
+        return name_conflict(tests, self.systems)

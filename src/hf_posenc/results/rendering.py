@@ -1,6 +1,6 @@
-"""Tables and texts as Markdown, LaTeX, CSV and plain text, escaped so that each shows as it is written.
+"""Rendering of tables and texts as Markdown, LaTeX, CSV and plain text, escaped so that each shows as it is written.
 
-Names of systems and test sets, licences, sources of tables: all of them may come from files of others.
+Names of systems and test sets, licences and sources of tables may come from files of others.
 """
 
 import csv
@@ -44,7 +44,7 @@ def markdown_block(text: str, language: str) -> str:
 
 
 def longest_backtick_run(text: str) -> int:
-    """The most backticks in a row."""
+    """The length of the longest run of backticks."""
     return max(map(len, re.findall("`+", text)), default=0)
 
 

@@ -1,11 +1,11 @@
-"""Scores of single trainings -> rows of a table, and which rows really differ from the baseline.
+"""Means over seeds, confidence intervals, and significance tests against the baseline.
 
 A row of one training has the bootstrap's 95 % interval over sentences. A row of several seeds has their mean and
-Student's 95 % interval over them, which is the chance of training alone. Differences are tested by sacrebleu's
-paired bootstrap and by paired approximate randomisation on the sentence statistics that the metric has saved; a row of
-several seeds is compared seed by seed, and its p-value is the largest of them, or 1 where they disagree which row is
-better: a difference counts if it is there every time.
-P-values are not corrected for the number of groups and rows.
+Student's 95 % interval over them, the variation of training alone. Differences are tested by sacrebleu's paired
+bootstrap and by paired approximate randomisation, on the saved sentence statistics.
+
+A row of several seeds is compared seed by seed, and its p-value is the largest of them. It is 1 if seeds disagree on
+which row is better. P-values are not corrected for multiple comparisons.
 """
 
 import math
@@ -13,12 +13,12 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
-from typing import Any
 
 import numpy as np
 
 from ..metrics.length_buckets.scorers import (
     PRECOMPUTED_SCORERS,
+    CorpusScorer,
     bootstrap_sums,
     corpus_score,
     corpus_scores,
@@ -26,16 +26,16 @@ from ..metrics.length_buckets.scorers import (
 )
 from .records import BucketScore, LengthScores, PValues
 
-# Student's t at 97.5 % for 1 to 29 degrees of freedom, 2 to 30 seeds; for more the last one is a little too wide.
-# A table, since nothing that this project needs anyway has the quantile: scipy, which has these digits, takes 140 MB.
+# Student's t at 97.5 % for 1 to 29 degrees of freedom, 2 to 30 seeds. For more seeds the last one is conservative.
+# A table, because no dependency has the quantile. scipy, which has these digits, takes 140 MB.
 STUDENT_T_975 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
 )  # fmt: skip
-DRAWS_PER_CALL = 32  # Booleans are drawn so many at a time, and what is left of them at the end of a block is lost.
+DRAWS_PER_CALL = 32  # numpy draws Booleans in groups of 32; the rest of a group is lost at the end of a block
 DRAWS_PER_BLOCK = 2**21  # Booleans of a block, at least DRAWS of each pair
 
-Statistics = Mapping[str, np.ndarray]  # of a training: for each metric (pairs, counts), and the pairs' lengths
+Statistics = Mapping[str, np.ndarray]  # for each metric (pairs, counts), and the pairs' lengths
 
 
 def mean_over_seeds(
@@ -63,7 +63,7 @@ def mean_length_scores(seeds: Sequence[LengthScores]) -> LengthScores:
 def mean_bucket_scores(buckets: Sequence[BucketScore]) -> BucketScore:
     """The bucket itself, or the mean of several seeds' with Student's interval over them.
 
-    Seeds that have no pairs there count in the number of pairs alone.
+    Seeds without pairs count only in the number of pairs.
     """
     mean_n = statistics.mean(bucket.n for bucket in buckets)
     nonempty = [bucket for bucket in buckets if bucket.n] or buckets[:1]
@@ -93,10 +93,10 @@ def p_values(
     labels: Sequence[str],
     samples: int = 1000,
 ) -> dict[str, dict[str, PValues]]:
-    """The p-values by bucket, "all" first, and metric, of a row against the baseline; groups of one pair have none.
+    """The p-values by bucket, "all" first, and metric, of a row against the baseline. Buckets of one pair have none.
 
-    Both hold the statistics of each seed; where one has fewer they are taken again. `samples` of the bootstrap, and
-    ten times as many trials of the randomisation.
+    Both arguments hold the statistics of each seed. If one has fewer seeds, they are reused. The bootstrap has
+    `samples`, and the randomisation ten times as many trials.
     """
     p_by_label: dict[str, dict[str, dict[str, float]]] = {}
     signs: dict[tuple[str, str], set[bool]] = {}
@@ -122,11 +122,13 @@ def p_values(
     }
 
 
-def approximate_randomization(scorer: Any, ours: np.ndarray, theirs: np.ndarray, trials: int) -> float:
-    """How often a difference as large or larger comes about where chance says of each pair whose translation is whose.
+def approximate_randomization(scorer: CorpusScorer, ours: np.ndarray, theirs: np.ndarray, trials: int) -> float:
+    """The fraction of trials with an absolute difference at least as large as observed, when translations are swapped
+    at random.
 
-    sacrebleu's test (its seed, its draws), except that it counts larger differences alone: of TER, where few edits make
-    the difference, most trials differ by just as much, and it finds twice as many differences as chance allows.
+    sacrebleu's test with its seed, except that only larger differences count. For TER, in which few edits make the
+    difference, most trials differ by exactly as much, and sacrebleu's count finds twice as many differences as chance
+    allows.
     """
     observed = abs(np.subtract(*(corpus_score(scorer, stats).score for stats in (ours, theirs))))
     num_as_large = 0
@@ -139,18 +141,19 @@ def approximate_randomization(scorer: Any, ours: np.ndarray, theirs: np.ndarray,
 
 
 def swapped_sums(differences: np.ndarray, trials: int) -> Iterator[np.ndarray]:
-    """(some of the trials, counts): the summed differences of the pairs that each trial swaps; blocks of trials, since
-    all draws at once take trials x pairs numbers."""
+    """(trials of a block, counts): the summed differences of the pairs that each trial swaps. The trials are divided
+    into blocks, because all at once take trials x pairs numbers."""
     rng = np.random.default_rng(sacrebleu_seed())
     block = DRAWS_PER_CALL * max(1, DRAWS_PER_BLOCK // (DRAWS_PER_CALL * len(differences)))
     for start in range(0, trials, block):
         swapped = rng.integers(2, size=(min(block, trials - start), len(differences)), dtype=bool)
-        # BLAS multiplies floats alone, and whole numbers are exact in them.
+        # BLAS multiplies floats only, which represent these integers exactly.
         yield (swapped.astype(float) @ differences).astype(differences.dtype)
 
 
-def paired_bootstrap(scorer: Any, ours: np.ndarray, theirs: np.ndarray, samples: int) -> float:
-    """sacrebleu's, but never less than 2^(1 - d) of d pairs that differ, which is all that can be told of so few."""
+def paired_bootstrap(scorer: CorpusScorer, ours: np.ndarray, theirs: np.ndarray, samples: int) -> float:
+    """The p-value of sacrebleu's paired bootstrap, and at least 2^(1 - d) for d differing pairs, the resolution of so
+    few pairs."""
     totals = np.split(bootstrap_sums(np.hstack([ours, theirs]), samples), 2, axis=1)
     gains = abs(np.subtract(*(corpus_scores(scorer, stats) for stats in totals)))
     observed = abs(np.subtract(*(corpus_score(scorer, stats).score for stats in (ours, theirs))))

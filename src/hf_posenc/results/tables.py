@@ -1,7 +1,7 @@
-"""Saved scores to tables: pure functions from the results of the length_buckets metric to rows of text.
+"""Tables of scores: pure functions from saved results to rows of text.
 
-`TableRows` has the scores of each row on each test set. A table compares rows on one test set, so every row must have
-the same pairs in every length bucket; rows that do not are refused, never silently compared.
+`TableRows` has the scores of each row on each test set. A table compares rows on one test set. Rows with different
+pairs in a length bucket are refused.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TIME_LEGEND = (
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as they are printed, a caption of what they hold, and notes on their signs. `legend` is all of it."""
+    """Printed cells, a caption, and notes on the signs in cells. `legend` is caption and notes."""
 
     headers: list[str]
     rows: list[list[str]]
@@ -222,7 +222,7 @@ def format_cell(group: BucketScore, shown: Iterable[ScoreFormat], p_values: Buck
 
 
 def sign_notes(entries: Collection[Sequence[BucketScore]], baseline: str | None) -> tuple[str, ...]:
-    """What the signs in the cells mean, if there are any; where a `baseline` is named, all others were compared."""
+    """The meaning of the signs in the cells. With a `baseline`, all other rows were compared with it."""
     has_intervals = any(group.has_intervals for groups in entries for group in groups)
     notes = [INTERVAL_NOTE] if has_intervals else []
     if baseline and len(entries) > 1:

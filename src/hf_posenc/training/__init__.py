@@ -1,1 +1,1 @@
-"""Seq2SeqTrainer, taught to train by length, on one process or many, and to go on where it was stopped."""
+"""Training: a Seq2SeqTrainer with batches by length, exact resumption, several GPUs and nodes."""

@@ -1,12 +1,16 @@
-"""Rules for the Trainer's arguments: values with which a training keeps what train.py promises, checked before it.
+"""Validation of the Trainer's arguments: values that would break a guarantee of train.py are refused before training.
 
-The promises: a killed run resumes to the same parameters, the best checkpoint is the best one, training stops early
-when it should, evaluations are of all pairs and of our metrics, batches keep their token budget, pushes work, seeds and
-settings determine a run, and several systems do not change each other.
+The guarantees:
+
+- A killed run resumes to the same parameters, and seeds and settings determine a run.
+- The best checkpoint is the best one, and training stops early when it should.
+- Evaluations cover all pairs and compute this project's metrics.
+- Batches keep their token budget, pushes work, and systems do not change each other.
 """
 
 from collections.abc import Mapping
-from typing import Any
+
+from transformers import Seq2SeqTrainingArguments
 
 SAMPLING_STRATEGIES = ("group_by_length", "random", "sequential")
 MAPPING_ARGUMENTS: dict[str, tuple[str, ...] | None] = {
@@ -18,7 +22,7 @@ MAPPING_ARGUMENTS: dict[str, tuple[str, ...] | None] = {
     "gradient_checkpointing_kwargs": ("use_reentrant", "every_n_layers"),
     "lr_scheduler_kwargs": None,
 }
-PROCESS_WIDE_ARGUMENTS = ("use_cpu", "full_determinism", "tf32")  # what Trainer sets for all that the process computes
+PROCESS_WIDE_ARGUMENTS = ("use_cpu", "full_determinism", "tf32")  # the Trainer sets these for the whole process
 
 RESUME_REASON = "a killed run would not resume to the same parameters; leave it out"
 EVALUATION_REASON = (
@@ -26,8 +30,8 @@ EVALUATION_REASON = (
 )
 COMMAND_REASON = "train.py trains, evaluates and scores each system, and resumes by itself; leave it out"
 LAUNCHER_REASON = "processes start by accelerate launch or torchrun, as docs/howto/several_gpus.md says; leave it out"
-# The one value that each of these may have, and why, with the remedy.
-FIXED_ARGUMENTS: dict[str, tuple[Any, str]] = {
+# The only allowed value of each argument, the reason and the remedy.
+FIXED_ARGUMENTS: dict[str, tuple[object, str]] = {
     "auto_find_batch_size": (
         False,
         "what is trained would depend on the machine's memory; leave it out, lower train.per_device_train_batch_size "
@@ -81,21 +85,21 @@ FIXED_ARGUMENTS: dict[str, tuple[Any, str]] = {
 }
 
 
-def yaml_value(value: Any) -> str:
-    """A value as YAML has it."""
+def yaml_value(value: object) -> str:
+    """A value in YAML's notation."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def validate_fixed(settings: Mapping[str, Any]) -> None:
-    """A ValueError for an argument whose value would break a promise, or would change nothing."""
+def validate_fixed(settings: Mapping[str, object]) -> None:
+    """Raise a ValueError for an argument whose value would break a guarantee or have no effect."""
     for name, (required, reason) in FIXED_ARGUMENTS.items():
         if settings.get(name, required) not in ((required,) if required else (required, None)):
             value = "given" if name == "hub_token" else yaml_value(settings[name])
             raise ValueError(f"train.{name} must be {yaml_value(required)}, but it is {value}: {reason}.")
 
 
-def validate_evaluations(args: Any, has_validation: bool | None) -> None:
-    """A ValueError for what needs an evaluation where there is none, or a metric that no evaluation has."""
+def validate_evaluations(args: Seq2SeqTrainingArguments, has_validation: bool | None) -> None:
+    """Raise a ValueError for arguments that need evaluations when there are none, or a metric that evaluations lack."""
     metrics = ["loss", "perplexity", *(["bleu"] if args.predict_with_generate else [])]
     if (metric := args.metric_for_best_model) and metric.removeprefix("eval_") not in metrics:
         raise ValueError(
@@ -124,8 +128,8 @@ def validate_evaluations(args: Any, has_validation: bool | None) -> None:
         )
 
 
-def validate_device(args: Any) -> None:
-    """A ValueError for a device that a process cannot train on as asked."""
+def validate_device(args: Seq2SeqTrainingArguments) -> None:
+    """Raise a ValueError for a device that a process cannot train on with these arguments."""
     if args.fp16 and args.device.type == "cpu":
         raise ValueError(
             "train.fp16 must be false on a CPU, which trains in float32 or bfloat16 alone, but it is true; set "
@@ -139,8 +143,8 @@ def validate_device(args: Any) -> None:
         )
 
 
-def validate_batches(args: Any) -> None:
-    """A ValueError for what transformers' own batches take notice of and those by length cannot."""
+def validate_batches(args: Seq2SeqTrainingArguments) -> None:
+    """Raise a ValueError for arguments that transformers' batches support and batches by length do not."""
     budget, strategy = args.tokens_per_batch, args.train_sampling_strategy
     if strategy not in SAMPLING_STRATEGIES:
         raise ValueError(
@@ -179,29 +183,32 @@ def validate_batches(args: Any) -> None:
         )
 
 
-def validate_mapping(name: str, value: Any, known: tuple[str, ...] | None = None) -> None:
-    """A ValueError for an argument that is no mapping, or that has a key which is not `known`."""
+def validate_mapping(name: str, value: object, known: tuple[str, ...] | None = None) -> None:
+    """Raise a ValueError for an argument that is no mapping, or that has an unknown key."""
     if value is not None and not isinstance(value, Mapping):
         raise ValueError(f"train.{name} must be a mapping, such as {{key: value}}, but it is {value!r}; write it so.")
-    if unknown := [key for key in value or {} if known is not None and key not in known]:
+    if value is None or known is None:
+        return
+    if unknown := [key for key in value if key not in known]:
         raise ValueError(
-            f"train.{name} must have no other keys than {', '.join(known or ())}, but it has {', '.join(unknown)}; "
+            f"train.{name} must have no other keys than {', '.join(known)}, but it has {', '.join(unknown)}; "
             "leave them out."
         )
 
 
-def validate_settings(settings: Mapping[str, Any]) -> None:
-    """A ValueError for settings that may not be, whatever else there is."""
+def validate_settings(settings: Mapping[str, object]) -> None:
+    """Raise a ValueError for settings that are invalid in every context."""
     validate_fixed(settings)
     for name, known in MAPPING_ARGUMENTS.items():
         validate_mapping(name, settings.get(name), known)
     name = "gradient_accumulation_kwargs"
-    accumulation = (settings.get("accelerator_config") or {}).get(name)
+    accelerator = settings.get("accelerator_config")
+    accumulation = accelerator.get(name) if isinstance(accelerator, Mapping) else None
     validate_mapping(f"accelerator_config.{name}", accumulation, ("sync_each_batch",))
 
 
-def validate_process_wide(settings: Mapping[str, Mapping[str, Any]]) -> None:
-    """A ValueError if the systems differ in what the Trainer sets for a whole process, since they share one."""
+def validate_process_wide(settings: Mapping[str, Mapping[str, object]]) -> None:
+    """Raise a ValueError if systems differ in arguments that the Trainer sets for the whole process."""
     (first, first_settings), *others = settings.items()
     for name, other_settings in others:
         for key in PROCESS_WIDE_ARGUMENTS:

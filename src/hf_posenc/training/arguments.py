@@ -1,20 +1,20 @@
-"""The Trainer's arguments: transformers' own, what they lack for training by length, and this project's defaults."""
+"""The Trainer's arguments: transformers' own, four for training by length, and this project's defaults."""
 
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import Seq2SeqTrainingArguments
 
 from ..utils.run_folder import SystemPaths
+from ..utils.text_io import JsonObject
 from .argument_validation import validate_batches, validate_device, validate_evaluations, validate_settings
 from .optimization import validate_metric, validate_optimizer, validate_schedule
 
-# Sentences of like length share a batch; no other noise than our own bar; the final model is saved by the experiment.
-DEFAULTS: dict[str, Any] = {
-    "ddp_find_unused_parameters": False,  # there are none
+# Batches by length, and no output except our progress bar. The experiment saves the final model.
+DEFAULTS: JsonObject = {
+    "ddp_find_unused_parameters": False,  # every parameter is used
     "dataloader_pin_memory": torch.cuda.is_available(),
     "disable_tqdm": True,
     "length_column_name": "source_length",
@@ -27,7 +27,7 @@ NEVER = 10**9  # steps: evaluations and checkpoints come from `evaluations_per_e
 
 @dataclass
 class TrainingArguments(Seq2SeqTrainingArguments):
-    """`Seq2SeqTrainingArguments` and four more. Raises a ValueError for what does not go together."""
+    """`Seq2SeqTrainingArguments` with four more. Raises a ValueError for arguments that contradict each other."""
 
     tokens_per_batch: int | None = field(
         default=None,
@@ -58,33 +58,31 @@ class TrainingArguments(Seq2SeqTrainingArguments):
         validate_metric(self)
         try:
             super().__post_init__()
-        except ValueError as error:  # transformers names its arguments as on a command line: --eval_steps
+        except ValueError as error:  # transformers names arguments as on a command line: --eval_steps
             raise ValueError(" ".join(re.sub(r"--(?=[a-z])", "train.", str(error)).split())) from None
         validate_schedule(self)
 
 
-def arguments_with_defaults(settings: dict[str, Any]) -> dict[str, Any]:
-    """Every argument by name, ours and transformers', without making them."""
+def arguments_with_defaults(settings: JsonObject) -> JsonObject:
+    """All arguments by name, with defaults for those that `settings` leaves out."""
     return {argument.name: argument.default for argument in fields(TrainingArguments)} | DEFAULTS | settings
 
 
 def repository_name(folder: Path) -> str:
-    """The Hub's repository of the system in `folder`, run and system, in letters that a repository may have."""
+    """The default name of the system's repository on the Hub: run and system, with invalid characters replaced."""
     return re.sub(r"[^a-zA-Z0-9_.]+", "-", f"{folder.parent.name}-{folder.name}")
 
 
-def training_arguments(
-    settings: dict[str, Any], folder: Path, *, has_validation: bool | None = None
-) -> TrainingArguments:
-    """The Trainer's arguments for a run in `folder`; a ValueError if the settings do not fit together, or, where
-    `has_validation` is False, ask for an evaluation."""
+def training_arguments(settings: JsonObject, folder: Path, *, has_validation: bool | None = None) -> TrainingArguments:
+    """The Trainer's arguments for a training in `folder`. A ValueError for settings that contradict each other, or that
+    need evaluations if `has_validation` is False."""
     name = repository_name(folder)
     settings = {**DEFAULTS, "hub_model_id": name, "run_name": name, **settings}
     validate_settings(settings)
     if settings.get("evaluations_per_epoch") is not None:
         settings |= {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": NEVER, "save_steps": NEVER}
     num_averaged, save_limit = settings.get("average_checkpoints"), settings["save_total_limit"]
-    if type(num_averaged) is int and save_limit is not None:  # and one more, for an interruption
+    if type(num_averaged) is int and save_limit is not None:  # one more for a checkpoint of an interruption
         settings["save_total_limit"] = max(num_averaged + 1, save_limit)
     args = TrainingArguments(output_dir=str(SystemPaths(folder).checkpoints), **settings)
     validate_optimizer(args)

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: the newest whole one, whether weights are whole, and the mean of several."""
+"""Checkpoints: find the newest intact one, validate weights, average several, delete old ones."""
 
 import logging
 import re
@@ -19,14 +19,14 @@ from ..utils.run_folder import SystemPaths
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_NAME = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-([0-9]+)")
-WEIGHTS_GLOB = "*.safetensors"
-INTERRUPTION_MARKER = "saved_to_stop"  # a file in a checkpoint that was saved for an interruption alone
+WEIGHTS_GLOB, MODEL_WEIGHTS_GLOB = "*.safetensors", "model*.safetensors"
+INTERRUPTION_MARKER = "saved_to_stop"  # marks a checkpoint that was saved for an interruption alone
 
 
 def last_intact_checkpoint(folder: Path, *, with_best: bool = False) -> str | None:
-    """The newest checkpoint that is whole, None if there is none, each newer one passed over with a warning.
+    """The newest intact checkpoint, None without one. Each newer one is skipped with a warning.
 
-    `with_best` demands the same of the checkpoint that its state names as the best.
+    `with_best`: the checkpoint that its state names as the best must be intact, too.
     """
     for checkpoint in reversed(list_checkpoints(folder)):
         if (defect := checkpoint_defect(checkpoint, with_best=with_best)) is None:
@@ -36,8 +36,8 @@ def last_intact_checkpoint(folder: Path, *, with_best: bool = False) -> str | No
 
 
 def checkpoint_to_resume(folder: Path, *, with_best: bool) -> str | None:
-    """The newest whole checkpoint, None where a training begins. A ValueError where all are damaged: to begin again is
-    the user's decision. What a kill left of a checkpoint's saving is no checkpoint."""
+    """The newest intact checkpoint, None if training begins. A ValueError if all are damaged: whether to begin again is
+    the user's decision. A checkpoint whose saving was interrupted does not count."""
     checkpoint = last_intact_checkpoint(folder, with_best=with_best)
     damaged = (
         [] if checkpoint else [candidate for candidate in list_checkpoints(folder) if not is_partially_saved(candidate)]
@@ -54,7 +54,8 @@ def checkpoint_to_resume(folder: Path, *, with_best: bool) -> str | None:
 
 
 def is_partially_saved(checkpoint: Path) -> bool:
-    """Whether a checkpoint was never saved to its end: no manifest, nor the state that the Trainer writes last."""
+    """Whether the saving of a checkpoint was interrupted: it has no manifest, and no state, which the Trainer writes
+    last."""
     return not (checkpoint / MANIFEST).exists() and trainer_state_defect(checkpoint) is not None
 
 
@@ -71,18 +72,18 @@ def load_trainer_state(checkpoint: str | Path) -> TrainerState:
 
 
 def best_checkpoint(checkpoint: str | Path) -> Path | None:
-    """The best checkpoint by the state of another one beside it, wherever their folder has been moved to."""
+    """The best checkpoint by the state of another one of the same folder, which may have moved."""
     best = load_trainer_state(checkpoint).best_model_checkpoint
     return None if best is None else Path(checkpoint).parent / Path(best).name
 
 
 def checkpoint_folder(folder: str | Path, step: int) -> Path:
-    """Where the Trainer saves the checkpoint of a step."""
+    """The folder that the Trainer saves the checkpoint of a step in."""
     return Path(folder) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """All checkpoints in the order of their steps. What has another name, such as checkpoint-10.bak, is none."""
+    """All checkpoints in the order of their steps. Other names, such as checkpoint-10.bak, are ignored."""
     return sorted(
         (
             path
@@ -99,10 +100,11 @@ def checkpoint_step(checkpoint: Path) -> int:
 
 
 def delete_old_checkpoints(folder: Path, limit: int | None, newest: int, best: str | None) -> None:
-    """Delete all but `limit` checkpoints; None or 0 keeps all. The one of the step `newest` and the `best` one stay.
+    """Delete all but `limit` checkpoints; None or 0 keeps all. The checkpoint of the step `newest` and the `best` one
+    are kept.
 
-    Transformers' own rotation also counts and deletes copies of checkpoints. Steps beyond the newest belong to a
-    checkpoint that was not resumed from, and go first.
+    Transformers' own rotation also counts and deletes copies of checkpoints. Steps after `newest` belong to a
+    checkpoint that was not resumed from, and are deleted first.
     """
     if limit is None or limit < 1:
         return
@@ -114,9 +116,9 @@ def delete_old_checkpoints(folder: Path, limit: int | None, newest: int, best: s
 
 
 def checkpoint_defect(checkpoint: Path, *, with_best: bool = False) -> str | None:
-    """What keeps a checkpoint from being resumed from to the bit, if anything does.
+    """The defect that prevents an exact resumption from a checkpoint, None without one.
 
-    FSDP and DeepSpeed write files of their own; without a manifest only what the Trainer writes last is looked at.
+    FSDP and DeepSpeed write other files. Without a manifest, only the files that the Trainer writes last are checked.
     """
     sharded = any(checkpoint.glob("pytorch_model_fsdp*")) or any(checkpoint.glob("global_step*"))
     for name in ("scheduler.pt",) if sharded else ("optimizer.pt", "scheduler.pt"):
@@ -141,9 +143,9 @@ def checkpoint_defect(checkpoint: Path, *, with_best: bool = False) -> str | Non
 
 
 def validate_weights(folder: Path) -> None:
-    """A ValueError if the weights in `folder` are missing or cut short, or any file in it is not as it was saved."""
+    """Raise a ValueError if the weights in `folder` are missing or truncated, or if a file in it has changed."""
     verify_folder(folder, COPY_AGAIN)
-    files = sorted(folder.glob("model*.safetensors"))
+    files = sorted(folder.glob(MODEL_WEIGHTS_GLOB))
     if not files:
         raise ValueError(f"A model's folder holds model.safetensors, but {folder} has none; name a folder that does.")
     for file in files:
@@ -158,8 +160,8 @@ def validate_weights(folder: Path) -> None:
 
 
 def validate_saved_system(folder: Path) -> None:
-    """A ValueError if a file of a system in `folder` changed after it was saved. Weights
-    may be left out where they are not needed, as when scored systems are copied to another machine."""
+    """Raise a ValueError if a file of a system in `folder` has changed since it was saved. Weights may be missing, as
+    on a machine that scored systems were copied to."""
     paths = SystemPaths(folder)
     for subfolder in (folder, paths.translations, paths.statistics, paths.diagnostics):
         verify_files(subfolder)
@@ -167,6 +169,14 @@ def validate_saved_system(folder: Path) -> None:
         verify_folder(model, allow_missing=WEIGHTS_GLOB)
         if not any(model.glob(WEIGHTS_GLOB)):
             logger.warning("%s has no weights: nothing can translate with it; to train again, delete it", model)
+
+
+def load_weights(checkpoint: str | Path) -> dict[str, Tensor]:
+    """The weights in a checkpoint, in the precision they are saved in. Tied weights are there once."""
+    weights: dict[str, Tensor] = {}
+    for file in sorted(Path(checkpoint).glob(MODEL_WEIGHTS_GLOB)):
+        weights |= load_file(file)
+    return weights
 
 
 def average_checkpoints(folder: Path, count: int) -> dict[str, Tensor]:
@@ -182,7 +192,7 @@ def average_checkpoints(folder: Path, count: int) -> dict[str, Tensor]:
     sums: dict[str, Tensor] = {}
     for checkpoint in checkpoints:
         verify_folder(checkpoint, f"all later checkpoints, and {TRAIN_AGAIN}")
-        for name, weight in load_file(checkpoint / "model.safetensors").items():
+        for name, weight in load_weights(checkpoint).items():
             sums[name] = sums.get(name, 0) + weight.double()
-    saved = load_file(checkpoints[-1] / "model.safetensors")
+    saved = load_weights(checkpoints[-1])
     return {name: (total / count).to(saved[name].dtype) for name, total in sums.items()}

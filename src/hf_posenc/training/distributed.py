@@ -1,12 +1,10 @@
-"""Processes that train one system: how they start, what they agree upon before training and at each step, and how they
-end where memory runs out."""
+"""Distributed training: initialization, agreement of all ranks, and errors for lack of memory."""
 
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -16,12 +14,12 @@ from accelerate.utils import gather_object, reduce
 from ..utils.atomic_io import first_difference, short_hash
 from ..utils.worker_processes import is_out_of_memory
 
-TIMEOUT = timedelta(hours=2)  # while the first process reads and encodes the data, the others wait
+TIMEOUT = timedelta(hours=2)  # the others wait while the first process encodes the data
 
 
 def init_distributed(use_cpu: bool) -> PartialState:
-    """The processes that a launcher has started, or this one alone. A ValueError if `accelerate launch` did not start
-    as many as it was asked for, or was told what is the config's to say."""
+    """Initialize the processes that a launcher has started, or this one alone. A ValueError if `accelerate launch`
+    started fewer than requested, or sets what only the config may set."""
     for variable, setting in (("mixed_precision", "train.bf16"), ("dynamo_backend", "train.torch_compile")):
         if (value := os.environ.get(f"ACCELERATE_{variable.upper()}", "no").lower()) != "no":
             raise ValueError(
@@ -29,7 +27,8 @@ def init_distributed(use_cpu: bool) -> PartialState:
                 f"{variable}={value}; give it {variable}=no, and {setting}=true to train.py."
             )
     if use_cpu := use_cpu or not torch.accelerator.is_available():
-        # Or the Trainer takes each process for one alone; and transformers 5.17 cannot resume on a device named cpu:0.
+        # Without the first the Trainer treats each process as a single one. Without the second the device is cpu:0, on
+        # which transformers 5.17 cannot resume.
         os.environ |= {"ACCELERATE_USE_CPU": "true", "ACCELERATE_TORCH_DEVICE": "cpu"}
     processes = PartialState(cpu=use_cpu, timeout=TIMEOUT)
     is_multi_process_launch = {"ACCELERATE_MIXED_PRECISION", "MASTER_ADDR"} <= os.environ.keys()
@@ -43,15 +42,16 @@ def init_distributed(use_cpu: bool) -> PartialState:
 
 
 def any_rank(flag: bool) -> bool:
-    """Whether any process says so; all of them must ask."""
+    """Whether the flag is true in any process. All processes must call it."""
     processes = PartialState()
     if processes.num_processes == 1:
         return flag
     return bool(reduce(torch.tensor(float(flag), device=processes.device), "sum") > 0)
 
 
-def validate_same_on_all_ranks(values: Mapping[str, Any]) -> None:
-    """A ValueError in every process if the `values` of one are not those of the first; all of them must ask."""
+def validate_same_on_all_ranks(values: Mapping[str, object]) -> None:
+    """Raise a ValueError in every process if the `values` of one differ from those of the first. All processes must
+    call it."""
     first, *others = gather_object([values])
     for number, other in enumerate(others, start=1):
         if difference := first_difference(first, other):
@@ -63,18 +63,18 @@ def validate_same_on_all_ranks(values: Mapping[str, Any]) -> None:
 
 
 def code_versions() -> dict[str, str]:
-    """What computes: a hash of this package, and the versions of what it stands on."""
+    """A hash of this package, and the versions of torch and transformers."""
     package = b"".join(file.read_bytes() for file in sorted(Path(__file__).parents[1].rglob("*.py")))
     return {"hf_posenc": short_hash(package), "torch": torch.__version__, "transformers": transformers.__version__}
 
 
 class OutOfMemory(MemoryError):
-    """Memory ran out; the message says in which work, and what to do."""
+    """Memory ran out. The message names the work and the remedy."""
 
 
 @contextmanager
 def explain_out_of_memory(work: str, remedy: str) -> Iterator[None]:
-    """An OutOfMemory of one line for whatever allocator runs out."""
+    """Context manager: an error of any allocator becomes an OutOfMemory of one line."""
     try:
         yield
     except OutOfMemory:

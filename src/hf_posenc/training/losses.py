@@ -1,19 +1,21 @@
-"""What a training makes less, what its validation set is scored by, and whether these can be compared."""
+"""Label-smoothed loss, and metrics of the validation set."""
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor, nn
-from transformers import EvalPrediction, PreTrainedTokenizerBase
+from transformers import EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from ..modeling.alignment_base import Alignment
 
 
-def label_smoothed_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None, *, smoothing: float) -> Tensor:
-    """What the Trainer's own label smoothing computes, with fewer passes over the logits, and the alignment's loss."""
+def label_smoothed_loss(
+    outputs: Seq2SeqLMOutput, labels: Tensor, num_items_in_batch: Tensor | int | None = None, *, smoothing: float
+) -> Tensor:
+    """The Trainer's label-smoothed loss, with fewer passes over the logits, and the alignment's loss."""
     logits_NV = outputs.logits.flatten(0, 1).float()
     nll = nn.functional.cross_entropy(logits_NV, labels.flatten(), label_smoothing=smoothing, reduction="sum")
     length_loss = getattr(outputs, "length_loss", None)
@@ -27,9 +29,9 @@ def validation_metrics(
     references: Sequence[str] | None = None,
     bleu_tokenize: str = BLEU.TOKENIZER_DEFAULT,
 ) -> dict[str, float]:
-    """`perplexity`, exp of the mean negative log-likelihood of a target token, </s> among them, never smoothed; and, if
-    it was translated, the `bleu` of the validation set, against its texts as they are, like that of a test set: their
-    tokens may have lost something of them."""
+    """The metrics of an evaluation. `perplexity` is exp of the mean negative log-likelihood per target token, </s>
+    included, without label smoothing. `bleu` is added if the validation set was translated. It is computed from
+    `references`, as for a test set, because decoding the labels may change a text."""
     predictions = prediction.predictions
     nll_and_tokens_N2, generated_NT = predictions if isinstance(predictions, tuple) else (predictions, None)
     nll, tokens = np.asarray(nll_and_tokens_N2).sum(0, dtype=np.float64)
@@ -46,6 +48,6 @@ def validation_metrics(
     return scores
 
 
-def uses_target_length(config: Any) -> bool:
-    """Whether a model that is given a whole target knows by it how long the translation is, as decoding cannot."""
+def uses_target_length(config: PreTrainedConfig) -> bool:
+    """Whether the model uses the target length in training, which decoding does not know."""
     return bool(getattr(config, "alignment", Alignment).uses_target_length)

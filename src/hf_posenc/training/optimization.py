@@ -1,22 +1,20 @@
-"""Rules for what a training follows: its metric and whether more of it is better, its schedule, its optimizer."""
-
-from typing import Any
+"""Validation of metric, learning-rate schedule and optimizer."""
 
 import torch
-from transformers import SchedulerType, Seq2SeqTrainer, get_scheduler
+from transformers import SchedulerType, Seq2SeqTrainer, Seq2SeqTrainingArguments, get_scheduler
 
 from ..metrics.length_buckets.scorers import GREATER_IS_BETTER as SCORES
 from .argument_validation import yaml_value
 
 GREATER_IS_BETTER = {"loss": False, "perplexity": False, **SCORES}
-METRIC_SCHEDULES = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)  # schedules that follow an evaluation
-# Their state is saved whole. Others need packages, or keep state that no checkpoint has.
+METRIC_SCHEDULES = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)  # schedules that follow a metric
+# Checkpoints save their whole state. Others need packages, or have state that checkpoints lack.
 OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")
 OPTIMIZERS_WITH_ARGUMENTS = ("sgd", "adagrad", "rmsprop")
 
 
-def validate_metric(args: Any) -> None:
-    """Fill in, before transformers does, which metric is followed and whether more of it is better."""
+def validate_metric(args: Seq2SeqTrainingArguments) -> None:
+    """Set the default metric and its direction before transformers does."""
     follows_metric = (
         args.load_best_model_at_end
         or args.early_stopping_patience is not None
@@ -36,8 +34,8 @@ def validate_metric(args: Any) -> None:
     args.greater_is_better = greater
 
 
-def validate_schedule(args: Any) -> None:
-    """Give a schedule that follows a metric the metric's direction, and refuse arguments that no schedule takes."""
+def validate_schedule(args: Seq2SeqTrainingArguments) -> None:
+    """Set the direction of a schedule that follows a metric, and refuse arguments that a schedule does not take."""
     kwargs = dict(args.lr_scheduler_kwargs or {})
     name = args.lr_scheduler_type.value
     if args.lr_scheduler_type in METRIC_SCHEDULES:
@@ -48,7 +46,7 @@ def validate_schedule(args: Any) -> None:
                 f"{args.metric_for_best_model}, but it is {kwargs['mode']!r}; leave it out."
             )
         if args.lr_scheduler_type == SchedulerType.GREEDY:
-            kwargs.setdefault("min_lr", 0.0)  # its own is 1e-3, below which it would never go
+            kwargs.setdefault("min_lr", 0.0)  # its own default, 1e-3, is above common learning rates
         args.lr_scheduler_kwargs = kwargs
     if args.warmup_steps and (args.lr_scheduler_type in METRIC_SCHEDULES or name == "constant"):
         raise ValueError(
@@ -70,8 +68,8 @@ def validate_schedule(args: Any) -> None:
         ) from None
 
 
-def validate_optimizer(args: Any) -> None:
-    """Refuse optimizers whose state no checkpoint has, and arguments that an optimizer does not take."""
+def validate_optimizer(args: Seq2SeqTrainingArguments) -> None:
+    """Refuse optimizers whose state checkpoints do not save, and arguments that an optimizer does not take."""
     if (name := args.optim.value) not in OPTIMIZERS:
         raise ValueError(
             f"train.optim must be one of {', '.join(OPTIMIZERS)}, with which a killed run resumes to the same "

@@ -1,4 +1,4 @@
-"""What is pushed to the Hub of a saved model: the files that a reader needs, by name, and no link."""
+"""Pushes saved models to the Hub: selected files by name, and no links."""
 
 import re
 import shutil
@@ -12,7 +12,7 @@ from huggingface_hub import HfApi
 from .. import modeling
 
 CODE_FILES = {path.name for path in Path(modeling.__file__).parent.glob("*.py")}
-# Beside the code: config, weights, tokenizer, card, facts of the training, and a user's own encodings (custom_code.py).
+# In addition to the code: config, weights, tokenizer, card, training.json, and registered encodings (custom_code.py).
 PUSHED_FILES = re.compile(
     r"(config|generation_config|tokenizer|target_tokenizer|tokenizer_config|special_tokens_map|training)\.json"
     r"|model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json|README\.md|registered_\w+\.py"
@@ -20,9 +20,9 @@ PUSHED_FILES = re.compile(
 
 
 def pushed_files(folder: Path) -> list[str]:
-    """The names of a saved model's files that are pushed, whatever else lies beside them.
+    """The names of a saved model's files that are pushed. All other files are left out.
 
-    An OSError for a link among them: nobody sees by its name what it would publish.
+    An OSError for a link among them: its name does not show what it would publish.
     """
     names = sorted(
         path.name for path in folder.iterdir() if path.name in CODE_FILES or PUSHED_FILES.fullmatch(path.name)
@@ -37,7 +37,7 @@ def pushed_files(folder: Path) -> list[str]:
 
 
 def push_files(folder: Path, repository: str, *, message: str, **options: Any) -> Any:
-    """Push those files, and take back what earlier versions pushed of the Trainer's: a pickle of its arguments."""
+    """Push these files, and delete training_args.bin, a pickle of the Trainer's that earlier versions pushed."""
     return HfApi().upload_folder(
         repo_id=repository,
         folder_path=folder,
@@ -49,8 +49,7 @@ def push_files(folder: Path, repository: str, *, message: str, **options: Any) -
 
 
 def push_checkpoint(checkpoint: Path, staging_folder: Path, repository: str, *, message: str, **options: Any) -> Future:
-    """Begin to push a checkpoint's model, from a copy of it in `staging_folder`: the checkpoint may be deleted
-    meanwhile."""
+    """Start pushing a checkpoint's model, from a copy in `staging_folder`: the checkpoint may be deleted meanwhile."""
     names = pushed_files(checkpoint)
     shutil.rmtree(staging_folder, ignore_errors=True)
     staging_folder.mkdir(parents=True)

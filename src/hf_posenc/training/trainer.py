@@ -1,20 +1,20 @@
-"""What Seq2SeqTrainer lacks for training by length: token-budget batches, the validation set's own perplexity and BLEU,
-tokens a second and padding in the log, and a stop where the loss is no number."""
+"""A Seq2SeqTrainer for training by length.
+
+It adds token-budget batches, perplexity and BLEU of the validation set, tokens per second and padding in the log, and a
+stop at a diverged loss. It overrides private methods of transformers' Trainer where no public hook exists. Each says
+why, and tests run on the oldest and the newest supported transformers.
+"""
 
 import math
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
-from transformers import (
-    PreTrainedModel,
-    Seq2SeqTrainer,
-)
+from transformers import PreTrainedModel, PrinterCallback, Seq2SeqTrainer
 from transformers.trainer_utils import HubStrategy, seed_worker
 from transformers.utils import PushInProgress
 
@@ -27,36 +27,45 @@ from .checkpoints import (
     last_intact_checkpoint,
 )
 from .distributed import any_rank, explain_out_of_memory
-from .losses import uses_target_length
+from .losses import label_smoothed_loss, uses_target_length
 from .push_to_hub import push_checkpoint
-from .sharding import materialize
+from .sharding import materialize, shard_by_layers, validate_fsdp_arguments
 
 OTHER_RANK_DIVERGED = (
     "Training stops because the loss of another process is not to be trained on; its message says more."
 )
-DIVERGED_LOSS_RATIO = 10  # times the loss of a uniform guess: what has exploded does not come back
+DIVERGED_LOSS_RATIO = 10  # times the loss of a uniform guess
 
 
 class LengthTrainer(Seq2SeqTrainer):
-    """Seq2SeqTrainer with the four arguments of `TrainingArguments`, and a fuller log.
+    """Seq2SeqTrainer with the four arguments of `TrainingArguments`, a fuller log, and a model sharded if FSDP is on.
 
-    An evaluation adds `eval_perplexity`, which may be reduce_lr_on_plateau's metric, and with `predict_with_generate`
-    `eval_bleu`, of greedy translations unless `generation_num_beams` says otherwise. A training log adds
-    `tokens_per_second`, source and target tokens of all processes without padding, and `padding`, its share of all
-    places in their batches. `lengths_known` stands beside losses and perplexities of a model that was told how long
-    each target is: they compare with no other model's, nor with what it does in decoding.
+    Evaluations add `eval_perplexity`, which reduce_lr_on_plateau may follow. With `predict_with_generate` they add
+    `eval_bleu`, of greedy translations unless `generation_num_beams` is set. Training logs add `tokens_per_second`,
+    source and target tokens of all processes without padding, and `padding`, the fraction of padding in their batches.
+    `lengths_known` is logged with the losses of a model that uses the target length. These losses are not comparable
+    with those of other models, or with decoding.
     """
 
     args: TrainingArguments
     model: PreTrainedModel
     push_in_progress: PushInProgress | None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, model: PreTrainedModel, args: TrainingArguments, **kwargs: object) -> None:
+        smoothing = args.label_smoothing_factor
+        loss = partial(label_smoothed_loss, smoothing=smoothing) if smoothing else None
+        super().__init__(model, args, compute_loss_func=loss, **kwargs)
+        self.remove_callback(PrinterCallback)
         validate_tokenizer(self.model.config, self.processing_class)
         self.token_counts = torch.zeros(2, dtype=torch.int64, device=self.args.device)  # tokens, slots
         self.counting_since = 0.0
-        self.checkpoint_limit, self.args.save_total_limit = self.args.save_total_limit, None  # _save_checkpoint deletes
+        self.checkpoint_limit, self.args.save_total_limit = (
+            self.args.save_total_limit,
+            None,
+        )  # see _save_checkpoint
+        if self.is_fsdp_enabled:
+            validate_fsdp_arguments(args)
+            shard_by_layers(model, self.accelerator.state.fsdp_plugin)
 
     def get_train_dataloader(self) -> DataLoader:
         args, pairs = self.args, self.train_dataset
@@ -78,6 +87,7 @@ class LengthTrainer(Seq2SeqTrainer):
         else:
             return super().get_train_dataloader()
         loader = DataLoader(
+            # The Trainer's get_train_dataloader does this, too; its batches have no columns that the model ignores.
             self._remove_unused_columns(pairs, description="training"),
             batch_sampler=sampler,
             collate_fn=self.data_collator,
@@ -89,15 +99,18 @@ class LengthTrainer(Seq2SeqTrainer):
             in_order=args.dataloader_in_order,
             worker_init_fn=partial(seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index),
         )
-        loader.set_epoch = sampler.set_epoch  # by which the Trainer tells a loader the epoch
+        loader.set_epoch = sampler.set_epoch  # the Trainer calls it at each epoch
         return loader
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler:
-        """In the order of the validation set, which is that of its references, and not by length."""
+        """Private hook: the order of the validation set, which its references have, in place of the order by length."""
         return SequentialSampler(eval_dataset)
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """One batch forward and back; a FloatingPointError that names the pairs if its loss is not to be trained on."""
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Tensor], num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """One forward and backward pass. A FloatingPointError with the pairs if the loss is not finite or has
+        exploded."""
         labels, mask = inputs["labels"], inputs["attention_mask"]
         tokens = mask.sum() + (labels != -100).sum()
         self.token_counts += torch.stack((tokens, tokens.new_tensor(mask.numel() + labels.numel()))).to(
@@ -107,14 +120,14 @@ class LengthTrainer(Seq2SeqTrainer):
         pair_ids = {name: inputs[name] for name in ("input_ids", "labels")}
         loss = super().training_step(model, inputs, num_items_in_batch)
         has_diverged = not loss <= DIVERGED_LOSS_RATIO * math.log(self.model.config.decoder_vocab_size)
-        if any_rank(has_diverged):  # all of them stop, before any of them has made a step of it and saved it
+        if any_rank(has_diverged):  # all processes stop before the optimizer step
             raise FloatingPointError(
                 self.divergence_message(float(loss), **pair_ids) if has_diverged else OTHER_RANK_DIVERGED
             )
         return loss
 
     def divergence_message(self, loss: float, input_ids: Tensor, labels: Tensor) -> str:
-        """What to know of a loss that is not to be trained on."""
+        """The message for a loss that training cannot continue from."""
         pad = self.processing_class.pad_token_id
         source, target = (
             self.processing_class.decode(
@@ -133,19 +146,19 @@ class LengthTrainer(Seq2SeqTrainer):
     def prediction_step(
         self,
         model: nn.Module,
-        inputs: dict[str, Any],
+        inputs: dict[str, Tensor],
         prediction_loss_only: bool,
-        ignore_keys: Any = None,
-        **kwargs: Any,
+        ignore_keys: list[str] | None = None,
+        **kwargs: object,
     ) -> tuple[Tensor, Tensor | tuple[Tensor, Tensor], Tensor]:
-        """The loss in nats a token, and each target's nats and tokens (B, 2): never smoothed. With
-        `predict_with_generate` beside these a translation of each source (B, T)."""
-        inputs = self._prepare_inputs(inputs)
+        """The loss in nats per token, and each target's nats and tokens (B, 2), without label smoothing. With
+        `predict_with_generate` also a translation of each source (B, T)."""
+        inputs = self._prepare_inputs(inputs)  # private: moves a batch to the device, as every step of the Trainer does
         with torch.no_grad(), self.compute_loss_context_manager():
             logits = model(**inputs).logits
         labels = inputs["labels"]
         nll_BT = nn.functional.cross_entropy(logits.transpose(1, 2).float(), labels, reduction="none")
-        # In float32, which every device has; those of all sentences are summed on the CPU, in float64.
+        # In float32, which every device has. The metric sums all sentences on the CPU in float64.
         nll_and_tokens_B2 = torch.stack((nll_BT.sum(1), (labels != -100).sum(1).float()), dim=1)
         nll, tokens = nll_and_tokens_B2.sum(0)
         loss = nll / tokens
@@ -158,8 +171,8 @@ class LengthTrainer(Seq2SeqTrainer):
         }
         return loss, (nll_and_tokens_B2, self.model.generate(**sources, **generation_options)), labels
 
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """As the Trainer's; its time is no time of training."""
+    def evaluate(self, *args: object, **kwargs: object) -> dict[str, float]:
+        """Evaluate. The time of an evaluation does not count in `tokens_per_second`."""
         start = time.monotonic()
         remedy = "Or lower train.per_device_eval_batch_size and train as a run of another name (name=NAME)."
         with explain_out_of_memory("An evaluation", remedy):
@@ -167,31 +180,33 @@ class LengthTrainer(Seq2SeqTrainer):
         self.counting_since = self.counting_since and self.counting_since + time.monotonic() - start
         return metrics
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """All validation pairs: `dataloader_drop_last` is for training alone."""
+    def get_eval_dataloader(self, eval_dataset: Dataset | str | None = None) -> DataLoader:
+        """All validation pairs: `dataloader_drop_last` applies to training only."""
         drop_last, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
         try:
             return super().get_eval_dataloader(eval_dataset)
         finally:
             self.args.dataloader_drop_last = drop_last
 
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Whether the model is the best so far. It is then saved, or there would be nothing to load at the end.
+    def _determine_best_metric(self, metrics: dict[str, float], trial: object) -> bool:
+        """Private hook: whether the model is the best so far. The best model must be saved, to be loaded at the end.
 
-        By save_strategy "best" the Trainer saves if this is True, so it is True after SIGTERM as well."""
+        With save_strategy "best" the Trainer saves if this is True. Therefore it is also True for a save after SIGTERM.
+        """
         is_best = super()._determine_best_metric(metrics, trial)
         self.control.should_save |= is_best and self.args.load_best_model_at_end
         return is_best or self.control.should_save
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """As the Trainer's; what is too old is deleted here, by its name."""
+    def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
+        """Private hook: save a checkpoint, then delete old ones. Transformers' rotation would also delete copies of
+        checkpoints."""
         super()._save_checkpoint(model, trial)
         if self.args.should_save:
             state, folder = self.state, Path(self.args.output_dir)
             delete_old_checkpoints(folder, self.checkpoint_limit, state.global_step, state.best_model_checkpoint)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        """A checkpoint's model, from its gathered weights if it is sharded."""
+        """Private hook: save a checkpoint's model. With FSDP an unsharded model is saved, under its own class."""
         model = self.model
         if self.is_fsdp_enabled and self.args.should_save:
             self.model, state_dict = materialize(model, state_dict or {}), None
@@ -199,14 +214,14 @@ class LengthTrainer(Seq2SeqTrainer):
         self.model = model
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Push a checkpoint's model, and nothing else of the Trainer's own push: that holds paths of this machine. As
-        there, a checkpoint is left out while the one before is on its way, unless hub_always_push."""
+        """Private hook: push a checkpoint's model alone, because the Trainer's push includes files with paths of this
+        machine. As in the Trainer, a checkpoint is skipped while another push is running, unless hub_always_push."""
         running_push, args = self.push_in_progress, self.args
         if not self.is_world_process_zero() or args.hub_strategy == HubStrategy.END:
             return
         if running_push is not None and not running_push.is_done() and not args.hub_always_push:
             return
-        self._finish_current_push()  # which reads the files that are about to change
+        self._finish_current_push()  # private: waits for the running push, whose files change below
         step, options = self.state.global_step, {"revision": args.hub_revision, "token": args.hub_token}
         self.callback_handler.on_push_begin(args, self.state, self.control)
         staging_folder = Path(args.output_dir) / "pushed"

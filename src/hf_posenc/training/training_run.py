@@ -1,33 +1,32 @@
-"""One training: from the last whole checkpoint in a folder to the trained model and what came of it."""
+"""One training: from the last intact checkpoint in a folder to the trained model."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from datasets import Dataset
 from sacrebleu.metrics.bleu import BLEU
+from torch import Tensor
 from transformers import (
-    AutoModelForSeq2SeqLM,
     DataCollatorForSeq2Seq,
     EarlyStoppingCallback,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    PrinterCallback,
-    TrainerCallback,
     TrainerState,
 )
 
 from ..data.lengths import lengths
 from ..utils.atomic_io import short_hash
-from ..utils.auto_loading import auto_from_pretrained
 from ..utils.run_folder import SystemPaths
+from ..utils.text_io import JsonObject
 from .arguments import TrainingArguments, training_arguments
-from .callbacks import CheckpointManifestCallback, JsonLogger, ProgressBarCallback, SigtermCallback, optional_callbacks
-from .checkpoints import average_checkpoints, best_checkpoint, checkpoint_to_resume, load_trainer_state
+from .callbacks import JsonLogger, ProgressBarCallback, optional_callbacks
+from .checkpoint_callbacks import CheckpointManifestCallback, SigtermCallback
+from .checkpoints import average_checkpoints, best_checkpoint, checkpoint_to_resume, load_trainer_state, load_weights
 from .distributed import explain_out_of_memory, validate_same_on_all_ranks
-from .losses import label_smoothed_loss, validation_metrics
-from .sharding import materialize, shard_by_layers
+from .losses import validation_metrics
+from .sharding import materialize
 from .trainer import LengthTrainer
 
 SMALLER_BATCHES = (
@@ -37,7 +36,7 @@ SMALLER_BATCHES = (
 
 
 class TrainingOutcome(TypedDict, total=False):
-    """Steps, seconds and the last loss of a training; `best_step` if the best model was to be loaded."""
+    """Steps, seconds and the last loss of a training. `best_step` if the best model is loaded at the end."""
 
     steps: int
     seconds: float
@@ -51,7 +50,7 @@ def train(
     tokenizer: PreTrainedTokenizerBase,
     pairs: Dataset,
     validation: Dataset | None,
-    settings: Mapping[str, Any],
+    settings: JsonObject,
     folder: Path,
     *,
     name: str,
@@ -59,98 +58,72 @@ def train(
     references: Sequence[str] | None = None,
     bleu_tokenize: str = BLEU.TOKENIZER_DEFAULT,
 ) -> tuple[PreTrainedModel, TrainingOutcome]:
-    """Train `model` from the last whole checkpoint in `folder`. Returns the trained one, which is whole in the first
-    process, and what came of the training. At SIGTERM a SystemExit, with everything saved.
+    """Train `model` from the last intact checkpoint in `folder`.
 
-    `progress_position` is the line of the progress bar, for systems that train side by side; `references` are the
-    target texts of `validation`, and `bleu_tokenize` is sacrebleu's tokenizer, for BLEU of the validation set.
+    Returns the trained model, which has its weights in the first process, and the outcome. At SIGTERM everything is
+    saved and a SystemExit is raised. `progress_position` is the line of the progress bar, for systems that train in
+    parallel. `references` are the target texts of `validation`, and `bleu_tokenize` is sacrebleu's tokenizer, for BLEU
+    of the validation set.
     """
-    args = training_arguments(dict(settings), folder, has_validation=validation is not None)
+    args = training_arguments(settings, folder, has_validation=validation is not None)
     paths = SystemPaths(folder)
     sigterm, log = SigtermCallback(), JsonLogger(paths.training_log)
     checkpoint = checkpoint_to_resume(paths.checkpoints, with_best=args.load_best_model_at_end)
     best = None if checkpoint is None else best_checkpoint(checkpoint)
+    progress_bar, manifests = ProgressBarCallback(name, progress_position), CheckpointManifestCallback(best)
+    callbacks = [*optional_callbacks(args), progress_bar, log, sigterm, manifests]
     use_cache = model.config.use_cache
-    trainer = build_trainer(
-        model,
-        tokenizer,
-        pairs,
-        validation,
-        args,
-        compute_metrics=partial(
-            validation_metrics, tokenizer=tokenizer, references=references, bleu_tokenize=bleu_tokenize
-        ),
-        callbacks=[ProgressBarCallback(name, progress_position), log, sigterm, CheckpointManifestCallback(best)],
-    )
-    validate_same_data(tokenizer, {"training pairs": pairs, "validation pairs": validation}, checkpoint)
-    resumed = None if checkpoint is None else load_trainer_state(checkpoint)
-    if resumed is not None and is_finished(resumed, args):  # only what comes after the training was interrupted
-        trainer.state = resumed
-        if trainer.is_world_process_zero():
-            log.restore(resumed)
-        final_checkpoint = best if best is not None and args.load_best_model_at_end else checkpoint
-        weights = auto_from_pretrained(AutoModelForSeq2SeqLM, final_checkpoint, dtype="auto").state_dict()
-    else:
-        restore_patience(trainer, resumed)
-        args.eval_on_start &= checkpoint is None  # or patience would count it
-        with explain_out_of_memory(f"A step of {name}", SMALLER_BATCHES):
-            trainer.train(resume_from_checkpoint=checkpoint)
-        trainer.accelerator.wait_for_everyone()  # the first process has written everything
-        if sigterm.stopped:
-            step = trainer.state.global_step
-            raise SystemExit(f"SIGTERM stopped {name} at step {step}; the same command goes on from there.")
-        weights = trainer.accelerator.get_state_dict(trainer.model)
-    if args.average_checkpoints is not None:
-        weights = average_checkpoints(Path(args.output_dir), args.average_checkpoints)
-    model.config.use_cache = use_cache  # the Trainer has set it to its own
-    return materialize(model, weights), training_outcome(trainer.state, log, args)
-
-
-def build_trainer(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    pairs: Dataset,
-    validation: Dataset | None,
-    args: TrainingArguments,
-    *,
-    compute_metrics: partial[dict[str, float]],
-    callbacks: list[TrainerCallback],
-) -> LengthTrainer:
-    """The Trainer, with a model that is sharded if FSDP is on."""
-    smoothing = args.label_smoothing_factor
+    metrics = partial(validation_metrics, tokenizer=tokenizer, references=references, bleu_tokenize=bleu_tokenize)
     trainer = LengthTrainer(
-        model=model,
-        args=args,
+        model,
+        args,
         train_dataset=pairs,
         eval_dataset=validation,
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
         processing_class=tokenizer,
-        compute_loss_func=partial(label_smoothed_loss, smoothing=smoothing) if smoothing else None,
-        compute_metrics=compute_metrics,
-        callbacks=[*optional_callbacks(args), *callbacks],
+        compute_metrics=metrics,
+        callbacks=callbacks,
     )
-    trainer.remove_callback(PrinterCallback)
-    if trainer.is_fsdp_enabled:
-        for argument in ("predict_with_generate", "neftune_noise_alpha"):
-            if getattr(args, argument):
-                raise ValueError(
-                    f"A model that is sharded by FSDP trains without train.{argument}, which needs it, or its "
-                    f"embeddings, in one piece; leave train.{argument} out, or train without FSDP."
-                )
-        shard_by_layers(model, trainer.accelerator.state.fsdp_plugin)
-    return trainer
+    resumed = None if checkpoint is None else load_trainer_state(checkpoint)
+    finished = resumed if resumed is not None and is_finished(resumed, args) else None
+    validate_same_data(tokenizer, {"training pairs": pairs, "validation pairs": validation}, checkpoint)
+    if checkpoint is not None and finished is not None:  # the interruption came after training
+        trainer.state = finished
+        if trainer.is_world_process_zero():
+            log.restore(finished)
+        weights = load_weights(best if best is not None and args.load_best_model_at_end else checkpoint)
+    else:
+        restore_patience(trainer, resumed)
+        weights = fit(trainer, sigterm, checkpoint, name)
+    if args.average_checkpoints is not None:
+        weights = average_checkpoints(Path(args.output_dir), args.average_checkpoints)
+    model.config.use_cache = use_cache  # the Trainer has changed it
+    return materialize(model, weights), training_outcome(trainer.state, log, args)
+
+
+def fit(trainer: LengthTrainer, sigterm: SigtermCallback, checkpoint: str | None, name: str) -> dict[str, Tensor]:
+    """Train from a checkpoint, or from the start, to the end. Returns the weights; raises a SystemExit at SIGTERM."""
+    trainer.args.eval_on_start &= checkpoint is None  # an evaluation at resumption would count for early stopping
+    with explain_out_of_memory(f"A step of {name}", SMALLER_BATCHES):
+        trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.accelerator.wait_for_everyone()  # until the first process has written everything
+    if sigterm.stopped:
+        step = trainer.state.global_step
+        raise SystemExit(f"SIGTERM stopped {name} at step {step}; the same command goes on from there.")
+    weights: dict[str, Tensor] = trainer.accelerator.get_state_dict(trainer.model)
+    return weights
 
 
 def validate_same_data(
     tokenizer: PreTrainedTokenizerBase, datasets: Mapping[str, Dataset | None], checkpoint: str | None
 ) -> None:
-    """Refuse processes that see another tokenizer, other pairs or another checkpoint."""
+    """Refuse processes with different tokenizers, pairs or checkpoints."""
     hashes = {name: lengths_hash(dataset) for name, dataset in datasets.items() if dataset is not None}
     validate_same_on_all_ranks({"tokenizer": short_hash(tokenizer.to_str()), **hashes, "checkpoint": checkpoint})
 
 
 def restore_patience(trainer: LengthTrainer, resumed: TrainerState | None) -> None:
-    """Count the evaluations without improvement from where a resumed training was."""
+    """Continue early stopping's count of evaluations without improvement."""
     for callback in trainer.callback_handler.callbacks:
         if isinstance(callback, EarlyStoppingCallback) and resumed is not None:
             callback.early_stopping_patience_counter = evals_without_improvement(resumed)
@@ -171,7 +144,7 @@ def training_outcome(state: TrainerState, log: JsonLogger, args: TrainingArgumen
 
 
 def is_finished(state: TrainerState, args: TrainingArguments) -> bool:
-    """Whether a checkpoint of that state is the end of a training."""
+    """Whether training ended at that state."""
     patience = args.early_stopping_patience
     return state.global_step >= state.max_steps or (
         patience is not None and evals_without_improvement(state) >= patience
@@ -179,11 +152,11 @@ def is_finished(state: TrainerState, args: TrainingArguments) -> bool:
 
 
 def evals_without_improvement(state: TrainerState) -> int:
-    """After how many evaluations without a better one it was saved."""
-    saved: Any = state.stateful_callbacks.get(EarlyStoppingCallback.__name__) or {}
+    """The number of evaluations without improvement when the state was saved."""
+    saved: JsonObject = state.stateful_callbacks.get(EarlyStoppingCallback.__name__) or {}
     return int(saved.get("attributes", {}).get("early_stopping_patience_counter", 0))
 
 
 def lengths_hash(pairs: Dataset) -> str:
-    """How many pairs, and a hash of their lengths."""
+    """The number of pairs, and a hash of their lengths."""
     return f"{len(pairs)} {short_hash(lengths(pairs, 'source').tobytes() + lengths(pairs, 'target').tobytes())}"

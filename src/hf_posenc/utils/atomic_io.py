@@ -106,16 +106,6 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def expand_home(path: str | Path) -> str:
-    """A path from a config file or a command line, with `~` and `~name` expanded to home folders."""
-    if (expanded := os.path.expanduser(path)).startswith("~"):
-        raise ValueError(
-            f"A path that begins with `~` is in a user's home, but for {expanded!r} there is no such user; write "
-            f"./{expanded} for a folder of that name."
-        )
-    return expanded
-
-
 def short_hash(content: str | bytes) -> str:
     return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:12]
 

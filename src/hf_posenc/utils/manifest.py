@@ -132,6 +132,17 @@ def first_defect(folder: Path, allow_missing: str | None = None) -> tuple[Path, 
 
 
 @contextmanager
+def verified(path: Path) -> Iterator[None]:
+    """Context manager: verifies a file or a folder before it is read, and explains errors of reading it."""
+    if path.is_dir():
+        verify_folder(path)
+    else:
+        verify_file(path)
+    with explain_read_errors(path):
+        yield
+
+
+@contextmanager
 def explain_read_errors(path: Path, remedy: str = TRAIN_AGAIN) -> Iterator[None]:
     """Context manager: errors in reading a saved file or folder become a ValueError with file and remedy."""
     try:

@@ -26,7 +26,7 @@ def validate_name(name: object, label: str) -> None:
 
 
 def validate_folder_name(name: object, label: str) -> None:
-    """Raise a ValueError for a name that a folder of a run cannot have, or that is reserved."""
+    """Raise a ValueError for a name that is invalid or reserved as a folder of a run."""
     if (
         not is_valid_name(name)
         or str(name).lower() in RESERVED_FOLDERS
@@ -53,3 +53,14 @@ def validate_test_set_names(names: Iterable[object], label: str) -> None:
                 f"({', '.join(RESERVED_TABLES)}, {RANKING_SUFFIX}, NAME{BY_PREDICTION}); it is {name!r:.200}. "
                 "Name it otherwise."
             )
+
+
+def name_conflict(tests: Iterable[str], systems: Iterable[str] = ()) -> str | None:
+    """The error of a name that is invalid or collides with another file's, None without one."""
+    try:
+        validate_test_set_names(tests, "tests")
+        for system in systems:
+            validate_folder_name(system, "A system's name")
+    except ValueError as error:
+        return str(error).rstrip(".")
+    return None

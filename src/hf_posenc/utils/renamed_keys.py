@@ -1,19 +1,22 @@
 """Names that changed after 0.2.0: config keys, their values, and flags.
 
-A config file, an override or a command that uses an old name is refused with the new one. What 0.2.0 saved holds the
-old names, so saved settings are translated as they are read (`upgrade_settings`, `upgrade_corpus`). Hashes that decide
-whether saved files are used again are made of the old names (`downgrade_settings`, `downgrade_corpus`): otherwise every
-run would be encoded and trained anew.
+An old name in a config file, an override or a command is refused with the new one. Files of 0.2.0 contain old names, so
+that saved settings are translated as they are read (`upgrade_settings`, `upgrade_corpus`). Hashes that decide whether
+saved files are reused are computed with the old names (`downgrade_settings`, `downgrade_corpus`). Otherwise every run
+would be encoded and trained again.
 
-No name is both an old and a new one of the same table, so to translate twice changes nothing.
+No name is both old and new in the same table. Therefore translating twice changes nothing.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TypeVar
+
+from .text_io import JsonObject
+
+T = TypeVar("T")
 
 # Settings as YAML and JSON have them, before and after a translation.
-Settings = Mapping[str, Any]
-NewSettings = dict[str, Any]
+Settings = Mapping[str, object]
 
 # By the dataclass in `config/` whose fields are the keys, and PosEncConfig for `model:`: old name -> new name.
 RENAMED_KEYS: Mapping[str, Mapping[str, str]] = {
@@ -76,27 +79,27 @@ def validate_current_names(values: Settings, dataclass_name: str, key: str) -> N
             )
 
 
-def upgrade_settings(saved: Settings) -> NewSettings:
+def upgrade_settings(saved: Settings) -> JsonObject:
     """The settings of a system (settings.yaml) under the names of today."""
     return _translate_settings(saved, RENAMED_KEYS, RENAMED_VALUES)
 
 
-def downgrade_settings(settings: Settings) -> NewSettings:
+def downgrade_settings(settings: Settings) -> JsonObject:
     """The settings of a system under the names of 0.2.0, to hash them as 0.2.0 did."""
     return _translate_settings(settings, _inverse(RENAMED_KEYS), _inverse(RENAMED_VALUES))
 
 
-def upgrade_corpus(spec: Settings) -> NewSettings:
+def upgrade_corpus(spec: Settings) -> JsonObject:
     """The description of a corpus under the names of today."""
     return _translate_corpus(spec, RENAMED_KEYS)
 
 
-def downgrade_corpus(spec: Settings) -> NewSettings:
+def downgrade_corpus(spec: Settings) -> JsonObject:
     """The description of a corpus under the names of 0.2.0, to hash it as 0.2.0 did."""
     return _translate_corpus(spec, _inverse(RENAMED_KEYS))
 
 
-def upgrade_model_fields(fields: Settings) -> NewSettings:
+def upgrade_model_fields(fields: Settings) -> JsonObject:
     """The fields of a saved model's config under the names of today."""
     return _rename(fields, RENAMED_KEYS["PosEncConfig"])
 
@@ -113,7 +116,7 @@ def downgrade_value(key: str, value: str) -> str:
 
 def _translate_settings(
     settings: Settings, keys: Mapping[str, Mapping[str, str]], values: Mapping[str, Mapping[str, str]]
-) -> NewSettings:
+) -> JsonObject:
     """Keys of the system itself, of its sections, and of its corpora; sections may be missing."""
     translated = _rename(settings, keys["SystemKeys"])
     sections = {"data": "DataSettings", "model": "PosEncConfig", "score": "ScoreSettings"}
@@ -134,7 +137,7 @@ def _translate_settings(
 
 def _translate_segment(
     segment: Settings, keys: Mapping[str, Mapping[str, str]], values: Mapping[str, Mapping[str, str]]
-) -> NewSettings:
+) -> JsonObject:
     """`system`, whose name is no value to translate, and the segmentation of its inputs."""
     translated = _rename(segment, keys["SystemKeys"])
     for name in {"boundaries", "segmentation"} & translated.keys():
@@ -142,18 +145,18 @@ def _translate_segment(
     return translated
 
 
-def _translate_corpus(spec: Settings, keys: Mapping[str, Mapping[str, str]]) -> NewSettings:
+def _translate_corpus(spec: Settings, keys: Mapping[str, Mapping[str, str]]) -> JsonObject:
     translated = _rename(spec, keys["CorpusKeys"])
     if translated.get("corpora"):
         translated["corpora"] = [_translate_corpus(corpus, keys) for corpus in translated["corpora"]]
     return translated
 
 
-def _rename(values: Settings, names: Mapping[str, str]) -> NewSettings:
+def _rename(values: Settings, names: Mapping[str, str]) -> JsonObject:
     return {names.get(name, name): value for name, value in values.items()}
 
 
-def _rename_value(key: str, value: Any, values: Mapping[str, Mapping[str, str]]) -> Any:
+def _rename_value(key: str, value: T, values: Mapping[str, Mapping[str, str]]) -> T | str:
     return values.get(key, {}).get(value, value) if isinstance(value, str) else value
 
 

@@ -59,7 +59,7 @@ class SystemPaths:
 
     @property
     def training_summary(self) -> Path:
-        """Steps, seconds, the last loss, numbers of parameters and pairs."""
+        """Steps, seconds, last loss, numbers of parameters and pairs."""
         return self.model / "training.json"
 
     @property
@@ -98,13 +98,13 @@ class SystemPaths:
 
     @property
     def has_outputs(self) -> bool:
-        """Whether anything was made with the saved settings, which from then on may not change."""
+        """Whether results of the saved settings exist. The settings must not change then."""
         outputs = (self.training_log, self.model, self.translations)
         return self.settings.exists() and any(path.exists() for path in outputs)
 
 
 def translation_time(translation: Path) -> Path:
-    """The file with the time that the translations in another file took."""
+    """The file with the time that the translations in `translation` took."""
     return translation.with_suffix(".time.json")
 
 

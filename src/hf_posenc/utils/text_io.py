@@ -1,25 +1,25 @@
-"""Text in and out: UTF-8, and a line ends at a line feed.
+"""Text files and streams: UTF-8, with lines that end at a line feed.
 
-Other characters that Unicode or a program calls line ends occur inside the lines of aligned corpora, so they end none
-here. What is written as one line has none of them, because other programs that read it end a line there. A carriage
-return before the line feed and a byte order mark before the first line are no text.
+Lines of aligned corpora contain other characters that Unicode or programs treat as line ends. They do not end a line
+here. Lines that are written contain none of them, because other programs would end a line there. A carriage return
+before the line feed and a byte order mark are removed.
 """
 
 import bz2
 import codecs
 import gzip
-import io
 import json
 import lzma
 import os
 import re
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-# How what can be read begins, by the ending that its name has, and what cannot.
+JsonObject = dict[str, Any]  # keys and plain values, as YAML and JSON have them
+
+# The first bytes of supported formats by suffix, and of unsupported ones.
 COMPRESSED_FORMATS: dict[str, tuple[re.Pattern[bytes], Callable[..., Any]]] = {
     ".gz": (re.compile(rb"\x1f\x8b"), gzip.open),
     ".bz2": (re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"), bz2.open),
@@ -35,8 +35,8 @@ FORMAT_NAMES = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz"}
 DECOMPRESSION_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)  # errors of a decompressor
 STREAM_BYTES = 2**16  # the most that is read from a stream at once
 MAX_LINE_BYTES = 2**26  # bytes
-# A compressed file that holds more bytes than this and more times its own size is refused: real text grows 3 to 10
-# times as large, but a few bytes can be made to hold what fills any disk.
+# A compressed file is refused if it exceeds both. Real text is 3 to 10 times as large as compressed. A few bytes can be
+# made to decompress to more than any disk holds.
 MAX_COMPRESSION_RATIO, MAX_DECOMPRESSED_BYTES = 200, 2**30
 
 LINE_END = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
@@ -46,8 +46,8 @@ UNESCAPED_LINE_ENDS = re.compile("[\x85\u2028\u2029]")  # json.dumps escapes the
 
 def read_lines(path: str | os.PathLike[str], max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[str]:
     """The lines of a text, plain or compressed (.gz, .bz2, .xz). A ValueError names the file and the line that cannot
-    be read, and refuses a compressed one that holds more than `max_bytes` bytes and more than
-    MAX_COMPRESSION_RATIO times its size."""
+    be read. A compressed text is refused if it has more than `max_bytes` bytes and more than MAX_COMPRESSION_RATIO
+    times its compressed size."""
     path = os.fspath(path)
     is_empty = True
     with open(path, "rb") as file:
@@ -59,8 +59,8 @@ def read_lines(path: str | os.PathLike[str], max_bytes: int = MAX_DECOMPRESSED_B
 
 
 def iter_lines(stream: Any, name: str, max_bytes: int = 0) -> Iterator[str]:
-    """The lines of a buffered binary stream of that name; of a compressed one at most so many bytes, and if that is 0
-    none."""
+    """The lines of a buffered binary stream of that name. A compressed stream may have `max_bytes` bytes; 0 refuses
+    it."""
     suffix = detect_compression(stream.peek(16), name)
     if suffix and not max_bytes:
         raise ValueError(f"A stream must be plain text, but {name} is compressed ({suffix}): decompress it first.")
@@ -87,10 +87,10 @@ def iter_lines(stream: Any, name: str, max_bytes: int = 0) -> Iterator[str]:
 
 
 def read_stream(stream: Any, name: str) -> Iterator[str]:
-    """The text of a buffered binary stream of that name, in pieces as soon as they are there, without its line ends.
+    """The text of a buffered binary stream of that name, in chunks as they arrive, without its line ends.
 
-    A line end, with the whitespace around it, separates words as a space does. At the beginning and at the end of the
-    stream there is no whitespace. A ValueError, after all text before it, for bytes that are no UTF-8.
+    A line end, with the whitespace around it, separates words as a space does. Leading and trailing whitespace is
+    removed. For invalid UTF-8 a ValueError is raised after the text before it.
     """
     if suffix := detect_compression(stream.peek(16), name):
         raise ValueError(f"A stream must be plain text, but {name} is compressed ({suffix}): decompress it first.")
@@ -121,7 +121,7 @@ def read_stream(stream: Any, name: str) -> Iterator[str]:
 
 
 def detect_compression(first_bytes: bytes, name: str) -> str | None:
-    """The ending of a kind that can be read, None for plain text. A ValueError for another kind, or a false ending."""
+    """The suffix of a supported compression, None for plain text. A ValueError for another format or a wrong suffix."""
     for format_name, (magic_bytes, remedy) in UNSUPPORTED_FORMATS.items():
         if first_bytes.startswith(magic_bytes):
             raise ValueError(
@@ -142,7 +142,7 @@ def detect_compression(first_bytes: bytes, name: str) -> str | None:
 
 
 def validate_size(line_bytes: int, total_bytes: int, max_bytes: int, name: str, line_number: int) -> None:
-    """A ValueError for a line, or for the lines of a compressed file up to there, of too many bytes."""
+    """Raise a ValueError for a line, or for the lines of a compressed file so far, with too many bytes."""
     if line_bytes > MAX_LINE_BYTES:
         raise ValueError(
             f"A line must have at most {MAX_LINE_BYTES} bytes, but {name}, line {line_number}, has more: "
@@ -157,17 +157,11 @@ def validate_size(line_bytes: int, total_bytes: int, max_bytes: int, name: str, 
 
 
 def replace_line_ends(text: str) -> str:
-    """A text as one line to every program: each line end in it becomes a space."""
+    """The text with each line end replaced by a space."""
     return LINE_END.sub(" ", text)
 
 
 def json_line(value: object) -> str:
-    """A value as one line of JSON to every program, with its line feed."""
+    """A value as one line of JSON in every program, with its line feed."""
     text = json.dumps(value, ensure_ascii=False)
     return UNESCAPED_LINE_ENDS.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"
-
-
-def set_stdout_utf8() -> None:
-    """Let standard output be UTF-8 with line feeds, whatever the terminal's encoding is, which may lack characters."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")

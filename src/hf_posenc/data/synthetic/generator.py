@@ -84,7 +84,7 @@ class Frame(NamedTuple):
 
 FRAMES = {
     "speak": Frame(SPEECH_VERBS, tuple(NOUN_PHRASES), (0, 2)),  # to a person, maybe in a language
-    "trade": Frame(TRADE_VERBS, tuple(NOUN_PHRASES), (0, 3, 4)),  # in things, maybe for a price
+    "trade": Frame(TRADE_VERBS, tuple(NOUN_PHRASES), (0, 3, 4)),  # in things, maybe for an amount of money
     "handle": Frame(HANDLING_VERBS, tuple(NOUN_PHRASES), (0,)),
     "report": Frame(REPORT_VERBS, (0,), (0,)),  # and a clause with `dass` follows
 }
@@ -124,12 +124,14 @@ DETERMINERS = [*UNCOUNTED, (0, True), (0, True)]
 def generate_pairs(*, seed: int, pairs: int, min_words: int, max_words: int) -> Iterator[tuple[str, str]]:
     """Yield `pairs` (German, English) sentences whose German side has `min_words` to `max_words` tokens.
 
-    A token is a word or a punctuation mark, the full stop included; lengths in subwords are nearly the same, since a
+    A token is a word or a punctuation mark, the full stop included. Lengths in subwords are nearly the same, because a
     tokenizer trained on these sentences keeps almost every word whole. Every length from 6 on exists, and lengths are
-    drawn uniformly from those in the window. The same arguments give the same sentences on every platform and Python
-    version (under the same CLDR), and fewer `pairs` give the beginning of more. Another seed gives other sentences.
-    There are 10^6 opening clauses of 5 words, 10^9 of 8 and nearly 10^12 of 11: of two streams of 6 to 30 tokens, 20000
-    and 1000 sentences long, one sentence of the shortest may be in both; among longer ones hardly any.
+    sampled uniformly.
+
+    The same arguments give the same sentences on every platform and Python version (with the same CLDR). Fewer `pairs`
+    give a prefix of more, and another seed gives other sentences. There are 10^6 opening clauses of 5 words, 10^9 of 8
+    and almost 10^12 of 11. Streams of 20000 and 1000 sentences of 6 to 30 tokens may share one of the shortest
+    sentences.
     """
     shortest = MIN_CLAUSE_WORDS + 1
     if pairs < 1:

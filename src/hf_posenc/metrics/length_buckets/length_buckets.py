@@ -11,7 +11,6 @@ Positional Encodings for Neural Machine Translation", IWSLT 2019 (https://aclant
 import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import datasets
 import evaluate
@@ -26,6 +25,7 @@ from .validation import (
     METRICS,
     SIDES,
     TOKENIZERS,
+    TokenizerOrName,
     bucket_bounds,
     token_counts,
     validate_choice,
@@ -103,10 +103,10 @@ class LengthBuckets(evaluate.Metric):
             reference_urls=["https://aclanthology.org/W18-6319", "https://aclanthology.org/2019.iwslt-1.20"],
         )
 
-    def add(self, *, prediction: object = None, reference: object = None, **columns: object) -> None:
+    def add(self, *, prediction: object = None, reference: object = None, source_lengths: object = None) -> None:
         """Add one pair; `source_lengths=17` is its source length in tokens."""
-        example = {"predictions": prediction, "references": reference, **columns}
-        self.add_batch(**{name: [value] for name, value in example.items()})
+        lengths = None if source_lengths is None else [source_lengths]
+        self.add_batch(predictions=[prediction], references=[reference], source_lengths=lengths)
 
     def add_batch(
         self,
@@ -115,7 +115,7 @@ class LengthBuckets(evaluate.Metric):
         references: object = None,
         source_lengths: object = None,
         sources: object = None,
-        tokenizer: Any = None,
+        tokenizer: TokenizerOrName = None,
     ) -> None:
         """Add pairs with `source_lengths`, or with `sources` and their `tokenizer`."""
         # `evaluate` validates the first row only and converts values in other rows to strings.
@@ -132,7 +132,7 @@ class LengthBuckets(evaluate.Metric):
         edges: Iterable[int] = EDGES,
         metrics: Iterable[str] = METRICS,
         by: str = "source",
-        tokenizer: Any = None,
+        tokenizer: TokenizerOrName = None,
         bootstrap: int = 0,
         bleu_tokenize: str = TOKENIZERS[0],
         bertscore_model: str | None = None,
@@ -185,7 +185,7 @@ class LengthBuckets(evaluate.Metric):
         edges: tuple[int, ...],
         scorers: dict[str, CorpusScorer],
         by: str,
-        tokenizer: Any,
+        tokenizer: TokenizerOrName,
         bootstrap: int,
         num_proc: int,
         progress: Callable[[int], object] | None,

@@ -38,7 +38,7 @@ class CorpusScorer(Protocol):
     an AttributeError. The same holds for `estimate_ci`, `_mean` and `_ci` of a score.
     """
 
-    def _compute_score_from_stats(self, stats: Any) -> Any:
+    def _compute_score_from_stats(self, stats: Any) -> Score:
         """The score of summed statistics."""
 
     def get_signature(self) -> Signature:
@@ -90,7 +90,7 @@ class BertScore(SentenceMean):
             )
         self.bert_score, self.model, self.layers = bert_score, model, layers or bert_score.utils.model2layers[model]
 
-    def _extract_corpus_statistics(self, hypotheses: list[str], references: list[list[str]]) -> np.ndarray:
+    def _extract_corpus_statistics(self, hypotheses: list[str], references: list[tuple[str, ...]]) -> np.ndarray:
         """(N, 2): the F1 of each sentence, the best of its references', and 1."""
         rows, candidates, nonempty_references = [], [], []
         for row, (hypothesis, texts) in enumerate(zip(hypotheses, zip(*references, strict=True), strict=True)):
@@ -196,7 +196,7 @@ def sentence_statistics(
 
 
 @contextmanager
-def process_map(num_processes: int) -> Iterator[Callable[..., Iterator[Any]]]:
+def process_map(num_processes: int) -> Iterator[Callable[..., Iterator[dict[str, list[list[float]]]]]]:
     """`map`, or for 2 or more processes the `map` of a process pool; results are in order."""
     if num_processes < 2:
         yield map
@@ -242,7 +242,7 @@ def chunk_statistics(chunk: tuple[dict[str, Metric], list[str], list[list[str]]]
     return {name: list(scorer._extract_corpus_statistics(predictions, streams)) for name, scorer in scorers.items()}
 
 
-def reference_streams(references: list[list[str]]) -> list[Any]:
+def reference_streams(references: list[list[str]]) -> list[tuple[str, ...]]:
     """sacrebleu's form of references: one stream for each reference number, None where a sentence has fewer."""
     return list(zip_longest(*references))
 

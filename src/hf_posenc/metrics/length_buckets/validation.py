@@ -2,12 +2,12 @@
 
 import difflib
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from itertools import pairwise
 from os import PathLike
-from typing import Any, TypedDict
+from typing import Protocol, TypedDict
 
 from .scorers import SCORERS
 
@@ -16,6 +16,18 @@ METRICS = ("bleu", "ter")
 SIDES = ("source", "reference", "prediction")
 TOKENIZERS = ("13a", "intl", "char", "zh", "none")  # sacrebleu's without further packages; its default first
 NO_LENGTH = -1  # in the column source_lengths, for pairs without a length
+
+
+class TextTokenizer(Protocol):
+    """The part of transformers' tokenizers that counts tokens."""
+
+    def __call__(
+        self, text: list[str] | None = None, *, text_target: list[str] | None = None, add_special_tokens: bool
+    ) -> Mapping[str, list[list[int]]]: ...
+
+
+# The argument `tokenizer`: one of transformers' tokenizers, its name or its folder.
+TokenizerOrName = TextTokenizer | str | PathLike[str] | None
 
 
 def validate_edges(edges: object) -> tuple[int, ...]:
@@ -73,7 +85,7 @@ def validate_number(option: str, number: object, minimum: int) -> int:
 
 
 def validate_pairs(
-    predictions: object, references: object, source_lengths: object, sources: object, tokenizer: Any
+    predictions: object, references: object, source_lengths: object, sources: object, tokenizer: TokenizerOrName
 ) -> dict[str, list[str] | list[list[str]] | list[int]]:
     """The columns in `evaluate`'s form: each prediction with its list of references and its source length or NO_LENGTH.
 
@@ -104,16 +116,18 @@ def validate_pairs(
     return {"predictions": texts, "references": references_by_row, "source_lengths": lengths}
 
 
-def token_counts(column: str, texts: list[str], tokenizer: Any) -> list[int]:
+def token_counts(column: str, texts: list[str], tokenizer: TokenizerOrName) -> list[int]:
     """The number of tokens of each text, without special tokens; texts other than sources are targets."""
     if tokenizer is None:
         raise ValueError(f"the length of {column} is counted by a tokenizer, but none is given; pass tokenizer=...")
     tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | PathLike) else tokenizer
+    if not texts:
+        return []
     side = "text" if column == "sources" else "text_target"
-    return [len(ids) for ids in tokenizer(**{side: texts}, add_special_tokens=False)["input_ids"]] if texts else []
+    return [len(ids) for ids in tokenizer(**{side: texts}, add_special_tokens=False)["input_ids"]]
 
 
-def load_tokenizer(name: str | PathLike[str]) -> Any:
+def load_tokenizer(name: str | PathLike[str]) -> TextTokenizer:
     """The tokenizer of that name or folder, by an installed class; no code from the folder runs."""
     from transformers import AutoTokenizer
 
