@@ -1,21 +1,24 @@
 """Streaming translation of an endless text: time and memory by length, and whether it equals offline translation.
 
-python benchmarks/streaming.py FOLDER [--source-tokens 100000] [--documents 128 1024 4096] [--threads 1]
+python benchmarks/streaming.py FOLDER [--source-tokens 100000] [--documents 128 1024 4096] [--files TEST.de]
 
 FOLDER is a saved model of finite reach: `aligned` of a run of configs/quickstart.yaml. The text is generated sentences,
-one after another, with no line ends, fed a word at a time. Two tables are printed. The first has, for each range of
-source tokens, the CPU time of the process for one source token, the resident memory at its end, and the bytes of the
-tensors and numbers that the translator holds. The second has one document a row: whether the streamed translation is
-that of `model.translate(..., num_beams=1, eos_requires_source_end=True)`, and the CPU time of both.
+one after another, with no line ends, fed one word or more at a time. Two tables are printed. The first has, for each
+range of source tokens, the CPU time of the process for one source token, the resident memory at its end, and the bytes
+of the tensors and numbers that the translator holds. The second counts the documents whose streamed translation is
+that of `model.translate(..., eos_requires_source_end=True)`: generated documents of so many words, and each line of the
+files. With --dtype float64 no rounding can differ.
 """
 
 import argparse
 import itertools
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import common
 import torch
 
 from hf_posenc import StreamingTranslator
@@ -23,6 +26,8 @@ from hf_posenc.data.synthetic.generator import generate_pairs
 from hf_posenc.inference.batch_translate import load_model, silence_logging
 
 SENTENCES_PER_SEED = 1000
+UNITS = {"num_beams": "beam", "words_per_feed": "word"}
+Record = dict[str, Any]
 
 
 def endless_words(seed: int = 7) -> Iterator[str]:
@@ -48,56 +53,100 @@ def held_kib(translator: StreamingTranslator) -> float:
     return (num_bytes + 8 * len(translator.source.ids)) / 1024
 
 
-def measure_stream(model: Any, tokenizer: Any, num_source_tokens: int) -> None:
-    """Print a row for each range of source tokens, three ranges a decade."""
-    translator, words = StreamingTranslator(model, tokenizer), endless_words()
+def measure_stream(model: Any, tokenizer: Any, options: argparse.Namespace) -> Iterator[Record]:
+    """A record for each range of source tokens, three ranges a decade."""
+    translator, words = StreamingTranslator(model, tokenizer, options.num_beams), endless_words()
     steps = [multiple * 10**power for power in range(3, 10) for multiple in (1, 2, 5)]
     last_tokens, last_time = 0, time.process_time()
-    print(
-        "| source tokens up to | ms a source token | target tokens | resident MiB | held KiB |\n|---|---|---|---|---|"
-    )
-    for step in [step for step in steps if step <= num_source_tokens]:
+    for step in [step for step in steps if step <= options.source_tokens]:
         while translator.num_source_tokens < step:
-            translator.feed(next(words))
+            translator.feed("".join(itertools.islice(words, options.words_per_feed)))
         now = time.process_time()
         milliseconds = 1000 * (now - last_time) / (translator.num_source_tokens - last_tokens)
-        print(
-            f"| {step} | {milliseconds:.2f} | {translator.num_target_tokens} | {resident_mib():.0f} | "
-            f"{held_kib(translator):.0f} |",
-            flush=True,
-        )
+        yield {
+            "source_tokens": step,
+            "milliseconds": round(milliseconds, 2),
+            "target_tokens": translator.num_target_tokens,
+            "resident_mib": round(resident_mib()),
+            "held_kib": round(held_kib(translator)),
+        }
         last_tokens, last_time = translator.num_source_tokens, now
 
 
-def measure_documents(model: Any, tokenizer: Any, lengths: list[int]) -> None:
-    """Print a row for each document of so many words."""
-    print("\n| words | target characters | streamed = offline | streamed s | offline s |\n|---|---|---|---|---|")
-    for length in lengths:
-        text = "".join(itertools.islice(endless_words(seed=1000), length)).strip()
+def documents(options: argparse.Namespace) -> Iterator[str]:
+    """The documents of both translations: generated ones of so many words, and the lines of the given files."""
+    for length in options.documents:
+        yield "".join(itertools.islice(endless_words(seed=1000), length)).strip()
+    for path in options.files:
+        yield from filter(str.strip, path.read_text(encoding="utf-8").splitlines())
+
+
+def measure_documents(model: Any, tokenizer: Any, options: argparse.Namespace) -> Iterator[Record]:
+    """A record for each document: whether both translations are equal, and the CPU time of both."""
+    for text in documents(options):
         start = time.process_time()
-        streamed = "".join(StreamingTranslator(model, tokenizer).translate([text]))
+        streamed = "".join(StreamingTranslator(model, tokenizer, options.num_beams).translate([text]))
         middle = time.process_time()
-        [offline] = model.translate([text], tokenizer, num_beams=1, eos_requires_source_end=True)
+        [offline] = model.translate([text], tokenizer, num_beams=options.num_beams, eos_requires_source_end=True)
         end = time.process_time()
-        print(
-            f"| {length} | {len(offline)} | {'yes' if streamed == offline else 'NO'} | {middle - start:.1f} | "
-            f"{end - middle:.1f} |",
-            flush=True,
+        yield {
+            "words": len(text.split()),
+            "target_characters": len(offline),
+            "equal": streamed == offline,
+            "streamed_seconds": round(middle - start, 2),
+            "offline_seconds": round(end - middle, 2),
+        }
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The report as two tables; documents of one length in words are one row."""
+    lines = [
+        "| source tokens up to | CPU ms a source token | target tokens | resident MiB | held KiB |",
+        "|---|---|---|---|---|",
+    ]
+    lines += ["| " + " | ".join(map(str, record.values())) + " |" for record in report["stream"]]
+    lines += ["", "| words | documents | streamed = offline | streamed s | offline s |", "|---|---|---|---|---|"]
+    by_decade: dict[int, list[Record]] = {}
+    for record in report["documents"]:
+        by_decade.setdefault(len(str(record["words"])), []).append(record)
+    for _, records in sorted(by_decade.items()):
+        lengths = sorted({record["words"] for record in records})
+        seconds = (sum(record[name] for record in records) for name in ("streamed_seconds", "offline_seconds"))
+        lines.append(
+            f"| {lengths[0]}-{lengths[-1]} | {len(records)} | {sum(record['equal'] for record in records)} | "
+            + " | ".join(f"{value:.1f}" for value in seconds)
+            + " |"
         )
+    beams, words = (f"{report[name]} {what}{'s' * (report[name] > 1)}" for name, what in UNITS.items())
+    how = f"{beams}, {words} a call of `feed`, {report['dtype']}, CPU time"
+    return "\n".join([*lines, "", f"{how}, {common.describe_machine(report['machine'])}."])
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--source-tokens", type=int, default=100_000)
-    parser.add_argument("--documents", type=int, nargs="*", default=[128, 1024, 4096])
+    parser.add_argument("--source-tokens", type=int, default=100_000, help="length of the stream (%(default)s)")
+    parser.add_argument("--words-per-feed", type=int, default=1, help="words that are fed at a time (%(default)s)")
+    parser.add_argument("--documents", type=int, nargs="*", default=[128, 1024, 4096], help="words of each")
+    parser.add_argument("--files", type=Path, nargs="*", default=[], help="text files with a document a line")
+    parser.add_argument("--num-beams", type=int, default=1, help="width of the beam (%(default)s)")
+    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
     parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
+    parser.add_argument("--save", metavar="NAME", help="as benchmarks/results/NAME.json and NAME.md")
+    options = parser.parse_args(arguments)
     silence_logging()
     torch.set_num_threads(options.threads)
     model, tokenizer = load_model(options.folder)
-    measure_stream(model, tokenizer, options.source_tokens)
-    measure_documents(model, tokenizer, options.documents)
+    model.to(getattr(torch, options.dtype))
+    report: dict[str, Any] = {name: getattr(options, name) for name in ("num_beams", "words_per_feed", "dtype")}
+    report |= {"machine": common.machine_info("cpu"), "stream": [], "documents": []}
+    for name, measure in (("stream", measure_stream), ("documents", measure_documents)):
+        for record in measure(model, tokenizer, options):
+            print(json.dumps(record), flush=True)
+            report[name].append(record)
+            if options.save:  # after every record, so that a run that is stopped leaves what it measured
+                common.save(report, markdown(report), options.save)
+    print(markdown(report))
 
 
 if __name__ == "__main__":

@@ -6,11 +6,12 @@
 Each figure is written into the folder of its run, or into docs/results/cost.
 """
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
 
 from matplotlib.figure import Figure
-from saved_results import METRICS, RESULTS, Score, costs, score, scores
+from saved_results import BENCHMARKS, METRICS, RESULTS, Score, costs, score, scores
 
 from hf_posenc.plotting.score_plots import bleu_by_length_figure, ranking_by_test_set_figure, ranking_figure
 from hf_posenc.plotting.style import (
@@ -109,6 +110,40 @@ def score_against_cost() -> Figure:
     return figure
 
 
+def quality_over_latency() -> Figure:
+    """BLEU against LongYAAL: streamed models, and the policies of a model of whole sentences."""
+    records = json.loads((BENCHMARKS / "latency.json").read_text(encoding="utf-8"))["records"]
+    lines: dict[str, list[tuple[str, dict[str, float]]]] = {}
+    for record in records:
+        policy, _, chunks = record["policy"].partition(", chunks of ")
+        units = f"chunks of {chunks} words" if chunks else "known sentences"
+        label = f"lookahead {record.get('lookahead')}" if policy == "streamed" else policy.replace("agreement, ", "")
+        names = ["streamed, no boundaries"] if policy == "streamed" else []
+        names += [f"wait-k, {units}"] if policy.startswith("wait-") or policy == "whole" else []
+        names += [f"agreement, {units}"] if policy.startswith("agreement") else []
+        for name in names:
+            lines.setdefault(name, []).append((label, record))
+    figure = Figure(figsize=(WIDTH_INCHES, 4.2), layout="constrained")
+    axes, styles = figure.subplots(), line_styles(lines)
+    for name, points in lines.items():
+        colour, marker, _ = styles[name]
+        points.sort(key=lambda point: point[1]["long_yaal"])
+        x, y = ([record[key] for _, record in points] for key in ("long_yaal", "bleu"))
+        axes.plot(x, y, color=colour, marker=marker, markersize=5, label=name)
+        is_left = name.startswith("wait-k")
+        for label, record in points[:: len(points) - 1] if "chunks" in name else points:
+            axes.annotate(
+                label, (record["long_yaal"], record["bleu"]), (-6, 3) if is_left else (6, -8),
+                ha="right" if is_left else "left", textcoords="offset points", color=colour, fontsize=FONT_SIZE - 2,
+            )  # fmt: skip
+    label_axes(axes, "LongYAAL, source words", "BLEU")
+    axes.set_ylim(0, 105)
+    axes.set_xlim(left=0)
+    axes.legend(loc="lower right", fontsize=FONT_SIZE - 1)
+    style_axes(axes)
+    return figure
+
+
 NEWS_50 = ("aligned-50", "relative-50", "sinusoidal-50")
 FIGURES: dict[str, Callable[[], Figure]] = {
     "news-small/bleu-by-length-newstest_all": lambda: by_length("news-small", "newstest_all", NEWS_50, 50),
@@ -127,6 +162,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "which-generated/ranking-generated": ranking,
     "which-multi30k/ranking-of-test-sets": ranking_on_captions,
     "cost/score-against-cost": score_against_cost,
+    "latency/quality-over-latency": quality_over_latency,
 }
 
 

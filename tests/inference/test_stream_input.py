@@ -77,6 +77,26 @@ def test_a_finished_stream_stays_finished(stream):
         stream.feed("Zwei")
 
 
+def test_a_hundred_thousand_characters_without_space_are_one_word(tokenizer):
+    text, reader = "abÄ" * 33_334, SubwordReader(tokenizer)
+    pieces = [text[start : start + 1000] for start in range(0, len(text), 1000)]
+    assert [reader.feed(piece) for piece in pieces] == [[]] * len(pieces)
+    assert reader.feed(" ") == tokenizer(text)["input_ids"][:-1]
+
+
+def test_scores_that_overflow_are_refused(tokenizer):
+    """Of `xpos` after 36,000 target tokens; here of weights that are no numbers."""
+    model = translator("xpos+window by length_ratio")
+    stream = StreamingTranslator(model, tokenizer)
+    stream.feed("Ein Hund. Zwei Kinder im Schnee. Zwei Kinder.")
+    num_written = stream.num_target_tokens
+    with torch.no_grad():
+        model.model.decoder.layers[0].self_attn.k_proj.weight[0, 0] = float("inf")
+    with pytest.raises(ValueError, match=rf"finite scores, but after {num_written} target tokens .* another encoding"):
+        stream.finish()
+    assert num_written > 0
+
+
 @pytest.mark.parametrize("pieces", [[], [""], ["", " ", "\n "]])
 def test_a_blank_stream_has_an_empty_translation(stream, pieces):
     assert list(stream.translate(pieces)) == []
@@ -149,8 +169,8 @@ def test_what_cannot_stream_is_refused_with_the_reason(why, tokenizer):
 
 def test_other_searches_and_tokenizers_are_refused(tokenizer):
     model = translator(STREAMABLE)
-    with pytest.raises(ValueError, match=r"search greedily, but num_beams=5"):
-        StreamingTranslator(model, tokenizer, num_beams=5)
+    with pytest.raises(ValueError, match=r"A beam must be 1 or more wide, but num_beams=0; 1 is greedy search"):
+        StreamingTranslator(model, tokenizer, num_beams=0)
     model.generation_config.no_repeat_ngram_size = 3
     with pytest.raises(ValueError, match=r"no_repeat_ngram_size=3"):
         StreamingTranslator(model, tokenizer)
@@ -212,8 +232,14 @@ def test_command_refuses_what_goes_with_lines(folder, monkeypatch, capsys):
     for options in (["--output", "x"], ["--num-processes", "2"]):
         with pytest.raises(SystemExit, match=r"--stream writes one translation to standard output"):
             run_stream(monkeypatch, capsys, folder, b"Ein", *options)
-    with pytest.raises(SystemExit, match=r"search greedily, but num_beams=5"):
-        run_stream(monkeypatch, capsys, folder, b"Ein", "--num-beams", "5")
+    with pytest.raises(SystemExit, match=r"A beam must be 1 or more wide, but it is 0"):
+        run_stream(monkeypatch, capsys, folder, b"Ein", "--num-beams", "0")
+
+
+def test_command_searches_by_beams(folder, monkeypatch, capsys):
+    model, tokenizer = load_model(folder)
+    [offline] = model.translate([TEXT[:32]], tokenizer, num_beams=3, eos_requires_source_end=True)
+    assert run_stream(monkeypatch, capsys, folder, TEXT[:32].encode(), "--num-beams", "3") == f"{offline}\n"
 
 
 def start_command(folder: Path) -> subprocess.Popen:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from support.models import padded, sentences, tiny_model
+from support.models import ALIGNED, padded, sentences, tiny_model
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, LogitsProcessor, LogitsProcessorList
 from transformers.utils import logging
@@ -49,6 +49,32 @@ def sentence(ids: Tensor) -> list[int]:
 @pytest.fixture
 def ragged() -> tuple[Tensor, Tensor]:
     return padded([sentences(n, seed=n) for n in (7, 3, 5)], "right")
+
+
+class PaddingEveryThirdToken(LogitsProcessor):
+    """Makes a model write its padding token, as an untrained one does by chance."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if input_ids.shape[1] % 3:
+            return scores
+        padding = torch.full_like(scores, float("-inf"))
+        padding[:, 0] = 0
+        return padding
+
+
+WITH_STATE = [*ALIGNED, "lstm", "gru+relative", "forgetting", "rnn_nmt"]
+
+
+@pytest.mark.parametrize("stateful", WITH_STATE)
+def test_generated_padding_tokens_count_with_a_cache_and_without(stateful):
+    """Without a cache the decoder reads them again: they are no padding then either."""
+    model, source = tiny_model(stateful, seed=1), sentences(2, 7)
+    prompt = torch.tensor([[1, 5], [1, 6]])
+    options = {"max_new_tokens": 9, "eos_token_id": None, "logits_processor": [PaddingEveryThirdToken()]}
+    for search in ({"do_sample": False}, {"do_sample": False, "num_beams": 3}):
+        for given in ({}, {"decoder_input_ids": prompt}):
+            cached = model.generate(source, **given, **search, **options)
+            assert model.generate(source, use_cache=False, **given, **search, **options).equal(cached)
 
 
 @pytest.mark.capability("dynamic and static cache")

@@ -4,11 +4,17 @@ import random
 
 import pytest
 import torch
-from support.models import TEXTS, padded, sentences, tiny_model, translator
+from support.models import ALIGNED, TEXTS, padded, sentences, tiny_model, translator
 from torch import Tensor
 
-from hf_posenc import POSITION_ENCODINGS, PosEncForConditionalGeneration, PosEncTokenizer, StreamingTranslator
-from hf_posenc.inference import streaming
+from hf_posenc import (
+    POSITION_ENCODINGS,
+    PosEncForConditionalGeneration,
+    PosEncTokenizer,
+    StreamingTranslator,
+    convert_encodings,
+)
+from hf_posenc.inference import stream_search, streaming
 
 pytestmark = pytest.mark.invariant
 
@@ -88,13 +94,16 @@ def test_encoder_reads_a_source_in_pieces_exactly_if_its_reach_is_finite(registe
         assert (encode_in_pieces(encoder, source, left, right) - whole).abs().max() > 1e-6
 
 
-def assert_streams_exactly(model: PosEncForConditionalGeneration, tokenizer: PosEncTokenizer, text: str) -> None:
-    offline = model.translations([text], tokenizer, **OFFLINE)
+def assert_streams_exactly(
+    model: PosEncForConditionalGeneration, tokenizer: PosEncTokenizer, text: str, num_beams: int = 1
+) -> None:
+    offline = model.translations([text], tokenizer, **OFFLINE | {"num_beams": num_beams})
     assert len(text) < 40 or len(set(offline.texts[0])) >= 3  # or the equality would say nothing
-    for pieces in ([text], list(text), random_cuts(text, len(text))):
-        translator = StreamingTranslator(model, tokenizer)
+    for pieces in ([text], list(text), random_cuts(text, len(text))) if num_beams == 1 else (random_cuts(text, 1),):
+        translator = StreamingTranslator(model, tokenizer, num_beams)
         assert "".join(translator.translate(pieces)) == offline.texts[0]
         assert [translator.truncated] == offline.truncated
+        assert translator.is_exact
 
 
 def test_streamed_translation_is_that_of_the_whole_text(registered, tokenizer):
@@ -135,6 +144,65 @@ def test_streamed_translation_is_that_of_the_whole_text_at_any_pace(step, tokeni
         assert_streams_exactly(model, tokenizer, "Ein " + random_text(words, seed=words))
 
 
+# Beam search
+
+
+BEAMED = ["relative+window", "rotary+window", "t5+window to gru+rotary+window", "alibi+window to forgetting+window"]
+
+
+@pytest.mark.parametrize("stacks", BEAMED)
+def test_streamed_beam_search_is_that_of_the_whole_text(stacks, tokenizer):
+    assert_streams_exactly(varied_translator(f"{stacks} by length_ratio"), tokenizer, random_text(8), num_beams=4)
+
+
+@pytest.mark.parametrize("step", [0.3, 3.5])
+def test_streamed_beam_search_is_that_of_the_whole_text_at_any_pace(step, tokenizer, monkeypatch):
+    monkeypatch.setattr(streaming, "TOKENS_PER_PIECE", 3)
+    monkeypatch.setattr(streaming, "MAX_ORIGIN_DISTANCE", 5)
+    model = varied_translator("relative+window by length_ratio", length_ratio_step=step, length_ratio_gain=0.5)
+    for words in (1, 10):
+        assert_streams_exactly(model, tokenizer, "Ein " + random_text(words, seed=words), num_beams=3)
+
+
+ENDINGS = [(-1.0, False), (0.0, "never"), (2.0, "never"), (2.0, True)]
+
+
+@pytest.mark.parametrize("length_penalty, early_stopping", ENDINGS)
+def test_streamed_beam_search_ends_as_that_of_the_whole_text(length_penalty, early_stopping, tokenizer):
+    """Hypotheses finish at different lengths, of which the length penalty chooses one."""
+    model = varied_translator("relative+window by length_ratio", cross_window_size=60)  # the end is always in sight
+    model.generation_config.length_penalty, model.generation_config.early_stopping = length_penalty, early_stopping
+    for _ in range(2):
+        with torch.no_grad():
+            model.final_logits_bias[:, model.config.eos_token_id] += 1
+        assert_streams_exactly(model, tokenizer, random_text(2, seed=3), num_beams=4)
+
+
+def test_scores_of_a_long_beam_search_keep_their_decimals(tokenizer, monkeypatch):
+    """Counted from another origin they are the same differences."""
+    model = varied_translator("relative+window by length_ratio")
+    monkeypatch.setattr(stream_search, "MIN_SCORE", -2.0)
+    assert_streams_exactly(model, tokenizer, random_text(4), num_beams=3)
+
+
+def test_hypotheses_that_share_nothing_are_given_up(tokenizer, monkeypatch):
+    """What is held back is bounded, and the translator says that its search is another one."""
+    model = varied_translator("relative+window by length_ratio")
+    whole = StreamingTranslator(model, tokenizer, num_beams=3)
+    held = 0
+    for piece in random_text(12).split(" "):
+        whole.feed(piece + " ")
+        held = max(held, *map(len, whole.search.unfixed))
+    monkeypatch.setattr(stream_search, "MAX_UNFIXED_TOKENS", held - 1)
+    bounded = StreamingTranslator(model, tokenizer, num_beams=3)
+    written = ""
+    for piece in random_text(12).split(" "):
+        written += bounded.feed(piece + " ")
+        assert max(map(len, bounded.search.unfixed)) < held
+    assert whole.is_exact and not bounded.is_exact
+    assert written + bounded.finish() and bounded.has_ended
+
+
 # The end
 
 
@@ -148,7 +216,8 @@ def test_end_token_comes_only_where_the_source_s_end_is_in_the_window():
     ids, mask = padded(sources, "right")
     for num_beams in (1, 3):
         options = {"do_sample": False, "num_beams": num_beams}
-        assert (model.generate(ids, attention_mask=mask, **options)[:, 1] == end).all()
+        free = model.generate(ids, attention_mask=mask, eos_requires_source_end=False, **options)
+        assert (free[:, 1] == end).all()
         batch = model.generate(ids, attention_mask=mask, eos_requires_source_end=True, **options)
         for source, row in zip(sources, batch.tolist(), strict=True):
             alone = model.generate(source[None], eos_requires_source_end=True, **options)[0].tolist()
@@ -156,6 +225,20 @@ def test_end_token_comes_only_where_the_source_s_end_is_in_the_window():
             positions = source_positions_of(model, source, alone[:-1])
             assert alone[-1] == end and len(source) - 1 - positions[-1] < window
             assert all(len(source) - 1 - position >= window for position in positions[:-1])
+
+
+def test_end_rule_holds_for_each_token_of_assisted_decoding():
+    """One forward computes several tokens, and each has a source position of its own."""
+    model, source = tiny_model("relative+window by length_ratio", output_bias=True), sentences(1, 14)
+    draft = tiny_model("relative+window by length_ratio", output_bias=True, seed=5)
+    with torch.no_grad():
+        for translator in (model, draft):
+            translator.final_logits_bias[:, model.config.eos_token_id] += 3
+    options = {"do_sample": False, "eos_requires_source_end": True}
+    alone = model.generate(source, **options)
+    assert alone[0, -1] == model.config.eos_token_id and alone.shape[1] > 10
+    assert model.generate(source, assistant_model=draft, **options).equal(alone)
+    assert model.generate(source, use_cache=False, **options).equal(alone)
 
 
 def source_positions_of(model: PosEncForConditionalGeneration, source: Tensor, target: list[int]) -> list[float]:
@@ -186,8 +269,30 @@ def test_end_rule_is_refused_where_no_source_position_is_known(unaligned):
         tiny_model(unaligned).generate(sentences(1, 5), eos_requires_source_end=True)
 
 
-def test_end_rule_is_saved_with_a_generation_config(tmp_path):
-    model = tiny_model("relative+window by length_ratio")
-    model.generation_config.eos_requires_source_end = True
-    model.save_pretrained(tmp_path)
-    assert type(model).from_pretrained(tmp_path).generation_config.eos_requires_source_end is True
+@pytest.mark.parametrize("stacks", [*ALIGNED, "relative", "relative+window"])
+def test_end_rule_is_on_in_new_models_with_an_alignment(stacks, tmp_path):
+    """And stays as it was in a saved model, also in one that was saved without the rule."""
+    model = tiny_model(stacks)
+    rule = True if stacks in ALIGNED else None
+    assert getattr(model.generation_config, "eos_requires_source_end", None) is rule
+    for saved in (rule, False, None):
+        if rule is not None:
+            model.generation_config.eos_requires_source_end = saved
+        model.save_pretrained(tmp_path)
+        loaded = type(model).from_pretrained(tmp_path)
+        assert getattr(loaded.generation_config, "eos_requires_source_end", None) is saved or rule is None
+        loaded.generate(sentences(1, 5), max_new_tokens=2)
+
+
+def test_end_rule_follows_the_alignment_of_a_converted_model():
+    aligned, relative = tiny_model("relative+window by length_ratio"), tiny_model("relative+window")
+    for origin in (aligned, relative):
+        converted = convert_encodings(
+            origin, alignment_type="length_ratio", cross_position_encoding_type="rotary+window"
+        )
+        assert converted.generation_config.eos_requires_source_end is True
+    plain = convert_encodings(aligned, alignment_type="none", cross_position_encoding_type="none")
+    assert plain.generation_config.eos_requires_source_end is None
+    aligned.generation_config.eos_requires_source_end = False
+    converted = convert_encodings(aligned, position_encoding_type="rotary+window")
+    assert converted.generation_config.eos_requires_source_end is False

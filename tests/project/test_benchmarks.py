@@ -17,7 +17,7 @@ import pytest
 import torch
 import yaml
 from support.experiments import TINY as SETTINGS
-from support.models import ALIGNED, tiny_model
+from support.models import ALIGNED, tiny_model, translator
 
 from hf_posenc import POSITION_ENCODINGS
 from hf_posenc.config.loading import load_experiment
@@ -267,6 +267,33 @@ def test_a_statistic_that_differs_is_said(benchmark, monkeypatch, capsys):
     monkeypatch.setattr(ter.PairSource, "kinds", lambda *_: iter([("case", [("A", "a"), ("a", "a")])]))
     assert ter.main([]) == 1
     assert capsys.readouterr().out.splitlines()[2].endswith("| 1 |")
+
+
+@pytest.fixture
+def aligned_folder(tokenizer, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("aligned")
+    translator("relative+window by length_ratio", dtype=torch.float32).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_streamed_documents_are_compared_with_offline_ones(benchmark, aligned_folder):
+    text = aligned_folder / "text"
+    text.write_text("Ein Hund.\n\nZwei Kinder\n", encoding="utf-8")
+    how = ["--num-beams", "2", "--dtype", "float64", "--source-tokens", "0", "--files", str(text), "--documents", "1"]
+    report, table = benchmark("streaming", str(aligned_folder), *how, tiny=["--save", "tiny"])
+    assert [(record["words"], record["equal"]) for record in report["documents"]] == [(1, True), (2, True), (2, True)]
+    assert "| 1-2 | 3 | 3 |" in table and "2 beams, 1 word a call of `feed`, float64" in table
+
+
+def test_what_the_end_rule_changes_is_counted(benchmark, aligned_folder):
+    text = aligned_folder / "text"
+    text.write_text("Ein Hund.\nZwei Kinder\n", encoding="utf-8")
+    how = ["--files", str(text), str(text), "--concatenate", "1", "2", "--num-beams", "1"]
+    report, table = benchmark("source_end", str(aligned_folder), *how, tiny=["--save", "tiny"])
+    rows = [(record["lines"], record["documents"], record["rule"]) for record in report["records"]]
+    assert rows == [(1, 2, False), (1, 2, True), (2, 1, False), (2, 1, True)]
+    assert table.startswith("| lines a document |") and "1 beam; text and text." in table
 
 
 @pytest.mark.slow

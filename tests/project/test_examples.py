@@ -6,8 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from support.models import tiny_model
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from hf_posenc import StreamingTranslator
 from hf_posenc.data.synthetic.generator import LANGUAGES, generate_pairs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -33,6 +36,69 @@ def test_a_plain_trainer_script_learns_to_translate(tmp_path):
     assert done.stdout == "".join(f"{translation}\n\n" for translation in translations)
     lines = [line for line in done.stderr.splitlines() if " words, " in line]
     assert [line.split(" words")[0] for line in lines] == [f"1: {len(first.split())}", f"2: {len(second.split())}"]
+
+
+BOOK = "\ufeffEin Hund.\r\nZwei Kinder\n\n \n\nim Schnee\n\nEin Kinder im Schnee.\n\nZwei Hund."
+PARAGRAPHS = ["Ein Hund. Zwei Kinder ", "im Schnee ", "Ein Kinder im Schnee. ", "Zwei Hund. "]
+# Runs the example, and kills it at the end of that paragraph, before it is written.
+KILLED = """
+import os, runpy, signal, sys
+from hf_posenc import StreamingTranslator
+finish, left = StreamingTranslator.finish, [int(sys.argv.pop(1))]
+def finish_or_kill(self):
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return finish(self)
+StreamingTranslator.finish = finish_or_kill
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_book_goes_on_and_equals_an_uninterrupted_one(tmp_path, tokenizer):
+    sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": len(tokenizer), "dtype": torch.float32}
+    model = tiny_model("relative+window by length_ratio", **sizes)
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    (tmp_path / "book.txt").write_bytes(BOOK.encode())
+    expected = ["".join(StreamingTranslator(model, tokenizer).translate([text])) for text in PARAGRAPHS]
+    assert all(expected)
+    script, unfinished = str(EXAMPLES / "translate_book.py"), tmp_path / "book.en.txt.unfinished"
+    arguments = [script, "model", "book.txt", "book.en.txt"]
+    # Killed in the first paragraph, then in the second one of what is left, then in the middle of a record.
+    for last_paragraph, num_records in ((1, 0), (2, 1)):
+        command = [sys.executable, "-c", KILLED, str(last_paragraph), *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == -9, done.stderr[-2000:]
+        assert len(unfinished.read_text(encoding="utf-8").splitlines()) == 1 + num_records
+        assert not (tmp_path / "book.en.txt").exists()
+    with unfinished.open("a", encoding="utf-8") as file:
+        file.write('{"end": 51, "transl')
+    # Only what is left is translated: the fourth call of `finish` would kill.
+    done = subprocess.run([sys.executable, "-c", KILLED, "4", *arguments], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = (tmp_path / "book.en.txt").read_text(encoding="utf-8")
+    assert text == "\n".join(f"{translation}\n" for translation in expected)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["book.en.txt", "book.txt", "model"]
+
+
+@pytest.mark.slow
+def test_a_book_that_cannot_be_translated_is_refused(tmp_path):
+    def refusal(*arguments: str) -> str:
+        command = [sys.executable, str(EXAMPLES / "translate_book.py"), "model", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 1
+        return done.stderr
+
+    (tmp_path / "book.txt").write_text("Ein Hund.", encoding="utf-8")
+    (tmp_path / "old.txt").write_text("A dog.", encoding="utf-8")
+    assert "The book must be a text file, but none.txt is none" in refusal("none.txt", "new.txt")
+    assert "The translation must be a new file, but old.txt exists" in refusal("book.txt", "old.txt")
+    (tmp_path / "new.txt.unfinished").write_text('{"book": "other", "model": "model"}\n', encoding="utf-8")
+    assert "must be of the same book and model" in refusal("book.txt", "new.txt")
+    assert (tmp_path / "old.txt").read_text(encoding="utf-8") == "A dog."
 
 
 def example(name: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -20,11 +20,12 @@ from hf_posenc.modeling.position_registry import build_position_encodings
 
 @pytest.mark.reference("window")
 @pytest.mark.parametrize("back_end", ["sdpa", "eager"])
+@pytest.mark.parametrize("lookahead", [None, 0, 1])
 @pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
-def test_window_attends_to_what_is_near_and_to_nothing_else_in_values_and_gradients(causal, back_end):
+def test_window_attends_to_what_is_near_and_to_nothing_else_in_values_and_gradients(causal, lookahead, back_end):
     """Against a softmax over those keys alone; no gradient reaches what is further away."""
     torch.manual_seed(0)
-    config = tiny_config("window", window_size=2, decoder_attention_heads=2)
+    config = tiny_config("window", window_size=2, window_lookahead=lookahead, decoder_attention_heads=2)
     config._attn_implementation = back_end
     attention = Attention(config, num_heads=2, is_causal=causal, layer=0).double().eval()
     positions = build_position_encodings(config, config.side("decoder" if causal else "encoder"))
@@ -33,9 +34,9 @@ def test_window_attends_to_what_is_near_and_to_nothing_else_in_values_and_gradie
     place = positions.prepare(x, AttentionContext(at, at))
     ours, _ = attention(x, mask.tril() if causal else mask, positions=positions, ctx=place)
     q, k, v = (attention.split_heads(project(x)) for project in (attention.q_proj, attention.k_proj, attention.v_proj))
-    rows = []
+    rows, after = [], 0 if causal else 2 if lookahead is None else lookahead
     for i in range(7):
-        near = slice(max(0, i - 2), i + 1 if causal else i + 3)
+        near = slice(max(0, i - 2), i + after + 1)
         weights = (q[:, :, i, None] @ k[:, :, near].transpose(2, 3) / math.sqrt(8)).softmax(-1)
         rows.append((weights @ v[:, :, near]).flatten(1))
     expected = attention.out_proj(torch.stack(rows, 1))
@@ -43,5 +44,5 @@ def test_window_attends_to_what_is_near_and_to_nothing_else_in_values_and_gradie
     mine, theirs = (torch.autograd.grad(out[:, 3].sum(), x, retain_graph=True)[0] for out in (ours, expected))
     torch.testing.assert_close(mine, theirs, **EXACT)
     assert mine[:, 1:4].abs().min() > 0
-    assert not mine[:, 0].any() and not mine[:, 6].any()
-    assert causal != bool(mine[:, 4:6].any())
+    assert not mine[:, 0].any() and not mine[:, 4 + after :].any()
+    assert bool(after) == bool(mine[:, 4:6].any())

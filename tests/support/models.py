@@ -102,6 +102,7 @@ DEFAULTS_SUIT = {
     "fertility_min_step",
     "fertility_loss_weight",
     "recurrent_step",
+    "window_lookahead",
 }
 
 # The training text of the test tokenizer.

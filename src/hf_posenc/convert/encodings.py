@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
+from ..modeling.generation_shared import SOURCE_END_OPTION
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
 from ..modeling.position_registry import side_entries
 
@@ -198,6 +199,9 @@ def load_into(
         type(origin).__name__, unexpected, [name for name in missing if not name.startswith(new_weight_prefixes)]
     )
     model.generation_config = copy.deepcopy(origin.generation_config)
+    old_rule, new_rule = (getattr(translator, "default_source_end_rule", None) for translator in (origin, model))
+    if old_rule != new_rule:
+        setattr(model.generation_config, SOURCE_END_OPTION, new_rule)
     return model.train(origin.training)
 
 

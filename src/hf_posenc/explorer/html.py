@@ -41,6 +41,13 @@ figure.picture figcaption, .note { margin-top: .5rem; max-width: 52rem; line-hei
   overflow-wrap: anywhere; }
 .translation h4 { margin: 0; font-size: .9rem; }
 .translation p { margin: .2rem 0; font-size: 1.05rem; }
+.stream p { line-height: 2; margin: .2rem 0 .8rem 0; font-size: 1.05rem; overflow-wrap: anywhere; }
+.stream h4 { margin: 0; font-size: .9rem; }
+.stream ul { list-style: none; margin: 0; padding: 0; font-size: .9rem; line-height: 1.9; }
+.stream .token { white-space: pre-wrap; padding: .15rem 0; border-bottom: 3px solid transparent; }
+.stream .window { background: #1d4ed8; color: white; border-color: #1d4ed8; }
+.stream .reach { border-color: #1d4ed8; }
+.stream .unread { opacity: .62; border-bottom: 3px dotted; }
 @media (max-width: 640px) {
   /* gradio puts its container before what stands here, so it must not be named again */
   .html-container { padding-left: .2rem !important; padding-right: .2rem !important; }

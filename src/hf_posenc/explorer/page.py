@@ -1,4 +1,4 @@
-"""The explorer's page: figures of encodings, single values, translations and comparisons.
+"""The explorer's page: figures of encodings, single values, translations, streams, comparisons.
 
     python -m hf_posenc explorer [RUN] [--port N] [--allow-host NAME]
 
@@ -27,6 +27,7 @@ from .render import PNG_CACHE, PNG_ROUTE
 from .runs import ExplorerRun
 from .tabs_encoding import see_tab, step_tab
 from .tabs_run import compare_tab, translate_tab
+from .tabs_stream import stream_tab
 
 
 class ServerOptions(TypedDict, total=False):
@@ -64,7 +65,7 @@ async def serve_png(request: Request) -> Response:
 
 
 def build_page(run: ExplorerRun) -> gr.Blocks:
-    """The page with its four tabs."""
+    """The page with its five tabs."""
     with gr.Blocks(title="hf_posenc explorer", analytics_enabled=False) as blocks:
         gr.Markdown("# Seeing position\nWhat a position encoding adds, does, and changes in a translation.")
         viewport = gr.Number(value=NARROW_PIXELS, visible=False)
@@ -74,8 +75,11 @@ def build_page(run: ExplorerRun) -> gr.Blocks:
             step_first = step_tab(run, viewport)
         with gr.Tab("Translate"):
             translate_tab(run, viewport)
+        with gr.Tab("Stream") as stream:
+            stream_first = stream_tab(run)
         with gr.Tab("Compare") as compare:
             compare_first = compare_tab(run, viewport)
         blocks.load(None, None, viewport, js="() => window.innerWidth").then(**see_first).then(**step_first)
+        stream.select(**stream_first)
         compare.select(**compare_first)
     return blocks

@@ -1,10 +1,12 @@
 """Streaming translation: text in, text out, in constant memory, exactly as if the whole text had been there.
 
-Invariant: greedy translation of a stream, cut anywhere, is token for token that of the whole text. It holds because a
-model whose reach is finite (modeling/source_reach.py) writes each token from a bounded part of its source:
+Invariant: translation of a stream, cut anywhere, greedily or by beam search, is token for token that of the whole text.
+It holds because a model whose reach is finite (modeling/source_reach.py) writes each token from a bounded part of its
+source:
 
     - The encoder reads the source in pieces, with a margin of its reach on both sides.
-    - The decoder writes a token only when every key that the token can attend to has been read.
+    - The decoder takes a step only when every key that its hypotheses can attend to has been read.
+    - Tokens are written when all hypotheses share them (stream_search.py).
     - The end token is allowed only where the end of the source is in the window (modeling/source_end.py).
 
 Encoder states and cached keys are dropped when no later token can attend to them.
@@ -23,6 +25,7 @@ from ..modeling.generation_shared import explicit_option
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
 from ..modeling.source_reach import SourceReach
 from ..modeling.translation import validate_tokenizer
+from .stream_search import BeamSearch, GreedySearch
 from .subword_stream import SubwordReader, SubwordWriter
 
 # The most source tokens that are encoded at once. It bounds the memory, and outputs do not depend on it.
@@ -30,10 +33,12 @@ TOKENS_PER_PIECE = 256
 # After so many source tokens, source positions are counted from another token. In float32 they are exact to 2^-9 there,
 # and would be whole numbers after 2^23 tokens.
 MAX_ORIGIN_DISTANCE = 2**15
-# Options of a generation config that change greedy search and that streaming does not read.
+# Options of a generation config that change the search and that streaming does not read.
 UNSUPPORTED_OPTIONS = (
     "repetition_penalty", "no_repeat_ngram_size", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens",
-    "forced_bos_token_id", "min_length", "min_new_tokens", "sequence_bias",
+    "forced_bos_token_id", "min_length", "min_new_tokens", "sequence_bias", "renormalize_logits", "guidance_scale",
+    "encoder_repetition_penalty", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "stop_strings",
+    "max_time",
 )  # fmt: skip
 
 
@@ -45,13 +50,16 @@ class StreamingTranslator:
             print(translator.feed(text), end="", flush=True)
         print(translator.finish())
 
-    All that `feed` and `finish` return, put together, is `model.translate([whole_text], tokenizer, num_beams=1,
+    All that `feed` and `finish` return, put together, is `model.translate([whole_text], tokenizer, num_beams=num_beams,
     eos_requires_source_end=True)[0]`. `reach.lookahead` is the number of source tokens that must be read beyond the
-    source position of a token before it is written. `num_source_tokens` and `num_target_tokens` count what was read and
+    source position of a token before its step. `num_source_tokens` and `num_target_tokens` count what was read and
     written. `truncated` is True if the translation ended at its length limit.
 
-    A ValueError for a model that reads all of its source, with the reason; for a tokenizer that is not the model's; and
-    for more than one beam.
+    Beam search writes what all hypotheses share, and therefore later than greedy search. If they share none of
+    MAX_UNFIXED_TOKENS tokens, those that disagree with the best one are given up. Only then `is_exact` is False.
+
+    A ValueError for a model that reads all of its source, with the reason; for a tokenizer that is not the model's; for
+    an option of its generation config that streaming does not read; and for less than one beam.
     """
 
     def __init__(
@@ -62,18 +70,43 @@ class StreamingTranslator:
         self.model, self.reach = model, model.source_reach()
         self.reader, self.writer = SubwordReader(tokenizer), SubwordWriter(tokenizer)
         self.source = EncodedSource(model, self.reach)
-        self.end_token_ids, _ = model.end_tokens()
-        self.last_token = model.start_token()
-        # The source position of the next token. It may lie beyond the end of the source, where the model stops.
-        self.source_position = 0.0
+        (end_token_ids, _), start_token = model.end_tokens(), model.start_token()
+        self.search: GreedySearch | BeamSearch = (
+            GreedySearch(start_token, end_token_ids)
+            if num_beams == 1
+            else BeamSearch(num_beams, start_token, end_token_ids, model.generation_config)
+        )
+        # The source position of each hypothesis' next token. It may lie beyond the end of the source, where the model
+        # stops.
+        self.source_positions = [0.0] * num_beams
         self.num_target_tokens = 0
-        self.truncated = self.has_ended = self.is_finished = False
+        self.is_finished = False
         self.cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
 
     @property
     def num_source_tokens(self) -> int:
         """How many source tokens were read, held-back ones not included."""
         return self.source.num_read
+
+    @property
+    def source_position(self) -> float:
+        """The source position of the next token, in beam search that of the best hypothesis."""
+        return self.source_positions[0]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the translation has its end token, or has reached its length limit."""
+        return self.search.has_ended
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the translation ended at its length limit."""
+        return self.search.truncated
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the search has been that of the whole text so far."""
+        return self.search.is_exact
 
     def feed(self, text: str) -> str:
         """Read a piece of text; returns the text of the translation that is fixed by it, often none.
@@ -132,19 +165,18 @@ class StreamingTranslator:
             yield text
 
     def can_write(self) -> bool:
-        """Whether the next token is fixed: all keys that it can attend to are there, and its number is allowed.
+        """Whether the next step is fixed: all keys that it can attend to are there, and its number is allowed.
 
         The length limit is that of `translate`, 2 x source + 50 tokens, of the source that has been read so far. Where
         it is reached within a text, the next token waits for more source. Therefore the limit never depends on source
         tokens that are still to come.
         """
-        if self.num_target_tokens >= self.max_target_length():
-            self.has_ended = self.truncated = self.source.is_whole
-            return False
-        first_key, last_key = (
-            self.reach.first_key(self.source_position),
-            self.reach.last_key(self.source_position),
-        )
+        if self.search.num_tokens >= self.max_target_length():
+            if self.source.is_whole:
+                self.search.end_at_limit()
+            return self.source.is_whole
+        first_key = self.reach.first_key(min(self.source_positions))
+        last_key = self.reach.last_key(max(self.source_positions))
         while self.source.end <= last_key:
             if not self.source.encode_piece(first_key):
                 return self.source.is_whole
@@ -166,21 +198,28 @@ class StreamingTranslator:
         return self.model.max_target_lengths([num_source_tokens])[0]
 
     def write_token(self) -> str:
-        """Write one token; returns its text, empty for the end token and for a part of a character."""
-        last_token = torch.tensor([[self.last_token]], device=self.model.device)
-        outputs = self.model(decoder_input_ids=last_token, cache=self.cache, use_cache=True, **self.source.inputs())
-        logits_V = outputs.logits[0, -1]
-        last_position = self.source.num_read - 1
-        if not (self.source.is_whole and last_position - self.source_position < self.reach.cross_window):
-            logits_V[self.end_token_ids] = float("-inf")
-        position = self.model.model.decoder.alignment("next_source_position", self.alignment_state())
-        self.source_position = self.source.origin + float(position)
-        self.last_token = int(logits_V.argmax())
-        if self.last_token in self.end_token_ids:
-            self.has_ended = True
-            return ""
-        self.num_target_tokens += 1
-        return self.writer.write(self.last_token)
+        """Take a step, unless the search has ended; returns the text that is fixed by it, often none."""
+        if not self.has_ended:
+            self.step()
+        tokens = self.search.take_fixed()
+        self.num_target_tokens += len(tokens)
+        return "".join(map(self.writer.write, tokens))
+
+    def step(self) -> None:
+        """One decoding step of all hypotheses."""
+        last_tokens_N1 = torch.tensor(self.search.last_tokens, device=self.model.device)[:, None]
+        inputs = self.source.inputs(len(last_tokens_N1))
+        logits_NTV = self.model(decoder_input_ids=last_tokens_N1, cache=self.cache, use_cache=True, **inputs).logits
+        sees_end = [
+            self.source.is_whole and self.reach.sees(self.source.num_read - 1, position)
+            for position in self.source_positions
+        ]
+        validate_scores(logits_NTV, self.search.num_tokens)
+        self.search.step(logits_NTV[:, -1], sees_end, self.max_target_length())
+        if self.search.parents is not None:  # all hypotheses have the same source
+            self.cache.self_attention_cache.reorder_cache(self.search.parents)
+        positions_N1 = self.model.model.decoder.alignment("next_source_position", self.alignment_state())
+        self.source_positions = [self.source.origin + position for position in positions_N1[:, 0].tolist()]
 
 
 class EncodedSource:
@@ -224,11 +263,12 @@ class EncodedSource:
         self.ids, self.first_id = self.ids[next_id - self.first_id :], next_id
         return True
 
-    def inputs(self) -> dict[str, Any]:
+    def inputs(self, num_hypotheses: int) -> dict[str, Any]:
         """The model's inputs for a decoding step."""
         assert self.states_BSD is not None  # a step follows the first piece
+        states_NSD = self.states_BSD.expand(num_hypotheses, -1, -1)
         positions_BS = torch.arange(self.start - self.origin, self.end - self.origin, device=self.model.device)[None]
-        return {"encoder_outputs": BaseModelOutput(self.states_BSD), "position_ids": positions_BS}
+        return {"encoder_outputs": BaseModelOutput(states_NSD), "position_ids": positions_BS}
 
 
 def validate_streams(model: object, num_beams: int) -> None:
@@ -238,14 +278,22 @@ def validate_streams(model: object, num_beams: int) -> None:
             "Streaming must have a Transformer of this family, whose reach is known, but the model is a "
             f"{type(model).__name__}; train a PosEncForConditionalGeneration with windows and an alignment."
         )
-    if num_beams != 1:
-        raise ValueError(
-            f"Streaming must search greedily, but num_beams={num_beams!r}; leave it out, or translate the whole text."
-        )
+    if num_beams < 1:
+        raise ValueError(f"A beam must be 1 or more wide, but num_beams={num_beams!r}; 1 is greedy search.")
     for name in UNSUPPORTED_OPTIONS:
         value = explicit_option(name, {}, model.generation_config)
         if value:
             raise ValueError(
-                f"Streaming must take the best token at each step, but the model's generation_config has {name}="
-                f"{value!r}, which changes it; set it to None."
+                f"Streaming must search by the model's scores alone, but the model's generation_config has {name}="
+                f"{value!r}, which changes them; set it to None."
             )
+
+
+def validate_scores(logits: Tensor, num_tokens: int) -> None:
+    """Raise a ValueError for scores that are no numbers, as where an encoding overflows."""
+    if not bool(logits.isfinite().all()):
+        raise ValueError(
+            f"Streaming must have finite scores, but after {num_tokens} target tokens some are infinite or no numbers. "
+            "An encoding whose keys grow with the position overflows, such as `xpos`; stream in float64 by "
+            "model.double(), or train another encoding."
+        )

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from .configuration_shared import SharedConfig
+from .masks import target_valid_mask
 from .model_inputs import rename_cache
 from .target_vocabulary import GenerateOptions
 
@@ -148,6 +149,7 @@ class LengthLimitedGenerationMixin:
     """`generate` with a default length limit for each sentence."""
 
     config: SharedConfig
+    device: torch.device
 
     @property
     def generation_config(self) -> GenerationConfig:
@@ -171,7 +173,7 @@ class LengthLimitedGenerationMixin:
         Without `max_new_tokens` and `max_length`, here and in both generation configs, a sentence has at most
         2 x source + 50 tokens, as in `translations`; transformers' default is 20.
         With `eos_requires_source_end=True`, here or in a generation config, an end token is written only where the
-        source's end is in the window of the cross-attention (source_end.py).
+        source's end is in the window of the cross-attention (source_end.py). New models with an alignment have it.
         """
         end_token_ids, pad_token_id = self.end_tokens(options, generation_config)
         lengths = {name: options.pop(name, None) for name in LENGTH_OPTIONS}
@@ -185,6 +187,8 @@ class LengthLimitedGenerationMixin:
                     self.max_target_lengths(num_source_tokens), options, generation_config
                 )
                 logits_processor = options.pop("logits_processor")
+        if explicit_option("use_cache", options, generation_config, self.generation_config) is False:
+            options = self.with_decoder_mask(inputs, options, pad_token_id)
         requires_source_end = explicit_option(SOURCE_END_OPTION, options, generation_config, self.generation_config)
         options.pop(SOURCE_END_OPTION, None)
         with self.end_only_at_source_end(end_token_ids) if requires_source_end else nullcontext() as processor:
@@ -198,6 +202,27 @@ class LengthLimitedGenerationMixin:
             return pad_after_end_token(outputs, end_token_ids, pad_token_id, prompt)
         outputs.sequences = pad_after_end_token(outputs.sequences, end_token_ids, pad_token_id, prompt)
         return outputs
+
+    def with_decoder_mask(self, inputs: Tensor | None, options: GenerateOptions, pad_token_id: int) -> GenerateOptions:
+        """The options with a mask of the target, to which `generate` adds each token that it writes.
+
+        Without a cache the decoder reads these tokens again, and without a mask it would take a written padding token
+        for padding.
+        """
+        prompt = options.get("decoder_input_ids")
+        if options.get("decoder_attention_mask") is not None or options.get("decoder_inputs_embeds") is not None:
+            return options
+        if prompt is None:
+            given = (options.get(name) for name in ("input_ids", "inputs_embeds", "attention_mask", "encoder_outputs"))
+            source = inputs if inputs is not None else next((one for one in given if one is not None), None)
+            if source is None:
+                return options
+            mask = torch.ones(len(source if isinstance(source, Tensor) else source[0]), 1, dtype=torch.long)
+        else:
+            is_valid = target_valid_mask(None, prompt, pad_token_id)
+            assert is_valid is not None  # the prompt has ids
+            mask = is_valid.long()
+        return options | {"decoder_attention_mask": mask.to(self.device)}
 
     def end_only_at_source_end(self, end_token_ids: Sequence[int]) -> AbstractContextManager[LogitsProcessor]:
         """While it is entered, the processor forbids end tokens far from the source's end; a ValueError if the model

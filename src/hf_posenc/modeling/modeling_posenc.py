@@ -43,7 +43,7 @@ from .position_base import PositionEncoding, StackSpec
 from .position_registry import build_position_encodings
 from .pretrained_shared import SharedPreTrainedModel
 from .sequential_decoding import decode_sequentially
-from .source_end import end_only_at_source_end
+from .source_end import end_only_at_source_end, has_source_end
 from .source_reach import SourceReach, compute_source_reach
 from .transformer_layers import PosEncDecoderLayer, PosEncEncoderLayer
 from .window_pruning import MIN_KEYS, prune_to_window
@@ -400,6 +400,17 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
     summary = "The encoder-decoder Transformer."
     references = (VASWANI,)
 
+    def __init__(self, config: PosEncConfig) -> None:
+        super().__init__(config)
+        if self.default_source_end_rule:
+            self.generation_config.eos_requires_source_end = True
+
+    @property
+    def default_source_end_rule(self) -> bool | None:
+        """Whether end tokens of a new model need the source's end in the window; None where no position is known."""
+        decoder = self.model.decoder
+        return has_source_end(decoder.alignment, decoder.cross_positions.hiding_lookahead) or None
+
     @normalize_model_inputs
     @can_return_tuple
     def forward(
@@ -460,7 +471,7 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
         """As the mixin's; a ValueError for a model without an alignment, or whose cross-attention hides no keys."""
         decoder = self.model.decoder
         return end_only_at_source_end(
-            decoder.alignment, end_token_ids, decoder.cross_positions.hiding_distance, self.config.alignment_type
+            decoder.alignment, end_token_ids, decoder.cross_positions.hiding_lookahead, self.config.alignment_type
         )
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: object) -> dict[str, object]:

@@ -31,8 +31,9 @@ padding and holes in a mask need no code in an encoding; `ctx.num_attendable_BQ`
 
 Properties for attention in linear memory (linear_attention.py): from `max_distance` tokens on, to either side, an
 encoding's biases are the same for every key; math.inf if each distance has its own bias, None if a bias depends on more
-than the distance. Where `is_global` is False, keys from `max_distance` on are hidden. Where `preserves_head_dim` is
-False, `rotate_queries` and `rotate_keys` return wider vectors, and linear attention is not used.
+than the distance. Where `is_global` is False, keys from `max_distance` on are hidden, and keys after the query from
+`lookahead_distance` on, which is smaller or None. Where `preserves_head_dim` is False, `rotate_queries` and
+`rotate_keys` return wider vectors, and linear attention is not used.
 
 Properties for streaming (source_reach.py): `left_context` and `lookahead` are the numbers of tokens before and after a
 token that the encoding reads for it, None for all of them. Neither counts the keys that attention attends to, nor the
@@ -141,7 +142,8 @@ class PositionEncoding(nn.Module):
     `config_parameters`: the config fields that it adds.
     `formula`: the score or the embedding, in the code's symbols. `references`: the sources.
     `aliases`: other names of the idea; the error for an unknown name suggests this encoding for them.
-    `max_distance`, `is_global`, `preserves_head_dim`, `left_context`, `lookahead`: see the module.
+    `max_distance`, `lookahead_distance`, `is_global`, `preserves_head_dim`, `left_context`, `lookahead`: see the
+        module.
     """
 
     summary: str
@@ -167,6 +169,7 @@ class PositionEncoding(nn.Module):
     }
 
     max_distance: float | None = None
+    lookahead_distance: int | None = None
     is_global = True
     preserves_head_dim = True
     left_context: int | None = 0

@@ -90,6 +90,14 @@ class PositionEncodingSum(nn.ModuleList):
         return int(min(distance for distance in distances if distance is not None)) if distances else None
 
     @property
+    def hiding_lookahead(self) -> int | None:
+        """The distance from which keys after the query are hidden, None if no encoding hides them."""
+        distances = [
+            encoding.lookahead_distance or encoding.max_distance for encoding in self if not encoding.is_global
+        ]
+        return int(min(distance for distance in distances if distance is not None)) if distances else None
+
+    @property
     def sliding_window(self) -> int | None:
         """The distance from which keys can be left out: `hiding_distance`, if all biases have a `max_distance`."""
         return None if self.is_global else self.max_distance

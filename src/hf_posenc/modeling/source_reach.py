@@ -4,11 +4,11 @@
 The encoder's state of token i depends on the tokens i - left .. i + right. A layer adds its window to both, and an
 encoding what it reads besides (`left_context` and `lookahead` in position_base.py):
 
-    left = layers x window + left_context,    right = layers x window + lookahead
+    left = layers x window + left_context,    right = layers x window_lookahead + lookahead
 
-A step at source position g attends to the keys less than `cross_window` away, and the alignment to no others. Where all
-of these are finite, a translation can be computed while its source is still being read, and is exactly the translation
-of the whole source.
+A step at source position g attends to the keys less than `cross_window` before it and less than `cross_lookahead` after
+it, and the alignment to no others. Where all of these are finite, a translation can be computed while its source is
+still being read, and is exactly the translation of the whole source.
 """
 
 import math
@@ -26,12 +26,13 @@ class SourceReach:
     """Numbers of source tokens that one decoding step reads.
 
     `encoder_left`, `encoder_right`: the tokens before and after a token on which its encoder state depends.
-    `cross_window`: the distance to the source position from which keys are hidden.
+    `cross_window`, `cross_lookahead`: the distances from which keys before and after the source position are hidden.
     """
 
     encoder_left: int
     encoder_right: int
     cross_window: int
+    cross_lookahead: int
 
     @property
     def left_context(self) -> int:
@@ -41,43 +42,52 @@ class SourceReach:
     @property
     def lookahead(self) -> int:
         """The source tokens after the source position of a target token that must be read before it is written."""
-        return self.encoder_right + self.cross_window
+        return self.encoder_right + self.cross_lookahead
 
     def last_key(self, source_position: float) -> int:
         """The last key that a step at this source position can attend to, in an endless source."""
-        return math.ceil(source_position + self.cross_window) - 1
+        return math.ceil(source_position + self.cross_lookahead) - 1
 
     def first_key(self, source_position: float) -> int:
         """The first key that a step at this source position can attend to."""
         return max(0, math.floor(source_position - self.cross_window) + 1)
 
+    def sees(self, key: int, source_position: float) -> bool:
+        """Whether a step at this source position can attend to this key, or is beyond it."""
+        return key - source_position < self.cross_lookahead
+
 
 def compute_source_reach(model: Any) -> SourceReach:
     """The reach of a PosEncForConditionalGeneration; a ValueError (rule, value, remedy) if it is not finite."""
     config, encoder, decoder = model.config, model.model.encoder, model.model.decoder
-    window = local_window(encoder.positions, config.side("encoder"))
+    window, window_lookahead = local_window(encoder.positions, config.side("encoder"))
     left, right = encoding_reach(encoder.positions, config.side("encoder"))
     local_window(decoder.positions, config.side("decoder"))
-    cross_window = local_window(decoder.cross_positions, config.side("cross"))
+    cross_window, cross_lookahead = local_window(decoder.cross_positions, config.side("cross"))
     validate_local_alignment(decoder.alignment, config.alignment_type)
     layers = len(encoder.layers)
-    return SourceReach(layers * (window - 1) + left, layers * (window - 1) + right, cross_window)
+    encoder_left, encoder_right = layers * (window - 1) + left, layers * (window_lookahead - 1) + right
+    return SourceReach(encoder_left, encoder_right, cross_window, cross_lookahead)
 
 
-def local_window(positions: PositionEncodingSum, side: StackSpec) -> int:
-    """The distance from which keys are hidden; a ValueError where none is, or where positions are absolute."""
+def local_window(positions: PositionEncodingSum, side: StackSpec) -> tuple[int, int]:
+    """The distances from which keys before and after a query are hidden.
+
+    A ValueError where none are hidden, or where positions are absolute.
+    """
     for name, entry in side_entries(side).items():
         if not entry.shift_invariant:
             raise ValueError(
                 f"Streaming must not depend on how many tokens came before, but `{name}` in the {stack_name(side)} "
                 "uses absolute positions; choose a shift-invariant encoding, such as 'relative+window'."
             )
-    if positions.hiding_distance is None:
+    before, after = positions.hiding_distance, positions.hiding_lookahead
+    if before is None or after is None:
         raise ValueError(
             f"Streaming must have a window in every attention, but {side.encoding!r} in the {stack_name(side)} attends "
             f"to all keys; add the encoding `window`, as in 'relative+window', and train the model with it."
         )
-    return positions.hiding_distance
+    return before, after
 
 
 def encoding_reach(positions: PositionEncodingSum, side: StackSpec) -> tuple[int, int]:
