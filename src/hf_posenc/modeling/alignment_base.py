@@ -144,13 +144,13 @@ def mean_length_ratio(source_lengths: Iterable[int], target_lengths: Iterable[in
     return round(source / target, 4) if source > 0 and target > 0 else 1.0
 
 
-def validate_lookahead(alignment: Alignment, hiding_distance: int | None) -> None:
+def validate_lookahead(alignment: Alignment, hiding_lookahead: int | None) -> None:
     """Raise a ValueError for an alignment that reads source tokens that the window of the cross-attention hides."""
-    if hiding_distance is not None and alignment.lookahead >= hiding_distance:
+    if hiding_lookahead is not None and alignment.lookahead >= hiding_lookahead:
         raise ValueError(
             f"An alignment must read no source tokens outside the window of the cross-attention, but "
             f"{type(alignment).__name__} reads {alignment.lookahead} after its source position, and keys are hidden "
-            f"from a distance of {hiding_distance} on; widen the window (cross_window_size), or lower the alignment's "
+            f"from a distance of {hiding_lookahead} on; widen the window (cross_window_size), or lower the alignment's "
             "largest step."
         )
 

@@ -184,7 +184,7 @@ class PosEncDecoder(PosEncStack):
         super().__init__(config, config.side("decoder"))
         self.cross_positions = build_position_encodings(config, config.side("cross"))
         self.alignment = build_alignment(config)
-        validate_lookahead(self.alignment, self.cross_positions.hiding_distance)
+        validate_lookahead(self.alignment, self.cross_positions.hiding_lookahead)
         self.needs_state_cache = config.decoder_needs_state_cache
         self.validate_attn_implementation()
         self.post_init()
