@@ -308,7 +308,8 @@ def test_recurrent_alignment_equals_loops_over_its_formula():
     places, memory = torch.rand(2, 4, dtype=torch.float64) * 5, Kept()
     alignment = length_ratio(length_ratio_step=0.9, length_ratio_gain=0.5, length_ratio_min_step=0.7)
     least = 0
-    alignment("update", weights, AttentionContext(places, torch.arange(6)[None], state=memory, is_cross=True))
+    states = torch.zeros(2, 6, 16)  # which this alignment does not read
+    alignment("update", weights, states, AttentionContext(places, torch.arange(6)[None], state=memory, is_cross=True))
     for b in range(2):
         for t in range(4):
             above = below = 0.0
@@ -330,7 +331,8 @@ def test_a_decoder_whose_window_trails_its_source_position_reaches_the_end_of_th
     places = [torch.zeros(1, 1, dtype=torch.float64)]
     for _ in range(60):
         weights = nn.functional.one_hot(torch.tensor(looks_at), 40).double().expand(1, 1, 1, 40)
-        alignment("update", [weights], AttentionContext(places[-1], key_pos_BS, state=memory, is_cross=True))
+        ctx = AttentionContext(places[-1], key_pos_BS, state=memory, is_cross=True)
+        alignment("update", [weights], torch.zeros(1, 40, 16), ctx)
         places.append(memory.new[..., 0])
     steps = torch.cat(places).diff(dim=0)
     assert steps.min() == pytest.approx(0.2) and float(places[-1]) > 15

@@ -110,6 +110,22 @@ def test_ten_pairs_by_hand() -> None:
     assert result["groups"][4]["ter"] == pytest.approx(100 * 4 / 11)
 
 
+def test_exact_match_and_token_accuracy_by_hand() -> None:
+    """Words at their places count; words beyond the reference do not, but an exact match has none."""
+    pairs = [(1, "1 2 3", "1 2 3"), (1, "1 3", "1 2 3"), (2, "1  2 3 4", "1 2 3"), (2, "", ""), (2, "7", "")]
+    result = load_length_buckets().compute(
+        predictions=[pair[1] for pair in pairs],
+        references=[pair[2] for pair in pairs],
+        source_lengths=[pair[0] for pair in pairs],
+        edges=(1, 2),
+        metrics=("exact_match", "token_accuracy"),
+        bootstrap=20,
+    )
+    assert [group["exact_match"] for group in result["groups"]] == [50.0, pytest.approx(100 / 3), None]
+    assert [group["token_accuracy"] for group in result["groups"]] == [pytest.approx(100 * 4 / 6), 80.0, None]
+    assert result["all"]["exact_match"] == 40.0 and result["all"]["exact_match_ci"] > 0
+
+
 @pytest.mark.full
 def test_equals_sacrebleus_command_line_to_the_last_digit(tmp_path: Path) -> None:
     pairs = random_pairs(60)

@@ -70,6 +70,7 @@ SMALL_PARAMETERS = {
     "cross_window_size": 3,
     "recurrent_hidden_size": 5,
     "recurrent_reach": 3,
+    "fertility_max_step": 2.0,
 }
 
 
@@ -77,6 +78,8 @@ SMALL_PARAMETERS = {
 SMALL_PARAMETERS |= {
     "length_ratio_offset": 0.0,
     "length_ratio_jitter": 0.0,
+    "fertility_offset": 0.0,
+    "fertility_jitter": 0.0,
     "shape_shifts": 1,
     "cape_shift": 0.0,
     "cape_jitter": 0.0,
@@ -94,6 +97,10 @@ DEFAULTS_SUIT = {
     "length_ratio_step",
     "length_ratio_gain",
     "length_ratio_min_step",
+    "fertility_step",
+    "fertility_gain",
+    "fertility_min_step",
+    "fertility_loss_weight",
     "recurrent_step",
     "window_lookahead",
 }

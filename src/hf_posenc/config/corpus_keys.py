@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from typing import Annotated
 
 from ..data.readers import is_files_spec
+from ..data.tasks.registry import TASKS
 from ..modeling.normalization import NORMALIZATION_STEPS
 from .schema import Constraint, MappingOf, NonEmptyStr, PositiveInt, Section, at_least, each_once, one_of
 
@@ -36,8 +37,25 @@ class GeneratorKeys:
 
 
 @dataclass
+class TaskKeys:
+    """Keys of a corpus of an algorithmic task.
+
+    `name`: the task; docs/reference/tasks.md says what each asks, and what its lengths count.
+    `seed`: another seed gives other pairs.
+    `pairs`: how many pairs; may be left out for a task with finitely many, which then gives all.
+    `min_length`, `max_length`: lengths of inputs, all equally frequent.
+    """
+
+    name: Annotated[str, one_of(TASKS)]
+    seed: int
+    min_length: PositiveInt
+    max_length: PositiveInt
+    pairs: PositiveInt | None = None
+
+
+@dataclass
 class CorpusKeys:
-    """Keys of a corpus: one of `dataset`, `files`, `generator` and `corpora`, and what that one takes.
+    """Keys of a corpus: one of `dataset`, `files`, `generator`, `task` and `corpora`, and what that one takes.
 
     `dataset`: a dataset's name on the Hub, or its folder.
     `name`, `split`, `revision`: configuration, split and revision of the dataset.
@@ -45,6 +63,7 @@ class CorpusKeys:
     `document_ids`: a file with the document of each line.
     `min_words`: consecutive pairs of one document are concatenated until they have this many words.
     `generator`: synthetic sentences, German and English; keys below.
+    `task`: pairs of an algorithmic task; keys below.
     `corpora`: several corpora, one after the other.
     `source_language`, `target_language`: of this corpus alone; those of `data` if left out.
     `source_tag`, `target_tag`: language tags, each one of `data.tags`.
@@ -60,6 +79,7 @@ class CorpusKeys:
     document_ids: NonEmptyStr | None = None
     min_words: PositiveInt | None = None
     generator: Annotated[Section | None, MappingOf(GeneratorKeys), EXTRA_INSTALLED] = None
+    task: Annotated[Section | None, MappingOf(TaskKeys)] = None
     corpora: Annotated[list[Annotated[Section, MappingOf(lambda: CorpusKeys)]], CORPORA_CONSTRAINT] | None = None
     source_language: NonEmptyStr | None = None
     target_language: NonEmptyStr | None = None

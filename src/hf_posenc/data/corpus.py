@@ -31,6 +31,7 @@ CORPUS_TYPES = {
     "dataset": ("name", "split", "revision"),
     "files": ("document_ids", "min_words"),
     "generator": (),
+    "task": (),
     "corpora": (),
 }
 LANGUAGE_KEYS = ("source_language", "target_language")
@@ -52,6 +53,7 @@ def load_pairs(
     - `files`: two aligned texts `[a.de, a.en]`, a `.tsv` (source, tab, target), a `.jsonl` (a `{"translation": {...}}`
       a line), or a list of these; each plain, `.gz`, `.bz2` or `.xz`, relative to `folder`;
     - `generator`: `{seed, pairs, min_words, max_words}` for the synthetic German-English corpus;
+    - `task`: `{name, seed, pairs, min_length, max_length}` for an algorithmic task (see tasks/registry.py);
     - `corpora`: a list of such descriptions, which are concatenated in order;
 
     and may have these:
@@ -75,7 +77,13 @@ def load_pairs(
         raise ValueError(f"source_language and target_language must differ, but both are {same[0]!r}: name one of each")
     corpora = partial(_load_corpora, separator=separator)
     loaders: dict[str, Callable[..., Dataset]]
-    loaders = {"dataset": _load_dataset, "files": _load_files, "generator": _load_generated, "corpora": corpora}
+    loaders = {
+        "dataset": _load_dataset,
+        "files": _load_files,
+        "generator": _load_generated,
+        "task": _load_task,
+        "corpora": corpora,
+    }
     pairs = to_translation_format(loaders[corpus_type](corpus_spec, languages, folder), languages)
     if "document_ids" in corpus_spec or "min_words" in corpus_spec:
         pairs = concatenate_documents(pairs, corpus_spec, folder, languages[0], separator)
@@ -106,6 +114,8 @@ def validate_corpus_spec(corpus_spec: CorpusSpec, key: str) -> None:
         raise ValueError(
             f"{key}.generator: min_words must not exceed max_words, but it is {present[corpus_type]}; swap them."
         )
+    if corpus_type == "task" and present["task"]["min_length"] > present["task"]["max_length"]:
+        raise ValueError(f"{key}.task: min_length must not exceed max_length, but it is {present['task']}; swap them.")
     for number, spec in enumerate(present[corpus_type] if corpus_type == "corpora" else []):
         validate_corpus_spec(spec, f"{key}.corpora[{number}]")
 
@@ -181,3 +191,12 @@ def _load_generated(corpus_spec: CorpusSpec, languages: tuple[str, str], folder:
     written_languages = (generator.LANGUAGES[0], generator.LANGUAGES[1])
     large = settings["pairs"] > PROGRESS_BAR_MIN_PAIRS
     return dataset_from_reader(generator.generate_pairs, languages, code, large, written_languages, **settings)
+
+
+def _load_task(corpus_spec: CorpusSpec, languages: tuple[str, str], folder: str | None) -> Dataset:
+    from .tasks import registry
+
+    settings = {"pairs": None} | corpus_spec["task"]
+    code = glob.glob(os.path.join(os.path.dirname(str(registry.__file__)), "*.py"))
+    large = (settings["pairs"] or 0) > PROGRESS_BAR_MIN_PAIRS
+    return dataset_from_reader(registry.generate_task_pairs, languages, code, large, **settings)

@@ -10,7 +10,7 @@ tokens up to t only. Shape letters are those of position_base.py.
         the new tokens' positions in the target, `ctx.key_pos_BS` those of the source. `ctx.valid_mask_BT` is True for
         new tokens that are no padding. `ctx.state` is the cached state in decoding, and None where a whole target is
         read at once. Source positions are float32 or wider: half precision rounds position 2703 to 2704.
-    update(weights, ctx)
+    update(weights, encoder_states_BSD, ctx)
         Is called after the layers of each cached decoding step, with the source positions as `ctx.query_pos_BQ` and
         every layer's cross-attention `weights` (B, H, Q, S). It appends to `ctx.state` what the next token needs. With
         this hook the decoder reads its tokens one at a time (sequential_decoding.py).
@@ -21,6 +21,9 @@ tokens up to t only. Shape letters are those of position_base.py.
     shift_source_positions(state, distance)
         Counts the cached source positions from another source token, `distance` tokens later. A local alignment
         implements it, because in float32 the position of a token far from the origin is inexact.
+    length_loss(encoder_states_BSD, source_mask_BS, target_mask_BT) -> scalar
+        A term of the training loss from the lengths alone, summed over target tokens as the cross-entropy is. Masks are
+        nonzero where there is no padding; None for a source without any.
     init_weights()
         Initialises the alignment's own parameters, with transformers.initialization.
 """
@@ -46,6 +49,8 @@ class Alignment(nn.Module):
     `uses_target_length`: a pass over a whole target uses its length, which is unknown in decoding. Losses and
         perplexities of such a pass are those of a model that has the length of the translation as an input.
     `is_monotonic`: in decoding no source position is before the one of the token before.
+    `lookahead`: the source tokens after the source position that it reads. They must be in the window of the
+        cross-attention, because a stream ends there.
     `config_parameters`: the config fields that it adds.
     `formula`: the source position g_t, in the code's symbols. `references`: the sources.
     """
@@ -53,11 +58,13 @@ class Alignment(nn.Module):
     summary = "No alignment: target position t is mapped to source position t."
     uses_target_length = False
     is_monotonic = False
+    lookahead = 0
     config_parameters: tuple[EncodingParameter, ...] = ()
     formula = "g_t = t"
     references: tuple[Reference, ...] = ()
 
-    update: Callable[[Sequence[Tensor], AttentionContext], None] | None = None
+    update: Callable[[Sequence[Tensor], Tensor, AttentionContext], None] | None = None
+    length_loss: Callable[[Tensor, Tensor | None, Tensor], Tensor] | None = None
     next_source_position: Callable[[EncodingState], Tensor | None] | None = None
     shift_source_positions: Callable[[EncodingState, int], None] | None = None
 
@@ -65,6 +72,10 @@ class Alignment(nn.Module):
         """`side` has the sizes of the cross-attention."""
         super().__init__()
         self.config, self.side = config, side
+
+    @classmethod
+    def validate(cls, config: EncodingConfig) -> None:
+        """Raise a ValueError (rule, value, remedy) for parameters that do not go together."""
 
     @classmethod
     def estimate(cls, source_lengths: Iterable[int], target_lengths: Iterable[int]) -> dict[str, float]:
@@ -131,6 +142,17 @@ def mean_length_ratio(source_lengths: Iterable[int], target_lengths: Iterable[in
     source = sum(length - 1 for length in source_lengths)
     target = sum(length - 1 for length in target_lengths)
     return round(source / target, 4) if source > 0 and target > 0 else 1.0
+
+
+def validate_lookahead(alignment: Alignment, hiding_lookahead: int | None) -> None:
+    """Raise a ValueError for an alignment that reads source tokens that the window of the cross-attention hides."""
+    if hiding_lookahead is not None and alignment.lookahead >= hiding_lookahead:
+        raise ValueError(
+            f"An alignment must read no source tokens outside the window of the cross-attention, but "
+            f"{type(alignment).__name__} reads {alignment.lookahead} after its source position, and keys are hidden "
+            f"from a distance of {hiding_lookahead} on; widen the window (cross_window_size), or lower the alignment's "
+            "largest step."
+        )
 
 
 def resolve_source_positions(

@@ -142,7 +142,7 @@ class LengthRatio(Alignment):
         shift_B1 = (torch.rand_like(source_positions_BT[:, :1]) * 2 - 1) * offset
         return source_positions_BT + shift_B1 + torch.randn_like(source_positions_BT) * jitter
 
-    def update(self, weights: Sequence[Tensor], ctx: AttentionContext) -> None:
+    def update(self, weights: Sequence[Tensor], encoder_states_BSD: Tensor, ctx: AttentionContext) -> None:
         """Cache the next token's source position, from the attention's centroid."""
         assert ctx.state is not None  # the decoder calls this hook with a cache only
         centroid_BQ = attention_centroid(weights, ctx.key_pos_BS).to(ctx.query_pos_BQ.dtype)

@@ -2,6 +2,7 @@
 """The registry of alignments: one import and one line for each. `alignment_type` is a key of `ALIGNMENTS`."""
 
 from .alignment_base import Alignment
+from .alignment_fertility import Fertility
 from .alignment_length_ratio import LengthRatio
 from .alignment_recurrent import RecurrentAlignment
 from .position_base import EncodingConfig
@@ -11,6 +12,7 @@ from .suggestions import closest_name
 ALIGNMENTS: dict[str, type[Alignment]] = {
     "none": Alignment,
     "length_ratio": LengthRatio,
+    "fertility": Fertility,
     "recurrent": RecurrentAlignment,
 }
 

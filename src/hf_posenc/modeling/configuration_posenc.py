@@ -189,6 +189,7 @@ class PosEncConfig(SharedConfig):
                 f"{self.cross_position_encoding_type!r}; choose one, such as 'rotary+window', or leave the alignment "
                 "out."
             )
+        self.alignment.validate(self)
 
     def config_for(self, side: StackSpec) -> "PosEncConfig":
         """This config with the encodings' parameters of that side: for "cross", `cross_*` fields replace others."""

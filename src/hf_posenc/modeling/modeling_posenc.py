@@ -23,7 +23,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .alignment_base import Alignment
+from .alignment_base import Alignment, validate_lookahead
 from .alignment_registry import build_alignment
 from .attention import Attention, validate_attn_implementation
 from .attention_context import AttentionContext
@@ -185,6 +185,7 @@ class PosEncDecoder(PosEncStack):
         super().__init__(config, config.side("decoder"))
         self.cross_positions = build_position_encodings(config, config.side("cross"))
         self.alignment = build_alignment(config)
+        validate_lookahead(self.alignment, self.cross_positions.hiding_lookahead)
         self.needs_state_cache = config.decoder_needs_state_cache
         self.validate_attn_implementation()
         self.post_init()
@@ -292,7 +293,7 @@ class PosEncDecoder(PosEncStack):
             if cross_ctx.return_weights:
                 weights.append(p_BHTS)
         if cross_ctx.return_weights:
-            self.alignment("update", weights, cross_ctx)
+            self.alignment("update", weights, masks_and_states[1], cross_ctx)
         return x_BTD if self.layer_norm is None else self.layer_norm(x_BTD)
 
 
@@ -420,7 +421,13 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
             track_attention=track_attention,
             **kwargs,
         )
-        return self.logits_and_loss(outputs, labels, kwargs)
+        length_loss = None
+        alignment = self.model.decoder.alignment
+        if self.training and alignment.length_loss is not None and cross_position_ids is None:
+            target_mask_BT = target_valid_mask(decoder_attention_mask, decoder_input_ids, self.config.pad_token_id)
+            states_BSD = outputs.encoder_last_hidden_state
+            length_loss = alignment("length_loss", states_BSD, attention_mask, target_mask_BT)
+        return self.logits_and_loss(outputs, labels, kwargs, length_loss)
 
     def source_reach(self) -> SourceReach:
         """How many source tokens a decoding step reads: `left_context` before its source position, `lookahead` after.

@@ -3,6 +3,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -161,6 +162,17 @@ def merge_outputs(
     )
 
 
+@dataclass
+class TranslationOutput(Seq2SeqLMOutput):
+    """transformers' output with the alignment's loss.
+
+    `length_loss`: the sum over target tokens of the alignment's own loss; None outside of training and for an alignment
+    without one. `loss` holds it, divided as the cross-entropy is. A loss computed from `logits` must add it.
+    """
+
+    length_loss: Tensor | None = None
+
+
 class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
     """Base class of translation models: an encoder-decoder and the projection on the target vocabulary."""
 
@@ -190,12 +202,16 @@ class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
         self.all_tied_weights_keys = dict(self._tied_weights_keys)
 
     def logits_and_loss(
-        self, outputs: Seq2SeqModelOutput, labels: Tensor | None, kwargs: Mapping[str, object]
-    ) -> Seq2SeqLMOutput:
+        self,
+        outputs: Seq2SeqModelOutput,
+        labels: Tensor | None,
+        kwargs: Mapping[str, Any],
+        length_loss: Tensor | None = None,
+    ) -> TranslationOutput:
         """Logits (B, T, V) of hidden states (B, T, D); with `labels` (B, T), -100 where ignored, also their loss.
 
         The loss is the cross-entropy in nats: the mean over label tokens, or the sum over the Trainer's
-        `num_items_in_batch`.
+        `num_items_in_batch`. `length_loss`, a sum over target tokens, is divided likewise and added.
         """
         logits = self.lm_head(outputs.last_hidden_state)
         if self.final_logits_bias is not None:
@@ -206,8 +222,11 @@ class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
             loss = self.loss_function(
                 logits, labels=None, shift_labels=targets, vocab_size=self.config.decoder_vocab_size, **kwargs
             )
+            if length_loss is not None:
+                num_items = kwargs.get("num_items_in_batch")
+                loss = loss + length_loss / ((labels != -100).sum() if num_items is None else num_items)
         rest = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-        return Seq2SeqLMOutput(loss=loss, logits=logits, **rest)
+        return TranslationOutput(loss=loss, logits=logits, length_loss=length_loss, **rest)
 
     @torch.no_grad()
     def resize_outputs(self, num_tokens: int, mean_resizing: bool) -> None:

@@ -29,6 +29,8 @@ SCORE_FORMATS: tuple[ScoreFormat, ...] = (
     ("ter", "TER", ".1f"),
     ("chrf", "chrF", ".1f"),
     ("bertscore", "BERTScore", ".1f"),
+    ("exact_match", "exact match", ".1f"),
+    ("token_accuracy", "token accuracy", ".1f"),
     ("length_ratio", "hypothesis:reference length", ".2f"),
 )
 SIGNIFICANCE_LEVEL = 0.05

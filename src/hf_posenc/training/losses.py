@@ -15,10 +15,12 @@ from ..modeling.alignment_base import Alignment
 def label_smoothed_loss(
     outputs: Seq2SeqLMOutput, labels: Tensor, num_items_in_batch: Tensor | int | None = None, *, smoothing: float
 ) -> Tensor:
-    """The Trainer's label-smoothed loss, with fewer passes over the logits."""
+    """The Trainer's label-smoothed loss, with fewer passes over the logits, and the alignment's loss."""
     logits_NV = outputs.logits.flatten(0, 1).float()
     nll = nn.functional.cross_entropy(logits_NV, labels.flatten(), label_smoothing=smoothing, reduction="sum")
-    return nll / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch)
+    length_loss = getattr(outputs, "length_loss", None)
+    total = nll if length_loss is None else nll + length_loss
+    return total / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch)
 
 
 def validation_metrics(

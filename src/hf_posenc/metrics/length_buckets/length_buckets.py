@@ -50,7 +50,7 @@ Inputs of length_buckets:
     by: "source", or "reference" or "prediction" to group by the tokens of the first reference or of the translation
         itself, which `tokenizer` counts.
     tokenizer: a tokenizer of transformers, or its name or folder.
-    metrics: any of "bleu", "ter", "chrf", "bertscore".
+    metrics: any of "bleu", "ter", "chrf", "bertscore", "exact_match", "token_accuracy".
     bootstrap: how many samples the 95 % confidence intervals are made from; 0 for none.
     bleu_tokenize: sacrebleu's tokenizer for BLEU, "13a", "intl", "char", "zh" or "none".
     bertscore_model, bertscore_layers: the model of BERTScore, by name or folder, and the layer to compare.

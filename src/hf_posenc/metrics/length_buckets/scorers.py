@@ -1,4 +1,4 @@
-"""Sentence statistics and corpus scores: sacrebleu's BLEU, TER and chrF, and BERTScore.
+"""Sentence statistics and corpus scores: sacrebleu's BLEU, TER and chrF, BERTScore, exact match and token accuracy.
 
 Statistics are additive. Corpus scores, bootstrap samples and paired tests are computed from sums of the same rows, and
 each pair is read once. Everything is cased; sacrebleu's TER is not by default, ours is.
@@ -48,10 +48,14 @@ class CorpusScorer(Protocol):
 class SentenceMean:
     """Mean of sentence scores in percent, with the interface of sacrebleu's scorers.
 
-    Its statistics (N, 2) are the score of each sentence, and 1.
+    Its statistics (N, 2) are the score of each sentence times its weight, and the weight.
     """
 
     name = "mean"
+
+    def _extract_corpus_statistics(self, hypotheses: list[str], references: list[Any]) -> np.ndarray:
+        """The statistics (N, 2) of texts. The base class has those of a file, and reads no texts."""
+        raise NotImplementedError
 
     def _aggregate_and_compute(self, statistics: np.ndarray) -> Score:
         return self._compute_score_from_stats(np.sum(statistics, axis=0))
@@ -109,13 +113,47 @@ class BertScore(SentenceMean):
         return signature
 
 
+class ExactMatch(SentenceMean):
+    """The share of predictions, in percent, that equal one of their references word for word."""
+
+    name = "exact match"
+
+    def _extract_corpus_statistics(self, hypotheses: list[str], references: list[Any]) -> np.ndarray:
+        """(N, 2): whether the words are equal, and 1."""
+        statistics = np.ones((len(hypotheses), 2))
+        for row, (hypothesis, *texts) in enumerate(zip(hypotheses, *references, strict=True)):
+            statistics[row, 0] = hypothesis.split() in [text.split() for text in texts if text is not None]
+        return statistics
+
+
+class TokenAccuracy(SentenceMean):
+    """The share of reference words, in percent, that the prediction has at the same place, counted from the start.
+
+    Of several references the first counts. Whitespace separates words. Predicted words beyond the reference are not
+    counted. An empty reference counts as one word, which an empty prediction has.
+    """
+
+    name = "token accuracy"
+
+    def _extract_corpus_statistics(self, hypotheses: list[str], references: list[Any]) -> np.ndarray:
+        """(N, 2): the words that are equal, and those of the reference."""
+        statistics = np.ones((len(hypotheses), 2))
+        for row, (hypothesis, reference) in enumerate(zip(hypotheses, references[0], strict=True)):
+            predicted, words = hypothesis.split(), reference.split()
+            equal = sum(word == other for word, other in zip(predicted, words, strict=False))
+            statistics[row] = (equal, len(words)) if words else (not predicted, 1)
+        return statistics
+
+
 SCORERS: dict[str, Callable[..., CorpusScorer]] = {
     "bleu": BLEU,
     "ter": partial(TER, case_sensitive=True),
     "chrf": CHRF,
     "bertscore": BertScore,
+    "exact_match": ExactMatch,
+    "token_accuracy": TokenAccuracy,
 }
-GREATER_IS_BETTER = {"bleu": True, "ter": False, "chrf": True, "bertscore": True}
+GREATER_IS_BETTER = dict.fromkeys(SCORERS, True) | {"ter": False}
 # Scorers of statistics that are already extracted, which need no model.
 PRECOMPUTED_SCORERS: dict[str, Callable[[], CorpusScorer]] = {**SCORERS, "bertscore": SentenceMean}
 
@@ -133,7 +171,7 @@ def sentence_statistics(
     """
     statistics_by_name, sacrebleu_scorers = {}, {}
     for name, scorer in scorers.items():
-        if isinstance(scorer, BertScore):  # it has batches of its own
+        if isinstance(scorer, SentenceMean):  # BERTScore has batches of its own, and the others are fast
             statistics_by_name[name] = scorer._extract_corpus_statistics(predictions, reference_streams(references))
         elif isinstance(scorer, Metric):
             sacrebleu_scorers[name] = scorer
