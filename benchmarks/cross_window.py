@@ -27,6 +27,8 @@ NEVER = 10**9
 class CrossAttentionStep(common.TimedStep):
     """One step of a kind on a source of `length` tokens, by one of the two ways."""
 
+    cache: Any = None
+
     def __init__(self, way: str, kind: str, length: int, options: argparse.Namespace) -> None:
         super().__init__(common.ALIGNED_ENCODINGS[0], options)
         self.kind, self.min_length = kind, NEVER if way == ALL_KEYS else window_blocks.MIN_LENGTH
@@ -40,7 +42,7 @@ class CrossAttentionStep(common.TimedStep):
         self.batch = NUM_BEAMS if kind == "beams" else 1
         with torch.no_grad():
             states_BSD = self.model.model.encoder(self.source).last_hidden_state
-        self.states_BSD, self.cache = states_BSD.repeat(self.batch, 1, 1), None
+        self.states_BSD = states_BSD.repeat(self.batch, 1, 1)
         for _ in range(FIRST_STEPS):
             self.decode()
         if way == ALL_KEYS:

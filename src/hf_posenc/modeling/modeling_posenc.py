@@ -236,14 +236,11 @@ class PosEncDecoder(PosEncStack):
             encoder_position_ids=encoder_position_ids,
             source_positions_BT=cross_position_ids,
         )
-        attention_mask = (
+        self_mask = (
             None if ctx.use_linear_attention else create_causal_mask(self.config, x_BTD, attention_mask, own_cache)
         )
-        attention_mask = ctx.gather_mask(attention_mask)
-        encoder_attention_mask = cross_attention_mask(
-            self.config, x_BTD, encoder_attention_mask, encoder_hidden_states, cross_ctx
-        )
-        masks_and_states = attention_mask, encoder_hidden_states, encoder_attention_mask
+        cross_mask = cross_attention_mask(self.config, x_BTD, encoder_attention_mask, encoder_hidden_states, cross_ctx)
+        masks_and_states = ctx.gather_mask(self_mask), encoder_hidden_states, cross_mask
         x_BTD = self.run_layers(x_BTD, masks_and_states, ctx=ctx, cross_ctx=cross_ctx, cache=cache, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=x_BTD, **{CACHE_NAME: cache})
 

@@ -71,9 +71,10 @@ def make_window_blocks(positions: PositionEncodingSum, x_BTD: Tensor, ctx: Atten
     window, num_keys, length = positions.sliding_window, ctx.key_pos_BS.shape[1], x_BTD.shape[1]
     if window is None or ctx.state is not None or ctx.need_weights or min(num_keys, length) < MIN_LENGTH:
         return None
-    if torch.compiler.is_compiling() or not (ctx.mask is None or getattr(ctx.mask, "ndim", 0) == 2):
+    mask = ctx.mask
+    if torch.compiler.is_compiling() or not (mask is None or (isinstance(mask, Tensor) and mask.ndim == 2)):
         return None
-    key_pos_BS, valid_mask_BS = ctx.key_pos_BS.expand(len(x_BTD), -1), None if ctx.mask is None else ctx.mask != 0
+    key_pos_BS, valid_mask_BS = ctx.key_pos_BS.expand(len(x_BTD), -1), None if mask is None else mask.bool()
     if not has_contiguous_positions(key_pos_BS, valid_mask_BS):
         return None
     num_blocks = -(-length // BLOCK_SIZE)
@@ -104,7 +105,8 @@ def select_keys(query_pos_BNC: Tensor, key_pos_BS: Tensor, valid_mask_BS: Tensor
     """
     num_keys = key_pos_BS.shape[1]
     if valid_mask_BS is None:
-        first_B1, num_valid_B1 = torch.zeros_like(key_pos_BS[:, :1]), num_keys
+        first_B1 = torch.zeros_like(key_pos_BS[:, :1])
+        num_valid_B1 = first_B1 + num_keys
     else:
         first_B1, num_valid_B1 = valid_mask_BS.long().argmax(1, keepdim=True), valid_mask_BS.sum(1, keepdim=True)
     first_pos_B1 = key_pos_BS.gather(1, first_B1)
