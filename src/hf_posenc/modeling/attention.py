@@ -194,9 +194,9 @@ def one_query_attention(
     position_bias: Tensor | None,
     value_bias: Callable[[Tensor], Tensor] | None,
 ) -> tuple[Tensor, Tensor]:
-    """`eager_attention_forward` for one query, as in a decoding step, by half as many calls of torch.
+    """`eager_attention_forward` for one query, as in a decoding step, whose time goes to calls of torch.
 
-    Calls are what such a step takes its time for. Batch and heads are one axis N of matrix products.
+    Scaling, product and bias are one call. Batch and heads are one axis N of matrix products.
     """
     batch, heads, num_keys = k_BHSK.shape[:3]
     q_N1K, k_NKS = q_BHQK.flatten(0, 1), k_BHSK.flatten(0, 1).transpose(1, 2)
