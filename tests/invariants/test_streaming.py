@@ -133,6 +133,15 @@ def test_streamed_decoder_may_be_recurrent(decoder, tokenizer):
     )
 
 
+@pytest.mark.parametrize("gain", [0.0, 0.5])
+def test_streamed_fertilities_are_those_of_the_whole_text(tokenizer, gain):
+    """The fertilities of the source tokens that a step passes are in the window."""
+    model = varied_translator("relative+window by fertility", fertility_gain=gain)
+    with torch.no_grad():
+        model.model.decoder.alignment.weight.normal_()
+    assert_streams_exactly(model, tokenizer, random_text(12))
+
+
 @pytest.mark.parametrize("step", [0.3, 1.0, 3.5])
 def test_streamed_translation_is_that_of_the_whole_text_at_any_pace(step, tokenizer, monkeypatch):
     """Also in pieces of the source that are smaller than the window, where source positions are often counted from

@@ -191,7 +191,8 @@ def validate_source_positions(source_positions_BT: Tensor, num_tokens: int, batc
     if torch.compiler.is_compiling() or getattr(ctx.mask, "ndim", 2) != 2:
         return
     first_B1, last_B1 = source_bounds(ctx)
-    if bool(((source_positions_BT < first_B1) | (source_positions_BT > last_B1)).any()):
+    # A token occupies half a position on either side of its own.
+    if bool(((source_positions_BT < first_B1 - 0.5) | (source_positions_BT > last_B1 + 0.5)).any()):
         raise ValueError(
             f"cross_position_ids must be positions in their sources, but they go from {source_positions_BT.min():g} "
             f"to {source_positions_BT.max():g} and the shortest source ends at {last_B1.min()}; clamp them to their "

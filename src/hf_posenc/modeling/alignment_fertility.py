@@ -226,23 +226,24 @@ class Fertility(Alignment):
         return source_positions_BT + shift_B1 + torch.randn_like(source_positions_BT) * jitter
 
     def advance(
-        self, source_position_B1: Tensor, num_target: float, encoder_states_BSD: Tensor, ctx: AttentionContext
+        self, source_position_BQ: Tensor, num_target: float, encoder_states_BSD: Tensor, ctx: AttentionContext
     ) -> Tensor:
-        """The source positions after `num_target` more target tokens, at most one (B, 1).
+        """The source positions after `num_target` more target tokens, at most one (B, Q).
 
         Reads the fertilities of the next `fertility_max_step` source tokens only. Beyond the source its last token's
         continues.
         """
-        edge_B1 = source_position_B1 + 0.5
-        token_B1 = edge_B1.floor()
-        token_BK = token_B1 + torch.arange(self.lookahead + 1, device=token_B1.device)
-        fertility_BK = self.fertilities_at(token_BK, encoder_states_BSD, ctx)
-        width_BK = torch.cat((token_B1 + 1 - edge_B1, torch.ones_like(fertility_BK[:, 1:])), 1)
-        ends_BK = (fertility_BK * width_BK).cumsum(1)
-        found_B1 = (ends_BK <= num_target).sum(1, keepdim=True).clamp(max=self.lookahead)
-        spent_B1 = torch.where(found_B1 > 0, ends_BK.gather(1, (found_B1 - 1).clamp(min=0)), 0.0)
-        start_B1 = torch.where(found_B1 > 0, token_B1 + found_B1, edge_B1)
-        return start_B1 + (num_target - spent_B1) / fertility_BK.gather(1, found_B1) - 0.5
+        edge_BQ1 = source_position_BQ[..., None] + 0.5
+        token_BQ1 = edge_BQ1.floor()
+        token_BQK = token_BQ1 + torch.arange(self.lookahead + 1, device=token_BQ1.device)
+        fertility_BQK = self.fertilities_at(token_BQK.flatten(1), encoder_states_BSD, ctx).view_as(token_BQK)
+        width_BQK = torch.cat((token_BQ1 + 1 - edge_BQ1, torch.ones_like(fertility_BQK[..., 1:])), -1)
+        ends_BQK = (fertility_BQK * width_BQK).cumsum(-1)
+        found_BQ1 = (ends_BQK <= num_target).sum(-1, keepdim=True).clamp(max=self.lookahead)
+        spent_BQ1 = torch.where(found_BQ1 > 0, ends_BQK.gather(-1, (found_BQ1 - 1).clamp(min=0)), 0.0)
+        start_BQ1 = torch.where(found_BQ1 > 0, token_BQ1 + found_BQ1, edge_BQ1)
+        end_BQ1 = start_BQ1 + (num_target - spent_BQ1) / fertility_BQK.gather(-1, found_BQ1)
+        return end_BQ1[..., 0] - 0.5
 
     def fertilities_at(self, token_BK: Tensor, encoder_states_BSD: Tensor, ctx: AttentionContext) -> Tensor:
         """The fertilities of the source tokens at these positions (B, K); those outside of the source are its ends'."""
