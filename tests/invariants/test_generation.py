@@ -456,14 +456,19 @@ def test_translating_nothing_gives_nothing(tokenizer):
     ]
 
 
+class StartAndEnd:
+    """A tokenizer that adds a token on either side."""
+
+    def __call__(self, texts: list[str]) -> dict[str, list[list[int]]]:
+        return {"input_ids": [[1, *map(ord, text), 2] for text in texts]}
+
+    def num_special_tokens_to_add(self) -> int:
+        return 2
+
+
 def test_a_blank_text_has_no_tokens_whatever_a_tokenizer_adds():
     assert encode_texts([], None) == []
-    added = {"": [1, 2], "x": [1, 7, 2], " ": [1, 2]}
-    assert encode_texts(["", "x", " "], lambda texts: {"input_ids": [added[text] for text in texts]}) == [
-        [],
-        [1, 7, 2],
-        [],
-    ]
+    assert encode_texts(["", "x", " "], StartAndEnd()) == [[], [1, 120, 2], []]
 
 
 class NeverEnds(LogitsProcessor):

@@ -47,8 +47,10 @@ def automatic_segments(pairs: Dataset, language: str) -> list[list[str]]:
 
 
 def fixed_segments(pairs: Dataset, language: str, segment_words: int, overlap_words: int = 0) -> list[list[str]]:
-    """Chunks of `segment_words` words of each source, each of which begins with the last `overlap_words` of the one
-    before; the last chunk may be shorter. Words are what whitespace separates."""
+    """Chunks of `segment_words` words of each source. A chunk begins with the last `overlap_words` of the one before.
+
+    The last chunk may be shorter. Whitespace separates words.
+    """
     step = segment_words - overlap_words
     segments = []
     for row in pairs["translation"]:

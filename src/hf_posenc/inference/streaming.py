@@ -294,6 +294,6 @@ def validate_scores(logits: Tensor, num_tokens: int) -> None:
     if not bool(logits.isfinite().all()):
         raise ValueError(
             f"Streaming must have finite scores, but after {num_tokens} target tokens some are infinite or no numbers. "
-            "An encoding whose keys grow with the position overflows, such as `xpos`; stream in float64 by "
-            "model.double(), or train another encoding."
+            "An encoding whose keys grow with the position overflows, such as `xpos`; stream with the "
+            "model in float64, or train another encoding."
         )

@@ -99,7 +99,9 @@ def translate_in_batches(
 
 def encode_texts(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
     """The tokens of each text, special ones included; empty for a text that is blank or normalized to nothing."""
-    encoded = tokenizer(texts)["input_ids"] if texts else []
+    if not texts:
+        return []
+    encoded = tokenizer(texts)["input_ids"]
     num_special = tokenizer.num_special_tokens_to_add()
     return [ids if text.strip() and len(ids) > num_special else [] for text, ids in zip(texts, encoded, strict=True)]
 
