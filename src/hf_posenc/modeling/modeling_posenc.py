@@ -359,6 +359,7 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
         return merge_outputs(encoder_outputs, decoder_outputs)
 
 
+# `super().__init__` calls post_init. trf-ignore: TRF013
 class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneration, GenerationMixin):
     """Translation model: a PosEncModel and the projection on the target vocabulary."""
 
