@@ -99,7 +99,7 @@ def rotation_figure(
     head_dim: int,
     title: str,
 ) -> Figure:
-    """q . k of a query of length 1 and a key equal to it, by the distance over which `rotate` has turned them.
+    """q . k of a query of length 1 and a key equal to it, by the distance over which `rotate` rotates them.
 
     On the left queries with all channels alike (`even_HS`) and random ones; on the right each channel by itself,
     or C of them if a head has more, each for those around it.
@@ -111,7 +111,7 @@ def rotation_figure(
         curve_label = "all channels alike" if all_equal(even_HS) else f"all channels alike, head {head + 1}"
         curve_axes.plot(distances, even_S, color="black", linewidth=1.8, label=curve_label)
     curve_axes.axhline(0, color=LIMIT_COLOUR, linewidth=0.6, zorder=0.5)
-    label_axes(curve_axes, DISTANCE_LABEL, "q . k, 1 before turning")
+    label_axes(curve_axes, DISTANCE_LABEL, "q . k, 1 before the rotation")
     extent = (distances[0] - 0.5, distances[-1] + 0.5, head_dim - 0.5, -0.5)
     image = heatmap(image_axes, channels_CS, limit=colour_limit(channels_CS), extent=extent)
     label_axes(image_axes, DISTANCE_LABEL, "channel of a head, by itself")
@@ -160,7 +160,7 @@ def draw_norms(axes: Axes, vectors_HSK: np.ndarray, distances: np.ndarray, name:
 
 
 def influence_figure(influence_TT: np.ndarray, *, title: str) -> Figure:
-    """How much token j moves what becomes of token i: for each pair, and by distance j - i as a mean over the pairs.
+    """How much the input token j changes the output token i: of each pair, and by distance j - i as a mean over pairs.
 
     Both scales are logarithmic; what is less than a ten-thousandth of the largest is left white, and out.
     """
@@ -171,7 +171,7 @@ def influence_figure(influence_TT: np.ndarray, *, title: str) -> Figure:
     image = heatmap(
         pairs, shown, limit=None, cmap=AMOUNT_COLORMAP, aspect="equal", norm=LogNorm(threshold, influence_TT.max())
     )
-    label_axes(pairs, "token j that is read", "token i that becomes of it")
+    label_axes(pairs, "input token j", "output token i")
     add_colorbar(figure, image, pairs, "influence")
     tokens = len(influence_TT)
     distances = np.arange(1 - tokens, tokens)

@@ -53,7 +53,7 @@ VARIANT = re.compile(
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 LINE_STYLES = ("-", "--", "-.", ":")
 LIMIT_COLOUR = "#444444"
-LENGTH_AWARE_SUFFIX = " (told the target's length)"  # behind the name of a system whose loss compares with no other's
+LENGTH_AWARE_SUFFIX = " (given the target's length)"  # behind the name of a system whose loss compares with no other's
 VALUE_COLORMAP, AMOUNT_COLORMAP = "cividis", "Blues"
 
 
