@@ -7,12 +7,14 @@ Each figure is written into the folder of its run, or into docs/results/cost.
 """
 
 import json
+import lzma
 import sys
 from collections.abc import Callable, Iterable, Mapping
 
 from matplotlib.figure import Figure
 from saved_results import BENCHMARKS, METRICS, RESULTS, Score, costs, score, scores
 
+from hf_posenc.plotting.alignment_plots import end_forbidden_figure, source_position_figure
 from hf_posenc.plotting.score_plots import bleu_by_length_figure, ranking_by_test_set_figure, ranking_figure
 from hf_posenc.plotting.style import (
     FONT_SIZE,
@@ -22,7 +24,9 @@ from hf_posenc.plotting.style import (
     save_figure,
     style_axes,
 )
+from hf_posenc.results.diagnosis_records import Diagnosis
 from hf_posenc.results.records import BucketScore, LengthScores
+from hf_posenc.results.saved_files import parse_diagnosis
 
 COSTS = {  # systems of which-generated and their names among the benchmarks
     "sinusoidal": "sinusoidal", "learned": "learned", "rotary": "rotary", "relative": "relative", "t5": "t5",
@@ -61,6 +65,13 @@ def by_length(run: str, test_set: str, names: Iterable[str], max_length: int, mi
         max_training_lengths=dict.fromkeys(rows, max_length),
         min_training_lengths=dict.fromkeys(rows, min_length),
     )
+
+
+def decodings(run: str, test_set: str) -> dict[str, Diagnosis]:
+    """The saved decodings of a test set, by system."""
+    path = RESULTS / run / f"decodings-{test_set}.json.xz"
+    saved = json.loads(lzma.decompress(path.read_bytes()))
+    return {system: parse_diagnosis(diagnosis, path) for system, diagnosis in saved.items()}
 
 
 def ranking() -> Figure:
@@ -158,6 +169,12 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     ),
     "n19-captions-16-30/bleu-by-length-test_2016_flickr": lambda: by_length(
         "n19-captions-16-30", "test_2016_flickr", systems("n19-captions-16-30"), 30, 16
+    ),
+    "length-multi30k/place-test_2016_flickr-x5": lambda: source_position_figure(
+        decodings("length-multi30k", "test_2016_flickr-x5")
+    ),
+    "length-multi30k/end-forbidden-test_2016_flickr-x5": lambda: end_forbidden_figure(
+        decodings("length-multi30k", "test_2016_flickr-x5")
     ),
     "which-generated/ranking-generated": ranking,
     "which-multi30k/ranking-of-test-sets": ranking_on_captions,

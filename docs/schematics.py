@@ -119,7 +119,42 @@ def where_encodings_act_figure() -> Figure:
     return figure
 
 
+def decision_tree_figure() -> Figure:
+    """Which encoding to take, and whether to segment, lengthen or stream: questions from top to bottom."""
+    figure, axes = blank(13, 7.2, 4.6)
+    steps = {
+        "Are all inputs within\nthe training length?": (
+            "relative, or rotary where speed\nor CTranslate2 matters",
+            COLOURS[1],
+        ),
+        "Are sentence boundaries known,\nor marked by full stops and capitals?": (
+            "segment: any encoding,\nsentence by sentence",
+            LIMIT_COLOUR,
+        ),
+        "Is the text still being written,\nor has it no end?": (
+            "stream: the aligned model,\nas the text arrives",
+            BLUE,
+        ),
+        "Can you train at the length\nof the longest input?": (
+            "lengthen: concatenate training\nsentences; relative",
+            COLOURS[1],
+        ),
+    }
+    top, height = 6.6, 1.45
+    for number, (question, (answer, colour)) in enumerate(steps.items()):
+        y = top - number * height
+        box(axes, 3.2, y, 5.6, question)
+        box(axes, 10.1, y, 5.0, answer, edge=colour)
+        arrow(axes, (6.1, y), (7.5, y))
+        axes.text(6.8, y + 0.14, "yes", ha="center", fontsize=FONT_SIZE)
+        arrow(axes, (3.2, y - 0.42), (3.2, y - height + 0.42))
+        axes.text(3.4, y - height / 2, "no", va="center", fontsize=FONT_SIZE)
+    box(axes, 3.2, top - len(steps) * height, 5.6, "the aligned model,\nwhole documents", edge=BLUE)
+    return figure
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
+    save_figure(decision_tree_figure(), FOLDER / "decision_tree.png")
     save_figure(aligned_window_figure(), FOLDER / "aligned_window.png")
     save_figure(where_encodings_act_figure(), FOLDER / "where_encodings_act.png")

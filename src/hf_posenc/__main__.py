@@ -127,6 +127,7 @@ def add_run_commands(add_command: Callable[..., argparse.ArgumentParser]) -> Non
     command.add_argument("run", type=path_argument, help="the run's folder")
     command.add_argument("system", help="the system's name")
     command.add_argument("--repo-id", help="the repository that the card's examples load")
+    command.add_argument("--license", help="licence of the training data, if the config states none or another")
     command = add_command("encodings", help="print the registered encodings as a Markdown table")
     command.set_defaults(run_command=encodings)
     command = add_command("alignments", help="print the registered alignments as a Markdown table")
@@ -232,7 +233,7 @@ def explorer(options: argparse.Namespace) -> None:
 
 
 def card(options: argparse.Namespace) -> None:
-    print(model_card(options.run, options.system, options.repo_id))
+    print(model_card(options.run, options.system, options.repo_id, options.license))
 
 
 def translate(options: argparse.Namespace) -> None:

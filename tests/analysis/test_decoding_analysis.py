@@ -300,10 +300,10 @@ def test_a_loss_figure_marks_models_that_read_the_target_length():
         text.get_text()
         for text in loss_by_position_figure(read_back(results), max_training_lengths=SHARED).legends[0].get_texts()
     ]
-    assert legend == ["relative", "rnn-nmt", "sinusoidal (told the target's length)"]
+    assert legend == ["relative", "rnn-nmt", "sinusoidal (given the target's length)"]
     losses = TrainingCurves(loss=(CurvePoint(1, 1, 3.0), CurvePoint(2, 2, 2.0)), eval_loss=())
     figure = loss_figure({"a": losses, "b": replace(losses, lengths_known=True)}, {"a": "one", "b": "two"})
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one", "two (told the target's length)"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one", "two (given the target's length)"]
 
 
 # Figures
@@ -362,6 +362,7 @@ def test_marks_without_an_end_are_full():
         for kind in ("greedy", "end_forbidden")
     ]
     assert all(round(float(mark.get_xdata()[0])) in (0, 1) for mark in marks)
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["[0,12]\nn=150", ">12\nn=50"], "no empty bucket"
 
 
 def test_a_diagnosis_of_an_older_version_is_named_and_not_plotted():

@@ -96,8 +96,14 @@ def finished(config: Path, finished_runs: Path) -> Experiment:
     return experiment
 
 
+# Their systems go on from models of another run, which is not there.
+OF_ANOTHER_RUN = {"latency"}
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [path for path in CONFIGS if path.stem not in OF_ANOTHER_RUN], ids=lambda path: path.stem
+)
 def test_every_config_file_resolves_and_passes_a_dry_run(path: Path, tmp_path: Path) -> None:
     experiment = load_experiment(path)
     names = (path.stem, path.stem.partition("-")[0], f"{path.parent.name}-{path.stem}")

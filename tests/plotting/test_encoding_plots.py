@@ -103,7 +103,7 @@ def test_the_hooks_determine_the_plots(name: str) -> None:
     names = set(drawn(name))
     assert ("positions" in names) != ("influence" in names) or "embed" not in answers
     assert ("influence" in names) == any(POSITION_ENCODINGS[part].is_sequential for part in name.split("+"))
-    assert ("turning" in names) == ("rotate_queries" in answers)
+    assert ("rotation" in names) == ("rotate_queries" in answers)
     assert ("scores" in names) == ("score_bias" in answers)
     assert ("vectors" in names) >= ("value_bias" in answers)
     assert names and pyplot.get_fignums() == []
@@ -259,9 +259,9 @@ def test_plotted_rotated_products_are_those_of_the_hooks(name: str) -> None:
 
     for line, q_K in of_queries.items():
         expected = [product(q_K, distance) for distance in range(-6, 7)]
-        np.testing.assert_allclose(lines(drawn(name)["turning"])[line], expected, atol=1e-12)
+        np.testing.assert_allclose(lines(drawn(name)["rotation"])[line], expected, atol=1e-12)
     expected = [[product(unit, distance) for distance in range(-6, 7)] for unit in torch.eye(width).double()]
-    np.testing.assert_allclose(image(drawn(name)["turning"]), expected, atol=1e-12)
+    np.testing.assert_allclose(image(drawn(name)["rotation"]), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", READING)
@@ -349,9 +349,9 @@ class Bent(PositionEncoding):
 def test_an_encoding_whose_rotation_is_no_vector_has_no_vector_figure(unregistered_after: None) -> None:
     register_position_encoding("bent", Bent, summary="Bent.", shift_invariant=False)
     made = dict(named_figures(untrained_probes("bent", {"encoder_layers": 2}, "encoder", EXTENT)))
-    assert set(made) == {"bent-turning-layer-1", "bent-turning-layer-2", "bent-scores"}
+    assert set(made) == {"bent-rotation-layer-1", "bent-rotation-layer-2", "bent-scores"}
     for layer in (1, 2):
-        figure = made[f"bent-turning-layer-{layer}"]
+        figure = made[f"bent-rotation-layer-{layer}"]
         for head in range(1, 9):
             expected = 0.9 ** (head * layer * np.arange(13.0))
             np.testing.assert_allclose(lines(figure)[f"all channels alike, head {head}"], expected, rtol=1e-5)
@@ -539,7 +539,7 @@ def test_both_formats_are_whole_and_the_same_every_time(tmp_path: Path, monkeypa
         return list(save_encoding_figures(["rotary", "d_model=16"], tmp_path / folder, extent=EXTENT))
 
     once, again = paths("once"), paths("again")
-    assert [path.name for path in once] == ["rotary-turning.png", "rotary-turning.svg"]
+    assert [path.name for path in once] == ["rotary-rotation.png", "rotary-rotation.svg"]
     assert [path.read_bytes() for path in once] == [path.read_bytes() for path in again]
     assert once[0].read_bytes().startswith(b"\x89PNG") and b"</svg>" in once[1].read_bytes()[-20:]
 

@@ -18,6 +18,8 @@ from support.run_folders import RESULT, SETTINGS, TRAINING, change, run_folder
 from support.source_text import words_of_the_code
 
 from hf_posenc import POSITION_ENCODINGS, PosEncTokenizer, PositionEncoding, Reference, register_position_encoding
+from hf_posenc.__main__ import main as command_line
+from hf_posenc.data.lengths import stratified_sample
 from hf_posenc.modeling.alignment_length_ratio import LengthRatio
 from hf_posenc.reporting import card
 from hf_posenc.reporting.card import model_card, write_card
@@ -356,6 +358,32 @@ def test_the_licence_is_the_configs_or_none(tmp_path: Path, licence: str | None,
 
 
 @pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "model_cards").glob("posenc-*.md")), ids=lambda p: p.stem
+)
+def test_a_kept_card_is_what_the_hubs_client_reads(path: Path) -> None:
+    """Licence, languages, task and at most six metrics; the model index survives a round trip."""
+    kept = ModelCard(path.read_text(encoding="utf-8"))
+    data = kept.data
+    assert data.license and (data.license != "other" or data.license_name)
+    assert data.language == ["de", "en"] and data.pipeline_tag == "translation" and data.library_name == "transformers"
+    assert data.model_name == path.stem and data.eval_results and len(data.eval_results) <= 6
+    again = ModelCard(str(kept)).data
+    assert again.eval_results == data.eval_results and again.to_dict() == data.to_dict()
+
+
+def test_a_licence_that_is_given_replaces_that_of_the_config(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run_folder(tmp_path, license="cc-by-4.0")
+    monkeypatch.setattr("sys.argv", ["hf_posenc", "card", str(folder), "tiny", "--license", "mit"])
+    command_line()
+    made = ModelCard(capsys.readouterr().out)
+    assert made.data.license == "mit" and "The licence of the data is mit." in flat(made.text)
+    with pytest.raises(ValueError, match=r"A licence must be a name such as cc-by-4\.0, but it is empty"):
+        model_card(folder, "tiny", licence=" ")
+
+
+@pytest.mark.parametrize(
     ("train", "described", "datasets"),
     [
         ({"files": ["/home/someone/a.de.gz", "/home/someone/a.en.gz"]}, "the files `a.de.gz`, `a.en.gz`", None),
@@ -461,6 +489,25 @@ def test_a_card_shows_a_translation_of_median_length_and_a_long_one(tmp_path: Pa
     text = model_card(folder, "tiny").text
     assert "An example from `news`, with 91 source words:" in text and "| translation | 90 *words* |\n" in text
     assert text.count("example from") == 2 and "A long example from `news`, with 91 source words:" in text
+
+
+def test_examples_of_sampled_test_sets_are_the_pairs_that_were_translated(tmp_path: Path) -> None:
+    """With `max_per_bucket` a test set has more pairs than translations; each translation stays with its source."""
+    folder = run_folder(tmp_path)
+    settings = SETTINGS | {"score": {"bucket_edges": [5], "max_per_bucket": 2}}
+    (folder / "tiny" / "settings.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    pairs = [{"de": f"{'eins ' * n}.", "en": f"{'one ' * n}."} for n in range(1, 21)]
+    test_set = Dataset.from_dict({"translation": pairs, "source_length": list(range(1, 21))})
+    test_set.save_to_disk(RunPaths(folder).test_set("news", "0123456789ab"))
+    sampled = stratified_sample(test_set, [5], 2)
+    assert len(sampled) == 4
+    (folder / "tiny" / "translations").mkdir()
+    lines = [json.dumps({"text": f"{n} words", "truncated": False}) for n in sampled["source_length"]]
+    SystemPaths(folder / "tiny").translation("news").write_text("\n".join(lines), encoding="utf-8")
+    text = model_card(folder, "tiny").text
+    longest = max(sampled["source_length"])
+    assert f"A long example from `news`, with {longest + 1} source words:" in text
+    assert f"| translation | {longest} words |" in text
 
 
 @pytest.mark.parametrize("file", ["settings.yaml", "scores.json", "model/config.json", "model/training.json"])

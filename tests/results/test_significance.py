@@ -44,7 +44,13 @@ from hf_posenc.results.records import (
 )
 from hf_posenc.results.rendering import render_csv, render_latex
 from hf_posenc.results.saved_files import parse_results, read_results
-from hf_posenc.results.significance import STUDENT_T_975, mean_bucket_scores, mean_over_seeds, p_values
+from hf_posenc.results.significance import (
+    STUDENT_T_975,
+    difference_interval,
+    mean_bucket_scores,
+    mean_over_seeds,
+    p_values,
+)
 from hf_posenc.results.tables import (
     length_table,
     overview_table,
@@ -104,6 +110,31 @@ def test_p_values_are_those_of_sacrebleu_on_the_texts() -> None:
                     metric,
                     test,
                 )
+
+
+def test_the_interval_of_a_difference_is_that_of_the_resampled_texts() -> None:
+    """Both systems are resampled together; the scores are sacrebleu's of the texts themselves."""
+    references, lengths = corpus(40)
+    worse, better = noisy(references, 0.4, 1), noisy(references, 0.3, 2)
+    ours, theirs = (scored(texts, references, lengths, ("bleu", "chrf"))[1] for texts in (better, worse))
+    rng = np.random.default_rng(12345)
+    draws = [rng.choice(40, size=40) for _ in range(200)]
+    for metric, scorer in (("bleu", BLEU()), ("chrf", CHRF())):
+        differences = []
+        for rows in draws:
+            texts = [[texts[row] for row in rows] for texts in (better, worse, references)]
+            differences.append(np.subtract(*(scorer.corpus_score(text, [texts[2]]).score for text in texts[:2])))
+        found = difference_interval(PRECOMPUTED_SCORERS[metric](), ours[metric], theirs[metric], 200)
+        assert found == pytest.approx(tuple(np.percentile(differences, [2.5, 97.5])), abs=1e-4)
+
+
+def test_the_interval_of_a_difference_is_antisymmetric_and_zero_for_equal_translations() -> None:
+    references, lengths = corpus(40)
+    ours, theirs = (scored(noisy(references, 0.3, seed), references, lengths, ("bleu",))[1]["bleu"] for seed in (1, 2))
+    scorer = PRECOMPUTED_SCORERS["bleu"]()
+    low, high = difference_interval(scorer, ours, theirs, 100)
+    assert difference_interval(scorer, theirs, ours, 100) == pytest.approx((-high, -low))
+    assert difference_interval(scorer, ours, ours, 100) == (0, 0)
 
 
 def test_several_seeds_must_all_differ_and_one_pair_has_no_p_value() -> None:

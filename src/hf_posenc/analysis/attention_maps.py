@@ -72,9 +72,9 @@ def compute_attention_maps(
     source = token_labels([str(token) for token in tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])])
     target = token_labels(token_texts(tokenizer, output_ids.tolist()))
     labels = {
-        "encoder": (source, source, "source token", "source token it looks at"),
-        "decoder": (target[1:], target[:-1], "token written", "token read before"),
-        "cross": (target[1:], source, "token written", "source token it looks at"),
+        "encoder": (source, source, "source token", "source token attended to"),
+        "decoder": (target[1:], target[:-1], "target token", "target token attended to"),
+        "cross": (target[1:], source, "target token", "source token attended to"),
     }
     attentions = {
         "encoder": outputs.encoder_attentions,

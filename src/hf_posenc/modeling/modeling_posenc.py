@@ -374,7 +374,7 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
 
     @property
     def default_source_end_rule(self) -> bool | None:
-        """Whether end tokens of a new model need the source's end in the window; None where no position is known."""
+        """Whether end tokens of a new model need the source's end in sight; None where no position is known."""
         decoder = self.model.decoder
         return has_source_end(decoder.alignment, decoder.cross_positions.hiding_lookahead) or None
 

@@ -132,14 +132,15 @@ def end_forbidden_figure(results: Diagnoses) -> Figure:
     shown, not_measured = systems_with(results, lambda diagnosis: diagnosis.has_decoding)
     styles = line_styles(results)
     groups = next(iter(shown.values())).decoding_buckets
+    nonempty = [index for index, group in enumerate(groups) if group.n]
     figure = Figure(figsize=(WIDTH_INCHES, 3.2 + 0.06 * len(shown)), layout="constrained")
     axes = figure.subplots()
     spacing = 0.8 / len(shown)
     for index, (system, diagnosis) in enumerate(shown.items()):
         colour, marker, _ = styles[system]
-        for group_index, group in enumerate(diagnosis.decoding_buckets):
+        for tick, group in enumerate(diagnosis.decoding_buckets[number] for number in nonempty):
             if group.greedy and group.end_forbidden:
-                xs = group_index - 0.4 + spacing * (index + 0.5) + np.array([-spacing / 6, spacing / 6])
+                xs = tick - 0.4 + spacing * (index + 0.5) + np.array([-spacing / 6, spacing / 6])
                 both = [group.greedy, group.end_forbidden]
                 axes.plot(xs, [or_nan(score.bleu) for score in both], color=colour, linewidth=0.8)
                 for x, score, face_colour in zip(xs, both, ("white", colour), strict=True):
@@ -149,7 +150,7 @@ def end_forbidden_figure(results: Diagnoses) -> Figure:
                     )  # fmt: skip
     axes.set_ylabel("BLEU", fontsize=FONT_SIZE + 1)
     axes.set_ylim(bottom=0)
-    bucket_axis(axes, groups)
+    bucket_axis(axes, [groups[number] for number in nonempty])
     style_axes(axes)
     handles = [
         Line2D([], [], color=styles[system][0], marker=styles[system][1], linestyle="none", label=system)
@@ -158,7 +159,7 @@ def end_forbidden_figure(results: Diagnoses) -> Figure:
     add_legend(
         figure,
         handles,
-        legend_title("open: ended by the system; full: ended at the reference's length", not_measured),
+        legend_title("open: the system decides the end; full: the end is at the reference's length", not_measured),
     )
     return figure
 

@@ -114,7 +114,7 @@ def rotation_figure(
         curve_label = "all channels alike" if all_equal(even_HS) else f"all channels alike, head {head + 1}"
         curve_axes.plot(distances, even_S, color="black", linewidth=1.8, label=curve_label)
     curve_axes.axhline(0, color=LIMIT_COLOUR, linewidth=0.6, zorder=0.5)
-    label_axes(curve_axes, DISTANCE_LABEL, "q . k, 1 before turning")
+    label_axes(curve_axes, DISTANCE_LABEL, "q . k, 1 before the rotation")
     extent = (distances[0] - 0.5, distances[-1] + 0.5, head_dim - 0.5, -0.5)
     image = heatmap(image_axes, channels_CS, limit=colour_limit(channels_CS), extent=extent)
     label_axes(image_axes, DISTANCE_LABEL, "channel of a head, by itself")
@@ -163,7 +163,7 @@ def draw_norms(axes: Axes, vectors_HSK: np.ndarray, distances: np.ndarray, name:
 
 
 def influence_figure(influence_TT: np.ndarray, *, title: str) -> Figure:
-    """The influence of token j on the output at token i: for each pair, and by distance j - i as a mean over the pairs.
+    """The influence of input token j on output token i: for each pair, and by distance j - i as a mean over the pairs.
 
     Both scales are logarithmic. Values below 1/10,000 of the largest are white, and left out of the curve.
     """
@@ -174,7 +174,7 @@ def influence_figure(influence_TT: np.ndarray, *, title: str) -> Figure:
     image = heatmap(pairs, shown, limit=None)
     image.set(cmap=AMOUNT_COLORMAP, norm=LogNorm(threshold, influence_TT.max()))
     pairs.set_aspect("equal")
-    label_axes(pairs, "token j that is read", "token i that becomes of it")
+    label_axes(pairs, "input token j", "output token i")
     add_colorbar(figure, image, pairs, "influence")
     tokens = len(influence_TT)
     distances = np.arange(1 - tokens, tokens)

@@ -186,12 +186,12 @@ def influence_figures(probe: EncodingProbe) -> LazyFigures:
 
     def draw() -> Figure:
         influence_TT = embed_influence(probe.positions, probe.sample_inputs())
-        title = f"{probe.label}: influence of token j on what becomes of token i, D = {probe.width}"
+        title = f"{probe.label}: influence of input token j on output token i, D = {probe.width}"
         return influence_figure(influence_TT, title=title)
 
     look_for = (
-        "What becomes of a token depends on its neighbours. Look along a row: how much each token that is read moves "
-        "what becomes of this one; a triangle says that reading goes one way."
+        "The output of a token depends on its neighbours. Look along a row: how much each input token changes this "
+        "output. A triangle shows that the layer reads in one direction."
     )
     return {"influence": LazyFigure("Influence", look_for, draw)}
 
@@ -218,10 +218,10 @@ def rotation_figures(probe: EncodingProbe) -> LazyFigures:
     )
     layers = range(probe.layers)
     if all_equal(np.stack([products_for(random_NHK[:1], layer) for layer in layers])):
-        return {"turning": LazyFigure("Turning", look_for, partial(draw_layer, 0, probe.label))}
+        return {"rotation": LazyFigure("Rotation", look_for, partial(draw_layer, 0, probe.label))}
     draw_by_layer = {layer + 1: partial(draw_layer, layer, f"{probe.label}, layer {layer + 1}") for layer in layers}
     return {
-        f"turning-layer-{layer_number}": LazyFigure(f"Turning, layer {layer_number}", look_for, draw)
+        f"rotation-layer-{layer_number}": LazyFigure(f"Rotation, layer {layer_number}", look_for, draw)
         for layer_number, draw in draw_by_layer.items()
     }
 

@@ -55,7 +55,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 LINE_STYLES = ("-", "--", "-.", ":")
 LIMIT_COLOUR = "#444444"
 # Follows the name of a system whose loss is not comparable with that of others.
-LENGTH_AWARE_SUFFIX = " (told the target's length)"
+LENGTH_AWARE_SUFFIX = " (given the target's length)"
 VALUE_COLORMAP, AMOUNT_COLORMAP = "cividis", "Blues"
 
 

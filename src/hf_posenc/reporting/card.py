@@ -22,6 +22,7 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 from ..config.settings import DataSettings, ScoreSettings, test_sets
 from ..config.yaml_io import read_yaml
+from ..data.lengths import stratified_sample
 from ..data.readers import CorpusSpec
 from ..metrics.length_buckets.scorers import SCORERS
 from ..modeling.alignment_registry import get_alignment
@@ -71,13 +72,17 @@ def write_card(run_folder: Path, system: str, repository: str | None = None) -> 
     return path
 
 
-def model_card(run_folder: Path, system: str, repository: str | None = None) -> ModelCard:
+def model_card(run_folder: Path, system: str, repository: str | None = None, licence: str | None = None) -> ModelCard:
     """The card of a scored system, from its saved files. `repository` is what its code loads, by default
-    `repository_name`.
+    `repository_name`. `licence` of the data replaces that of the config.
 
     A FileNotFoundError if a file is missing, a ValueError if one is truncated or contradicts the others.
     """
     run = read_scored_system(run_folder / system)
+    if licence is not None:
+        if not licence.strip():
+            raise ValueError("A licence must be a name such as cc-by-4.0, but it is empty. Name it or leave it out.")
+        run = replace(run, data=replace(run.data, license=licence))
     with explain_malformed_files(run_folder / system, AttributeError, KeyError, TypeError):
         name = repository or repository_name(run_folder.resolve().name, system, run)
         values = card_values(run, system, name) | {"examples": examples(run_folder, system, run)}
@@ -118,7 +123,10 @@ def examples(run_folder: Path, system: str, run: ScoredSystem) -> dict[str, dict
         if len(test_sets) != 1 or not path.is_file():
             continue
         texts = [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
-        pairs = load_from_disk(str(test_sets[0]))["translation"]
+        test_set = load_from_disk(str(test_sets[0]))
+        if run.score.max_per_bucket:
+            test_set = stratified_sample(test_set, run.score.bucket_edges, run.score.max_per_bucket)
+        pairs = test_set["translation"]
         if len(pairs) != len(texts):
             continue
         for pair, text in zip(pairs, texts, strict=True):

@@ -118,7 +118,7 @@ def footnotes(systems: Mapping[str, SystemResult]) -> str:
         for test, result in system.tests.items()
         if result.truncated
     ]
-    lines = [f"Translations cut at their length limit: {', '.join(truncated) or 'none'}."]
+    lines = [f"Translations truncated at their maximum length: {', '.join(truncated) or 'none'}."]
     for name, system in systems.items():
         if split := system.split:
             segmentation = upgrade_value("segmentation", split.boundaries)

@@ -162,5 +162,18 @@ def paired_bootstrap(scorer: CorpusScorer, ours: np.ndarray, theirs: np.ndarray,
     return max(p_value, min(1.0, 2.0 ** (1 - num_differing)))
 
 
+def difference_interval(
+    scorer: CorpusScorer, ours: np.ndarray, theirs: np.ndarray, samples: int
+) -> tuple[float, float]:
+    """The 95 % interval (low, high) of the score of `ours` less that of `theirs`: percentiles of the paired bootstrap.
+
+    Each sample has the same pairs of both. Two systems are alike within a margin if the interval lies inside it; a
+    large p-value alone does not show that.
+    """
+    totals = np.split(bootstrap_sums(np.hstack([ours, theirs]), samples), 2, axis=1)
+    low, high = np.percentile(np.subtract(*(corpus_scores(scorer, total) for total in totals)), [2.5, 97.5])
+    return float(low), float(high)
+
+
 # Each test, and how many trials it has for each bootstrap sample, as in sacrebleu's defaults.
 SIGNIFICANCE_TESTS = {"randomisation": (approximate_randomization, 10), "bootstrap": (paired_bootstrap, 1)}

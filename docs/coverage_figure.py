@@ -1,0 +1,167 @@
+"""Which sentences of a document have a counterpart in its translation, by system.
+
+    python docs/coverage_figure.py FOLDER      measures coverage.csv of docs/results/news-small, and draws it
+    python docs/coverage_figure.py             draws the saved measurement
+
+FOLDER has the documents: `python corpora/check.py OTHER --lowercase FOLDER`. Content words are those of five letters or
+more. The content words of the whole translation are matched in order with those of the whole reference, as a longest
+common subsequence. The coverage of a sentence is the share of its content words in the reference that are matched.
+"""
+
+import csv
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from saved_documents import RUN, read_test_sets, read_translations
+
+from hf_posenc.plotting.style import FONT_SIZE, WIDTH_INCHES, line_styles, save_figure, style_axes
+from hf_posenc.utils.atomic_io import atomic_write
+
+TEST_SET, SEED = "parliament-400", 1
+DOCUMENT = 0  # the document that is shown: the first of the test set
+LABELS = {
+    "aligned-100": "aligned",
+    "aligned-100-split": "aligned, segmented",
+    "relative-100": "relative",
+    "sinusoidal-100": "sinusoidal",
+}
+OTHER_DOCUMENT = "other document"  # the aligned translation of the next document: the coverage by chance
+NUM_PARTS = 10  # equal parts of a document, over which all documents are averaged
+CONTENT_WORD = re.compile(r"[^\W\d_]{5,}")
+
+
+class Coverage(NamedTuple):
+    """The coverage of a sentence in one system's translation; `words` counts its content words."""
+
+    system: str
+    document: int
+    sentence: int
+    words: int
+    matched: int
+
+
+def content_words(text: str) -> list[str]:
+    return CONTENT_WORD.findall(text.lower())
+
+
+def matched_in_order(reference: Sequence[str], translation: Sequence[str]) -> np.ndarray:
+    """Which reference words belong to a longest common subsequence (R,); of several, the one that starts earliest."""
+    equal = np.array(reference, dtype=object)[:, None] == np.array(translation, dtype=object)[None, :]
+    longest = np.zeros(
+        (len(reference) + 1, len(translation) + 1), dtype=int
+    )  # [i, j]: of reference[i:], translation[j:]
+    for i in reversed(range(len(reference))):
+        for j in reversed(range(len(translation))):
+            skipped = max(longest[i + 1, j], longest[i, j + 1])
+            longest[i, j] = 1 + longest[i + 1, j + 1] if equal[i, j] else skipped
+    matched, i, j = np.zeros(len(reference), dtype=bool), 0, 0
+    while i < len(reference) and j < len(translation):
+        if equal[i, j]:
+            matched[i], i, j = True, i + 1, j + 1
+        elif longest[i + 1, j] >= longest[i, j + 1]:
+            i += 1
+        else:
+            j += 1
+    return matched
+
+
+def sentence_coverage(system: str, document: int, references: Sequence[str], translation: str) -> Iterator[Coverage]:
+    """The coverage of each sentence that has content words."""
+    words = [content_words(sentence) for sentence in references]
+    matched = matched_in_order([word for sentence in words for word in sentence], content_words(translation))
+    ends = np.cumsum([len(sentence) for sentence in words])
+    for number, (sentence, of_sentence) in enumerate(zip(words, np.split(matched, ends[:-1]), strict=True)):
+        if sentence:
+            yield Coverage(system, document, number, len(sentence), int(of_sentence.sum()))
+
+
+def measure(folder: Path) -> list[Coverage]:
+    references = read_test_sets([TEST_SET], folder)[TEST_SET].references
+    saved = read_translations([f"{system}-seed{SEED}" for system in LABELS], [TEST_SET])
+    texts = {system: saved[f"{system}-seed{SEED}", TEST_SET] for system in LABELS}
+    texts[OTHER_DOCUMENT] = [*texts["aligned-100"][1:], texts["aligned-100"][0]]
+    return [
+        coverage
+        for system, translations in texts.items()
+        for document, translation in enumerate(translations)
+        for coverage in sentence_coverage(system, document, references[document], translation)
+    ]
+
+
+def mean_by_part(rows: Sequence[Coverage]) -> list[float]:
+    """Percent of matched content words in each tenth of the documents, over all documents."""
+    words, matched = np.zeros(NUM_PARTS), np.zeros(NUM_PARTS)
+    ends: dict[int, int] = {}
+    for row in rows:
+        ends[row.document] = ends.get(row.document, 0) + row.words
+    read = dict.fromkeys(ends, 0)
+    for row in rows:
+        middle = read[row.document] + row.words / 2
+        part = int(NUM_PARTS * middle / ends[row.document])
+        words[part] += row.words
+        matched[part] += row.matched
+        read[row.document] += row.words
+    return list(100 * matched / words)
+
+
+def draw_document(axes: Axes, rows: Sequence[Coverage], colour: str, is_segmented: bool) -> None:
+    """A bar for each sentence of the shown document, as wide as its content words."""
+    shown = [row for row in rows if row.document == DOCUMENT]
+    widths = np.array([row.words for row in shown])
+    starts = np.cumsum(widths) - widths
+    heights = [100 * row.matched / row.words for row in shown]
+    look = {"facecolor": "white", "hatch": "////"} if is_segmented else {"facecolor": colour}
+    axes.bar(
+        starts,
+        heights,
+        width=widths,
+        align="edge",
+        edgecolor=colour if is_segmented else "white",
+        linewidth=0.6,
+        **look,
+    )
+    axes.set_xlim(0, widths.sum())
+    axes.set_xlabel("content words", fontsize=FONT_SIZE)
+
+
+def coverage_figure(rows: Sequence[Coverage]) -> Figure:
+    by_system = {system: [row for row in rows if row.system == system] for system in (*LABELS, OTHER_DOCUMENT)}
+    figure = Figure(figsize=(WIDTH_INCHES, 3.6), layout="constrained")
+    panels = figure.subplots(2, len(LABELS), sharey=True)
+    styles = line_styles(LABELS)
+    chance = mean_by_part(by_system[OTHER_DOCUMENT])
+    parts = (np.arange(NUM_PARTS) + 0.5) * 100 / NUM_PARTS
+    for (top, bottom), (system, label) in zip(panels.T, LABELS.items(), strict=True):
+        colour, is_segmented = styles[system][0], "split" in system
+        draw_document(top, by_system[system], colour, is_segmented)
+        top.set_title(label, fontsize=FONT_SIZE + 1, color=colour)
+        bottom.plot(parts, mean_by_part(by_system[system]), color=colour, linestyle=":" if is_segmented else "-")
+        bottom.plot(parts, chance, color="#888888", linestyle="--", linewidth=1)
+        bottom.set_xlim(0, 100)
+        bottom.set_xlabel("% of the document", fontsize=FONT_SIZE)
+        for axes in (top, bottom):
+            axes.set_ylim(0, 70)
+            style_axes(axes)
+    panels[0, 0].set_ylabel("one document:\n% matched", fontsize=FONT_SIZE)
+    panels[1, 0].set_ylabel("50 documents:\n% matched", fontsize=FONT_SIZE)
+    panels[1, 0].text(50, chance[NUM_PARTS // 2] + 3, "by chance", fontsize=FONT_SIZE, color="#666666", ha="center")
+    return figure
+
+
+def read_coverage() -> list[Coverage]:
+    """The saved measurement."""
+    with (RUN / "coverage.csv").open(encoding="utf-8", newline="") as file:
+        return [Coverage(system, *map(int, counts)) for system, *counts in list(csv.reader(file))[1:]]
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        lines = [",".join(Coverage._fields), *(",".join(map(str, row)) for row in measure(Path(sys.argv[1])))]
+        atomic_write(RUN / "coverage.csv", "\n".join([*lines, ""]))
+    save_figure(coverage_figure(read_coverage()), RUN / "coverage.png")

@@ -1,0 +1,139 @@
+"""Documents compared by their saved translations: paired tests and the coverage of sentences."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import tarfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "docs"))
+import coverage_figure  # noqa: E402
+import paired_tests  # noqa: E402
+import saved_documents  # noqa: E402
+
+LONG_INPUT = (ROOT / "docs" / "results" / "long_input.md").read_text(encoding="utf-8")
+
+
+def length_by_recursion(reference: list[str], translation: list[str]) -> int:
+    """The definition of a longest common subsequence."""
+
+    @cache
+    def longest(i: int, j: int) -> int:
+        if i == len(reference) or j == len(translation):
+            return 0
+        matched = 1 + longest(i + 1, j + 1) if reference[i] == translation[j] else 0
+        return max(matched, longest(i + 1, j), longest(i, j + 1))
+
+    return longest(0, 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_matched_words_are_a_longest_common_subsequence(seed: int) -> None:
+    chance = random.Random(seed)
+    reference, translation = (chance.choices("abcd", k=chance.randint(0, 12)) for _ in range(2))
+    matched = coverage_figure.matched_in_order(reference, translation)
+    assert matched.sum() == length_by_recursion(reference, translation)
+    words = iter(translation)
+    assert all(word in words for word, is_matched in zip(reference, matched, strict=True) if is_matched)
+
+
+def test_coverage_is_that_of_the_sentences_in_order() -> None:
+    sentences = ["The green house burns.", "It is.", "Several people watched."]
+    words = {"all": " ".join(sentences), "last": "people watched several", "none": ""}
+    found = {
+        name: [row[2:] for row in coverage_figure.sentence_coverage("s", 0, sentences, text)]
+        for name, text in words.items()
+    }
+    assert found["all"] == [(0, 3, 3), (2, 3, 3)], "the second sentence has no content word"
+    assert found["last"] == [(0, 3, 0), (2, 3, 2)]
+    assert found["none"] == [(0, 3, 0), (2, 3, 0)]
+
+
+def test_the_parts_of_a_document_are_equal() -> None:
+    rows = [coverage_figure.Coverage("s", document, number, 5, number) for document in (0, 1) for number in range(10)]
+    assert coverage_figure.mean_by_part(rows) == pytest.approx([20 * number for number in range(10)])
+
+
+def test_the_pages_say_what_the_saved_coverage_shows() -> None:
+    rows = coverage_figure.read_coverage()
+    means = {
+        system: np.array(coverage_figure.mean_by_part([row for row in rows if row.system == system]))
+        for system in (*coverage_figure.LABELS, coverage_figure.OTHER_DOCUMENT)
+    }
+    assert all(len({row.document for row in rows if row.system == system}) == 50 for system in means)
+    assert means["aligned-100"].min() > 30 and means["aligned-100"].max() < 40
+    chance = means[coverage_figure.OTHER_DOCUMENT]
+    assert np.abs(means["relative-100"][1:] - chance[1:]).max() < 5 < means["relative-100"][0] - chance[0]
+    assert means["sinusoidal-100"].max() < 7
+    assert coverage_figure.coverage_figure(rows).axes[0].get_title() == "aligned"
+
+
+def test_the_table_of_paired_tests_is_that_of_the_saved_ones() -> None:
+    saved = (saved_documents.RUN / "table-paired.md").read_text(encoding="utf-8")
+    assert saved.startswith(paired_tests.table(paired_tests.read_tests()))
+
+
+def test_the_pages_say_what_the_paired_tests_show() -> None:
+    tests = paired_tests.read_tests()
+    by_systems = {pair: [test for test in tests if (test.system, test.other) == pair] for pair in paired_tests.PAIRS}
+    assert all(len(found) == 2 * 4 * 3 for found in by_systems.values())
+    whole, rival, relative = by_systems.values()
+    for metric, bound in (("bleu", 0.6), ("chrf", 0.75)):
+        assert all(-bound < test.low and test.high < bound for test in whole if test.metric == metric)
+    chrf = [test for test in whole if test.metric == "chrf"]
+    assert f"{-min(test.difference for test in chrf):.2f}" == "0.49"
+    assert [test.p_randomisation < 0.05 for test in chrf].count(True) == 4
+    assert all(test.difference > 0 and test.p_randomisation < 0.05 for test in (*rival, *relative))
+    for said in ("inside ±0.6 BLEU and ±0.75 chrF", "by up to 0.49; in four of twelve", "has p < 0.05 with each seed"):
+        assert said in " ".join(LONG_INPUT.split())
+
+
+def test_verdicts_need_all_seeds() -> None:
+    def seed(low: float, high: float, p: float) -> paired_tests.PairedTest:
+        middle = (low + high) / 2
+        return paired_tests.PairedTest("a", "b", "t", 9, "bleu", 1, 20 + middle, 20, low, high, p, p)
+
+    alike, different = seed(-0.5, 0.6, 0.5), seed(1.0, 3.0, 0.001)
+    assert paired_tests.verdict([alike, alike]) == "within 1"
+    assert paired_tests.verdict([different, different]) == "different"
+    assert paired_tests.verdict([seed(0.2, 0.9, 0.01)] * 2) == "within 1, different"
+    assert paired_tests.verdict([alike, different]) == "neither"
+    assert paired_tests.verdict([different, seed(-3.0, -1.0, 0.001)]) == "neither", "in unlike directions"
+
+
+def test_other_text_is_refused(tmp_path: Path) -> None:
+    for name, text in (("a.de", "ein haus\n"), ("a.en", "a house\n"), ("a.doc", "1\n")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    spec = {"files": ["a.de", "a.en"], "document_ids": "a.doc", "min_words": 1}
+    settings = {"data": {"test": {"t": spec}}, "score": {}, "files": dict.fromkeys(("a.de", "a.en", "a.doc"), "0" * 64)}
+    with pytest.raises(ValueError, match=r"FOLDER must have the text of the saved run, but .*a\.de has another one"):
+        saved_documents.read_test_set(
+            "t", settings, None, tmp_path
+        )  # the text is compared before the tokenizer is used
+
+
+@pytest.mark.full
+def test_the_paired_tests_are_of_the_saved_scores() -> None:
+    """Texts and sampled documents are those that were scored: BLEU and chrF of each seed agree to the last digit."""
+    saved = {}
+    with tarfile.open(saved_documents.ARCHIVE) as archive:
+        for member in archive:
+            if member.name.endswith("/scores.json") and (file := archive.extractfile(member)):
+                saved[member.name.split("/")[1]] = json.load(file)["tests"]
+    for test in paired_tests.read_tests():
+        for system, value in ((test.system, test.score), (test.other, test.other_score)):
+            record = saved[f"{system}-seed{test.seed}"][test.test_set]["all"]
+            assert (record["n"], record[test.metric]) == (test.n, pytest.approx(value, abs=1e-9))
+
+
+@pytest.mark.full
+def test_translations_that_are_missing_are_named() -> None:
+    with pytest.raises(ValueError, match=r"none of \('nobody-seed1', 'parliament-50'\)"):
+        saved_documents.read_translations(["nobody-seed1"], ["parliament-50"])
