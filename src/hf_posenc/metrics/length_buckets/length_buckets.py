@@ -103,13 +103,23 @@ class LengthBuckets(evaluate.Metric):
             reference_urls=["https://aclanthology.org/W18-6319", "https://aclanthology.org/2019.iwslt-1.20"],
         )
 
-    def add(self, *, prediction: object = None, reference: object = None, **columns: Any) -> None:
+    def add(
+        self,
+        *,
+        prediction: object = None,
+        reference: object = None,
+        source_lengths: object = None,
+        predictions: object = None,
+        references: object = None,
+    ) -> None:
         """Add one pair; `source_lengths=17` is its source length in tokens.
 
-        Where metrics are combined, `evaluate` gives the texts as `predictions` and `references`.
+        Combined metrics of `evaluate` name the one prediction `predictions` and its reference `references`.
         """
-        example = {"predictions": prediction, "references": reference, **columns}
-        self.add_batch(**{name: [value] for name, value in example.items()})
+        prediction = predictions if prediction is None else prediction
+        reference = references if reference is None else reference
+        lengths = None if source_lengths is None else [source_lengths]
+        self.add_batch(predictions=[prediction], references=[reference], source_lengths=lengths)
 
     def add_batch(
         self,
