@@ -413,7 +413,7 @@ def test_a_run_is_trained_translated_scored_and_then_left_alone(config: Path) ->
         run_system(PreparedRun(experiment), name)
     printed = write_report(results := aggregate(experiment), experiment.tables_folder)
     folder = experiment.folder
-    tables, _, _ = printed.partition("Translations cut")
+    tables, _, _ = printed.partition("Translations truncated")
     assert all(len(line) <= TEXT_WIDTH for line in tables.splitlines())
     assert printed.count("half of the 95 % interval") == 1
     commands = next_steps(results, folder, experiment.tables_folder)
