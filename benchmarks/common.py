@@ -224,7 +224,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
     options = parser.parse_args(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
-    if "encodings" in options:
+    if "base" in options:
         options.encodings = list(dict.fromkeys([options.base, *options.encodings]))
     return options
 

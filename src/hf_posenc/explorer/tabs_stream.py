@@ -78,7 +78,8 @@ def stream_tab(run: ExplorerRun) -> EventOptions:
         return show_errors(compute, lambda message: [message])
 
     latest: dict[str, Any] = {"trigger_mode": "always_last", **UNQUEUED}
-    gr.on([text.input, system.input], typed, [text, system], outputs, **latest)
+    # A pasted text is no `input` event.
+    gr.on([text.change, system.input], typed, [text, system], outputs, **latest)
     words.input(moved, [text, system, words], outputs, **latest)
     read_button.click(started, [text, system], outputs, **UNQUEUED)
     timer.tick(read_on, [text, system, words], outputs, **UNQUEUED)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
+from transformers import EncoderDecoderCache, PreTrainedTokenizerBase
 
+from ..modeling.cache import EvictingLayer
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.model_inputs import CACHE_NAME, get_cache
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
@@ -134,6 +135,12 @@ def export_components(model: PosEncForConditionalGeneration, decompose: Decompos
         decompose(model, inputs | {"decoder_input_ids": decoder_input_ids}, generation_config=greedy)
         for decoder_input_ids in (target[:, :1], target)
     )
+    _, decode_inputs = decode["decode"]
+    cache = decode_inputs[CACHE_NAME]
+    assert isinstance(cache, EncoderDecoderCache)
+    for layer in cache.cross_attention_cache.layers:
+        if isinstance(layer, EvictingLayer):
+            layer.row_ids = None  # a hint for beam search in torch, which would be an input of the graph
     return {"encoder": (model.get_encoder(), inputs), "prefill": prefill["prefill"], "decode": decode["decode"]}
 
 

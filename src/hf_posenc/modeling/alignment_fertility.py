@@ -190,7 +190,7 @@ class Fertility(Alignment):
         if cached_B1 is not None and not isinstance(ctx.num_cached, Tensor):
             return cached_B1
         left_edge_B1 = source_bounds(ctx)[0].to(at_least_float32(x_BTD)) - 0.5
-        start_B1 = self.advance(left_edge_B1.expand(len(x_BTD), 1), 0.5, encoder_states_BSD, ctx)
+        start_B1 = self.advance(left_edge_B1.expand(x_BTD.shape[0], 1), 0.5, encoder_states_BSD, ctx)
         # A static cache that was reset holds zeros, which is one token before the source.
         return start_B1 if cached_B1 is None else torch.where(cached_B1 == -1, start_B1, cached_B1)
 
@@ -217,7 +217,7 @@ class Fertility(Alignment):
         token_BT = torch.searchsorted(ends_BS, spent_BT, right=True).clamp(max=ends_BS.shape[1] - 1)
         width_BT = fertilities_BS.gather(1, token_BT)
         start_BT = ends_BS.gather(1, token_BT) - width_BT
-        key_pos_BS = ctx.key_pos_BS.expand(len(x_BTD), -1).to(ends_BS.dtype)
+        key_pos_BS = ctx.key_pos_BS.expand(x_BTD.shape[0], -1).to(ends_BS.dtype)
         source_positions_BT = key_pos_BS.gather(1, token_BT) - 0.5 + (spent_BT - start_BT) / width_BT.clamp(min=1e-6)
         if not self.training:
             return source_positions_BT

@@ -99,7 +99,7 @@ def number_equal_rows(cache: Cache, encoder_states_BSD: Tensor, key_pos_BS: Tens
     numbers stay what they are, nothing need be copied.
     """
     layers = [layer for layer in cache.layers if isinstance(layer, EvictingLayer)]
-    if len(encoder_states_BSD) == 1 or not layers or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or encoder_states_BSD.shape[0] == 1 or not layers:  # an export has any batch size
         return
     is_new_B = (encoder_states_BSD[1:] != encoder_states_BSD[:-1]).flatten(1).any(1)
     if key_pos_BS.shape[0] > 1:

@@ -69,10 +69,10 @@ def make_window_blocks(positions: PositionEncodingSum, x_BTD: Tensor, ctx: Atten
     most of the source.
     """
     window, num_keys, length = positions.sliding_window, ctx.key_pos_BS.shape[1], x_BTD.shape[1]
-    if window is None or ctx.state is not None or ctx.need_weights or min(num_keys, length) < MIN_LENGTH:
+    if window is None or ctx.state is not None or ctx.need_weights or torch.compiler.is_compiling():
         return None
     mask = ctx.mask
-    if torch.compiler.is_compiling() or not (mask is None or (isinstance(mask, Tensor) and mask.ndim == 2)):
+    if min(num_keys, length) < MIN_LENGTH or not (mask is None or (isinstance(mask, Tensor) and mask.ndim == 2)):
         return None
     key_pos_BS, valid_mask_BS = ctx.key_pos_BS.expand(len(x_BTD), -1), None if mask is None else mask.bool()
     if not has_contiguous_positions(key_pos_BS, valid_mask_BS):

@@ -17,7 +17,7 @@ def prune_to_window(ctx: AttentionContext, window: int | None, min_keys: int = M
     than `min_keys` keys, if every key's weight is needed, and if pruning would keep more than half of the keys.
     """
     num_keys = ctx.key_pos_BS.shape[1]
-    if window is None or ctx.state is None or ctx.need_weights or num_keys < min_keys or torch.compiler.is_compiling():
+    if window is None or ctx.state is None or ctx.need_weights or torch.compiler.is_compiling() or num_keys < min_keys:
         return ctx
     if not ctx.is_cross and not isinstance(ctx.state.length, int):  # a static cache has room for keys to come
         return ctx
