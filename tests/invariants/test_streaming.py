@@ -119,12 +119,14 @@ def test_streamed_translation_is_that_of_the_whole_text(registered, tokenizer):
 CROSS = ["relative", "t5", "deberta", "transformer_xl", "pope", "kerple"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("cross", CROSS)
 def test_streamed_translation_is_that_of_the_whole_text_whatever_the_cross_attention(cross, tokenizer):
     model = varied_translator("relative+window by length_ratio", cross_position_encoding_type=f"{cross}+window")
     assert_streams_exactly(model, tokenizer, random_text(12, seed=3))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("decoder", ["gru+rotary+window", "lstm+rotary+window", "forgetting+window"])
 def test_streamed_decoder_may_be_recurrent(decoder, tokenizer):
     """Its state is in the cache. Only an encoder must not be."""
@@ -133,15 +135,15 @@ def test_streamed_decoder_may_be_recurrent(decoder, tokenizer):
     )
 
 
-@pytest.mark.parametrize("gain", [0.0, 0.5])
-def test_streamed_fertilities_are_those_of_the_whole_text(tokenizer, gain):
+def test_streamed_fertilities_are_those_of_the_whole_text(tokenizer):
     """The fertilities of the source tokens that a step passes are in the window."""
-    model = varied_translator("relative+window by fertility", fertility_gain=gain)
+    model = varied_translator("relative+window by fertility", fertility_gain=0.5)
     with torch.no_grad():
         model.model.decoder.alignment.weight.normal_()
     assert_streams_exactly(model, tokenizer, random_text(12))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", [0.3, 1.0, 3.5])
 def test_streamed_translation_is_that_of_the_whole_text_at_any_pace(step, tokenizer, monkeypatch):
     """Also in pieces of the source that are smaller than the window, where source positions are often counted from
@@ -164,6 +166,7 @@ def test_streamed_beam_search_is_that_of_the_whole_text(stacks, tokenizer):
     assert_streams_exactly(varied_translator(f"{stacks} by length_ratio"), tokenizer, random_text(8), num_beams=4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", [0.3, 3.5])
 def test_streamed_beam_search_is_that_of_the_whole_text_at_any_pace(step, tokenizer, monkeypatch):
     monkeypatch.setattr(streaming, "TOKENS_PER_PIECE", 3)

@@ -101,6 +101,7 @@ def test_keys_in_a_window_are_compared_with_all_keys(benchmark):
     assert len(table.splitlines()) == len(rows) + 4
 
 
+@pytest.mark.full
 def test_engines_are_compared_on_a_models_own_lines(benchmark, tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": len(tokenizer)}
