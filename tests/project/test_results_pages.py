@@ -150,7 +150,7 @@ def test_whole_documents_score_above_the_segmented_relative_model_with_each_seed
 
 
 def test_seeds_disagree_whether_aligned_or_the_segmented_relative_model_scores_higher() -> None:
-    """Of captions from two on: `parts_and_languages.md`. Where seeds disagree, the saved p-value is 1."""
+    """Of captions from two on: `ablation.md`. Where seeds disagree, the saved p-value is 1."""
     content = lzma.decompress((RESULTS / "length-ablation-multi30k" / "scores.csv.xz").read_bytes()).decode()
     p_values = {
         (line["test_set"], line["metric"]): float(line["p_randomisation"])
