@@ -54,6 +54,18 @@ def complaint(path: Path, expected: Mapping[str, Mapping[str, Any]]) -> str | No
     )
 
 
+def download(url: str, folder: Path) -> bytes:
+    """The content of a URL; an OSError if it cannot be had."""
+    try:
+        with urlopen(url) as answer:
+            return answer.read()
+    except OSError as error:
+        raise OSError(
+            f"{url} must be within reach, but: {error}. Run this where it is, or put the file into {folder}; what is "
+            "there already is kept."
+        ) from error
+
+
 def fetch(corpus: str, folder: Path) -> None:
     """Download the files of a corpus; a ValueError if it has no place to download from."""
     description = CORPORA[corpus]
@@ -61,8 +73,7 @@ def fetch(corpus: str, folder: Path) -> None:
         if local_file(folder, name):
             continue
         if urls := description.get("urls"):
-            with urlopen(urls.format(name=name)) as answer:
-                (folder / f"{name}.gz").write_bytes(answer.read())
+            (folder / f"{name}.gz").write_bytes(download(urls.format(name=name), folder))
         elif test_set := description.get("sacrebleu", {}).get(name.rpartition(".")[0]):
             from sacrebleu.utils import get_reference_files, get_source_file
 

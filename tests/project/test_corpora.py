@@ -61,3 +61,17 @@ def test_other_text_is_refused(
     monkeypatch.setattr("sys.argv", ["check.py", str(tmp_path / "empty"), "--fetch", "small"])
     assert CHECK["main"]() == 1
     assert "must have `urls` or `sacrebleu` to be fetched, but small has neither" in capsys.readouterr().err
+
+
+def test_a_file_out_of_reach_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"{tmp_path.as_uri()}/server/{{name}}.gz"
+    corpus = {"source": "somebody", "urls": url, "files": {"small.de": {"lines": 2, "sha256": "0" * 64}}}
+    monkeypatch.setitem(CORPORA, "small", corpus)
+    # `--fetch` offers the described corpora, and the options are read after this one is added.
+    monkeypatch.setattr("sys.argv", ["check.py", str(tmp_path / "texts"), "--fetch", "small"])
+    assert CHECK["main"]() == 1
+    message = capsys.readouterr().err
+    assert url.format(name="small.de") in message and str(tmp_path / "texts") in message
+    assert not list((tmp_path / "texts").iterdir())
