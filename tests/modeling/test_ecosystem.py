@@ -234,7 +234,7 @@ def test_a_quantised_model_computes_with_its_rounded_weights(system, bits, tmp_p
     assert any(type(module).__name__ == f"Linear{bits}bit{'Lt' * (bits == 8)}" for module in quantised.modules())
     found = quantised(**batch()).logits.float()
     expected = rounded.dequantize()(**batch()).logits.float()
-    # The median: where a source position is at the edge of its window's next token, rounding moves the window by a token.
+    # The median: where a source position is at an edge between tokens, rounding moves the window by one of them.
     error = (found - expected).square().mean(-1).sqrt().median()
     assert error < (0.1 if bits == 8 else 0.04) * expected.std()
     assert (found - model(**batch()).logits).square().mean().sqrt() < expected.std()
