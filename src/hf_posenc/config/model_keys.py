@@ -5,15 +5,15 @@ from typing import Annotated, Any
 
 from transformers.activations import ACT2FN
 
+from ..modeling.configuration_base import INITIALIZERS, BaseConfig
 from ..modeling.configuration_posenc import PosEncConfig, parameter_fields
 from ..modeling.configuration_rnn_nmt import RnnNmtConfig
-from ..modeling.configuration_shared import INITIALIZERS, SharedConfig
 from ..modeling.position_base import EncodingParameter
 from ..modeling.suggestions import validate_names
 from ..utils.renamed_keys import validate_current_names
 from .schema import Constraint, NonEmptyStr, Section, above_zero, below_one, in_range, join_key, one_of, validate
 
-CONFIG_CLASSES: dict[str, type[SharedConfig]] = {cls.model_type: cls for cls in (PosEncConfig, RnnNmtConfig)}
+CONFIG_CLASSES: dict[str, type[BaseConfig]] = {cls.model_type: cls for cls in (PosEncConfig, RnnNmtConfig)}
 # Fields that the tokenizer or the weights determine.
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 INFERRED_FIELDS = ("vocab_size", "decoder_vocab_size", *TOKEN_IDS, "dtype")
@@ -31,9 +31,9 @@ NARROWED_TYPES: dict[str, object] = {
 }
 
 
-def model_keys(config_class: type[SharedConfig]) -> dict[str, tuple[object, object]]:
+def model_keys(config_class: type[BaseConfig]) -> dict[str, tuple[object, object]]:
     """The annotation and the default of each key for a model of that class."""
-    own_fields = {name for cls in config_class.__mro__ if issubclass(cls, SharedConfig) for name in cls.__annotations__}
+    own_fields = {name for cls in config_class.__mro__ if issubclass(cls, BaseConfig) for name in cls.__annotations__}
     keys = {
         field.name: (NARROWED_TYPES.get(field.name, field.type), field.default)
         for field in fields(config_class)
