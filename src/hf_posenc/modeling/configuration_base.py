@@ -190,7 +190,7 @@ class BaseConfig(PreTrainedConfig):
 
     @property
     def sides(self) -> Sequence[object]:
-        """The attentions with position encodings (see EncodingsMixin.side); none in this class."""
+        """The attentions with position encodings (see EncodingsConfig.side); none in this class."""
         return []
 
     def decoder_cache_layer_types(self, num_layers: int) -> list[str]:

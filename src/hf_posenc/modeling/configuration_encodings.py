@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixin of configs with position encodings: their parameters, validation, saving with a user's own encodings."""
+"""Base class of configs with position encodings: their parameters, validation, saving with a user's own encodings."""
 
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
+
+from huggingface_hub.dataclasses import strict
 
 from .configuration_base import BaseConfig
 from .custom_code import copy_custom_code
 from .position_base import EncodingParameter, StackSpec
 from .position_registry import POSITION_ENCODINGS, all_encoding_parameters, side_entries
 
-# A type checker sees the class that the mixin extends. At run time the mixin has no fields, as `strict` requires.
-Base = BaseConfig if TYPE_CHECKING else object
 
-
-class EncodingsMixin(Base):
-    """The parameters of the encodings of each side, for a config class that inherits it before BaseConfig.
+@strict
+class EncodingsConfig(BaseConfig):
+    """A config with position encodings: the parameters of those of each side.
 
     `encoding_type_fields`: by side, the field that names its encoding. `heads_fields`, `width_field`: the fields of a
     side's number of heads and of the model's width, for errors.

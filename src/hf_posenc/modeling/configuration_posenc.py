@@ -10,7 +10,7 @@ from transformers.modeling_rope_utils import RopeParameters
 
 from .alignment_base import Alignment
 from .alignment_registry import ALIGNMENTS, get_alignment
-from .configuration_encodings import EncodingsMixin, describe_parameters
+from .configuration_encodings import EncodingsConfig, describe_parameters
 from .configuration_shared import SHARED_FIELDS, SharedConfig
 from .custom_code import copy_custom_code
 from .position_base import EncodingParameter, StackSpec
@@ -26,7 +26,7 @@ ENCODING_TYPE_FIELDS = {
 
 def parameter_fields() -> dict[str, EncodingParameter]:
     """The config fields of all registered encodings and alignments, by name."""
-    fields = EncodingsMixin.parameter_fields()
+    fields = EncodingsConfig.parameter_fields()
     supported = [entry for entry in POSITION_ENCODINGS.values() if entry.modifies_attention]
     fields |= {f"cross_{parameter.name}": parameter for entry in supported for parameter in entry.config_parameters}
     return fields | {
@@ -35,7 +35,7 @@ def parameter_fields() -> dict[str, EncodingParameter]:
 
 
 @strict
-class PosEncConfig(EncodingsMixin, SharedConfig):
+class PosEncConfig(SharedConfig, EncodingsConfig):  # in this order: SharedConfig sets defaults of BaseConfig anew
     """An encoder-decoder Transformer whose `position_encoding_type` chooses the position encoding.
 
     Names are BART's and Marian's where these have the field. Every field is a keyword of the constructor, and so are

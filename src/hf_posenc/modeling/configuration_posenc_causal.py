@@ -9,8 +9,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.modeling_rope_utils import RopeParameters
 
-from .configuration_base import BaseConfig
-from .configuration_encodings import EncodingsMixin, describe_parameters
+from .configuration_encodings import EncodingsConfig, describe_parameters
 from .position_base import StackSpec
 from .position_registry import POSITION_ENCODINGS, parse_sum
 
@@ -19,7 +18,7 @@ SEQ2SEQ_PREFIXES = ("alignment_", "cross_", "decoder_", "encoder_", "share_encod
 
 
 @strict
-class PosEncCausalConfig(EncodingsMixin, BaseConfig):
+class PosEncCausalConfig(EncodingsConfig):
     """A decoder-only Transformer whose `position_encoding_type` chooses the position encoding.
 
     Names are those of Llama and GPT-NeoX where these have the field. PosEncConfig's names of the same fields, such as
@@ -119,7 +118,7 @@ class PosEncCausalConfig(EncodingsMixin, BaseConfig):
 
 
 PosEncCausalConfig.__doc__ = (
-    f"{PosEncCausalConfig.__doc__.rstrip()}\n\n{describe_parameters(PosEncCausalConfig.parameter_fields())}"
+    f"{PosEncCausalConfig.__doc__}\n{describe_parameters(PosEncCausalConfig.parameter_fields())}"
 )
 
 __all__ = ["PosEncCausalConfig"]

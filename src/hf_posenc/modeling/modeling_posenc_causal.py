@@ -59,11 +59,11 @@ class PosEncCausalModel(PosEncStack):
         self.refuse_cache_under_checkpointing(cache)
         if cache is None and use_cache:
             cache = DynamicCache(config=self.config)
-        x_BTD, _, ctx, attention_mask = self.causal_context(
+        x_BTD, _, ctx, causal_mask = self.causal_context(
             x_BTD, attention_mask, position_ids, cache, kwargs.get("output_attentions")
         )
         for layer in self.layers:
-            x_BTD = layer(x_BTD, attention_mask, positions=self.positions, ctx=ctx, cache=cache, **kwargs)
+            x_BTD = layer(x_BTD, causal_mask, positions=self.positions, ctx=ctx, cache=cache, **kwargs)
         x_BTD = x_BTD if self.layer_norm is None else self.layer_norm(x_BTD)
         return BaseModelOutputWithPast(last_hidden_state=x_BTD, **{CACHE_NAME: cache})
 
