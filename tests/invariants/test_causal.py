@@ -100,6 +100,8 @@ def test_the_loss_is_the_cross_entropy_of_the_next_token(causal, target):
         outputs.logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100, reduction="sum"
     )
     torch.testing.assert_close(outputs.loss, nll / 18, rtol=1e-6, atol=1e-6)
+    shifted = nn.functional.pad(labels, (0, 1), value=-100)[:, 1:]
+    assert torch.equal(model(target, shift_labels=shifted).loss, outputs.loss)
     given = model(target, labels=labels, num_items_in_batch=torch.tensor(100)).loss
     torch.testing.assert_close(given, nll / 100, rtol=1e-6, atol=1e-6)
 

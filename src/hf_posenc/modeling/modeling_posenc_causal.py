@@ -95,6 +95,7 @@ class PosEncForCausalLM(PosEncPreTrainedModel, PromptedTranslationMixin, Generat
         cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
+        shift_labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
@@ -102,12 +103,12 @@ class PosEncForCausalLM(PosEncPreTrainedModel, PromptedTranslationMixin, Generat
         """The inputs of PosEncCausalModel to logits (B, T, V); with `labels` (B, T), -100 where ignored, to a loss too.
 
         The label of a token is the token itself: the loss compares it with the logits of the token before, in nats. It
-        is the mean over label tokens, or the sum over the Trainer's `num_items_in_batch`. `logits_to_keep` gives the
-        last so many tokens' logits, or those at given indices; 0 for all. In training a cache is made only with
-        `use_cache=True`.
+        is the mean over label tokens, or the sum over the Trainer's `num_items_in_batch`. `shift_labels` (B, T) are
+        labels at the tokens whose logits predict them. `logits_to_keep` gives the last so many tokens' logits, or those
+        at given indices; 0 for all. In training a cache is made only with `use_cache=True`.
         """
         if use_cache is None:
-            use_cache = self.config.use_cache and not self.training and labels is None
+            use_cache = self.config.use_cache and not self.training and labels is None and shift_labels is None
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -120,8 +121,10 @@ class PosEncForCausalLM(PosEncPreTrainedModel, PromptedTranslationMixin, Generat
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, kept])
         loss = None
-        if labels is not None:
-            loss = self.loss_function(logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        if labels is not None or shift_labels is not None:
+            loss = self.loss_function(
+                logits, labels=labels, shift_labels=shift_labels, vocab_size=self.config.vocab_size, **kwargs
+            )
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
