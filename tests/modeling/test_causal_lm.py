@@ -10,7 +10,7 @@ from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from support.causal import tiny_causal_config, tiny_causal_model
 from support.decoding import EXACT
 from support.hub_files import HIDDEN, MODELING, imported_by, without_package
-from support.models import REGISTERED, SUMS, TEXTS, TEXTS_VOCABULARY, entries, sentences, tiny_config
+from support.models import EVERY_ENCODING, REGISTERED, SUMS, TEXTS, TEXTS_VOCABULARY, entries, sentences, tiny_config
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import (
@@ -35,7 +35,12 @@ from hf_posenc import (
 )
 
 RECURRENT = [name for name in REGISTERED + SUMS if any(entry.is_sequential for entry in entries(name))]
-PARALLEL = [name for name in REGISTERED + SUMS if name not in RECURRENT]
+# A compilation takes long.
+COMPILED = [
+    name
+    for name in REGISTERED + SUMS
+    if name not in RECURRENT and (EVERY_ENCODING or name in ("relative", "rotary", "pope"))
+]
 
 ignore_torch_warnings = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning:torch", "ignore::FutureWarning:torch", "ignore:.*:UserWarning:torch._inductor"
@@ -326,7 +331,7 @@ def forgetful():
 
 @ignore_torch_warnings
 @pytest.mark.slow
-@pytest.mark.parametrize("system", PARALLEL)
+@pytest.mark.parametrize("system", COMPILED)
 def test_a_training_step_compiles_whole_and_twice_for_all_lengths(system, forgetful):
     model = tiny_causal_model(system, dropout=0.0, num_hidden_layers=1).train()
     counter = CompileCounterWithBackend("aot_eager")
@@ -344,11 +349,11 @@ def test_a_training_step_compiles_whole_and_twice_for_all_lengths(system, forget
 
 @ignore_torch_warnings
 @pytest.mark.slow
-@pytest.mark.parametrize("system", [*PARALLEL, "lstm"])
+@pytest.mark.parametrize("system", [*COMPILED, "lstm"])
 def test_a_static_cache_is_decoded_from_one_graph(system, forgetful, target):
     model, options = tiny_causal_model(system), {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
     plain = model.generate(target, **options)
-    counter, whole = CompileCounterWithBackend("eager"), system in PARALLEL
+    counter, whole = CompileCounterWithBackend("eager"), system in COMPILED
     how = CompileConfig(backend=lambda graph, inputs, **_: counter(graph, inputs), mode=None, fullgraph=whole)
     how._compile_all_devices = True  # transformers compiles on accelerators only, unless it is told
     assert torch.equal(model.generate(target, **options, cache_implementation="static", compile_config=how), plain)
@@ -357,7 +362,7 @@ def test_a_static_cache_is_decoded_from_one_graph(system, forgetful, target):
 
 @ignore_torch_warnings
 @pytest.mark.slow
-@pytest.mark.parametrize("system", PARALLEL)
+@pytest.mark.parametrize("system", COMPILED)
 @torch.no_grad()
 def test_an_exported_model_is_right_at_other_sizes(system):
     model, open_ = tiny_causal_model(system), {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}

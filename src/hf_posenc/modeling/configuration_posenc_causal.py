@@ -34,7 +34,8 @@ class PosEncCausalConfig(EncodingsConfig):
     Sizes
         `vocab_size`: subwords.
         `hidden_size`: width of embeddings and of all layers, a multiple of the number of heads.
-        `num_hidden_layers`: layers. `num_attention_heads`: attention heads of a layer.
+        `num_hidden_layers`: number of layers.
+        `num_attention_heads`: attention heads of a layer.
         `intermediate_size`: hidden units of a layer's feed-forward network.
 
     Layers

@@ -80,7 +80,7 @@ class LengthTrainer(Seq2SeqTrainer):
         return mask.sum() + (labels != -100).sum(), mask.numel() + labels.numel()
 
     def budgeted_lengths(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of tokens of each pair, both of which `tokens_per_batch` limits, from those of its sides."""
+        """The two lengths of each pair that `tokens_per_batch` limits, from the tokens of its sides."""
         return source, target
 
     def generate_targets(self, inputs: dict[str, Tensor]) -> Tensor:
