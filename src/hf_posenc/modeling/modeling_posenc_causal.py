@@ -121,6 +121,8 @@ class PosEncForCausalLM(PosEncPreTrainedModel, PromptedTranslationMixin, Generat
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, kept])
         loss = None
+        if shift_labels is not None:
+            shift_labels = shift_labels.contiguous()  # transformers' loss cannot take a view, such as a slice
         if labels is not None or shift_labels is not None:
             loss = self.loss_function(
                 logits, labels=labels, shift_labels=shift_labels, vocab_size=self.config.vocab_size, **kwargs
