@@ -24,13 +24,13 @@ import yaml
 from transformers import Seq2SeqTrainingArguments
 
 import hf_posenc
-from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig, RnnNmtConfig, __main__
+from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncCausalConfig, PosEncConfig, RnnNmtConfig, __main__
 from hf_posenc.config.corpus_keys import CorpusKeys, GeneratorKeys, NormalizationKeys
 from hf_posenc.config.file_keys import FileKeys, SystemKeys
 from hf_posenc.config.model_keys import model_keys
 from hf_posenc.config.schema import default_value, describe, field_types, format_value, is_required
 from hf_posenc.config.settings import DataSettings, ReferenceTable, ScoreSettings
-from hf_posenc.modeling.configuration_posenc import parameter_fields
+from hf_posenc.modeling.configuration_encodings import EncodingsConfig
 from hf_posenc.modeling.position_base import HOOKS
 from hf_posenc.results.registry_tables import alignments_table, encodings_table, markdown_table
 from hf_posenc.training.arguments import TrainingArguments
@@ -125,16 +125,16 @@ def verdicts() -> str:
 
 
 def model_config() -> str:
-    """Every field of the two config classes, with its default and its meaning."""
+    """Every field of the three config classes, with its default and its meaning."""
     parts = []
-    for config_class in (PosEncConfig, RnnNmtConfig):
+    for config_class in (PosEncConfig, PosEncCausalConfig, RnnNmtConfig):
         meanings = documented(config_class.__doc__)
         meanings |= {
             "attn_implementation": "transformers' attention back end: sdpa, eager, flex_attention.",
-            "model_type": "posenc or posenc_rnn_nmt; in config files it chooses the class.",
+            "model_type": "posenc, posenc_causal or posenc_rnn_nmt; in config files it chooses the class.",
         }
-        meanings |= {alias: f"`{name}`, by transformers' name." for alias, name in config_class.attribute_map.items()}
-        parameters = parameter_fields() if config_class is PosEncConfig else {}
+        meanings |= {alias: f"`{name}`, by another name." for alias, name in config_class.attribute_map.items()}
+        parameters = config_class.parameter_fields() if issubclass(config_class, EncodingsConfig) else {}
         meanings |= {name: parameter.meaning for name, parameter in parameters.items()}
         cross = [name for name, parameter in parameters.items() if name != parameter.name]
         rows = [

@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.models import (
     ALIGNED,
+    CAUSAL_FAST,
     FAST,
     KINDS,
     MIXED,
@@ -36,7 +37,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
     `registered`: encodings that can be used alone. `single`: one of each kind. `entry_name`: every registry name.
     `sides`: one of each kind, combinations and alignments; everything under the marker `invariant`; under `decoding`
-    also alignments that use the target length. `family`: `sides` and RNN-NMT. All except FAST are marked `full`.
+    also alignments that use the target length. `family`: `sides` and RNN-NMT. `causal`: all encodings and sums of a
+    decoder-only model. All except FAST are marked `full`; of `causal` all except two, because the layers are the same.
     """
     marks = {mark.name for mark in metafunc.definition.iter_markers()}
     sides = REGISTERED + SUMS + MIXED if "invariant" in marks else KINDS
@@ -44,14 +46,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     fixtures = {
         "family": [*sides, "rnn_nmt"],
         "sides": sides,
+        "causal": REGISTERED + SUMS,
         "registered": REGISTERED,
         "single": SINGLE,
         "entry_name": list(POSITION_ENCODINGS),
     }
     for fixture in fixtures.keys() & set(metafunc.fixturenames):
+        fast = CAUSAL_FAST if fixture == "causal" else FAST
         metafunc.parametrize(
             fixture,
-            [name if name in FAST else pytest.param(name, marks=pytest.mark.full) for name in fixtures[fixture]],
+            [name if name in fast else pytest.param(name, marks=pytest.mark.full) for name in fixtures[fixture]],
         )
 
 

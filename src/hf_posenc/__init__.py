@@ -1,6 +1,7 @@
-"""Sequence-to-sequence Transformers whose config field `position_encoding_type` chooses the position encoding.
+"""Transformers whose config field `position_encoding_type` chooses the position encoding.
 
-RNN-NMT is a recurrent baseline. Importing this package registers both with AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+PosEncForConditionalGeneration is an encoder-decoder, PosEncForCausalLM a decoder-only model, and RNN-NMT a recurrent
+baseline. Importing this package registers them with AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoModelForCausalLM
 and AutoTokenizer.
 
 Importing, loading and generating need torch, transformers and tokenizers alone. Other packages are imported where they
@@ -21,8 +22,10 @@ from .modeling.alignment_registry import ALIGNMENTS, register_alignment
 from .modeling.attention_context import AttentionContext, distance
 from .modeling.citations import Reference
 from .modeling.configuration_posenc import PosEncConfig
+from .modeling.configuration_posenc_causal import PosEncCausalConfig
 from .modeling.configuration_rnn_nmt import RnnNmtConfig
 from .modeling.modeling_posenc import PosEncForConditionalGeneration, PosEncModel, PosEncPreTrainedModel
+from .modeling.modeling_posenc_causal import PosEncCausalModel, PosEncForCausalLM
 from .modeling.modeling_rnn_nmt import RnnNmtForConditionalGeneration, RnnNmtModel
 from .modeling.position_base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 from .modeling.position_registry import POSITION_ENCODINGS, PositionEncodingEntry, register_position_encoding
@@ -41,7 +44,10 @@ __all__ = [
     "CTranslate2Translator",
     "EncodingConfig",
     "EncodingParameter",
+    "PosEncCausalConfig",
+    "PosEncCausalModel",
     "PosEncConfig",
+    "PosEncForCausalLM",
     "PosEncForConditionalGeneration",
     "PosEncModel",
     "PosEncOnnxModel",

@@ -13,7 +13,7 @@ import yaml
 from support.experiments import ROOT, TINY
 from transformers import Seq2SeqTrainingArguments
 
-from hf_posenc import PosEncConfig, RnnNmtConfig
+from hf_posenc import PosEncCausalConfig, PosEncConfig, RnnNmtConfig
 from hf_posenc import __main__ as command_line
 from hf_posenc.config.composition import merge
 from hf_posenc.config.corpus_keys import CorpusKeys, GeneratorKeys, NormalizationKeys
@@ -136,7 +136,7 @@ def test_no_key_takes_a_value_of_another_kind(what: str) -> None:
         assert said is not None or what not in NOWHERE, key
 
 
-@pytest.mark.parametrize("config_class", [PosEncConfig, RnnNmtConfig])
+@pytest.mark.parametrize("config_class", [PosEncConfig, PosEncCausalConfig, RnnNmtConfig])
 def test_no_field_of_a_model_takes_a_value_of_another_kind(config_class: type) -> None:
     for name, value in [
         (name, value) for name in (*model_keys(config_class), *INFERRED_FIELDS) for value in WRONG.values()

@@ -18,6 +18,7 @@ from hf_posenc.convert.encodings import (
     STRUCTURAL_FIELDS,
     TUNABLE_FIELDS,
 )
+from hf_posenc.modeling.configuration_base import BaseConfig
 from hf_posenc.modeling.configuration_shared import SharedConfig
 
 SMALL = {"relative_clip": 3, "learned_max_positions": 64, "window_size": 2}
@@ -41,7 +42,7 @@ def test_every_config_field_is_in_one_group_of_conversion():
     """A new field that is in none would be lost, or changed, without a word."""
     groups = (STRUCTURAL_FIELDS, FAMILY_FIELDS, TUNABLE_FIELDS, ENCODING_FIELDS, DESCRIPTIVE_FIELDS)
     grouped = [field for group in groups for field in group]
-    own_fields = {*SharedConfig.__annotations__, *PosEncConfig.__annotations__, "dtype"}
+    own_fields = {*BaseConfig.__annotations__, *SharedConfig.__annotations__, *PosEncConfig.__annotations__, "dtype"}
     assert sorted(grouped) == sorted(own_fields & {field.name for field in fields(PosEncConfig)})
 
 

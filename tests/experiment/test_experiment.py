@@ -257,7 +257,7 @@ def test_what_is_of_another_kind_starts_afresh(config: Path) -> None:
         ("model.encoder_attention_heads=3", "d_model must be a multiple of the number of heads"),
         (
             "systems.relative.model.model_type=rnn",
-            "model.model_type must be one of posenc, posenc_rnn_nmt, but it is 'rnn'",
+            "model.model_type must be one of posenc, posenc_rnn_nmt, posenc_causal, but it is 'rnn'",
         ),
         ("systems.rnn-nmt.model.position_encoding_type=gru", "RNN-NMT has no position encoding .*='gru' was given"),
         ("systems.rnn-nmt.model.encoder_attention_heads=8", "'encoder_attention_heads' is no field of RnnNmtConfig"),

@@ -1,13 +1,21 @@
-"""transformers' own tests of models, configs and training, on three encodings and RNN-NMT, or on all encodings."""
+"""transformers' own tests of models, configs and training, on three encodings of each architecture and RNN-NMT."""
 
 import unittest
 
 import pytest
 import torch
-from support.models import EVERY_ENCODING, KINDS, tiny_config
+from support.causal import tiny_causal_config
+from support.models import EVERY_ENCODING, KINDS, REGISTERED, tiny_config
 from support.upstream import upstream_tests
 
-from hf_posenc import PosEncForConditionalGeneration, PosEncModel, RnnNmtForConditionalGeneration, RnnNmtModel
+from hf_posenc import (
+    PosEncCausalModel,
+    PosEncForCausalLM,
+    PosEncForConditionalGeneration,
+    PosEncModel,
+    RnnNmtForConditionalGeneration,
+    RnnNmtModel,
+)
 
 try:
     modeling, configuration, training = upstream_tests()
@@ -19,16 +27,28 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 # Hundreds of tests each, so not of every kind unless the environment has EVERY_ENCODING.
 SOME = ["learned", "rotary", "gru+relative"]
-SIDES = [*(KINDS if EVERY_ENCODING else SOME), "rnn_nmt"]
+CAUSAL = [f"causal {name}" for name in (REGISTERED if EVERY_ENCODING else SOME)]
+SIDES = [*(KINDS if EVERY_ENCODING else SOME), *CAUSAL, "rnn_nmt"]
 
 MODELS = {
     "posenc": (PosEncModel, PosEncForConditionalGeneration),
+    "causal": (PosEncCausalModel, PosEncForCausalLM),
     "rnn_nmt": (RnnNmtModel, RnnNmtForConditionalGeneration),
 }
 # By these tables upstream's tests know which class has labels and which has none.
 for base, whole in MODELS.values():
     modeling.MODEL_MAPPING_NAMES[base.config_class.model_type] = base.__name__
-    modeling.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[whole.config_class.model_type] = whole.__name__
+    heads = (
+        modeling.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        if whole is PosEncForCausalLM
+        else modeling.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+    )
+    heads[whole.config_class.model_type] = whole.__name__
+
+
+def architecture(sides: str) -> str:
+    """The key of MODELS."""
+    return "rnn_nmt" if sides == "rnn_nmt" else "causal" if sides.startswith("causal ") else "posenc"
 
 
 # What cannot apply, and why. These tests are counted as skipped, for this reason.
@@ -73,9 +93,22 @@ class Small:
 
     def __init__(self, sides: str, test: str) -> None:
         self.sides, self.test = sides, test
-        self.base_model_class, self.causal_lm_class = MODELS["rnn_nmt" if sides == "rnn_nmt" else "posenc"]
+        self.base_model_class, self.causal_lm_class = MODELS[architecture(sides)]
+
+    def get_causal_config(self):
+        sizes = {"num_hidden_layers": self.num_hidden_layers, "num_attention_heads": self.num_attention_heads}
+        dropout = {"dropout": 0.0} if self.test == "test_training_overfit" else {}
+        encoding = self.sides.removeprefix("causal ")
+        return tiny_causal_config(encoding, vocab_size=self.vocab_size, max_position_embeddings=32, **sizes, **dropout)
 
     def get_config(self):
+        config = self.get_causal_config() if architecture(self.sides) == "causal" else self.get_seq2seq_config()
+        if self.test in ROTARY_ALONE:
+            # Upstream scales the frequencies of the decoder's view, which is a copy in any flat config.
+            config.get_text_config = lambda **side: config
+        return config
+
+    def get_seq2seq_config(self):
         fields = {
             "vocab_size": self.vocab_size,
             "decoder_vocab_size": self.vocab_size,
@@ -87,15 +120,13 @@ class Small:
             fields |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 32}
         if self.test == "test_training_overfit":
             fields |= {"dropout": 0.0}
-        config = tiny_config(self.sides, **fields)
-        if self.test in ROTARY_ALONE:
-            # Upstream scales the frequencies of the decoder's view, which is a copy in any flat config.
-            config.get_text_config = lambda **side: config
-        return config
+        return tiny_config(self.sides, **fields)
 
     def prepare_config_and_inputs_for_common(self):
         source, target = torch.randint(3, self.vocab_size, (2, self.batch_size, self.seq_length))
         inputs = {"input_ids": source, "attention_mask": torch.ones_like(source)}
+        if architecture(self.sides) == "causal":
+            return self.get_config(), inputs
         inputs |= {"decoder_input_ids": target, "decoder_attention_mask": torch.ones_like(target)}
         return self.get_config(), inputs
 
@@ -113,6 +144,7 @@ class Upstream(modeling.ModelTesterMixin, training.TrainingTesterMixin):
 
     def setUp(self) -> None:
         test, inapplicable, is_rnn = self._testMethodName, dict(INAPPLICABLE), self.sides == "rnn_nmt"
+        self.is_encoder_decoder = architecture(self.sides) != "causal"
         if "rotary" not in self.sides:
             inapplicable |= ROTARY_ALONE
         if is_rnn:
@@ -124,7 +156,7 @@ class Upstream(modeling.ModelTesterMixin, training.TrainingTesterMixin):
             self,
             config_class=type(self.model_tester.get_config()),
             common_properties=["hidden_size", "num_hidden_layers"] + ["num_attention_heads"] * (not is_rnn),
-            d_model=32,
+            **({"d_model": 32} if self.is_encoder_decoder else {"hidden_size": 32}),
         )
         if test == "test_bc_torch_dtype":
             self.all_model_classes = self.all_model_classes[1:]  # the longest one; the base is a part of the other
@@ -138,6 +170,8 @@ class Upstream(modeling.ModelTesterMixin, training.TrainingTesterMixin):
         """Upstream's sentence, which a decoder-only model goes on with after its first token, as that which is
         translated from its first token: the rest of the source is padding, and a target begins with a start token."""
         batch = super()._create_text_training_batch(batch_size, seq_length, vocab_size)
+        if not self.is_encoder_decoder:
+            return batch
         ids = batch["input_ids"]
         assert (ids[:, 0] == self.model_tester.get_config().decoder_start_token_id).all()
         first = torch.zeros_like(ids)
@@ -146,7 +180,7 @@ class Upstream(modeling.ModelTesterMixin, training.TrainingTesterMixin):
 
 
 def suite(sides: str) -> type[unittest.TestCase]:
-    members = {"sides": sides, "all_model_classes": MODELS["rnn_nmt" if sides == "rnn_nmt" else "posenc"]}
+    members = {"sides": sides, "all_model_classes": MODELS[architecture(sides)]}
     return type(sides, (Upstream, unittest.TestCase), {"__module__": __name__, **members})
 
 

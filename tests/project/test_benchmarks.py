@@ -83,6 +83,15 @@ def test_a_decoding_step_is_compared_for_all_by_default(benchmark):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("step", ["training", "decoding"])
+def test_a_decoder_only_model_is_compared_with_llama_for_all_by_default(benchmark, step):
+    report, table = benchmark("causal_step", "--step", step, "--sizes", "2x3")
+    names = [record["encoding"] for record in report["records"]]
+    check(report, table, names, [(2, 3)])
+    assert names == ["llama", *(name for name, entry in POSITION_ENCODINGS.items() if not entry.is_modifier)]
+
+
+@pytest.mark.full
 def test_generate_is_compared_with_marians_for_all_by_default(benchmark):
     report, table = benchmark("generation", "--sizes", "2x1", "1x2", "--tokens", "3")
     names = list(dict.fromkeys(record["encoding"] for record in report["records"]))

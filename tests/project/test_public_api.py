@@ -15,7 +15,7 @@ from support.environments import LIGHT, ROOT, linked_environment
 from transformers import PreTrainedConfig
 
 import hf_posenc
-from hf_posenc import PosEncConfig, RnnNmtConfig
+from hf_posenc import PosEncCausalConfig, PosEncConfig, RnnNmtConfig
 from hf_posenc.modeling.configuration_posenc import parameter_fields
 
 # Packages that training, scoring and exporting need, and that translating does without.
@@ -89,12 +89,12 @@ def test_dir_shows_the_public_names_and_packages():
     assert set(hf_posenc.__all__) <= names | {"__version__"}
 
 
-@pytest.mark.parametrize("config_class", [PosEncConfig, RnnNmtConfig])
+@pytest.mark.parametrize("config_class", [PosEncConfig, PosEncCausalConfig, RnnNmtConfig])
 def test_help_lists_every_field_of_a_config_with_its_meaning(config_class: type[PreTrainedConfig]):
     documented = inspect.getdoc(config_class) or ""
     inherited = {field.name for field in fields(PreTrainedConfig)}
     wanted = {field.name for field in fields(config_class)} - inherited
-    wanted |= set(parameter_fields() if config_class is PosEncConfig else ())
+    wanted |= set() if config_class is RnnNmtConfig else set(config_class.parameter_fields())
     for name in sorted(wanted):
         assert f"`{name}`" in documented, name
     assert documented.splitlines()[-1] in pydoc.render_doc(config_class)

@@ -195,6 +195,7 @@ KINDS = [*SINGLE, "sinusoidal+relative", "gru+relative", "relative+log_n", "rela
 # The systems of `make test`: biases of keys and values, rotations, embeddings, a state beside the cache, a recurrent
 # state in a sum, an alignment, RNN-NMT.
 FAST = {"relative", "rotary", "sinusoidal", "forgetting", "gru+relative", "relative+window by length_ratio", "rnn_nmt"}
+CAUSAL_FAST = {"rotary", "gru+relative"}
 
 
 def zero_init_parameters(model: ConditionalGeneration) -> set[str]:

@@ -178,7 +178,25 @@ def validate_system(name: str, base_name: str, sections: Section) -> System:
     start = sections["init_from"]
     system = System(name, base_name, data, score, dict(sections["model"]), dict(sections["train"]), init_from=start)
     system.model_config(vocab_size=data.vocab_size)
+    if not system.is_encoder_decoder:
+        validate_prompted_system(system)
     return system
+
+
+def validate_prompted_system(system: System) -> None:
+    """Refuse data that a decoder-only model cannot read: two vocabularies, and target tags in test sets."""
+    data, model_type = system.data, system.config_class.model_type
+    if not (data.joint_vocabulary or data.tokenizer):
+        raise ValueError(
+            f"systems.{system.name}: a model of model_type={model_type} reads source and target with one vocabulary, "
+            "but data.joint_vocabulary is false; set it to true."
+        )
+    for test, corpus_spec in data.test.items():
+        if (tag := corpus_tags(corpus_spec)[1]) is not None:
+            raise ValueError(
+                f"systems.{system.name}: a model of model_type={model_type} begins each translation without a tag, but "
+                f"data.test.{test} has target_tag={tag!r}; use source_tag."
+            )
 
 
 def validate_target_tags(systems: Iterable[System], diagnose: bool) -> None:

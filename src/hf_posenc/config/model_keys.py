@@ -5,44 +5,49 @@ from typing import Annotated, Any
 
 from transformers.activations import ACT2FN
 
-from ..modeling.configuration_posenc import PosEncConfig, parameter_fields
+from ..modeling.configuration_base import INITIALIZERS, BaseConfig
+from ..modeling.configuration_encodings import EncodingsConfig
+from ..modeling.configuration_posenc import PosEncConfig
+from ..modeling.configuration_posenc_causal import PosEncCausalConfig
 from ..modeling.configuration_rnn_nmt import RnnNmtConfig
-from ..modeling.configuration_shared import INITIALIZERS, SharedConfig
 from ..modeling.position_base import EncodingParameter
 from ..modeling.suggestions import validate_names
 from ..utils.renamed_keys import validate_current_names
 from .schema import Constraint, NonEmptyStr, Section, above_zero, below_one, in_range, join_key, one_of, validate
 
-CONFIG_CLASSES: dict[str, type[SharedConfig]] = {cls.model_type: cls for cls in (PosEncConfig, RnnNmtConfig)}
+CONFIG_CLASSES: dict[str, type[BaseConfig]] = {
+    cls.model_type: cls for cls in (PosEncConfig, RnnNmtConfig, PosEncCausalConfig)
+}
 # Fields that the tokenizer or the weights determine.
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 INFERRED_FIELDS = ("vocab_size", "decoder_vocab_size", *TOKEN_IDS, "dtype")
 INTERNAL_FIELDS = ("hf_posenc_version", "is_encoder_decoder")
 Size = Annotated[int, in_range(1, 2**24)]
 NARROWED_TYPES: dict[str, object] = {
-    **dict.fromkeys(("encoder_layers", "decoder_layers"), Annotated[int, in_range(1, 1000)]),
+    **dict.fromkeys(("encoder_layers", "decoder_layers", "num_hidden_layers"), Annotated[int, in_range(1, 1000)]),
     **dict.fromkeys(("d_model", "encoder_ffn_dim", "decoder_ffn_dim", "max_position_embeddings"), Size),
-    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), Size),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads", "num_attention_heads"), Size),
+    **dict.fromkeys(("hidden_size", "intermediate_size"), Size),
     **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), Annotated[float, below_one]),
-    "activation_function": Annotated[str, one_of(ACT2FN)],
+    **dict.fromkeys(("activation_function", "hidden_act"), Annotated[str, one_of(ACT2FN)]),
     "initializer": Annotated[str, one_of(INITIALIZERS)],
     "layer_norm_eps": Annotated[float, above_zero],
     "rope_parameters": Section | None,
 }
 
 
-def model_keys(config_class: type[SharedConfig]) -> dict[str, tuple[object, object]]:
+def model_keys(config_class: type[BaseConfig]) -> dict[str, tuple[object, object]]:
     """The annotation and the default of each key for a model of that class."""
-    own_fields = {name for cls in config_class.__mro__ if issubclass(cls, SharedConfig) for name in cls.__annotations__}
+    own_fields = {name for cls in config_class.__mro__ if issubclass(cls, BaseConfig) for name in cls.__annotations__}
     keys = {
         field.name: (NARROWED_TYPES.get(field.name, field.type), field.default)
         for field in fields(config_class)
         if field.name in own_fields and field.name not in (*INFERRED_FIELDS, *INTERNAL_FIELDS, "auto_classes")
     }
-    if config_class is PosEncConfig:
+    if issubclass(config_class, EncodingsConfig):
         keys |= {
             name: (parameter_annotation(name, parameter), parameter.default)
-            for name, parameter in parameter_fields().items()
+            for name, parameter in config_class.parameter_fields().items()
         }
     keys |= {alias: keys[name] for alias, name in config_class.attribute_map.items() if name in keys}
     return keys | {

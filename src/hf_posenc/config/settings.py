@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig
+from transformers import CONFIG_MAPPING
 
 from ..data.readers import CorpusSpec, corpus_file_hashes, expand_home, file_hashes, resolve_name_or_path
 from ..metrics.length_buckets.scorers import SCORERS
 from ..metrics.length_buckets.validation import EDGES, METRICS, TOKENIZERS
+from ..modeling.configuration_base import BaseConfig
 from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.configuration_shared import SharedConfig
 from ..modeling.tokenization_posenc import SUBWORD_MODELS
 from ..utils.atomic_io import first_difference, short_hash
 from ..utils.manifest import verified
@@ -247,11 +247,24 @@ class System:
         """The corpus of each test set, and how many consecutive pairs are concatenated."""
         return test_sets(self.data, self.score)
 
-    def model_config(self, vocab_size: int, **special_token_ids: int) -> SharedConfig:
-        """The config of the model, of the type that `model_type` names."""
-        fields = {"model_type": PosEncConfig.model_type} | self.model
+    @property
+    def config_class(self) -> type[BaseConfig]:
+        """The config class that `model_type` names."""
+        config_class: type[BaseConfig] = CONFIG_MAPPING[self.model.get("model_type", PosEncConfig.model_type)]
+        return config_class
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether source and target are read by two stacks, not one after the other by a decoder-only model."""
+        return self.config_class.is_encoder_decoder
+
+    def model_config(self, vocab_size: int, **vocabulary: int) -> BaseConfig:
+        """The config of the model. Of `vocabulary`, a size and special token ids, it has its own fields."""
+        known = self.config_class.known_keywords()
+        inferred = {"vocab_size": vocab_size} | {name: value for name, value in vocabulary.items() if name in known}
+        fields = {name: value for name, value in self.model.items() if name != "model_type"}
         try:
-            return AutoConfig.for_model(vocab_size=vocab_size, **special_token_ids, **fields)
+            return self.config_class(**inferred, **fields)
         except (StrictDataclassError, ValueError) as error:
             raise ValueError(f"systems.{self.name}: model: {' '.join(str(error).split())}") from None
 

@@ -7,28 +7,28 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, MarianConfig
+from transformers import MarianConfig, PreTrainedModel
 
 from ..config.init_from import INIT_FROM_RULE, checkpoint_model_section
 from ..config.settings import System
 from ..convert.encodings import TUNABLE_FIELDS, convert_encodings, load_config_dict
 from ..convert.marian import from_marian
+from ..modeling.configuration_base import BaseConfig
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
-from ..modeling.configuration_shared import SharedConfig
-from ..modeling.modeling_shared import ConditionalGeneration
 from ..modeling.position_base import PositionEncoding
 from ..modeling.position_registry import side_entries
 from ..modeling.translation import validate_tokenizer
+from ..utils.auto_loading import auto_model_class
 from ..utils.manifest import COPY_AGAIN, verify_folder
 from .prepared_run import PreparedSystem
 
 logger = logging.getLogger(__name__)
 
 
-def initial_model(system: PreparedSystem, config: SharedConfig) -> ConditionalGeneration:
+def initial_model(system: PreparedSystem, config: BaseConfig) -> PreTrainedModel:
     """The model of that `config` before training, in float32."""
     if not isinstance(config, PosEncConfig) or (checkpoint := system.init_checkpoint) is None:
-        return AutoModelForSeq2SeqLM.from_config(config)
+        return auto_model_class(config).from_config(config)
     verify_folder(Path(checkpoint), COPY_AGAIN)
     cross_fields = [
         f"cross_{parameter.name}"
@@ -54,11 +54,11 @@ def initial_model(system: PreparedSystem, config: SharedConfig) -> ConditionalGe
     return (from_marian if is_marian else convert_encodings)(checkpoint, **overrides).float()
 
 
-def build_meta_model(system: System) -> ConditionalGeneration:
+def build_meta_model(system: System) -> PreTrainedModel:
     """A model on the meta device, with parameter shapes but without weights. No vocabulary is needed."""
     config = system.model_config(vocab_size=system.data.vocab_size, decoder_vocab_size=system.data.vocab_size)
     with torch.device("meta"):
-        return AutoModelForSeq2SeqLM.from_config(config)
+        return auto_model_class(config).from_config(config)
 
 
 def warn_of_untrained_distances(systems: Iterable[System]) -> None:

@@ -3,6 +3,7 @@
 Results that are saved already are reused. An interrupted run therefore continues where it stopped.
 """
 
+import copy
 import os
 import sys
 from collections.abc import Mapping
@@ -14,14 +15,13 @@ from pathlib import Path
 from accelerate import PartialState
 from datasets import Dataset
 from tqdm.auto import tqdm
-from transformers import AutoModelForSeq2SeqLM, set_seed
+from transformers import PreTrainedModel, set_seed
 
 from ..analysis.teacher_forced import diagnose
 from ..config.settings import System
 from ..data.lengths import lengths
+from ..modeling.configuration_base import BaseConfig
 from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.configuration_shared import SharedConfig
-from ..modeling.modeling_shared import ConditionalGeneration
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..reporting.card import write_card
 from ..reporting.hub import is_pushed, push_system
@@ -32,7 +32,7 @@ from ..training.checkpoints import last_intact_checkpoint, load_trainer_state, v
 from ..training.distributed import explain_out_of_memory, validate_same_on_all_ranks
 from ..training.training_run import train
 from ..utils.atomic_io import exclusive_lock, short_hash
-from ..utils.auto_loading import auto_from_pretrained
+from ..utils.auto_loading import load_model_with_head
 from ..utils.manifest import add_to_manifest, save_folder
 from ..utils.renamed_keys import downgrade_value
 from ..utils.run_folder import SystemPaths
@@ -115,9 +115,9 @@ def score_system(system: PreparedSystem, progress_position: int) -> None:
     distributed_state = PartialState()
 
     @cache
-    def model() -> ConditionalGeneration:
+    def model() -> PreTrainedModel:
         validate_weights(system.model_folder)
-        return auto_from_pretrained(AutoModelForSeq2SeqLM, system.model_folder).to(distributed_state.device)
+        return load_model_with_head(system.model_folder).to(distributed_state.device)
 
     if distributed_state.is_main_process and not sys.stderr.isatty():
         print(f"{system.name}: translating and scoring {', '.join(system.test_sets)}", file=sys.stderr, flush=True)
@@ -176,7 +176,7 @@ def score_test_sets(
     return scores
 
 
-def diagnose_test_set(model: ConditionalGeneration, system: PreparedSystem, name: str, progress_position: int) -> None:
+def diagnose_test_set(model: PreTrainedModel, system: PreparedSystem, name: str, progress_position: int) -> None:
     """Write the diagnosis of a system on one test set."""
     data = system.settings.data
     diagnosis = diagnose(
@@ -219,7 +219,7 @@ def train_system(system: PreparedSystem, progress_position: int) -> None:
 
     def save(temp_path: Path) -> None:
         trained.save_pretrained(temp_path)
-        tokenizer.save_pretrained(temp_path)
+        prompting_tokenizer(tokenizer, config).save_pretrained(temp_path)
         write_record(temp_path / paths.training_summary.name, summary, indent=1)
 
     if PartialState().is_main_process:
@@ -228,7 +228,16 @@ def train_system(system: PreparedSystem, progress_position: int) -> None:
     PartialState().wait_for_everyone()
 
 
-def training_config(system: System, tokenizer: PosEncTokenizer, pairs: Dataset) -> SharedConfig:
+def prompting_tokenizer(tokenizer: PosEncTokenizer, config: BaseConfig) -> PosEncTokenizer:
+    """The tokenizer to save with a model. For a decoder-only one it pads on the left, where a batch of prompts ends."""
+    if config.is_encoder_decoder:
+        return tokenizer
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = "left"  # transformers saves the latter
+    return tokenizer
+
+
+def training_config(system: System, tokenizer: PosEncTokenizer, pairs: Dataset) -> BaseConfig:
     """The config of the model for that vocabulary. Alignment parameters that the config file leaves out are estimated
     on `pairs`."""
     ids = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("pad", "bos", "eos")}

@@ -10,6 +10,8 @@ from datasets import Dataset
 from ..config.settings import Experiment, System
 from ..config.yaml_io import dump_yaml
 from ..data.lengths import lengths
+from ..modeling.configuration_posenc_causal import PosEncCausalConfig
+from ..modeling.configuration_shared import SharedConfig
 from ..reporting.hub import validate_repositories
 from ..training.argument_validation import validate_process_wide
 from ..training.arguments import TrainingArguments, training_arguments
@@ -88,6 +90,11 @@ def build_datasets(system: PreparedSystem) -> None:
     if system.settings.segment:
         validate_segments(system)
         return
+    if not (system.settings.is_encoder_decoder or system.tokenizer.shares_vocabulary):
+        raise ValueError(
+            f"systems.{system.name}: a decoder-only model reads source and target with one vocabulary, but "
+            "data.tokenizer has two; choose another."
+        )
     validation = system.validation_pairs
     encoded = [system.training_pairs] if validation is None else [system.training_pairs, validation]
     validate_init_checkpoint(system)
@@ -107,6 +114,10 @@ def save_settings(system: PreparedSystem) -> None:
 def validate_lengths(system: System, encoded: list[Dataset], tests: list[Dataset]) -> None:
     """Refuse, before training, pairs that are longer than the maximum length of an encoding."""
     config = system.model_config(system.data.vocab_size)
+    if isinstance(config, PosEncCausalConfig):
+        validate_sequence_lengths(system.name, encoded, tests, config.max_sequence_length)
+        return
+    assert isinstance(config, SharedConfig)
     sources = max(lengths(pairs, "source").max() for pairs in [*encoded, *tests])
     targets = max(lengths(pairs, "target").max() for pairs in encoded)
     for side, length, max_positions in (
@@ -118,6 +129,19 @@ def validate_lengths(system: System, encoded: list[Dataset], tests: list[Dataset
                 f"systems.{system.name}: its encoding tells {max_positions} positions apart, but a {side} has {length} "
                 "subwords and a special token; raise its table (such as model.learned_max_positions), lower "
                 "data.max_length, or choose another test set."
+            )
+
+
+def validate_sequence_lengths(name: str, encoded: list[Dataset], tests: list[Dataset], max_length: int | None) -> None:
+    """Refuse training pairs, both sides together, and test sources that exceed the maximum length of an encoding."""
+    pair = max(int((lengths(pairs, "source") + lengths(pairs, "target")).max()) for pairs in encoded)
+    source = max(int(lengths(pairs, "source").max()) for pairs in tests)
+    for what, length in (("a pair", pair + 2), ("a test source, with one token of its answer,", source + 2)):
+        if max_length is not None and length > max_length:
+            raise ValueError(
+                f"systems.{name}: its encoding tells {max_length} positions apart, but {what} has {length} tokens, "
+                "special ones included; raise its table (such as model.learned_max_positions), lower data.max_length, "
+                "or choose another test set."
             )
 
 

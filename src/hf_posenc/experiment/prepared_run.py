@@ -153,8 +153,9 @@ class PreparedSystem:
 
     @property
     def diagnosed_test_sets(self) -> list[str]:
-        """The names of the test sets on which the model is diagnosed."""
-        return list(self.settings.test_sets) if self.run.experiment.diagnose else []
+        """The names of the test sets on which the model is diagnosed. Diagnostics are of encoder and decoder."""
+        is_diagnosed = self.run.experiment.diagnose and self.settings.is_encoder_decoder
+        return list(self.settings.test_sets) if is_diagnosed else []
 
     def write_times(self) -> dict[str, str]:
         """The modification times of the system's files. They are equal in processes that see the same files."""

@@ -16,7 +16,6 @@ import transformers
 from tqdm.auto import tqdm
 from transformers import (
     AutoConfig,
-    AutoModelForSeq2SeqLM,
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -28,7 +27,7 @@ from ..modeling.text_validation import UNBOUNDED_ENCODING_REMEDY, validate_sourc
 from ..modeling.translation import encode_texts
 from ..training.checkpoints import validate_weights
 from ..utils.atomic_io import atomic_write, delete, exclusive_lock, first_difference, short_hash
-from ..utils.auto_loading import auto_from_pretrained
+from ..utils.auto_loading import auto_from_pretrained, load_model_with_head
 from ..utils.run_folder import RunPaths, SystemPaths
 from ..utils.text_io import replace_line_ends
 from ..utils.worker_processes import explain_out_of_memory, worker_pool
@@ -298,7 +297,7 @@ def load_model(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model and the tokenizer of a folder."""
     folder = model_folder(folder)
     validate_weights(folder)
-    return auto_from_pretrained(AutoModelForSeq2SeqLM, folder), auto_from_pretrained(AutoTokenizer, folder)
+    return load_model_with_head(folder), auto_from_pretrained(AutoTokenizer, folder)
 
 
 def model_folder(folder: Path) -> Path:

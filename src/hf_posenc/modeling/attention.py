@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, EncoderDecoderCache
+from transformers import Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention_context import AttentionContext
@@ -115,9 +115,11 @@ class Attention(nn.Module):
         key_value_states_BSD: Tensor | None,
         positions: PositionEncodingSum,
         ctx: AttentionContext,
-        cache: EncoderDecoderCache | None,
+        cache: Cache | None,
     ) -> tuple[Tensor, Tensor]:
         """Keys and values, cached ones included (B, H, S, K).
+
+        `cache` is that of the self-attention, or for cross-attention an EncoderDecoderCache.
 
         Those of the encoder states are computed at the first step of cached decoding only.
         """
@@ -134,7 +136,7 @@ class Attention(nn.Module):
         if cache is None:
             return k_BHSK, v_BHSK
         if not is_cross:
-            return cache.self_attention_cache.update(k_BHSK, v_BHSK, layer)
+            return cache.update(k_BHSK, v_BHSK, layer)
         cache.is_updated[layer] = True
         return cache.cross_attention_cache.update(k_BHSK, v_BHSK, layer)
 

@@ -1,29 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Config fields of both model families: vocabularies, sizes, tied tables, special tokens, initialisation."""
+"""Config fields of both encoder-decoders: vocabularies, sizes, tied tables, start token."""
 
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import fields
-from typing import ClassVar, Self, cast
+from typing import cast
 
 from huggingface_hub.dataclasses import strict
-from huggingface_hub.errors import StrictDataclassError
-from transformers import GenerationConfig, PreTrainedConfig
+from transformers import PreTrainedConfig
 
-from .model_inputs import CACHE_NAMES
-from .suggestions import closest_name
-from .version import SAME_CONFIG_FIELDS, __version__
+from .configuration_base import BaseConfig
 
-# Keywords that transformers passes to any config beyond its fields. They are listed because PreTrainedConfig, strict or
-# not, stores every unknown keyword: a misspelt `dropuot=0.3` would be saved and change nothing. A keyword that a newer
-# transformers adds is refused by name, and belongs here.
-UPSTREAM_KEYWORDS = {
-    "_commit_hash", "_name_or_path", "attn_implementation", "auto_map", "experts_implementation", "model_type",
-    "name_or_path", "num_labels", "output_attentions", "per_layer_config", "quantization_config", "rope_scaling",
-    "rope_theta", "partial_rotary_factor", "torch_dtype", "tie_last_hidden_states", "transformers_weights",
-}  # fmt: skip
-INITIALIZERS = ("xavier", "torch")
 # The section on these fields in the docstring of every config.
 SHARED_FIELDS = """    Vocabularies, embeddings, initialization, generation
         `vocab_size`, `decoder_vocab_size`: subwords of source and target; None for one size.
@@ -40,161 +25,27 @@ SHARED_FIELDS = """    Vocabularies, embeddings, initialization, generation
 
 
 @strict
-class SharedConfig(PreTrainedConfig):
+class SharedConfig(BaseConfig):
     """Fields of every encoder-decoder of the family, named as BART's and Marian's, and their validation."""
 
-    keys_to_ignore_at_inference = list(CACHE_NAMES)
-    # A saved config has its code next to it, and names the classes in that code for all Auto classes.
-    auto_classes: ClassVar[dict[str, str]]
-    # Fields that 0.2.0 saved under another name: old -> new.
-    renamed_fields: ClassVar[dict[str, str]] = {}
-
-    vocab_size: int = 32000
     decoder_vocab_size: int | None = None
     d_model: int = 512
     encoder_layers: int = 6
     decoder_layers: int = 6
-    dropout: float | int = 0.1
-    scale_embedding: bool = True
     share_encoder_decoder_embeddings: bool = False
-    tie_word_embeddings: bool = False
     output_bias: bool = False
-    initializer: str = "xavier"
-    use_cache: bool = True
     is_encoder_decoder: bool = True
-    pad_token_id: int | None = 0
-    bos_token_id: int | None = 1
-    eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 1
-    hf_posenc_version: str | None = None
 
     def __post_init__(self, **kwargs: object) -> None:
-        self._validate_keywords(kwargs)
-        if kwargs.pop("transformers_weights", None) is not None:  # transformers would load any file of that name
-            raise ValueError("transformers_weights must be left out: weights of this family are model.safetensors.")
         if self.decoder_vocab_size is None:
             self.decoder_vocab_size = self.vocab_size
-        self.auto_map = dict(self.auto_classes)
-        kwargs.pop("auto_map", None)
         super().__post_init__(**kwargs)
-        if self.initializer not in INITIALIZERS:
-            raise ValueError(f"initializer must be one of {', '.join(INITIALIZERS)}, but it is {self.initializer!r}.")
-        self._validate_numbers()
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
             raise ValueError(
                 f"Shared embeddings need one vocabulary, but vocab_size={self.vocab_size} and decoder_vocab_size="
                 f"{self.decoder_vocab_size}; make them equal or set share_encoder_decoder_embeddings=False."
             )
-
-    def _validate_numbers(self) -> None:
-        for field in fields(self):
-            name, value = field.name, getattr(self, field.name)
-            if name == "d_model" or name.endswith(("vocab_size", "_layers", "_ffn_dim")):
-                is_valid, constraint = value >= 1, "1 or more"
-            elif name.endswith("dropout"):
-                is_valid, constraint = 0 <= value < 1, "a probability from 0 to below 1"
-            elif name == "layer_norm_eps":
-                is_valid, constraint = value > 0, "above 0"
-            elif name in ("pad_token_id", "decoder_start_token_id"):
-                is_valid, constraint = value is not None, "a token id, for padding and for the start of targets"
-            else:
-                continue
-            if not is_valid:
-                raise ValueError(f"{name} must be {constraint}, but it is {value!r}; its default is {field.default!r}.")
-
-    @classmethod
-    def from_dict(cls, config_dict: dict[str, object], **kwargs: object) -> Self:
-        """transformers' `from_dict`, with keywords that replace saved fields before validation.
-
-        An error names the version that saved the config. Unknown fields in a config of this version are fields that a
-        user added: they are kept, with a warning.
-        """
-        for name, value in config_dict.items():
-            if "implementation" in name and "/" in str(
-                value
-            ):  # a kernel of the Hub, which is code that the caller did not choose
-                raise ValueError(
-                    f"A saved config must name no code from elsewhere, but it has {name}={value!r}; remove it, "
-                    "and give it to from_pretrained if you trust it."
-                )
-        cls.validate_current_names(kwargs)
-        config_dict = {cls.renamed_fields.get(name, name): value for name, value in config_dict.items()}
-        own_fields = cls.known_keywords() - {field.name for field in fields(PreTrainedConfig)}
-        overrides = {cls.attribute_map.get(name, name): kwargs.pop(name) for name in own_fields & kwargs.keys()}
-        unknown_fields = {}
-        if (
-            config_dict.get("hf_posenc_version") in SAME_CONFIG_FIELDS
-        ):  # a config of another version may have fields of that version
-            unknown_fields = {name: value for name, value in config_dict.items() if not cls.accepts_keyword(name)}
-            for name in unknown_fields:
-                warnings.warn(
-                    f"{name!r} is no field of {cls.__name__} and has no effect on the model; the nearest field is "
-                    f"{cls.nearest_field(name)!r}.",
-                    stacklevel=3,
-                )
-        fields_read = {name: value for name, value in (config_dict | overrides).items() if name not in unknown_fields}
-        try:
-            loaded = super().from_dict(fields_read, **kwargs)
-        except (ValueError, StrictDataclassError) as error:
-            if (hint := cls.hint(config_dict | overrides)) is None:
-                raise
-            raise ValueError(f"{error} {hint}") from error
-        for name, value in unknown_fields.items():
-            setattr(loaded[0] if isinstance(loaded, tuple) else loaded, name, value)
-        return loaded
-
-    @classmethod
-    def hint(cls, config_dict: Mapping[str, object]) -> str | None:
-        """A remedy to append to the error for an invalid saved config, None without one."""
-        saved_version = config_dict.get("hf_posenc_version")
-        if saved_version in (None, __version__):
-            return None
-        return (
-            f"This config was written by hf_posenc {saved_version} and is read by {__version__}: install the version "
-            "that wrote it. (An installed hf_posenc reads every checkpoint, with trust_remote_code or without.)"
-        )
-
-    @classmethod
-    def known_keywords(cls) -> set[str]:
-        """The names of all fields and their aliases."""
-        return {field.name for field in fields(cls)} | set(cls.attribute_map)
-
-    @classmethod
-    def accepts_keyword(cls, name: str) -> bool:
-        """Whether `name` is a field, or a keyword that transformers passes to any config."""
-        known = cls.known_keywords() | UPSTREAM_KEYWORDS
-        return name in known or name.startswith("_") or name in GenerationConfig().to_dict()
-
-    @classmethod
-    def nearest_field(cls, name: str) -> str:
-        """The field most like a misspelt `name`, for error messages."""
-        return closest_name(name, cls.known_keywords())
-
-    @classmethod
-    def validate_current_names(cls, names: Iterable[str]) -> None:
-        """Raise a ValueError with the new name for a field's name of hf_posenc 0.2."""
-        for name in names:
-            if name in cls.renamed_fields:
-                raise ValueError(
-                    f"{name} must be given as {cls.renamed_fields[name]}, its new name, but the old name is given; "
-                    "rename it."
-                )
-
-    def _validate_keywords(self, kwargs: Iterable[str]) -> None:
-        self.validate_current_names(kwargs)
-        for name in kwargs:
-            if not self.accepts_keyword(name):
-                raise ValueError(
-                    f"{name!r} is no field of {type(self).__name__}; the nearest one is {self.nearest_field(name)!r}."
-                )
-
-    def to_dict(self) -> dict[str, object]:
-        """transformers' dictionary, with the version that writes it."""
-        return super().to_dict() | {"hf_posenc_version": __version__}
-
-    def describe(self) -> str:
-        """The config's fields that identify a model, for error messages."""
-        return f"model_type={self.model_type!r}"
 
     @property
     def target_vocab_size(self) -> int:
@@ -202,23 +53,9 @@ class SharedConfig(PreTrainedConfig):
         return cast(int, self.decoder_vocab_size)
 
     @property
-    def sides(self) -> Sequence[object]:
-        """The attentions with position encodings (see PosEncConfig.side); none in this class."""
-        return []
-
-    @property
-    def max_source_length(self) -> int | None:
-        """The encoder's maximum number of tokens, with `</s>`; None without a maximum."""
-        return None
-
-    @property
     def max_target_length(self) -> int | None:
         """The decoder's maximum number of tokens, with the start token; None without a maximum."""
         return None
-
-    def decoder_cache_layer_types(self, num_layers: int) -> list[str]:
-        """The type of each layer of the decoder's self-attention cache, by transformers' names."""
-        raise NotImplementedError
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
         """This config as one stack sees it, for transformers' caches.

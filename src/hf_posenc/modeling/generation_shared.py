@@ -90,15 +90,15 @@ class PerSentenceMaxLength(LogitsProcessor):
 
     With one limit for the whole batch, the length of a translation would depend on its neighbours. Every sentence has
     the same number of rows of scores, its beams. From the limit on, each token is `token_id`: an end token, which ends
-    the sentence, or else padding.
+    the sentence, or else padding. The `prompt_length` tokens before the target, here the start token, do not count.
     """
 
-    def __init__(self, max_target_lengths: Sequence[int], *, token_id: int) -> None:
+    def __init__(self, max_target_lengths: Sequence[int], *, token_id: int, prompt_length: int = 1) -> None:
         self.max_target_lengths_B = torch.tensor(max_target_lengths)
-        self.token_id = token_id
+        self.token_id, self.prompt_length = token_id, prompt_length
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        is_over_B = (self.max_target_lengths_B <= input_ids.shape[1] - 1).to(scores.device)
+        is_over_B = (self.max_target_lengths_B <= input_ids.shape[1] - self.prompt_length).to(scores.device)
         is_over_N = is_over_B.repeat_interleave(len(scores) // len(is_over_B))
         forced_scores = torch.full_like(scores, float("-inf"))
         forced_scores[:, self.token_id] = 0

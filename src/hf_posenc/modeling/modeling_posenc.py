@@ -87,6 +87,7 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
     """Base class of encoder and decoder: position encodings and layers."""
 
     layer_class: type[PosEncEncoderLayer] | type[PosEncDecoderLayer]
+    needs_state_cache = False
     # From this number of cached keys on, hidden keys are pruned. Outputs do not depend on it; the tests set it to 0.
     min_keys_to_prune = MIN_KEYS
 
@@ -134,6 +135,44 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
         x_BTD = self.positions.embed(x_BTD, ctx)
         pruned_ctx = prune_to_window(ctx, self.positions.sliding_window, self.min_keys_to_prune)
         return x_BTD, self.positions.prepare(x_BTD, ctx, pruned_ctx)
+
+    def causal_context(
+        self,
+        x_BTD: Tensor,
+        attention_mask: AttentionMask,
+        position_ids: Tensor | None,
+        cache: Cache | None,
+        output_attentions: object,
+    ) -> tuple[Tensor, Tensor, AttentionContext, AttentionMask]:
+        """Of a causal self-attention: the tokens with their positions (B, T, D), their position ids, the context and
+        the mask. `cache` is that of this self-attention."""
+        # State and number of cached tokens are read here, before the first layer adds its keys to the cache.
+        state, num_cached = self.read_state(cache, output_attentions), cached_seq_length(cache)
+        if position_ids is None:
+            position_ids = positions_from_mask(attention_mask, x_BTD.shape[1], num_cached, x_BTD.device)
+        x_BTD, ctx = self.attention_context(
+            x_BTD, attention_mask, position_ids, state, num_cached, output_attentions=output_attentions
+        )
+        mask = None if ctx.use_linear_attention else create_causal_mask(self.config, x_BTD, attention_mask, cache)
+        return x_BTD, position_ids, ctx, ctx.gather_mask(mask)
+
+    def read_state(self, own_cache: Cache | None, output_attentions: object) -> EncodingState | None:
+        """The encodings' state in the self-attention's cache, None if nothing needs one.
+
+        Tokens that are hidden by their distance are evicted first, unless the weights of all keys are wanted.
+        """
+        if own_cache is None or not self.needs_state_cache:
+            return None
+        evict_outside_window(own_cache, None if output_attentions else self.positions.hiding_distance)
+        return state_of_cache(own_cache)
+
+    def refuse_cache_under_checkpointing(self, cache: Cache | None) -> None:
+        """Raise a ValueError for a cache in training with gradient checkpointing."""
+        if cache is not None and self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+            raise ValueError(
+                "Gradient checkpointing computes each layer twice, and therefore a layer must not write into a cache, "
+                "but one was given; leave the cache out, or turn gradient checkpointing off."
+            )
 
 
 class PosEncEncoder(PosEncStack):
@@ -217,13 +256,8 @@ class PosEncDecoder(PosEncStack):
         x_BTD = self.embed(input_ids, inputs_embeds)
         cache = self.resolve_cache(cache, use_cache)
         own_cache = None if cache is None else cache.self_attention_cache
-        output_attentions = kwargs.get("output_attentions")
-        # State and number of cached tokens are read here, before the first layer adds its keys to the cache.
-        state, num_cached = self.read_state(own_cache, output_attentions), cached_seq_length(own_cache)
-        if position_ids is None:
-            position_ids = positions_from_mask(attention_mask, x_BTD.shape[1], num_cached, x_BTD.device)
-        x_BTD, ctx = self.attention_context(
-            x_BTD, attention_mask, position_ids, state, num_cached, output_attentions=output_attentions
+        x_BTD, position_ids, ctx, self_mask = self.causal_context(
+            x_BTD, attention_mask, position_ids, own_cache, kwargs.get("output_attentions")
         )
         target_mask_BT = target_valid_mask(ctx.valid_mask_BT, input_ids, self.config.pad_token_id)
         cross_ctx = cross_attention_context(
@@ -236,34 +270,17 @@ class PosEncDecoder(PosEncStack):
             encoder_position_ids=encoder_position_ids,
             source_positions_BT=cross_position_ids,
         )
-        self_mask = (
-            None if ctx.use_linear_attention else create_causal_mask(self.config, x_BTD, attention_mask, own_cache)
-        )
         cross_mask = cross_attention_mask(self.config, x_BTD, encoder_attention_mask, encoder_hidden_states, cross_ctx)
-        masks_and_states = ctx.gather_mask(self_mask), encoder_hidden_states, cross_mask
+        masks_and_states = self_mask, encoder_hidden_states, cross_mask
         x_BTD = self.run_layers(x_BTD, masks_and_states, ctx=ctx, cross_ctx=cross_ctx, cache=cache, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=x_BTD, **{CACHE_NAME: cache})
 
     def resolve_cache(self, cache: EncoderDecoderCache | None, use_cache: bool | None) -> EncoderDecoderCache | None:
         """The given cache, or a new one with `use_cache`; a ValueError for one under gradient checkpointing."""
-        if cache is not None and self.gradient_checkpointing and self.training and torch.is_grad_enabled():
-            raise ValueError(
-                "Gradient checkpointing computes each layer twice, and therefore a layer must not write into a cache, "
-                "but one was given; leave the cache out, or turn gradient checkpointing off."
-            )
+        self.refuse_cache_under_checkpointing(cache)
         if cache is None and use_cache:
             return EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         return cache
-
-    def read_state(self, own_cache: Cache | None, output_attentions: object) -> EncodingState | None:
-        """The encodings' state in the self-attention's cache, None if nothing needs one.
-
-        Tokens that are hidden by their distance are evicted first, unless the weights of all keys are wanted.
-        """
-        if own_cache is None or not self.needs_state_cache:
-            return None
-        evict_outside_window(own_cache, None if output_attentions else self.positions.hiding_distance)
-        return state_of_cache(own_cache)
 
     def run_layers(
         self,

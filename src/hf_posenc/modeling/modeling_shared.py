@@ -15,6 +15,7 @@ from transformers.modeling_outputs import (
     Seq2SeqModelOutput,
 )
 
+from .configuration_base import BaseConfig
 from .configuration_shared import SharedConfig
 from .masks import positions_from_mask
 from .model_inputs import CACHE_NAME, exactly_one_input, get_cache, rename_cache
@@ -26,7 +27,7 @@ from .translation import TranslationMixin
 class Stack(SharedPreTrainedModel):
     """Base class of encoders and decoders: token embeddings, scaled and dropped out."""
 
-    def __init__(self, config: SharedConfig, *, vocab_size: int) -> None:  # trf-ignore: TRF029
+    def __init__(self, config: BaseConfig, *, vocab_size: int) -> None:  # trf-ignore: TRF029
         super().__init__(config)
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.embed_tokens = nn.Embedding(vocab_size, config.d_model, config.pad_token_id)

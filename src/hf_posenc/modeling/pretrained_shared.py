@@ -8,7 +8,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from .configuration_shared import SharedConfig
+from .configuration_base import BaseConfig
 from .strict_loading import load_strict, validate_weight_files
 from .weight_files import NameOrPath
 
@@ -22,8 +22,17 @@ class LoadConfig(Protocol):
 class SharedPreTrainedModel(PreTrainedModel):
     """Base class of all models: weight initialisation, loading and saving."""
 
-    config: SharedConfig
+    config: BaseConfig
     base_model_prefix = "model"
+
+    def __init__(self, config: BaseConfig, *args: object, **kwargs: object) -> None:
+        if config.model_type != self.config_class.model_type:
+            raise ValueError(
+                f"{type(self).__name__} must be given a config of model_type={self.config_class.model_type!r}, but it "
+                f"is given a {type(config).__name__} of model_type={config.model_type!r}; use the Auto class that the "
+                "config's auto_map names."
+            )
+        super().__init__(config, *args, **kwargs)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: NameOrPath, *args: object, **kwargs: Any) -> Any:

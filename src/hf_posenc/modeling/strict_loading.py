@@ -14,7 +14,7 @@ from math import prod
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from .configuration_shared import SharedConfig
+from .configuration_base import SIZE_FIELDS, BaseConfig
 from .weight_files import (
     LoadingInfo,
     NameOrPath,
@@ -107,7 +107,7 @@ def validate_config_sizes(name: NameOrPath, shapes: Shapes, options: Mapping[str
     num_values = sum(map(prod, shapes.values()))
     for key, value in sizes.items():
         maximum = len(shapes) if key.endswith("_layers") else num_values
-        if (key == "d_model" or key.endswith(SIZE_SUFFIXES)) and isinstance(value, int) and value > maximum:
+        if (key in SIZE_FIELDS or key.endswith(SIZE_SUFFIXES)) and isinstance(value, int) and value > maximum:
             raise ValueError(
                 f"A checkpoint's weights must fit the config, but config.json of {name} has {key}={value} and there "
                 f"are {len(shapes)} weights of {num_values} numbers. Correct config.json."
@@ -130,7 +130,7 @@ def safetensors_remedy(name: NameOrPath) -> str:
     )
 
 
-def is_config_changed(config: SharedConfig, name: NameOrPath, options: Mapping[str, object]) -> bool:
+def is_config_changed(config: BaseConfig, name: NameOrPath, options: Mapping[str, object]) -> bool:
     """Whether the caller has changed a field of the saved config; True without a saved config."""
     if not (saved := read_saved_config(name, options)):
         return True
@@ -141,7 +141,7 @@ def is_config_changed(config: SharedConfig, name: NameOrPath, options: Mapping[s
 def validate_loading_info(
     model: PreTrainedModel, name: NameOrPath, loading_info: LoadingInfo, *, shapes_only: bool
 ) -> None:
-    """Raise a ValueError if weights of the encoder or the decoder are missing, unexpected, or of another shape.
+    """Raise a ValueError if weights of a stack are missing, unexpected, or of another shape.
 
     The output projection may be missing or unexpected: a model with one loads from a model without, and vice versa. An
     output bias without its projection's model is unexpected.
@@ -152,10 +152,10 @@ def validate_loading_info(
     ]
     kinds = {"of another shape": shapes}
     if not shapes_only:
-        sides = re.compile(r"(model\.)?(encoder|decoder)\.")
+        stacks = re.compile(r"(model\.)?(encoder|decoder|embed_tokens|positions|layers|layer_norm)\.")
         unexpected = list(loading_info["unexpected_keys"])
-        kinds["missing"] = list(filter(sides.match, loading_info["missing_keys"]))
-        kinds["unexpected"] = list(filter(sides.match, unexpected))
+        kinds["missing"] = list(filter(stacks.match, loading_info["missing_keys"]))
+        kinds["unexpected"] = list(filter(stacks.match, unexpected))
         if hasattr(model, "lm_head") and "final_logits_bias" in unexpected:
             kinds["unexpected"].append("final_logits_bias")
     problems = [f"{kind}: {first_keys(keys)}" for kind, keys in kinds.items() if keys]

@@ -45,11 +45,11 @@ class PosEncLayer(GradientCheckpointingLayer):
 
 
 class PosEncEncoderLayer(PosEncLayer):
-    """Encoder layer: self-attention and feed-forward."""
+    """Layer of an encoder or of a decoder-only model: self-attention and feed-forward."""
 
     def __init__(self, config: PosEncConfig, side: StackSpec, layer: int) -> None:
         super().__init__(config, side)
-        self.self_attn = Attention(config, num_heads=side.heads, is_causal=False, layer=layer)
+        self.self_attn = Attention(config, num_heads=side.heads, is_causal=side.is_causal, layer=layer)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     def forward(self, x_BTD: Tensor, attention_mask: AttentionMask, **kwargs: object) -> Tensor:
@@ -85,7 +85,8 @@ class PosEncDecoderLayer(PosEncLayer):
         **kwargs: object,
     ) -> tuple[Tensor, Tensor | None]:
         """The tokens (B, T, D) and the weights of the cross-attention (B, H, T, S), None if they are not computed."""
-        self_inputs = {"positions": positions, "ctx": ctx, "cache": cache}
+        self_cache = None if cache is None else cache.self_attention_cache
+        self_inputs = {"positions": positions, "ctx": ctx, "cache": self_cache}
         x_BTD, _ = self.residual(
             x_BTD, lambda x: self.self_attn(x, attention_mask, **self_inputs, **kwargs), self.self_attn_layer_norm
         )

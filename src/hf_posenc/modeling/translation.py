@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, PreTrainedTokenizerBase
 
-from .configuration_shared import SharedConfig
+from .configuration_base import BaseConfig
 from .generation_shared import LengthLimitedGenerationMixin, explicit_max_new_tokens, explicit_option
-from .target_vocabulary import target_generate_options, with_target_vocab_size
+from .target_vocabulary import GenerateOptions, target_generate_options, with_target_vocab_size
 from .text_validation import validate_source_lengths, validate_texts
 
 
@@ -25,13 +25,13 @@ class TranslationOutput:
     truncated: list[bool]
 
 
-def validate_tokenizer(config: SharedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+def validate_tokenizer(config: BaseConfig, tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise a ValueError if a model of that `config` cannot have been trained with `tokenizer`."""
     # The length of a MarianTokenizer with two vocabularies is the source's; `target_encoder` has the target's.
     target = getattr(tokenizer, "target_vocab_size", len(getattr(tokenizer, "target_encoder", tokenizer)))
     for side, tokens, num_embeddings in (
         ("source", len(tokenizer), config.vocab_size),
-        ("target", target, config.decoder_vocab_size or config.vocab_size),
+        ("target", target, config.target_vocab_size),
     ):
         if tokens > num_embeddings:
             raise ValueError(
@@ -120,34 +120,16 @@ def truncate_at_end_token(
     return ids, len(ids) == max_length and ids[-1:] != [pad_token_id]
 
 
-class TranslationMixin(LengthLimitedGenerationMixin):
-    """`generate`, `translate` and `translations` for every encoder-decoder of the family."""
+class BatchTranslationMixin:
+    """`translate` and `translations` of many texts by a model that translates one batch of token ids."""
 
     # Attributes of the PreTrainedModel that this class is mixed with.
+    config: BaseConfig
+    generate: Callable[..., Any]
     device: torch.device
     training: bool
     train: Callable[[bool], nn.Module]
     eval: Callable[[], nn.Module]
-
-    def generate(
-        self,
-        inputs: Tensor | None = None,
-        generation_config: GenerationConfig | None = None,
-        logits_processor: Sequence[LogitsProcessor] | None = None,
-        **options: Any,
-    ) -> Any:
-        """transformers' `generate`, with a length limit for each sentence, and the target's vocabulary for options that
-        name no side.
-
-        See generation_shared.py and target_vocabulary.py.
-        """
-        options = target_generate_options(self.config, (generation_config, self.generation_config), options)
-        return super().generate(inputs, generation_config, logits_processor, **options)
-
-    def compute_transition_scores(self, *args: object, **options: object) -> Tensor:
-        """transformers' scores, with the target's vocabulary size, which transformers reads from the config."""
-        side = SimpleNamespace(config=with_target_vocab_size(self.config))
-        return GenerationMixin.compute_transition_scores(side, *args, **options)
 
     @torch.no_grad()
     def translate(self, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, **options: Any) -> list[str]:
@@ -206,11 +188,43 @@ class TranslationMixin(LengthLimitedGenerationMixin):
         self, sources: list[list[int]], tokenizer: PreTrainedTokenizerBase, **generate: Any
     ) -> list[tuple[str, bool]]:
         """The translations of one batch of token ids, and whether each was truncated."""
+        raise NotImplementedError
+
+
+def decoding_defaults(config: GenerationConfig | None) -> GenerateOptions:
+    """The options of decoding that the generation config does not choose: beam search with 5 beams."""
+    defaults = {"num_beams": 5, "do_sample": False, "num_return_sequences": 1, "return_dict_in_generate": False}
+    return {name: value for name, value in defaults.items() if explicit_option(name, {}, config) is None}
+
+
+class TranslationMixin(BatchTranslationMixin, LengthLimitedGenerationMixin):
+    """`generate`, `translate` and `translations` for every encoder-decoder of the family."""
+
+    def generate(
+        self,
+        inputs: Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: Sequence[LogitsProcessor] | None = None,
+        **options: Any,
+    ) -> Any:
+        """transformers' `generate`, with a length limit for each sentence, and the target's vocabulary for options that
+        name no side.
+
+        See generation_shared.py and target_vocabulary.py.
+        """
+        options = target_generate_options(self.config, (generation_config, self.generation_config), options)
+        return super().generate(inputs, generation_config, logits_processor, **options)
+
+    def compute_transition_scores(self, *args: object, **options: object) -> Tensor:
+        """transformers' scores, with the target's vocabulary size, which transformers reads from the config."""
+        side = SimpleNamespace(config=with_target_vocab_size(self.config))
+        return GenerationMixin.compute_transition_scores(side, *args, **options)
+
+    def translate_batch(
+        self, sources: list[list[int]], tokenizer: PreTrainedTokenizerBase, **generate: Any
+    ) -> list[tuple[str, bool]]:
         config = generate.get("generation_config")
-        defaults = {"num_beams": 5, "do_sample": False, "num_return_sequences": 1, "return_dict_in_generate": False}
-        generate = {
-            name: value for name, value in defaults.items() if explicit_option(name, {}, config) is None
-        } | generate
+        generate = decoding_defaults(config) | generate
         configs = (config, self.generation_config)
         max_target_lengths = self.max_target_lengths(map(len, sources))
         if (max_length := explicit_max_new_tokens(generate, config)) is None:

@@ -18,7 +18,7 @@ import jinja2
 import yaml
 from datasets import load_from_disk
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from transformers import CONFIG_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 from ..config.settings import DataSettings, ScoreSettings, test_sets
 from ..config.yaml_io import read_yaml
@@ -27,6 +27,7 @@ from ..data.readers import CorpusSpec
 from ..metrics.length_buckets.scorers import SCORERS
 from ..modeling.alignment_registry import get_alignment
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig, parameter_fields
+from ..modeling.configuration_posenc_causal import PosEncCausalConfig
 from ..modeling.position_registry import POSITION_ENCODINGS, parse_sum
 from ..results.json_records import parse_file
 from ..results.length_limits import TableRows
@@ -48,6 +49,7 @@ METRIC_NAMES = {field: name for field, name, _ in SCORE_FORMATS if field in SCOR
 MAX_METRICS = 6  # in the metadata; tables have all
 MAX_EXAMPLE_WORDS = 120
 REQUIRED_CONFIG_FIELDS = ("d_model", "vocab_size", "decoder_vocab_size", "encoder_layers", "decoder_layers")
+REQUIRED_CAUSAL_FIELDS = ("hidden_size", "vocab_size", "num_hidden_layers")
 
 
 @dataclass(frozen=True)
@@ -139,13 +141,16 @@ def examples(run_folder: Path, system: str, run: ScoredSystem) -> dict[str, dict
 
 def card_values(run: ScoredSystem, system: str, repository: str) -> JsonObject:
     """The values of the template."""
+    is_causal = run.config["model_type"] == PosEncCausalConfig.model_type
+    fields_by_side = PosEncCausalConfig.encoding_type_fields if is_causal else ENCODING_TYPE_FIELDS
     names_by_side = {
-        side: parse_sum(run.config[field]) for side, field in ENCODING_TYPE_FIELDS.items() if field in run.config
+        side: parse_sum(run.config[field]) for side, field in fields_by_side.items() if field in run.config
     }
     sides = {side: names for side, names in names_by_side.items() if side != "cross" or any_in_attention(names)}
     entries = {name: POSITION_ENCODINGS[name] for names in sides.values() for name in names}
     alignment = get_alignment(run.config.get("alignment_type", PosEncConfig.alignment_type))
-    model = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[CONFIG_MAPPING[run.config["model_type"]]]
+    models = MODEL_FOR_CAUSAL_LM_MAPPING if is_causal else MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+    model = models[CONFIG_MAPPING[run.config["model_type"]]]
     code = [model, *(entry.encoding for entry in entries.values()), alignment]
     modules = dict.fromkeys(item.__module__ for item in code)
     references = dict.fromkeys(item for source in (model, *entries.values(), alignment) for item in source.references)
@@ -155,6 +160,9 @@ def card_values(run: ScoredSystem, system: str, repository: str) -> JsonObject:
         "card_data": metadata(run, list(entries), repository).to_yaml(),
         "repository": repository,
         "architecture": model.summary.rstrip("."),
+        "auto_class": "AutoModelForCausalLM" if is_causal else "AutoModelForSeq2SeqLM",
+        "width": run.config["hidden_size" if is_causal else "d_model"],
+        "stacks": stack_sizes(run.config),
         "sides": {side: "+".join(names) for side, names in sides.items()},
         "encodings": entries,
         "alignment": alignment,
@@ -170,6 +178,19 @@ def card_values(run: ScoredSystem, system: str, repository: str) -> JsonObject:
         "notes": list(dict.fromkeys(note for table in tables.values() for note in table.notes)),
         "references": list(dict.fromkeys(map(bibtex, references))),
         "example": f"A sentence in {run.data.source_language}.",
+    }
+
+
+def stack_sizes(config: JsonObject) -> JsonObject:
+    """By stack: its numbers of layers and of attention heads, its feed-forward width and its vocabulary."""
+    if config["model_type"] == PosEncCausalConfig.model_type:
+        fields = ("num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+        return {"decoder": [config.get(field) for field in fields]}
+    vocabularies = {"encoder": "vocab_size", "decoder": "decoder_vocab_size"}
+    sizes = ("layers", "attention_heads", "ffn_dim")
+    return {
+        stack: [config.get(field) for field in (*(f"{stack}_{size}" for size in sizes), vocabulary)]
+        for stack, vocabulary in vocabularies.items()
     }
 
 
@@ -203,7 +224,9 @@ def read_scored_system(folder: Path) -> ScoredSystem:
             f"the card of {segment['system']}."
         )
     scores = parse_file(SystemScores, read_complete(path := paths.scores, "training", "tests"), path)
-    config = upgrade_model_fields(read_complete(paths.model_config, "model_type", *REQUIRED_CONFIG_FIELDS))
+    config = upgrade_model_fields(read_complete(paths.model_config, "model_type"))
+    is_causal = config["model_type"] == PosEncCausalConfig.model_type
+    read_complete(paths.model_config, *(REQUIRED_CAUSAL_FIELDS if is_causal else REQUIRED_CONFIG_FIELDS))
     path = paths.training_summary
     training = parse_file(TrainingSummary, read_complete(path, "steps", "seconds", "parameters", "pairs"), path)
     data = settings_from_saved(DataSettings, settings["data"])

@@ -12,10 +12,18 @@ from transformers.modeling_outputs import Seq2SeqLMOutput
 from ..modeling.alignment_base import Alignment
 
 
+def next_token_labels(labels: Tensor) -> Tensor:
+    """The labels (B, T) of a decoder-only model, each at the token before it, whose logits predict it."""
+    return nn.functional.pad(labels, (0, 1), value=-100)[:, 1:]
+
+
 def label_smoothed_loss(
     outputs: Seq2SeqLMOutput, labels: Tensor, num_items_in_batch: Tensor | int | None = None, *, smoothing: float
 ) -> Tensor:
-    """The Trainer's label-smoothed loss, with fewer passes over the logits, and the alignment's loss."""
+    """The Trainer's label-smoothed loss, with fewer passes over the logits, and the alignment's loss.
+
+    `labels` (B, T) are at the tokens whose logits predict them.
+    """
     logits_NV = outputs.logits.flatten(0, 1).float()
     nll = nn.functional.cross_entropy(logits_NV, labels.flatten(), label_smoothing=smoothing, reduction="sum")
     length_loss = getattr(outputs, "length_loss", None)

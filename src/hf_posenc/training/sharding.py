@@ -12,9 +12,10 @@ from dataclasses import replace
 import torch
 from accelerate import FullyShardedDataParallelPlugin
 from torch import Tensor
-from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ..utils.atomic_io import first_difference
+from ..utils.auto_loading import auto_model_class
 from .arguments import TrainingArguments
 
 REQUIRED_PLUGIN_SETTINGS = {
@@ -58,7 +59,7 @@ def shard_by_layers(model: PreTrainedModel, plugin: FullyShardedDataParallelPlug
 def materialize(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> PreTrainedModel:
     """An unsharded model like `model` with these weights. Sharding changes a model's class, which must not be saved."""
     with torch.device("meta"):
-        unsharded = AutoModelForSeq2SeqLM.from_config(model.config)
+        unsharded = auto_model_class(model.config).from_config(model.config)
     unsharded.load_state_dict(weights, strict=False, assign=True)
     unsharded.tie_weights()
     unsharded.generation_config = model.generation_config

@@ -10,11 +10,13 @@ import time
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import PreTrainedModel, PrinterCallback, Seq2SeqTrainer
+from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.trainer_utils import HubStrategy, seed_worker
 from transformers.utils import PushInProgress
 
@@ -52,8 +54,7 @@ class LengthTrainer(Seq2SeqTrainer):
     push_in_progress: PushInProgress | None
 
     def __init__(self, model: PreTrainedModel, args: TrainingArguments, **kwargs: object) -> None:
-        smoothing = args.label_smoothing_factor
-        loss = partial(label_smoothed_loss, smoothing=smoothing) if smoothing else None
+        loss = self.label_smoothed_loss if args.label_smoothing_factor else None
         super().__init__(model, args, compute_loss_func=loss, **kwargs)
         self.remove_callback(PrinterCallback)
         validate_tokenizer(self.model.config, self.processing_class)
@@ -67,6 +68,36 @@ class LengthTrainer(Seq2SeqTrainer):
             validate_fsdp_arguments(args)
             shard_by_layers(model, self.accelerator.state.fsdp_plugin)
 
+    # What depends on the architecture: an encoder-decoder here, a decoder-only model in prompted_trainer.py.
+
+    def predicted_labels(self, labels: Tensor) -> Tensor:
+        """The labels (B, T) at the tokens whose logits predict them."""
+        return labels
+
+    def count_tokens(self, inputs: dict[str, Tensor]) -> tuple[Tensor, int]:
+        """The number of tokens in a batch without padding, and with padding."""
+        labels, mask = inputs["labels"], inputs["attention_mask"]
+        return mask.sum() + (labels != -100).sum(), mask.numel() + labels.numel()
+
+    def budgeted_lengths(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The two lengths of each pair that `tokens_per_batch` limits, from the tokens of its sides."""
+        return source, target
+
+    def generate_targets(self, inputs: dict[str, Tensor]) -> Tensor:
+        """A translation of each source in a batch (B, T)."""
+        sources = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        translations: Tensor = self.model.generate(
+            **sources, num_beams=self.args.generation_num_beams or 1, max_length=self.args.generation_max_length
+        )
+        return translations
+
+    def label_smoothed_loss(
+        self, outputs: Seq2SeqLMOutput, labels: Tensor, num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """The loss with the arguments' label smoothing."""
+        smoothing = self.args.label_smoothing_factor
+        return label_smoothed_loss(outputs, self.predicted_labels(labels), num_items_in_batch, smoothing=smoothing)
+
     def get_train_dataloader(self) -> DataLoader:
         args, pairs = self.args, self.train_dataset
         seed = args.seed if args.data_seed is None else args.data_seed
@@ -78,7 +109,7 @@ class LengthTrainer(Seq2SeqTrainer):
                 lengths(pairs, "source") + num_special_tokens,
                 lengths(pairs, "target") + num_special_tokens,
             )
-            sampler = MaxTokensSampler(source, target, args.tokens_per_batch, **rank_options)
+            sampler = MaxTokensSampler(*self.budgeted_lengths(source, target), args.tokens_per_batch, **rank_options)
         elif args.train_sampling_strategy == "group_by_length":
             sort_lengths = lengths(pairs, "target" if args.length_column_name == "target_length" else "source")
             sampler = LengthSortedSampler(
@@ -111,15 +142,12 @@ class LengthTrainer(Seq2SeqTrainer):
     ) -> Tensor:
         """One forward and backward pass. A FloatingPointError with the pairs if the loss is not finite or has
         exploded."""
-        labels, mask = inputs["labels"], inputs["attention_mask"]
-        tokens = mask.sum() + (labels != -100).sum()
-        self.token_counts += torch.stack((tokens, tokens.new_tensor(mask.numel() + labels.numel()))).to(
-            self.token_counts.device
-        )
+        tokens, slots = self.count_tokens(inputs)
+        self.token_counts += torch.stack((tokens, tokens.new_tensor(slots))).to(self.token_counts.device)
         self.counting_since = self.counting_since or time.monotonic()
         pair_ids = {name: inputs[name] for name in ("input_ids", "labels")}
         loss = super().training_step(model, inputs, num_items_in_batch)
-        has_diverged = not loss <= DIVERGED_LOSS_RATIO * math.log(self.model.config.decoder_vocab_size)
+        has_diverged = not loss <= DIVERGED_LOSS_RATIO * math.log(self.model.config.target_vocab_size)
         if any_rank(has_diverged):  # all processes stop before the optimizer step
             raise FloatingPointError(
                 self.divergence_message(float(loss), **pair_ids) if has_diverged else OTHER_RANK_DIVERGED
@@ -156,7 +184,7 @@ class LengthTrainer(Seq2SeqTrainer):
         inputs = self._prepare_inputs(inputs)  # private: moves a batch to the device, as every step of the Trainer does
         with torch.no_grad(), self.compute_loss_context_manager():
             logits = model(**inputs).logits
-        labels = inputs["labels"]
+        labels = self.predicted_labels(inputs["labels"])
         nll_BT = nn.functional.cross_entropy(logits.transpose(1, 2).float(), labels, reduction="none")
         # In float32, which every device has. The metric sums all sentences on the CPU in float64.
         nll_and_tokens_B2 = torch.stack((nll_BT.sum(1), (labels != -100).sum(1).float()), dim=1)
@@ -164,12 +192,7 @@ class LengthTrainer(Seq2SeqTrainer):
         loss = nll / tokens
         if not self.args.predict_with_generate:
             return loss, nll_and_tokens_B2, nll_and_tokens_B2[:, 1]
-        sources = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-        generation_options = {
-            "num_beams": self.args.generation_num_beams or 1,
-            "max_length": self.args.generation_max_length,
-        }
-        return loss, (nll_and_tokens_B2, self.model.generate(**sources, **generation_options)), labels
+        return loss, (nll_and_tokens_B2, self.generate_targets(inputs)), labels
 
     def evaluate(self, *args: object, **kwargs: object) -> dict[str, float]:
         """Evaluate. The time of an evaluation does not count in `tokens_per_second`."""

@@ -26,6 +26,7 @@ from .checkpoint_callbacks import CheckpointManifestCallback, SigtermCallback
 from .checkpoints import average_checkpoints, best_checkpoint, checkpoint_to_resume, load_trainer_state, load_weights
 from .distributed import explain_out_of_memory, validate_same_on_all_ranks
 from .losses import validation_metrics
+from .prompted_trainer import PromptedPairCollator, PromptedTrainer
 from .sharding import materialize
 from .trainer import LengthTrainer
 
@@ -74,12 +75,15 @@ def train(
     callbacks = [*optional_callbacks(args), progress_bar, log, sigterm, manifests]
     use_cache = model.config.use_cache
     metrics = partial(validation_metrics, tokenizer=tokenizer, references=references, bleu_tokenize=bleu_tokenize)
-    trainer = LengthTrainer(
+    is_prompted = not model.config.is_encoder_decoder
+    trainer = (PromptedTrainer if is_prompted else LengthTrainer)(
         model,
         args,
         train_dataset=pairs,
         eval_dataset=validation,
-        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+        data_collator=PromptedPairCollator(tokenizer)
+        if is_prompted
+        else DataCollatorForSeq2Seq(tokenizer, model=model),
         processing_class=tokenizer,
         compute_metrics=metrics,
         callbacks=callbacks,

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Translation by a decoder-only model: the source is the prompt, and the target continues it.
+
+    source </s> target </s>
+
+is one sequence of tokens, as PosEncTokenizer encodes source and target one after the other. A task's input and answer
+are a source and a target.
+"""
+
+import sys
+from typing import Any
+
+from transformers import LogitsProcessorList, PreTrainedTokenizerBase
+
+from .generation_shared import PerSentenceMaxLength, explicit_max_new_tokens, max_target_lengths
+from .translation import BatchTranslationMixin, decoding_defaults, truncate_at_end_token
+
+
+class PromptedTranslationMixin(BatchTranslationMixin):
+    """`translate` and `translations` for a decoder-only model that was trained on sources with their targets."""
+
+    def translate_batch(
+        self, sources: list[list[int]], tokenizer: PreTrainedTokenizerBase, **generate: Any
+    ) -> list[tuple[str, bool]]:
+        """The continuations of one batch of token ids, and whether each was truncated."""
+        config = generate.get("generation_config")
+        generate = decoding_defaults(config) | generate
+        inputs = tokenizer.pad({"input_ids": sources}, padding_side="left", return_tensors="pt").to(self.device)
+        width = inputs["input_ids"].shape[1]
+        limits = self.max_continuation_lengths(sources)
+        if (max_length := explicit_max_new_tokens(generate, config)) is not None:
+            limits = [max_length] * len(sources)
+        end_token_id = tokenizer.eos_token_id
+        limiter = PerSentenceMaxLength(limits, token_id=end_token_id, prompt_length=width)
+        generate |= {
+            "logits_processor": LogitsProcessorList([*(generate.pop("logits_processor", None) or []), limiter]),
+            "max_new_tokens": max(limits) + 1,  # and </s>
+            "max_length": None,
+            "eos_token_id": end_token_id,
+            "pad_token_id": tokenizer.pad_token_id,
+        }
+        sequences = self.generate(**inputs, tokenizer=tokenizer, **generate)[:, width:].tolist()
+        outputs = [
+            truncate_at_end_token(ids[:limit], limit, [end_token_id], None)
+            for ids, limit in zip(sequences, limits, strict=True)
+        ]
+        texts = tokenizer.batch_decode([ids for ids, _ in outputs], skip_special_tokens=True)
+        return [(text, truncated) for text, (_, truncated) in zip(texts, outputs, strict=True)]
+
+    def max_continuation_lengths(self, sources: list[list[int]]) -> list[int]:
+        """Each target's limit in tokens, without `</s>`: 2 x source + 50, within the encoding's maximum length."""
+        lengths = [len(ids) for ids in sources]
+        room = self.config.max_sequence_length or sys.maxsize
+        limits = max_target_lengths(lengths, None)
+        return [max(1, min(limit, room - length - 1)) for limit, length in zip(limits, lengths, strict=True)]

@@ -1,0 +1,375 @@
+"""The decoder-only model among its users: configs, Auto classes, checkpoints, Trainer, adapters, compilation."""
+
+import copy
+import json
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig, PeftModel, TaskType, get_peft_model
+from support.causal import tiny_causal_config, tiny_causal_model
+from support.decoding import EXACT
+from support.hub_files import HIDDEN, MODELING, imported_by, without_package
+from support.models import EVERY_ENCODING, REGISTERED, SUMS, TEXTS, TEXTS_VOCABULARY, entries, sentences, tiny_config
+from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    CompileConfig,
+    DataCollatorForLanguageModeling,
+    Trainer,
+    TrainingArguments,
+)
+
+from hf_posenc import (
+    POSITION_ENCODINGS,
+    PosEncCausalConfig,
+    PosEncCausalModel,
+    PosEncConfig,
+    PosEncForCausalLM,
+    PosEncForConditionalGeneration,
+)
+
+RECURRENT = [name for name in REGISTERED + SUMS if any(entry.is_sequential for entry in entries(name))]
+# A compilation takes long.
+COMPILED = [
+    name
+    for name in REGISTERED + SUMS
+    if name not in RECURRENT and (EVERY_ENCODING or name in ("relative", "rotary", "pope"))
+]
+
+ignore_torch_warnings = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning:torch", "ignore::FutureWarning:torch", "ignore:.*:UserWarning:torch._inductor"
+)
+
+
+# Configs
+
+
+def test_every_encoding_is_accepted_and_a_modifier_alone_is_refused(entry_name):
+    """Each encoding acts in the causal self-attention of a decoder, and so in a decoder-only model."""
+    if POSITION_ENCODINGS[entry_name].is_modifier:
+        with pytest.raises(ValueError, match="position_encoding_type must have an encoding with position information"):
+            tiny_causal_config(entry_name)
+    else:
+        assert tiny_causal_config(entry_name).side().is_causal
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["alignment_type", "cross_position_encoding_type", "decoder_position_encoding_type", "encoder_layers"],
+)
+def test_fields_of_an_encoder_decoder_are_refused_by_one_message(field):
+    message = f"decoder-only model, which has neither encoder .* but {field} is given; .* or use PosEncConfig"
+    with pytest.raises(ValueError, match=message):
+        tiny_causal_config("relative", **{field: "none"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": 18}, "hidden_size must be a multiple .* num_attention_heads=4; change one of them"),
+        ({"num_attention_heads": 0}, "hidden_size must be a multiple .* num_attention_heads=0"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers must be 1 or more"),
+        ({"intermediate_size": 0}, "intermediate_size must be 1 or more"),
+        ({"hidden_sise": 16}, "no field of PosEncCausalConfig; the nearest one is 'hidden_size'"),
+        ({"position_encoding_type": "rotery"}, "nearest is 'rotary'"),
+        ({"relative_clip": 0}, "`relative_clip` must be"),
+    ],
+)
+def test_bad_values_are_refused_by_the_name_that_was_typed(changes, message):
+    with pytest.raises(ValueError, match=message):
+        tiny_causal_config("relative", **changes)
+
+
+def test_an_encoder_decoders_names_of_shared_fields_are_read():
+    config = PosEncCausalConfig(d_model=32, activation_function="gelu")
+    assert (config.hidden_size, config.hidden_act) == (config.d_model, config.activation_function) == (32, "gelu")
+
+
+def test_a_config_of_the_other_architecture_is_refused(tmp_path):
+    causal, seq2seq = tiny_causal_config("relative"), tiny_config("relative")
+    with pytest.raises(ValueError, match=r"PosEncForConditionalGeneration must be given .*'posenc'.*'posenc_causal'"):
+        PosEncForConditionalGeneration(causal)
+    for model_class in (PosEncForCausalLM, PosEncCausalModel):
+        with pytest.raises(ValueError, match=r"must be given a config of model_type='posenc_causal'.*Auto class"):
+            model_class(seq2seq)
+    tiny_causal_model("relative").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"PosEncConfig reads configs of model_type='posenc'.*'posenc_causal'"):
+        PosEncForConditionalGeneration.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"PosEncConfig reads configs of model_type='posenc'"):
+        PosEncConfig.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="Unrecognized configuration class"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+
+
+def test_a_saved_config_has_the_parameters_in_use_alone(tmp_path):
+    config = tiny_causal_config("relative")
+    config.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["relative_clip"] == 3 and "window_size" not in saved
+    assert not [name for name in saved if name.startswith(("encoder_", "decoder_", "cross_", "alignment"))]
+    loaded = AutoConfig.from_pretrained(tmp_path)
+    assert type(loaded) is PosEncCausalConfig
+    assert loaded.to_dict() | {"_name_or_path": ""} == config.to_dict() | {"_name_or_path": ""}
+
+
+# Checkpoints
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@torch.no_grad()
+def test_a_saved_model_loads_with_equal_logits(causal, tied, target, tmp_path):
+    model = tiny_causal_model(causal, tie_word_embeddings=tied)
+    model.save_pretrained(tmp_path)
+    whole = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64)
+    base = AutoModel.from_pretrained(tmp_path, dtype=torch.float64)
+    assert (type(whole), type(base)) == (PosEncForCausalLM, PosEncCausalModel)
+    assert (whole.lm_head.weight is whole.model.embed_tokens.weight) == tied
+    torch.testing.assert_close(whole(target).logits, model(target).logits, **EXACT)
+    torch.testing.assert_close(base(target).last_hidden_state, model.model(target).last_hidden_state, **EXACT)
+
+
+def test_weights_that_do_not_fit_are_refused(tmp_path):
+    tiny_causal_model("relative").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for changes, problem in (
+        ({"num_hidden_layers": 4}, r"missing: model\.layers\.3"),
+        ({"num_hidden_layers": 2}, r"unexpected: model\.layers\.2"),
+        ({"position_encoding_type": "t5"}, r"missing: model\.positions\.0\.table"),
+        ({"intermediate_size": 24}, r"of another shape: model\.layers\.0\.fc1"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(config | changes))
+        with pytest.raises(ValueError, match=f"weights must fit the config.*{problem}"):
+            PosEncForCausalLM.from_pretrained(tmp_path)
+
+
+def test_a_saved_folder_has_the_code_that_it_needs_and_nothing_else(tmp_path):
+    tiny_causal_model("rotary").save_pretrained(tmp_path)
+    code = imported_by("configuration_posenc_causal", "modeling_posenc_causal")
+    assert {path.name for path in tmp_path.iterdir()} == code | {
+        "config.json",
+        "model.safetensors",
+        "generation_config.json",
+    }
+    assert not code & {"tokenization_posenc.py", "configuration_rnn_nmt.py", "modeling_rnn_nmt.py"}
+    for name in code:
+        assert (tmp_path / name).read_text(encoding="utf-8") == (MODELING / name).read_text(encoding="utf-8")
+    auto_map = json.loads((tmp_path / "config.json").read_text())["auto_map"]
+    assert set(auto_map) == {"AutoConfig", "AutoModel", "AutoModelForCausalLM"}
+
+
+STRANGER = """
+import sys, torch
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+found = {}
+for place in sys.argv[2:]:
+    trust = {"trust_remote_code": True}
+    model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float64, **trust).eval()
+    base = AutoModel.from_pretrained(place, dtype=torch.float64, **trust).eval()
+    tokenizer = AutoTokenizer.from_pretrained(place, **trust)
+    prompt = tokenizer("Ein Hund.", return_tensors="pt")
+    assert type(model).__module__.startswith("transformers_modules") and "hf_posenc" not in type(base).__module__
+    with torch.no_grad():
+        logits = model(**prompt).logits
+        assert torch.equal(model.lm_head(base(**prompt).last_hidden_state), logits)
+    tokens = model.generate(**prompt, num_beams=2, do_sample=False, max_new_tokens=6)
+    model.save_pretrained(place + "-again")
+    found[place] = {"logits": logits, "tokens": tokens, "text": model.translate(["Ein Hund."], tokenizer, num_beams=1)}
+torch.save(found, sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_a_process_without_the_package_gives_equal_logits_and_tokens(tokenizer, tmp_path):
+    models, places = {}, {}
+    for name in [*REGISTERED, "sinusoidal+relative"]:
+        models[name] = tiny_causal_model(name, vocab_size=TEXTS_VOCABULARY)
+        places[name] = str(tmp_path / name)
+        models[name].save_pretrained(places[name])
+        tokenizer.save_pretrained(places[name])
+    without_package(HIDDEN + STRANGER, str(tmp_path / "found.pt"), *places.values(), home=tmp_path / "home")
+    found = torch.load(tmp_path / "found.pt")
+    prompt = tokenizer("Ein Hund.", return_tensors="pt")
+    for name, model in models.items():
+        again = AutoModelForCausalLM.from_pretrained(places[name] + "-again", dtype=torch.float64)
+        with torch.no_grad():
+            torch.testing.assert_close(found[places[name]]["logits"], model(**prompt).logits, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(again(**prompt).logits, model(**prompt).logits, rtol=1e-12, atol=1e-12)
+        tokens = model.generate(**prompt, num_beams=2, do_sample=False, max_new_tokens=6)
+        assert torch.equal(found[places[name]]["tokens"], tokens)
+        assert found[places[name]]["text"] == model.translate(["Ein Hund."], tokenizer, num_beams=1)
+
+
+# Tokenizer
+
+
+def test_the_tokenizer_is_loaded_and_gives_prompts(tokenizer, tmp_path):
+    model = tiny_causal_model("relative", vocab_size=TEXTS_VOCABULARY)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    prompts = loaded(TEXTS, padding=True, padding_side="left", return_tensors="pt")
+    assert set(prompts) == {"input_ids", "attention_mask"}
+    assert (prompts["input_ids"][:, -1] == loaded.eos_token_id).all()
+    assert loaded(TEXTS[0], add_special_tokens=False)["input_ids"] == loaded(TEXTS[0])["input_ids"][:-1]
+    assert model.generate(**prompts, max_new_tokens=3, do_sample=False).shape[0] == 2
+
+
+@pytest.mark.decoding
+def test_a_text_is_translated_in_a_batch_as_alone_and_as_generated(causal, tokenizer):
+    model = tiny_causal_model(causal, vocab_size=TEXTS_VOCABULARY, seed=3)
+    texts, options = [*TEXTS, ""], {"num_beams": 1, "max_new_tokens": 5}
+    together = model.translations(texts, tokenizer, **options)
+    assert together.texts == [model.translate([text], tokenizer, **options)[0] for text in texts]
+    prompt = tokenizer(TEXTS[0], return_tensors="pt")
+    generated = model.generate(**prompt, do_sample=False, max_new_tokens=5)[0, prompt["input_ids"].shape[1] :]
+    assert together.texts[0] == tokenizer.decode(generated, skip_special_tokens=True)
+    assert together.texts[2] == "" and not together.truncated[2]
+
+
+@pytest.mark.full
+@pytest.mark.decoding
+def test_a_translation_ends_at_its_own_limit_whatever_the_batch(tokenizer):
+    model = tiny_causal_model("rotary", vocab_size=TEXTS_VOCABULARY)
+    texts = ["Ein Hund.", "Ein Hund. " * 4]
+    sources = [tokenizer(text)["input_ids"] for text in texts]
+    limits = model.max_continuation_lengths(sources)
+    assert limits == [2 * (len(source) - 1) + 50 for source in sources]
+    with torch.no_grad():  # a model that never writes an end token
+        model.lm_head.weight[tokenizer.eos_token_id] = 0
+        model.model.layer_norm.bias[:] = 0
+    outputs = model.translate_batch(sources, tokenizer, num_beams=1)
+    alone = [model.translate_batch([source], tokenizer, num_beams=1)[0] for source in sources]
+    assert outputs == alone
+
+
+# Training
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
+def test_transformers_trainer_learns(tokenizer, tmp_path):
+    model = tiny_causal_model("relative", vocab_size=TEXTS_VOCABULARY, dtype=torch.float32, dropout=0.0).train()
+    rows = Dataset.from_dict({"input_ids": tokenizer(TEXTS)["input_ids"] * 4})
+    options = {"max_steps": 8, "learning_rate": 1e-2, "per_device_train_batch_size": 4, "report_to": "none"}
+    trainer = Trainer(
+        model,
+        TrainingArguments(
+            str(tmp_path), logging_steps=1, save_strategy="no", disable_tqdm=True, use_cpu=True, **options
+        ),
+        train_dataset=rows,
+        data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
+    )
+    trainer.train()
+    losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_an_input_that_nothing_reads_is_refused(target):
+    with pytest.raises(TypeError, match=r"reads no input 'atention_mask'.*nearest one is 'attention_mask'"):
+        tiny_causal_model("relative")(target, atention_mask=torch.ones_like(target))
+
+
+def test_a_cache_under_gradient_checkpointing_is_refused(target):
+    model = tiny_causal_model("relative").train()
+    (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
+    with pytest.raises(ValueError, match="turn gradient checkpointing off"):
+        model(target, past_key_values=model(target, use_cache=True).past_key_values or object())
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@torch.enable_grad()
+def test_low_rank_adapters_are_trained_saved_and_merged(causal, target, tmp_path):
+    model = tiny_causal_model(causal, dropout=0.0)
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and name != "lm_head"]
+    how = LoraConfig(task_type=TaskType.CAUSAL_LM, r=2, target_modules=linear)
+    adapted = get_peft_model(copy.deepcopy(model), how).double()
+    before = model(target).logits
+    torch.testing.assert_close(adapted(target).logits, before, **EXACT)
+    optimizer = torch.optim.SGD([p for p in adapted.parameters() if p.requires_grad], lr=1.0)
+    for _ in range(2):  # the second factor of an adapter begins at zero, so that the first learns a step later
+        optimizer.zero_grad()
+        adapted(target, labels=target).loss.backward()
+        optimizer.step()
+    after = adapted.eval()(target).logits
+    assert (after - before).abs().max() > 1e-3
+    adapted.save_pretrained(tmp_path)
+    again = PeftModel.from_pretrained(copy.deepcopy(model), tmp_path).double()
+    torch.testing.assert_close(again(target).logits, after, **EXACT)
+    torch.testing.assert_close(again.merge_and_unload()(target).logits, after, **EXACT)
+
+
+@pytest.mark.parametrize("form", ["Boolean", "additive"])
+@torch.no_grad()
+def test_packed_documents_equal_separate_ones(causal, form):
+    """By a mask of four dimensions, block by block, and positions that begin again."""
+    if causal in RECURRENT:
+        pytest.skip("a recurrent layer reads over the end of a document")
+    model, documents = tiny_causal_model(causal), [sentences(1, n, seed=n) for n in (5, 3)]
+    mask = torch.block_diag(*(torch.ones(row.shape[1], row.shape[1]) for row in documents)).tril()[None, None] > 0
+    if form == "additive":
+        mask = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, -1e30)
+    positions = torch.cat([torch.arange(row.shape[1]) for row in documents])[None]
+    packed = model(torch.cat(documents, 1), attention_mask=mask, position_ids=positions).logits
+    torch.testing.assert_close(packed, torch.cat([model(row).logits for row in documents], 1), **EXACT)
+
+
+# Compilation
+
+
+@pytest.fixture
+def forgetful():
+    """torch forgets what it has compiled, before and after."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@ignore_torch_warnings
+@pytest.mark.slow
+@pytest.mark.parametrize("system", COMPILED)
+def test_a_training_step_compiles_whole_and_twice_for_all_lengths(system, forgetful):
+    model = tiny_causal_model(system, dropout=0.0, num_hidden_layers=1).train()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    for length in (6, 7, 13, 17):
+        ids, losses = sentences(3, length), []
+        for run in (compiled, model):
+            model.zero_grad()
+            loss = run(input_ids=ids, labels=ids).loss
+            loss.backward()
+            losses.append({"loss": loss.detach()} | {name: p.grad for name, p in model.named_parameters()})
+        torch.testing.assert_close(*losses, **EXACT)
+    assert counter.frame_count == 2
+
+
+@ignore_torch_warnings
+@pytest.mark.slow
+@pytest.mark.parametrize("system", [*COMPILED, "lstm"])
+def test_a_static_cache_is_decoded_from_one_graph(system, forgetful, target):
+    model, options = tiny_causal_model(system), {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
+    plain = model.generate(target, **options)
+    counter, whole = CompileCounterWithBackend("eager"), system in COMPILED
+    how = CompileConfig(backend=lambda graph, inputs, **_: counter(graph, inputs), mode=None, fullgraph=whole)
+    how._compile_all_devices = True  # transformers compiles on accelerators only, unless it is told
+    assert torch.equal(model.generate(target, **options, cache_implementation="static", compile_config=how), plain)
+    assert counter.frame_count == 1 if whole else counter.frame_count > 1
+
+
+@ignore_torch_warnings
+@pytest.mark.slow
+@pytest.mark.parametrize("system", COMPILED)
+@torch.no_grad()
+def test_an_exported_model_is_right_at_other_sizes(system):
+    model, open_ = tiny_causal_model(system), {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    inputs = {"input_ids": sentences(3, 6), "attention_mask": torch.ones(3, 6, dtype=torch.long)}
+    shapes = dict.fromkeys(inputs, open_) | {"use_cache": None}
+    exported = torch.export.export(model, (), inputs | {"use_cache": False}, dynamic_shapes=shapes).module()
+    for length in (7, 13):
+        ids = sentences(5, length)
+        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
+        torch.testing.assert_close(exported(**given).logits, model(**given).logits, **EXACT)
