@@ -30,7 +30,6 @@ from hf_posenc import POSITION_ENCODINGS, PositionEncoding, explorer, register_p
 from hf_posenc.analysis.attention_maps import translate_with_attention
 from hf_posenc.analysis.probes import PlotExtent, untrained_probes
 from hf_posenc.analysis.probing import added_vectors
-from hf_posenc.explorer import render
 from hf_posenc.explorer.encoding_views import affordable_tokens, encoding_views
 from hf_posenc.explorer.html import figure_html, table_html, translation_html
 from hf_posenc.explorer.render import render_png
@@ -120,20 +119,20 @@ def test_plots_are_not_blank():
 
 
 @pytest.mark.slow
-def test_a_layout_is_computed_once_and_fits_all_figures_like_it(monkeypatch):
+def test_a_layout_is_computed_once_and_fits_all_figures_like_it():
     """The same figure is the same picture; another with its layout stands where its own would be, and is not cut."""
-    monkeypatch.setattr(render, "LAYOUT_CACHE", kept := OrderedDict())
+    kept: OrderedDict[Any, Any] = OrderedDict()
     alike, borrowed = {}, 0
     for width, positions in itertools.product((8, 100, 512), (3, 100, 150, 1000)):
         for name, picture in encoding_views(of("relative", width=width, heads=1), positions).items():
             kept.clear()
-            first = render_png(picture.draw())
-            assert render_png(figure := picture.draw()) == first
+            first = render_png(picture.draw(), kept)
+            assert render_png(figure := picture.draw(), kept) == first
             assert isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine), "no layout was looked for"
             ((like, (boxes, texts)),) = kept.items()
             if (name, like) in alike:
                 kept[like], other = alike[name, like], picture.draw()
-                render_png(other)
+                render_png(other, kept)
                 borrowed += 1
                 for box, axes in zip(boxes, other.axes, strict=True):
                     np.testing.assert_allclose(axes.get_position(original=True).extents, box.extents, atol=0.02)

@@ -10,7 +10,8 @@ import torch
 from support.models import ALIGNED, EVERY_ENCODING, TEXTS_VOCABULARY, tiny_model, translator
 
 from hf_posenc import PosEncOnnxModel, PosEncTokenizer, to_onnx
-from hf_posenc.inference.batch_translate import TranslationJob, translate_lines
+from hf_posenc.inference.batch_translate import translate_lines
+from hf_posenc.inference.translation_job import TranslationJob
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 
 base = pytest.importorskip("transformers.exporters.base", reason="transformers has exporters from 5.17 on")

@@ -13,9 +13,8 @@ from support.models import TEXTS_VOCABULARY, tiny_model, translator
 from support.tokenizers import ANY_TEXT, KINDS, SOURCES, bert
 
 from hf_posenc import PosEncTokenizer, StreamingTranslator, __main__
-from hf_posenc.inference import subword_stream
-from hf_posenc.inference.batch_translate import load_model
 from hf_posenc.inference.subword_stream import SubwordReader, SubwordWriter
+from hf_posenc.inference.translation_job import load_model
 from hf_posenc.modeling.cache import EVICTION_SLACK
 from hf_posenc.utils.command_line import SIGPIPE_EXIT_CODE
 
@@ -70,13 +69,12 @@ def test_a_punctuation_mark_is_not_held_back_and_a_word_is(tokenizer):
     assert reader.held == [""]
 
 
-def test_a_text_without_space_is_read_to_its_end(tokenizer, monkeypatch):
+def test_a_text_without_space_is_read_to_its_end(tokenizer):
     text, reader = "ab" * 500, SubwordReader(tokenizer)
     assert [reader.feed(character) for character in text] == [[]] * len(text)
     assert reader.finish() == tokenizer(text)["input_ids"]
-    monkeypatch.setattr(subword_stream, "MAX_PRETOKEN_LENGTH", 999)
     with pytest.raises(ValueError, match=r"whitespace or punctuation within 999 characters, but 1000 .* put spaces"):
-        SubwordReader(tokenizer).feed(text)
+        SubwordReader(tokenizer, max_pretoken_length=999).feed(text)
 
 
 def test_a_finished_stream_stays_finished(stream):
