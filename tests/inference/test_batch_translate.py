@@ -159,7 +159,7 @@ def test_a_file_is_there_when_it_is_whole(folder, expected, tmp_path):
 def test_one_process_at_a_time_writes_a_file(folder, tmp_path):
     with (
         exclusive_lock(tmp_path / ".out.lock"),
-        pytest.raises(ValueError, match="another one than this is at work there; wait"),
+        pytest.raises(ValueError, match=r"another one .* at work .*; wait"),
     ):
         translate_to_file(LINES, tmp_path / "out", Job(folder))
     assert not (tmp_path / "out").exists()
@@ -188,7 +188,7 @@ def test_leftovers_of_another_call_are_refused(folder, tmp_path):
     about = tmp_path / ".out.task.json"
     about.write_text(json.dumps({"lines": "0", "folder": str(folder), "num_beams": 1, "lines_per_chunk": 3}))
     (tmp_path / ".out.unfinished").write_text("kept\n")
-    with pytest.raises(ValueError, match=r"from the same call, but lines was '0' .* delete .*\.out\.task\.json"):
+    with pytest.raises(ValueError, match=r"lines was '0' .* delete .*\.out\.task\.json"):
         translate_to_file(LINES, tmp_path / "out", task)
     assert (tmp_path / ".out.unfinished").read_text() == "kept\n"
 
@@ -262,9 +262,9 @@ def test_in_int8_it_translates_too_but_not_what_was_exported(folder, tokenizer, 
 def test_bad_calls_are_refused_before_anything_is_read(folder, tmp_path):
     with pytest.raises(ValueError, match=r"has no config\.json"):
         Job(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="1 or more wide, but it is 0; 1 is greedy"):
+    with pytest.raises(ValueError, match="1 or more wide, but it is 0;"):
         Job(folder, num_beams=0)
-    with pytest.raises(ValueError, match="`processes` must be 1 or more, but it is 0"):
+    with pytest.raises(ValueError, match=r"`processes` must be 1 .* is 0"):
         list(translate_lines(LINES, Job(folder), processes=0))
     (tmp_path / "mine").mkdir()
     folder.rename(tmp_path / "mine" / "model")
@@ -290,7 +290,7 @@ def test_the_command_line_writes_a_file_or_prints(folder, expected, tmp_path, mo
 def test_sentences_that_are_not_utf8_are_refused_with_their_line(folder, monkeypatch):
     monkeypatch.setattr(sys, "stdin", standard_input("Ja.\nEin Hund läuft.\n".encode("latin1")))
     monkeypatch.setattr(sys, "argv", ["hf_posenc", "translate", str(folder)])
-    with pytest.raises(SystemExit, match=r"must be UTF-8, but standard input, line 2, .* 0xe4 .*: convert it"):
+    with pytest.raises(SystemExit, match=r"UTF-8, but standard input, line 2, .* 0xe4 "):
         __main__.main()
 
 

@@ -70,7 +70,7 @@ def results() -> dict[str, Any]:
 
 
 def test_results_of_a_newer_version_are_refused(results: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=rf"results\.version must be 1 to {VERSION}, .*newer hf_posenc, but it is 99"):
+    with pytest.raises(ValueError, match=rf"results\.version must be 1 to {VERSION}, .* 99"):
         read(results | {"version": 99})
 
 
