@@ -129,12 +129,6 @@ class ScoreSettings:
         return self.bertscore_model and expand_home(self.bertscore_model)
 
 
-def test_sets(data: DataSettings, score: ScoreSettings) -> dict[str, tuple[CorpusSpec, int]]:
-    """Implements `System.test_sets`. A set of k concatenated pairs is named `name-xk`."""
-    ks = sorted(set(score.concatenate))
-    return {name if k == 1 else f"{name}-x{k}": (corpus_spec, k) for name, corpus_spec in data.test.items() for k in ks}
-
-
 @dataclass(frozen=True)
 class Segmentation:
     """Settings of a system that trains no model: it translates segments with the model of `system`.
@@ -244,8 +238,9 @@ class System:
 
     @property
     def test_sets(self) -> dict[str, tuple[CorpusSpec, int]]:
-        """The corpus of each test set, and how many consecutive pairs are concatenated."""
-        return test_sets(self.data, self.score)
+        """The corpus of each test set, and how many consecutive pairs are concatenated: k in that named `name-xk`."""
+        ks, specs = sorted(set(self.score.concatenate)), self.data.test.items()
+        return {name if k == 1 else f"{name}-x{k}": (corpus_spec, k) for name, corpus_spec in specs for k in ks}
 
     @property
     def config_class(self) -> type[BaseConfig]:
