@@ -96,7 +96,7 @@ class ScoreSettings:
     """How test sets are translated and scored.
 
     `bucket_edges`: upper bounds of the length buckets, in source subwords.
-    `metrics`: sacrebleu's metrics, and BERTScore.
+    `metrics`: sacrebleu's metrics, BERTScore, exact match and token accuracy.
     `concatenate`: each k makes a test set of k concatenated pairs; 1 is the set as it is.
     `num_beams`: width of the beam search; 1 is greedy.
     `batch_size`: sentences that share a batch.
