@@ -18,6 +18,7 @@ instead of an unknown token. The unigram model always takes the best segmentatio
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE, Unigram
@@ -158,7 +159,7 @@ def validate_tags(tags: Sequence[str]) -> None:
             raise ValueError(f"A tag must be a new token, but {tag!r} is a reserved one; choose another.")
 
 
-def existing_special_tokens(tokenizer: PreTrainedTokenizerFast) -> dict[str, str]:
+def existing_special_tokens(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     """The named special tokens of an existing tokenizer, by name. Those of a classifier serve as `<s>` and `</s>`."""
     special = {
         "pad_token": tokenizer.pad_token or SPECIAL_TOKENS["pad_token"],

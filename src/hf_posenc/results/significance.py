@@ -10,7 +10,7 @@ which row is better. P-values are not corrected for multiple comparisons.
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
 
@@ -177,5 +177,10 @@ def difference_interval(
     return float(low), float(high)
 
 
-# Each test, and how many trials it has for each bootstrap sample, as in sacrebleu's defaults.
-SIGNIFICANCE_TESTS = {"randomisation": (approximate_randomization, 10), "bootstrap": (paired_bootstrap, 1)}
+# Each test takes scorer, statistics of both systems and a number of trials. It has so many trials for each bootstrap
+# sample, as in sacrebleu's defaults.
+SignificanceTest = Callable[[CorpusScorer, np.ndarray, np.ndarray, int], float]
+SIGNIFICANCE_TESTS: dict[str, tuple[SignificanceTest, int]] = {
+    "randomisation": (approximate_randomization, 10),
+    "bootstrap": (paired_bootstrap, 1),
+}
