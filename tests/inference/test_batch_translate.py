@@ -264,6 +264,8 @@ def test_bad_calls_are_refused_before_anything_is_read(folder, tmp_path):
         Job(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="1 or more wide, but it is 0;"):
         Job(folder, num_beams=0)
+    with pytest.raises(ValueError, match="`lines_per_chunk` must be 1 or more, but it is 0;"):
+        Job(folder, lines_per_chunk=0)
     with pytest.raises(ValueError, match=r"`processes` must be 1 .* is 0"):
         list(translate_lines(LINES, Job(folder), processes=0))
     (tmp_path / "mine").mkdir()

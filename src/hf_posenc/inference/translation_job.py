@@ -55,6 +55,11 @@ class TranslationJob:
     def __post_init__(self) -> None:
         if self.num_beams < 1:
             raise ValueError(f"A beam must be 1 or more wide, but it is {self.num_beams}; 1 is greedy search.")
+        if self.lines_per_chunk < 1:
+            raise ValueError(
+                f"`lines_per_chunk` must be 1 or more, but it is {self.lines_per_chunk}; leave it out for "
+                f"{LINES_PER_CHUNK}."
+            )
         if (engine := engine_of(self.folder)) is None:
             validate_weights(model_folder(self.folder))
         elif self.quantize:
