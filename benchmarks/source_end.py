@@ -20,7 +20,7 @@ import torch
 from sacrebleu.metrics import BLEU, CHRF
 
 from hf_posenc.data.synthetic.generator import generate_pairs
-from hf_posenc.inference.batch_translate import load_model, silence_logging
+from hf_posenc.inference.translation_job import load_model, silence_logging
 
 Record = dict[str, Any]
 

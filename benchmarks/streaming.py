@@ -23,7 +23,7 @@ import torch
 
 from hf_posenc import StreamingTranslator
 from hf_posenc.data.synthetic.generator import generate_pairs
-from hf_posenc.inference.batch_translate import load_model, silence_logging
+from hf_posenc.inference.translation_job import load_model, silence_logging
 
 SENTENCES_PER_SEED = 1000
 UNITS = {"num_beams": "beam", "words_per_feed": "word"}

@@ -31,16 +31,10 @@ from pathlib import Path
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
 from hf_posenc.config.loading import register_encodings
 from hf_posenc.data.readers import expand_home
-from hf_posenc.inference.batch_translate import (
-    TranslationJob,
-    load_model,
-    model_folder,
-    silence_logging,
-    translate_lines,
-    translate_to_file,
-)
+from hf_posenc.inference.batch_translate import translate_lines, translate_to_file
 from hf_posenc.inference.ctranslate2_export import to_ctranslate2
 from hf_posenc.inference.onnx_export import to_onnx
+from hf_posenc.inference.translation_job import TranslationJob, load_model, model_folder, silence_logging
 from hf_posenc.modeling.version import untested_transformers_warning
 from hf_posenc.reporting.card import model_card
 from hf_posenc.results.registry_tables import alignments_table, encodings_table

@@ -233,7 +233,10 @@ def test_a_forbidden_end_token_is_not_generated_before_the_end_of_the_reference(
 
 
 def test_a_bucket_has_the_scores_of_its_own_decodings(monkeypatch):
-    """A model that knows the references, and ends after two tokens unless it must not."""
+    """A model that knows the references, and ends after two tokens unless it must not.
+
+    `decode` is patched, because no model of this size learns that in a test.
+    """
     sources, targets = pair_token_ids(the_pairs(), words(), "de", "en")
 
     def knowing(_: Any, given: list[list[int]], limits: list[int], done: Any, *, may_end: bool) -> list[Decoding]:

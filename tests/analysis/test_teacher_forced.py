@@ -184,7 +184,7 @@ def test_no_pairs_and_lengths_of_another_tokenizer_are_refused():
         diagnosed(model_of("none"), the_pairs().select([]))
     lengths = the_pairs()["source_length"]
     other = the_pairs().remove_columns("source_length").add_column("source_length", [*lengths[:3], 7, *lengths[4:]])
-    with pytest.raises(ValueError, match="pair 3 has 7 and this tokenizer gives 9; measure"):
+    with pytest.raises(ValueError, match=r"pair 3 has 7 .* gives 9;"):
         diagnosed(model_of("none"), other)
     with pytest.raises(ValueError, match="this tokenizer has"):
         diagnosed(tiny_model("none"))
@@ -337,7 +337,7 @@ def test_what_cannot_be_compared_is_refused():
         with pytest.raises(ValueError, match=r"on the same pairs.*diagnose"):
             loss_by_position_figure(read_back(results), max_training_lengths=dict.fromkeys(results))
     for group in (">99", "all"):
-        with pytest.raises(ValueError, match=rf"has pairs; it is '{group}'; choose from \[0,12\], >12"):
+        with pytest.raises(ValueError, match=rf"'{group}'; .* \[0,12\], >12"):
             loss_by_position_figure(read_back(SAVED), max_training_lengths=SHARED, group=group)
     with pytest.raises(ValueError, match="'sinusoidal' is not in it"):
         loss_by_position_figure(read_back(SAVED), max_training_lengths={"relative": 1, "rnn-nmt": 2})

@@ -106,7 +106,7 @@ def test_an_old_key_in_a_file_that_is_extended_is_refused(config: Path) -> None:
     child = config.with_name("child.yaml")
     child.write_text(f"extends: {config.name}\nscore: {{bucket_edges: [9]}}\n", encoding="utf-8")
     config.write_text(config.read_text(encoding="utf-8").replace("bucket_edges", "edges"), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"score\.edges must be given as score\.bucket_edges, .* with \[12, 24\]"):
+    with pytest.raises(ValueError, match=r"score\.edges .* score\.bucket_edges, .* \[12, 24\]"):
         load_experiment(child)
 
 
@@ -194,7 +194,7 @@ def test_a_card_of_a_run_of_0_2_0_says_what_its_settings_say(run: Path) -> None:
         "`length_ratio_min_step` | 0.25",
     ):
         assert said in text
-    with pytest.raises(ValueError, match="relative-split translates with that of relative"):
+    with pytest.raises(ValueError, match=r"relative-split .* that of relative"):
         model_card(run, "relative-split")
 
 

@@ -211,12 +211,12 @@ def test_a_field_at_its_default_is_no_change():
 def test_other_families_are_refused_by_name(tmp_path):
     tiny_model("rnn_nmt").save_pretrained(tmp_path / "rnn")
     tiny_marian().save_pretrained(tmp_path / "marian")
-    with pytest.raises(ValueError, match=r"`posenc` checkpoint, but .*rnn holds a `posenc_rnn_nmt` model; use"):
+    with pytest.raises(ValueError, match=r"`posenc` .*, but .*rnn .*`posenc_rnn_nmt`.*; use"):
         convert_encodings(tmp_path / "rnn", "rotary")
     with pytest.raises(ValueError, match=r"holds a `marian` model; .*from_marian"):
         convert_encodings(tmp_path / "marian", "rotary")
     for other in (tiny_model("rnn_nmt"), tiny_model("sinusoidal").model, tiny_marian()):
-        with pytest.raises(TypeError, match=f"but it was given a {type(other).__name__}; "):
+        with pytest.raises(TypeError, match=f"but .* {type(other).__name__};"):
             convert_encodings(other, "rotary")
 
 
@@ -230,5 +230,5 @@ def test_a_missing_folder_and_one_without_a_model_are_refused(tmp_path):
 def test_an_adapter_is_refused():
     model = tiny_model("sinusoidal")
     model.model.encoder.adapter = nn.Linear(2, 2)
-    with pytest.raises(ValueError, match=r"2 too many, such as model\.encoder\.adapter\.bias; "):
+    with pytest.raises(ValueError, match=r"2 too many, .* model\.encoder\.adapter\.bias;"):
         convert_encodings(model, "rotary")

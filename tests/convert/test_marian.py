@@ -465,13 +465,13 @@ def test_another_family_is_refused_by_its_name(tmp_path):
     for name in ("bart", "posenc"):
         with pytest.raises(ValueError, match=rf"MarianMT checkpoint, but .*{name} holds a `{name}` model; load"):
             from_marian(tmp_path / name)
-    with pytest.raises(TypeError, match="MarianMTModel, but it was given a BartForConditionalGeneration"):
+    with pytest.raises(TypeError, match=r"MarianMTModel, but .*BartForConditionalGeneration"):
         from_marian(bart)
 
 
 def test_a_missing_folder_and_one_without_a_model_are_refused(tmp_path):
     for folder in (tmp_path / "missing", tmp_path):
-        with pytest.raises(ValueError, match=r"MarianMT checkpoint, but none can be read from .*; name"):
+        with pytest.raises(ValueError, match=r"MarianMT checkpoint, but .*; name"):
             from_marian(folder)
 
 
@@ -519,7 +519,7 @@ def test_a_marian_with_trained_positions_is_refused():
 def test_an_unknown_encoding_is_refused_before_any_weight_is_read(tmp_path):
     tiny_marian().save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"'rotry' is no registered position encoding .the nearest is 'rotary'"):
+    with pytest.raises(ValueError, match=r"'rotry' is no .*nearest is 'rotary'"):
         from_marian(tmp_path, "rotry")
 
 
@@ -557,14 +557,12 @@ def test_what_marian_cannot_say_is_not_exported(encodings, changes, said):
 
 def test_only_a_whole_transformer_is_exported():
     for other in (tiny_model("rnn_nmt"), tiny_model("sinusoidal").model, tiny_marian()):
-        with pytest.raises(
-            TypeError, match=f"PosEncForConditionalGeneration, but it was given a {type(other).__name__}"
-        ):
+        with pytest.raises(TypeError, match=f"PosEncForConditionalGeneration, but .*{type(other).__name__}"):
             to_marian(other)
 
 
 def test_an_adapter_is_refused():
     model = tiny_model("sinusoidal")
     model.model.encoder.adapter = nn.Linear(2, 2)
-    with pytest.raises(ValueError, match=r"2 too many, such as model\.encoder\.adapter\.bias; "):
+    with pytest.raises(ValueError, match=r"2 too many, .* model\.encoder\.adapter\.bias;"):
         to_marian(model)

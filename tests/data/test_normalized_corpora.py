@@ -104,7 +104,7 @@ def test_unknown_steps_are_refused_before_anything_is_read(config: Path, overrid
 
 
 def test_systems_of_a_run_share_their_normalization(config: Path) -> None:
-    with pytest.raises(ValueError, match=r"systems of one config share data\.normalize"):
+    with pytest.raises(ValueError, match=r"one config .* data\.normalize"):
         load(config, "systems.other.data.normalize={source: [lowercase]}")
     experiment = load(config)
     prepare(experiment)

@@ -115,7 +115,7 @@ def test_the_tables_have_its_scores_and_no_training_of_its_own(finished: Experim
 def test_a_row_is_bound_to_the_training_that_it_uses(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)
-    with pytest.raises(ValueError, match=r"the model of absolute, but that is not trained"):
+    with pytest.raises(ValueError, match=r"absolute, but .* not trained"):
         run_system(PreparedRun(experiment), "in-sentences")
     (experiment.folder / "in-sentences" / "translations").mkdir()
     with pytest.raises(ValueError, match=r"in-sentences train\.max_steps was 6 and is 7"):
@@ -226,7 +226,7 @@ def test_gold_segments_are_the_concatenated_texts(tmp_path: Path) -> None:
 def test_texts_other_than_the_concatenated_ones_are_refused() -> None:
     assert gold_segments(pairs_of(f"a{SEGMENT_SEPARATOR}b"), pairs_of("a b"), "de") == [["a", "b"]]
     for joined, text in ((f"a{SEGMENT_SEPARATOR}c", "a b"), (f"a{SEGMENT_SEPARATOR}b", f"a{SEGMENT_SEPARATOR}b")):
-        with pytest.raises(ValueError, match=r"source 1 is 'a.*b' and they are .*; take U\+FDD0 out of the texts"):
+        with pytest.raises(ValueError, match=r"source 1 is 'a.*b' .*; take U\+FDD0 out"):
             gold_segments(pairs_of("x", joined), pairs_of("x", text), "de")
 
 
@@ -305,10 +305,10 @@ def test_fixed_segments_are_saved_by_their_size(config: Path) -> None:
 
 
 def test_a_missing_sentence_splitter_or_language_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"has none for data\.source_language='xx'; use segmentation: gold or fixed"):
+    with pytest.raises(ValueError, match=r"data\.source_language='xx'; use .* gold or fixed"):
         automatic_segments(pairs_of("a"), "xx")
     monkeypatch.setitem(sys.modules, "sentence_splitter", None)
-    with pytest.raises(ValueError, match=r'needs the extra "segmentation", but .* not installed; run `pip install'):
+    with pytest.raises(ValueError, match=r'extra "segmentation", but .* `pip install'):
         automatic_segments(pairs_of("a"), "de")
 
 

@@ -166,8 +166,7 @@ def test_every_step_has_a_progress_bar_at_the_position_of_its_system(
     for module in shown_by:
         monkeypatch.setattr(f"hf_posenc.{module}.tqdm", Recorded)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr("hf_posenc.metrics.length_buckets.scorers.PAIRS_PER_CHUNK", 2)
-    experiment = load(config, "score.batch_size=2")
+    experiment = load(config, "score.batch_size=2", "data.test.generated.generator.pairs=20")  # two chunks are scored
     prepare(experiment)
     run_system(PreparedRun(experiment), "relative", progress_position=2)
     found = {bar.desc.removesuffix(": "): bar for bar in bars}
@@ -388,7 +387,7 @@ def test_a_file_of_encodings_named_like_another_module_is_refused(tmp_path: Path
                     register_encodings(tmp_path / "one" / f"{name}.py")
             for _ in range(2):
                 register_encodings(tmp_path / "two" / f"{name}.py")
-        with pytest.raises(ValueError, match=f"imported by the name '{name}', which .* already; rename "):
+        with pytest.raises(ValueError, match=f"name '{name}', .* already; rename"):
             register_encodings(tmp_path / "three" / f"{name}.py")
     finally:
         sys.modules.pop("mine_of_two", None)
@@ -396,7 +395,7 @@ def test_a_file_of_encodings_named_like_another_module_is_refused(tmp_path: Path
 
 def test_pairs_longer_than_an_encoding_can_tell_apart_are_refused_before_training(config: Path) -> None:
     experiment = load(config, "systems.relative.model.position_encoding_type=learned", "model.learned_max_positions=20")
-    with pytest.raises(ValueError, match=r"systems\.relative: its encoding tells 20 positions apart"):
+    with pytest.raises(ValueError, match=r"systems\.relative: .* 20 positions"):
         prepare(experiment)
 
 
@@ -458,7 +457,7 @@ def test_a_system_alone_goes_on_only_where_its_run_is_prepared(config: Path) -> 
 
 def test_a_system_alone_is_trained_with_the_settings_of_its_run(config: Path) -> None:
     prepare(load(config))
-    with pytest.raises(ValueError, match=r"prepared with other settings.* train\.max_steps was 6 and is 2; .*--system"):
+    with pytest.raises(ValueError, match=r"train\.max_steps was 6 and is 2; .*--system"):
         run_system(PreparedRun(load(config, "train.max_steps=2")), "relative")
     assert not (config.parent / "runs" / "tiny" / "relative" / "checkpoints").exists()
 
@@ -468,7 +467,7 @@ def test_a_system_is_trained_by_one_process_at_a_time(config: Path) -> None:
     prepare(experiment)
     with (
         exclusive_lock(experiment.paths.system("relative").lock),
-        pytest.raises(ValueError, match=r"what .*relative.* guards, but another one than this is at work"),
+        pytest.raises(ValueError, match=r"relative.* but another one .* at work"),
     ):
         run_system(PreparedRun(experiment), "relative")
 
@@ -523,9 +522,7 @@ def test_truncated_results_are_refused_and_computed_again(finished: Experiment, 
         if is_older:
             (path.parent / MANIFEST).unlink(missing_ok=True)
         path.write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(
-            ValueError, match=rf"^{path} must be as it was saved.* delete {path} and give the same train"
-        ):
+        with pytest.raises(ValueError, match=rf"^{path} must be .* delete {path} and"):
             aggregate(experiment)
         path.unlink()
         run_system(PreparedRun(experiment), "relative")
@@ -789,7 +786,7 @@ def test_systems_scored_with_different_vocabularies_are_not_put_in_one_table(fin
     experiment = finished
     path = experiment.folder / "relative" / "scores.json"
     write_file(path, json.dumps(json.loads(path.read_text()) | {"tokenizer": "another"}))
-    with pytest.raises(ValueError, match=r"share tokenizer and test sets.*tokenizer was"):
+    with pytest.raises(ValueError, match=r"test sets.*tokenizer was"):
         write_report(aggregate(experiment), experiment.tables_folder)
 
 
@@ -849,12 +846,12 @@ def test_a_model_with_the_wrong_tokenizer_is_refused(config: Path, finished: Exp
     pairs = load_pairs(TINY["data"]["train"], source_language="de", target_language="en")
     larger = train_tokenizer(pairs, 720, source_language="de", target_language="en")
     two = train_tokenizer(pairs, 420, source_language="de", target_language="en", joint=False)
-    with pytest.raises(ValueError, match=r"tokenizer has 720 source tokens and the model 700"):
+    with pytest.raises(ValueError, match=r"720 source tokens .* model 700"):
         model.translate(["Das Kind."], larger)
-    with pytest.raises(ValueError, match=r"this tokenizer's pad_token_id is 5 and the model's 0"):
+    with pytest.raises(ValueError, match=r"pad_token_id is 5 .* model's 0"):
         model.translate(["Das Kind."], ByT5ish(own))
     model.config.decoder_vocab_size = 410
-    with pytest.raises(ValueError, match=r"this tokenizer has 420 target tokens and the model 410"):
+    with pytest.raises(ValueError, match=r"420 target tokens .* model 410"):
         LengthTrainer(model, training_arguments({}, config.parent), processing_class=two)
 
 
@@ -930,7 +927,7 @@ def test_a_preparation_that_failed_binds_nothing(config: Path) -> None:
         prepare(load(config, *data, "data.vocab_size=420", "data.max_length=null"))
     settings = [*data, "data.max_length=null", "data.vocab_size=420"]
     config.write_text(yaml.safe_dump(TINY | {"systems": {"newcomer": {}}}), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"tiny vocab_size was 410 and is 420; undo the change"):
+    with pytest.raises(ValueError, match=r"tiny vocab_size was 410 and is 420;"):
         prepare(load(config, *settings))
     prepare(load(config, *settings, "data.vocab_size=410"))
 
@@ -1003,9 +1000,7 @@ def test_training_on_test_pairs_is_refused(config: Path, caplog: pytest.LogCaptu
     prepare(load(config, *settings, "data.allow_overlap=[joined]"))
     assert "joined: 2 of 8 pairs stand" in caplog.text
     prepare(load(config, *settings, "data.allow_overlap=[joined, validation]"))
-    with pytest.raises(
-        ValueError, match=r"of validation 60 of 60 pairs .*; of joined 2 of 8 .*=\[validation, joined\]"
-    ):
+    with pytest.raises(ValueError, match=r"validation 60 of 60 .*joined 2 of 8 .*=\[validation, joined\]"):
         prepare(load(config, "name=another", *settings, "data.validation={files: train.tsv}"))
     source = next(de for de, _ in pairs if len(de.split()) >= 8)
     for num_new, refused in ((6, True), (100, False)):

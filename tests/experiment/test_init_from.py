@@ -48,7 +48,7 @@ def begun(experiment: Any, name: str) -> Any:
 def test_a_system_begins_with_the_weights_of_another(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)
-    with pytest.raises(ValueError, match=r"systems\.next: it starts from absolute, but .*model is not there yet; give"):
+    with pytest.raises(ValueError, match=r"systems\.next: .* absolute, but .*model .*; give"):
         run_system(PreparedRun(experiment), "next")
     run_system(PreparedRun(experiment), "absolute")
     trained = AutoModelForSeq2SeqLM.from_pretrained(experiment.folder / "absolute" / "model")
@@ -166,7 +166,7 @@ def test_a_marian_is_translated_into_the_family_and_trained(config: Path) -> Non
     given["data"] = TINY["data"] | {"tokenizer": str(folder)}
     config.write_text(yaml.safe_dump(given), encoding="utf-8")
     experiment = load(config)
-    with pytest.raises(ValueError, match=r"data\.tokenizer is not set, .*; set data"):
+    with pytest.raises(ValueError, match=r"data\.tokenizer is not set.*; set"):
         load(config, "data.tokenizer=")
     assert experiment.systems["next"].model["encoder_ffn_dim"] == 24
     prepare(experiment)
@@ -207,7 +207,7 @@ def test_what_cannot_start_is_refused_when_the_file_is_read(
 def test_a_recurrent_model_is_no_start(config: Path) -> None:
     rnn = "systems={rnn: {model: {model_type: posenc_rnn_nmt, d_model: 16}}, next: {init_from: rnn}}"
     config.write_text(yaml.safe_dump({key: value for key, value in TINY.items() if key != "systems"}), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"systems\.next: init_from='rnn': .*here is a `posenc_rnn_nmt` one; start"):
+    with pytest.raises(ValueError, match=r"systems\.next: init_from='rnn': .*`posenc_rnn_nmt`.*; start"):
         load(config, rnn)
 
 
@@ -216,9 +216,7 @@ def test_a_checkpoint_and_another_tokenizer_are_refused(config: Path) -> None:
     place = checkpoint(load(config))
     other = load(config, "data.vocab_size=720", "name=other")
     prepare(other)
-    with pytest.raises(
-        ValueError, match=r"systems\.next: init_from=.*tokenizer has 720 source tokens and the model 700"
-    ):
+    with pytest.raises(ValueError, match=r"systems\.next: init_from=.*720 source tokens .* model 700"):
         prepare(
             load(config, "name=third", f"systems.next.init_from={place}", f"data.tokenizer={other.folder}/tokenizer")
         )

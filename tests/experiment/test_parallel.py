@@ -1,7 +1,6 @@
 """Parallel systems: how many threads each uses."""
 
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from support.experiments import TINY
 
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.config.settings import System
-from hf_posenc.experiment import parallel
 from hf_posenc.experiment.parallel import run_parallel, threads_per_system
 
 
@@ -40,16 +38,11 @@ def test_systems_share_the_cores_of_the_machine(tmp_path, monkeypatch, cores, jo
 @pytest.mark.parametrize("unfinished", [["a", "b", "c"], ["a", "c"], ["b"]])
 def test_a_system_has_as_many_threads_whatever_is_finished(tmp_path, monkeypatch, unfinished):
     """Sums over several threads depend on their number, and so would the parameters of a killed run."""
-    seen: dict[str, str] = {}
-
-    class Process(subprocess.Popen):
-        def __init__(self, command: list[str], env: dict[str, str], **_: Any) -> None:
-            seen[command[command.index("--system") + 1]] = env["OMP_NUM_THREADS"]
-            super().__init__(["true"])
-
+    write_threads = 'echo "$OMP_NUM_THREADS" > "$1/threads-$3"'  # $2 and $3 are --system and its name
+    command = ["sh", "-c", write_threads, "sh", str(tmp_path)]
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
-    monkeypatch.setattr(parallel.subprocess, "Popen", Process)
     systems = of_systems(tmp_path, 3, {"a": {}, "b": {}, "c": {}})
     num_threads = threads_per_system(systems.values(), 3)
-    run_parallel([systems[name] for name in unfinished], ["train.py"], num_parallel=3, num_threads=num_threads)
-    assert seen == dict.fromkeys(unfinished, "2")
+    run_parallel([systems[name] for name in unfinished], command, num_parallel=3, num_threads=num_threads)
+    seen = {path.name: path.read_text() for path in tmp_path.glob("threads-*")}
+    assert seen == {f"threads-{name}": "2\n" for name in unfinished}

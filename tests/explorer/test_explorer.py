@@ -30,7 +30,6 @@ from hf_posenc import POSITION_ENCODINGS, PositionEncoding, explorer, register_p
 from hf_posenc.analysis.attention_maps import translate_with_attention
 from hf_posenc.analysis.probes import PlotExtent, untrained_probes
 from hf_posenc.analysis.probing import added_vectors
-from hf_posenc.explorer import render
 from hf_posenc.explorer.encoding_views import affordable_tokens, encoding_views
 from hf_posenc.explorer.html import figure_html, table_html, translation_html
 from hf_posenc.explorer.render import render_png
@@ -120,20 +119,20 @@ def test_plots_are_not_blank():
 
 
 @pytest.mark.slow
-def test_a_layout_is_computed_once_and_fits_all_figures_like_it(monkeypatch):
+def test_a_layout_is_computed_once_and_fits_all_figures_like_it():
     """The same figure is the same picture; another with its layout stands where its own would be, and is not cut."""
-    monkeypatch.setattr(render, "LAYOUT_CACHE", kept := OrderedDict())
+    kept: OrderedDict[Any, Any] = OrderedDict()
     alike, borrowed = {}, 0
     for width, positions in itertools.product((8, 100, 512), (3, 100, 150, 1000)):
         for name, picture in encoding_views(of("relative", width=width, heads=1), positions).items():
             kept.clear()
-            first = render_png(picture.draw())
-            assert render_png(figure := picture.draw()) == first
+            first = render_png(picture.draw(), kept)
+            assert render_png(figure := picture.draw(), kept) == first
             assert isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine), "no layout was looked for"
             ((like, (boxes, texts)),) = kept.items()
             if (name, like) in alike:
                 kept[like], other = alike[name, like], picture.draw()
-                render_png(other)
+                render_png(other, kept)
                 borrowed += 1
                 for box, axes in zip(boxes, other.axes, strict=True):
                     np.testing.assert_allclose(axes.get_position(original=True).extents, box.extents, atol=0.02)
@@ -184,7 +183,7 @@ def test_invalid_plot_requests_are_refused_with_the_reason(change, message):
 
 @pytest.mark.parametrize("positions", [-5, 2, 4097, None, 7.5])
 def test_too_many_positions_are_refused(positions):
-    with pytest.raises(ValueError, match="positions must be a whole number from 3 to 4096"):
+    with pytest.raises(ValueError, match=r"positions must be .* 3 to 4096"):
         encoding_views(of("relative"), positions)
 
 
@@ -194,7 +193,7 @@ def test_positions_past_a_table_are_refused_by_the_encoding():
 
 
 def test_requests_that_take_too_long_are_refused():
-    with pytest.raises(ValueError, match="up to 20000000 parameters, but this one has 34078744"):
+    with pytest.raises(ValueError, match=r"20000000 parameters, but .* 34078744"):
         of("lstm", parameters=(("lstm_hidden_size", 2048),))
     wide = untrained_probes("lstm", {"d_model": 1024}, "encoder", PlotExtent())["influence"]
     with pytest.raises(ValueError, match="the page has time for 2e"):
@@ -253,7 +252,7 @@ def test_a_step_off_the_vector_is_refused():
     for position, channel in ((0, 24), (0, -1), (-1, 0), (10**6, 0), (1.5, 0), (None, 0)):
         with pytest.raises(ValueError, match="must be a whole number"):
             explain_value(of("sinusoidal")["attention"], position, channel)
-    with pytest.raises(ValueError, match="The layer must be a whole number from 1 to 1"):
+    with pytest.raises(ValueError, match=r"layer must be .* 1 to 1"):
         explain_value(of("relative")["attention"], 0, 0, layer=2)
 
 
@@ -376,7 +375,10 @@ def test_a_number_is_of_the_kind_that_its_field_has() -> None:
 
 @pytest.mark.full
 def test_attention_is_that_of_the_command_line(run: ExplorerRun, monkeypatch: pytest.MonkeyPatch):
-    """The same arrays and labels of the same translation, and the same panel with a head's number above it."""
+    """The same arrays and labels of the same translation, and the same panel with a head's number above it.
+
+    `generate` is patched, because the text of an untrained model's own translation is tokenized otherwise.
+    """
     model, tokenizer = run.load_model("relative")
     written = torch.tensor([[model.config.decoder_start_token_id, *tokenizer(text_target="Zwei Hunde.")["input_ids"]]])
     monkeypatch.setattr("transformers.GenerationMixin.generate", lambda *_, **__: written)

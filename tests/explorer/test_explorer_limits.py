@@ -83,16 +83,16 @@ def test_a_handler_answers_any_request(calls: Any, handler: str, caplog: pytest.
 @pytest.mark.parametrize("strange", STRANGE)
 def test_what_is_no_choice_is_refused_and_named(strange: Any):
     among = ["relative", "rotary"]
-    with pytest.raises(ValueError, match=r"system must be one of relative, rotary, but it is .*;"):
+    with pytest.raises(ValueError, match=r"system must be .*relative, rotary, but .*;"):
         validate_choice("The system", strange, among)
     if strange != []:
         with pytest.raises(ValueError, match="ystems must be"):
             validate_choices("The systems", strange, among)
     if strange != "" and strange != "nobody":
-        with pytest.raises(ValueError, match=r"The sentence must be .* at most 10 characters, but it is"):
+        with pytest.raises(ValueError, match=r"sentence must be .* 10 characters, but"):
             validate_text("The sentence", strange, 10)
     if strange != -1:
-        with pytest.raises(ValueError, match=r"D must be .* from -1 to 5, but it is .{1,100}; change it"):
+        with pytest.raises(ValueError, match=r"D must be .* -1 to 5, but it is .{1,100};"):
             validate_number("D", strange, -1, 5)
 
 

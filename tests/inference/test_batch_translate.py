@@ -7,6 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,14 +18,9 @@ from support.models import TEXTS_VOCABULARY, tiny_model
 from torch import nn
 
 from hf_posenc import PosEncTokenizer, __main__, to_ctranslate2
-from hf_posenc.inference import batch_translate
-from hf_posenc.inference.batch_translate import (
-    TranslationJob,
-    translate_lines,
-    translate_to_file,
-    translate_validated_lines,
-)
+from hf_posenc.inference.batch_translate import translate_lines, translate_to_file
 from hf_posenc.inference.quantization import Int8Linear, quantize_int8
+from hf_posenc.inference.translation_job import LINES_PER_CHUNK, TranslateFunction, TranslationJob, load_model
 from hf_posenc.modeling.translation import translate_in_batches
 from hf_posenc.utils.atomic_io import exclusive_lock
 from hf_posenc.utils.text_io import replace_line_ends
@@ -30,9 +28,28 @@ from hf_posenc.utils.text_io import replace_line_ends
 LINES = ["Ein Hund.", "Zwei Kinder im Schnee", "", "Ein Hund im Schnee. Zwei Kinder.", "x", "Kinder", "Hund Hund"]
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_translate, "LINES_PER_CHUNK", 3)
+# Few lines, in several chunks.
+Job = partial(TranslationJob, num_beams=1, lines_per_chunk=3)
+
+
+def job_without_model(
+    folder: Path, write: Callable[[str], str] = str.upper, out_of_memory_at: str | None = None, seen: Sequence[str] = ()
+) -> TranslationJob:
+    """A job that writes the lines in capitals in place of a model's translations, appends them to `seen`, and runs out
+    of memory at one of them."""
+
+    class JobWithoutModel(TranslationJob):
+        def translator(self, threads: int | None = None) -> TranslateFunction:
+            def translate(lines: list[str]) -> list[str]:
+                if out_of_memory_at in lines:
+                    raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes.")
+                if isinstance(seen, list):
+                    seen.extend(lines)
+                return [write(line) for line in lines]
+
+            return translate
+
+    return JobWithoutModel(folder, lines_per_chunk=3)
 
 
 @pytest.fixture
@@ -46,19 +63,19 @@ def folder(tmp_path: Path, tokenizer: PosEncTokenizer) -> Path:
 
 @pytest.fixture
 def expected(folder: Path) -> list[str]:
-    made = TranslationJob(folder, num_beams=1).translator()(LINES)
+    made = Job(folder).translator()(LINES)
     assert len(set(made)) > 3
     return [replace_line_ends(translation) for translation in made]
 
 
 def test_translations_come_in_order_chunk_by_chunk(folder, expected):
-    lines = translate_lines(LINES, TranslationJob(folder, num_beams=1))
+    lines = translate_lines(LINES, Job(folder))
     assert [next(lines), *lines] == expected
 
 
 @pytest.mark.slow
 def test_several_processes_translate_what_one_does(folder, expected):
-    assert list(translate_lines(LINES * 4, TranslationJob(folder, num_beams=1), processes=2)) == expected * 4
+    assert list(translate_lines(LINES * 4, Job(folder), processes=2)) == expected * 4
 
 
 OWN = """
@@ -93,7 +110,7 @@ PosEncForConditionalGeneration(config).save_pretrained({str(saved)!r})
     subprocess.run([sys.executable, "-c", make], check=True)
     tokenizer.save_pretrained(saved)
     with pytest.raises(ValueError, match="'nearer' is no registered"):
-        batch_translate.load_model(saved)
+        load_model(saved)
     command = [sys.executable, "-m", "hf_posenc", "translate", str(saved), "--num-beams", "1", "--num-processes", "2"]
     made = subprocess.run(
         [*command, "--register", str(own), "--output", str(tmp_path / "out")],
@@ -132,75 +149,71 @@ def test_a_broken_pipe_elsewhere_is_still_an_error(folder, monkeypatch):
 
 
 def test_a_file_is_there_when_it_is_whole(folder, expected, tmp_path):
-    translate_to_file(LINES, tmp_path / "out", TranslationJob(folder, num_beams=1))
+    translate_to_file(LINES, tmp_path / "out", Job(folder))
     assert (tmp_path / "out").read_text(encoding="utf-8") == "".join(f"{line}\n" for line in expected)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]
     with pytest.raises(ValueError, match=r"must be a new one, but .* exists"):
-        translate_to_file(LINES, tmp_path / "out", TranslationJob(folder, num_beams=1))
+        translate_to_file(LINES, tmp_path / "out", Job(folder))
 
 
 def test_one_process_at_a_time_writes_a_file(folder, tmp_path):
     with (
         exclusive_lock(tmp_path / ".out.lock"),
-        pytest.raises(ValueError, match="another one than this is at work there; wait"),
+        pytest.raises(ValueError, match=r"another one .* at work .*; wait"),
     ):
-        translate_to_file(LINES, tmp_path / "out", TranslationJob(folder, num_beams=1))
+        translate_to_file(LINES, tmp_path / "out", Job(folder))
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("after", [0, 1, 3, 5, 7])
-def test_a_killed_translation_resumes_after_the_last_whole_chunk(after, folder, expected, tmp_path, monkeypatch):
-    class Killed(Exception):
-        pass
-
-    def until(lines, task, **how):
-        for number, line in enumerate(translate_validated_lines(lines, task, **how)):
-            if number == after:
-                raise Killed
-            yield line
-
-    task = TranslationJob(folder, num_beams=1)
-    with monkeypatch.context() as context:
-        context.setattr(batch_translate, "translate_validated_lines", until)
-        if after < len(LINES):
-            with pytest.raises(Killed):
-                translate_to_file(LINES, tmp_path / "out", task)
-            assert not (tmp_path / "out").exists()
-            with (tmp_path / ".out.unfinished").open("a", encoding="utf-8") as file:
-                file.write("half a li")
-    seen: list[str] = []
-
-    def watched(lines, task, done, **how):
-        seen.extend(lines[done:])
-        return translate_validated_lines(lines, task, done=done, **how)
-
-    monkeypatch.setattr(batch_translate, "translate_validated_lines", watched)
-    translate_to_file(LINES, tmp_path / "out", task)
-    assert (tmp_path / "out").read_text(encoding="utf-8").splitlines() == expected
-    assert seen == LINES[3 * (after // 3) if after < len(LINES) else 0 :]
+def test_a_killed_translation_resumes_after_the_last_whole_chunk(after, folder, tmp_path):
+    """It was killed when it had written `after` lines and a part of the next one."""
+    out, expected, seen, num_whole = tmp_path / "out", [line.upper() for line in LINES], [], 3 * (after // 3)
+    if after < len(LINES):
+        with pytest.raises(MemoryError):
+            translate_to_file(LINES, out, job_without_model(folder, out_of_memory_at=LINES[after]))
+        unfinished = tmp_path / ".out.unfinished"
+        assert unfinished.read_text().splitlines() == expected[:num_whole] and not out.exists()
+        with unfinished.open("a", encoding="utf-8") as file:
+            file.write("".join(f"{line}\n" for line in expected[num_whole:after]) + "half a li")
+    translate_to_file(LINES, out, job_without_model(folder, seen=seen))
+    assert out.read_text(encoding="utf-8").splitlines() == expected
+    assert seen == LINES[num_whole if after < len(LINES) else 0 :]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]
 
 
 def test_leftovers_of_another_call_are_refused(folder, tmp_path):
-    task = TranslationJob(folder, num_beams=1)
+    task = Job(folder)
     translate_to_file([], tmp_path / "other", task)
     about = tmp_path / ".out.task.json"
-    about.write_text(json.dumps({"lines": "0", "folder": str(folder), "num_beams": 1, "quantize": False}))
+    about.write_text(json.dumps({"lines": "0", "folder": str(folder), "num_beams": 1, "lines_per_chunk": 3}))
     (tmp_path / ".out.unfinished").write_text("kept\n")
-    with pytest.raises(ValueError, match=r"from the same call, but lines was '0' .* delete .*\.out\.task\.json"):
+    with pytest.raises(ValueError, match=r"lines was '0' .* delete .*\.out\.task\.json"):
         translate_to_file(LINES, tmp_path / "out", task)
     assert (tmp_path / ".out.unfinished").read_text() == "kept\n"
 
 
-def test_leftovers_of_other_weights_are_refused(folder, tmp_path, monkeypatch):
-    with monkeypatch.context() as context:
-        context.setattr(batch_translate, "translate_validated_lines", lambda *what, **how: iter(int, 1))  # and no text
-        with pytest.raises(TypeError):
-            translate_to_file(LINES, tmp_path / "out", TranslationJob(folder, num_beams=1))
+def test_leftovers_of_other_weights_are_refused(folder, tmp_path):
+    with pytest.raises(MemoryError):
+        translate_to_file(LINES, tmp_path / "out", job_without_model(folder, out_of_memory_at=LINES[0]))
     os.utime(folder / "model.safetensors", ns=(0, 0))
-    with pytest.raises(ValueError, match=r"from the same call, but weights\.model\.safetensors was .* and is"):
-        translate_to_file(LINES, tmp_path / "out", TranslationJob(folder, num_beams=1))
+    with pytest.raises(ValueError, match=r"weights\.model\.safetensors was .* and is"):
+        translate_to_file(LINES, tmp_path / "out", job_without_model(folder))
+
+
+def test_leftovers_without_a_chunk_size_have_the_default_one(folder, tmp_path):
+    """Of an earlier version, which did not save it."""
+    job = replace(job_without_model(folder, out_of_memory_at=LINES[0]), lines_per_chunk=LINES_PER_CHUNK)
+    with pytest.raises(MemoryError):
+        translate_to_file(LINES, tmp_path / "out", job)
+    job_file = tmp_path / ".out.task.json"
+    saved = json.loads(job_file.read_text())
+    del saved["lines_per_chunk"]
+    job_file.write_text(json.dumps(saved))
+    with pytest.raises(ValueError, match=f"lines_per_chunk was {LINES_PER_CHUNK} and is 3"):
+        translate_to_file(LINES, tmp_path / "out", job_without_model(folder))
+    with pytest.raises(MemoryError):
+        translate_to_file(LINES, tmp_path / "out", job)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -221,7 +234,7 @@ def test_in_int8_a_token_is_computed_as_it_is_alone(bias):
 
 @pytest.mark.parametrize("beams", [1, pytest.param(3, marks=pytest.mark.full)])
 def test_in_int8_a_line_is_translated_as_it_is_alone(beams, folder):
-    model, tokenizer = batch_translate.load_model(folder)
+    model, tokenizer = load_model(folder)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     made = quantize_int8(model)
     assert not [module for module in made.modules() if isinstance(module, nn.Linear)]
@@ -233,33 +246,33 @@ def test_in_int8_a_line_is_translated_as_it_is_alone(beams, folder):
 
 @pytest.mark.full
 def test_in_int8_it_translates_too_but_not_what_was_exported(folder, tokenizer, tmp_path):
-    model, _ = batch_translate.load_model(folder)
-    quantized = list(translate_lines(LINES, TranslationJob(folder, num_beams=1, quantize=True)))
+    model, _ = load_model(folder)
+    quantized = list(translate_lines(LINES, Job(folder, quantize=True)))
     assert len(quantized) == len(LINES)
     half = tmp_path / "half"
-    batch_translate.load_model(folder)[0].bfloat16().save_pretrained(half)
+    load_model(folder)[0].bfloat16().save_pretrained(half)
     tokenizer.save_pretrained(half)
-    assert len(list(translate_lines(LINES, TranslationJob(half, num_beams=1, quantize=True)))) == len(LINES)
+    assert len(list(translate_lines(LINES, Job(half, quantize=True)))) == len(LINES)
     exported = to_ctranslate2(model, tokenizer, tmp_path / "engine")
     with pytest.raises(ValueError, match="leave `quantize` out"):
-        TranslationJob(exported, quantize=True)
-    assert list(translate_lines(["x"], TranslationJob(exported, num_beams=1))) == list(
-        translate_lines(["x"], TranslationJob(folder, num_beams=1))
-    )
+        Job(exported, quantize=True)
+    assert list(translate_lines(["x"], Job(exported))) == list(translate_lines(["x"], Job(folder)))
 
 
 def test_bad_calls_are_refused_before_anything_is_read(folder, tmp_path):
     with pytest.raises(ValueError, match=r"has no config\.json"):
-        TranslationJob(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="1 or more wide, but it is 0; 1 is greedy"):
-        TranslationJob(folder, num_beams=0)
-    with pytest.raises(ValueError, match="`processes` must be 1 or more, but it is 0"):
-        list(translate_lines(LINES, TranslationJob(folder), processes=0))
+        Job(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="1 or more wide, but it is 0;"):
+        Job(folder, num_beams=0)
+    with pytest.raises(ValueError, match="`lines_per_chunk` must be 1 or more, but it is 0;"):
+        Job(folder, lines_per_chunk=0)
+    with pytest.raises(ValueError, match=r"`processes` must be 1 .* is 0"):
+        list(translate_lines(LINES, Job(folder), processes=0))
     (tmp_path / "mine").mkdir()
     folder.rename(tmp_path / "mine" / "model")
     for folder, verb in ((tmp_path, "holds"), (tmp_path / "min", "has")):
         with pytest.raises(ValueError, match=rf"{tmp_path} {verb} the systems mine"):
-            TranslationJob(folder)
+            Job(folder)
 
 
 def standard_input(given: bytes) -> io.TextIOWrapper:
@@ -279,7 +292,7 @@ def test_the_command_line_writes_a_file_or_prints(folder, expected, tmp_path, mo
 def test_sentences_that_are_not_utf8_are_refused_with_their_line(folder, monkeypatch):
     monkeypatch.setattr(sys, "stdin", standard_input("Ja.\nEin Hund läuft.\n".encode("latin1")))
     monkeypatch.setattr(sys, "argv", ["hf_posenc", "translate", str(folder)])
-    with pytest.raises(SystemExit, match=r"must be UTF-8, but standard input, line 2, .* 0xe4 .*: convert it"):
+    with pytest.raises(SystemExit, match=r"UTF-8, but standard input, line 2, .* 0xe4 "):
         __main__.main()
 
 
@@ -297,13 +310,13 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("to_file", [False, True])
-def test_an_untranslatable_line_is_named_before_any_compute(bad, to_file, tmp_path, tokenizer, monkeypatch):
+def test_an_untranslatable_line_is_named_before_any_compute(bad, to_file, tmp_path, tokenizer):
     sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY}
     tiny_model("learned", dtype=torch.float32, learned_max_positions=20, **sizes).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     line, kind, said = BAD[bad]
-    lines, task = [*LINES[:4], line, *LINES[5:]], TranslationJob(tmp_path / "model", num_beams=1)
-    monkeypatch.setattr(batch_translate, "load_model", None)  # no weights are read
+    lines, task = [*LINES[:4], line, *LINES[5:]], Job(tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").unlink()  # no weights are read
     with pytest.raises(kind, match=said):
         translate_to_file(lines, tmp_path / "out", task) if to_file else next(translate_lines(lines, task))
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
@@ -314,46 +327,29 @@ def test_of_an_exported_model_too_the_line_is_named(tmp_path, tokenizer):
     model = tiny_model("sinusoidal", dtype=torch.float32, **sizes)
     exported = to_ctranslate2(model, tokenizer, tmp_path / "engine", positions=16)
     with pytest.raises(ValueError, match=r"at most 16 tokens, .* but line 4 has \d+; .* export with more `positions`"):
-        next(translate_lines([*LINES[:3], "Ein Hund im Schnee. " * 4], TranslationJob(exported, num_beams=1)))
+        next(translate_lines([*LINES[:3], "Ein Hund im Schnee. " * 4], Job(exported)))
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_model_names_an_untranslatable_text_before_any_compute(bad, tokenizer, monkeypatch):
+def test_a_model_names_an_untranslatable_text_before_any_compute(bad, tokenizer):
     sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY}
-    model = tiny_model("learned", dtype=torch.float32, learned_max_positions=20, **sizes)
+    model = tiny_model("learned", dtype=torch.float32, learned_max_positions=20, **sizes).to("meta")  # no weights
     line, kind, said = BAD[bad]
-    monkeypatch.setattr(type(model), "generate", None)
     with pytest.raises(kind, match=said.replace("line 5", r"texts\[4\]")):
         model.translate([*LINES[:4], line, *LINES[5:]], tokenizer)
 
 
-def test_a_translation_is_one_line_whatever_it_holds(folder, tmp_path, monkeypatch):
-    made = "a\rb\nc\u2028d\x85e\x0bf\r\ng"
-    monkeypatch.setattr(TranslationJob, "translator", lambda *task: lambda piece: [made] * len(piece))
-    translate_to_file(LINES, tmp_path / "out", TranslationJob(folder))
+def test_a_translation_is_one_line_whatever_it_holds(folder, tmp_path):
+    job = job_without_model(folder, write=lambda _: "a\rb\nc\u2028d\x85e\x0bf\r\ng")
+    translate_to_file(LINES, tmp_path / "out", job)
     assert (tmp_path / "out").read_text(encoding="utf-8").splitlines() == ["a b c d e f g"] * len(LINES)
 
 
-@pytest.mark.parametrize("to_file", [False, True])
-def test_out_of_memory_names_the_lines_of_the_batch(folder, tmp_path, monkeypatch, to_file):
-    """A file goes on from there, with more memory."""
-
-    def translate(piece: list[str]) -> list[str]:
-        if LINES[4] in piece:
-            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes.")
-        return piece
-
-    monkeypatch.setattr(TranslationJob, "translator", lambda *task: translate)
-    words = ["--output", str(tmp_path / "out")] if to_file else []
-    monkeypatch.setattr(sys, "stdin", standard_input("\n".join(LINES).encode()))
-    monkeypatch.setattr(sys, "argv", ["hf_posenc", "translate", str(folder), *words])
-    with pytest.raises(SystemExit, match=r"^MemoryError: Memory ran out \(.*\); lines 4 to 6 needed it; .* resumes"):
-        __main__.main()
-    if to_file:
-        monkeypatch.setattr(TranslationJob, "translator", lambda *task: lambda piece: [line.upper() for line in piece])
-        translate_to_file(LINES, tmp_path / "out", TranslationJob(folder))
-        made = (tmp_path / "out").read_text(encoding="utf-8").split("\n")[:-1]
-        assert made == [*LINES[:3], *(line.upper() for line in LINES[3:])]
+def test_out_of_memory_names_the_lines_of_the_batch(folder):
+    lines = translate_lines(LINES, job_without_model(folder, out_of_memory_at=LINES[4]))
+    assert [next(lines) for _ in range(3)] == [line.upper() for line in LINES[:3]]
+    with pytest.raises(MemoryError, match=r"^Memory ran out \(.*\); lines 4 to 6 needed it; .* resumes"):
+        next(lines)
 
 
 def test_a_batch_has_so_many_sentences_and_no_more_tokens_than_that():

@@ -79,9 +79,7 @@ def test_what_the_generation_config_forbids_is_not_written(tokenizer, tmp_path):
     model.generation_config.bad_words_ids = [[model.config.eos_token_id], [7]]
     assert_same(model, tokenizer, tmp_path / "third")
     model.generation_config.min_new_tokens = 3
-    with pytest.raises(
-        ValueError, match=r"CTranslate2 has no min_new_tokens, .*generation_config\.min_new_tokens=None"
-    ):
+    with pytest.raises(ValueError, match=r"min_new_tokens, .*generation_config\.min_new_tokens=None"):
         to_ctranslate2(model, tokenizer, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
@@ -112,9 +110,7 @@ def test_it_starts_where_the_generation_config_says(tokenizer, tmp_path):
 def test_it_needs_an_end_token(tokenizer, tmp_path):
     model = single("relative")
     model.generation_config.eos_token_id = None
-    with pytest.raises(
-        ValueError, match=r"ends a sentence at an end token, .* set model\.generation_config\.eos_token_id"
-    ):
+    with pytest.raises(ValueError, match=r"end token, .* set model\.generation_config\.eos_token_id"):
         to_ctranslate2(model, tokenizer, tmp_path / "engine")
     assert not list(tmp_path.iterdir())
 
@@ -161,9 +157,7 @@ def test_the_model_is_left_alone(tokenizer, tmp_path):
 
 @pytest.mark.parametrize("name", sorted({*REGISTERED, "rnn_nmt", "sinusoidal+relative", "relative+log_n"} - {*RUN}))
 def test_what_it_cannot_run_is_refused(name, tokenizer, tmp_path):
-    with pytest.raises(
-        ValueError, match=r"^CTranslate2 (cannot run|needs a Transformer).*translate with `model.translate`"
-    ):
+    with pytest.raises(ValueError, match=r"^CTranslate2 (cannot run|needs a Transformer).*`model.translate`"):
         to_ctranslate2(translator(name), tokenizer, tmp_path / "engine")
     assert not list(tmp_path.iterdir())
 
@@ -192,13 +186,13 @@ def test_a_custom_encoding_is_not_exported(tokenizer, tmp_path):
             return 2 * x_BTD
 
     register_position_encoding("own", Own)
-    with pytest.raises(ValueError, match="cannot run 'own' in the encoder: it has no such encoding"):
+    with pytest.raises(ValueError, match="cannot run 'own' in the encoder"):
         to_ctranslate2(single("own"), tokenizer, tmp_path / "engine")
 
 
 def test_bad_calls_are_refused(tokenizer, tmp_path, monkeypatch):
     model = single("relative")
-    with pytest.raises(ValueError, match=r"`quantization` must be one of int8, .* but it is 'int3'"):
+    with pytest.raises(ValueError, match=r"`quantization` must be .*int8, .* 'int3'"):
         to_ctranslate2(model, tokenizer, tmp_path / "engine", quantization="int3")
     with pytest.raises(ValueError, match=r"must be a new one, but .* exists"):
         to_ctranslate2(model, tokenizer, tmp_path)
@@ -208,9 +202,7 @@ def test_bad_calls_are_refused(tokenizer, tmp_path, monkeypatch):
         CTranslate2Translator(tmp_path)
     assert not list(tmp_path.iterdir())
     monkeypatch.setitem(__import__("sys").modules, "ctranslate2.specs", None)
-    with pytest.raises(
-        ValueError, match=r"must be installed as an extra.* run `pip install 'hf-posenc\[ctranslate2\]'`"
-    ):
+    with pytest.raises(ValueError, match=r"`pip install 'hf-posenc\[ctranslate2\]'`"):
         to_ctranslate2(model, tokenizer, tmp_path / "engine")
 
 

@@ -10,7 +10,8 @@ import torch
 from support.models import ALIGNED, EVERY_ENCODING, TEXTS_VOCABULARY, tiny_model, translator
 
 from hf_posenc import PosEncOnnxModel, PosEncTokenizer, to_onnx
-from hf_posenc.inference.batch_translate import TranslationJob, translate_lines
+from hf_posenc.inference.batch_translate import translate_lines
+from hf_posenc.inference.translation_job import TranslationJob
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 
 base = pytest.importorskip("transformers.exporters.base", reason="transformers has exporters from 5.17 on")
@@ -94,7 +95,7 @@ def test_a_folder_of_int8_graphs_translates(tokenizer, tmp_path):
     assert torch.equal(prompted, whole)
     logits = exported(**inputs, decoder_input_ids=whole).logits
     torch.testing.assert_close(logits, model(**inputs, decoder_input_ids=whole).logits, rtol=0.2, atol=0.2)
-    with pytest.raises(ValueError, match="do not return them, but output_attentions"):
+    with pytest.raises(ValueError, match=r"not return .*, but output_attentions"):
         exported.generate(**inputs, output_attentions=True, return_dict_in_generate=True)
     (folder / "config.json").write_text("{}")
     with pytest.raises(ValueError, match="export the model again"):
@@ -102,19 +103,19 @@ def test_a_folder_of_int8_graphs_translates(tokenizer, tmp_path):
 
 
 def test_another_folder_or_use_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"must have export.json, but .* has none; run to_onnx"):
+    with pytest.raises(ValueError, match=r"export\.json, but .* has none; run to_onnx"):
         PosEncOnnxModel.from_pretrained(tmp_path)
     (tmp_path / "export.json").write_text('{"components": {"model": {"file": "model.onnx"}}}')
-    with pytest.raises(ValueError, match="must list the graphs encoder, prefill, decode, but encoder, prefill, decode"):
+    with pytest.raises(ValueError, match="graphs encoder, prefill, decode, but encoder, prefill, decode"):
         PosEncOnnxModel.from_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="is a folder of ONNX graphs, whose precision is set by the export"):
+    with pytest.raises(ValueError, match=r"folder of ONNX graphs, .*precision"):
         TranslationJob(tmp_path, quantize=True)
-    with pytest.raises(ValueError, match=r"Streaming must have a saved model, but .* is a folder of ONNX graphs"):
+    with pytest.raises(ValueError, match=r"saved model, but .* folder of ONNX graphs"):
         TranslationJob(tmp_path).streaming_translator()
 
 
 def test_a_quantization_other_than_int8_is_refused(tokenizer, tmp_path):
-    with pytest.raises(ValueError, match="quantization must be int8 for ONNX, but it is 'float16'"):
+    with pytest.raises(ValueError, match=r"quantization must be int8 .* 'float16'"):
         to_onnx(single("relative"), tokenizer, tmp_path / "graphs", quantization="float16")
     assert not list(tmp_path.iterdir())
 
@@ -122,7 +123,7 @@ def test_a_quantization_other_than_int8_is_refused(tokenizer, tmp_path):
 def test_graphs_are_refused_without_onnxruntime(tmp_path, monkeypatch):
     (tmp_path / "export.json").write_text("{}")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ValueError, match=r"onnxruntime must be installed as an extra.*hf-posenc\[onnx\]"):
+    with pytest.raises(ValueError, match=r"onnxruntime must be .*hf-posenc\[onnx\]"):
         PosEncOnnxModel.from_pretrained(tmp_path)
 
 
@@ -139,9 +140,9 @@ def test_encodings_that_export_with_a_fixed_length_are_refused(name, tokenizer, 
 def test_bad_calls_are_refused(tokenizer, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"must be a new one, but .* exists"):
         to_onnx(single("relative"), tokenizer, tmp_path)
-    with pytest.raises(ValueError, match="needs a Transformer of this family, but got a RnnNmt"):
+    with pytest.raises(ValueError, match=r"Transformer .*, but got a RnnNmt"):
         to_onnx(translator("rnn_nmt"), tokenizer, tmp_path / "graphs")
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(ValueError, match=r"must be installed as an extra.* run `pip install 'hf-posenc\[onnx\]'`"):
+    with pytest.raises(ValueError, match=r"`pip install 'hf-posenc\[onnx\]'`"):
         to_onnx(single("relative"), tokenizer, tmp_path / "graphs")
     assert not list(tmp_path.iterdir())

@@ -13,9 +13,8 @@ from support.models import TEXTS_VOCABULARY, tiny_model, translator
 from support.tokenizers import ANY_TEXT, KINDS, SOURCES, bert
 
 from hf_posenc import PosEncTokenizer, StreamingTranslator, __main__
-from hf_posenc.inference import subword_stream
-from hf_posenc.inference.batch_translate import load_model
 from hf_posenc.inference.subword_stream import SubwordReader, SubwordWriter
+from hf_posenc.inference.translation_job import load_model
 from hf_posenc.modeling.cache import EVICTION_SLACK
 from hf_posenc.utils.command_line import SIGPIPE_EXIT_CODE
 
@@ -70,19 +69,18 @@ def test_a_punctuation_mark_is_not_held_back_and_a_word_is(tokenizer):
     assert reader.held == [""]
 
 
-def test_a_text_without_space_is_read_to_its_end(tokenizer, monkeypatch):
+def test_a_text_without_space_is_read_to_its_end(tokenizer):
     text, reader = "ab" * 500, SubwordReader(tokenizer)
     assert [reader.feed(character) for character in text] == [[]] * len(text)
     assert reader.finish() == tokenizer(text)["input_ids"]
-    monkeypatch.setattr(subword_stream, "MAX_PRETOKEN_LENGTH", 999)
-    with pytest.raises(ValueError, match=r"whitespace or punctuation within 999 characters, but 1000 .* put spaces"):
-        SubwordReader(tokenizer).feed(text)
+    with pytest.raises(ValueError, match=r"within 999 characters, but 1000 .* spaces"):
+        SubwordReader(tokenizer, max_pretoken_length=999).feed(text)
 
 
 def test_a_finished_stream_stays_finished(stream):
     written = stream.feed("Ein Hund. ") + stream.finish()
     assert written and stream.finish() == ""
-    with pytest.raises(ValueError, match="`feed` was called after `finish`; make a new StreamingTranslator"):
+    with pytest.raises(ValueError, match=r"`feed` .* after `finish`; make a new"):
         stream.feed("Zwei")
 
 
@@ -101,7 +99,7 @@ def test_scores_that_overflow_are_refused(tokenizer):
     num_written = stream.num_target_tokens
     with torch.no_grad():
         model.model.decoder.layers[0].self_attn.k_proj.weight[0, 0] = float("inf")
-    with pytest.raises(ValueError, match=rf"finite scores, but after {num_written} target tokens .* another encoding"):
+    with pytest.raises(ValueError, match=rf"after {num_written} target tokens .*"):
         stream.finish()
     assert num_written > 0
 
@@ -178,12 +176,12 @@ def test_what_cannot_stream_is_refused_with_the_reason(why, tokenizer):
 
 def test_other_searches_and_tokenizers_are_refused(tokenizer):
     model = translator(STREAMABLE)
-    with pytest.raises(ValueError, match=r"A beam must be 1 or more wide, but num_beams=0; 1 is greedy search"):
+    with pytest.raises(ValueError, match=r"beam must be 1 .*num_beams=0;"):
         StreamingTranslator(model, tokenizer, num_beams=0)
     model.generation_config.no_repeat_ngram_size = 3
     with pytest.raises(ValueError, match=r"no_repeat_ngram_size=3"):
         StreamingTranslator(model, tokenizer)
-    with pytest.raises(ValueError, match=r"tokenizers of PosEncTokenizer.train, but this one is a PosEncTokenizer"):
+    with pytest.raises(ValueError, match=r"PosEncTokenizer.train, but .* PosEncTokenizer"):
         SubwordReader(PosEncTokenizer.from_fast_tokenizer(bert()))
     with pytest.raises(ValueError, match=r"added tokens or tags '<2en>'"):
         SubwordReader(PosEncTokenizer.train(SOURCES, 480, tags=["<2en>"]))
@@ -232,16 +230,16 @@ def test_command_writes_the_rest_before_it_refuses_bytes(folder, monkeypatch, ca
     model, _ = load_model(folder)
     [before] = model.translate(["Zwei Kinder im Schnee"], tokenizer, num_beams=1, eos_requires_source_end=True)
     for invalid in (b"\xc3", b" \xe4 im"):
-        with pytest.raises(SystemExit, match=r"A stream must be UTF-8, but standard input has b'.* iconv"):
+        with pytest.raises(SystemExit, match=r"UTF-8, but standard input has b'.* iconv"):
             run_stream(monkeypatch, capsys, folder, b"Zwei Kinder im Schnee" + invalid)
         assert capsys.readouterr().out == before
 
 
 def test_command_refuses_what_goes_with_lines(folder, monkeypatch, capsys):
     for options in (["--output", "x"], ["--num-processes", "2"]):
-        with pytest.raises(SystemExit, match=r"--stream writes one translation to standard output"):
+        with pytest.raises(SystemExit, match=r"--stream .* standard output"):
             run_stream(monkeypatch, capsys, folder, b"Ein", *options)
-    with pytest.raises(SystemExit, match=r"A beam must be 1 or more wide, but it is 0"):
+    with pytest.raises(SystemExit, match=r"beam must be 1 .* is 0"):
         run_stream(monkeypatch, capsys, folder, b"Ein", "--num-beams", "0")
 
 

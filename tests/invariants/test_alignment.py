@@ -108,7 +108,7 @@ def test_a_target_is_trained_on_as_a_whole_whoever_computes_the_loss(aligned, so
 def test_a_decoder_alone_requires_source_positions(source, target):
     model = aligned_model().model
     given = {"encoder_hidden_states": torch.zeros(3, 6, 16).double(), "use_cache": True}
-    with pytest.raises(ValueError, match=r"one token at a time.*was given 9; call the whole model"):
+    with pytest.raises(ValueError, match=r"one token at a time.*given 9;"):
         model.decoder(target, **given)
     model.decoder(target, **given, cross_position_ids=torch.ones(3, 9).double())
     model.decoder(target[:, :1], **given)
@@ -129,7 +129,7 @@ def test_reading_token_by_token_takes_a_mask_of_four_dimensions(aligned, kind, s
 
 
 def test_a_forward_without_target_is_refused(aligned, source):
-    with pytest.raises(ValueError, match=r"but one has none: give .* decoder_input_ids"):
+    with pytest.raises(ValueError, match=r"has none: give .* decoder_input_ids"):
         aligned_model(aligned)(input_ids=source)
 
 
@@ -425,11 +425,11 @@ def test_an_alignment_of_ones_own_is_named_in_the_config(unregistered_after, sou
 
 
 def test_what_cannot_be_registered_is_refused(unregistered_after):
-    with pytest.raises(ValueError, match="lower-case letters, digits and underscores, not 'Half Way'"):
+    with pytest.raises(ValueError, match=r"lower-case .*, not 'Half Way'"):
         register_alignment("Half Way", Halfway)
-    with pytest.raises(ValueError, match="`recurrent` is already the name of RecurrentAlignment"):
+    with pytest.raises(ValueError, match=r"`recurrent` .* RecurrentAlignment"):
         register_alignment("recurrent", Halfway)
-    with pytest.raises(TypeError, match="inherits Alignment and nothing else, but Two inherits Halfway"):
+    with pytest.raises(TypeError, match=r"Alignment .*, but Two inherits Halfway"):
         register_alignment("two", type("Two", (Halfway,), {}))
 
 
@@ -459,7 +459,7 @@ def test_autocast_is_near_full_precision_between_two_tokens(aligned, cross, sour
 def test_alignments_that_follow_attention_weights_refuse_a_backend_without_weights(back_end):
     stack = aligned_model("rotary by length_ratio", cross="rotary").model.decoder
     stack.config._attn_implementation_internal = back_end
-    with pytest.raises(ValueError, match=f"'{back_end}' does not return the attention weights.*'length_ratio' follows"):
+    with pytest.raises(ValueError, match=f"'{back_end}' .*'length_ratio' follows"):
         stack.validate_attn_implementation()
     aligned_model("relative+window by recurrent", cross="rotary").set_attn_implementation("eager")
 
@@ -467,7 +467,7 @@ def test_alignments_that_follow_attention_weights_refuse_a_backend_without_weigh
 def test_following_without_a_cache_is_refused(source, target):
     model = aligned_model().train()
     (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
-    with pytest.raises(ValueError, match=r"Gradient checkpointing works without a cache.*leave track_attention out"):
+    with pytest.raises(ValueError, match=r"without a cache.*leave track_attention out"):
         model(input_ids=source, decoder_input_ids=target, track_attention=True)
     model(input_ids=source, labels=target).loss.backward()
 
@@ -478,15 +478,11 @@ def test_a_config_that_could_not_work_is_refused():
         PosEncConfig(**aligned | {"alignment_type": "lenght_ratio"})
     with pytest.raises(ValueError, match=r"alignment_type='length_ratio' cross_position_encoding_type is 'none'"):
         PosEncConfig(alignment_type="length_ratio")
-    with pytest.raises(
-        ValueError, match=r"`cross_window_size` must be a whole number of tokens.*1 or more, but it is 0"
-    ):
+    with pytest.raises(ValueError, match=r"`cross_window_size` must be .*1 or more, .* 0"):
         PosEncConfig(**aligned, cross_window_size=0)
-    with pytest.raises(ValueError, match=r"`length_ratio_step` must be source tokens .* above 0, but it is 0"):
+    with pytest.raises(ValueError, match=r"`length_ratio_step` must be .* above 0, .* 0"):
         PosEncConfig(**aligned, length_ratio_step=0.0)
-    with pytest.raises(
-        ValueError, match=r"RNN-NMT has no position encoding and no alignment.*alignment_type='recurrent'"
-    ):
+    with pytest.raises(ValueError, match=r"RNN-NMT has no .*alignment_type='recurrent'"):
         RnnNmtConfig(alignment_type="recurrent")
     with pytest.raises(ValueError, match="nearest one is 'cross_window_size'"):
         PosEncConfig(cross_windowsize=3)
@@ -528,14 +524,14 @@ def test_given_source_positions_need_neither_mask_nor_cache(source, target):
 
 
 def test_unused_source_positions_are_refused(source, target):
-    with pytest.raises(ValueError, match=r"cross_position_encoding_type='none', which reads no positions; leave"):
+    with pytest.raises(ValueError, match=r"cross_position_encoding_type='none', .*; leave"):
         tiny_model("relative")(input_ids=source, decoder_input_ids=target, cross_position_ids=torch.zeros(3, 9))
 
 
 def test_a_source_of_padding_alone_is_refused(source, target):
     mask = torch.ones_like(source)
     mask[1] = 0
-    with pytest.raises(ValueError, match=r"attention_mask of sentence 1 masks all of them"):
+    with pytest.raises(ValueError, match=r"attention_mask of sentence 1 .* all"):
         aligned_model()(input_ids=source, attention_mask=mask, decoder_input_ids=target)
 
 
@@ -543,7 +539,7 @@ def test_a_mask_without_the_end_of_a_source_is_refused(aligned, source, target):
     mask = torch.ones(3, 1, 9, 6, dtype=torch.bool)
     model, memory = aligned_model(aligned).model, torch.zeros(3, 6, 16).double()
     given = {"encoder_hidden_states": memory, "encoder_attention_mask": mask}
-    with pytest.raises(ValueError, match=r"the end of each source, but the mask .* is of shape \(3, 1, 9, 6\)"):
+    with pytest.raises(ValueError, match=r"mask .* of shape \(3, 1, 9, 6\)"):
         model.decoder(target, **given, use_cache=False)
     model.decoder(target, **given, use_cache=False, cross_position_ids=torch.ones(1, 9))
 

@@ -275,9 +275,9 @@ def test_what_cannot_act_in_cross_attention_is_refused_when_the_config_is_made()
         else:
             with pytest.raises(ValueError, match=rf"cross_position_encoding_type='{name}': `{name}` acts on embedded"):
                 PosEncConfig(cross_position_encoding_type=name)
-    with pytest.raises(ValueError, match=r"cross_position_encoding_type='relative\+gru': `gru` acts on.*relative_key"):
+    with pytest.raises(ValueError, match=r"'relative\+gru': `gru` .*relative_key"):
         PosEncConfig(cross_position_encoding_type="relative+gru")
-    with pytest.raises(ValueError, match=r"cross_position_encoding_type='rotery': 'rotery'.*nearest is 'rotary'"):
+    with pytest.raises(ValueError, match=r"cross_\w+='rotery'.*nearest is 'rotary'"):
         PosEncConfig(cross_position_encoding_type="rotery")
 
 

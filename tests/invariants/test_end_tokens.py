@@ -118,7 +118,7 @@ def test_a_config_may_have_several_end_tokens_or_none(ends, tokenizer):
     limits = model.max_target_lengths(len(tokenizer(text)["input_ids"]) for text in TEXTS)
     assert [len(text) for text in found.texts] == [1 if ends else limit for limit in limits]
     model.config.eos_token_id = [OTHER]
-    with pytest.raises(ValueError, match=r"this tokenizer's eos_token_id is 2 and the model's \[9\]"):
+    with pytest.raises(ValueError, match=r"eos_token_id is 2 .* model's \[9\]"):
         model.translate(TEXTS, tokenizer)
 
 

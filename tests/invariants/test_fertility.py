@@ -166,7 +166,7 @@ def test_padding_of_a_source_changes_no_loss_of_the_length():
 
 def test_steps_that_no_fertility_or_window_allows_are_refused():
     fields = {"cross_position_encoding_type": "rotary", "alignment_type": "fertility"}
-    with pytest.raises(ValueError, match=r"fertility_step must be below fertility_max_step.* 3.0 and 2.0"):
+    with pytest.raises(ValueError, match=r"fertility_step .* fertility_max_step.* 3\.0 and 2\.0"):
         PosEncConfig(**fields, fertility_step=3.0, fertility_max_step=2.0)
-    with pytest.raises(ValueError, match=r"Fertility reads 8 after .* distance of 4 on; widen the window"):
+    with pytest.raises(ValueError, match=r"8 after .* distance of 4 .*; widen"):
         tiny_model(FERTILITY, cross_position_encoding_type="rotary+window", fertility_max_step=7.5)

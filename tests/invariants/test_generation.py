@@ -408,7 +408,7 @@ def test_translate_gives_back_the_mode_of_a_model_that_fails(tokenizer):
 @pytest.mark.parametrize("option", [{"num_return_sequences": 2}, {"return_dict_in_generate": True}])
 def test_translate_refuses_what_is_more_than_a_text(tokenizer, option):
     for given in (option, {"generation_config": GenerationConfig(num_beams=2, **option)}):
-        with pytest.raises(ValueError, match=f"one text for each source, but {next(iter(option))}=.*; call generate"):
+        with pytest.raises(ValueError, match=f"but {next(iter(option))}=.*; call generate"):
             translator(tokenizer).translate(TEXTS[:1], tokenizer, **given)
 
 

@@ -14,7 +14,8 @@ from hf_posenc import (
     StreamingTranslator,
     convert_encodings,
 )
-from hf_posenc.inference import stream_search, streaming
+from hf_posenc.inference.stream_search import BeamSearch
+from hf_posenc.inference.streaming import EncodedSource
 
 pytestmark = pytest.mark.invariant
 
@@ -95,12 +96,21 @@ def test_encoder_reads_a_source_in_pieces_exactly_if_its_reach_is_finite(registe
 
 
 def assert_streams_exactly(
-    model: PosEncForConditionalGeneration, tokenizer: PosEncTokenizer, text: str, num_beams: int = 1
+    model: PosEncForConditionalGeneration,
+    tokenizer: PosEncTokenizer,
+    text: str,
+    num_beams: int = 1,
+    tokens_per_piece: int = EncodedSource.tokens_per_piece,
+    max_origin_distance: int = EncodedSource.max_origin_distance,
+    min_score: float = BeamSearch.min_score,
 ) -> None:
     offline = model.translations([text], tokenizer, **OFFLINE | {"num_beams": num_beams})
     assert len(text) < 40 or len(set(offline.texts[0])) >= 3  # or the equality would say nothing
     for pieces in ([text], list(text), random_cuts(text, len(text))) if num_beams == 1 else (random_cuts(text, 1),):
         translator = StreamingTranslator(model, tokenizer, num_beams)
+        translator.source.tokens_per_piece = tokens_per_piece
+        translator.source.max_origin_distance = max_origin_distance
+        translator.search.min_score = min_score
         assert "".join(translator.translate(pieces)) == offline.texts[0]
         assert [translator.truncated] == offline.truncated
         assert translator.is_exact
@@ -143,16 +153,17 @@ def test_streamed_fertilities_are_those_of_the_whole_text(tokenizer):
     assert_streams_exactly(model, tokenizer, random_text(12))
 
 
+SMALL_PIECES = {"tokens_per_piece": 3, "max_origin_distance": 5}
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("step", [0.3, 1.0, 3.5])
-def test_streamed_translation_is_that_of_the_whole_text_at_any_pace(step, tokenizer, monkeypatch):
+def test_streamed_translation_is_that_of_the_whole_text_at_any_pace(step, tokenizer):
     """Also in pieces of the source that are smaller than the window, where source positions are often counted from
     another token, and where a length limit ends a translation."""
-    monkeypatch.setattr(streaming, "TOKENS_PER_PIECE", 3)
-    monkeypatch.setattr(streaming, "MAX_ORIGIN_DISTANCE", 5)
     model = varied_translator("relative+window by length_ratio", length_ratio_step=step, length_ratio_gain=0.5)
     for words in (1, 2, 20):
-        assert_streams_exactly(model, tokenizer, "Ein " + random_text(words, seed=words))
+        assert_streams_exactly(model, tokenizer, "Ein " + random_text(words, seed=words), **SMALL_PIECES)
 
 
 # Beam search
@@ -168,12 +179,10 @@ def test_streamed_beam_search_is_that_of_the_whole_text(stacks, tokenizer):
 
 @pytest.mark.full
 @pytest.mark.parametrize("step", [0.3, 3.5])
-def test_streamed_beam_search_is_that_of_the_whole_text_at_any_pace(step, tokenizer, monkeypatch):
-    monkeypatch.setattr(streaming, "TOKENS_PER_PIECE", 3)
-    monkeypatch.setattr(streaming, "MAX_ORIGIN_DISTANCE", 5)
+def test_streamed_beam_search_is_that_of_the_whole_text_at_any_pace(step, tokenizer):
     model = varied_translator("relative+window by length_ratio", length_ratio_step=step, length_ratio_gain=0.5)
     for words in (1, 10):
-        assert_streams_exactly(model, tokenizer, "Ein " + random_text(words, seed=words), num_beams=3)
+        assert_streams_exactly(model, tokenizer, "Ein " + random_text(words, seed=words), num_beams=3, **SMALL_PIECES)
 
 
 ENDINGS = [(-1.0, False), (0.0, "never"), (2.0, "never"), (2.0, True)]
@@ -190,14 +199,13 @@ def test_streamed_beam_search_ends_as_that_of_the_whole_text(length_penalty, ear
         assert_streams_exactly(model, tokenizer, random_text(2, seed=3), num_beams=4)
 
 
-def test_scores_of_a_long_beam_search_keep_their_decimals(tokenizer, monkeypatch):
+def test_scores_of_a_long_beam_search_keep_their_decimals(tokenizer):
     """Counted from another origin they are the same differences."""
     model = varied_translator("relative+window by length_ratio")
-    monkeypatch.setattr(stream_search, "MIN_SCORE", -2.0)
-    assert_streams_exactly(model, tokenizer, random_text(4), num_beams=3)
+    assert_streams_exactly(model, tokenizer, random_text(4), num_beams=3, min_score=-2.0)
 
 
-def test_hypotheses_that_share_nothing_are_given_up(tokenizer, monkeypatch):
+def test_hypotheses_that_share_nothing_are_given_up(tokenizer):
     """What is held back is bounded, and the translator says that its search is another one."""
     model = varied_translator("relative+window by length_ratio")
     whole = StreamingTranslator(model, tokenizer, num_beams=3)
@@ -205,8 +213,8 @@ def test_hypotheses_that_share_nothing_are_given_up(tokenizer, monkeypatch):
     for piece in random_text(12).split(" "):
         whole.feed(piece + " ")
         held = max(held, *map(len, whole.search.unfixed))
-    monkeypatch.setattr(stream_search, "MAX_UNFIXED_TOKENS", held - 1)
     bounded = StreamingTranslator(model, tokenizer, num_beams=3)
+    bounded.search.max_unfixed_tokens = held - 1
     written = ""
     for piece in random_text(12).split(" "):
         written += bounded.feed(piece + " ")
@@ -277,7 +285,7 @@ def test_end_rule_is_read_from_a_generation_config_and_leaves_forced_ends():
 
 @pytest.mark.parametrize("unaligned", ["relative", "relative+window", "rnn_nmt"])
 def test_end_rule_is_refused_where_no_source_position_is_known(unaligned):
-    with pytest.raises(ValueError, match=r"eos_requires_source_end must be used with .*; leave it out"):
+    with pytest.raises(ValueError, match=r"eos_requires_source_end must .*; leave"):
         tiny_model(unaligned).generate(sentences(1, 5), eos_requires_source_end=True)
 
 

@@ -39,7 +39,10 @@ EACH = [name if name in FAST else pytest.param(name, marks=pytest.mark.full) for
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Every length is long, a tiny sentence has several blocks, and the numbers of keys in a block are recorded."""
+    """Every length is long, a tiny sentence has several blocks, and the numbers of keys in a block are recorded.
+
+    These are patched, because a model's forward takes no such arguments, and float64 at 512 tokens would take minutes.
+    """
     monkeypatch.setattr(window_blocks, "MIN_LENGTH", 0)
     monkeypatch.setattr(window_blocks, "BLOCK_SIZE", 4)
     widths: list[int] = []

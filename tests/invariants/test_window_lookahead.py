@@ -77,12 +77,12 @@ def test_end_token_comes_only_where_the_source_s_end_can_be_attended_to():
 
 
 def test_a_window_that_is_larger_after_the_query_is_refused():
-    with pytest.raises(ValueError, match=r"`window_lookahead` must be at most .* encoder they are 5 and 4; lower"):
+    with pytest.raises(ValueError, match=r"`window_lookahead` must be .* encoder .* 5 and 4;"):
         PosEncConfig(position_encoding_type="window", window_size=4, window_lookahead=5)
     aligned = {"cross_position_encoding_type": "window", "alignment_type": "length_ratio", "cross_window_size": 2}
-    with pytest.raises(ValueError, match=r"`cross_window_lookahead` must be .* cross they are 3 and 2; lower"):
+    with pytest.raises(ValueError, match=r"`cross_window_lookahead` must be .* 3 and 2;"):
         PosEncConfig(position_encoding_type="window", window_lookahead=3, **aligned)
-    with pytest.raises(ValueError, match=r"`window_lookahead` must be a whole number of tokens, 0 to .* but it is -1"):
+    with pytest.raises(ValueError, match=r"`window_lookahead` must be .* 0 to .* -1"):
         PosEncConfig(position_encoding_type="window", window_lookahead=-1)
 
 

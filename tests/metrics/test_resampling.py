@@ -12,7 +12,6 @@ from sacrebleu.metrics.base import Signature
 from sacrebleu.significance import PairedTest, _bootstrap_resample
 
 from hf_posenc.metrics.length_buckets.scorers import PRECOMPUTED_SCORERS, bootstrap_sums, corpus_scores, score_fields
-from hf_posenc.results import significance
 from hf_posenc.results.records import PValues
 from hf_posenc.results.significance import approximate_randomization, p_values, paired_bootstrap, swapped_sums
 
@@ -28,11 +27,10 @@ def counted(metric: str, pairs: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("block", [1, 100, 2**21])
 @pytest.mark.parametrize("metric", COUNTS)
-def test_blockwise_randomization_equals_one_call(metric: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(significance, "DRAWS_PER_BLOCK", block)
+def test_blockwise_randomization_equals_one_call(metric: str, block: int) -> None:
     ours, theirs = counted(metric, 7), counted(metric, 7, seed=1)
     swapped = np.random.default_rng(12345).integers(2, size=(150, 7), dtype=bool)
-    sums = np.concatenate([*swapped_sums(theirs - ours, 150)])
+    sums = np.concatenate([*swapped_sums(theirs - ours, 150, draws_per_block=block)])
     assert sums.dtype == ours.dtype
     assert np.allclose(sums, swapped @ (theirs - ours), rtol=0, atol=0 if metric != "bertscore" else 1e-12)
     scorer: Any = PRECOMPUTED_SCORERS[metric]()
@@ -42,7 +40,8 @@ def test_blockwise_randomization_equals_one_call(metric: str, block: int, monkey
 
     mixed = [[np.where(trial[:, None], *both) for both in ((theirs, ours), (ours, theirs))] for trial in swapped]
     as_large = sum(gain(*one) >= gain(ours, theirs) - 1e-9 for one in mixed)
-    assert approximate_randomization(scorer, ours, theirs, 150) == (1 + as_large) / 151
+    p_value = approximate_randomization(scorer, ours, theirs, 150, draws_per_block=block)
+    assert p_value == (1 + as_large) / 151
 
 
 class Counted:
@@ -84,14 +83,13 @@ def test_without_a_seed_both_systems_have_the_same_samples(monkeypatch: pytest.M
     [
         lambda rows, number: score_fields("ter", PRECOMPUTED_SCORERS["ter"](), rows, number),
         lambda rows, number: paired_bootstrap(PRECOMPUTED_SCORERS["ter"](), rows, rows[::-1], number),
-        lambda rows, number: approximate_randomization(PRECOMPUTED_SCORERS["ter"](), rows, rows[::-1], number),
+        lambda rows, number: approximate_randomization(
+            PRECOMPUTED_SCORERS["ter"](), rows, rows[::-1], number, draws_per_block=1
+        ),
     ],
     ids=["interval", "bootstrap", "randomisation"],
 )
-def test_more_samples_take_no_more_memory(
-    take: Callable[[np.ndarray, int], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(significance, "DRAWS_PER_BLOCK", 1)
+def test_more_samples_take_no_more_memory(take: Callable[[np.ndarray, int], object]) -> None:
     rows = counted("ter", 3000)
 
     def peak(number: int) -> int:

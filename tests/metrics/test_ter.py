@@ -79,7 +79,10 @@ def test_edits_are_sacrebleus() -> None:
     ids=["beam-2", "beam-5", "block", "distance", "moves", "all"],
 )
 def test_each_limit_binds_as_sacrebleus_does(limits: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With limits so low that sentences of a few words reach them."""
+    """With limits so low that sentences of a few words reach them.
+
+    These are patched on both sides, because sacrebleu takes no such arguments.
+    """
     for (ours, theirs), limit in zip(LIMITS.items(), limits, strict=True):
         monkeypatch.setattr(ter, ours, limit)
         monkeypatch.setattr(lib_ter, theirs, limit)

@@ -227,7 +227,7 @@ def test_an_output_bias_is_not_dropped_in_silence(tmp_path):
     tiny_model("relative", output_bias=True).save_pretrained(tmp_path)
     config = tmp_path / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"output_bias": False}))
-    with pytest.raises(ValueError, match=r"weights must fit the config.* unexpected: final_logits_bias\. Correct"):
+    with pytest.raises(ValueError, match=r"fit the config.* unexpected: final_logits_bias\."):
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     assert AutoModel.from_pretrained(tmp_path), "which has none"
 
@@ -359,7 +359,7 @@ def test_a_file_that_cannot_travel_is_not_carried_and_a_warning_says_why(
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
         __import__("mine_too.my_other_bias")
-        with pytest.warns(UserWarning, match=f"does not carry the code of `linear_bias`.*({reason})"):
+        with pytest.warns(UserWarning, match=f"code of `linear_bias`.*({reason})"):
             tiny_model("linear_bias").save_pretrained(tmp_path / "model")
         assert not list((tmp_path / "model").glob("registered_*"))
     finally:
@@ -384,14 +384,14 @@ class Twofold(PositionEncoding, dict):
 
 @pytest.mark.parametrize("taken", REGISTERED)
 def test_a_taken_name_is_refused(unregistered_after, taken):
-    with pytest.raises(ValueError, match=f"`{taken}` is already the name of .*; choose another name"):
+    with pytest.raises(ValueError, match=f"`{taken}` is already .*; choose"):
         register_position_encoding(taken, Own, **FACTS)
 
 
 @pytest.mark.parametrize("taken", ["learned", "rotary"])
 def test_a_taken_name_is_refused_even_to_a_class_of_the_same_name(unregistered_after, taken):
     namesake = type(POSITION_ENCODINGS[taken].encoding.__name__, (PositionEncoding,), {"__module__": __name__})
-    with pytest.raises(ValueError, match=f"`{taken}` is already the name of .*; choose another name"):
+    with pytest.raises(ValueError, match=f"`{taken}` is already .*; choose"):
         register_position_encoding(taken, namesake, **FACTS)
 
 
@@ -403,7 +403,7 @@ def test_a_bad_name_is_refused(unregistered_after, bad):
 
 @pytest.mark.parametrize("bad", [Derived, Twofold, torch.nn.Module])
 def test_a_class_that_inherits_anything_else_is_refused(unregistered_after, bad):
-    with pytest.raises(TypeError, match=r"inherits PositionEncoding and nothing else.*derive it from"):
+    with pytest.raises(TypeError, match=r"inherits PositionEncoding .*derive"):
         register_position_encoding("own", bad, **FACTS)
     assert "own" not in POSITION_ENCODINGS
 

@@ -173,15 +173,13 @@ def test_no_repository_is_made_without_the_right_token_and_nothing_is_trained(hu
 
 @pytest.mark.parametrize("strategy", ["checkpoint", "all_checkpoints"])
 def test_whole_checkpoints_are_not_pushed(tmp_path: Path, strategy: str):
-    with pytest.raises(ValueError, match=rf"train\.hub_strategy must be every_save or end, .* but it is '{strategy}'"):
+    with pytest.raises(ValueError, match=rf"train\.hub_strategy must be .* '{strategy}'"):
         prepare(experiment(tmp_path, f"train.hub_strategy={strategy}"))
 
 
 def test_a_token_in_a_config_is_refused(tmp_path: Path):
     """It would be saved in settings.yaml and shown by the card."""
-    with pytest.raises(
-        ValueError, match=r"train\.hub_token must be null, but it is given: .* card; .*HF_TOKEN"
-    ) as refused:
+    with pytest.raises(ValueError, match=r"train\.hub_token must be null, .*HF_TOKEN") as refused:
         prepare(experiment(tmp_path, f"train.hub_token={TOKEN}"))
     assert TOKEN not in str(refused.value)
     assert not list((tmp_path / "runs").rglob("settings.yaml"))
@@ -189,7 +187,7 @@ def test_a_token_in_a_config_is_refused(tmp_path: Path):
 
 def test_two_systems_with_one_repository_are_refused(tmp_path: Path):
     shared = experiment(tmp_path, "train.hub_model_id=lab/tiny", one={}, other={})
-    with pytest.raises(ValueError, match=r"one and other would both push to lab/tiny; .*systems\.NAME\.train\.hub_mod"):
+    with pytest.raises(ValueError, match=r"one and other .* lab/tiny; .*train\.hub_mod"):
         prepare(shared)
     own = experiment(tmp_path, one={}, other={})
     names = [training_arguments(system.train, own.folder / name).hub_model_id for name, system in own.systems.items()]
@@ -397,7 +395,7 @@ def test_another_encoding_than_the_saved_one_is_for_both_sides_and_starts_afresh
 
 def test_a_keyword_is_checked_like_what_is_saved(tmp_path: Path):
     tiny_model("relative").save_pretrained(tmp_path / "model")
-    with pytest.raises(ValueError, match="`gru` and `lstm` both read the embeddings in order"):
+    with pytest.raises(ValueError, match="`gru` and `lstm` both"):
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model", position_encoding_type="gru+lstm")
     with pytest.raises(ValueError, match="d_model must be a multiple"):
         AutoConfig.from_pretrained(tmp_path / "model", num_attention_heads=3)

@@ -88,7 +88,7 @@ def test_what_mixes_two_vocabularies_is_refused(sizes, name, by):
 def test_a_tokenizer_says_that_two_vocabularies_of_one_size_are_two(two, tokenizer, name):
     model = tiny_model("relative", vocab_size=TEXTS_VOCABULARY, decoder_vocab_size=TEXTS_VOCABULARY)
     options = {name: SOURCE_COMPARING_OPTIONS[name], **GREEDY}
-    with pytest.raises(ValueError, match=f"^{name} .* one vocabulary for both sides, but there are two"):
+    with pytest.raises(ValueError, match=f"^{name} .* one vocabulary .*, but .* two"):
         model.translate(TEXTS[:1], two, **options)
     assert len(model.translate(TEXTS[:1], tokenizer, **options)) == 1
 
@@ -119,5 +119,5 @@ def test_two_vocabularies_of_one_size_go_with_what_counts_tokens(how):
 @pytest.mark.parametrize("theirs", [{"vocab_size": 30, "decoder_vocab_size": 23}, {"vocab_size": 31}])
 def test_an_assistant_of_other_vocabularies_is_refused(theirs):
     model, assistant = tiny_model("relative", **SIZES), tiny_model("relative", **{"decoder_vocab_size": 31} | theirs)
-    with pytest.raises(ValueError, match="31 source and 23 target tokens and the assistant 3"):
+    with pytest.raises(ValueError, match=r"31 source and 23 target .* assistant 3"):
         model.generate(source()[:1], assistant_model=assistant, **GREEDY)

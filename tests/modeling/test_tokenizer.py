@@ -184,12 +184,12 @@ def test_a_call_leaves_nothing_behind(tokenizer: PosEncTokenizer, tmp_path: Path
 
 def test_two_vocabularies_with_other_special_tokens_are_refused() -> None:
     source, target = (Tokenizer(BPE({token: id for id, token in enumerate(order)}, [])) for order in ("ab", "ba"))
-    with pytest.raises(ValueError, match="eos_token of both sides, but 'a' is 0 in the source's"):
+    with pytest.raises(ValueError, match=r"eos_token .*, but 'a' is 0"):
         PosEncTokenizer(tokenizer_object=source, target_tokenizer_object=target, eos_token="a")
 
 
 def test_two_vocabularies_are_not_trained_anew_from_one_iterator(two: PosEncTokenizer) -> None:
-    with pytest.raises(ValueError, match="but this tokenizer has two; call PosEncTokenizer"):
+    with pytest.raises(ValueError, match="has two; call PosEncTokenizer"):
         two.train_new_from_iterator(["ab ab ab"], 265)
 
 
@@ -283,7 +283,7 @@ def test_half_a_character_is_refused_with_the_number_of_its_text(subwords: str, 
 
 @pytest.mark.parametrize("texts", [[], ["", ""]])
 def test_empty_texts_are_refused(texts: list[str]) -> None:
-    with pytest.raises(ValueError, match=r"at least one character, but the texts are empty"):
+    with pytest.raises(ValueError, match=r"one character, but .* empty"):
         PosEncTokenizer.train(texts, 400)
 
 
@@ -375,5 +375,5 @@ def test_an_existing_tokenizer_is_given_the_tokens_that_it_lacks() -> None:
 
 
 def test_a_slow_tokenizer_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"must be a fast one.* is a ByT5Tokenizer; convert it"):
+    with pytest.raises(ValueError, match=r"fast one.* ByT5Tokenizer; convert"):
         PosEncTokenizer.from_fast_tokenizer(ByT5Tokenizer())

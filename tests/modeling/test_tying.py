@@ -172,7 +172,7 @@ def test_prefix_tuning_is_refused_with_what_works_instead(where):
     def adapted(kind: type) -> nn.Module:
         return get_peft_model(model_of(where, {}), kind(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=2)).double()
 
-    with pytest.raises(ValueError, match=r"prefix tuning makes its own cache.* take LoRA or prompt tuning instead"):
+    with pytest.raises(ValueError, match=r"prefix tuning .* take LoRA"):
         adapted(PrefixTuningConfig)(**batch)
     model = adapted(PromptTuningConfig)
     assert model.word_embeddings is model.base_model.model.encoder.embed_tokens

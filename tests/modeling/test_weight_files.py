@@ -82,7 +82,7 @@ def test_an_index_names_safetensors_beside_it_or_is_refused(tmp_path: Path, name
     edited(index, weight_map=dict.fromkeys(weights, named), metadata={})
     edited(tmp_path / "model" / "config.json", dtype=None)
     for options in ({}, {"ignore_mismatched_sizes": True}, {"weights_only": False}, {"trust_remote_code": True}):
-        with pytest.raises(OSError, match=rf"safetensors only, next to their index, but .* names {named!r}; save"):
+        with pytest.raises(OSError, match=rf"safetensors .*, but .* names {named!r};"):
             AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model", dtype=dtype, **options)
     assert not (tmp_path / "trace").exists()
 
@@ -91,7 +91,7 @@ def test_a_file_by_its_own_name_is_no_pickle_either(tmp_path: Path) -> None:
     model = tiny_model("relative")
     file = tmp_path / "weights.bin"
     file.write_bytes(pickle.dumps(Trap(tmp_path / "trace")))
-    with pytest.raises(OSError, match=r"safetensors only, but .*weights\.bin is something else; .*weights_only=True"):
+    with pytest.raises(OSError, match=r"safetensors .*weights\.bin .*; .*weights_only=True"):
         PosEncForConditionalGeneration.from_pretrained(file, config=model.config, weights_only=False)
     assert not (tmp_path / "trace").exists()
 
@@ -177,7 +177,7 @@ def test_a_config_names_no_kernel_of_the_hub(tmp_path: Path, name: str) -> None:
     tiny_model("relative").save_pretrained(tmp_path)
     edited(tmp_path / "config.json", **{name: "someone/kernel"})
     for auto in (AutoConfig, AutoModelForSeq2SeqLM):
-        with pytest.raises(ValueError, match=rf"no code from elsewhere, but it has {name}='someone/kernel'"):
+        with pytest.raises(ValueError, match=rf"no code .*, but .*{name}='someone/kernel'"):
             auto.from_pretrained(tmp_path)
 
 
@@ -191,9 +191,7 @@ def test_a_strange_tokenizer_is_not_run_by_the_familys_own_class_nor_unasked(tmp
     for trust in (False, True):
         loaded = PosEncTokenizer.from_pretrained(tmp_path, trust_remote_code=trust)
         assert type(loaded) is PosEncTokenizer and loaded("Ein Hund.") == tokenizer("Ein Hund.")
-    with pytest.raises(
-        ValueError, match=r"must not run, but .* needs code of its own \(AutoTokenizer\)\. Name a model"
-    ):
+    with pytest.raises(ValueError, match=r"must not run, but .* \(AutoTokenizer\)\. Name"):
         auto_from_pretrained(AutoTokenizer, tmp_path)
     assert type(AutoModel.from_pretrained(tmp_path, trust_remote_code=True)) is PosEncModel
     assert not trace.exists()

@@ -17,6 +17,9 @@ from hf_posenc.config.corpus_keys import CorpusKeys, GeneratorKeys, Normalizatio
 from hf_posenc.config.file_keys import FileKeys, SystemKeys
 from hf_posenc.config.model_keys import model_keys
 from hf_posenc.config.settings import DataSettings, ReferenceTable, ScoreSettings
+from hf_posenc.metrics.length_buckets import length_buckets
+from hf_posenc.metrics.length_buckets.scorers import SCORERS
+from hf_posenc.results.tables import SCORE_FORMATS
 from hf_posenc.training.arguments import TrainingArguments
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,12 +89,23 @@ def test_every_encoding_has_its_words() -> None:
 
 @pytest.mark.parametrize("name", POSITION_ENCODINGS)
 def test_the_page_of_an_encoding_is_complete(name: str) -> None:
+    """One without a verdict need not have results."""
     page, entry = PAGES["encoding_page"](name), POSITION_ENCODINGS[name]
-    assert entry.summary in page and "None saved." not in page
+    assert entry.summary in page
     assert all(f"| `{parameter.name}` |" in page for parameter in entry.config_parameters)
     assert all(str(reference) in page for reference in entry.references)
-    assert "time over `none`" in page, "its cost was measured"
+    if PAGES["encoding_words"]()[name]["verdict"] != "not tested":
+        assert "None saved." not in page and "time over `none`" in page
     assert ("## Formula" in page) == bool(entry.formula)
+
+
+@pytest.mark.parametrize("metric", SCORERS)
+def test_a_metric_is_described(metric: str) -> None:
+    titles = {name: title for name, title, _ in SCORE_FORMATS}
+    assert titles[metric].lower() in (REFERENCE / "metrics.md").read_text(encoding="utf-8").lower()
+    card = Path(length_buckets.__file__).with_name("README.md").read_text(encoding="utf-8")
+    assert f'`"{metric}"`' in card and f"`{metric}`" in card
+    assert f'"{metric}"' in length_buckets.INPUTS_DESCRIPTION
 
 
 def test_every_alignment_is_in_the_table() -> None:

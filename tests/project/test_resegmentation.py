@@ -59,9 +59,9 @@ def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_missing_references_or_package_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="but there are no references; give at least one"):
+    with pytest.raises(ValueError, match="no references; give"):
         resegment("a", [])
     resegmentation.load_aligner.cache_clear()
     monkeypatch.setitem(sys.modules, "mweralign", None)
-    with pytest.raises(ValueError, match=r'needs the extra "resegmentation", but .* not installed; run `pip install'):
+    with pytest.raises(ValueError, match=r'extra "resegmentation", but .* `pip install'):
         resegment("a", ["a"])

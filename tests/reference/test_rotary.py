@@ -94,9 +94,7 @@ def test_rotary_is_llamas_in_another_order_of_channels(scaling, causal):
 def test_a_rotary_factor_that_leaves_no_pairs_of_channels_is_refused(kind, factor):
     """Of heads of 8 channels; "proportional", which turns pairs of the whole head, takes any part of them."""
     scaling = SCALINGS[kind] | {"partial_rotary_factor": factor}
-    with pytest.raises(
-        ValueError, match=rf"even number of channels.*partial_rotary_factor={factor}, which of 8 .*choose"
-    ):
+    with pytest.raises(ValueError, match=rf"even .*partial_rotary_factor={factor}, .* of 8 .*choose"):
         tiny_config("rotary", rope_parameters=scaling, decoder_attention_heads=2)
     whole = {"rope_type": "proportional", "rope_theta": 10000.0, "partial_rotary_factor": 0.375}
     assert tiny_config("rotary", rope_parameters=whole).rope_parameters["partial_rotary_factor"] == 0.375

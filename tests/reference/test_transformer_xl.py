@@ -69,12 +69,12 @@ def test_transformer_xl_is_the_attention_of_parakeets_encoder():
     ],
 )
 def test_encodings_that_need_unrotated_keys_are_refused_with_rotations(named, why):
-    with pytest.raises(ValueError, match=rf"'{re.escape(named)}': {why} by their position; leave one"):
+    with pytest.raises(ValueError, match=rf"'{re.escape(named)}': {why} .*; leave"):
         PosEncConfig(position_encoding_type=named)
 
 
 def test_an_odd_width_has_no_pairs_for_transformer_xl():
-    with pytest.raises(ValueError, match="d_model must be even, but it is 15; choose"):
+    with pytest.raises(ValueError, match="d_model must be even, but it is 15;"):
         PosEncConfig(
             position_encoding_type="transformer_xl", d_model=15, encoder_attention_heads=3, decoder_attention_heads=3
         )

@@ -16,13 +16,14 @@ from support.run_folders import TRAINING, run_folder
 from hf_posenc.metrics.length_buckets.validation import bucket_bounds
 from hf_posenc.metrics.loading import load_length_buckets
 from hf_posenc.reporting.card import model_card
-from hf_posenc.reporting.report import write_report
+from hf_posenc.reporting.report import report_tables
 from hf_posenc.reporting.report_figures import report_figures
 from hf_posenc.results.aggregation import scores_beyond_limit, scores_by_length
 from hf_posenc.results.json_records import to_json
 from hf_posenc.results.length_limits import TableRows
 from hf_posenc.results.records import RunResults
-from hf_posenc.results.saved_files import parse_results, read_results
+from hf_posenc.results.rendering import render_csv, render_latex, render_markdown, render_text
+from hf_posenc.results.saved_files import parse_results, read_results, write_results
 from hf_posenc.results.significance import p_values
 
 pytestmark = pytest.mark.full
@@ -122,14 +123,16 @@ def results_of(pairs: list[tuple[str, Any]], edges: tuple[int, ...]) -> RunResul
 
 @pytest.mark.filterwarnings("ignore:a confidence interval needs two pairs")
 @pytest.mark.parametrize("name", SIDES)
-def test_degenerate_buckets_have_tables(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_degenerate_buckets_have_tables(name: str, tmp_path: Path) -> None:
     """As they are saved and read again; no number in them is none, and what does not differ is not marked."""
-    monkeypatch.setattr("hf_posenc.reporting.report_figures.report_figures", lambda *_: [])
     results = results_of(SIDES[name], (10, 20))
-    printed = write_report(results, tmp_path)
+    write_results(tmp_path, results)
     assert read_results(tmp_path) == results
-    written = "".join(path.read_text(encoding="utf-8") for path in tmp_path.glob("*.[cmt]*"))
-    assert not re.search(r"\b(nan|inf|None)\b|\d\*", printed + written)
+    rows = TableRows.of(results)
+    renderings = [render_csv(rows)]
+    for table in report_tables(results, rows).values():
+        renderings += [render_text(table), render_markdown(table), render_latex(table)]
+    assert not re.search(r"\b(nan|inf|None)\b|\d\*", "".join(renderings))
 
 
 @pytest.mark.filterwarnings("ignore:a confidence interval needs two pairs")

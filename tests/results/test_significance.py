@@ -572,7 +572,7 @@ def test_results_that_are_not_whole_or_not_alike_are_refused(results: RunResults
     with pytest.raises(ValueError, match=r"results\.json must be .* JSONDecodeError"):
         read_results(tmp_path)
     (tmp_path / "results.json").write_text('{"a": 1}')
-    with pytest.raises(ValueError, match=r"lacks baseline, runs, comparisons, paper; run"):
+    with pytest.raises(ValueError, match=r"lacks baseline, runs, comparisons, paper;"):
         read_results(tmp_path)
     other = json.loads(whole)
     other["runs"]["bad"]["tokenizer"] = "xyz"

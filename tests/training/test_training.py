@@ -218,7 +218,7 @@ def test_a_budget_that_the_longest_pair_does_not_fit_into_is_refused(lengths):
 
 def test_more_processes_than_pairs_are_refused(lengths):
     few = [side[:3] for side in lengths]
-    with pytest.raises(ValueError, match="there are 3 pairs and 4 processes; use fewer"):
+    with pytest.raises(ValueError, match="3 pairs and 4 processes; use fewer"):
         MaxTokensSampler(*few, 1000, seed=1, num_ranks=4)
 
 
@@ -281,7 +281,7 @@ def test_an_epoch_has_exactly_the_evaluations_that_were_asked_for(tmp_path, numb
 
 
 def test_more_evaluations_than_an_epoch_has_steps_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"evaluations_per_epoch=800 needs as many steps in an epoch.*there are \d+"):
+    with pytest.raises(ValueError, match=r"evaluations_per_epoch=800 needs .* there are \d+"):
         trained(tiny(tmp_path, "train.evaluations_per_epoch=800"))
 
 
@@ -523,7 +523,7 @@ def test_a_mean_of_more_checkpoints_than_a_training_saves_is_refused_before_it(t
 def test_a_mean_of_more_checkpoints_than_there_are_is_refused(tmp_path):
     (tmp_path / "checkpoint-2").mkdir()
     save_file({"w": torch.ones(2)}, tmp_path / "checkpoint-2" / "model.safetensors")
-    with pytest.raises(ValueError, match=r"average_checkpoints=2 needs as many checkpoints, but .* has 1; lower it"):
+    with pytest.raises(ValueError, match=r"average_checkpoints=2 needs .* has 1; lower"):
         average_checkpoints(tmp_path, 2)
 
 
@@ -621,7 +621,7 @@ def test_arguments_that_cannot_be_are_refused(tmp_path, settings, message):
 def test_several_gpus_are_not_for_one_process(tmp_path, monkeypatch):
     """transformers would have it split every batch among them, whatever its tokens."""
     monkeypatch.setattr(TrainingArguments, "n_gpu", 8)
-    with pytest.raises(ValueError, match=r"one GPU, but this one sees 8; .*eight_gpus.yaml .*CUDA_VISIBLE_DEVICES=0"):
+    with pytest.raises(ValueError, match=r"sees 8; .*eight_gpus\.yaml .*CUDA_VISIBLE_DEVICES=0"):
         training_arguments({}, tmp_path)
 
 

@@ -96,7 +96,7 @@ class ScoreSettings:
     """How test sets are translated and scored.
 
     `bucket_edges`: upper bounds of the length buckets, in source subwords.
-    `metrics`: sacrebleu's metrics, and BERTScore.
+    `metrics`: sacrebleu's metrics, BERTScore, exact match and token accuracy.
     `concatenate`: each k makes a test set of k concatenated pairs; 1 is the set as it is.
     `num_beams`: width of the beam search; 1 is greedy.
     `batch_size`: sentences that share a batch.
@@ -127,12 +127,6 @@ class ScoreSettings:
     def bertscore_name_or_path(self) -> str | None:
         """The model's name, or its folder with `~` expanded."""
         return self.bertscore_model and expand_home(self.bertscore_model)
-
-
-def test_sets(data: DataSettings, score: ScoreSettings) -> dict[str, tuple[CorpusSpec, int]]:
-    """Implements `System.test_sets`. A set of k concatenated pairs is named `name-xk`."""
-    ks = sorted(set(score.concatenate))
-    return {name if k == 1 else f"{name}-x{k}": (corpus_spec, k) for name, corpus_spec in data.test.items() for k in ks}
 
 
 @dataclass(frozen=True)
@@ -244,8 +238,9 @@ class System:
 
     @property
     def test_sets(self) -> dict[str, tuple[CorpusSpec, int]]:
-        """The corpus of each test set, and how many consecutive pairs are concatenated."""
-        return test_sets(self.data, self.score)
+        """The corpus of each test set, and how many consecutive pairs are concatenated: k in that named `name-xk`."""
+        ks, specs = sorted(set(self.score.concatenate)), self.data.test.items()
+        return {name if k == 1 else f"{name}-x{k}": (corpus_spec, k) for name, corpus_spec in specs for k in ks}
 
     @property
     def config_class(self) -> type[BaseConfig]:

@@ -59,7 +59,7 @@ def run_system(run: PreparedRun, name: str, progress_position: int = 0) -> None:
             with explain_out_of_memory(f"A batch of test pairs of {name}", SMALLER_BATCHES):
                 score_system(system, progress_position)
         if PartialState().is_main_process and not is_pushed(system.settings, system.paths):
-            push_system(system.settings, system.paths)
+            push_system(system.training_arguments, system.paths)
     PartialState().wait_for_everyone()
 
 
@@ -207,8 +207,8 @@ def train_system(system: PreparedSystem, progress_position: int) -> None:
         tokenizer,
         pairs,
         validation,
-        settings.train,
-        paths.folder,
+        system.training_arguments,
+        JsonLogger(paths.training_log),
         name=system.name,
         progress_position=progress_position,
         references=system.validation_references,

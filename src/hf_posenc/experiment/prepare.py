@@ -14,14 +14,14 @@ from ..modeling.configuration_posenc_causal import PosEncCausalConfig
 from ..modeling.configuration_shared import SharedConfig
 from ..reporting.hub import validate_repositories
 from ..training.argument_validation import validate_process_wide
-from ..training.arguments import TrainingArguments, training_arguments
+from ..training.arguments import TrainingArguments
 from ..training.checkpoints import validate_saved_system
 from ..utils.atomic_io import exclusive_lock
 from ..utils.manifest import write_file
 from ..utils.run_folder import RunPaths, SystemPaths
 from .contamination import validate_no_contamination
 from .initialization import build_meta_model, validate_init_checkpoint, warn_of_untrained_distances
-from .prepared_run import PreparedRun, PreparedSystem
+from .prepared_run import PreparedRun, PreparedSystem, system_arguments
 from .shared_tokenizer import build_shared_tokenizer
 
 
@@ -51,8 +51,7 @@ def validated_arguments(systems: Iterable[System], paths: RunPaths) -> dict[str,
     validate_process_wide({system.name: system.train for system in systems})
     arguments = {}
     for system in systems:
-        has_validation = system.data.validation is not None
-        args = training_arguments(system.train, paths.system(system.name).folder, has_validation=has_validation)
+        args = system_arguments(system, paths.system(system.name))
         model = build_meta_model(system)
         if args.gradient_checkpointing and not model.supports_gradient_checkpointing:
             raise ValueError(

@@ -16,6 +16,7 @@ from ..data.lengths import balance_lengths, filter_lengths, stratified_sample
 from ..data.readers import CorpusSpec, resolve_name_or_path
 from ..data.tags import corpus_tags, prepend_tag
 from ..modeling.tokenization_posenc import PosEncTokenizer
+from ..training.arguments import TrainingArguments, training_arguments
 from ..utils.run_folder import RunPaths, SystemPaths
 from .corpora import CorpusStore
 from .shared_tokenizer import load_shared_tokenizer
@@ -75,6 +76,11 @@ class PreparedTestSet:
         return stratified_sample(pairs, score.bucket_edges, score.max_per_bucket) if score.max_per_bucket else pairs
 
 
+def system_arguments(system: System, paths: SystemPaths) -> TrainingArguments:
+    """The Trainer's arguments of a system. A ValueError for settings that contradict each other."""
+    return training_arguments(system.train, paths.folder, has_validation=system.data.validation is not None)
+
+
 @dataclass(frozen=True)
 class PreparedSystem:
     """One system of a prepared run. Datasets load at their first use and are kept as long as this object."""
@@ -119,6 +125,11 @@ class PreparedSystem:
                 "command without --system, which trains that first, or goes on where that had stopped."
             )
         return checkpoint
+
+    @property
+    def training_arguments(self) -> TrainingArguments:
+        """The Trainer's arguments, new ones each time: the Trainer changes them."""
+        return system_arguments(self.settings, self.paths)
 
     @cached_property
     def corpora(self) -> CorpusStore:

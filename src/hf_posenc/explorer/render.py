@@ -38,19 +38,19 @@ PNG_CACHE: OrderedDict[str, bytes] = OrderedDict()
 LAYOUT_CACHE: OrderedDict[Hashable, Layout] = OrderedDict()
 
 
-def render_png(figure: Figure) -> bytes:
+def render_png(figure: Figure, layouts: OrderedDict[Hashable, Layout] = LAYOUT_CACHE) -> bytes:
     with RENDER_LOCK:
         disable_mathtext(figure)
         figure.set_dpi(DPI)
         canvas = FigureCanvasAgg(figure)
-        if (layout := LAYOUT_CACHE.get(key := layout_key(figure))) is None:
+        if (layout := layouts.get(key := layout_key(figure))) is None:
             if isinstance(engine := figure.get_layout_engine(), ConstrainedLayoutEngine):
                 engine.set(w_pad=LAYOUT_PADDING, h_pad=LAYOUT_PADDING)
             canvas.draw()
             boxes = [axes.get_position(original=True) for axes in figure.axes]
-            LAYOUT_CACHE[key] = boxes, [text.get_position() for text in figure.texts]
-            if len(LAYOUT_CACHE) > MAX_LAYOUTS:
-                LAYOUT_CACHE.popitem(last=False)
+            layouts[key] = boxes, [text.get_position() for text in figure.texts]
+            if len(layouts) > MAX_LAYOUTS:
+                layouts.popitem(last=False)
         else:
             figure.set_layout_engine("none")
             for axes, box in zip(figure.axes, layout[0], strict=True):

@@ -6,118 +6,26 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import asdict, dataclass
-from functools import cache, partial
+from dataclasses import asdict
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
-import torch
-import transformers
 from tqdm.auto import tqdm
-from transformers import (
-    AutoConfig,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
-from transformers.utils import CONFIG_NAME
 
 from ..config.loading import register_encodings
-from ..modeling.text_validation import UNBOUNDED_ENCODING_REMEDY, validate_source_lengths, validate_texts
+from ..modeling.text_validation import validate_source_lengths, validate_texts
 from ..modeling.translation import encode_texts
-from ..training.checkpoints import validate_weights
 from ..utils.atomic_io import atomic_write, delete, exclusive_lock, first_difference, short_hash
-from ..utils.auto_loading import auto_from_pretrained, load_model_with_head
-from ..utils.run_folder import RunPaths, SystemPaths
 from ..utils.text_io import replace_line_ends
 from ..utils.worker_processes import explain_out_of_memory, worker_pool
-from .ctranslate2_translator import (
-    METADATA_FILE,
-    MORE_POSITIONS_REMEDY,
-    TOKENIZER_FOLDER,
-    CTranslate2Translator,
-    is_ctranslate2,
-)
-from .onnx_model import PosEncOnnxModel, is_onnx
-from .quantization import quantize_int8
-from .streaming import StreamingTranslator
-
-# Lines that are sorted by length and written together.
-LINES_PER_CHUNK = 512
+from .ctranslate2_translator import is_ctranslate2
+from .translation_job import LINES_PER_CHUNK, TranslateFunction, TranslationJob, model_folder, silence_logging
 
 OUT_OF_MEMORY_REMEDY = (
     "take fewer --num-processes, or fewer --num-beams; with --output, the same command resumes after the last complete "
     "chunk of lines."
 )
-
-TranslateFunction = Callable[[list[str]], list[str]]
-
-
-@dataclass(frozen=True)
-class TranslationJob:
-    """A translation model and its options.
-
-    `folder`: a saved model, a system of a run, or a folder of CTranslate2 or of ONNX graphs. `quantize`: compute linear
-    layers in int8, on a CPU. `register`: a file that registers a user's encodings.
-    """
-
-    folder: Path
-    num_beams: int = 5
-    quantize: bool = False
-    register: Path | None = None
-
-    def __post_init__(self) -> None:
-        if self.num_beams < 1:
-            raise ValueError(f"A beam must be 1 or more wide, but it is {self.num_beams}; 1 is greedy search.")
-        if (engine := engine_of(self.folder)) is None:
-            validate_weights(model_folder(self.folder))
-        elif self.quantize:
-            raise ValueError(
-                f"{self.folder} is a folder of {engine}, whose precision is set by the export; leave `quantize` out, "
-                "and for int8 export the model again with quantization='int8'."
-            )
-
-    def tokenizer_and_limit(self) -> tuple[PreTrainedTokenizerBase, int | None, str]:
-        """The tokenizer, a source's maximum number of tokens, and the remedy for more; weights are not loaded."""
-        if is_ctranslate2(self.folder):
-            metadata = json.loads((self.folder / METADATA_FILE).read_text(encoding="utf-8"))
-            return (
-                auto_from_pretrained(AutoTokenizer, self.folder / TOKENIZER_FOLDER),
-                metadata["longest_source"],
-                MORE_POSITIONS_REMEDY,
-            )
-        folder = model_folder(self.folder)
-        max_length = getattr(auto_from_pretrained(AutoConfig, folder), "max_source_length", None)
-        return auto_from_pretrained(AutoTokenizer, folder), max_length, UNBOUNDED_ENCODING_REMEDY
-
-    def translator(self, threads: int | None = None) -> TranslateFunction:
-        """The loaded model's translate function, with this number of threads (None: torch's default)."""
-        if self.register:
-            register_encodings(self.register)
-        if threads:
-            torch.set_num_threads(threads)
-        if is_ctranslate2(self.folder):
-            return partial(CTranslate2Translator(self.folder, threads=threads or 0).translate, num_beams=self.num_beams)
-        model, tokenizer = load_onnx(self.folder, threads) if is_onnx(self.folder) else self.load()
-        return partial(model.translate, tokenizer=tokenizer, num_beams=self.num_beams)
-
-    def streaming_translator(self) -> StreamingTranslator:
-        """The same for one endless text."""
-        if engine := engine_of(self.folder):
-            raise ValueError(
-                f"Streaming must have a saved model, but {self.folder} is a folder of {engine}; name the model that it "
-                "was exported from."
-            )
-        return StreamingTranslator(*self.load(), num_beams=self.num_beams)
-
-    def load(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        """The model, quantized or on a GPU if there is one, and the tokenizer."""
-        model, tokenizer = load_model(self.folder)
-        if self.quantize:
-            model = quantize_int8(model.float())
-        elif torch.cuda.is_available():
-            model.to("cuda")
-        return model, tokenizer
 
 
 def translate_lines(
@@ -136,9 +44,9 @@ def translate_validated_lines(
 ) -> Iterator[str]:
     """The translations of the lines after the first `done`."""
     bar = tqdm(total=len(lines), initial=done, unit="line", disable=not progress)
-    with bar, closing(translate_chunks(split_into_chunks(lines[done:]), job, processes)) as chunks:
+    with bar, closing(translate_chunks(split_into_chunks(lines[done:], job.lines_per_chunk), job, processes)) as chunks:
         while done < len(lines):
-            last = min(done + LINES_PER_CHUNK, len(lines))
+            last = min(done + job.lines_per_chunk, len(lines))
             with explain_out_of_memory(
                 f"lines {done + 1} to {last} needed it; shorten the longest of them, or {OUT_OF_MEMORY_REMEDY}"
             ):
@@ -158,8 +66,8 @@ def validate_lines(lines: Sequence[str], job: TranslationJob, processes: int) ->
         register_encodings(job.register)
     tokenizer, max_length, remedy = job.tokenizer_and_limit()
     if max_length is not None:
-        for start in range(0, len(lines), LINES_PER_CHUNK):
-            sources = encode_texts(list(lines[start : start + LINES_PER_CHUNK]), tokenizer)
+        for start in range(0, len(lines), job.lines_per_chunk):
+            sources = encode_texts(list(lines[start : start + job.lines_per_chunk]), tokenizer)
             validate_source_lengths(sources, max_length, line_label(start), remedy)
 
 
@@ -201,7 +109,9 @@ def write_translations(lines: Sequence[str], target: Path, job: TranslationJob, 
         **files,
     }
     if job_file.exists():
-        difference = first_difference(json.loads(job_file.read_text(encoding="utf-8")), job_record)
+        saved = json.loads(job_file.read_text(encoding="utf-8"))
+        # Earlier versions saved no `lines_per_chunk`, and had this one.
+        difference = first_difference({"lines_per_chunk": LINES_PER_CHUNK} | saved, job_record)
         if difference:
             raise ValueError(
                 f"{unfinished} must be from the same call, but {difference}; repeat that call, or delete {job_file}."
@@ -209,7 +119,7 @@ def write_translations(lines: Sequence[str], target: Path, job: TranslationJob, 
     else:
         delete(unfinished)
         atomic_write(job_file, json.dumps(job_record))
-    done = truncate_to_whole_chunks(unfinished)
+    done = truncate_to_whole_chunks(unfinished, job.lines_per_chunk)
     with unfinished.open("a", encoding="utf-8", newline="\n") as file:
         for translation in translate_validated_lines(lines, job, processes=processes, progress=progress, done=done):
             file.write(translation + "\n")
@@ -225,21 +135,21 @@ def weight_file_stats(folder: Path) -> dict[str, list[int]]:
     return {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
 
 
-def truncate_to_whole_chunks(path: Path) -> int:
+def truncate_to_whole_chunks(path: Path, lines_per_chunk: int) -> int:
     """Truncate a file to complete chunks; returns its number of lines.
 
     The lines of an incomplete chunk are translated again, in the same batches as before.
     """
     complete_lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    complete_lines = complete_lines[: len(complete_lines) // LINES_PER_CHUNK * LINES_PER_CHUNK]
+    complete_lines = complete_lines[: len(complete_lines) // lines_per_chunk * lines_per_chunk]
     path.write_bytes(b"".join(line + b"\n" for line in complete_lines))
     return len(complete_lines)
 
 
-def split_into_chunks(lines: Iterable[str]) -> Iterator[list[str]]:
-    """The lines in chunks of LINES_PER_CHUNK."""
+def split_into_chunks(lines: Iterable[str], lines_per_chunk: int) -> Iterator[list[str]]:
+    """The lines in chunks of `lines_per_chunk`."""
     remaining = iter(lines)
-    while chunk := list(islice(remaining, LINES_PER_CHUNK)):
+    while chunk := list(islice(remaining, lines_per_chunk)):
         yield chunk
 
 
@@ -272,43 +182,3 @@ def cached_translator(job: TranslationJob, threads: int) -> TranslateFunction:
     """A job's translate function, loaded once in each process."""
     silence_logging()
     return job.translator(threads)
-
-
-def silence_logging() -> None:
-    """Turn off transformers' warnings and progress bars."""
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-
-
-def engine_of(folder: Path) -> str | None:
-    """The engine that a folder was exported for, None for a saved model."""
-    if is_ctranslate2(folder):
-        return "CTranslate2"
-    return "ONNX graphs" if is_onnx(folder) else None
-
-
-def load_onnx(folder: Path, threads: int | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model and the tokenizer of a folder of ONNX graphs."""
-    model = PosEncOnnxModel.from_pretrained(folder, threads=threads or 0)
-    return model, auto_from_pretrained(AutoTokenizer, folder)
-
-
-def load_model(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model and the tokenizer of a folder."""
-    folder = model_folder(folder)
-    validate_weights(folder)
-    return load_model_with_head(folder), auto_from_pretrained(AutoTokenizer, folder)
-
-
-def model_folder(folder: Path) -> Path:
-    """The folder with config.json: `folder` or its `model`."""
-    for candidate in (folder, SystemPaths(folder).model):
-        if (candidate / CONFIG_NAME).is_file():
-            return candidate
-    hint = "name a run's system or a saved model"
-    for subject, run in ((f"{folder} holds", folder), (f"{folder.parent} has", folder.parent)):
-        systems = RunPaths(run).model_folders()
-        if systems:
-            hint = f"{subject} the systems {', '.join(systems)}; name one of them"
-            break
-    raise ValueError(f"There must be a saved model in FOLDER, but {folder} has no config.json; {hint}.")

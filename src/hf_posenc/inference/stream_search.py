@@ -16,12 +16,8 @@ from transformers import GenerationConfig
 
 from ..modeling.generation_shared import explicit_option
 
-# Hypotheses that share none of this many tokens are given up, except the best one, or memory would grow without end.
-MAX_UNFIXED_TOKENS = 4096
 # The score of what cannot be chosen, as in transformers.
 EXCLUDED_SCORE = -1.0e9
-# Scores below are counted from the best one, because in float32 a sum of more has too few decimals.
-MIN_SCORE = -(2.0**16)
 
 
 class GreedySearch:
@@ -82,6 +78,12 @@ class BeamSearch:
     `length_penalty` and `early_stopping` are those of the generation config.
     """
 
+    # Hypotheses that share none of this many tokens are given up, except the best one, or memory would grow without
+    # end.
+    max_unfixed_tokens = 4096
+    # Scores below are counted from the best one, because in float32 a sum of more has too few decimals.
+    min_score = -(2.0**16)
+
     def __init__(
         self, num_beams: int, start_token: int, end_token_ids: list[int], generation_config: GenerationConfig
     ) -> None:
@@ -122,9 +124,9 @@ class BeamSearch:
         ]
         if not self.can_improve(max_target_length):
             self.end(self.finished[0])
-        elif len(self.unfixed[0]) > MAX_UNFIXED_TOKENS and not self.finished:
+        elif len(self.unfixed[0]) > self.max_unfixed_tokens and not self.finished:
             self.keep_best_prefix()
-        if self.scores_N[0] < MIN_SCORE:  # differences of similar numbers are exact
+        if self.scores_N[0] < self.min_score:  # differences of similar numbers are exact
             self.score_origin += float(self.scores_N[0])
             self.scores_N = self.scores_N - self.scores_N[0]
 

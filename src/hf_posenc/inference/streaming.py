@@ -28,11 +28,6 @@ from ..modeling.translation import validate_tokenizer
 from .stream_search import BeamSearch, GreedySearch
 from .subword_stream import SubwordReader, SubwordWriter
 
-# The most source tokens that are encoded at once. It bounds the memory, and outputs do not depend on it.
-TOKENS_PER_PIECE = 256
-# After so many source tokens, source positions are counted from another token. In float32 they are exact to 2^-9 there,
-# and would be whole numbers after 2^23 tokens.
-MAX_ORIGIN_DISTANCE = 2**15
 # Options of a generation config that change the search and that streaming does not read.
 UNSUPPORTED_OPTIONS = (
     "repetition_penalty", "no_repeat_ngram_size", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens",
@@ -56,7 +51,7 @@ class StreamingTranslator:
     written. `truncated` is True if the translation ended at its length limit.
 
     Beam search writes what all hypotheses share, and therefore later than greedy search. If they share none of
-    MAX_UNFIXED_TOKENS tokens, those that disagree with the best one are given up. Only then `is_exact` is False.
+    4096 tokens, those that disagree with the best one are given up. Only then `is_exact` is False.
 
     A ValueError for a model that reads all of its source, with the reason; for a tokenizer that is not the model's; for
     an option of its generation config that streaming does not read; and for less than one beam.
@@ -182,7 +177,7 @@ class StreamingTranslator:
                 return self.source.is_whole
             # The new piece's keys are projected in the next step, into a new cache, at positions from the new origin.
             self.cache = EncoderDecoderCache(self.cache.self_attention_cache, DynamicCache(config=self.model.config))
-            if self.source.start - self.source.origin >= MAX_ORIGIN_DISTANCE:
+            if self.source.start - self.source.origin >= self.source.max_origin_distance:
                 distance = self.source.start - self.source.origin
                 self.model.model.decoder.alignment("shift_source_positions", self.alignment_state(), distance)
                 self.source.origin = self.source.start
@@ -230,6 +225,12 @@ class EncodedSource:
     piece. `is_whole`: the end token has been read. `origin`: the source token from which the decoder counts positions.
     """
 
+    # The most source tokens that are encoded at once. It bounds the memory, and outputs do not depend on it.
+    tokens_per_piece = 256
+    # After so many source tokens, `origin` moves. In float32 positions are exact to 2^-9 there, and would be whole
+    # numbers after 2^23 tokens.
+    max_origin_distance = 2**15
+
     def __init__(self, model: PosEncForConditionalGeneration, reach: SourceReach) -> None:
         self.model, self.reach = model, reach
         self.ids: list[int] = []
@@ -243,12 +244,12 @@ class EncodedSource:
         self.num_read += len(ids)
 
     def encode_piece(self, first_key: int) -> bool:
-        """Encode up to TOKENS_PER_PIECE more tokens, and drop the states before `first_key`. False if none are fixed.
+        """Encode up to `tokens_per_piece` more tokens, and drop the states before `first_key`. False if none are fixed.
 
         The encoder counts each piece's positions from 0, which changes nothing: its encodings are shift-invariant.
         """
         num_fixed = self.num_read - (0 if self.is_whole else self.reach.encoder_right)
-        end = min(num_fixed, self.end + TOKENS_PER_PIECE)
+        end = min(num_fixed, self.end + self.tokens_per_piece)
         if end <= self.end:
             return False
         piece = self.ids[: end + self.reach.encoder_right - self.first_id]

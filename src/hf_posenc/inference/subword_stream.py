@@ -61,8 +61,9 @@ class SubwordReader:
     Therefore all pretokens are fixed but the last, and the last is fixed as well if it ends in a punctuation mark.
     """
 
-    def __init__(self, tokenizer: PosEncTokenizer) -> None:
+    def __init__(self, tokenizer: PosEncTokenizer, max_pretoken_length: int = MAX_PRETOKEN_LENGTH) -> None:
         validate_tokenizer_streams(tokenizer)
+        self.max_pretoken_length = max_pretoken_length
         self.backend: Tokenizer = tokenizer.backend_tokenizer
         self.normalizer = StreamNormalizer(split_normalizer(self.backend)[0])
         self.end_token_ids: list[int] = tokenizer("")["input_ids"]
@@ -103,9 +104,9 @@ class SubwordReader:
         """Keep text back whose subwords are not fixed; a ValueError for too much of it."""
         self.held.append(text)
         self.num_held += len(text)
-        if self.num_held > MAX_PRETOKEN_LENGTH:
+        if self.num_held > self.max_pretoken_length:
             raise ValueError(
-                f"A text must have whitespace or punctuation within {MAX_PRETOKEN_LENGTH} characters, but "
+                f"A text must have whitespace or punctuation within {self.max_pretoken_length} characters, but "
                 f"{self.num_held} characters without either were read; put spaces between the words first."
             )
 

@@ -18,9 +18,11 @@ instead of an unknown token. The unigram model always takes the best segmentatio
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE, Unigram
+from transformers import PreTrainedTokenizerFast
 
 from .normalization import split_normalizer
 from .text_validation import validate_utf8
@@ -155,6 +157,16 @@ def validate_tags(tags: Sequence[str]) -> None:
             )
         if tag in RESERVED_TOKENS:
             raise ValueError(f"A tag must be a new token, but {tag!r} is a reserved one; choose another.")
+
+
+def existing_special_tokens(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    """The named special tokens of an existing tokenizer, by name. Those of a classifier serve as `<s>` and `</s>`."""
+    special = {
+        "pad_token": tokenizer.pad_token or SPECIAL_TOKENS["pad_token"],
+        "bos_token": tokenizer.bos_token or tokenizer.cls_token or SPECIAL_TOKENS["bos_token"],
+        "eos_token": tokenizer.eos_token or tokenizer.sep_token or SPECIAL_TOKENS["eos_token"],
+    }
+    return special if tokenizer.unk_token is None else special | {"unk_token": tokenizer.unk_token}
 
 
 def to_added_token(token: str | AddedToken, special: bool, named: bool) -> AddedToken:

@@ -15,6 +15,7 @@ from .subwords import (
     SPECIAL_TOKENS,
     SUBWORD_MODELS,
     append_token_processor,
+    existing_special_tokens,
     to_added_token,
     train_subwords,
     validate_tags,
@@ -62,11 +63,10 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         target_tokenizer_file: str | None = None,
         **kwargs: object,
     ) -> None:
-        self._target: Tokenizer | None  # None where both sides have one vocabulary
+        # None where both sides have one vocabulary.
+        self._target: Tokenizer | None = copy.deepcopy(target_tokenizer_object)
         if target_tokenizer_file is not None:
             self._target = Tokenizer.from_file(target_tokenizer_file)
-        else:
-            self._target = copy.deepcopy(target_tokenizer_object)
         super().__init__(*args, **kwargs)
         self._validate_special_ids()
 
@@ -123,13 +123,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
                 "An existing tokenizer must be a fast one, with a tokenizer.json, but "
                 f"{tokenizer.name_or_path or 'this one'} is a {type(tokenizer).__name__}; convert it, or train one."
             )
-        special: dict[str, Any] = {
-            "pad_token": tokenizer.pad_token or SPECIAL_TOKENS["pad_token"],
-            "bos_token": tokenizer.bos_token or tokenizer.cls_token or SPECIAL_TOKENS["bos_token"],
-            "eos_token": tokenizer.eos_token or tokenizer.sep_token or SPECIAL_TOKENS["eos_token"],
-        }
-        if tokenizer.unk_token is not None:
-            special["unk_token"] = tokenizer.unk_token
+        special = existing_special_tokens(tokenizer)
         tags = [tag for tag in tokenizer.extra_special_tokens if tag not in special.values()]
         backend = with_tags_read_in_text(tokenizer.backend_tokenizer, tags)
         backend.add_special_tokens(list(special.values()))
@@ -269,17 +263,15 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
 
     def _validate_special_ids(self) -> None:
         """Raise a ValueError if a special token of a model's config has different ids on the two sides."""
-        target = self._target
-        if target is None:
+        if self._target is None:
             return
         for name in SPECIAL_TOKENS:
             token = getattr(self, name)
-            ids = {None if token is None else side.token_to_id(token) for side in (self._tokenizer, target)}
-            if len(ids) > 1:
+            ids = [None if token is None else side.token_to_id(token) for side in (self._tokenizer, self._target)]
+            if ids[0] != ids[1]:
                 raise ValueError(
-                    f"A model's config has one id for the {name} of both sides, but {token!r} is "
-                    f"{self._tokenizer.token_to_id(token)} in the source's vocabulary and "
-                    f"{target.token_to_id(token)} in the target's; give both the same special tokens first."
+                    f"A model's config has one id for the {name} of both sides, but {token!r} is {ids[0]} in the "
+                    f"source's vocabulary and {ids[1]} in the target's; give both the same special tokens first."
                 )
 
     def train_new_from_iterator(self, *args: object, **options: object) -> "PosEncTokenizer":

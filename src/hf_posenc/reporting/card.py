@@ -9,10 +9,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PureWindowsPath
-from typing import TypeVar
 
 import jinja2
 import yaml
@@ -20,7 +19,7 @@ from datasets import load_from_disk
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
-from ..config.settings import DataSettings, ScoreSettings, test_sets
+from ..config.settings import DataSettings, ScoreSettings, System
 from ..config.yaml_io import read_yaml
 from ..data.lengths import stratified_sample
 from ..data.readers import CorpusSpec
@@ -42,8 +41,6 @@ from ..utils.renamed_keys import upgrade_model_fields, upgrade_settings
 from ..utils.run_folder import RunPaths, SystemPaths
 from ..utils.text_io import JsonObject
 from .card_template import bibtex, render_card
-
-SettingsT = TypeVar("SettingsT", DataSettings, ScoreSettings)
 
 METRIC_NAMES = {field: name for field, name, _ in SCORE_FORMATS if field in SCORERS}
 MAX_METRICS = 6  # in the metadata; tables have all
@@ -218,10 +215,12 @@ def read_scored_system(folder: Path) -> ScoredSystem:
     settings = read_complete(path := paths.settings, "data", "model", "train", "score")
     validate_settings(settings, path)
     settings = upgrade_settings(settings)
-    if segment := settings.get("segment"):
+    with explain_malformed_files(folder, TypeError):
+        system = System.from_saved(folder.name, folder.name, settings)
+    if system.segment:
         raise ValueError(
-            f"A card is of a trained model, but {folder.name} translates with that of {segment['system']}; ask for "
-            f"the card of {segment['system']}."
+            f"A card is of a trained model, but {folder.name} translates with that of {system.model_system_name}; ask "
+            f"for the card of {system.model_system_name}."
         )
     scores = parse_file(SystemScores, read_complete(path := paths.scores, "training", "tests"), path)
     config = upgrade_model_fields(read_complete(paths.model_config, "model_type"))
@@ -229,16 +228,13 @@ def read_scored_system(folder: Path) -> ScoredSystem:
     read_complete(paths.model_config, *(REQUIRED_CAUSAL_FIELDS if is_causal else REQUIRED_CONFIG_FIELDS))
     path = paths.training_summary
     training = parse_file(TrainingSummary, read_complete(path, "steps", "seconds", "parameters", "pairs"), path)
-    data = settings_from_saved(DataSettings, settings["data"])
-    score = settings_from_saved(ScoreSettings, settings["score"])
-    test_specs = test_sets(data, score)
-    if scores.training != training or not scores.tests.keys() <= test_specs.keys():
+    if scores.training != training or not scores.tests.keys() <= system.test_sets.keys():
         raise ValueError(
             f"A card is of one run, but in {folder} scores.json tells of {', '.join(scores.tests)} and the training "
-            f"{scores.training}, settings.yaml of {', '.join(test_specs)} and model/training.json of {training}; "
+            f"{scores.training}, settings.yaml of {', '.join(system.test_sets)} and model/training.json of {training}; "
             "delete scores.json and run train.py again."
         )
-    return ScoredSystem(settings, scores, config, training, data, score, test_specs)
+    return ScoredSystem(settings, scores, config, training, system.data, system.score, system.test_sets)
 
 
 def read_complete(path: Path, *keys: str) -> JsonObject:
@@ -258,11 +254,6 @@ def read_complete(path: Path, *keys: str) -> JsonObject:
             "it, or delete the system's folder and run train.py again."
         )
     return content
-
-
-def settings_from_saved(cls: type[SettingsT], saved: JsonObject) -> SettingsT:
-    """A section of saved settings. Settings newer than the run have their defaults."""
-    return cls(**{field.name: saved[field.name] for field in fields(cls) if field.name in saved})
 
 
 def metadata(run: ScoredSystem, encodings: list[str], model_name: str) -> ModelCardData:

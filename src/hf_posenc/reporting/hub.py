@@ -11,7 +11,7 @@ from huggingface_hub import HfApi
 from transformers.trainer_utils import HubStrategy
 
 from ..config.settings import System
-from ..training.arguments import TrainingArguments, training_arguments
+from ..training.arguments import TrainingArguments
 from ..training.push_to_hub import push_files
 from ..utils.atomic_io import atomic_write
 from ..utils.run_folder import SystemPaths
@@ -46,12 +46,11 @@ def is_pushed(system: System, paths: SystemPaths) -> bool:
     return not system.train.get("push_to_hub") or paths.push_record.exists()
 
 
-def push_system(system: System, paths: SystemPaths) -> None:
+def push_system(args: TrainingArguments, paths: SystemPaths) -> None:
     """Push a scored system's model with its card, whose examples load it from its repository."""
     api = HfApi()
-    args = training_arguments(system.train, paths.folder)
     repository = api.create_repo(args.hub_model_id, private=args.hub_private_repo, exist_ok=True).repo_id
-    write_card(paths.folder.parent, system.name, repository)
+    write_card(paths.folder.parent, paths.folder.name, repository)
     commit = push_files(paths.model, repository, message="Trained and scored", revision=args.hub_revision)
     record = {"repository": repository, "commit": commit.oid}
     atomic_write(paths.push_record, json.dumps(record, indent=1))

@@ -40,23 +40,16 @@ def write_report(results: RunResults, folder: Path) -> str:
     paths = ReportPaths(folder)
     write_results(folder, results)
     rows = TableRows.of(results)
-    tables = score_tables(results, rows)
-    printed = [name for name in tables if name != "overview" or len(results.test_sets) > 1]
-    if all(system.by_prediction is not None for system in results.systems.values()):  # older versions lack it
-        for test in results.test_sets:
-            tables[f"{test}{BY_PREDICTION}"] = prediction_table(rows_by_prediction_length(results, test), test)
-    if results.max_per_bucket:
-        note = SAMPLED_NOTE.format(results.max_per_bucket)
-        tables = {name: replace(table, notes=(*table.notes, note)) for name, table in tables.items()}
-    if table := time_table(results.systems):
-        tables["time"] = table
-        printed.append("time")
+    tables = report_tables(results, rows)
     for name, table in tables.items():
         atomic_write(paths.table(name, "md"), render_markdown(table))
         atomic_write(paths.table(name, "tex"), render_latex(table))
     atomic_write(paths.scores, render_csv(rows))
     notes = footnotes(results.systems) + write_figures(results, rows, folder)
-    shown = [tables[name] for name in printed]
+    hidden = {f"{test}{BY_PREDICTION}" for test in results.test_sets}
+    if len(results.test_sets) == 1:
+        hidden.add("overview")  # it repeats a column of the one test set
+    shown = [table for name, table in tables.items() if name not in hidden]
     return "\n".join([*map(render_text, shown), f"{render_notes(shown)}{notes}"])
 
 
@@ -73,6 +66,20 @@ def next_steps(results: RunResults, run_folder: Path, tables_folder: Path) -> st
     }
     width = max(map(len, commands))
     return "\n".join(["Next:", *(f"  {purpose.ljust(width)}  {command}" for purpose, command in commands.items())])
+
+
+def report_tables(results: RunResults, rows: TableRows) -> dict[str, Table]:
+    """All tables of a run, by the names of their files."""
+    tables = score_tables(results, rows)
+    if all(system.by_prediction is not None for system in results.systems.values()):  # older versions lack it
+        for test in results.test_sets:
+            tables[f"{test}{BY_PREDICTION}"] = prediction_table(rows_by_prediction_length(results, test), test)
+    if results.max_per_bucket:
+        note = SAMPLED_NOTE.format(results.max_per_bucket)
+        tables = {name: replace(table, notes=(*table.notes, note)) for name, table in tables.items()}
+    if table := time_table(results.systems):
+        tables["time"] = table
+    return tables
 
 
 def score_tables(results: RunResults, rows: TableRows) -> dict[str, Table]:

@@ -10,7 +10,7 @@ which row is better. P-values are not corrected for multiple comparisons.
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
 
@@ -122,7 +122,9 @@ def p_values(
     }
 
 
-def approximate_randomization(scorer: CorpusScorer, ours: np.ndarray, theirs: np.ndarray, trials: int) -> float:
+def approximate_randomization(
+    scorer: CorpusScorer, ours: np.ndarray, theirs: np.ndarray, trials: int, draws_per_block: int = DRAWS_PER_BLOCK
+) -> float:
     """The fraction of trials with an absolute difference at least as large as observed, when translations are swapped
     at random.
 
@@ -132,7 +134,7 @@ def approximate_randomization(scorer: CorpusScorer, ours: np.ndarray, theirs: np
     """
     observed = abs(np.subtract(*(corpus_score(scorer, stats).score for stats in (ours, theirs))))
     num_as_large = 0
-    for swapped_sum in swapped_sums(theirs - ours, trials):
+    for swapped_sum in swapped_sums(theirs - ours, trials, draws_per_block):
         totals = (ours.sum(0) + swapped_sum, theirs.sum(0) - swapped_sum)
         num_as_large += int(
             (abs(np.subtract(*(corpus_scores(scorer, stats) for stats in totals))) >= observed - 1e-9).sum()
@@ -140,11 +142,11 @@ def approximate_randomization(scorer: CorpusScorer, ours: np.ndarray, theirs: np
     return (1 + num_as_large) / (1 + trials)
 
 
-def swapped_sums(differences: np.ndarray, trials: int) -> Iterator[np.ndarray]:
+def swapped_sums(differences: np.ndarray, trials: int, draws_per_block: int = DRAWS_PER_BLOCK) -> Iterator[np.ndarray]:
     """(trials of a block, counts): the summed differences of the pairs that each trial swaps. The trials are divided
     into blocks, because all at once take trials x pairs numbers."""
     rng = np.random.default_rng(sacrebleu_seed())
-    block = DRAWS_PER_CALL * max(1, DRAWS_PER_BLOCK // (DRAWS_PER_CALL * len(differences)))
+    block = DRAWS_PER_CALL * max(1, draws_per_block // (DRAWS_PER_CALL * len(differences)))
     for start in range(0, trials, block):
         swapped = rng.integers(2, size=(min(block, trials - start), len(differences)), dtype=bool)
         # BLAS multiplies floats only, which represent these integers exactly.
@@ -175,5 +177,10 @@ def difference_interval(
     return float(low), float(high)
 
 
-# Each test, and how many trials it has for each bootstrap sample, as in sacrebleu's defaults.
-SIGNIFICANCE_TESTS = {"randomisation": (approximate_randomization, 10), "bootstrap": (paired_bootstrap, 1)}
+# Each test takes scorer, statistics of both systems and a number of trials. It has so many trials for each bootstrap
+# sample, as in sacrebleu's defaults.
+SignificanceTest = Callable[[CorpusScorer, np.ndarray, np.ndarray, int], float]
+SIGNIFICANCE_TESTS: dict[str, tuple[SignificanceTest, int]] = {
+    "randomisation": (approximate_randomization, 10),
+    "bootstrap": (paired_bootstrap, 1),
+}

@@ -18,9 +18,8 @@ from transformers import (
 
 from ..data.lengths import lengths
 from ..utils.atomic_io import short_hash
-from ..utils.run_folder import SystemPaths
 from ..utils.text_io import JsonObject
-from .arguments import TrainingArguments, training_arguments
+from .arguments import TrainingArguments
 from .callbacks import JsonLogger, ProgressBarCallback, optional_callbacks
 from .checkpoint_callbacks import CheckpointManifestCallback, SigtermCallback
 from .checkpoints import average_checkpoints, best_checkpoint, checkpoint_to_resume, load_trainer_state, load_weights
@@ -51,25 +50,23 @@ def train(
     tokenizer: PreTrainedTokenizerBase,
     pairs: Dataset,
     validation: Dataset | None,
-    settings: JsonObject,
-    folder: Path,
+    args: TrainingArguments,
+    log: JsonLogger,
     *,
     name: str,
     progress_position: int = 0,
     references: Sequence[str] | None = None,
     bleu_tokenize: str = BLEU.TOKENIZER_DEFAULT,
 ) -> tuple[PreTrainedModel, TrainingOutcome]:
-    """Train `model` from the last intact checkpoint in `folder`.
+    """Train `model` from the last intact checkpoint in the folder that `args` names.
 
     Returns the trained model, which has its weights in the first process, and the outcome. At SIGTERM everything is
     saved and a SystemExit is raised. `progress_position` is the line of the progress bar, for systems that train in
     parallel. `references` are the target texts of `validation`, and `bleu_tokenize` is sacrebleu's tokenizer, for BLEU
     of the validation set.
     """
-    args = training_arguments(settings, folder, has_validation=validation is not None)
-    paths = SystemPaths(folder)
-    sigterm, log = SigtermCallback(), JsonLogger(paths.training_log)
-    checkpoint = checkpoint_to_resume(paths.checkpoints, with_best=args.load_best_model_at_end)
+    sigterm = SigtermCallback()
+    checkpoint = checkpoint_to_resume(Path(args.output_dir), with_best=args.load_best_model_at_end)
     best = None if checkpoint is None else best_checkpoint(checkpoint)
     progress_bar, manifests = ProgressBarCallback(name, progress_position), CheckpointManifestCallback(best)
     callbacks = [*optional_callbacks(args), progress_bar, log, sigterm, manifests]

@@ -58,18 +58,20 @@ def read_lines(path: str | os.PathLike[str], max_bytes: int = MAX_DECOMPRESSED_B
         raise ValueError(f"A text must have lines, but {path} is empty: fill it or take it off the list.")
 
 
-def iter_lines(stream: Any, name: str, max_bytes: int = 0) -> Iterator[str]:
-    """The lines of a buffered binary stream of that name. A compressed stream may have `max_bytes` bytes; 0 refuses
-    it."""
+def iter_lines(stream: Any, name: str, max_bytes: int = 0, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[str]:
+    """The lines of a buffered binary stream of that name, each of at most `max_line_bytes`. A compressed stream may
+    have `max_bytes` bytes; 0 refuses it."""
     suffix = detect_compression(stream.peek(16), name)
     if suffix and not max_bytes:
         raise ValueError(f"A stream must be plain text, but {name} is compressed ({suffix}): decompress it first.")
     line_number = size = 0
     text = COMPRESSED_FORMATS[suffix][1](stream) if suffix else stream
     try:
-        for line_number, line in enumerate(iter(partial(text.readline, MAX_LINE_BYTES + 1), b""), 1):
+        for line_number, line in enumerate(iter(partial(text.readline, max_line_bytes + 1), b""), 1):
             size += len(line)
-            validate_size(len(line), size if suffix else 0, max_bytes, name, line_number)
+            validate_line_size(len(line), max_line_bytes, name, line_number)
+            if suffix:
+                validate_decompressed_size(size, max_bytes, name, line_number)
             stripped = line.removeprefix(codecs.BOM_UTF8) if line_number == 1 else line
             yield stripped.removesuffix(b"\n").removesuffix(b"\r").decode()
     except UnicodeDecodeError as error:
@@ -141,13 +143,17 @@ def detect_compression(first_bytes: bytes, name: str) -> str | None:
     return None
 
 
-def validate_size(line_bytes: int, total_bytes: int, max_bytes: int, name: str, line_number: int) -> None:
-    """Raise a ValueError for a line, or for the lines of a compressed file so far, with too many bytes."""
-    if line_bytes > MAX_LINE_BYTES:
+def validate_line_size(line_bytes: int, max_line_bytes: int, name: str, line_number: int) -> None:
+    """Raise a ValueError for a line with too many bytes."""
+    if line_bytes > max_line_bytes:
         raise ValueError(
-            f"A line must have at most {MAX_LINE_BYTES} bytes, but {name}, line {line_number}, has more: "
+            f"A line must have at most {max_line_bytes} bytes, but {name}, line {line_number}, has more: "
             "end its lines by line feeds."
         )
+
+
+def validate_decompressed_size(total_bytes: int, max_bytes: int, name: str, line_number: int) -> None:
+    """Raise a ValueError if the lines of a compressed file so far have too many bytes."""
     if total_bytes > max_bytes:
         raise ValueError(
             f"A compressed text must have at most {max_bytes} bytes, "
