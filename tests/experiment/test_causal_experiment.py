@@ -117,6 +117,7 @@ def test_both_architectures_are_trained_and_scored_on_one_task(config):
     lines = (experiment.folder / "rotary" / "translations" / "reverse.jsonl").read_text().splitlines()
     assert model.translate(sources, tokenizer, num_beams=1) == [json.loads(line)["text"] for line in lines]
     card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "pipeline_tag: text-generation" in card
     assert "AutoModelForCausalLM.from_pretrained" in card and "AutoModelForSeq2SeqLM" not in card
     assert "| position encoding of the decoder | `rotary` |" in card and "| width | 32 |" in card
 

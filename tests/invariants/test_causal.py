@@ -90,6 +90,8 @@ def test_a_prompt_is_continued_in_a_batch_as_alone(causal):
     continued = model.generate(ids, attention_mask=mask, **options)[:, ids.shape[1] :]
     alone = [model.generate(row[None], **options)[0, row.shape[0] :] for row in rows]
     assert torch.equal(continued, torch.stack(alone))
+    static = {"cache_implementation": "static", "disable_compile": True}
+    assert torch.equal(model.generate(ids, attention_mask=mask, **static, **options)[:, ids.shape[1] :], continued)
 
 
 def test_the_loss_is_the_cross_entropy_of_the_next_token(causal, target):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.models import tiny_model
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_posenc import StreamingTranslator
 from hf_posenc.data.synthetic.generator import LANGUAGES, generate_pairs
@@ -108,3 +108,21 @@ def example(name: str, *arguments: str, folder: Path) -> subprocess.CompletedPro
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return done
+
+
+@pytest.mark.slow
+def test_a_language_model_script_learns_and_measures_positions_beyond_training(tmp_path):
+    sentences = [pair[0] for pair in generate_pairs(seed=3, pairs=3000, min_words=6, max_words=14)]
+    lengths = [2, 4, 8, 24] * 60
+    documents, start = [], 0
+    for length in lengths:
+        documents.append(" ".join(sentences[start % 2900 : start % 2900 + length]))
+        start += length
+    (tmp_path / "text.txt").write_text("\n".join(documents), encoding="utf-8")
+    done = example("language_model.py", "text.txt", "model", "alibi", folder=tmp_path)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("positions ")]
+    assert [line.split(":")[0] for line in lines] == [f"positions {k} to {k + 63}" for k in (0, 64, 128, 192)]
+    perplexities = [float(line.split("perplexity ")[1].split(",")[0]) for line in lines]
+    assert all(perplexity < 100 for perplexity in perplexities[:2]), lines
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert model.config.position_encoding_type == "alibi"

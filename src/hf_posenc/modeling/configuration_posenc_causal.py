@@ -7,11 +7,13 @@ from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
 from transformers.modeling_rope_utils import RopeParameters
 
 from .configuration_encodings import EncodingsConfig, describe_parameters
 from .position_base import StackSpec
 from .position_registry import POSITION_ENCODINGS, parse_sum
+from .suggestions import closest_name
 
 # Keywords of an encoder-decoder's config that a decoder-only model has no use for.
 SEQ2SEQ_PREFIXES = ("alignment_", "cross_", "decoder_", "encoder_", "share_encoder_decoder_")
@@ -79,6 +81,14 @@ class PosEncCausalConfig(EncodingsConfig):
     max_position_embeddings: int = 1024
     rope_parameters: RopeParameters | dict | None = None
     position_encoding_type: str = "rotary"
+
+    def __post_init__(self, **kwargs: object) -> None:
+        super().__post_init__(**kwargs)
+        if self.hidden_act not in ACT2FN:
+            raise ValueError(
+                f"hidden_act must be a name of transformers' ACT2FN, but it is {self.hidden_act!r}; the nearest one is "
+                f"{closest_name(self.hidden_act, ACT2FN)!r}."
+            )
 
     def _validate_keywords(self, kwargs: Iterable[str]) -> None:
         for name in kwargs:

@@ -138,15 +138,14 @@ def examples(run_folder: Path, system: str, run: ScoredSystem) -> dict[str, dict
 
 def card_values(run: ScoredSystem, system: str, repository: str) -> JsonObject:
     """The values of the template."""
-    is_causal = run.config["model_type"] == PosEncCausalConfig.model_type
-    fields_by_side = PosEncCausalConfig.encoding_type_fields if is_causal else ENCODING_TYPE_FIELDS
+    fields_by_side = PosEncCausalConfig.encoding_type_fields if is_causal(run.config) else ENCODING_TYPE_FIELDS
     names_by_side = {
         side: parse_sum(run.config[field]) for side, field in fields_by_side.items() if field in run.config
     }
     sides = {side: names for side, names in names_by_side.items() if side != "cross" or any_in_attention(names)}
     entries = {name: POSITION_ENCODINGS[name] for names in sides.values() for name in names}
     alignment = get_alignment(run.config.get("alignment_type", PosEncConfig.alignment_type))
-    models = MODEL_FOR_CAUSAL_LM_MAPPING if is_causal else MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+    models = MODEL_FOR_CAUSAL_LM_MAPPING if is_causal(run.config) else MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
     model = models[CONFIG_MAPPING[run.config["model_type"]]]
     code = [model, *(entry.encoding for entry in entries.values()), alignment]
     modules = dict.fromkeys(item.__module__ for item in code)
@@ -157,8 +156,8 @@ def card_values(run: ScoredSystem, system: str, repository: str) -> JsonObject:
         "card_data": metadata(run, list(entries), repository).to_yaml(),
         "repository": repository,
         "architecture": model.summary.rstrip("."),
-        "auto_class": "AutoModelForCausalLM" if is_causal else "AutoModelForSeq2SeqLM",
-        "width": run.config["hidden_size" if is_causal else "d_model"],
+        "auto_class": "AutoModelForCausalLM" if is_causal(run.config) else "AutoModelForSeq2SeqLM",
+        "width": run.config["hidden_size" if is_causal(run.config) else "d_model"],
         "stacks": stack_sizes(run.config),
         "sides": {side: "+".join(names) for side, names in sides.items()},
         "encodings": entries,
@@ -178,9 +177,14 @@ def card_values(run: ScoredSystem, system: str, repository: str) -> JsonObject:
     }
 
 
+def is_causal(config: JsonObject) -> bool:
+    """Whether a saved config is a decoder-only model's."""
+    return bool(config["model_type"] == PosEncCausalConfig.model_type)
+
+
 def stack_sizes(config: JsonObject) -> JsonObject:
     """By stack: its numbers of layers and of attention heads, its feed-forward width and its vocabulary."""
-    if config["model_type"] == PosEncCausalConfig.model_type:
+    if is_causal(config):
         fields = ("num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
         return {"decoder": [config.get(field) for field in fields]}
     vocabularies = {"encoder": "vocab_size", "decoder": "decoder_vocab_size"}
@@ -224,8 +228,7 @@ def read_scored_system(folder: Path) -> ScoredSystem:
         )
     scores = parse_file(SystemScores, read_complete(path := paths.scores, "training", "tests"), path)
     config = upgrade_model_fields(read_complete(paths.model_config, "model_type"))
-    is_causal = config["model_type"] == PosEncCausalConfig.model_type
-    read_complete(paths.model_config, *(REQUIRED_CAUSAL_FIELDS if is_causal else REQUIRED_CONFIG_FIELDS))
+    read_complete(paths.model_config, *(REQUIRED_CAUSAL_FIELDS if is_causal(config) else REQUIRED_CONFIG_FIELDS))
     path = paths.training_summary
     training = parse_file(TrainingSummary, read_complete(path, "steps", "seconds", "parameters", "pairs"), path)
     if scores.training != training or not scores.tests.keys() <= system.test_sets.keys():
@@ -270,7 +273,7 @@ def metadata(run: ScoredSystem, encodings: list[str], model_name: str) -> ModelC
         license_name=re.sub(r"[^a-z0-9.]+", "-", licence.lower()).strip("-") if licence_id == "other" else None,
         base_model=hub_id(run, run.settings.get("init_from")),
         library_name="transformers",
-        pipeline_tag="translation",
+        pipeline_tag="text-generation" if is_causal(run.config) else "translation",
         tags=["translation", "hf_posenc", *encodings],
         datasets=[name for name in datasets if name] or None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
