@@ -8,8 +8,7 @@ import glob
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path, PureWindowsPath
 
@@ -19,8 +18,6 @@ from datasets import load_from_disk
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
-from ..config.settings import DataSettings, ScoreSettings, System
-from ..config.yaml_io import read_yaml
 from ..data.lengths import stratified_sample
 from ..data.readers import CorpusSpec
 from ..metrics.length_buckets.scorers import SCORERS
@@ -28,39 +25,19 @@ from ..modeling.alignment_registry import get_alignment
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig, parameter_fields
 from ..modeling.configuration_posenc_causal import PosEncCausalConfig
 from ..modeling.position_registry import POSITION_ENCODINGS, parse_sum
-from ..results.json_records import parse_file
 from ..results.length_limits import TableRows
-from ..results.records import SystemScores, TrainingSummary
 from ..results.rendering import render_markdown
-from ..results.saved_files import validate_settings
 from ..results.tables import SCORE_FORMATS, length_table
 from ..training.arguments import arguments_with_defaults
 from ..utils.atomic_io import atomic_write
-from ..utils.manifest import verify_file
-from ..utils.renamed_keys import upgrade_model_fields, upgrade_settings
 from ..utils.run_folder import RunPaths, SystemPaths
 from ..utils.text_io import JsonObject
 from .card_template import bibtex, render_card
+from .scored_system import ScoredSystem, explain_malformed_files, is_causal, read_scored_system
 
 METRIC_NAMES = {field: name for field, name, _ in SCORE_FORMATS if field in SCORERS}
 MAX_METRICS = 6  # in the metadata; tables have all
 MAX_EXAMPLE_WORDS = 120
-REQUIRED_CONFIG_FIELDS = ("d_model", "vocab_size", "decoder_vocab_size", "encoder_layers", "decoder_layers")
-REQUIRED_CAUSAL_FIELDS = ("hidden_size", "vocab_size", "num_hidden_layers")
-
-
-@dataclass(frozen=True)
-class ScoredSystem:
-    """The contents of a scored system's files. `test_specs`: each test set's corpus, and how many pairs are
-    concatenated."""
-
-    settings: JsonObject
-    scores: SystemScores
-    config: JsonObject
-    facts: TrainingSummary
-    data: DataSettings
-    score: ScoreSettings
-    test_specs: dict[str, tuple[CorpusSpec, int]]
 
 
 def write_card(run_folder: Path, system: str, repository: str | None = None) -> Path:
@@ -87,18 +64,6 @@ def model_card(run_folder: Path, system: str, repository: str | None = None, lic
         values = card_values(run, system, name) | {"examples": examples(run_folder, system, run)}
     with explain_malformed_files(run_folder / system, TypeError, ValueError, jinja2.UndefinedError):
         return ModelCard(render_card(values))
-
-
-@contextmanager
-def explain_malformed_files(folder: Path, *errors: type[Exception]) -> Iterator[None]:
-    """Context manager: errors that values of an unexpected type cause become a ValueError that names the folder."""
-    try:
-        yield
-    except errors as error:
-        raise ValueError(
-            f"A card is made from files as train.py writes them, but one of those in {folder} is not "
-            f"({type(error).__name__}: {error}); restore it, or delete the folder and run train.py again."
-        ) from error
 
 
 def repository_name(run_name: str, system: str, run: ScoredSystem) -> str:
@@ -177,11 +142,6 @@ def card_values(run: ScoredSystem, system: str, repository: str) -> JsonObject:
     }
 
 
-def is_causal(config: JsonObject) -> bool:
-    """Whether a saved config is a decoder-only model's."""
-    return bool(config["model_type"] == PosEncCausalConfig.model_type)
-
-
 def stack_sizes(config: JsonObject) -> JsonObject:
     """By stack: its numbers of layers and of attention heads, its feed-forward width and its vocabulary."""
     if is_causal(config):
@@ -209,54 +169,6 @@ def without_folders(value: object) -> object:
 def any_in_attention(names: list[str]) -> bool:
     """Whether an encoding modifies attention."""
     return any(POSITION_ENCODINGS[name].modifies_attention for name in names)
-
-
-def read_scored_system(folder: Path) -> ScoredSystem:
-    """Read the files of a scored system, each intact and all of one training."""
-    paths = SystemPaths(folder)
-    if not folder.is_dir() and (systems := RunPaths(folder.parent).model_folders()):
-        raise ValueError(f"{folder.parent} has no system {folder.name!r}; name one of {', '.join(systems)}.")
-    settings = read_complete(path := paths.settings, "data", "model", "train", "score")
-    validate_settings(settings, path)
-    settings = upgrade_settings(settings)
-    with explain_malformed_files(folder, TypeError):
-        system = System.from_saved(folder.name, folder.name, settings)
-    if system.segment:
-        raise ValueError(
-            f"A card is of a trained model, but {folder.name} translates with that of {system.model_system_name}; ask "
-            f"for the card of {system.model_system_name}."
-        )
-    scores = parse_file(SystemScores, read_complete(path := paths.scores, "training", "tests"), path)
-    config = upgrade_model_fields(read_complete(paths.model_config, "model_type"))
-    read_complete(paths.model_config, *(REQUIRED_CAUSAL_FIELDS if is_causal(config) else REQUIRED_CONFIG_FIELDS))
-    path = paths.training_summary
-    training = parse_file(TrainingSummary, read_complete(path, "steps", "seconds", "parameters", "pairs"), path)
-    if scores.training != training or not scores.tests.keys() <= system.test_sets.keys():
-        raise ValueError(
-            f"A card is of one run, but in {folder} scores.json tells of {', '.join(scores.tests)} and the training "
-            f"{scores.training}, settings.yaml of {', '.join(system.test_sets)} and model/training.json of {training}; "
-            "delete scores.json and run train.py again."
-        )
-    return ScoredSystem(settings, scores, config, training, system.data, system.score, system.test_sets)
-
-
-def read_complete(path: Path, *keys: str) -> JsonObject:
-    """The content of an intact JSON or YAML file that has these keys."""
-    if not path.is_file():
-        raise FileNotFoundError(f"A card is made from a scored system, but {path} is missing; run train.py first.")
-    verify_file(path)
-    try:
-        is_yaml = path.suffix == ".yaml"
-        content = read_yaml(path, "It") if is_yaml else json.loads(path.read_text(encoding="utf-8"))
-        reason = "".join(f" no {key!r}" for key in keys if content.get(key) is None)
-    except (ValueError, AttributeError, RecursionError) as error:
-        reason = f" {type(error).__name__}: {' '.join(str(error).split())}"
-    if reason:
-        raise ValueError(
-            f"A card is made from whole files, but {path} is cut short or another:{reason}; restore "
-            "it, or delete the system's folder and run train.py again."
-        )
-    return content
 
 
 def metadata(run: ScoredSystem, encodings: list[str], model_name: str) -> ModelCardData:
