@@ -99,6 +99,7 @@ class ScoreSettings:
     `metrics`: sacrebleu's metrics, BERTScore, exact match and token accuracy.
     `concatenate`: each k makes a test set of k concatenated pairs; 1 is the set as it is.
     `num_beams`: width of the beam search; 1 is greedy.
+    `max_new_tokens`: at most so many tokens in each translation; without it, 2 x source + 50.
     `batch_size`: sentences that share a batch.
     `max_per_bucket`: at most this many pairs of each bucket, sampled once, so that long inputs take less time.
     `bootstrap_samples`: samples behind a 95 % interval.
@@ -113,6 +114,7 @@ class ScoreSettings:
     )
     concatenate: ConcatenationSizes = field(default_factory=lambda: [1])
     num_beams: Annotated[int, in_range(1, 1000)] = 5
+    max_new_tokens: PositiveInt | None = None
     batch_size: PositiveInt = 32
     max_per_bucket: Annotated[int, at_least(2)] | None = None
     bootstrap_samples: Annotated[int, in_range(100, 10**6)] = 1000

@@ -68,6 +68,8 @@ def translate(
     own_rows = range(state.process_index, len(sources), state.num_processes)
     segments = [text for i in own_rows for text in sources[i]]
     options = {"batch_size": score.batch_size, "num_beams": score.num_beams}
+    if score.max_new_tokens is not None:
+        options["max_new_tokens"] = score.max_new_tokens
     if target_tag is not None:
         options["forced_bos_token_id"] = tokenizer.target.convert_tokens_to_ids(target_tag)
     start, cpu_start = time.perf_counter(), time.process_time()
