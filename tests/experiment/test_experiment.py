@@ -1122,3 +1122,18 @@ def test_a_translation_may_hold_what_unicode_calls_a_line_end(tmp_path: Path) ->
     for _ in range(2):  # made, then read back
         rows = translate_test_set(Echo, None, [[text] for text in texts], system.score, tmp_path / "translations.jsonl")
         assert (rows.texts, rows.truncated) == (tuple(texts), (False,) * 4)
+
+
+def test_a_maximum_of_tokens_reaches_the_translations(tmp_path: Path) -> None:
+    received: list[dict[str, Any]] = []
+
+    class Recorder:
+        def translations(self, texts: list[str], tokenizer: Any, **options: Any) -> TranslationOutput:
+            received.append(options)
+            return TranslationOutput(texts, [False] * len(texts))
+
+    score = load_experiment(ROOT / "configs" / "quickstart.yaml").systems["relative"].score
+    for name, settings in {"default": score, "limited": replace(score, max_new_tokens=510)}.items():
+        translate_test_set(Recorder, None, [["one"]], settings, tmp_path / name)
+    default, limited = received
+    assert "max_new_tokens" not in default and limited["max_new_tokens"] == 510
