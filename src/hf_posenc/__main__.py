@@ -1,10 +1,11 @@
-"""The command line: translate sentences, write a model for another engine, make tables, figures and cards again, draw
-encodings and attention, or print the tables of encodings and alignments.
+"""The command line: translate sentences, convert a model or write it for another engine, make tables, figures and
+cards again, draw encodings and attention, or print the tables of encodings and alignments.
 
     python -m hf_posenc translate FOLDER [--output FILE] [--num-processes N] < sentences > translations
     python -m hf_posenc translate FOLDER --stream < text > translation
     python -m hf_posenc export FOLDER --engine ctranslate2 --output OTHER [--quantization int8]
     python -m hf_posenc export FOLDER --engine onnx --output OTHER
+    python -m hf_posenc convert CHECKPOINT --output OTHER [--to transformers] [field=value ...]
     python -m hf_posenc report RUN [--output OTHER]
     python -m hf_posenc card RUN SYSTEM > CARD.md
     python -m hf_posenc encodings
@@ -16,8 +17,9 @@ encodings and attention, or print the tables of encodings and alignments.
 
 One sentence a line; with --stream, one endless text. FOLDER is a saved model: a system of a run
 (runs/quickstart/relative), its model folder, or any checkpoint of the family; to translate with, also one that `export`
-has written for CTranslate2 or ONNX. RUN is a run of train.py (runs/quickstart) or, for `report`, any folder with a
-results.json.
+has written for CTranslate2 or ONNX. CHECKPOINT is a FOLDER, or a BART, M2M-100, NLLB, Marian, mBART or Pegasus model of
+transformers, as a folder or a name on the Hub. RUN is a run of train.py (runs/quickstart) or, for `report`, any folder
+with a results.json.
 ENCODING is a registered encoding or a sum such as sinusoidal+relative. With --register FILE.py every command knows the
 encodings that the file registers.
 """
@@ -29,7 +31,10 @@ from functools import partial
 from pathlib import Path
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
+from hf_posenc.config.composition import merge, parse_override
 from hf_posenc.config.loading import register_encodings
+from hf_posenc.config.schema import Section
+from hf_posenc.convert.folders import FORMATS, convert_folder
 from hf_posenc.data.readers import expand_home
 from hf_posenc.inference.batch_translate import translate_lines, translate_to_file
 from hf_posenc.inference.ctranslate2_export import to_ctranslate2
@@ -75,7 +80,7 @@ def parse_options() -> argparse.Namespace:
                 flag, action=RenamedFlag, renamed=renamed, nargs="*", help=argparse.SUPPRESS
             )
     options, extra_arguments = parser.parse_known_args()
-    may_have_extra = options.command == "figures"
+    may_have_extra = options.command in ("figures", "convert")
     unknown = [argument for argument in extra_arguments if not may_have_extra or argument.startswith("-")]
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -108,6 +113,17 @@ def add_model_commands(add_command: Callable[..., argparse.ArgumentParser]) -> N
         "--output", required=True, type=path_argument, metavar="NEW_FOLDER", help="the folder to write"
     )
     command.add_argument("--quantization", help="of the weights: int8, for CTranslate2 also float16, ...")
+    convert_help = "write a checkpoint of transformers as one of this family, or the other way round"
+    command = add_command("convert", help=convert_help, description=convert_help)
+    command.set_defaults(run_command=convert)
+    command.add_argument("checkpoint", type=path_argument, help="a folder, or a name on the Hub")
+    command.add_argument("fields", nargs="*", help="field=value: encodings and their parameters (default: as they are)")
+    command.add_argument(
+        "--output", required=True, type=path_argument, metavar="NEW_FOLDER", help="the folder to write"
+    )
+    command.add_argument("--to", choices=FORMATS, default="posenc", help="default: a model of this family")
+    command.add_argument("--source-language", help="tag of a multilingual model's source, such as de or deu_Latn")
+    command.add_argument("--target-language", help="tag of its target, which translations then begin with")
 
 
 def add_run_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -266,6 +282,17 @@ def translate_stream(options: argparse.Namespace) -> None:
         write(translator.finish_tokens())
         raise
     print()
+
+
+def convert(options: argparse.Namespace) -> None:
+    silence_logging()
+    fields: Section = {}
+    for field in (*options.fields, *options.extra_arguments):
+        fields = merge(fields, parse_override(field))
+    is_folder = options.checkpoint.is_dir()
+    origin = model_folder(options.checkpoint) if is_folder else options.checkpoint.as_posix()
+    languages = {"source_language": options.source_language, "target_language": options.target_language}
+    print(convert_folder(origin, options.output, to=options.to, **languages, **fields))
 
 
 def export(options: argparse.Namespace) -> None:

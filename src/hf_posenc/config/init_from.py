@@ -10,13 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ..convert.checkpoints import is_convertible, load_transformers_config, posenc_config_from
-from ..convert.encodings import (
-    PRESERVED_FIELDS,
-    TUNABLE_FIELDS,
-    load_posenc_config,
-    override_config,
-)
+from ..convert.checkpoints import is_convertible, load_any_config
+from ..convert.encodings import PRESERVED_FIELDS, TUNABLE_FIELDS, override_config
 from ..data.readers import resolve_name_or_path
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
 from .composition import merge
@@ -72,12 +67,10 @@ def validate_checkpoint_name(start: str, folder: str | None, earlier_systems: li
 def checkpoint_model_section(name: str, folder: str | None) -> tuple[Section, PosEncConfig]:
     """The `model` section that describes a checkpoint, and its config as a PosEncConfig."""
     name_or_path = resolve_name_or_path(name, folder)
+    config = load_any_config(name_or_path, INIT_FROM_RULE)
     fields: tuple[str, ...] = (*PRESERVED_FIELDS, "initializer")
-    if is_convertible(name_or_path, INIT_FROM_RULE):
-        config = posenc_config_from(load_transformers_config(name_or_path))
-        fields = tuple(field for field in PRESERVED_FIELDS if field != "output_bias")  # only the weights show it
-    else:
-        config = load_posenc_config(name_or_path)
+    if is_convertible(name_or_path, INIT_FROM_RULE):  # only the weights show whether it has an output bias
+        fields = tuple(field for field in PRESERVED_FIELDS if field != "output_bias")
     fields += (*TUNABLE_FIELDS, *ENCODING_TYPE_FIELDS.values(), "alignment_type", *config.parameter_fields_in_use)
     section = {field: getattr(config, field) for field in fields if field not in INFERRED_FIELDS}
     if config.rope_parameters is not None:

@@ -27,6 +27,7 @@ from .encodings import (
     convert_encodings,
     load_config_dict,
     load_into,
+    load_posenc_config,
     override_config,
     requested_encodings,
     transferable_weights,
@@ -138,6 +139,13 @@ def is_convertible(origin: str | os.PathLike, rule: str = "A conversion needs a 
     Only config.json is read.
     """
     return load_config_dict(origin, rule, "a model on the Hub")["model_type"] in FAMILIES
+
+
+def load_any_config(origin: str | os.PathLike, rule: str = "A conversion needs a checkpoint") -> PosEncConfig:
+    """The config of a checkpoint of this family or of transformers as one of this family; no weight is read."""
+    if is_convertible(origin, rule):
+        return posenc_config_from(load_transformers_config(origin))
+    return load_posenc_config(origin)
 
 
 def load_transformers_config(origin: object) -> PreTrainedConfig:
