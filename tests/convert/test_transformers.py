@@ -1,6 +1,7 @@
 """transformers' families, converted both ways: equal logits, gradients and generated tokens; the rest is refused."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,17 +9,21 @@ from safetensors import safe_open
 from support.family_models import (
     TAG,
     at_labels,
-    has_learned_positions,
+    generation_options,
+    named_gradients,
+    ragged_batch,
+    read_weights,
     rearranged,
     stacks,
     tiny_family,
     with_exact_tables,
 )
-from support.models import padded, sentences, tiny_config, tiny_model
+from support.models import sentences, tiny_config, tiny_model
 from torch import Tensor, nn
-from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, T5Config, T5ForConditionalGeneration
+from transformers import AutoModelForSeq2SeqLM, T5Config, T5ForConditionalGeneration
 
 from hf_posenc import PosEncForConditionalGeneration, convert_encodings, from_transformers, to_transformers
+from hf_posenc.convert.families import FAMILIES
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 UNTIED = {"tie_word_embeddings": False}
@@ -42,31 +47,8 @@ variants = pytest.mark.parametrize(
 families = pytest.mark.parametrize("model_type", ["bart", "m2m_100", "mbart", "pegasus"])
 
 
-def ragged_batch(model: PreTrainedModel, side: str = "right") -> dict[str, Tensor]:
-    """Sources of three lengths and targets of two with their ends, without other special tokens from 0 to 5."""
-    ids, mask = padded([6 + sentences(length, seed=length, vocab_size=20) for length in (9, 4, 7)], side)
-    labels = 6 + sentences(3, 6, seed=2, vocab_size=20)
-    labels[1, 4:] = -100
-    labels[[0, 1, 2], [5, 3, 5]] = model.config.eos_token_id
-    ids = ids.masked_fill(mask == 0, model.config.pad_token_id)
-    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
-
-
 def without_labels(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value for name, value in batch.items() if name != "labels"}
-
-
-def read_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """All weights of a model of transformers that an input can reach."""
-    weights = model.state_dict()
-    if not model.config.tie_word_embeddings:
-        weights.pop("model.shared.weight")
-    for name in [name for name in weights if "embed_positions" in name]:
-        if has_learned_positions(model):
-            weights[name] = weights[name][2:]
-        else:
-            del weights[name]
-    return weights
 
 
 # Weights that a tied model has once.
@@ -85,12 +67,7 @@ def test_the_converted_model_is_theirs_in_values_and_gradients(model_type, chang
     assert outputs[1].logits.std() > 0.5
     for out in outputs:
         nn.functional.cross_entropy(out.logits.transpose(1, 2), batch["labels"]).backward()
-    their_weights = {name: (weight, weight.grad) for name, weight in theirs.named_parameters()}
-    for stack in ("encoder", "decoder"):
-        weight, gradient = their_weights.pop(f"model.{stack}.embed_positions.weight", (None, None))
-        if gradient is not None:
-            assert not gradient[:2].any()  # no input reads these rows
-            their_weights[f"model.{stack}.positions.0.table"] = (weight[2:], gradient[2:])
+    their_weights = named_gradients(theirs)
     compared = set()
     for name, weight in ours.named_parameters():
         if name == "final_logits_bias":  # a constant there, trained here
@@ -99,18 +76,14 @@ def test_the_converted_model_is_theirs_in_values_and_gradients(model_type, chang
         twin, gradient = their_weights[name]
         torch.testing.assert_close(*rearranged(weight, twin, (weight.grad, gradient)), **EXACT)
         compared.add(name)
-    assert {name for name, (_, gradient) in their_weights.items() if gradient is not None} == compared
+    assert set(their_weights) == compared
 
 
 @variants
 @pytest.mark.parametrize("num_beams", [1, pytest.param(4, marks=pytest.mark.full)])
 def test_it_generates_the_same_tokens_after_a_language_tag(model_type, changes, num_beams):
-    """No token comes twice, so that a random model writes different tokens; padding is none of them, because M2M-100
-    does not count it."""
     theirs = with_exact_tables(tiny_family(model_type, seed=2, **changes))
-    options = {"num_beams": num_beams, "no_repeat_ngram_size": 1, "min_length": 6, "max_length": 13}
-    options |= {"forced_bos_token_id": TAG, "forced_eos_token_id": theirs.config.eos_token_id}
-    options["bad_words_ids"] = [[theirs.config.pad_token_id]]
+    options = generation_options(theirs, num_beams)
     inputs = without_labels(ragged_batch(theirs))
     expected = theirs.generate(**inputs, **options)
     assert torch.equal(from_transformers(theirs).generate(**inputs, **options), expected)
@@ -132,6 +105,18 @@ def test_in_float32_with_their_own_tables(model_type):
     ours, batch = from_transformers(theirs), ragged_batch(theirs)
     assert ours.dtype == torch.float32
     torch.testing.assert_close(*(at_labels(m(**batch).logits, batch) for m in (ours, theirs)), rtol=1e-4, atol=1e-4)
+
+
+def test_the_saved_table_has_every_family_and_both_directions():
+    page = Path(__file__).parents[2] / "docs" / "howto" / "convert_translators.md"
+    saved = page.read_text(encoding="utf-8").partition("made by tests/conversions.py -->\n")[2].partition("<!--")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in saved.splitlines()[2:]]
+    directions = ("from transformers", "to transformers")
+    expected = [[family.name, direction] for family in FAMILIES.values() for direction in directions]
+    assert [row[:2] for row in rows] == expected
+    for _, _, logits, gradients, generated, weights in rows:
+        assert max(float(logits), float(gradients)) < 1e-10
+        assert (generated, weights) == ("30 of 30", "equal")
 
 
 # Lengths

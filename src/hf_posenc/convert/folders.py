@@ -47,8 +47,8 @@ def convert_folder(
         raise ValueError(f"`to` must be one of {', '.join(FORMATS)}, but it is {to!r}.")
     if folder.exists():
         raise ValueError(f"A converted model needs a new folder, but {folder} exists; name another, or delete it.")
-    languages = {"src_lang": source_language, "tgt_lang": target_language}
-    languages = {name: value for name, value in languages.items() if value is not None}
+    given = (("src_lang", source_language), ("tgt_lang", target_language))
+    languages: dict[str, str] = {name: language for name, language in given if language is not None}
     tokenizer = auto_from_pretrained(AutoTokenizer, origin)
     tags = {name: language_tag_id(tokenizer, language) for name, language in languages.items()}
     if languages:
