@@ -6,6 +6,8 @@ cards again, draw encodings and attention, or print the tables of encodings and 
     python -m hf_posenc export FOLDER --engine ctranslate2 --output OTHER [--quantization int8]
     python -m hf_posenc export FOLDER --engine onnx --output OTHER
     python -m hf_posenc convert CHECKPOINT --output OTHER [--to transformers] [field=value ...]
+    python -m hf_posenc lengthen CHECKPOINT --pairs FILE [FILE] --test FILE [FILE] --source-language de
+        --target-language en --to OTHER [dotted.key=value ...]
     python -m hf_posenc report RUN [--output OTHER]
     python -m hf_posenc card RUN SYSTEM > CARD.md
     python -m hf_posenc encodings
@@ -47,6 +49,7 @@ from hf_posenc.utils.command_line import RenamedFlag, exit_codes_of_signals, one
 from hf_posenc.utils.renamed_keys import RENAMED_FLAGS
 from hf_posenc.utils.text_io import iter_lines, read_stream
 
+SIDES = ("source", "target")
 ENGINES: dict[str, Callable[..., Path]] = {"ctranslate2": to_ctranslate2, "onnx": to_onnx}
 
 
@@ -80,7 +83,7 @@ def parse_options() -> argparse.Namespace:
                 flag, action=RenamedFlag, renamed=renamed, nargs="*", help=argparse.SUPPRESS
             )
     options, extra_arguments = parser.parse_known_args()
-    may_have_extra = options.command in ("figures", "convert")
+    may_have_extra = options.command in ("figures", "convert", "lengthen")
     unknown = [argument for argument in extra_arguments if not may_have_extra or argument.startswith("-")]
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -124,6 +127,23 @@ def add_model_commands(add_command: Callable[..., argparse.ArgumentParser]) -> N
     command.add_argument("--to", choices=FORMATS, default="posenc", help="default: a model of this family")
     command.add_argument("--source-language", help="tag of a multilingual model's source, such as de or deu_Latn")
     command.add_argument("--target-language", help="tag of its target, which translations then begin with")
+    add_lengthen_command(add_command)
+
+
+def add_lengthen_command(add_command: Callable[..., argparse.ArgumentParser]) -> None:
+    """The command that fine-tunes a trained model for longer input."""
+    description = "fine-tune a trained translator for longer input, and score it by length before and after"
+    command = add_command("lengthen", help=description, description=description)
+    command.set_defaults(run_command=lengthen_model)
+    command.add_argument("checkpoint", type=path_argument, help="a folder, or a name on the Hub")
+    command.add_argument("overrides", nargs="*", metavar="dotted.key=value", help="settings for the run's config file")
+    for name, purpose in (("pairs", "fine-tune with"), ("test", "score with")):
+        files_help = f"pairs to {purpose}: two aligned texts, or a .tsv or .jsonl file"
+        command.add_argument(f"--{name}", nargs="+", required=True, type=path_argument, metavar="FILE", help=files_help)
+    for side in SIDES:
+        command.add_argument(f"--{side}-language", required=True, help=f"code of the {side} language, such as de")
+        command.add_argument(f"--{side}-tag", help=f"{side} tag of a multilingual model, such as deu_Latn")
+    command.add_argument("--to", required=True, type=path_argument, metavar="FOLDER", help="the run's folder")
 
 
 def add_run_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -293,6 +313,16 @@ def convert(options: argparse.Namespace) -> None:
     origin = model_folder(options.checkpoint) if is_folder else options.checkpoint.as_posix()
     languages = {"source_language": options.source_language, "target_language": options.target_language}
     print(convert_folder(origin, options.output, to=options.to, **languages, **fields))
+
+
+def lengthen_model(options: argparse.Namespace) -> None:
+    from hf_posenc.experiment.lengthen import LengthenJob, lengthen
+
+    silence_logging()
+    files = {name: [str(path) for path in getattr(options, name)] for name in ("pairs", "test")}
+    languages = {f"{side}_{kind}": getattr(options, f"{side}_{kind}") for side in SIDES for kind in ("language", "tag")}
+    job = LengthenJob(options.checkpoint.as_posix(), **files, **languages)
+    print(lengthen(job, options.to, (*options.overrides, *options.extra_arguments)))
 
 
 def export(options: argparse.Namespace) -> None:
