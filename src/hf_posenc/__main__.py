@@ -33,11 +33,8 @@ from functools import partial
 from pathlib import Path
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
-from hf_posenc.config.composition import merge, parse_override
 from hf_posenc.config.loading import register_encodings
-from hf_posenc.config.schema import Section
-from hf_posenc.convert.folders import FORMATS, convert_folder
-from hf_posenc.data.readers import expand_home
+from hf_posenc.experiment.commands import add_convert_command, add_lengthen_command, path_argument
 from hf_posenc.inference.batch_translate import translate_lines, translate_to_file
 from hf_posenc.inference.ctranslate2_export import to_ctranslate2
 from hf_posenc.inference.onnx_export import to_onnx
@@ -49,7 +46,6 @@ from hf_posenc.utils.command_line import RenamedFlag, exit_codes_of_signals, one
 from hf_posenc.utils.renamed_keys import RENAMED_FLAGS
 from hf_posenc.utils.text_io import iter_lines, read_stream
 
-SIDES = ("source", "target")
 ENGINES: dict[str, Callable[..., Path]] = {"ctranslate2": to_ctranslate2, "onnx": to_onnx}
 
 
@@ -75,6 +71,8 @@ def parse_options() -> argparse.Namespace:
     subparsers = parser.add_subparsers(dest="command", required=True)
     add_command = partial(subparsers.add_parser, parents=[common])
     add_model_commands(add_command)
+    add_convert_command(add_command)
+    add_lengthen_command(add_command)
     add_run_commands(add_command)
     add_plot_commands(add_command)
     for name, flags in RENAMED_FLAGS.items():
@@ -116,34 +114,6 @@ def add_model_commands(add_command: Callable[..., argparse.ArgumentParser]) -> N
         "--output", required=True, type=path_argument, metavar="NEW_FOLDER", help="the folder to write"
     )
     command.add_argument("--quantization", help="of the weights: int8, for CTranslate2 also float16, ...")
-    convert_help = "write a checkpoint of transformers as one of this family, or the other way round"
-    command = add_command("convert", help=convert_help, description=convert_help)
-    command.set_defaults(run_command=convert)
-    command.add_argument("checkpoint", type=path_argument, help="a folder, or a name on the Hub")
-    command.add_argument("fields", nargs="*", help="field=value: encodings and their parameters (default: as they are)")
-    command.add_argument(
-        "--output", required=True, type=path_argument, metavar="NEW_FOLDER", help="the folder to write"
-    )
-    command.add_argument("--to", choices=FORMATS, default="posenc", help="default: a model of this family")
-    command.add_argument("--source-language", help="tag of a multilingual model's source, such as de or deu_Latn")
-    command.add_argument("--target-language", help="tag of its target, which translations then begin with")
-    add_lengthen_command(add_command)
-
-
-def add_lengthen_command(add_command: Callable[..., argparse.ArgumentParser]) -> None:
-    """The command that fine-tunes a trained model for longer input."""
-    description = "fine-tune a trained translator for longer input, and score it by length before and after"
-    command = add_command("lengthen", help=description, description=description)
-    command.set_defaults(run_command=lengthen_model)
-    command.add_argument("checkpoint", type=path_argument, help="a folder, or a name on the Hub")
-    command.add_argument("overrides", nargs="*", metavar="dotted.key=value", help="settings for the run's config file")
-    for name, purpose in (("pairs", "fine-tune with"), ("test", "score with")):
-        files_help = f"pairs to {purpose}: two aligned texts, or a .tsv or .jsonl file"
-        command.add_argument(f"--{name}", nargs="+", required=True, type=path_argument, metavar="FILE", help=files_help)
-    for side in SIDES:
-        command.add_argument(f"--{side}-language", required=True, help=f"code of the {side} language, such as de")
-        command.add_argument(f"--{side}-tag", help=f"{side} tag of a multilingual model, such as deu_Latn")
-    command.add_argument("--to", required=True, type=path_argument, metavar="FOLDER", help="the run's folder")
 
 
 def add_run_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -170,14 +140,6 @@ def add_run_commands(add_command: Callable[..., argparse.ArgumentParser]) -> Non
     command.add_argument("--port", type=int, help="of the page (default: the first that is free from 7860 on)")
     host_help = "another name of this machine under which the page is opened"
     command.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=host_help)
-
-
-def path_argument(text: str) -> Path:
-    """A path of the command line: a shell leaves the `~` of `--to=~/FILE` to us."""
-    try:
-        return Path(expand_home(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def add_plot_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -302,27 +264,6 @@ def translate_stream(options: argparse.Namespace) -> None:
         write(translator.finish_tokens())
         raise
     print()
-
-
-def convert(options: argparse.Namespace) -> None:
-    silence_logging()
-    fields: Section = {}
-    for field in (*options.fields, *options.extra_arguments):
-        fields = merge(fields, parse_override(field))
-    is_folder = options.checkpoint.is_dir()
-    origin = model_folder(options.checkpoint) if is_folder else options.checkpoint.as_posix()
-    languages = {"source_language": options.source_language, "target_language": options.target_language}
-    print(convert_folder(origin, options.output, to=options.to, **languages, **fields))
-
-
-def lengthen_model(options: argparse.Namespace) -> None:
-    from hf_posenc.experiment.lengthen import LengthenJob, lengthen
-
-    silence_logging()
-    files = {name: [str(path) for path in getattr(options, name)] for name in ("pairs", "test")}
-    languages = {f"{side}_{kind}": getattr(options, f"{side}_{kind}") for side in SIDES for kind in ("language", "tag")}
-    job = LengthenJob(options.checkpoint.as_posix(), **files, **languages)
-    print(lengthen(job, options.to, (*options.overrides, *options.extra_arguments)))
 
 
 def export(options: argparse.Namespace) -> None:

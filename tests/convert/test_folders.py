@@ -67,7 +67,7 @@ def test_the_command_converts_a_multilingual_model_with_its_languages(
     languages: Multilingual, make_tokenizer, tmp_path, monkeypatch, capsys
 ):
     theirs, tokenizer = save_checkpoint(tmp_path / "theirs", languages.model_type, make_tokenizer)
-    tags = ("--source-language", languages.source, "--target-language", languages.target)
+    tags = ("--source-tag", languages.source, "--target-tag", languages.target)
     run(monkeypatch, "convert", tmp_path / "theirs", "--output", tmp_path / "ours", *tags)
     assert capsys.readouterr().out == f"{tmp_path / 'ours'}\n"
     ours = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
@@ -113,15 +113,15 @@ def test_a_tokenizer_without_languages_goes_along(model_type, make_tokenizer, tm
     assert loaded(TEXTS)["input_ids"] == tokenizer(TEXTS)["input_ids"]
     ours = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
     assert ours.translate(TEXTS, loaded, **SEARCH) == translations(theirs, tokenizer)
-    with pytest.raises(ValueError, match=r"language tags, but 'de' was given and \w+ has none; leave"):
-        convert_folder(tmp_path / "theirs", tmp_path / "other", source_language="de")
+    with pytest.raises(ValueError, match=r"a tokenizer with tags, but 'de' was given and \w+ has none; leave"):
+        convert_folder(tmp_path / "theirs", tmp_path / "other", source_tag="de")
 
 
 @pytest.mark.full
 def test_the_command_takes_encodings_and_a_converted_folder_translates(tmp_path, monkeypatch, capsys):
     save_checkpoint(tmp_path / "theirs", "m2m_100", nllb_tokenizer)
     fields = ("position_encoding_type=relative+window", "window_size=3", "dropout=0.2")
-    tags = ("--source-language", "deu_Latn", "--target-language", "eng_Latn")
+    tags = ("--source-tag", "deu_Latn", "--target-tag", "eng_Latn")
     run(monkeypatch, "convert", tmp_path / "theirs", *fields, "--output", tmp_path / "ours", *tags)
     config = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours").config
     assert (config.position_encoding_type, config.window_size, config.dropout) == ("relative+window", 3, 0.2)
@@ -138,7 +138,7 @@ def test_what_cannot_be_converted_is_refused_before_any_weight_is_read(tmp_path)
     _, tokenizer = save_checkpoint(tmp_path / "theirs", "m2m_100", nllb_tokenizer)
     (tmp_path / "theirs" / "model.safetensors").unlink()
     for options, said in (
-        ({"target_language": "eng_Ltn"}, "one of the tokenizer's, but it is 'eng_Ltn'; the nearest one is 'eng_Latn'"),
+        ({"target_tag": "eng_Ltn"}, "one of the tokenizer's, but it is 'eng_Ltn'; the nearest one is 'eng_Latn'"),
         ({"to": "marian"}, "`to` must be one of posenc, transformers, but it is 'marian'"),
         ({"windw_size": 3}, "'windw_size' is no field of PosEncConfig; the nearest one is 'window_size'"),
         ({"d_model": 32}, "`d_model` must be the trained model's, 16"),

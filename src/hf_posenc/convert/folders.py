@@ -24,8 +24,8 @@ def convert_folder(
     folder: Path,
     *,
     to: str = "posenc",
-    source_language: str | None = None,
-    target_language: str | None = None,
+    source_tag: str | None = None,
+    target_tag: str | None = None,
     **overrides: object,
 ) -> Path:
     """Convert a checkpoint and write it to a new folder, with its tokenizer.
@@ -34,12 +34,12 @@ def convert_folder(
         origin: a folder or a name on the Hub: a Transformer of this family, or a model that `from_transformers` takes.
         folder: a folder that does not exist.
         to: `posenc` for a model of this family, `transformers` for one that needs transformers alone.
-        source_language, target_language: language tags of a multilingual model by its tokenizer's names, such as
-            `de` and `en`, or `deu_Latn` and `eng_Latn`. None keeps the tokenizer's and the generation config's.
+        source_tag, target_tag: language tags of a multilingual model by its tokenizer's names, such as `de` and `en`,
+            or `deu_Latn` and `eng_Latn`. None keeps those of the tokenizer and of the generation config.
         **overrides: encodings, alignment, their parameters and fields that affect training only, as in
             `convert_encodings`.
 
-    Returns the folder. Raises a ValueError, before any weight is read, for a folder that exists, an unknown language,
+    Returns the folder. Raises a ValueError, before any weight is read, for a folder that exists, an unknown tag,
     and a checkpoint that cannot be converted. A ValueError, before anything is written, for a model that transformers
     cannot represent.
     """
@@ -47,7 +47,7 @@ def convert_folder(
         raise ValueError(f"`to` must be one of {', '.join(FORMATS)}, but it is {to!r}.")
     if folder.exists():
         raise ValueError(f"A converted model needs a new folder, but {folder} exists; name another, or delete it.")
-    given = (("src_lang", source_language), ("tgt_lang", target_language))
+    given = (("src_lang", source_tag), ("tgt_lang", target_tag))
     languages: dict[str, str] = {name: language for name, language in given if language is not None}
     tokenizer = auto_from_pretrained(AutoTokenizer, origin)
     tags = {name: language_tag_id(tokenizer, language) for name, language in languages.items()}
@@ -71,8 +71,8 @@ def language_tag_id(tokenizer: PreTrainedTokenizerBase, language: str) -> int:
     """The token of a language; a ValueError for a tokenizer without tags, and for a language without one."""
     if not hasattr(tokenizer, "src_lang"):
         raise ValueError(
-            f"A language needs a tokenizer with language tags, but {language!r} was given and "
-            f"{type(tokenizer).__name__} has none; leave the language out."
+            f"A language tag needs a tokenizer with tags, but {language!r} was given and "
+            f"{type(tokenizer).__name__} has none; leave the tag out."
         )
     # M2M-100's tag of `de` is the token `__de__`; other families name the language by the token itself.
     tokens = getattr(tokenizer, "lang_code_to_token", None)
@@ -81,7 +81,7 @@ def language_tag_id(tokenizer: PreTrainedTokenizerBase, language: str) -> int:
         tokens = {token: token for token in special if not token.startswith("<")}
     if language not in tokens:
         raise ValueError(
-            f"A language must be one of the tokenizer's, but it is {language!r}; the nearest one is "
+            f"A language tag must be one of the tokenizer's, but it is {language!r}; the nearest one is "
             f"{closest_name(language, tokens)!r}."
         )
     return tokenizer.convert_tokens_to_ids(tokens[language])
