@@ -36,6 +36,10 @@ VARIANTS = {
     "mBART": ("mbart", {"scale_embedding": True}),
     "mBART, nothing tied": ("mbart", UNTIED),
     "Pegasus": ("pegasus", {"scale_embedding": True}),
+    "Pegasus, odd width": (
+        "pegasus",
+        {"d_model": 15, "encoder_attention_heads": 3, "decoder_attention_heads": 5},
+    ),
     "Pegasus, nothing tied, relu": ("pegasus", UNTIED | {"activation_function": "relu"}),
 }
 # One variant of each family for the fast tests.
@@ -311,6 +315,18 @@ def test_missing_and_surplus_weights_are_refused(tmp_path):
         ("sinusoidal", {"cross_position_encoding_type": "rotary"}, "cross_position_encoding_type='rotary'"),
         ("sinusoidal", {"norm_first": True, "layer_norm_eps": 1e-6}, "layer_norm_eps=1e-06"),
         ("sinusoidal", {"norm_first": True, "sinusoidal_offset": 1}, "sinusoidal_base=10000.0"),
+        (
+            "sinusoidal",
+            {
+                "norm_first": True,
+                "d_model": 15,
+                "encoder_attention_heads": 3,
+                "decoder_attention_heads": 5,
+                "sinusoidal_offset": 1,
+                "sinusoidal_base": 100.0,
+            },
+            "M2M-100 has d_model=16, but this model has d_model=15",
+        ),
         ("sinusoidal", {"norm_first": True, "decoder_vocab_size": 31}, "Pegasus has decoder_vocab_size=29"),
         ("sinusoidal", {"norm_first": True, "tie_word_embeddings": True}, "share_encoder_decoder_embeddings=False"),
         (

@@ -16,7 +16,6 @@ Channels inside heads and feed-forward networks keep their order.
 Learned tables have two rows before position 0. No input reads these rows; they are zeros in a converted model.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
@@ -42,18 +41,17 @@ SINUSOID_DEFAULTS = {parameter.name: parameter.default for parameter in Sinusoid
 Weights = dict[str, Tensor]
 
 
-@dataclass(frozen=True)
 class SinusoidalPositions:
-    """Positions by a formula: channels are permuted, and tables of sinusoids left out.
+    """Positions by a formula: channels are permuted, and tables of sinusoids left out."""
 
-    `parameters`: the encoding's fields of PosEncConfig for a config, theirs or ours.
-    """
-
-    parameters: Callable[[PreTrainedConfig], dict[str, object]] = lambda config: dict(SINUSOID_DEFAULTS)
     encoding: ClassVar = "sinusoidal"
 
+    def parameters(self, config: PreTrainedConfig) -> dict[str, object]:
+        """The encoding's fields of PosEncConfig for a config, theirs or ours."""
+        return dict(SINUSOID_DEFAULTS)
+
     def fixed_fields(self, config: PosEncConfig) -> dict[str, object]:
-        """The fields of the encoding that a model of the other family has."""
+        """The fields that a model of the other family has."""
         return self.parameters(config)
 
     def to_ours(self, weights: Weights) -> Weights:
@@ -85,7 +83,34 @@ class SinusoidalPositions:
                 )
 
 
-@dataclass(frozen=True)
+class FairseqSinusoids(SinusoidalPositions):
+    """Positions counted from behind the padding token, with D/2 - 1 steps from the shortest wavelength to the longest.
+
+    For an odd D fairseq has a channel of zeros, which this family lacks.
+    """
+
+    def parameters(self, config: PreTrainedConfig) -> dict[str, object]:
+        """The encoding's fields of PosEncConfig; a ValueError for an odd width."""
+        if config.d_model != self.nearest_width(config):
+            raise ValueError(
+                f"Sinusoids of M2M-100 must have an even d_model of 4 or more, but d_model={config.d_model}; do not "
+                "convert the model."
+            )
+        num_wavelengths = config.d_model // 2
+        base = 10000.0 ** (num_wavelengths / (num_wavelengths - 1))
+        return {"sinusoidal_offset": (config.pad_token_id or 0) + 1, "sinusoidal_base": base}
+
+    def fixed_fields(self, config: PosEncConfig) -> dict[str, object]:
+        """The encoding's fields, or the nearest even width."""
+        nearest = self.nearest_width(config)
+        return {"d_model": nearest} if config.d_model != nearest else self.parameters(config)
+
+    @staticmethod
+    def nearest_width(config: PreTrainedConfig) -> int:
+        """The smallest even width of 4 or more that is not below the config's."""
+        return max(4, config.d_model + config.d_model % 2)
+
+
 class LearnedPositions:
     """Trained tables of positions, with rows before position 0."""
 
@@ -144,18 +169,6 @@ def permute_channels(weights: Weights, order: Tensor) -> Weights:
     return permuted
 
 
-def fairseq_sinusoids(config: PreTrainedConfig) -> dict[str, object]:
-    """Parameters of fairseq's sinusoids: counted from behind the padding token, D/2 - 1 steps between wavelengths."""
-    if config.d_model < 4 or config.d_model % 2:
-        raise ValueError(
-            f"Sinusoids of M2M-100 must have an even d_model of 4 or more, but d_model={config.d_model}; do not "
-            "convert the model."
-        )
-    num_wavelengths = config.d_model // 2
-    base = 10000.0 ** (num_wavelengths / (num_wavelengths - 1))
-    return {"sinusoidal_offset": (config.pad_token_id or 0) + 1, "sinusoidal_base": base}
-
-
 @dataclass(frozen=True)
 class Family:
     """One family of transformers' encoder-decoders.
@@ -212,7 +225,7 @@ class Family:
 
 
 BART = ("BART", "BartConfig", "BartForConditionalGeneration", LearnedPositions())
-M2M100 = ("M2M-100", "M2M100Config", "M2M100ForConditionalGeneration", SinusoidalPositions(fairseq_sinusoids))
+M2M100 = ("M2M-100", "M2M100Config", "M2M100ForConditionalGeneration", FairseqSinusoids())
 MARIAN = ("Marian", "MarianConfig", "MarianMTModel", SinusoidalPositions())
 MBART = ("mBART", "MBartConfig", "MBartForConditionalGeneration", LearnedPositions())
 PEGASUS = ("Pegasus", "PegasusConfig", "PegasusForConditionalGeneration", SinusoidalPositions())
