@@ -350,7 +350,8 @@ def test_text_is_translated_with_marians_numbers():
 
 def test_the_targets_vocabulary_is_counted_by_itself():
     """A MarianTokenizer with two vocabularies keeps the target's in `target_encoder`."""
-    config, tokenizer = tiny_marian(**SEPARATE | {"decoder_vocab_size": 31}).config, Words.tokenizer()
+    marian = tiny_marian(**SEPARATE | {"decoder_vocab_size": 31})
+    config, tokenizer = from_marian(marian).config, Words.tokenizer()
     for size in (5, 31):
         tokenizer.target_encoder = {str(i): i for i in range(size)}
         validate_tokenizer(config, tokenizer)
