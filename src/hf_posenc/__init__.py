@@ -9,6 +9,7 @@ are used: training and scoring need all of the project's dependencies, figures a
 """
 
 from . import auto_classes
+from .convert.checkpoints import from_transformers, to_transformers
 from .convert.encodings import convert_encodings
 from .convert.marian import from_marian, to_marian
 from .inference.ctranslate2_export import to_ctranslate2
@@ -65,6 +66,7 @@ __all__ = [
     "convert_encodings",
     "distance",
     "from_marian",
+    "from_transformers",
     "load_length_buckets",
     "register_alignment",
     "register_position_encoding",
@@ -72,4 +74,5 @@ __all__ = [
     "to_ctranslate2",
     "to_marian",
     "to_onnx",
+    "to_transformers",
 ]

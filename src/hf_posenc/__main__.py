@@ -1,10 +1,13 @@
-"""The command line: translate sentences, write a model for another engine, make tables, figures and cards again, draw
-encodings and attention, or print the tables of encodings and alignments.
+"""The command line: translate sentences, convert a model or write it for another engine, make tables, figures and
+cards again, draw encodings and attention, or print the tables of encodings and alignments.
 
     python -m hf_posenc translate FOLDER [--output FILE] [--num-processes N] < sentences > translations
     python -m hf_posenc translate FOLDER --stream < text > translation
     python -m hf_posenc export FOLDER --engine ctranslate2 --output OTHER [--quantization int8]
     python -m hf_posenc export FOLDER --engine onnx --output OTHER
+    python -m hf_posenc convert CHECKPOINT --output OTHER [--to transformers] [field=value ...]
+    python -m hf_posenc lengthen CHECKPOINT --pairs FILE [FILE] --test FILE [FILE] --source-language de
+        --target-language en --to OTHER [dotted.key=value ...]
     python -m hf_posenc report RUN [--output OTHER]
     python -m hf_posenc card RUN SYSTEM > CARD.md
     python -m hf_posenc encodings
@@ -16,8 +19,9 @@ encodings and attention, or print the tables of encodings and alignments.
 
 One sentence a line; with --stream, one endless text. FOLDER is a saved model: a system of a run
 (runs/quickstart/relative), its model folder, or any checkpoint of the family; to translate with, also one that `export`
-has written for CTranslate2 or ONNX. RUN is a run of train.py (runs/quickstart) or, for `report`, any folder with a
-results.json.
+has written for CTranslate2 or ONNX. CHECKPOINT is a FOLDER, or a BART, M2M-100, NLLB, Marian, mBART or Pegasus model of
+transformers, as a folder or a name on the Hub. RUN is a run of train.py (runs/quickstart) or, for `report`, any folder
+with a results.json.
 ENCODING is a registered encoding or a sum such as sinusoidal+relative. With --register FILE.py every command knows the
 encodings that the file registers.
 """
@@ -30,7 +34,7 @@ from pathlib import Path
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
 from hf_posenc.config.loading import register_encodings
-from hf_posenc.data.readers import expand_home
+from hf_posenc.experiment.commands import add_convert_command, add_lengthen_command, path_argument
 from hf_posenc.inference.batch_translate import translate_lines, translate_to_file
 from hf_posenc.inference.ctranslate2_export import to_ctranslate2
 from hf_posenc.inference.onnx_export import to_onnx
@@ -67,6 +71,8 @@ def parse_options() -> argparse.Namespace:
     subparsers = parser.add_subparsers(dest="command", required=True)
     add_command = partial(subparsers.add_parser, parents=[common])
     add_model_commands(add_command)
+    add_convert_command(add_command)
+    add_lengthen_command(add_command)
     add_run_commands(add_command)
     add_plot_commands(add_command)
     for name, flags in RENAMED_FLAGS.items():
@@ -75,7 +81,7 @@ def parse_options() -> argparse.Namespace:
                 flag, action=RenamedFlag, renamed=renamed, nargs="*", help=argparse.SUPPRESS
             )
     options, extra_arguments = parser.parse_known_args()
-    may_have_extra = options.command == "figures"
+    may_have_extra = options.command in ("figures", "convert", "lengthen")
     unknown = [argument for argument in extra_arguments if not may_have_extra or argument.startswith("-")]
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -134,14 +140,6 @@ def add_run_commands(add_command: Callable[..., argparse.ArgumentParser]) -> Non
     command.add_argument("--port", type=int, help="of the page (default: the first that is free from 7860 on)")
     host_help = "another name of this machine under which the page is opened"
     command.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=host_help)
-
-
-def path_argument(text: str) -> Path:
-    """A path of the command line: a shell leaves the `~` of `--to=~/FILE` to us."""
-    try:
-        return Path(expand_home(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def add_plot_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:

@@ -213,7 +213,7 @@ def test_other_families_are_refused_by_name(tmp_path):
     tiny_marian().save_pretrained(tmp_path / "marian")
     with pytest.raises(ValueError, match=r"`posenc` .*, but .*rnn .*`posenc_rnn_nmt`.*; use"):
         convert_encodings(tmp_path / "rnn", "rotary")
-    with pytest.raises(ValueError, match=r"holds a `marian` model; .*from_marian"):
+    with pytest.raises(ValueError, match=r"holds a `marian` model; .*from_transformers"):
         convert_encodings(tmp_path / "marian", "rotary")
     for other in (tiny_model("rnn_nmt"), tiny_model("sinusoidal").model, tiny_marian()):
         with pytest.raises(TypeError, match=f"but .* {type(other).__name__};"):

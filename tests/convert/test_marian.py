@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.family_models import at_labels, rearranged, with_exact_tables
 from support.marian_models import EOS, PAD, SIZES, Words, tiny_marian
 from support.models import (
     BEFORE_5_18,
@@ -45,40 +46,12 @@ VARIANTS = {
 }
 
 
-def with_exact_tables(marian: MarianMTModel) -> MarianMTModel:
-    """Marian's tables of positions are rounded to float32 even in a float64 model; here they are the formula's."""
-    num_positions, width = marian.get_encoder().embed_positions.weight.shape
-    pos, channel = torch.arange(num_positions).double()[:, None], torch.arange(width).double()
-    angles = pos / 10000.0 ** (2 * (channel // 2) / width)
-    table = torch.cat((angles[:, 0::2].sin(), angles[:, 1::2].cos()), dim=1)
-    for stack in (marian.get_encoder(), marian.get_decoder()):
-        torch.testing.assert_close(stack.embed_positions.weight.data.double(), table, rtol=0, atol=1e-6)
-        stack.embed_positions.weight.data = table.to(marian.dtype)
-    return marian
-
-
 def ragged_batch(target_size: int = 29) -> dict[str, Tensor]:
     """Sources of three lengths, padded on the right: on the left Marian counts the padding, so there they differ."""
     ids, mask = padded([sentences(length, seed=length, vocab_size=PAD) for length in (9, 4, 7)], "right")
     labels = sentences(3, 6, seed=2, vocab_size=min(target_size, PAD))
     labels[1, 4:] = -100
     return {"input_ids": ids.masked_fill(mask == 0, PAD), "attention_mask": mask, "labels": labels}
-
-
-def at_labels(values_BTX: Tensor, batch: dict[str, Tensor]) -> Tensor:
-    """What a loss counts: behind a target's last label Marian reads that label, and this family padding."""
-    return values_BTX[batch["labels"] != -100]
-
-
-def rearranged(ours: Tensor, theirs: Tensor, gradients: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Two gradients in the order of the values they belong to: whatever moved the values must have moved them, too.
-
-    The values are random, so no two of a tensor are equal and the order is one.
-    """
-    orders = [weight.detach().flatten().argsort() for weight in (ours, theirs)]
-    assert torch.equal(ours.flatten()[orders[0]], theirs.flatten()[orders[1]])
-    mine, marians = (gradient.flatten()[order] for gradient, order in zip(gradients, orders, strict=True))
-    return mine, marians
 
 
 def state(model: nn.Module) -> dict[str, Tensor]:
@@ -377,7 +350,8 @@ def test_text_is_translated_with_marians_numbers():
 
 def test_the_targets_vocabulary_is_counted_by_itself():
     """A MarianTokenizer with two vocabularies keeps the target's in `target_encoder`."""
-    config, tokenizer = tiny_marian(**SEPARATE | {"decoder_vocab_size": 31}).config, Words.tokenizer()
+    marian = tiny_marian(**SEPARATE | {"decoder_vocab_size": 31})
+    config, tokenizer = from_marian(marian).config, Words.tokenizer()
     for size in (5, 31):
         tokenizer.target_encoder = {str(i): i for i in range(size)}
         validate_tokenizer(config, tokenizer)
@@ -488,8 +462,6 @@ def test_a_folder_with_missing_or_surplus_weights_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("encoder_layerdrop", 0.1),
-        ("decoder_layerdrop", 0.2),
         ("normalize_before", True),
         ("normalize_embedding", True),
         ("add_final_layer_norm", True),

@@ -16,6 +16,8 @@ from hf_posenc.experiment.parallel import topological_batches
 from hf_posenc.experiment.pipeline import run_system, training_config
 from hf_posenc.experiment.prepare import prepare
 from hf_posenc.experiment.prepared_run import PreparedRun
+from hf_posenc.reporting.report import write_report
+from hf_posenc.results.aggregation import aggregate
 
 ENCODINGS = {
     "position_encoding_type": "relative+window",
@@ -131,6 +133,29 @@ def checkpoint(experiment: Any) -> Path:
     prepare(experiment)
     run_system(PreparedRun(experiment), "absolute")
     return experiment.folder / "absolute" / "model"
+
+
+@pytest.mark.full
+def test_a_system_of_no_steps_is_its_initial_model_and_is_scored(config: Path) -> None:
+    folder = config.parent / "marian"
+    marian = tiny_marian(dtype=torch.float32, d_model=16)
+    marian.save_pretrained(folder)
+    Words.tokenizer().save_pretrained(folder)
+    given = TINY | {"init_from": str(folder), "systems": {"before": {"train": {"max_steps": 0}}}, "model": {}}
+    given["data"] = TINY["data"] | {"tokenizer": str(folder)}
+    config.write_text(yaml.safe_dump(given), encoding="utf-8")
+    experiment = load(config)
+    prepare(experiment)
+    run_system(PreparedRun(experiment), "before")
+    model = AutoModelForSeq2SeqLM.from_pretrained(experiment.folder / "before" / "model")
+    torch.testing.assert_close(model.state_dict(), from_marian(marian).state_dict(), rtol=0, atol=0)
+    results = aggregate(experiment)
+    assert list(results.systems) == ["before"]
+    assert "before" in str(write_report(results, experiment.tables_folder))
+    with pytest.raises(
+        ValueError, match=r"train\.max_steps=0 scores a model as it is, but there is no init_from; name"
+    ):
+        load(config, "init_from=", "data.tokenizer=", "model.d_model=16")
 
 
 @pytest.mark.slow

@@ -27,6 +27,8 @@ SUMS = ["relative+randomized", "sinusoidal+randomized"]
 SIDES = ["none to relative", "rotary to sinusoidal", "relative_key to none"]
 FIELDS = [
     {"norm_first": True},
+    {"normalize_embedding": True},
+    {"normalize_embedding": True, "norm_first": True},
     {"tie_word_embeddings": False, "share_encoder_decoder_embeddings": False},
     {"output_bias": True},
     {"scale_embedding": False},
@@ -63,6 +65,10 @@ def test_it_translates_alike_whatever_the_config_says(fields, tokenizer, tmp_pat
 def test_a_rotary_encoding_of_some_channels_and_of_another_base(tokenizer, tmp_path):
     rope = {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}
     assert_same(single("rotary", d_model=32, rope_parameters=rope), tokenizer, tmp_path / "engine")
+
+
+def test_sinusoids_of_another_offset_and_base(tokenizer, tmp_path):
+    assert_same(single("sinusoidal", sinusoidal_offset=2, sinusoidal_base=100.0), tokenizer, tmp_path / "engine")
 
 
 def test_what_the_generation_config_forbids_is_not_written(tokenizer, tmp_path):

@@ -101,6 +101,12 @@ REFUSED = {
     "no tokens": ({"vocab_size": 0}, r"vocab_size must be 1 or more"),
     "a dropout of all": ({"dropout": 1.0}, r"dropout must be a probability .* below 1, but it is 1.0.*default is 0.1"),
     "a negative dropout": ({"attention_dropout": -0.1}, r"attention_dropout must be a probability from 0 to below 1"),
+    "an unknown activation": (
+        {"activation_function": "gated_gelu"},
+        r"activation_function must be a name of transformers' ACT2FN, but it is 'gated_gelu'; the nearest one is",
+    ),
+    "positions before the first": ({"sinusoidal_offset": -1}, r"`sinusoidal_offset` must be a whole .*, 0 or more.*-1"),
+    "wavelengths that do not grow": ({"sinusoidal_base": 1.0}, r"`sinusoidal_base` must be a number above 1, but"),
     "no epsilon": ({"layer_norm_eps": 0.0}, r"layer_norm_eps must be above 0, but it is 0.0"),
     "no padding": ({"pad_token_id": None}, r"pad_token_id must be a token id, .*, but it is None; its default is 0"),
     "no beginning": ({"decoder_start_token_id": None}, r"decoder_start_token_id must be a token id"),

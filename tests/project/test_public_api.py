@@ -118,10 +118,12 @@ def test_every_public_name_is_documented(name: str):
         "CTranslate2Translator",
         "convert_encodings",
         "from_marian",
+        "from_transformers",
         "load_length_buckets",
         "to_ctranslate2",
         "to_marian",
         "to_onnx",
+        "to_transformers",
     ],
 )
 def test_the_docstring_of_a_function_names_its_parameters_and_its_errors(name: str):

@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from support.models import tiny_config
+from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositionalEmbedding
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 
 with warnings.catch_warnings():  # 5.17 compiles it in a way that torch deprecates
@@ -33,6 +34,16 @@ def test_the_sinusoids_are_marians_in_another_order_of_channels():
     theirs = MarianSinusoidalPositionalEmbedding(60, 16).create_weight()
     ours = sinusoids(torch.arange(60), 16, torch.float64)
     torch.testing.assert_close(ours.float(), theirs[:, halves(16)], rtol=1e-6, atol=1e-6)
+
+
+def test_offset_and_base_give_the_sinusoids_of_m2m_100():
+    padding = 1
+    theirs = M2M100SinusoidalPositionalEmbedding(60, 16, padding)(torch.full((1, 50), 7))
+    config = tiny_config("sinusoidal", sinusoidal_offset=padding + 1, sinusoidal_base=10000.0 ** (8 / 7))
+    positions = build_position_encodings(config, config.side("decoder"))
+    at = torch.arange(50)[None]
+    ours = positions.embed(torch.zeros(1, 50, 16, dtype=torch.float64), AttentionContext(at, at))
+    torch.testing.assert_close(ours.float(), theirs[..., halves(16)], rtol=0, atol=1e-5)
 
 
 @pytest.mark.reference("sinusoidal")

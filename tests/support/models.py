@@ -103,6 +103,8 @@ DEFAULTS_SUIT = {
     "fertility_loss_weight",
     "recurrent_step",
     "window_lookahead",
+    "sinusoidal_offset",
+    "sinusoidal_base",
 }
 
 # The training text of the test tokenizer.

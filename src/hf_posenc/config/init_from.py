@@ -1,26 +1,17 @@
 """`init_from`: the initial weights of a training, resolved to the complete `model` section of a system.
 
 `init_from` names an earlier system of the same file, which is trained first. Otherwise it names a checkpoint of this
-family or of MarianMT, by folder or Hub name. The model has the checkpoint's config with the changes of the system's own
-`model:` section: encodings, alignment, their parameters, dropout (see hf_posenc.convert_encodings). Only the config of
-the checkpoint is read here.
+family, or one that `from_transformers` converts, by folder or Hub name. The model has the checkpoint's config with the
+changes of the system's own `model:` section: encodings, alignment, their parameters, dropout (see
+hf_posenc.convert_encodings). Only the config of the checkpoint is read here.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from transformers import MarianConfig
-
-from ..convert.encodings import (
-    PRESERVED_FIELDS,
-    STRUCTURAL_FIELDS,
-    TUNABLE_FIELDS,
-    load_config_dict,
-    load_posenc_config,
-    override_config,
-)
-from ..convert.marian import FIXED_FIELDS, load_marian_config, posenc_config_from_marian
+from ..convert.checkpoints import is_convertible, load_any_config
+from ..convert.encodings import PRESERVED_FIELDS, TUNABLE_FIELDS, override_config
 from ..data.readers import resolve_name_or_path
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
 from .composition import merge
@@ -28,7 +19,7 @@ from .model_keys import INFERRED_FIELDS
 from .schema import Section
 from .settings import System
 
-INIT_FROM_RULE = "init_from names a system above it, or a checkpoint of this family or of MarianMT"
+INIT_FROM_RULE = "init_from names a system above it, or a checkpoint of this family or of transformers"
 
 
 def resolve_init_from(
@@ -76,14 +67,10 @@ def validate_checkpoint_name(start: str, folder: str | None, earlier_systems: li
 def checkpoint_model_section(name: str, folder: str | None) -> tuple[Section, PosEncConfig]:
     """The `model` section that describes a checkpoint, and its config as a PosEncConfig."""
     name_or_path = resolve_name_or_path(name, folder)
-    if load_config_dict(name_or_path, INIT_FROM_RULE, "a model on the Hub")["model_type"] == MarianConfig.model_type:
-        config = posenc_config_from_marian(load_marian_config(name_or_path), position_encoding_type="sinusoidal")
-        fields: tuple[str, ...] = (
-            *STRUCTURAL_FIELDS,
-            *FIXED_FIELDS,
-        )  # only the weights show whether it has an output bias
-    else:
-        config, fields = load_posenc_config(name_or_path), (*PRESERVED_FIELDS, "initializer")
+    config = load_any_config(name_or_path, INIT_FROM_RULE)
+    fields: tuple[str, ...] = (*PRESERVED_FIELDS, "initializer")
+    if is_convertible(name_or_path, INIT_FROM_RULE):  # only the weights show whether it has an output bias
+        fields = tuple(field for field in PRESERVED_FIELDS if field != "output_bias")
     fields += (*TUNABLE_FIELDS, *ENCODING_TYPE_FIELDS.values(), "alignment_type", *config.parameter_fields_in_use)
     section = {field: getattr(config, field) for field in fields if field not in INFERRED_FIELDS}
     if config.rope_parameters is not None:

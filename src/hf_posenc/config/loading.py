@@ -176,6 +176,11 @@ def validate_system(name: str, base_name: str, sections: Section) -> System:
     validate_score(name, score)
     validate_test_sets(name, [test if k == 1 else f"{test}-x{k}" for test in data.test for k in set(score.concatenate)])
     start = sections["init_from"]
+    if start is None and sections["train"].get("max_steps") == 0:
+        raise ValueError(
+            f"systems.{name}: train.max_steps=0 scores a model as it is, but there is no init_from; name a model "
+            "there, or train for 1 step or more."
+        )
     system = System(name, base_name, data, score, dict(sections["model"]), dict(sections["train"]), init_from=start)
     system.model_config(vocab_size=data.vocab_size)
     if not system.is_encoder_decoder:

@@ -54,7 +54,7 @@ NARROWED_TYPES: dict[str, object] = {
     "log_level": Annotated[str, one_of(trainer_log_levels)],
     "log_level_replica": Annotated[str, one_of(trainer_log_levels)],
     "max_steps": Annotated[
-        int, Constraint("{} from 1 on, or -1 for whole epochs", lambda steps: steps > 0 or steps == -1)
+        int, Constraint("{} from 1 on, 0 for no training, or -1 for whole epochs", lambda steps: steps >= -1)
     ],
     "neftune_noise_alpha": NonNegative | None,
     "report_to": Reporter | list[Reporter] | None,

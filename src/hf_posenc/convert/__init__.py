@@ -1,1 +1,1 @@
-"""Trained models converted: to other encodings, and from and to MarianMT."""
+"""Trained models converted: to other encodings, and from and to transformers' translation models."""

@@ -24,15 +24,15 @@ from ..modeling.position_registry import side_entries
 ModelT = TypeVar("ModelT", bound=PreTrainedModel)
 
 # Each config field is in exactly one of these groups (a test checks it): a conversion keeps it, lets it change, or sets
-# it anew. First the fields that the weights depend on and that Marian also has.
+# it anew. First the fields that the weights depend on and that Marian also has. Other families lack some of them.
 STRUCTURAL_FIELDS = (
     "vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads",
     "decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "activation_function", "scale_embedding",
     "share_encoder_decoder_embeddings", "tie_word_embeddings", "pad_token_id", "bos_token_id", "eos_token_id",
     "decoder_start_token_id",
 )  # fmt: skip
-# The fields that the weights depend on and that Marian lacks.
-FAMILY_FIELDS = ("norm_first", "layer_norm_eps", "output_bias", "dtype")
+# The fields that the weights depend on and that configs of transformers' translation models lack.
+FAMILY_FIELDS = ("norm_first", "normalize_embedding", "layer_norm_eps", "output_bias", "dtype")
 PRESERVED_FIELDS = (*STRUCTURAL_FIELDS, *FAMILY_FIELDS)
 # The fields that affect only training, or only other fields.
 TUNABLE_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "max_position_embeddings", "use_cache")
@@ -76,11 +76,10 @@ def convert_encodings(
     Raises a ValueError, before any weight is read, if there is no checkpoint of this family, for a field that the
     weights depend on (`d_model`), and for encodings that do not work together. A TypeError for another kind of model.
     """
-    encoding_types = dict(zip((*ENCODING_TYPE_FIELDS.values(), "alignment_type"), (
-        position_encoding_type, decoder_position_encoding_type, cross_position_encoding_type, alignment_type,
-    ), strict=True))  # fmt: skip
-    given_types = {name: value for name, value in encoding_types.items() if value is not None}
-    config = override_config(load_posenc_config(origin), given_types | overrides)
+    requested = requested_encodings(
+        position_encoding_type, decoder_position_encoding_type, cross_position_encoding_type, alignment_type
+    )
+    config = override_config(load_posenc_config(origin), requested | overrides)
     if not isinstance(origin, PosEncForConditionalGeneration):
         loaded = PosEncForConditionalGeneration.from_pretrained(origin)
         return convert_encodings(
@@ -88,7 +87,14 @@ def convert_encodings(
             alignment_type, **overrides,
         )  # fmt: skip
     model = zero_init_model(config)
-    return load_into(model, transferable_weights(origin, model), origin, new_weight_prefixes=NEW_WEIGHT_PREFIXES)
+    weights = transferable_weights(origin.state_dict(), origin.config, model)
+    return load_into(model, weights, origin, new_weight_prefixes=NEW_WEIGHT_PREFIXES)
+
+
+def requested_encodings(*encoding_types: str | None) -> dict[str, str]:
+    """The config fields of encodings and alignment that are not None, from the first arguments of a conversion."""
+    names = (*ENCODING_TYPE_FIELDS.values(), "alignment_type")
+    return {name: value for name, value in zip(names, encoding_types, strict=True) if value is not None}
 
 
 def load_posenc_config(origin: object) -> PosEncConfig:
@@ -104,7 +110,7 @@ def load_posenc_config(origin: object) -> PosEncConfig:
     if (family := fields["model_type"]) != PosEncConfig.model_type:
         raise ValueError(
             f"convert_encodings needs a `{PosEncConfig.model_type}` checkpoint, but {origin} holds a `{family}` model; "
-            "use a Transformer of this family, or a MarianMT model and from_marian."
+            "use a Transformer of this family, or from_transformers for a model of transformers."
         )
     return PosEncConfig.from_dict(fields)
 
@@ -144,20 +150,22 @@ def override_config(config: PosEncConfig, changes: Mapping[str, object]) -> PosE
 
 
 def transferable_weights(
-    origin: PosEncForConditionalGeneration, model: PosEncForConditionalGeneration
+    weights: Mapping[str, Tensor], config: PosEncConfig, model: PosEncForConditionalGeneration
 ) -> dict[str, Tensor]:
-    """The weights of `origin` that are copied, by their names in `model`."""
-    transferred = {
-        name: weight for name, weight in origin.state_dict().items() if not name.startswith(NEW_WEIGHT_PREFIXES)
-    }
-    new_paths = module_paths(model.config)
-    for key, path in module_paths(origin.config).items():
+    """The weights of a model of that `config` that are copied, by their names in `model`."""
+    transferred = {name: weight for name, weight in weights.items() if not name.startswith(NEW_WEIGHT_PREFIXES)}
+    new_weights, new_paths = model.state_dict(), module_paths(model.config)
+    for key, path in module_paths(config).items():
         if key in new_paths:
-            old = origin.get_submodule(path).state_dict()
-            new = model.get_submodule(new_paths[key]).state_dict()
+            old, new = (submodule_weights(*source) for source in ((weights, path), (new_weights, new_paths[key])))
             if weight_shapes(old) == weight_shapes(new):
                 transferred |= {f"{new_paths[key]}.{name}": weight for name, weight in old.items()}
     return transferred
+
+
+def submodule_weights(weights: Mapping[str, Tensor], path: str) -> dict[str, Tensor]:
+    """The weights below a module's path, by their names in the module."""
+    return {name.removeprefix(f"{path}."): weight for name, weight in weights.items() if name.startswith(f"{path}.")}
 
 
 def weight_shapes(weights: Mapping[str, Tensor]) -> dict[str, torch.Size]:

@@ -45,13 +45,13 @@ def system_costs(system: System, processes: int, limit: int | None) -> list[str]
         if not any(key in name for key in EMBEDDING_PARAMETERS)
     )
     arguments = arguments_with_defaults(system.train)
-    steps = arguments["max_steps"] if arguments["max_steps"] > 0 else None
+    steps = arguments["max_steps"] if arguments["max_steps"] >= 0 else None
     batch = arguments["tokens_per_batch"]
     if batch is None and system.data.max_length:
         batch = arguments["per_device_train_batch_size"] * (system.data.max_length + 1)
     tokens = (
         f"{2 * steps * batch * arguments['gradient_accumulation_steps'] * processes:,}"
-        if steps and batch
+        if steps is not None and batch
         else "unknown"
     )
     kept = max(limit, 1 + arguments["load_best_model_at_end"]) if limit and limit > 0 else "all"  # as in the Trainer
@@ -61,7 +61,7 @@ def system_costs(system: System, processes: int, limit: int | None) -> list[str]
         " / ".join(dict.fromkeys(encodings)) or model.config.model_type,
         f"{total:,}",
         f"{body:,}",
-        f"{steps:,}" if steps else f"{arguments['num_train_epochs']:g} epochs",
+        f"{steps:,}" if steps is not None else f"{arguments['num_train_epochs']:g} epochs",
         tokens,
         format_megabytes(4 * total),
         f"{kept} of {format_megabytes(4 * total * (1 + ADAM_MOMENTS))}",

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from transformers import MarianConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
-from ..config.init_from import INIT_FROM_RULE, checkpoint_model_section
+from ..config.init_from import checkpoint_model_section
 from ..config.settings import System
-from ..convert.encodings import TUNABLE_FIELDS, convert_encodings, load_config_dict
-from ..convert.marian import from_marian
+from ..convert.checkpoints import convert_checkpoint
+from ..convert.encodings import TUNABLE_FIELDS
 from ..modeling.configuration_base import BaseConfig
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
 from ..modeling.position_base import PositionEncoding
@@ -48,10 +48,7 @@ def initial_model(system: PreparedSystem, config: BaseConfig) -> PreTrainedModel
         "rope_parameters",
     )
     overrides = {field: getattr(config, field) for field in fields}
-    is_marian = (
-        load_config_dict(checkpoint, INIT_FROM_RULE, "a model on the Hub")["model_type"] == MarianConfig.model_type
-    )
-    return (from_marian if is_marian else convert_encodings)(checkpoint, **overrides).float()
+    return convert_checkpoint(checkpoint, **overrides).float()
 
 
 def build_meta_model(system: System) -> PreTrainedModel:

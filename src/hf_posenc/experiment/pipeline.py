@@ -30,8 +30,8 @@ from ..results.records import ScoredTestSet, SegmentedSystem, SystemScores, Test
 from ..training.callbacks import JsonLogger
 from ..training.checkpoints import last_intact_checkpoint, load_trainer_state, validate_weights
 from ..training.distributed import explain_out_of_memory, validate_same_on_all_ranks
-from ..training.training_run import train
-from ..utils.atomic_io import exclusive_lock, short_hash
+from ..training.training_run import TrainingOutcome, train
+from ..utils.atomic_io import atomic_write, exclusive_lock, short_hash
 from ..utils.auto_loading import load_model_with_head
 from ..utils.manifest import add_to_manifest, save_folder
 from ..utils.renamed_keys import downgrade_value
@@ -202,18 +202,21 @@ def train_system(system: PreparedSystem, progress_position: int) -> None:
     config = training_config(settings, tokenizer, pairs)
     set_seed(settings.train.get("seed", 42))
     model = initial_model(system, config)
-    trained, outcome = train(
-        model,
-        tokenizer,
-        pairs,
-        validation,
-        system.training_arguments,
-        JsonLogger(paths.training_log),
-        name=system.name,
-        progress_position=progress_position,
-        references=system.validation_references,
-        bleu_tokenize=settings.score.bleu_tokenize,
-    )
+    if settings.train.get("max_steps") == 0:
+        trained, outcome = without_training(model, paths)
+    else:
+        trained, outcome = train(
+            model,
+            tokenizer,
+            pairs,
+            validation,
+            system.training_arguments,
+            JsonLogger(paths.training_log),
+            name=system.name,
+            progress_position=progress_position,
+            references=system.validation_references,
+            bleu_tokenize=settings.score.bleu_tokenize,
+        )
     summary = TrainingSummary(**outcome, parameters=trained.num_parameters(), pairs=len(pairs))
     trained.generation_config.update(num_beams=settings.score.num_beams)  # the class has the maximum length
 
@@ -235,6 +238,14 @@ def prompting_tokenizer(tokenizer: PosEncTokenizer, config: BaseConfig) -> PosEn
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = "left"  # transformers saves the latter
     return tokenizer
+
+
+def without_training(model: PreTrainedModel, paths: SystemPaths) -> tuple[PreTrainedModel, TrainingOutcome]:
+    """The initial model as the outcome of 0 steps, with a training log of one line."""
+    if PartialState().is_main_process:
+        paths.folder.mkdir(parents=True, exist_ok=True)
+        atomic_write(paths.training_log, '{"step": 0, "seconds": 0.0}\n')
+    return model, {"steps": 0, "seconds": 0.0, "loss": None, "processes": PartialState().num_processes}
 
 
 def training_config(system: System, tokenizer: PosEncTokenizer, pairs: Dataset) -> BaseConfig:

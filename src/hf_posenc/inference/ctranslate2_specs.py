@@ -132,6 +132,7 @@ def build_model_spec(model: PosEncForConditionalGeneration, encoding_specs: dict
     config, specs = model.config, import_ctranslate2().specs
     common = {
         "pre_norm": config.norm_first,
+        "layernorm_embedding": config.normalize_embedding,
         "activation": getattr(specs.common_spec.Activation, ACTIVATIONS[config.activation_function]),
     }
     sizes = {side: (config.side(side).layers, config.side(side).heads) for side in encoding_specs}
@@ -167,6 +168,8 @@ def fill_stack(spec: "LayerSpec", stack: Any, encoding_spec: EncodingSpec) -> No
     spec.scale_embeddings = float(stack.embed_scale)
     if stack.layer_norm is not None:
         fill_norm(spec.layer_norm, stack.layer_norm)
+    if stack.layernorm_embedding is not None:
+        fill_norm(spec.layernorm_embedding, stack.layernorm_embedding)
     if encoding_spec.added_embeddings_ND is not None:
         spec.position_encodings.encodings = to_float_copy(encoding_spec.added_embeddings_ND)
     for number, (layer, module) in enumerate(zip(spec.layer, stack.layers, strict=True)):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from huggingface_hub.dataclasses import strict
+from transformers.activations import ACT2FN
 from transformers.modeling_rope_utils import RopeParameters
 
 from .alignment_base import Alignment
@@ -15,6 +16,7 @@ from .configuration_shared import SHARED_FIELDS, SharedConfig
 from .custom_code import copy_custom_code
 from .position_base import EncodingParameter, StackSpec
 from .position_registry import POSITION_ENCODINGS, parse_sum, side_entries
+from .suggestions import closest_name
 
 # The field that names each side's encoding.
 ENCODING_TYPE_FIELDS = {
@@ -60,6 +62,7 @@ class PosEncConfig(SharedConfig, EncodingsConfig):  # in this order: SharedConfi
     Layers
         `activation_function`: of the feed-forward networks, a name of transformers' ACT2FN.
         `norm_first`: layer normalization before attention and feed-forward network, not after.
+        `normalize_embedding`: layer normalization of the embedded tokens with their positions, before the first layer.
         `layer_norm_eps`: added to the variance in layer normalization.
         `dropout`: probability from 0 to below 1, in training, of embeddings and each block's output.
         `attention_dropout`, `activation_dropout`: the same of attention weights and of hidden units.
@@ -94,6 +97,7 @@ class PosEncConfig(SharedConfig, EncodingsConfig):  # in this order: SharedConfi
     activation_function: str = "relu"
     layer_norm_eps: float = 1e-5
     norm_first: bool = False
+    normalize_embedding: bool = False
     max_position_embeddings: int = 1024
     rope_parameters: RopeParameters | dict | None = None
     position_encoding_type: str = "relative"
@@ -105,6 +109,11 @@ class PosEncConfig(SharedConfig, EncodingsConfig):  # in this order: SharedConfi
         if self.decoder_position_encoding_type is None:
             self.decoder_position_encoding_type = self.position_encoding_type
         super().__post_init__(**kwargs)
+        if self.activation_function not in ACT2FN:
+            raise ValueError(
+                f"activation_function must be a name of transformers' ACT2FN, but it is {self.activation_function!r}; "
+                f"the nearest one is {closest_name(self.activation_function, ACT2FN)!r}."
+            )
         self._validate_alignment()
 
     @classmethod

@@ -43,6 +43,7 @@ class PosEncCausalConfig(EncodingsConfig):
     Layers
         `hidden_act`: of the feed-forward networks, a name of transformers' ACT2FN.
         `norm_first`: layer normalization before attention and feed-forward network, not after.
+        `normalize_embedding`: layer normalization of the embedded tokens with their positions, before the first layer.
         `layer_norm_eps`: added to the variance in layer normalization.
         `dropout`: probability from 0 to below 1, in training, of embeddings and each block's output.
         `attention_dropout`, `activation_dropout`: the same of attention weights and of hidden units.
@@ -78,6 +79,7 @@ class PosEncCausalConfig(EncodingsConfig):
     activation_dropout: float | int = 0.0
     layer_norm_eps: float = 1e-5
     norm_first: bool = True
+    normalize_embedding: bool = False
     max_position_embeddings: int = 1024
     rope_parameters: RopeParameters | dict | None = None
     position_encoding_type: str = "rotary"

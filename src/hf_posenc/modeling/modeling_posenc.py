@@ -95,6 +95,9 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
         super().__init__(config, vocab_size=side.vocab_size)
         self.side = side
         self.positions = build_position_encodings(config, side)
+        self.layernorm_embedding = (
+            nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if config.normalize_embedding else None
+        )
         self.layers = nn.ModuleList(self.layer_class(config, side, layer) for layer in range(side.layers))
         self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if config.norm_first else None
         self.gradient_checkpointing = False
@@ -133,6 +136,8 @@ class PosEncStack(PosEncPreTrainedModel, Stack):
         if state is None and attn_implementation == "sdpa" and not (ctx.need_weights or has_dropout):
             ctx = ctx.replace(use_linear_attention=supports_linear_attention(self.positions, ctx))
         x_BTD = self.positions.embed(x_BTD, ctx)
+        if self.layernorm_embedding is not None:
+            x_BTD = self.layernorm_embedding(x_BTD)
         pruned_ctx = prune_to_window(ctx, self.positions.sliding_window, self.min_keys_to_prune)
         return x_BTD, self.positions.prepare(x_BTD, ctx, pruned_ctx)
 

@@ -1,0 +1,90 @@
+"""Conversion from folder to folder: the model, the tokenizer that it was trained with, and a pair of languages.
+
+A tokenizer is saved as it is, with its own files, because `AutoTokenizer` takes its class from tokenizer_config.json.
+Multilingual models have language tags. The source's is a token of the source, which the tokenizer writes; the target's
+is the first token of the target, which `forced_bos_token_id` of the generation config forces.
+"""
+
+import os
+from pathlib import Path
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from ..modeling.suggestions import closest_name
+from ..modeling.translation import validate_tokenizer
+from ..utils.auto_loading import auto_from_pretrained
+from ..utils.manifest import save_folder
+from .checkpoints import convert_checkpoint, load_any_config, to_transformers
+
+FORMATS = ("posenc", "transformers")
+
+
+def convert_folder(
+    origin: str | os.PathLike,
+    folder: Path,
+    *,
+    to: str = "posenc",
+    source_tag: str | None = None,
+    target_tag: str | None = None,
+    **overrides: object,
+) -> Path:
+    """Convert a checkpoint and write it to a new folder, with its tokenizer.
+
+    Args:
+        origin: a folder or a name on the Hub: a Transformer of this family, or a model that `from_transformers` takes.
+        folder: a folder that does not exist.
+        to: `posenc` for a model of this family, `transformers` for one that needs transformers alone.
+        source_tag, target_tag: language tags of a multilingual model by its tokenizer's names, such as `de` and `en`,
+            or `deu_Latn` and `eng_Latn`. None keeps those of the tokenizer and of the generation config.
+        **overrides: encodings, alignment, their parameters and fields that affect training only, as in
+            `convert_encodings`.
+
+    Returns the folder. Raises a ValueError, before any weight is read, for a folder that exists, an unknown tag,
+    and a checkpoint that cannot be converted. A ValueError, before anything is written, for a model that transformers
+    cannot represent.
+    """
+    if to not in FORMATS:
+        raise ValueError(f"`to` must be one of {', '.join(FORMATS)}, but it is {to!r}.")
+    if folder.exists():
+        raise ValueError(f"A converted model needs a new folder, but {folder} exists; name another, or delete it.")
+    given = (("src_lang", source_tag), ("tgt_lang", target_tag))
+    languages: dict[str, str] = {name: language for name, language in given if language is not None}
+    tokenizer = auto_from_pretrained(AutoTokenizer, origin)
+    tags = {name: language_tag_id(tokenizer, language) for name, language in languages.items()}
+    if languages:
+        tokenizer = auto_from_pretrained(AutoTokenizer, origin, **languages)
+    validate_tokenizer(load_any_config(origin), tokenizer)
+    model = convert_checkpoint(origin, **overrides)
+    if "tgt_lang" in tags and model.config.decoder_start_token_id != tags["tgt_lang"]:
+        model.generation_config.forced_bos_token_id = tags["tgt_lang"]
+    converted = to_transformers(model) if to == "transformers" else model
+
+    def save(unfinished: Path) -> None:
+        converted.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
+
+    save_folder(folder, save)
+    return folder
+
+
+def language_tag_id(tokenizer: PreTrainedTokenizerBase, language: str) -> int:
+    """The token of a language; a ValueError for a tokenizer without tags, and for a language without one."""
+    if not hasattr(tokenizer, "src_lang"):
+        raise ValueError(
+            f"A language tag needs a tokenizer with tags, but {language!r} was given and "
+            f"{type(tokenizer).__name__} has none; leave the tag out."
+        )
+    # M2M-100's tag of `de` is the token `__de__`; other families name the language by the token itself.
+    tokens = getattr(tokenizer, "lang_code_to_token", None)
+    if tokens is None:
+        special = tokenizer.all_special_tokens
+        tokens = {token: token for token in special if not token.startswith("<")}
+    if language not in tokens:
+        raise ValueError(
+            f"A language tag must be one of the tokenizer's, but it is {language!r}; the nearest one is "
+            f"{closest_name(language, tokens)!r}."
+        )
+    return tokenizer.convert_tokens_to_ids(tokens[language])
+
+
+__all__ = ["convert_folder"]
