@@ -119,6 +119,7 @@ def test_every_public_name_is_documented(name: str):
         "convert_encodings",
         "from_marian",
         "load_length_buckets",
+        "load_translation_audit",
         "to_ctranslate2",
         "to_marian",
         "to_onnx",
