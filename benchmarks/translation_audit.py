@@ -4,13 +4,15 @@
     python benchmarks/translation_audit.py --files SOURCE TRANSLATION REFERENCE --save translation-audit-system
 
 FOLDER has Europarl7 and IWSLT2017 with document ids (corpora/corpora.yaml, "documents"). Each document is cut into
-pieces of at most 20 segments; of these, 1000 are drawn. The translation of a segment is its reference with the noise of
-a translator: 8 % of the words are left out, 8 % are replaced by random words, and 8 % change places with the next one.
-Punctuation stays. With --files, three files that are aligned line by line, the translation is a system's own output;
-consecutive segments form pieces of 15. An omission takes a segment away; a repetition has it twice, each time with other
-noise; a swap exchanges it with the next one; an invention is a segment of another piece behind it, also with noise.
-The same texts are audited with references, and without. An invention is found if a reported stretch overlaps with more than
-half of it, and conversely; a swap, if one of its two segments is reported. All planted segments count, however short.
+pieces of at most 20 segments, and 1000 of them are drawn. The translation of a segment is its reference with the noise
+of a translator: 8 % of the words are left out, 8 % are replaced by random words, and 8 % change places with the next.
+Punctuation stays. With --files, three files that are aligned line by line, the translation is a system's own output,
+and consecutive segments form pieces of 15.
+
+An omission takes a segment away. A repetition has it twice, each time with other noise. A swap exchanges it with the
+next one. An invention is a segment of another piece behind it, with noise. The same texts are audited with references
+and without. An invention is found if a reported stretch overlaps with more than half of it, and conversely; a swap, if
+one of its two segments is reported. All planted segments count, however short.
 """
 
 import argparse

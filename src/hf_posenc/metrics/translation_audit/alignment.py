@@ -23,6 +23,8 @@ from .lexicon import NUM_FOLDS, TranslationTable, Vocabulary, tokenize, train_ta
 UNALIGNED = 0.45  # weight of the unigram distribution in a segment
 MAX_WORD_SCORE = 4.0  # a single rare word is not enough to jump to its segment
 NUM_ROUNDS = 3  # of training and alignment, without references
+MIN_DOCUMENTS = 2 * NUM_FOLDS  # fewer are divided into folds by blocks of their segments
+BLOCK_SEGMENTS = 5
 IDENTITY = {True: 0.7, False: 0.1}  # probability that a word is translated by itself, within one language or not
 
 
@@ -43,7 +45,7 @@ def align_documents(
         tokens = tokenize(translation)
         words, rows = np.unique(vocabulary.ids(tokens.keys), return_inverse=True)
         ids = [vocabulary.ids(tokenize(text).keys) for text in texts]
-        documents.append(Document(ids, tokens, words, rows, number % NUM_FOLDS))
+        documents.append(Document(ids, tokens, words, rows, segment_folds(number, len(ids), len(translations))))
     pair_ids = [
         (vocabulary.ids(tokenize(source).keys), vocabulary.ids(tokenize(target).keys)) for source, target in pairs
     ]
@@ -60,28 +62,35 @@ def align_documents(
             tables = train_tables([*pair_ids, *texts], [-1] * len(pair_ids) + folds, vocabulary.size)
         is_first_guess = not same_language and not pair_ids and round_number == 0
         for document in documents:
-            table = tables[document.fold]
-            document.scores = word_scores(document, table, unigrams, IDENTITY[same_language] if table else 1.0)
+            identity = 1.0 if tables[0] is None else IDENTITY[same_language]
+            document.scores = word_scores(document, tables, unigrams, identity)
             if is_first_guess:
                 np.maximum(document.scores, 0, out=document.scores)
         find_paths(documents, MONOTONE_COSTS if is_first_guess else COSTS, use_positions=is_first_guess)
     return documents
 
 
+def segment_folds(number: int, num_segments: int, num_documents: int) -> list[int]:
+    """The folds of a document's segments: the whole document is one, unless there are few documents."""
+    if num_documents >= MIN_DOCUMENTS:
+        return [number % NUM_FOLDS] * num_segments
+    return [(number + segment // BLOCK_SEGMENTS) % NUM_FOLDS for segment in range(num_segments)]
+
+
 def aligned_texts(documents: Sequence[Document]) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[int]]:
-    """Each segment with its aligned words, and the fold of its document."""
+    """Each segment with its aligned words, and its fold."""
     texts, folds = [], []
     for document in documents:
         words = document.words[document.rows]
         for index, segment in enumerate(document.segments):
             aligned = words[(document.path == index) & ~document.is_none]
             texts.append((segment, aligned))
-            folds.append(document.fold)
+            folds.append(document.folds[index])
     return texts, folds
 
 
 def word_scores(
-    document: Document, table: TranslationTable | None, unigrams: np.ndarray, identity: float
+    document: Document, tables: Sequence[TranslationTable | None], unigrams: np.ndarray, identity: float
 ) -> np.ndarray:
     """The scores (distinct words, segments) of the module's formula; `identity` is the probability of an equal word."""
     words = document.words
@@ -91,6 +100,7 @@ def word_scores(
     for index, segment in enumerate(document.segments):
         if not len(segment):
             continue
+        table = tables[document.folds[index]]
         if table is not None:
             entries = np.concatenate([np.arange(table.starts[word], table.starts[word + 1]) for word in segment])
             places = column[table.targets[entries]] if len(entries) else entries

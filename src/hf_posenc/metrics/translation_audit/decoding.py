@@ -45,7 +45,7 @@ class Document:
     tokens: Tokens
     words: np.ndarray  # the distinct token ids of the translation
     rows: np.ndarray  # of each token, its index in `words`
-    fold: int
+    folds: list[int]  # of each segment: its scores are from a lexical table without that fold
     scores: np.ndarray | None = None  # (words, segments)
     path: np.ndarray | None = None  # (tokens,): the segment of each token
     is_none: np.ndarray | None = None  # (tokens,): whether it has no counterpart
@@ -59,7 +59,8 @@ class Batch(NamedTuple):
     rows_TB: np.ndarray
     starts_TB: np.ndarray
     active_T: np.ndarray  # documents that have a token t
-    priors_TBN: np.ndarray | None
+    centres_BN: np.ndarray | None  # of the segments, in tokens of the translation; None without position priors
+    scales_B: np.ndarray  # standard deviation of the position prior, in tokens
 
 
 def find_paths(documents: Sequence[Document], costs: Costs, use_positions: bool) -> None:
@@ -90,7 +91,7 @@ def make_batch(documents: list[Document], use_positions: bool) -> Batch:
     scores = np.full((sum(len(document.words) for document in documents), num_segments), LOWEST, dtype=np.float32)
     rows = np.zeros((num_steps, len(documents)), dtype=np.int64)
     starts = np.zeros((num_steps, len(documents)), dtype=np.int64)
-    priors = np.zeros((num_steps, len(documents), num_segments), dtype=np.float32) if use_positions else None
+    centres = np.zeros((len(documents), num_segments))
     offset = 0
     for number, document in enumerate(documents):
         assert document.scores is not None
@@ -99,20 +100,11 @@ def make_batch(documents: list[Document], use_positions: bool) -> Batch:
         rows[: lengths[number], number] = offset + document.rows
         starts[: lengths[number], number] = document.tokens.starts
         offset += num_words
-        if priors is not None:
-            priors[: lengths[number], number, :width] = position_priors(document)
+        sizes = np.array([max(len(segment), 1) for segment in document.segments], dtype=float)
+        centres[number, :width] = lengths[number] * (np.cumsum(sizes) - sizes / 2) / sizes.sum()
+    scales = lengths * POSITION_STD / np.array([len(document.segments) for document in documents])
     active = (lengths[None] > np.arange(num_steps)[:, None]).sum(1)
-    return Batch(documents, scores, rows, starts, active, priors)
-
-
-def position_priors(document: Document) -> np.ndarray:
-    """Log-priors (tokens, segments): a normal distribution of relative positions, cut off."""
-    lengths = np.array([max(len(segment), 1) for segment in document.segments], dtype=float)
-    centres = (np.cumsum(lengths) - lengths / 2) / lengths.sum()
-    positions = (np.arange(len(document.rows)) + 0.5) / len(document.rows)
-    distances = (positions[:, None] - centres[None]) * len(lengths) / POSITION_STD
-    priors: np.ndarray = -np.minimum(0.5 * distances**2, MAX_POSITION_COST)
-    return priors
+    return Batch(documents, scores, rows, starts, active, centres if use_positions else None, scales)
 
 
 class Trellis:
@@ -137,8 +129,10 @@ class Trellis:
     def add_words(self, step: int) -> None:
         active = self.batch.active_T[step]
         self.segment_BN[:active] += self.batch.scores[self.batch.rows_TB[step, :active]]
-        if self.batch.priors_TBN is not None:
-            self.segment_BN[:active] += self.batch.priors_TBN[step, :active]
+        if self.batch.centres_BN is not None:
+            # A normal distribution around the relative position, cut off.
+            deviations = (step + 0.5 - self.batch.centres_BN[:active]) / self.batch.scales_B[:active, None]
+            self.segment_BN[:active] -= np.minimum(0.5 * deviations**2, MAX_POSITION_COST)
 
     def advance(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Take one step. Returns back pointers (A, N), and the states from which a jump comes (A,).

@@ -31,6 +31,7 @@ TENSION, NULL_PROBABILITY = 4.0, 0.08  # of the alignment prior; those of fast_a
 NUM_ITERATIONS = 5
 NUM_FOLDS = 8
 MIN_PROBABILITY, MIN_COUNT = 1e-3, 0.05  # smaller entries are left out of the tables
+MAX_TEXT_PAIRS = 250_000  # word pairs of one text, 500 times 500; longer texts teach little
 MAX_WORD_PAIRS = 30_000_000  # that are kept in memory in training, about 1 GB
 
 
@@ -135,7 +136,8 @@ def train_tables(
 
     A text of fold -1 counts for all folds.
     """
-    nonempty = [index for index, (source, target) in enumerate(texts) if len(source) and len(target)]
+    sizes = [len(source) * len(target) for source, target in texts]
+    nonempty = [index for index, size in enumerate(sizes) if 0 < size <= MAX_TEXT_PAIRS]
     if not nonempty:
         return [None] * NUM_FOLDS
     pairs = word_pairs([texts[index] for index in nonempty], [folds[index] for index in nonempty])
