@@ -65,7 +65,7 @@ def main() -> None:
         note = "\nSeed 1, 50 documents of 400 words or more. Command: `python docs/audit_documents.py FOLDER`.\n"
         atomic_write(RUN / "table-audit.md", table(audits) + note)
     audits = json.loads(path.read_text(encoding="utf-8"))
-    figure = coverage_figure({label: audit["profile"] for label, audit in audits.items()}, 50)
+    figure = coverage_figure({label.replace(", ", "-"): audit["profile"] for label, audit in audits.items()}, 50)
     save_figure(figure, RUN / "audit.png")
 
 

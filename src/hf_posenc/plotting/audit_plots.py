@@ -10,7 +10,7 @@ from .style import WIDTH_INCHES, label_axes, label_lines, line_styles, or_nan, s
 
 def coverage_figure(profiles: Mapping[str, Sequence[float | None]], num_documents: int) -> Figure:
     """Coverage in percent over the relative position in the document; `profiles` are those of translation_audit."""
-    figure = Figure(figsize=(WIDTH_INCHES, 2.8), layout="constrained")
+    figure = Figure(figsize=(WIDTH_INCHES, 3.2), layout="constrained")
     axes = figure.subplots()
     styles = line_styles(profiles)
     ends = {}
@@ -22,7 +22,7 @@ def coverage_figure(profiles: Mapping[str, Sequence[float | None]], num_document
         if len(known):
             ends[name] = (float(known[-1]), colour)
     axes.set_xlim(0, 100)
-    axes.set_ylim(0, 102)
+    axes.set_ylim(-2, 112)  # with room for labels
     style_axes(axes)
     label_axes(
         axes,
