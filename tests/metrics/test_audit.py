@@ -65,7 +65,7 @@ NOTHING: dict[str, Any] = {"dropped": [], "repeated": [], "moved": [], "invented
 
 
 @pytest.mark.parametrize("with_references", [True, False])
-@pytest.mark.parametrize("separator", [" ", "\n"])
+@pytest.mark.parametrize("separator", [" ", pytest.param("\n", marks=pytest.mark.full)])
 def test_planted_errors_are_found(with_references: bool, separator: str) -> None:
     sources, targets = documents(60)
     invented = documents(1, seed=0, num_segments=700)[1][0][-1]
@@ -104,7 +104,7 @@ def test_a_wrong_language_has_no_counterparts(with_references: bool) -> None:
     assert result["all"]["dropped"] == 10
 
 
-@pytest.mark.parametrize("with_references", [True, False])
+@pytest.mark.parametrize("with_references", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_empty_documents(with_references: bool) -> None:
     sources, targets = documents(60)
     texts: list[Any] = [" ".join(target) for target in targets]
@@ -122,6 +122,7 @@ def test_no_documents() -> None:
         assert audit([], [])["all"]["coverage"] is None
 
 
+@pytest.mark.full
 def test_a_source_as_its_own_translation_is_covered() -> None:
     """Equal words count as counterparts: names and numbers are such. So an untranslated text is not found."""
     sources, _ = documents(60)
@@ -219,6 +220,7 @@ def test_the_decoder_takes_the_best_path(stored_steps: int, monkeypatch: pytest.
         assert path_score(document) == pytest.approx(best_score(document), abs=1e-3)
 
 
+@pytest.mark.full
 def test_findings_do_not_depend_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     sources, targets = documents(50)
     texts = [" ".join(target[:7]) for target in targets]
@@ -308,6 +310,7 @@ def test_files_become_a_table_and_a_figure(tmp_path: Path) -> None:
         audit_files(short, short, document_ids=ids)
 
 
+@pytest.mark.full
 def test_blank_lines_separate_documents(tmp_path: Path) -> None:
     sources, targets = documents(60)
     source = write(tmp_path / "source", [text for document in sources for text in [*document, ""]])
