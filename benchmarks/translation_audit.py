@@ -21,6 +21,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,7 @@ def plant_all(pieces: Sequence[Piece], seed: int, paragraph: bool) -> list[Plant
     inventions = [add_noise(text, words, rng) for text in texts]
     planted = []
     for piece in pieces:
-        planted.append(plant(piece, inventions, lambda segment, piece=piece: translation(piece, segment), rng))
+        planted.append(plant(piece, inventions, partial(translation, piece), rng))
         if paragraph:
             planted[-1].text = planted[-1].text.replace("\n", " ")
     return planted

@@ -58,8 +58,8 @@ def align_documents(
         tables = train_tables(pair_ids, [-1] * len(pair_ids), vocabulary.size)
     for round_number in range((1 if same_language else NUM_ROUNDS) + 1):
         if round_number:
-            texts, folds = aligned_texts(documents)
-            tables = train_tables([*pair_ids, *texts], [-1] * len(pair_ids) + folds, vocabulary.size)
+            aligned, folds = aligned_texts(documents)
+            tables = train_tables([*pair_ids, *aligned], [-1] * len(pair_ids) + folds, vocabulary.size)
         is_first_guess = not same_language and not pair_ids and round_number == 0
         for document in documents:
             identity = 1.0 if tables[0] is None else IDENTITY[same_language]
@@ -81,6 +81,7 @@ def aligned_texts(documents: Sequence[Document]) -> tuple[list[tuple[np.ndarray,
     """Each segment with its aligned words, and its fold."""
     texts, folds = [], []
     for document in documents:
+        assert document.is_none is not None
         words = document.words[document.rows]
         for index, segment in enumerate(document.segments):
             aligned = words[(document.path == index) & ~document.is_none]
