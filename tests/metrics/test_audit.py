@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import warnings
@@ -316,6 +318,16 @@ def test_blank_lines_separate_documents(tmp_path: Path) -> None:
     source = write(tmp_path / "source", [text for document in sources for text in [*document, ""]])
     texts = write(tmp_path / "texts", [text for document in targets for text in [*document[:8], ""]])
     assert "| all | 600 | 120 |" in audit_files(source, texts)
+
+
+def test_the_cards_example_runs() -> None:
+    card = (FOLDER / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
+    example = example.replace("src/hf_posenc/metrics/translation_audit", str(FOLDER))
+    test = doctest.DocTestParser().get_doctest(example, {}, "README", None, 0)
+    said: list[str] = []
+    outcome = doctest.DocTestRunner().run(test, out=said.append)
+    assert (outcome.failed, outcome.attempted) == (0, 7), "".join(said)
 
 
 @pytest.mark.full
