@@ -3,8 +3,8 @@
     python benchmarks/segment_scores.py configs/unbroken/multi30k.yaml data.data_dir=FOLDER --save unbroken-segments
 
 Takes a config file and the overrides with which `train.py` made the run. A translation of k concatenated pairs is cut
-into k segments (resegmentation.py). The table has the corpus scores of all segments: the mean over
-seeds, and of BLEU the lowest and the highest seed too.
+into k segments by mweralign. The table has the corpus scores of all segments: the mean over seeds, and of BLEU the
+lowest and the highest seed too.
 """
 
 import argparse
@@ -13,13 +13,13 @@ from statistics import mean
 from typing import Any
 
 import common
-from resegmentation import resegment
 
 from hf_posenc.config.loading import load_experiment
 from hf_posenc.data.concatenation import concatenate_consecutive
 from hf_posenc.data.segmentation import SEGMENT_SEPARATOR, gold_segments
 from hf_posenc.experiment.prepared_run import PreparedRun, PreparedSystem, PreparedTestSet
 from hf_posenc.metrics.length_buckets.scorers import SCORERS, corpus_score, sentence_statistics
+from hf_posenc.metrics.translation_audit.resegmentation import resegment
 from hf_posenc.results.saved_files import read_translations
 
 METRICS = ("bleu", "chrf", "ter")

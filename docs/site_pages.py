@@ -26,6 +26,7 @@ ELSEWHERE = {
     "benchmarks/README.md": "benchmarks.md",
     "space/README.md": "space.md",
     "src/hf_posenc/metrics/length_buckets/README.md": "metric.md",
+    "src/hf_posenc/metrics/translation_audit/README.md": "translation_audit.md",
     "model_cards/README.md": "model_cards/index.md",
 }
 FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)

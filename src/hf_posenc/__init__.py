@@ -17,7 +17,7 @@ from .inference.ctranslate2_translator import CTranslate2Translator
 from .inference.onnx_export import to_onnx
 from .inference.onnx_model import PosEncOnnxModel
 from .inference.streaming import StreamingTranslator
-from .metrics.loading import load_length_buckets
+from .metrics.loading import load_length_buckets, load_translation_audit
 from .modeling.alignment_base import Alignment
 from .modeling.alignment_registry import ALIGNMENTS, register_alignment
 from .modeling.attention_context import AttentionContext, distance
@@ -68,6 +68,7 @@ __all__ = [
     "from_marian",
     "from_transformers",
     "load_length_buckets",
+    "load_translation_audit",
     "register_alignment",
     "register_position_encoding",
     "sinusoids",

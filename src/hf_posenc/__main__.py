@@ -8,6 +8,7 @@ cards again, draw encodings and attention, or print the tables of encodings and 
     python -m hf_posenc convert CHECKPOINT --output OTHER [--to transformers] [field=value ...]
     python -m hf_posenc lengthen CHECKPOINT --pairs FILE [FILE] --test FILE [FILE] --source-language de
         --target-language en --to OTHER [dotted.key=value ...]
+    python -m hf_posenc audit SOURCES TRANSLATIONS [--references FILE] [--document-ids FILE] [--output OTHER]
     python -m hf_posenc report RUN [--output OTHER]
     python -m hf_posenc card RUN SYSTEM > CARD.md
     python -m hf_posenc encodings
@@ -40,6 +41,8 @@ from hf_posenc.inference.ctranslate2_export import to_ctranslate2
 from hf_posenc.inference.onnx_export import to_onnx
 from hf_posenc.inference.translation_job import TranslationJob, load_model, model_folder, silence_logging
 from hf_posenc.modeling.version import untested_transformers_warning
+from hf_posenc.reporting.audit import ARGUMENTS as AUDIT_ARGUMENTS
+from hf_posenc.reporting.audit import audit_files
 from hf_posenc.reporting.card import model_card
 from hf_posenc.results.registry_tables import alignments_table, encodings_table
 from hf_posenc.utils.command_line import RenamedFlag, exit_codes_of_signals, one_line_errors, set_stdout_utf8
@@ -117,7 +120,11 @@ def add_model_commands(add_command: Callable[..., argparse.ArgumentParser]) -> N
 
 
 def add_run_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
-    """The commands that read a run, and those that print a registry."""
+    """The commands that read translations or a run, and those that print a registry."""
+    command = add_command("audit", help="report what translations of documents leave out, repeat, move and invent")
+    command.set_defaults(run_command=audit)
+    for name, keywords in AUDIT_ARGUMENTS.items():
+        command.add_argument(name, type=path_argument, **keywords)
     command = add_command("report", help="make the tables and figures of a results.json again")
     command.set_defaults(run_command=report)
     command.add_argument("run", type=path_argument, help="a folder with results.json")
@@ -201,6 +208,11 @@ def alignments(options: argparse.Namespace) -> None:
 
 def encodings(options: argparse.Namespace) -> None:
     print(encodings_table(POSITION_ENCODINGS, PosEncConfig()), end="")
+
+
+def audit(options: argparse.Namespace) -> None:
+    names = [name.lstrip("-").replace("-", "_") for name in AUDIT_ARGUMENTS]
+    print(audit_files(**{name: getattr(options, name) for name in names}), end="")
 
 
 def report(options: argparse.Namespace) -> None:

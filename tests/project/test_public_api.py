@@ -120,6 +120,7 @@ def test_every_public_name_is_documented(name: str):
         "from_marian",
         "from_transformers",
         "load_length_buckets",
+        "load_translation_audit",
         "to_ctranslate2",
         "to_marian",
         "to_onnx",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .length_buckets.length_buckets import LengthBuckets
+    from .translation_audit.translation_audit import TranslationAudit
 
 
 def load_length_buckets(**options: object) -> LengthBuckets:
@@ -20,3 +21,14 @@ def load_length_buckets(**options: object) -> LengthBuckets:
     from .length_buckets.length_buckets import LengthBuckets
 
     return LengthBuckets(**options)
+
+
+def load_translation_audit(**options: object) -> TranslationAudit:
+    """The metric translation_audit: what translations of documents leave out, repeat, move and invent, and where.
+
+    As `load_length_buckets`, with the same `options`. Raises a ModuleNotFoundError where evaluate or sacrebleu is not
+    installed.
+    """
+    from .translation_audit.translation_audit import TranslationAudit
+
+    return TranslationAudit(**options)

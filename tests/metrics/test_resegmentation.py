@@ -1,17 +1,14 @@
 """Resegmentation: a document's translation in the segments of its references, on cases with a known answer."""
 
-import importlib
 import random
 import sys
-from pathlib import Path
 
 import pytest
 
+from hf_posenc.metrics.translation_audit import resegmentation
+from hf_posenc.metrics.translation_audit.resegmentation import resegment
+
 mweralign = pytest.importorskip("mweralign")
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-resegmentation = importlib.import_module("resegmentation")
-sys.path.pop(0)
-resegment = resegmentation.resegment
 REFERENCES = ["A man walks down the street.", "A woman sits on a bench.", "Two dogs run."]
 
 

@@ -7,8 +7,8 @@ Evgeny Matusov, Gregor Leusch, Oliver Bender, Hermann Ney. Evaluating Machine Tr
 Segmentation. IWSLT 2005. https://aclanthology.org/2005.iwslt-1.19
 
 The alignment is computed by the package mweralign, on words, without case. Its licence is GPL-3.0-or-later: it is an
-extra, "resegmentation", and no module of hf_posenc imports it. Departure: in about
-6 % of random cases of a few words, its cut has one word error more than the best.
+extra, "resegmentation", and is imported only when a text is cut. Departure: in about 6 % of random cases of a few
+words, its cut has one word error more than the best.
 """
 
 import logging

@@ -1,0 +1,278 @@
+"""From an aligned document to findings: dropped, repeated, moved and invented segments.
+
+A run is a stretch of consecutive words of the translation with one state. A run with evidence and a plausible length is
+a visit of its segment. A segment is dropped if it has no visit, and repeated if it has several, or one that splits into
+two copies. It is moved if its visit is not in the order of most of the document. A run without evidence for any segment
+is invented.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+
+from .decoding import COSTS, Document
+from .lexicon import INSIDE, SENTENCE
+
+MIN_EVIDENCE = 2.0  # nats that the words of a visit score together
+MIN_VISIT, MIN_COPY = 0.3, 0.4  # shares of the expected length: of a visit, and of each copy of a repeated segment
+PLAUSIBLE_LENGTHS = (0.5, 2.0)  # bounds of the length over the expected one, for a visit without evidence
+PARAPHRASE_SCORE = -0.35  # nats for each word of a paraphrase, at least; a word without a match has log(UNALIGNED)
+MAX_PARAPHRASES = 2  # consecutive visits without evidence
+MIN_INVENTED = 5  # tokens of whole sentences
+MIN_REPETITION = 1.3  # times the expected length, in which two copies are searched
+MATCH = 1.0  # nats: the score of a word that matches a segment
+MIN_OVERLAP = 0.4  # of the evidence of two copies
+LENGTH_VARIANCE = 2.0  # of a translated segment, in tokens for each expected token
+MAX_SENTENCES = 40  # of the translation around a dropped segment, in which it is searched
+
+
+@dataclass
+class Run:
+    """Tokens `start` to `end` of the translation, aligned to `segment`, or to nothing after it (`is_none`)."""
+
+    segment: int
+    start: int
+    end: int
+    is_none: bool
+    score: float
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+
+@dataclass
+class Findings:
+    """Indices of segments, and spans of characters of the translation that are invented."""
+
+    dropped: list[int] = field(default_factory=list)
+    repeated: dict[int, int] = field(default_factory=dict)  # segment: number of copies
+    moved: list[int] = field(default_factory=list)
+    invented: list[tuple[int, int]] = field(default_factory=list)
+    lengths: list[float] = field(default_factory=list)  # of each segment's visits over the expected length
+    visits: dict[int, list[Run]] = field(default_factory=dict)
+
+
+def segment_runs(document: Document) -> list[Run]:
+    """The runs of the path, from first to last word."""
+    assert document.path is not None and document.is_none is not None and document.scores is not None
+    if not len(document.path):
+        return []
+    states = document.path * 2 + document.is_none
+    bounds = [0, *(np.flatnonzero(np.diff(states)) + 1).tolist(), len(states)]
+    runs = []
+    for start, end in pairwise(bounds):
+        segment, is_none = int(document.path[start]), bool(document.is_none[start])
+        score = 0.0 if is_none else run_score(document, segment, start, end)
+        runs.append(Run(segment, start, end, is_none, score))
+    return runs
+
+
+def run_score(document: Document, segment: int, start: int, end: int) -> float:
+    assert document.scores is not None
+    return float(document.scores[document.rows[start:end], segment].sum())
+
+
+def length_ratio(documents: Sequence[Document]) -> float:
+    """Tokens of the translation for each token of a segment: the median over runs with evidence."""
+    ratios = [
+        run.length / len(document.segments[run.segment])
+        for document in documents
+        for run in segment_runs(document)
+        if run.score >= MIN_EVIDENCE and len(document.segments[run.segment]) > 3
+    ]
+    return float(np.median(ratios)) if ratios else 1.0
+
+
+def find(document: Document, ratio: float) -> Findings:
+    """The findings of one document; `ratio` is that of `length_ratio`."""
+    expected = [max(len(segment) * ratio, 1.0) for segment in document.segments]
+    restore(document, expected)
+    runs = segment_runs(document)
+    is_visit = visits_of(document, runs, expected)
+    findings = Findings()
+    last_visited = None
+    for run, visited in zip(runs, is_visit, strict=True):
+        if visited:
+            visits = findings.visits.setdefault(run.segment, [])
+            if last_visited == run.segment:  # interrupted, but by no other segment
+                visits[-1] = replace(visits[-1], end=run.end, score=visits[-1].score + run.score)
+            else:
+                visits.append(run)
+            last_visited = run.segment
+        elif run.length >= MIN_INVENTED and run.score < MIN_EVIDENCE and is_whole(document, run):
+            spans = document.tokens.spans
+            findings.invented.append((spans[run.start][0], spans[run.end - 1][1]))
+    for segment, target in enumerate(expected):
+        visits = findings.visits.get(segment, [])
+        findings.lengths.append(sum(run.length for run in visits) / target)
+        if not visits:
+            findings.dropped.append(segment)
+            continue
+        copies = copies_of(document, visits, target)
+        if copies > 1:
+            findings.repeated[segment] = copies
+    in_order = monotone_runs([run for run, visited in zip(runs, is_visit, strict=True) if visited])
+    for segment, visits in findings.visits.items():
+        if segment not in findings.repeated:
+            long_visits = [run for run in visits if run.length >= MIN_COPY * expected[segment]]
+            if long_visits and not any(run.start in in_order for run in long_visits):
+                findings.moved.append(segment)
+    return findings
+
+
+def is_whole(document: Document, run: Run) -> bool:
+    """Whether a run starts and ends with a sentence or a line; closing punctuation may be missing."""
+    keys, _, starts = document.tokens
+    end = run.end
+    while end < len(keys) and starts[end] == INSIDE and not keys[end][0].isalnum():
+        end += 1
+    return starts[run.start] != INSIDE and (end == len(keys) or starts[end] != INSIDE)
+
+
+def visits_of(document: Document, runs: list[Run], expected: Sequence[float]) -> list[bool]:
+    """Whether each run is a visit of its segment.
+
+    Up to MAX_PARAPHRASES runs without evidence are visits if they stand, in order, in the place of segments without a
+    visit: free translations share few words with a reference.
+    """
+    is_visit = [
+        not run.is_none and run.score >= MIN_EVIDENCE and run.length >= MIN_VISIT * expected[run.segment]
+        for run in runs
+    ]
+    strong = [index for index, visited in enumerate(is_visit) if visited]
+    seen = {runs[index].segment for index in strong}
+    for before, after in zip([-1, *strong], [*strong, len(runs)], strict=True):
+        first = runs[before].segment + 1 if before >= 0 else 0
+        last = runs[after].segment if after < len(runs) else len(expected)
+        between = range(before + 1, after)
+        if not strong or len(between) > MAX_PARAPHRASES or len(between) != last - first:
+            continue
+        for index, segment in zip(between, range(first, last), strict=True):
+            if segment not in seen and is_paraphrase(document, runs[index], segment, expected[segment]):
+                runs[index] = replace(runs[index], segment=segment, is_none=False)
+                is_visit[index] = True
+    return is_visit
+
+
+def is_paraphrase(document: Document, run: Run, segment: int, expected: float) -> bool:
+    """Whether a run may be a free translation of a segment: a sentence of plausible length, not without any match."""
+    low, high = PLAUSIBLE_LENGTHS
+    is_plausible = low * expected <= run.length <= high * expected + 2
+    score = run_score(document, segment, run.start, run.end) / run.length
+    return is_plausible and document.tokens.starts[run.start] != INSIDE and score >= PARAPHRASE_SCORE
+
+
+def restore(document: Document, expected: Sequence[float]) -> None:
+    """Give a skipped segment sentences of its neighbours if their lengths say so.
+
+    The words alone do not separate two segments that share words. The penalty of a length is that of a normal
+    distribution: Gale and Church (https://aclanthology.org/J93-1004).
+    """
+    runs = [run for run in segment_runs(document) if not run.is_none]
+    for before, after in adjacent_visits(runs, expected):
+        if after.segment - before.segment != 2:
+            continue
+        segments = (before.segment, before.segment + 1, after.segment)
+        start, end = before.start, after.end
+        cuts = [token for token in range(start + 1, end) if document.tokens.starts[token]]
+        if not cuts or len(cuts) > MAX_SENTENCES:
+            continue
+        best = best_cuts(document, segments, [start, *cuts, end], expected)
+        if best:
+            first, second = best
+            assert document.path is not None and document.is_none is not None
+            document.is_none[start:end] = False
+            document.path[start:end] = segments[1]
+            document.path[start:first], document.path[second:end] = segments[0], segments[2]
+
+
+def adjacent_visits(runs: Sequence[Run], expected: Sequence[float]) -> Iterator[tuple[Run, Run]]:
+    """Pairs of consecutive runs that are long enough to be visits."""
+    long = [run for run in runs if run.length >= MIN_VISIT * expected[run.segment]]
+    yield from pairwise(long)
+
+
+def best_cuts(
+    document: Document, segments: tuple[int, int, int], bounds: Sequence[int], expected: Sequence[float]
+) -> tuple[int, int] | None:
+    """Where the middle one of three segments starts and ends; None if it is better left out."""
+    sums = np.zeros((3, len(bounds)))
+    assert document.scores is not None
+    scores = document.scores[document.rows[bounds[0] : bounds[-1]]][:, list(segments)]
+    sums[:, 1:] = np.cumsum(scores, axis=0)[np.array(bounds[1:]) - bounds[0] - 1].T
+
+    def value(place: int, low: int, high: int) -> float:
+        target = expected[segments[place]]
+        deviation = bounds[high] - bounds[low] - target
+        return float(sums[place, high] - sums[place, low] - deviation**2 / (2 * LENGTH_VARIANCE * target))
+
+    last = len(bounds) - 1
+    left_out = max(value(0, 0, cut) + value(2, cut, last) for cut in range(1, last)) - COSTS.jump[SENTENCE]
+    candidates = [
+        (value(0, 0, first) + value(1, first, second) + value(2, second, last), first, second)
+        for first in range(1, last)
+        for second in range(first + 1, last)
+    ]
+    total, first, second = max(candidates, default=(left_out, 0, 0))
+    return (bounds[first], bounds[second]) if total > left_out else None
+
+
+def copies_of(document: Document, visits: Sequence[Run], expected: float) -> int:
+    """How often the visits translate their segment: as often as they are similar, and long enough."""
+    copies: list[tuple[int, int]] = []
+    for run in visits:
+        if run.length < MIN_COPY * expected:
+            continue
+        parts = split_copies(document, run, expected)
+        if not copies or any(overlap(document, run.segment, copies[0], part) >= MIN_OVERLAP for part in parts):
+            copies += parts
+    return len(copies)
+
+
+def split_copies(document: Document, run: Run, expected: float) -> list[tuple[int, int]]:
+    """The copies (start, end) in a run: one of double length is cut into two similar parts, and these again."""
+    cuts = [
+        cut
+        for cut in range(run.start + 1, run.end)
+        if document.tokens.starts[cut] and min(cut - run.start, run.end - cut) >= MIN_COPY * expected
+    ]
+    if run.length < MIN_REPETITION * expected or not cuts:
+        return [(run.start, run.end)]
+    overlaps = [overlap(document, run.segment, (run.start, cut), (cut, run.end)) for cut in cuts]
+    best = int(np.argmax(overlaps))
+    if overlaps[best] < MIN_OVERLAP:
+        return [(run.start, run.end)]
+    halves = (replace(run, end=cuts[best]), replace(run, start=cuts[best]))
+    return [copy for half in halves for copy in split_copies(document, half, expected)]
+
+
+def overlap(document: Document, segment: int, first: tuple[int, int], second: tuple[int, int]) -> float:
+    """The share of the evidence of two stretches of words that both have; the smaller of the two shares."""
+    assert document.scores is not None
+    rows = [np.unique(document.rows[start:end]) for start, end in (first, second)]
+    matched = [part[document.scores[part, segment] > MATCH] for part in rows]
+    shared = document.scores[np.intersect1d(*matched), segment].sum()
+    totals = [document.scores[part, segment].sum() for part in matched]
+    return float(shared / max(*totals, 1e-9))
+
+
+def monotone_runs(runs: Sequence[Run]) -> set[int]:
+    """The starts of the runs in the heaviest sequence of runs whose segments do not decrease."""
+    if not runs:
+        return set()
+    segments = np.array([run.segment for run in runs])
+    weights = np.zeros(len(runs))
+    previous = np.full(len(runs), -1)
+    for index, run in enumerate(runs):
+        candidates = np.where(segments[:index] <= run.segment, weights[:index], -1.0)
+        if index and candidates.max() > 0:
+            previous[index] = int(candidates.argmax())
+        weights[index] = run.length + (weights[previous[index]] if previous[index] >= 0 else 0)
+    index, chosen = int(weights.argmax()), set()
+    while index >= 0:
+        chosen.add(runs[index].start)
+        index = int(previous[index])
+    return chosen

@@ -1,0 +1,178 @@
+"""What a translation of documents leaves out, repeats, moves and invents, and where.
+
+The translation is aligned to the segments of its source by a hidden Markov model (alignment.py), through the references
+if there are any, else through a lexical model that is trained on the documents (lexicon.py).
+"""
+
+# `evaluate` finds this file's requirements by a regular expression: one module a line, and flat imports of our own.
+import warnings
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+import datasets
+import evaluate
+
+from .alignment import align_documents
+from .decoding import Document
+
+# Of the files here `evaluate` copies only those that this one imports.
+from .findings import Findings, find, length_ratio
+from .lexicon import tokenize
+from .resegmentation import resegment as resegment
+from .summary import Scores, document_record, lengths, positions, profile, totals
+from .validation import validate_documents, validate_pairs
+
+MIN_SEGMENTS = 500  # that the lexical model needs; fewer give a warning
+
+DESCRIPTION = """\
+Reports for each translated document the source segments without a counterpart, repeated, moved and invented segments,
+where they are, over- and under-length; and BLEU and chrF by position in the document.
+"""
+
+INPUTS_DESCRIPTION = """
+Inputs of translation_audit:
+    predictions: list of str, or of lists of lines: the translation of each document.
+    sources: list of lists of str: the segments of each document, usually sentences.
+    references: list of lists of str, one reference segment for each source segment; or None.
+    pairs: list of (source, target): further parallel text for the lexical model, without references.
+    scores: whether to compute BLEU and chrF. By default if there are references and mweralign is installed.
+
+Returns a dict: "all" (counts over all documents), "positions" (counts and scores of each fifth of the documents),
+"lengths" (by source tokens of a document), "profile" (covered share of the source words in 20 parts of the documents),
+"documents" (the findings of each document) and "evidence" ("references" or "sources").
+"""
+
+CITATION = """\
+@inproceedings{vogel-etal-1996-hmm,
+  title = {{HMM}-Based Word Alignment in Statistical Translation},
+  author = {Vogel, Stephan and Ney, Hermann and Tillmann, Christoph},
+  booktitle = {COLING 1996},
+  year = {1996},
+  url = {https://aclanthology.org/C96-2141}
+}
+@inproceedings{dyer-etal-2013-simple,
+  title = {A Simple, Fast, and Effective Reparameterization of {IBM} Model 2},
+  author = {Dyer, Chris and Chahuneau, Victor and Smith, Noah A.},
+  booktitle = {Proceedings of NAACL-HLT},
+  year = {2013},
+  url = {https://aclanthology.org/N13-1073}
+}
+"""
+
+
+class TranslationAudit(evaluate.Metric):
+    """An `evaluate` metric; `compute` documents its inputs. Nothing is aligned before every input has been checked."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        segments = datasets.Sequence(datasets.Value("string"))
+        return evaluate.MetricInfo(
+            description=DESCRIPTION,
+            citation=CITATION,
+            inputs_description=INPUTS_DESCRIPTION,
+            features=datasets.Features(
+                {"predictions": datasets.Value("string"), "sources": segments, "references": segments}
+            ),
+            reference_urls=["https://aclanthology.org/C96-2141", "https://aclanthology.org/N13-1073"],
+        )
+
+    def add(
+        self, *, prediction: object = None, reference: object = None, source: object = None, **columns: object
+    ) -> None:
+        """Add one document."""
+        references = None if reference is None else [reference]
+        self.add_batch(predictions=[prediction], references=references, sources=[source], **columns)
+
+    def add_batch(self, *, predictions: object = None, references: object = None, sources: object = None) -> None:
+        """Add documents."""
+        super().add_batch(**validate_documents(predictions, sources, references))
+
+    def compute(
+        self,
+        *,
+        predictions: object = None,
+        references: object = None,
+        sources: object = None,
+        pairs: object = None,
+        scores: bool | None = None,
+    ) -> dict[str, object] | None:
+        """Audit these documents and all that were added before; None on every process except the first."""
+        options = {"pairs": validate_pairs(pairs), "scores": scores}
+        if predictions is not None or sources is not None or references is not None:
+            self.add_batch(predictions=predictions, references=references, sources=sources)
+        result: dict[str, object] | None = super().compute(**options)
+        return result
+
+    def _compute(
+        self,
+        predictions: Sequence[str],
+        sources: Sequence[Sequence[str]],
+        references: Sequence[Sequence[str]],
+        pairs: Sequence[tuple[str, str]],
+        scores: bool | None,
+    ) -> dict[str, object]:
+        return audit(list(predictions), list(sources), list(references), pairs, scores)
+
+
+def audit(
+    predictions: Sequence[str],
+    sources: Sequence[Sequence[str]],
+    references: Sequence[Sequence[str]],
+    pairs: Sequence[tuple[str, str]] = (),
+    scores: bool | None = None,
+) -> dict[str, object]:
+    """The result of the metric; `references` has an empty list for a document without."""
+    has_references = [len(reference) > 0 or not source for reference, source in zip(references, sources, strict=True)]
+    use_references = any(map(len, references))
+    if use_references and not all(has_references):
+        raise ValueError(
+            f"All documents must have references or none, but document {has_references.index(False)} has none; "
+            "audit these documents by themselves."
+        )
+    if scores and not use_references:
+        raise ValueError("scores=True needs references, but there are none; leave it out.")
+    num_segments = sum(map(len, sources))
+    if not use_references and num_segments + len(pairs) < MIN_SEGMENTS:
+        warnings.warn(
+            f"Without references, the lexical model should be trained on {MIN_SEGMENTS} or more segments, but there "
+            f"are {num_segments + len(pairs)}; add documents, or give parallel text as pairs.",
+            stacklevel=2,
+        )
+    segments = references if use_references else sources
+    documents = align_documents(segments, predictions, pairs, same_language=use_references)
+    ratio = length_ratio(documents)
+    findings = [find(document, ratio) for document in documents]
+    result = summarize(documents, findings, predictions, sources, ratio)
+    result["evidence"] = "references" if use_references else "sources"
+    if scores or (scores is None and use_references and find_spec("mweralign")):
+        add_scores(result, Scores(predictions, references, documents))
+    return result
+
+
+def summarize(
+    documents: Sequence[Document],
+    findings: Sequence[Findings],
+    predictions: Sequence[str],
+    sources: Sequence[Sequence[str]],
+    ratio: float,
+) -> dict[str, object]:
+    records = [
+        document_record(number, document, found, text, ratio)
+        for number, (document, found, text) in enumerate(zip(documents, findings, predictions, strict=True))
+    ]
+    weights = [sum(len(segment) for segment in document.segments) for document in documents]
+    source_words = [sum(len(tokenize(segment).keys) for segment in source) for source in sources]
+    return {
+        "all": totals(records, weights),
+        "positions": positions(records, documents),
+        "lengths": lengths(records, source_words),
+        "profile": profile(documents, findings),
+        "documents": records,
+    }
+
+
+def add_scores(result: dict, scores: Scores) -> None:
+    """Add BLEU and chrF to the totals and to each fifth."""
+    result["all"] |= scores.of_segments() | scores.of_documents(range(len(scores.texts)))
+    result["all"]["not_resegmented"] = scores.num_skipped
+    for row in result["positions"]:
+        row |= scores.of_segments(row["fifth"])
