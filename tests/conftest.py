@@ -37,8 +37,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
     `registered`: encodings that can be used alone. `single`: one of each kind. `entry_name`: every registry name.
     `sides`: one of each kind, combinations and alignments; everything under the marker `invariant`; under `decoding`
-    also alignments that use the target length. `family`: `sides` and RNN-NMT. `causal`: all encodings and sums of a
-    decoder-only model. All except FAST are marked `full`; of `causal` all except two, because the layers are the same.
+    also alignments that use the target length. `family`: `sides` and RNN-NMT. `decoder_only`: all encodings and
+    sums of a decoder-only model. All except FAST are marked `full`; of `decoder_only` all except two, because the
+    layers are the same.
     """
     marks = {mark.name for mark in metafunc.definition.iter_markers()}
     sides = REGISTERED + SUMS + MIXED if "invariant" in marks else KINDS
@@ -46,13 +47,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     fixtures = {
         "family": [*sides, "rnn_nmt"],
         "sides": sides,
-        "causal": REGISTERED + SUMS,
+        "decoder_only": REGISTERED + SUMS,
         "registered": REGISTERED,
         "single": SINGLE,
         "entry_name": list(POSITION_ENCODINGS),
     }
     for fixture in fixtures.keys() & set(metafunc.fixturenames):
-        fast = CAUSAL_FAST if fixture == "causal" else FAST
+        fast = CAUSAL_FAST if fixture == "decoder_only" else FAST
         metafunc.parametrize(
             fixture,
             [name if name in fast else pytest.param(name, marks=pytest.mark.full) for name in fixtures[fixture]],

@@ -244,7 +244,7 @@ def test_a_rotated_unit_vector_is_cosine_and_sine():
 
 def test_the_formula_is_the_encodings_own_and_a_sum_has_those_of_its_parts():
     formula = explain_value(of("sinusoidal", "relative")["attention"], 0, 0).formula.splitlines()
-    assert {"PE[p, 2c] = sin(p / 10000^(2c/D))", "d = clip(j - i, -tau, tau)"} <= set(formula)
+    assert {"PE[p, 2c] = sin(p / b^(2c/D))", "d = clip(j - i, -tau, tau)"} <= set(formula)
     assert explain_value(of("none")["attention"], 0, 0).formula == ""
 
 

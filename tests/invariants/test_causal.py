@@ -13,8 +13,8 @@ GENERATE = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": 2, "pad_tok
 
 
 @torch.no_grad()
-def test_logits_depend_on_no_later_token(causal, target):
-    model = tiny_causal_model(causal)
+def test_logits_depend_on_no_later_token(decoder_only, target):
+    model = tiny_causal_model(decoder_only)
     changed = torch.cat((target[:, :5], target.roll(1, dims=0)[:, 5:]), dim=1)
     logits, changed_logits = model(target).logits, model(changed).logits
     torch.testing.assert_close(changed_logits[:, :5], logits[:, :5], **EXACT)
@@ -23,10 +23,10 @@ def test_logits_depend_on_no_later_token(causal, target):
 
 
 @torch.no_grad()
-def test_logits_are_those_of_a_decoder_whose_cross_attention_adds_nothing(causal, target):
+def test_logits_are_those_of_a_decoder_whose_cross_attention_adds_nothing(decoder_only, target):
     """The reference is the encoder-decoder: the same layers with the same weights, behind another class."""
     sizes = {"decoder_vocab_size": 29, "norm_first": True}
-    model, reference = tiny_causal_model(causal), tiny_model(f"none to {causal}", **sizes)
+    model, reference = tiny_causal_model(decoder_only), tiny_model(f"none to {decoder_only}", **sizes)
     decoder = reference.model.decoder
     decoder.load_state_dict(model.model.state_dict(), strict=False)
     for layer in decoder.layers:
@@ -40,8 +40,8 @@ def test_logits_are_those_of_a_decoder_whose_cross_attention_adds_nothing(causal
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 @pytest.mark.parametrize("chunks", CHUNKS.values(), ids=CHUNKS)
 @torch.no_grad()
-def test_cached_decoding_equals_the_full_forward(causal, chunks, kind, mask, target):
-    model = tiny_causal_model(causal)
+def test_cached_decoding_equals_the_full_forward(decoder_only, chunks, kind, mask, target):
+    model = tiny_causal_model(decoder_only)
     full = model(target, attention_mask=mask).logits
     cached = decode_causal(model, target, chunks, causal_cache(model, kind), mask=mask)
     valid = torch.ones_like(target) == 1 if mask is None else mask == 1
@@ -49,8 +49,8 @@ def test_cached_decoding_equals_the_full_forward(causal, chunks, kind, mask, tar
 
 
 @torch.no_grad()
-def test_a_cache_whose_rows_move_continues_like_one_built_for_those_rows(causal, target):
-    model, rows = tiny_causal_model(causal), torch.tensor([2, 0, 0])
+def test_a_cache_whose_rows_move_continues_like_one_built_for_those_rows(decoder_only, target):
+    model, rows = tiny_causal_model(decoder_only), torch.tensor([2, 0, 0])
     cache = causal_cache(model, "dynamic")
     decode_causal(model, target, [3, 3], cache, mask=HOLES)
     cache.reorder_cache(rows)
@@ -62,8 +62,8 @@ def test_a_cache_whose_rows_move_continues_like_one_built_for_those_rows(causal,
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @torch.no_grad()
-def test_padding_changes_nothing(causal, side):
-    model, rows = tiny_causal_model(causal), [sentences(n, seed=n) for n in (4, 8, 1)]
+def test_padding_changes_nothing(decoder_only, side):
+    model, rows = tiny_causal_model(decoder_only), [sentences(n, seed=n) for n in (4, 8, 1)]
     ids, mask = padded(rows, side)
     logits = model(ids, attention_mask=mask).logits
     for i, row in enumerate(rows):
@@ -72,8 +72,8 @@ def test_padding_changes_nothing(causal, side):
 
 @pytest.mark.decoding
 @pytest.mark.parametrize("num_beams", [1, 3], ids=["greedy", "beams"])
-def test_generating_with_a_cache_equals_generating_without(causal, num_beams, target):
-    model = tiny_causal_model(causal)
+def test_generating_with_a_cache_equals_generating_without(decoder_only, num_beams, target):
+    model = tiny_causal_model(decoder_only)
     plain = model.generate(target, num_beams=num_beams, use_cache=False, **GENERATE)
     assert plain.shape[1] > target.shape[1]
     assert torch.equal(model.generate(target, num_beams=num_beams, **GENERATE), plain)
@@ -82,9 +82,9 @@ def test_generating_with_a_cache_equals_generating_without(causal, num_beams, ta
 
 
 @pytest.mark.decoding
-def test_a_prompt_is_continued_in_a_batch_as_alone(causal):
+def test_a_prompt_is_continued_in_a_batch_as_alone(decoder_only):
     """Prompts of different lengths, with padding on their left."""
-    model, rows = tiny_causal_model(causal), [sentences(n, seed=n) for n in (4, 7, 2)]
+    model, rows = tiny_causal_model(decoder_only), [sentences(n, seed=n) for n in (4, 7, 2)]
     ids, mask = padded(rows, "left")
     options = GENERATE | {"eos_token_id": None}
     continued = model.generate(ids, attention_mask=mask, **options)[:, ids.shape[1] :]
@@ -94,8 +94,8 @@ def test_a_prompt_is_continued_in_a_batch_as_alone(causal):
     assert torch.equal(model.generate(ids, attention_mask=mask, **static, **options)[:, ids.shape[1] :], continued)
 
 
-def test_the_loss_is_the_cross_entropy_of_the_next_token(causal, target):
-    model = tiny_causal_model(causal)
+def test_the_loss_is_the_cross_entropy_of_the_next_token(decoder_only, target):
+    model = tiny_causal_model(decoder_only)
     labels = target.masked_fill(torch.tensor([[0] * 3 + [1] * 6, [1] * 9, [1] * 5 + [0] * 4]) == 0, -100)
     outputs = model(target, labels=labels)
     nll = nn.functional.cross_entropy(
@@ -118,8 +118,8 @@ def test_logits_are_kept_of_the_last_tokens_or_at_indices(target):
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_eager_equals_sdpa_in_values_and_gradients(causal, norm_first, target):
-    model = tiny_causal_model(causal, norm_first=norm_first)
+def test_eager_equals_sdpa_in_values_and_gradients(decoder_only, norm_first, target):
+    model = tiny_causal_model(decoder_only, norm_first=norm_first)
     follows_padding = (
         nn.functional.pad(HOLES, (1, 0))[:, :-1] == 0
     )  # the label of a masked query, whatever it attends to
@@ -134,8 +134,8 @@ def test_eager_equals_sdpa_in_values_and_gradients(causal, norm_first, target):
     assert all(gradient is not None for gradient in fast_gradients.values())
 
 
-def test_gradient_checkpointing_gives_the_same_gradients(causal, target):
-    model = tiny_causal_model(causal, dropout=0.0).train()
+def test_gradient_checkpointing_gives_the_same_gradients(decoder_only, target):
+    model = tiny_causal_model(decoder_only, dropout=0.0).train()
     calls = []
     model.model.layers[-1].fc1.register_forward_hook(lambda *_: calls.append(1))
     plain = gradients(model, input_ids=target, labels=target)
@@ -147,9 +147,9 @@ def test_gradient_checkpointing_gives_the_same_gradients(causal, target):
 
 @pytest.mark.full
 @torch.no_grad()
-def test_long_inputs_in_linear_memory_equal_eager_attention(causal):
-    model, ids = tiny_causal_model(causal, num_hidden_layers=1), sentences(1, 600)
-    if any(entry.max_length_field for entry in entries(causal)):
+def test_long_inputs_in_linear_memory_equal_eager_attention(decoder_only):
+    model, ids = tiny_causal_model(decoder_only, num_hidden_layers=1), sentences(1, 600)
+    if any(entry.max_length_field for entry in entries(decoder_only)):
         pytest.skip("its table is shorter")
     linear = model(ids, use_cache=False).logits
     weighed = model(ids, use_cache=False, output_attentions=True)  # weights are those of all keys at once
@@ -167,8 +167,8 @@ def test_a_window_bounds_the_cache(target):
 
 
 @torch.no_grad()
-def test_bfloat16_is_near_float32(causal, target):
-    exact = tiny_causal_model(causal, dtype=torch.float32)
+def test_bfloat16_is_near_float32(decoder_only, target):
+    exact = tiny_causal_model(decoder_only, dtype=torch.float32)
     logits = exact(target).logits
     half = exact.to(torch.bfloat16)(target).logits
     assert half.dtype == torch.bfloat16

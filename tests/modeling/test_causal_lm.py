@@ -124,8 +124,8 @@ def test_a_saved_config_has_the_parameters_in_use_alone(tmp_path):
 
 @pytest.mark.parametrize("tied", [False, True])
 @torch.no_grad()
-def test_a_saved_model_loads_with_equal_logits(causal, tied, target, tmp_path):
-    model = tiny_causal_model(causal, tie_word_embeddings=tied)
+def test_a_saved_model_loads_with_equal_logits(decoder_only, tied, target, tmp_path):
+    model = tiny_causal_model(decoder_only, tie_word_embeddings=tied)
     model.save_pretrained(tmp_path)
     whole = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64)
     base = AutoModel.from_pretrained(tmp_path, dtype=torch.float64)
@@ -222,8 +222,8 @@ def test_the_tokenizer_is_loaded_and_gives_prompts(tokenizer, tmp_path):
 
 
 @pytest.mark.decoding
-def test_a_text_is_translated_in_a_batch_as_alone_and_as_generated(causal, tokenizer):
-    model = tiny_causal_model(causal, vocab_size=TEXTS_VOCABULARY, seed=3)
+def test_a_text_is_translated_in_a_batch_as_alone_and_as_generated(decoder_only, tokenizer):
+    model = tiny_causal_model(decoder_only, vocab_size=TEXTS_VOCABULARY, seed=3)
     texts, options = [*TEXTS, ""], {"num_beams": 1, "max_new_tokens": 5}
     together = model.translations(texts, tokenizer, **options)
     assert together.texts == [model.translate([text], tokenizer, **options)[0] for text in texts]
@@ -284,8 +284,8 @@ def test_a_cache_under_gradient_checkpointing_is_refused(target):
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 @torch.enable_grad()
-def test_low_rank_adapters_are_trained_saved_and_merged(causal, target, tmp_path):
-    model = tiny_causal_model(causal, dropout=0.0)
+def test_low_rank_adapters_are_trained_saved_and_merged(decoder_only, target, tmp_path):
+    model = tiny_causal_model(decoder_only, dropout=0.0)
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and name != "lm_head"]
     how = LoraConfig(task_type=TaskType.CAUSAL_LM, r=2, target_modules=linear)
     adapted = get_peft_model(copy.deepcopy(model), how).double()
@@ -306,11 +306,11 @@ def test_low_rank_adapters_are_trained_saved_and_merged(causal, target, tmp_path
 
 @pytest.mark.parametrize("form", ["Boolean", "additive"])
 @torch.no_grad()
-def test_packed_documents_equal_separate_ones(causal, form):
+def test_packed_documents_equal_separate_ones(decoder_only, form):
     """By a mask of four dimensions, block by block, and positions that begin again."""
-    if causal in RECURRENT:
+    if decoder_only in RECURRENT:
         pytest.skip("a recurrent layer reads over the end of a document")
-    model, documents = tiny_causal_model(causal), [sentences(1, n, seed=n) for n in (5, 3)]
+    model, documents = tiny_causal_model(decoder_only), [sentences(1, n, seed=n) for n in (5, 3)]
     mask = torch.block_diag(*(torch.ones(row.shape[1], row.shape[1]) for row in documents)).tril()[None, None] > 0
     if form == "additive":
         mask = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, -1e30)
