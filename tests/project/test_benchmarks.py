@@ -21,6 +21,7 @@ from support.models import ALIGNED, tiny_model, translator
 
 from hf_posenc import POSITION_ENCODINGS
 from hf_posenc.config.loading import load_experiment
+from hf_posenc.data.synthetic.generator import generate_pairs
 from hf_posenc.experiment.pipeline import run_system
 from hf_posenc.experiment.prepare import prepare
 from hf_posenc.experiment.prepared_run import PreparedRun
@@ -372,3 +373,17 @@ def test_segment_scores_of_a_run(benchmark: Callable[..., tuple[dict[str, Any], 
         assert (perfect["bleu"], perfect["chrf"], perfect["ter"]) == (pytest.approx(100), pytest.approx(100), 0)
         assert cut["bleu"] < 90 and cut["ter"] > 0
     assert "| relative, 1 seed | 100.0 (100.0-100.0) / 100.0 / 0.0 |" in table
+
+
+@pytest.mark.full
+def test_planted_errors_are_found(benchmark, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pairs")
+    pairs = list(generate_pairs(seed=5, pairs=600, min_words=6, max_words=24))
+    for column, name in enumerate(("source", "reference")):
+        (folder / name).write_text("".join(f"{pair[column]}\n" for pair in pairs), encoding="utf-8")
+    files = [str(folder / name) for name in ("source", "reference", "reference")]
+    report, table = benchmark("translation_audit", "--files", *files, "--save", "tiny", tiny=[])
+    assert (report["documents"], report["segments"]) == (40, 600) and "40 documents, 600 segments, seed 0." in table
+    scores = {(record["evidence"], record["kind"]): record for record in report["records"]}
+    assert len(scores) == 8 and all(record["planted"] >= 5 for record in scores.values())
+    assert all(scores["references", kind]["f1"] > 0.9 for kind in ("dropped", "repeated", "invented"))
