@@ -14,9 +14,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_posenc.experiment.pipeline import run_system
 from hf_posenc.experiment.prepare import prepare
+from hf_posenc.training.arguments import training_arguments
+from hf_posenc.training.callbacks import JsonLogger
 from hf_posenc.training.losses import next_token_labels
 from hf_posenc.training.prompted_trainer import PromptedPairCollator
 from hf_posenc.training.training_run import train
+from hf_posenc.utils.run_folder import SystemPaths
 
 CAUSAL = {
     "model_type": "posenc_causal",
@@ -83,10 +86,9 @@ def test_training_learns_a_target_and_evaluates_it(tokenizer, tmp_path, settings
     steps = {"max_steps": 40, "learning_rate": 1e-2, "per_device_train_batch_size": 8, "logging_steps": 10}
     evaluation = {"eval_strategy": "steps", "eval_steps": 40, "predict_with_generate": True, "save_strategy": "no"}
     references = ["Ein Hund.", "Zwei Kinder im Schnee"] * 8
-    trained, _ = train(
-        model, tokenizer, pairs, pairs, {"use_cpu": True} | steps | evaluation | settings, tmp_path, name="s",
-        references=references,
-    )  # fmt: skip
+    args = training_arguments({"use_cpu": True} | steps | evaluation | settings, tmp_path)
+    log = JsonLogger(SystemPaths(tmp_path).training_log)
+    trained, _ = train(model, tokenizer, pairs, pairs, args, log, name="s", references=references)
     lines = [json.loads(line) for line in (tmp_path / "training.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]
     [scores] = [line for line in lines if "eval_perplexity" in line]

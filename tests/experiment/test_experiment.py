@@ -52,6 +52,8 @@ from hf_posenc.utils.manifest import MANIFEST, write_file
 FRAGMENTS = {
     "aligned",
     "base",
+    "causal",
+    "common",
     "deen",
     "small",
     "systems",
