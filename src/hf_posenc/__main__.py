@@ -29,6 +29,7 @@ encodings that the file registers.
 
 import argparse
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -54,6 +55,7 @@ ENGINES: dict[str, Callable[..., Path]] = {"ctranslate2": to_ctranslate2, "onnx"
 
 def main() -> None:
     options = parse_options()
+    warnings.formatwarning = format_warning
     if warning := untested_transformers_warning():
         print(warning, file=sys.stderr, flush=True)
     set_stdout_utf8()
@@ -61,6 +63,13 @@ def main() -> None:
         if options.register:
             register_encodings(options.register)
         options.run_command(options)
+
+
+def format_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning as one line, without the line of code that it comes from."""
+    return f"Warning: {message}\n"
 
 
 def parse_options() -> argparse.Namespace:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import hf_posenc.metrics
+from hf_posenc.__main__ import format_warning
 from hf_posenc.metrics.loading import load_translation_audit
 from hf_posenc.metrics.translation_audit import decoding
 from hf_posenc.metrics.translation_audit.alignment import segment_folds
@@ -353,3 +354,9 @@ def test_evaluate_loads_the_folder_offline(tmp_path: Path) -> None:
     process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
     assert json.loads(process.stdout) == load_translation_audit().compute(**columns)
+
+
+def test_the_command_warns_in_one_line():
+    """Without the line of code that `warnings` would print."""
+    line = format_warning("Give more text.", UserWarning, "audit.py", 113, "return audit()")
+    assert line == "Warning: Give more text.\n"
