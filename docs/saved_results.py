@@ -38,7 +38,14 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 BENCHMARKS = ROOT / "benchmarks" / "results"
 APPENDIX = RESULTS / "appendix.md"
-METRICS = {"bleu": ("BLEU", 1), "ter": ("TER", 1), "chrf": ("chrF", 1), "length_ratio": ("length ratio", 2)}
+METRICS = {
+    "bleu": ("BLEU", 1),
+    "ter": ("TER", 1),
+    "chrf": ("chrF", 1),
+    "length_ratio": ("length ratio", 2),
+    "exact_match": ("exact match", 1),
+    "token_accuracy": ("token accuracy", 1),
+}
 TABLE = re.compile(r"(<!-- table\n(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
 BENCHMARK = re.compile(r"(<!-- (benchmark|costs): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 NUMBER = re.compile(r'\[([^\]\[]+)\]\((\S+?)table-(\S+)\.md "([^"]+)"\)')
