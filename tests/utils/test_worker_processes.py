@@ -122,7 +122,8 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("pool", POOLS)
 def test_no_worker_outlives_its_parent(tmp_path, pool, number):
     """One that did would go to the end of its work, and say that."""
-    work = "    print('begun', flush=True); time.sleep(300); print('survived', flush=True); os._exit(0)"
+    # `print` writes a line and its end apart, and another process may write between them.
+    work = "    os.write(1, b'begun\\n'); time.sleep(300); os.write(1, b'survived\\n'); os._exit(0)"
     with started(tmp_path, pool, work) as parent:
         assert [parent.stdout.readline(), parent.stdout.readline()] == ["begun\n", "begun\n"]
         parent.send_signal(number)
