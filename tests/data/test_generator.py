@@ -142,6 +142,7 @@ def test_clauses_translate_one_to_one(many: list[tuple[str, str]]) -> None:
         assert len(set(items)) == len({german for german, _ in items}) == len({english for _, english in items})
 
 
+@pytest.mark.full
 def test_the_vocabulary_is_small_and_every_word_is_frequent(many: list[tuple[str, str]]) -> None:
     for side, _ in enumerate(LANGUAGES):
         counts = Counter(token for pair in many for token in tokens(pair[side]))

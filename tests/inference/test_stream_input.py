@@ -33,6 +33,7 @@ def stream(tokenizer) -> StreamingTranslator:
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 @pytest.mark.parametrize("steps", [[], ["lowercase"], ["no_punctuation"], ["lowercase", "no_punctuation"]])
+@pytest.mark.full
 def test_subwords_of_a_stream_are_those_of_the_text(any_tokenizer, size, steps):
     any_tokenizer = any_tokenizer.with_normalization(source=steps)
     for text in [*ANY_TEXT, "".join(ANY_TEXT), *SOURCES[:5]]:
@@ -121,6 +122,7 @@ def test_half_a_character_is_refused_and_the_stream_goes_on(tokenizer):
     assert written == offline
 
 
+@pytest.mark.full
 def test_memory_is_constant(tokenizer):
     """What is held of source and target does not grow with what was read and written."""
     model = translator(STREAMABLE, length_ratio_step=2.0)
@@ -217,6 +219,7 @@ def run_stream(monkeypatch, capsys, folder: Path, data: bytes, *options: str) ->
     return capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_command_reads_standard_input_as_one_text(folder, expected, monkeypatch, capsys):
     """Line ends separate words, as spaces do; around the text there is nothing."""
     assert run_stream(monkeypatch, capsys, folder, TEXT.encode()) == expected

@@ -66,6 +66,7 @@ WITH_STATE = [*ALIGNED, "lstm", "gru+relative", "forgetting", "rnn_nmt"]
 
 
 @pytest.mark.parametrize("stateful", WITH_STATE)
+@pytest.mark.full
 def test_generated_padding_tokens_count_with_a_cache_and_without(stateful):
     """Without a cache the decoder reads them again: they are no padding then either."""
     model, source = tiny_model(stateful, seed=1), sentences(2, 7)

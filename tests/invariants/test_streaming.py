@@ -145,6 +145,7 @@ def test_streamed_decoder_may_be_recurrent(decoder, tokenizer):
     )
 
 
+@pytest.mark.full
 def test_streamed_fertilities_are_those_of_the_whole_text(tokenizer):
     """The fertilities of the source tokens that a step passes are in the window."""
     model = varied_translator("relative+window by fertility", fertility_gain=0.5)
@@ -189,6 +190,7 @@ ENDINGS = [(-1.0, False), (0.0, "never"), (2.0, "never"), (2.0, True)]
 
 
 @pytest.mark.parametrize("length_penalty, early_stopping", ENDINGS)
+@pytest.mark.full
 def test_streamed_beam_search_ends_as_that_of_the_whole_text(length_penalty, early_stopping, tokenizer):
     """Hypotheses finish at different lengths, of which the length penalty chooses one."""
     model = varied_translator("relative+window by length_ratio", cross_window_size=60)  # the end is always in sight

@@ -165,6 +165,7 @@ def test_padding_is_the_share_that_was_asked_for(benchmark):
     assert torch.equal(tokens, tokens.cummin(dim=1).values), "padding is on the right"
 
 
+@pytest.mark.full
 def test_one_pass_is_compared_with_segments(benchmark):
     report, table = benchmark("one_pass", "--sizes", "1x2", "2x3", "--tokens", "4")
     check(report, table, ["segments", "one pass"], [(1, 2), (2, 3)])
@@ -313,6 +314,7 @@ def aligned_folder(tokenizer, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_streamed_documents_are_compared_with_offline_ones(benchmark, aligned_folder):
     text = aligned_folder / "text"
     text.write_text("Ein Hund.\n\nZwei Kinder\n", encoding="utf-8")

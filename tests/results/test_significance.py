@@ -112,6 +112,7 @@ def test_p_values_are_those_of_sacrebleu_on_the_texts() -> None:
                 )
 
 
+@pytest.mark.full
 def test_the_interval_of_a_difference_is_that_of_the_resampled_texts() -> None:
     """Both systems are resampled together; the scores are sacrebleu's of the texts themselves."""
     references, lengths = corpus(40)
