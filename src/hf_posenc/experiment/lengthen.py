@@ -75,11 +75,11 @@ class LengthenJob:
         if self.source_tag is None and self.target_tag is None:
             return self
         tokenizer = load_pretrained_tokenizer(self.model)
-        tags = (
+        source, target = (
             None if language is None else language_token(tokenizer, language)
             for language in (self.source_tag, self.target_tag)
         )
-        return replace(self, **dict(zip(("source_tag", "target_tag"), tags, strict=True)))
+        return replace(self, source_tag=source, target_tag=target)
 
     def config(self) -> Section:
         """The config of the three rows. Names of files and folders are absolute."""

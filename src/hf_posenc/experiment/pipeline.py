@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, set_seed
 from ..analysis.teacher_forced import diagnose
 from ..config.settings import System
 from ..data.lengths import lengths
-from ..data.slow_tokenizers import ExperimentTokenizer
+from ..data.slow_tokenizers import ExperimentTokenizer, SlowTokenizer
 from ..modeling.configuration_base import BaseConfig
 from ..modeling.configuration_posenc import PosEncConfig
 from ..reporting.card import write_card
@@ -236,7 +236,8 @@ def prompting_tokenizer(tokenizer: ExperimentTokenizer, config: BaseConfig) -> E
     if config.is_encoder_decoder:
         return tokenizer
     tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = "left"  # transformers saves the latter
+    saved = tokenizer.wrapped if isinstance(tokenizer, SlowTokenizer) else tokenizer
+    saved.padding_side = saved.init_kwargs["padding_side"] = "left"  # transformers saves the latter
     return tokenizer
 
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from ..convert.encodings import NEW_WEIGHT_PREFIXES
 
-SCALE = 2.0  # alpha / rank in the paper's symbols
+SCALE = 2  # alpha / rank in the paper's symbols
 
 
 def validate_lora_installed() -> None:
