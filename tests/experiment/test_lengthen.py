@@ -1,6 +1,7 @@
 """`lengthen`: a trained translator, fine-tuned for longer input and scored before and after by one command."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -139,6 +140,11 @@ def test_opus_mt_is_lengthened_with_its_own_tokenizer(separate, tmp_path, monkey
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed and all(name.endswith(("proj.weight", "fc1.weight", "fc2.weight")) for name in changed)
     assert "lengthened: LoRA trains" in printed.err
+    paths = SystemPaths(tmp_path / "run" / "lengthened")
+    shutil.rmtree(paths.model)  # as a kill between the last step and the saving of the model leaves it
+    paths.scores.unlink()
+    run(monkeypatch, str(folder), *files, "--to", str(tmp_path / "run"), *QUICK, *documents)
+    torch.testing.assert_close(AutoModelForSeq2SeqLM.from_pretrained(paths.model).state_dict(), after, rtol=0, atol=0)
     audits = json.loads((tmp_path / "run" / "audit.json").read_text(encoding="utf-8"))
     assert list(audits) == ["test-x5"] and list(audits["test-x5"]) == ["before", "lengthened", "segmented"]
     for system, audit in audits["test-x5"].items():
