@@ -24,6 +24,7 @@ class SlowTokenizer:
     Invariants: encoding appends `</s>` and nothing else, also with `text_target=`. Without a tag, ids are those of the
     wrapped tokenizer between its special tokens. A language tag is one token: `"__de__ " + text` has one token more
     than `text`, and no decoded text has tags. Tags are those of the wrapped tokenizer, such as `__de__` or `>>fra<<`.
+    Departure from PosEncTokenizer: a text that spells `</s>`, or another special token, is read as that token.
     """
 
     normalization: dict[str, list[str]] = {}
@@ -48,14 +49,20 @@ class SlowTokenizer:
         text_target: str | list[str] | None = None,
         *,
         add_special_tokens: bool = True,
-        **options: object,
+        truncation: bool = False,
+        return_attention_mask: bool = False,
     ) -> BatchEncoding:
-        """The `input_ids` of one side's text or texts, without a length limit. Other options have no effect."""
+        """The `input_ids` of one side's text or texts; `truncation` and `return_attention_mask` must be False."""
         side, texts = ("text", text) if text_target is None else ("text_target", text_target)
         if texts is None or None not in (text, text_target):
             raise ValueError(
                 "A slow tokenizer encodes one side at a time, so exactly one of `text` and `text_target` must be "
                 "given; call it once for each side."
+            )
+        if truncation or return_attention_mask:
+            raise ValueError(
+                "A slow tokenizer returns whole texts without masks, but `truncation` or `return_attention_mask` was "
+                "given; call `pad`, which returns masks, and filter by length."
             )
         batch = [texts] if isinstance(texts, str) else texts
         split = [self.split_tag(text) for text in batch]
@@ -76,7 +83,7 @@ class SlowTokenizer:
     ) -> list[str]:
         """The texts of token ids; tags are special tokens."""
         tags = set(self.tag_ids.values()) if skip_special_tokens else set()
-        rows = [[token for token in ids if token not in tags] for ids in sequences]
+        rows = [[token for token in map(int, ids) if token not in tags] for ids in sequences]
         texts: list[str] = self.wrapped.batch_decode(rows, skip_special_tokens=skip_special_tokens, **options)
         return texts
 
