@@ -21,6 +21,7 @@ from hf_posenc.plotting.audit_plots import coverage_figure
 from hf_posenc.plotting.style import save_figure
 from hf_posenc.utils.atomic_io import atomic_write
 
+NOTE = "\nSeed 1, 50 documents of 400 words or more. Command: `python docs/audit_documents.py FOLDER`.\n"
 COUNTS = ("dropped", "repeated", "moved", "invented")
 
 
@@ -62,8 +63,7 @@ def main() -> None:
     if len(sys.argv) > 1:
         audits = measure(Path(sys.argv[1]))
         atomic_write(path, json.dumps(audits, indent=1) + "\n")
-        note = "\nSeed 1, 50 documents of 400 words or more. Command: `python docs/audit_documents.py FOLDER`.\n"
-        atomic_write(RUN / "table-audit.md", table(audits) + note)
+        atomic_write(RUN / "table-audit.md", table(audits) + NOTE)
     audits = json.loads(path.read_text(encoding="utf-8"))
     figure = coverage_figure({label.replace(", ", "-"): audit["profile"] for label, audit in audits.items()}, 50)
     save_figure(figure, RUN / "audit.png")

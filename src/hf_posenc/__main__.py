@@ -7,7 +7,7 @@ cards again, draw encodings and attention, or print the tables of encodings and 
     python -m hf_posenc export FOLDER --engine onnx --output OTHER
     python -m hf_posenc convert CHECKPOINT --output OTHER [--to transformers] [field=value ...]
     python -m hf_posenc lengthen CHECKPOINT --pairs FILE [FILE] --test FILE [FILE] --source-language de
-        --target-language en --to OTHER [dotted.key=value ...]
+        --target-language en --to OTHER [--lora [RANK]] [dotted.key=value ...]
     python -m hf_posenc audit SOURCES TRANSLATIONS [--references FILE] [--document-ids FILE] [--output OTHER]
     python -m hf_posenc report RUN [--output OTHER]
     python -m hf_posenc card RUN SYSTEM > CARD.md

@@ -1,11 +1,11 @@
 """MarianMT, converted both ways: equal logits, losses, gradients and translations; the rest is refused."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
 from support.family_models import at_labels, rearranged, with_exact_tables
+from support.family_tokenizers import marian_tokenizer
 from support.marian_models import EOS, PAD, SIZES, Words, tiny_marian
 from support.models import (
     BEFORE_5_18,
@@ -389,41 +389,6 @@ def test_marians_own_tokenizer_goes_with_the_converted_model(separate, tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path / "ours")
     assert type(again) is type(tokenizer)
     assert again(texts)["input_ids"] == tokenizer(texts)["input_ids"]
-
-
-def marian_tokenizer(folder: Path, separate: bool):
-    """A MarianTokenizer with sentencepiece models of its own, saved in `folder`."""
-    import sentencepiece
-    from transformers import MarianTokenizer
-
-    text = ["a dog sees a cat", "the cat sees the bird", "a bird and the dog sing"] * 20
-    pieces = []
-    for side, lines in (("source", [*text, "my fox jumps high, quick!"]), ("target", text)):
-        with (folder / f"{side}.spm").open("wb") as file:
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(lines), model_writer=file, vocab_size=45, hard_vocab_limit=False,
-                minloglevel=2, bos_id=-1, eos_id=0, unk_id=1,
-            )  # fmt: skip
-        spm = sentencepiece.SentencePieceProcessor(model_file=str(folder / f"{side}.spm"))
-        pieces.append([spm.id_to_piece(i) for i in range(spm.get_piece_size())])
-    source, target = pieces
-    assert len(target) < len(source)
-    # One <pad> for both sides, as Marian has it, even if one vocabulary is shorter.
-    numbers = {"vocab.json": [*target, "<pad>", *(p for p in source if p not in target)]}
-    if separate:
-        numbers = {
-            "vocab.json": [*source[:5], "<pad>", *source[5:]],
-            "target_vocab.json": [*target[:5], "<pad>", *target[5:]],
-        }
-    for name, words in numbers.items():
-        (folder / name).write_text(json.dumps({word: i for i, word in enumerate(words)}), encoding="utf-8")
-    options = {"separate_vocabs": separate}
-    if separate:
-        options["target_vocab_file"] = str(folder / "target_vocab.json")
-    files = (str(folder / name) for name in ("source.spm", "target.spm", "vocab.json"))
-    tokenizer = MarianTokenizer(*files, **options)
-    tokenizer.save_pretrained(folder)
-    return tokenizer
 
 
 # What is refused

@@ -245,3 +245,11 @@ def test_a_checkpoint_and_another_tokenizer_are_refused(config: Path) -> None:
         prepare(
             load(config, "name=third", f"systems.next.init_from={place}", f"data.tokenizer={other.folder}/tokenizer")
         )
+
+
+def test_adapters_need_a_trained_model(config: Path) -> None:
+    said = r"systems\.absolute: train\.lora_rank is for a trained model, but there is no init_from; name a checkpoint"
+    with pytest.raises(ValueError, match=said):
+        prepare(load(config, "systems.absolute.train.lora_rank=4"))
+    with pytest.raises(ValueError, match=r"train\.lora_rank must be a whole number from 1 on, but it is 'x'"):
+        load(config, "systems.next.train.lora_rank=x")

@@ -1,18 +1,20 @@
 """`lengthen`: a trained translator, fine-tuned for longer input and scored before and after by one command."""
 
+import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 from support.family_models import tiny_family
-from support.family_tokenizers import nllb_tokenizer
+from support.family_tokenizers import m2m100_tokenizer, marian_tokenizer, nllb_tokenizer
 from support.marian_models import Words, tiny_marian
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_posenc import __main__, from_marian, from_transformers
 from hf_posenc.data.tags import prepend_tag
-from hf_posenc.experiment.lengthen import LENGTHENED, LengthenJob
+from hf_posenc.experiment.lengthen import LENGTHENED, LengthenJob, lengthen
 from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
 from hf_posenc.results.saved_files import read_results, read_translations
 from hf_posenc.utils.run_folder import SystemPaths
@@ -102,6 +104,89 @@ def test_a_multilingual_model_reads_and_writes_its_tags(tmp_path, monkeypatch, c
     assert list(written.texts) == expected and len(set(expected)) > 1
 
 
+ENGLISH = ["a", "dog", "sees", "the", "cat", "bird"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("separate", [False, True], ids=["one vocabulary", "two vocabularies"])
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+def test_opus_mt_is_lengthened_with_its_own_tokenizer(separate, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("sentencepiece", reason="MarianTokenizer needs it: pip install sentencepiece")
+    folder = tmp_path / "opus-mt"
+    folder.mkdir()
+    tokenizer = marian_tokenizer(folder, separate)
+    ids = {"pad_token_id": tokenizer.pad_token_id, "decoder_start_token_id": tokenizer.pad_token_id}
+    target_size = len(tokenizer.target_encoder) if separate else len(tokenizer)
+    sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": target_size, "d_model": 16}
+    marian = tiny_marian(dtype=torch.float32, share_encoder_decoder_embeddings=not separate, **sizes, **ids)
+    marian.generation_config.update(no_repeat_ngram_size=1, bad_words_ids=[[tokenizer.pad_token_id]])
+    marian.save_pretrained(folder)
+    train, test = write_pairs(tmp_path, ENGLISH)
+    files = ("--pairs", *train, "--test", *test, "--source-language", "de", "--target-language", "en")
+    documents = ("score.concatenate=[1, 5]", "--lora", "2")
+    run(monkeypatch, str(folder), *files, "--to", str(tmp_path / "run"), *QUICK, *documents)
+    printed = capsys.readouterr()
+    sources = Path(test[0]).read_text(encoding="utf-8").splitlines()
+    expected = from_marian(marian).translate(sources, tokenizer, num_beams=1)
+    written = read_translations(SystemPaths(tmp_path / "run" / "before").translation("test"), len(sources))
+    assert list(written.texts) == expected and len(set(expected)) > 1
+    saved = AutoTokenizer.from_pretrained(tmp_path / "run" / "lengthened" / "model")
+    assert type(saved) is type(tokenizer)
+    assert saved(sources)["input_ids"] == tokenizer(sources)["input_ids"]
+    before, after = (
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run" / name / "model").state_dict()
+        for name in ("before", "lengthened")
+    )
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed and all(name.endswith(("proj.weight", "fc1.weight", "fc2.weight")) for name in changed)
+    assert "lengthened: LoRA trains" in printed.err
+    paths = SystemPaths(tmp_path / "run" / "lengthened")
+    shutil.rmtree(paths.model)  # as a kill between the last step and the saving of the model leaves it
+    paths.scores.unlink()
+    run(monkeypatch, str(folder), *files, "--to", str(tmp_path / "run"), *QUICK, *documents)
+    torch.testing.assert_close(AutoModelForSeq2SeqLM.from_pretrained(paths.model).state_dict(), after, rtol=0, atol=0)
+    audits = json.loads((tmp_path / "run" / "audit.json").read_text(encoding="utf-8"))
+    assert list(audits) == ["test-x5"] and list(audits["test-x5"]) == ["before", "lengthened", "segmented"]
+    for system, audit in audits["test-x5"].items():
+        assert audit["all"]["segments"] == 6 and audit["all"]["documents"] == 2
+        assert f"| {system} | 6 | {audit['all']['dropped']} |" in printed.out
+
+
+@pytest.mark.slow
+def test_m2m100_is_lengthened_with_its_own_tokenizer_and_languages(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("sentencepiece", reason="M2M100Tokenizer needs it: pip install sentencepiece")
+    tokenizer = m2m100_tokenizer(tmp_path / "words")
+    size = len(tokenizer) + len(tokenizer.lang_code_to_token)
+    theirs = tiny_family("m2m_100", vocab_size=size, dtype=torch.float32)
+    tags = [[token] for token in tokenizer.lang_token_to_id.values()]  # else a random model writes them
+    theirs.generation_config.update(no_repeat_ngram_size=1, bad_words_ids=[[tokenizer.pad_token_id], *tags])
+    theirs.save_pretrained(tmp_path / "m2m100")
+    tokenizer.save_pretrained(tmp_path / "m2m100")
+    train, test = write_pairs(tmp_path, ENGLISH)
+    files = ("--pairs", *train, "--test", *test, "--source-language", "de", "--target-language", "en")
+    languages = ("--source-tag", "de", "--target-tag", "en")
+    run(monkeypatch, str(tmp_path / "m2m100"), *files, *languages, "--to", str(tmp_path / "run"), *QUICK)
+    sources = Path(test[0]).read_text(encoding="utf-8").splitlines()
+    tokenizer.src_lang = "de"
+    target = tokenizer.get_lang_id("en")
+    expected = from_transformers(theirs).translate(sources, tokenizer, num_beams=1, forced_bos_token_id=target)
+    expected = [text.removeprefix("__en__").strip() for text in expected]  # which M2M-100's decoding keeps
+    written = read_translations(SystemPaths(tmp_path / "run" / "before").translation("test"), len(sources))
+    assert list(written.texts) == expected and len(set(expected)) > 1
+    saved = AutoTokenizer.from_pretrained(tmp_path / "run" / "lengthened" / "model", src_lang="de")
+    assert type(saved) is type(tokenizer) and saved(sources)["input_ids"] == tokenizer(sources)["input_ids"]
+
+
+def test_a_language_that_the_tokenizer_lacks_is_refused_before_anything_is_written(tmp_path):
+    tokenizer = nllb_tokenizer(tmp_path)
+    tiny_family("m2m_100", vocab_size=len(tokenizer)).config.save_pretrained(tmp_path / "nllb")
+    tokenizer.save_pretrained(tmp_path / "nllb")
+    job = LengthenJob(str(tmp_path / "nllb"), ["a.de", "a.en"], ["b.tsv"], "de", "en", source_tag="deu_Ltn")
+    with pytest.raises(ValueError, match="but it is 'deu_Ltn'; the nearest one is 'deu_Latn'"):
+        lengthen(job, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_config_has_absolute_names_and_a_wrong_number_of_files_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("a.de", "a.en", "b.tsv"):
@@ -112,5 +197,8 @@ def test_the_config_has_absolute_names_and_a_wrong_number_of_files_is_refused(tm
     assert config["data"]["train"] == {"files": [f"{tmp_path}/a.de", f"{tmp_path}/a.en"], "target_tag": "eng_Latn"}
     assert config["data"]["test"] == {"test": {"files": f"{tmp_path}/b.tsv", "target_tag": "eng_Latn"}}
     assert config["data"]["tags"] == ["eng_Latn"] and config["diagnose"] is False
+    adapted = LengthenJob("owner/model", ["a.de", "a.en"], ["b.tsv"], "de", "en", lora_rank=8).config()
+    assert adapted["systems"]["lengthened"]["train"]["lora_rank"] == 8
+    assert "lora_rank" not in config["systems"]["lengthened"]["train"]
     with pytest.raises(ValueError, match=r"two aligned texts, .* but 3 files were given; concatenate"):
         LengthenJob("owner/model", ["a", "b", "c"], ["b.tsv"], "de", "en").config()

@@ -25,7 +25,7 @@ from hf_posenc.metrics.translation_audit.alignment import segment_folds
 from hf_posenc.metrics.translation_audit.decoding import COSTS, Document, find_paths
 from hf_posenc.metrics.translation_audit.findings import find
 from hf_posenc.metrics.translation_audit.lexicon import tokenize
-from hf_posenc.reporting.audit import audit_files
+from hf_posenc.reporting.audit import audit_files, audit_table
 
 FOLDER = Path(hf_posenc.metrics.__file__).parent / "translation_audit"
 SYLLABLES = [first + second for first in "bdfgklmnprst" for second in "aeiou"]
@@ -261,6 +261,20 @@ def test_scores_by_position() -> None:
     assert [row["bleu"] > 99 for row in result["positions"]] == [True, True, True, False, False]
     assert result["positions"][4]["bleu"] == 0 and 0 < result["all"]["document_bleu"] < 70
     assert result["all"]["chrf"] == pytest.approx(result["all"]["document_chrf"], abs=15)
+
+
+def test_scores_by_length_are_those_of_the_documents_of_each_length() -> None:
+    pytest.importorskip("mweralign")
+    short, long = documents(3, num_segments=3), documents(3, seed=1, num_segments=12)
+    texts = [*(" ".join(target) for target in short[1]), *(" ".join(target[:6]) for target in long[1])]
+    result = audit(texts, short[0] + long[0], short[1] + long[1], scores=True)
+    alone = audit(texts[3:], *long, scores=True)["all"]
+    first, second = result["lengths"]
+    assert (first["documents"], second["documents"]) == (3, 3) and first["bleu"] > 99
+    for name in ("bleu", "chrf", "document_bleu", "document_chrf"):
+        assert second[name] == pytest.approx(alone[name])
+        assert second[name] < result["all"][name] < first[name]
+    assert f"| {first['bleu']:.1f} | {first['chrf']:.1f} |" in audit_table(result)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.family_models import tiny_family
+from support.family_tokenizers import m2m100_tokenizer, marian_tokenizer
+from support.marian_models import tiny_marian
 from support.models import tiny_model
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -108,6 +111,41 @@ def example(name: str, *arguments: str, folder: Path) -> subprocess.CompletedPro
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return done
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+def test_models_in_the_shape_of_those_of_the_hub_are_lengthened(tmp_path):
+    pytest.importorskip("sentencepiece", reason="the tokenizers need it: pip install sentencepiece")
+    (tmp_path / "opus-mt").mkdir()
+    opus_mt = marian_tokenizer(tmp_path / "opus-mt")
+    ids = {"pad_token_id": opus_mt.pad_token_id, "decoder_start_token_id": opus_mt.pad_token_id}
+    tiny_marian(vocab_size=len(opus_mt), dtype=torch.float32, **ids).save_pretrained(tmp_path / "opus-mt")
+    m2m100 = m2m100_tokenizer(tmp_path / "words")
+    size = len(m2m100) + len(m2m100.lang_code_to_token)
+    tiny_family("m2m_100", vocab_size=size, dtype=torch.float32).save_pretrained(tmp_path / "m2m100")
+    m2m100.save_pretrained(tmp_path / "m2m100")
+    lines = {
+        "train": ["a dog sees a cat", "the cat sees the bird"] * 4,
+        "test": ["a bird and the dog sing", "a cat"] * 3,
+    }
+    for name, texts in lines.items():
+        for language in ("de", "en"):
+            (tmp_path / f"{name}.{language}").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    quick = (
+        "train.use_cpu=true", "systems.lengthened.train.max_steps=1", "score.concatenate=[1, 5]", "score.num_beams=1",
+        "score.max_new_tokens=9", "score.bootstrap_samples=100", "score.metrics=[bleu]", "data.allow_overlap=[test]",
+    )  # fmt: skip
+    files = ("--pairs", "train.de", "train.en", "--test", "test.de", "test.en", "--to", "runs", "--lora")
+    done = example("lengthen_hub_models.py", "opus-mt", "m2m100", *quick, *files, folder=tmp_path)
+    assert [line for line in done.stdout.splitlines() if line.startswith("# ")] == ["# opus-mt", "# m2m100"]
+    assert done.stdout.count("| lengthened |") == done.stdout.count("| segmented |") == 2
+    for name, tokenizer in (("opus-mt", opus_mt), ("m2m100", m2m100)):
+        folder = tmp_path / "runs" / name / "lengthened" / "model"
+        assert AutoModelForSeq2SeqLM.from_pretrained(folder).config.window_size == 16
+        assert type(AutoTokenizer.from_pretrained(folder)) is type(tokenizer)
+    settings = (tmp_path / "runs" / "m2m100" / "lengthen.yaml").read_text(encoding="utf-8")
+    assert "source_tag: __de__" in settings and "lora_rank: 16" in settings
 
 
 @pytest.mark.slow

@@ -9,14 +9,18 @@ import tarfile
 from functools import cache
 from pathlib import Path
 
+import evaluate
 import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
+import audit_documents  # noqa: E402
 import coverage_figure  # noqa: E402
 import paired_tests  # noqa: E402
 import saved_documents  # noqa: E402
+
+from hf_posenc.metrics.loading import load_translation_audit  # noqa: E402
 
 LONG_INPUT = (ROOT / "docs" / "results" / "long_input.md").read_text(encoding="utf-8")
 
@@ -137,3 +141,32 @@ def test_the_paired_tests_are_of_the_saved_scores() -> None:
 def test_translations_that_are_missing_are_named() -> None:
     with pytest.raises(ValueError, match=r"none of \('nobody-seed1', 'parliament-50'\)"):
         saved_documents.read_translations(["nobody-seed1"], ["parliament-50"])
+
+
+def test_the_saved_table_is_that_of_the_saved_audit() -> None:
+    audits = json.loads((audit_documents.RUN / "audit.json").read_text(encoding="utf-8"))
+    table = (audit_documents.RUN / "table-audit.md").read_text(encoding="utf-8")
+    assert list(audits) == list(audit_documents.LABELS.values())
+    assert table == audit_documents.table(audits) + audit_documents.NOTE
+    for audit in audits.values():
+        totals = audit["all"]
+        for name in ("segments", *audit_documents.COUNTS):
+            assert sum(row[name] for row in audit["positions"]) == totals[name]
+            assert sum(row[name] for row in audit["lengths"]) == totals[name]
+        assert totals["documents"] == 50 and len(audit["profile"]) == 20
+
+
+def test_a_row_of_the_audits_table_counts_what_was_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mweralign")
+    monkeypatch.setattr(evaluate.config, "HF_METRICS_CACHE", str(tmp_path))
+    words = random.Random(0).sample(
+        [f"{first}{second}" for first in "bcdfgklm" for second in ("ado", "eri", "ulo")], 20
+    )
+    references = [[" ".join(words[start : start + 4]) + "." for start in range(0, 20, 4)]] * 3
+    texts = [" ".join(reference[:4]) for reference in references]
+    options = {"sources": references, "references": references}
+    whole = load_translation_audit().compute(predictions=[" ".join(reference) for reference in references], **options)
+    cut = load_translation_audit().compute(predictions=texts, **options)
+    _, _, first, second = audit_documents.table({"whole": whole, "cut": cut}).splitlines()
+    assert first == "| whole | 15 | 0 | 0 | 0 | 0 | 100.0 % |" + " 0 of 3, 100.0 |" * 5
+    assert second == "| cut | 15 | 3 | 0 | 0 | 0 | 80.0 % |" + " 0 of 3, 100.0 |" * 4 + " 3 of 3, 0.0 |"

@@ -45,6 +45,41 @@ def m2m100_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     return M2M100Tokenizer(str(folder / "words.json"), str(folder / "words.spm"))
 
 
+def marian_tokenizer(folder: Path, separate: bool = False, tags: tuple[str, ...] = ()) -> PreTrainedTokenizerBase:
+    """A MarianTokenizer with sentencepiece models of its own, saved in `folder`; `tags` are of target languages."""
+    import sentencepiece
+    from transformers import MarianTokenizer
+
+    text = ["a dog sees a cat", "the cat sees the bird", "a bird and the dog sing"] * 20
+    pieces = []
+    for side, lines in (("source", [*text, "my fox jumps high, quick!"]), ("target", text)):
+        with (folder / f"{side}.spm").open("wb") as file:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(lines), model_writer=file, vocab_size=45, hard_vocab_limit=False,
+                minloglevel=2, bos_id=-1, eos_id=0, unk_id=1,
+            )  # fmt: skip
+        spm = sentencepiece.SentencePieceProcessor(model_file=str(folder / f"{side}.spm"))
+        pieces.append([spm.id_to_piece(i) for i in range(spm.get_piece_size())])
+    source, target = pieces
+    assert len(target) < len(source)
+    # One <pad> for both sides, as Marian has it, even if one vocabulary is shorter.
+    numbers = {"vocab.json": [*target, "<pad>", *(p for p in source if p not in target), *tags]}
+    if separate:
+        numbers = {
+            "vocab.json": [*source[:5], "<pad>", *source[5:]],
+            "target_vocab.json": [*target[:5], "<pad>", *target[5:]],
+        }
+    for name, words in numbers.items():
+        (folder / name).write_text(json.dumps({word: i for i, word in enumerate(words)}), encoding="utf-8")
+    options = {"separate_vocabs": separate}
+    if separate:
+        options["target_vocab_file"] = str(folder / "target_vocab.json")
+    files = (str(folder / name) for name in ("source.spm", "target.spm", "vocab.json"))
+    tokenizer = MarianTokenizer(*files, **options)
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
 def nllb_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     from transformers import NllbTokenizer
 

@@ -39,7 +39,7 @@ NARROWED_TYPES: dict[str, object] = {
         (
             "average_checkpoints", "ddp_bucket_cap_mb", "dataloader_prefetch_factor", "early_stopping_patience",
             "eval_accumulation_steps", "evaluations_per_epoch", "generation_max_length", "generation_num_beams",
-            "tokens_per_batch", "torch_empty_cache_steps",
+            "lora_rank", "tokens_per_batch", "torch_empty_cache_steps",
         ),
         OptionalPositiveInt,
     ),

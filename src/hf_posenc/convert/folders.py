@@ -11,12 +11,17 @@ from pathlib import Path
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..modeling.suggestions import closest_name
+from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..modeling.translation import validate_tokenizer
 from ..utils.auto_loading import auto_from_pretrained
 from ..utils.manifest import save_folder
 from .checkpoints import convert_checkpoint, load_any_config, to_transformers
 
 FORMATS = ("posenc", "transformers")
+WITHOUT_TAGS = (
+    "A language tag needs a tokenizer with tags, but {language!r} was given and {tokenizer} has none; "
+    "leave the tag out."
+)
 
 
 def convert_folder(
@@ -68,23 +73,40 @@ def convert_folder(
 
 
 def language_tag_id(tokenizer: PreTrainedTokenizerBase, language: str) -> int:
-    """The token of a language; a ValueError for a tokenizer without tags, and for a language without one."""
+    """The token of a language; a ValueError for a tokenizer without source languages, and for an unknown language."""
     if not hasattr(tokenizer, "src_lang"):
-        raise ValueError(
-            f"A language tag needs a tokenizer with tags, but {language!r} was given and "
-            f"{type(tokenizer).__name__} has none; leave the tag out."
-        )
-    # M2M-100's tag of `de` is the token `__de__`; other families name the language by the token itself.
-    tokens = getattr(tokenizer, "lang_code_to_token", None)
-    if tokens is None:
-        special = tokenizer.all_special_tokens
-        tokens = {token: token for token in special if not token.startswith("<")}
-    if language not in tokens:
+        raise ValueError(WITHOUT_TAGS.format(language=language, tokenizer=type(tokenizer).__name__))
+    return tokenizer.convert_tokens_to_ids(language_token(tokenizer, language))
+
+
+def language_token(tokenizer: PreTrainedTokenizerBase, language: str) -> str:
+    """The tag of a language, by its name or by the tag itself; a ValueError for an unknown one."""
+    tokens = language_tokens(tokenizer)
+    if not tokens:
+        raise ValueError(WITHOUT_TAGS.format(language=language, tokenizer=type(tokenizer).__name__))
+    if language not in tokens and language not in tokens.values():
         raise ValueError(
             f"A language tag must be one of the tokenizer's, but it is {language!r}; the nearest one is "
             f"{closest_name(language, tokens)!r}."
         )
-    return tokenizer.convert_tokens_to_ids(tokens[language])
+    return tokens.get(language, language)
 
 
-__all__ = ["convert_folder"]
+def language_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    """The tags of a tokenizer by the names of their languages; empty without tags.
+
+    M2M-100's tag of `de` is the token `__de__`. Other tokenizers name the language by the token itself: opus-mt
+    `>>deu<<`, this family `<2de>`, NLLB and mBART-50 by a special token without brackets.
+    """
+    if (tokens := getattr(tokenizer, "lang_code_to_token", None)) is not None:
+        return dict(tokens)
+    tags = getattr(tokenizer, "supported_language_codes", None)
+    if tags is None and isinstance(tokenizer, PosEncTokenizer):
+        tags = tokenizer.extra_special_tokens
+    if tags is None:
+        special = tokenizer.all_special_tokens if hasattr(tokenizer, "src_lang") else []
+        tags = [token for token in special if not token.startswith("<")]
+    return {tag: tag for tag in tags}
+
+
+__all__ = ["convert_folder", "language_token", "language_tokens"]

@@ -49,6 +49,8 @@ def add_lengthen_command(add_command: AddCommand) -> None:
     for side, code, tag in (("source", "de", "deu_Latn"), ("target", "en", "eng_Latn")):
         command.add_argument(f"--{side}-language", required=True, help=f"code of the {side} language, such as {code}")
         command.add_argument(f"--{side}-tag", help=f"{side} tag of a multilingual model, such as {tag}")
+    lora_help = "train adapters of this rank (default 16) in place of all weights, and merge them; needs peft"
+    command.add_argument("--lora", nargs="?", type=int, const=16, metavar="RANK", help=lora_help)
     command.add_argument("--to", required=True, type=path_argument, metavar="FOLDER", help="the run's folder")
 
 
@@ -69,7 +71,7 @@ def lengthen_model(options: argparse.Namespace) -> None:
     silence_logging()
     pairs, test = (list(map(str, paths)) for paths in (options.pairs, options.test))
     languages = (options.source_language, options.target_language, options.source_tag, options.target_tag)
-    job = LengthenJob(checkpoint_name(options.checkpoint), pairs, test, *languages)
+    job = LengthenJob(checkpoint_name(options.checkpoint), pairs, test, *languages, lora_rank=options.lora)
     print(lengthen(job, options.to, (*options.overrides, *options.extra_arguments)))
 
 

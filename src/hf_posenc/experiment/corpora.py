@@ -17,9 +17,9 @@ from ..data.normalization import normalize_pairs
 from ..data.pair_dataset import PROGRESS_BAR_MIN_PAIRS, progress_bars
 from ..data.readers import CorpusSpec, corpus_file_hashes
 from ..data.segmentation import SEGMENT_SEPARATOR, automatic_segments, fixed_segments, gold_segments
+from ..data.slow_tokenizers import ExperimentTokenizer
 from ..data.tags import TagPair, corpus_tags, group_by_tags, prepend_tags
 from ..data.tokenization import tokenize_pairs
-from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..utils.atomic_io import short_hash
 from ..utils.manifest import save_folder, verified
 from ..utils.renamed_keys import downgrade_corpus, downgrade_value
@@ -31,7 +31,7 @@ class CorpusStore:
     """Reads corpora in the languages of `settings`, encodes them, and saves the result in the run."""
 
     settings: DataSettings
-    tokenizer: PosEncTokenizer
+    tokenizer: ExperimentTokenizer
     paths: RunPaths
 
     def read(self, corpus_spec: CorpusSpec, separator: str = " ") -> Dataset:
@@ -73,10 +73,16 @@ class CorpusStore:
             elif segmentation.segment_words is not None:
                 segments = fixed_segments(pairs, language, segmentation.segment_words, segmentation.overlap_words)
             else:
-                separated = concatenate_consecutive(self.read(corpus_spec, SEGMENT_SEPARATOR), k, SEGMENT_SEPARATOR)
-                segments = gold_segments(separated, pairs, language)
+                segments, _ = self.gold_segments(name, corpus_spec, k)
             save_pairs(folder, Dataset.from_dict({"pieces": segments}))
         return load_saved_pairs(folder)
+
+    def gold_segments(self, name: str, corpus_spec: CorpusSpec, k: int) -> tuple[list[list[str]], list[list[str]]]:
+        """The texts that each source and each target of a test set was concatenated from."""
+        pairs = self.test_set(name, corpus_spec, k)
+        separated = concatenate_consecutive(self.read(corpus_spec, SEGMENT_SEPARATOR), k, SEGMENT_SEPARATOR)
+        source, target = (gold_segments(separated, pairs, name) for name in languages(self.settings).values())
+        return source, target
 
     def hash_of(self, corpus_spec: CorpusSpec) -> str:
         """A hash of everything that encoded pairs are made from. It uses the key names of 0.2.0, so that pairs which

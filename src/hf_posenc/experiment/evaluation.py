@@ -15,8 +15,8 @@ from datasets import Dataset
 from ..config.settings import ScoreSettings
 from ..data.pair_dataset import hash_test_set
 from ..data.segmentation import join_translations
+from ..data.slow_tokenizers import ExperimentTokenizer
 from ..metrics.loading import load_length_buckets
-from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..modeling.translation import TranslationOutput
 from ..results.json_records import parse
 from ..results.records import LengthScores, ScoredTestSet, TestSetTranslations, TranslationTime
@@ -26,12 +26,12 @@ from ..results.saved_files import has_translations, read_translations, write_sta
 class Translator(Protocol):
     """A model that translates texts: the method `translations` of this family's models."""
 
-    def translations(self, texts: list[str], tokenizer: PosEncTokenizer, **options: Any) -> TranslationOutput: ...
+    def translations(self, texts: list[str], tokenizer: ExperimentTokenizer, **options: Any) -> TranslationOutput: ...
 
 
 def translate_test_set(
     model: Callable[[], Translator],
-    tokenizer: PosEncTokenizer,
+    tokenizer: ExperimentTokenizer,
     sources: Sequence[Sequence[str]],
     score: ScoreSettings,
     path: Path,
@@ -56,7 +56,7 @@ def translate_test_set(
 
 def translate(
     model: Translator,
-    tokenizer: PosEncTokenizer,
+    tokenizer: ExperimentTokenizer,
     sources: Sequence[Sequence[str]],
     score: ScoreSettings,
     target_tag: str | None,

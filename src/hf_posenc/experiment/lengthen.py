@@ -8,7 +8,7 @@ The command writes an ordinary config file, `lengthen.yaml` in the run folder, a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..config.composition import merge, parse_override
@@ -16,12 +16,15 @@ from ..config.loading import load_experiment
 from ..config.schema import Section
 from ..config.yaml_io import dump_yaml
 from ..convert.checkpoints import load_any_config
+from ..convert.folders import language_token
 from ..reporting.report import write_report
 from ..results.aggregation import aggregate
 from ..utils.atomic_io import atomic_write
+from .document_audit import write_audit
 from .pipeline import run_system
 from .prepare import prepare
 from .prepared_run import PreparedRun
+from .shared_tokenizer import load_pretrained_tokenizer
 
 CONFIG_FILE = "lengthen.yaml"
 # Encodings and recipe of configs/multi30k-convert.yaml, with a lower learning rate, because models differ in size.
@@ -45,16 +48,17 @@ TRAIN: Section = {
     "save_strategy": "steps",
     "save_steps": 500,
 }
-SCORE: Section = {"concatenate": [1, 2, 3, 5], "bucket_edges": [10, 20, 30, 45, 60, 90], "num_beams": 5}
+LORA_LEARNING_RATE = 2e-3
+SCORE: Section = {"concatenate": [1, 2, 3, 5, 10], "bucket_edges": [10, 20, 30, 45, 60, 90], "num_beams": 5}
 
 
 @dataclass(frozen=True)
 class LengthenJob:
     """A model, the pairs to fine-tune and to score it with, and their languages.
 
-    `model`: a folder or a name on the Hub, of this family or of one that `from_transformers` converts, with a fast
-    tokenizer. `pairs`, `test`: two aligned texts, or one .tsv or .jsonl file. `source_tag`, `target_tag`: language tags
-    of a multilingual model, by its tokenizer.
+    `model`: a folder or a name on the Hub, of this family or of one that `from_transformers` converts, with its
+    tokenizer. `pairs`, `test`: two aligned texts, or one .tsv or .jsonl file. `source_tag`, `target_tag`: languages or
+    tags of a multilingual model, by its tokenizer. `lora_rank`: train adapters of this rank; None trains all weights.
     """
 
     model: str
@@ -64,6 +68,18 @@ class LengthenJob:
     target_language: str
     source_tag: str | None = None
     target_tag: str | None = None
+    lora_rank: int | None = None
+
+    def with_tag_tokens(self) -> "LengthenJob":
+        """The job with its languages' tags as tokens; a ValueError for a language that the tokenizer lacks."""
+        if self.source_tag is None and self.target_tag is None:
+            return self
+        tokenizer = load_pretrained_tokenizer(self.model)
+        source, target = (
+            None if language is None else language_token(tokenizer, language)
+            for language in (self.source_tag, self.target_tag)
+        )
+        return replace(self, source_tag=source, target_tag=target)
 
     def config(self) -> Section:
         """The config of the three rows. Names of files and folders are absolute."""
@@ -78,9 +94,14 @@ class LengthenJob:
             "tokenizer": model,
             "tags": list(dict.fromkeys(tags.values())),
         }
+        lora = (
+            {}
+            if self.lora_rank is None
+            else {"train": {"lora_rank": self.lora_rank, "learning_rate": LORA_LEARNING_RATE}}
+        )
         systems: Section = {
             "before": {"train": {"max_steps": 0}},
-            "lengthened": LENGTHENED,
+            "lengthened": merge(LENGTHENED, lora),
             "segmented": {"segment": "before"},
         }
         return {
@@ -90,7 +111,7 @@ class LengthenJob:
 
 
 def lengthen(job: LengthenJob, folder: Path, overrides: Sequence[str] = ()) -> str:
-    """Fine-tune and score the model of a job in `folder`, and return the table by length in Markdown.
+    """Fine-tune and score the model of a job in `folder`, and return the tables by length and the audit of documents.
 
     `overrides` are `dotted.key=value` for the config, such as `systems.lengthened.model.window_size=16`. The same call
     resumes after a kill. The new model and its tokenizer are in `folder/lengthened/model`.
@@ -99,6 +120,7 @@ def lengthen(job: LengthenJob, folder: Path, overrides: Sequence[str] = ()) -> s
     settings that differ from those of the folder.
     """
     load_any_config(job.model, "lengthen needs a checkpoint")
+    job = job.with_tag_tokens()
     config: Section = {"name": folder.resolve().name, "output_dir": str(folder.resolve().parent)} | job.config()
     for override in overrides:
         config = merge(config, parse_override(override))
@@ -110,7 +132,8 @@ def lengthen(job: LengthenJob, folder: Path, overrides: Sequence[str] = ()) -> s
     run = PreparedRun(experiment)
     for name in experiment.systems:
         run_system(run, name)
-    return write_report(aggregate(experiment), experiment.tables_folder)
+    report = write_report(aggregate(experiment), experiment.tables_folder)
+    return "\n\n".join(filter(None, (report, write_audit(run))))
 
 
 def absolute_if_local(name: str) -> str:

@@ -20,9 +20,9 @@ from transformers import PreTrainedModel, set_seed
 from ..analysis.teacher_forced import diagnose
 from ..config.settings import System
 from ..data.lengths import lengths
+from ..data.slow_tokenizers import ExperimentTokenizer, SlowTokenizer
 from ..modeling.configuration_base import BaseConfig
 from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..reporting.card import write_card
 from ..reporting.hub import is_pushed, push_system
 from ..results.json_records import read_record, write_record
@@ -231,12 +231,13 @@ def train_system(system: PreparedSystem, progress_position: int) -> None:
     PartialState().wait_for_everyone()
 
 
-def prompting_tokenizer(tokenizer: PosEncTokenizer, config: BaseConfig) -> PosEncTokenizer:
+def prompting_tokenizer(tokenizer: ExperimentTokenizer, config: BaseConfig) -> ExperimentTokenizer:
     """The tokenizer to save with a model. For a decoder-only one it pads on the left, where a batch of prompts ends."""
     if config.is_encoder_decoder:
         return tokenizer
     tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = "left"  # transformers saves the latter
+    saved = tokenizer.wrapped if isinstance(tokenizer, SlowTokenizer) else tokenizer
+    saved.padding_side = saved.init_kwargs["padding_side"] = "left"  # transformers saves the latter
     return tokenizer
 
 
@@ -248,7 +249,7 @@ def without_training(model: PreTrainedModel, paths: SystemPaths) -> tuple[PreTra
     return model, {"steps": 0, "seconds": 0.0, "loss": None, "processes": PartialState().num_processes}
 
 
-def training_config(system: System, tokenizer: PosEncTokenizer, pairs: Dataset) -> BaseConfig:
+def training_config(system: System, tokenizer: ExperimentTokenizer, pairs: Dataset) -> BaseConfig:
     """The config of the model for that vocabulary. Alignment parameters that the config file leaves out are estimated
     on `pairs`."""
     ids = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("pad", "bos", "eos")}

@@ -53,6 +53,11 @@ def validated_arguments(systems: Iterable[System], paths: RunPaths) -> dict[str,
     for system in systems:
         args = system_arguments(system, paths.system(system.name))
         model = build_meta_model(system)
+        if args.lora_rank is not None and system.init_from is None:
+            raise ValueError(
+                f"systems.{system.name}: train.lora_rank is for a trained model, but there is no init_from; name a "
+                "checkpoint there, or leave train.lora_rank out."
+            )
         if args.gradient_checkpointing and not model.supports_gradient_checkpointing:
             raise ValueError(
                 f"systems.{system.name}: train.gradient_checkpointing is for models of layers, but this one is a "

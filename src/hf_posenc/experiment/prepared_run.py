@@ -14,8 +14,8 @@ from datasets import Dataset, concatenate_datasets
 from ..config.settings import Experiment, System
 from ..data.lengths import balance_lengths, filter_lengths, stratified_sample
 from ..data.readers import CorpusSpec, resolve_name_or_path
+from ..data.slow_tokenizers import ExperimentTokenizer
 from ..data.tags import corpus_tags, prepend_tag
-from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..training.arguments import TrainingArguments, training_arguments
 from ..utils.run_folder import RunPaths, SystemPaths
 from .corpora import CorpusStore
@@ -93,7 +93,7 @@ class PreparedSystem:
         return self.settings.name
 
     @property
-    def tokenizer(self) -> PosEncTokenizer:
+    def tokenizer(self) -> ExperimentTokenizer:
         return self.run.tokenizer
 
     @property
@@ -202,7 +202,7 @@ class PreparedRun:
         return self.experiment.paths
 
     @cached_property
-    def tokenizer(self) -> PosEncTokenizer:
+    def tokenizer(self) -> ExperimentTokenizer:
         """The tokenizer that all systems share."""
         return load_shared_tokenizer(self.paths)
 

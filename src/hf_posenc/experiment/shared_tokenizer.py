@@ -10,8 +10,8 @@ from ..config.schema import Section
 from ..config.settings import VOCABULARY_KEYS, System
 from ..convert.encodings import load_config_dict
 from ..data.readers import corpus_file_hashes, resolve_name_or_path
+from ..data.slow_tokenizers import ExperimentTokenizer, adopt_tokenizer, load_experiment_tokenizer
 from ..data.tokenization import train_tokenizer
-from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..utils.atomic_io import atomic_write, first_difference
 from ..utils.auto_loading import auto_from_pretrained
 from ..utils.manifest import COPY_AGAIN, atomic_delete, explain_read_errors, save_folder, verified, verify_folder
@@ -46,10 +46,10 @@ def build_shared_tokenizer(paths: RunPaths, system: System) -> None:
     save_folder(paths.tokenizer, save)
 
 
-def load_shared_tokenizer(paths: RunPaths) -> PosEncTokenizer:
+def load_shared_tokenizer(paths: RunPaths) -> ExperimentTokenizer:
     """The tokenizer of a run, saved by `build_shared_tokenizer`."""
     with verified(paths.tokenizer):
-        return PosEncTokenizer.from_pretrained(paths.tokenizer)
+        return load_experiment_tokenizer(paths.tokenizer)
 
 
 def tokenizer_provenance(system: System) -> Section:
@@ -86,13 +86,13 @@ def validate_same_vocabulary(saved: Section, provenance: Section, run_folder: Pa
         )
 
 
-def build_tokenizer(system: System) -> PosEncTokenizer:
+def build_tokenizer(system: System) -> ExperimentTokenizer:
     """The tokenizer that the settings name, or one trained on the unfiltered training text."""
     data = system.data
     if data.tokenizer is not None:
         name = resolve_name_or_path(data.tokenizer, data.data_dir)
         try:
-            tokenizer = PosEncTokenizer.from_fast_tokenizer(load_pretrained_tokenizer(name))
+            tokenizer = adopt_tokenizer(load_pretrained_tokenizer(name))
         except OSError as error:
             raise ValueError(
                 f"data.tokenizer must be a folder or the name of a tokenizer on the Hub, but {name} is not, or cannot "
@@ -119,13 +119,19 @@ def build_tokenizer(system: System) -> PosEncTokenizer:
 
 def load_pretrained_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """A saved tokenizer. MarianMT has no <s>: its decoder starts with <pad>, and its embeddings have no row for another
-    token."""
+    token. A ValueError if the tokenizer needs sentencepiece, which is missing."""
     verify_folder(Path(name), COPY_AGAIN)
-    tokenizer = auto_from_pretrained(AutoTokenizer, name)
+    try:
+        tokenizer = auto_from_pretrained(AutoTokenizer, name)
+    except ImportError as error:
+        raise ValueError(
+            f"The package of a tokenizer must be installed, but that of {name} ({error.name or 'sentencepiece'}) is "
+            "missing; run `pip install 'hf-posenc[sentencepiece]'`, in a clone `pip install '.[sentencepiece]'`."
+        ) from error
     try:
         model_type = load_config_dict(name, INIT_FROM_RULE, "a model on the Hub")["model_type"]
     except ValueError:  # a tokenizer without a model
         return tokenizer
-    if model_type == MarianConfig.model_type and tokenizer.bos_token is None:
+    if model_type == MarianConfig.model_type and tokenizer.is_fast and tokenizer.bos_token is None:
         tokenizer.bos_token = tokenizer.pad_token
     return tokenizer

@@ -9,9 +9,9 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from ..config.settings import Experiment, ReferenceTable, System
+from ..data.slow_tokenizers import ExperimentTokenizer, load_experiment_tokenizer
 from ..metrics.length_buckets.scorers import PRECOMPUTED_SCORERS, score_fields
 from ..metrics.length_buckets.validation import BucketBounds, bucket_bounds, token_counts
-from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..utils.atomic_io import first_difference
 from ..utils.manifest import verified
 from ..utils.run_folder import SystemPaths
@@ -33,7 +33,7 @@ def aggregate(experiment: Experiment) -> RunResults:
     """The results of a run, from which tables and figures are made."""
     scores = {name: read_record(SystemScores, experiment.paths.system(name).scores) for name in experiment.systems}
     with verified(experiment.paths.tokenizer):
-        tokenizer = PosEncTokenizer.from_pretrained(experiment.paths.tokenizer)
+        tokenizer = load_experiment_tokenizer(experiment.paths.tokenizer)
     validate_comparable(scores)
     max_lengths = [system_scores.max_length for system_scores in scores.values()]
     max_length = None if None in max_lengths else max(length for length in max_lengths if length is not None)
@@ -63,7 +63,7 @@ def system_result(
     system: System,
     paths: SystemPaths,
     scores: SystemScores,
-    tokenizer: PosEncTokenizer,
+    tokenizer: ExperimentTokenizer,
     max_length: int | None,
     *,
     diagnosed: bool,

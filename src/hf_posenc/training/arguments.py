@@ -1,4 +1,4 @@
-"""The Trainer's arguments: transformers' own, four for training by length, and this project's defaults."""
+"""The Trainer's arguments: transformers' own, five more, and this project's defaults."""
 
 import re
 from dataclasses import dataclass, field, fields
@@ -10,6 +10,7 @@ from transformers import Seq2SeqTrainingArguments
 from ..utils.run_folder import SystemPaths
 from ..utils.text_io import JsonObject
 from .argument_validation import validate_batches, validate_device, validate_evaluations, validate_settings
+from .lora import validate_lora_installed
 from .optimization import validate_metric, validate_optimizer, validate_schedule
 
 # Batches by length, and no output except our progress bar. The experiment saves the final model.
@@ -22,12 +23,15 @@ DEFAULTS: JsonObject = {
     "save_total_limit": 2,
     "train_sampling_strategy": "group_by_length",
 }
+OWN_ARGUMENTS = (
+    "tokens_per_batch", "evaluations_per_epoch", "early_stopping_patience", "average_checkpoints", "lora_rank",
+)  # fmt: skip
 NEVER = 10**9  # steps: evaluations and checkpoints come from `evaluations_per_epoch` instead
 
 
 @dataclass
 class TrainingArguments(Seq2SeqTrainingArguments):
-    """`Seq2SeqTrainingArguments` with four more. Raises a ValueError for arguments that contradict each other."""
+    """`Seq2SeqTrainingArguments` with five more. Raises a ValueError for arguments that contradict each other."""
 
     tokens_per_batch: int | None = field(
         default=None,
@@ -42,9 +46,13 @@ class TrainingArguments(Seq2SeqTrainingArguments):
     average_checkpoints: int | None = field(
         default=None, metadata={"help": "The trained model is the mean of the last so many checkpoints."}
     )
+    lora_rank: int | None = field(
+        default=None,
+        metadata={"help": "Train adapters of this rank in place of linear layers, and merge them; needs init_from."},
+    )
 
     def __post_init__(self) -> None:
-        for name in ("tokens_per_batch", "evaluations_per_epoch", "early_stopping_patience", "average_checkpoints"):
+        for name in OWN_ARGUMENTS:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise ValueError(
@@ -55,6 +63,13 @@ class TrainingArguments(Seq2SeqTrainingArguments):
                 "train.average_checkpoints takes the last checkpoints and train.load_best_model_at_end the best one; "
                 "leave one of them out."
             )
+        if self.lora_rank is not None:
+            validate_lora_installed()
+            if self.average_checkpoints is not None:
+                raise ValueError(
+                    "train.average_checkpoints averages weights and train.lora_rank trains factors of them, whose mean "
+                    "is another model; leave one of them out."
+                )
         validate_metric(self)
         try:
             super().__post_init__()

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from ..utils.atomic_io import first_difference
 from ..utils.auto_loading import auto_model_class
 from .arguments import TrainingArguments
+from .lora import add_lora, merge_lora
 
 REQUIRED_PLUGIN_SETTINGS = {
     "fsdp_version": 2,
@@ -34,6 +35,11 @@ def validate_fsdp_arguments(args: TrainingArguments) -> None:
                 f"A model that is sharded by FSDP trains without train.{argument}, which needs it, or its "
                 f"embeddings, in one piece; leave train.{argument} out, or train without FSDP."
             )
+    if args.lora_rank is not None:
+        raise ValueError(
+            f"A model that is sharded by FSDP trains all weights, but train.lora_rank is {args.lora_rank}; leave it "
+            "out, or train without FSDP."
+        )
 
 
 def shard_by_layers(model: PreTrainedModel, plugin: FullyShardedDataParallelPlugin) -> None:
@@ -56,11 +62,18 @@ def shard_by_layers(model: PreTrainedModel, plugin: FullyShardedDataParallelPlug
     model.get_input_embeddings = model.get_output_embeddings = lambda: None
 
 
-def materialize(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> PreTrainedModel:
-    """An unsharded model like `model` with these weights. Sharding changes a model's class, which must not be saved."""
+def materialize(model: PreTrainedModel, weights: Mapping[str, Tensor], lora_rank: int | None = None) -> PreTrainedModel:
+    """An unsharded model like `model` with these weights. Sharding changes a model's class, which must not be saved.
+
+    With `lora_rank`, the weights have adapters of that rank, which are merged.
+    """
     with torch.device("meta"):
         unsharded = auto_model_class(model.config).from_config(model.config)
+        if lora_rank is not None:
+            add_lora(unsharded, lora_rank)
     unsharded.load_state_dict(weights, strict=False, assign=True)
     unsharded.tie_weights()
+    if lora_rank is not None:
+        merge_lora(unsharded)
     unsharded.generation_config = model.generation_config
     return unsharded

@@ -1,5 +1,6 @@
 """One training: from the last intact checkpoint in a folder to the trained model."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from .callbacks import JsonLogger, ProgressBarCallback, optional_callbacks
 from .checkpoint_callbacks import CheckpointManifestCallback, SigtermCallback
 from .checkpoints import average_checkpoints, best_checkpoint, checkpoint_to_resume, load_trainer_state, load_weights
 from .distributed import explain_out_of_memory, validate_same_on_all_ranks
+from .lora import add_lora, describe_lora
 from .losses import validation_metrics
 from .prompted_trainer import PromptedPairCollator, PromptedTrainer
 from .sharding import materialize
@@ -71,6 +73,10 @@ def train(
     progress_bar, manifests = ProgressBarCallback(name, progress_position), CheckpointManifestCallback(best)
     callbacks = [*optional_callbacks(args), progress_bar, log, sigterm, manifests]
     use_cache = model.config.use_cache
+    if args.lora_rank is not None:
+        add_lora(model, args.lora_rank)
+        if args.process_index == 0:
+            print(f"{name}: {describe_lora(model)}", file=sys.stderr, flush=True)
     metrics = partial(validation_metrics, tokenizer=tokenizer, references=references, bleu_tokenize=bleu_tokenize)
     is_prompted = not model.config.is_encoder_decoder
     trainer = (PromptedTrainer if is_prompted else LengthTrainer)(
@@ -99,7 +105,7 @@ def train(
     if args.average_checkpoints is not None:
         weights = average_checkpoints(Path(args.output_dir), args.average_checkpoints)
     model.config.use_cache = use_cache  # the Trainer has changed it
-    return materialize(model, weights), training_outcome(trainer.state, log, args)
+    return materialize(model, weights, args.lora_rank), training_outcome(trainer.state, log, args)
 
 
 def fit(trainer: LengthTrainer, sigterm: SigtermCallback, checkpoint: str | None, name: str) -> dict[str, Tensor]:

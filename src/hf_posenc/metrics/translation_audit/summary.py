@@ -111,16 +111,20 @@ def bucket_labels() -> list[str]:
     return [*(f"[{low},{high}]" for low, high in zip(lows, LENGTH_EDGES, strict=True)), f">{LENGTH_EDGES[-1]}"]
 
 
+def length_buckets(source_tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
+    """The label and the documents of each bucket of source tokens, without empty buckets."""
+    buckets = [bisect_left(LENGTH_EDGES, tokens) for tokens in source_tokens]
+    documents = [[index for index, other in enumerate(buckets) if other == bucket] for bucket in sorted(set(buckets))]
+    labels = bucket_labels()
+    return [(labels[buckets[inside[0]]], inside) for inside in documents]
+
+
 def lengths(records: Sequence[Record], source_tokens: Sequence[int]) -> list[Record]:
     """The totals of the documents in each bucket of source tokens, without empty buckets."""
-    buckets = [bisect_left(LENGTH_EDGES, words) for words in source_tokens]
-    rows = []
-    for bucket, label in enumerate(bucket_labels()):
-        inside = [index for index, other in enumerate(buckets) if other == bucket]
-        if inside:
-            row = totals([records[index] for index in inside], [source_tokens[index] for index in inside])
-            rows.append({"tokens": label, **row})
-    return rows
+    return [
+        {"tokens": label, **totals([records[index] for index in inside], [source_tokens[index] for index in inside])}
+        for label, inside in length_buckets(source_tokens)
+    ]
 
 
 class Scores:
@@ -134,21 +138,29 @@ class Scores:
     ) -> None:
         self.texts = [" ".join(text.split()) for text in texts]
         self.references = [" ".join(document) for document in references]
-        self.segments: list[tuple[int, str, str]] = []  # fifth, hypothesis, reference
+        self.segments: list[tuple[int, int, str, str]] = []  # document, fifth, hypothesis, reference
         self.num_skipped = 0
-        for text, segments, document in zip(texts, references, documents, strict=True):
+        for number, (text, segments, document) in enumerate(zip(texts, references, documents, strict=True)):
             if max(len(text.split()), sum(len(segment.split()) for segment in segments)) > MAX_RESEGMENTED_WORDS:
                 self.num_skipped += 1
             elif segments:
                 fifths = [part_of(middle, NUM_FIFTHS) + 1 for middle in middles(document)]
-                self.segments += zip(fifths, resegment(text, segments), segments, strict=True)
+                self.segments += zip([number] * len(segments), fifths, resegment(text, segments), segments, strict=True)
 
     def of_documents(self, indices: Iterable[int]) -> Record:
         chosen = [(self.texts[index], self.references[index]) for index in indices]
         return {f"document_{name}": score for name, score in corpus_scores(chosen).items()}
 
-    def of_segments(self, fifth: int | None = None) -> Record:
-        return corpus_scores([(text, reference) for at, text, reference in self.segments if fifth in (None, at)])
+    def of_segments(self, fifth: int | None = None, documents: Iterable[int] | None = None) -> Record:
+        """The scores of the segments of one fifth, of some documents, or of all."""
+        chosen = None if documents is None else set(documents)
+        return corpus_scores(
+            [
+                (text, reference)
+                for document, own_fifth, text, reference in self.segments
+                if fifth in (None, own_fifth) and (chosen is None or document in chosen)
+            ]
+        )
 
 
 def corpus_scores(pairs: Sequence[tuple[str, str]]) -> Record:

@@ -19,7 +19,7 @@ from .decoding import Document
 from .findings import Findings, find, length_ratio
 from .lexicon import tokenize
 from .resegmentation import resegment as resegment
-from .summary import Scores, document_record, lengths, positions, profile, totals
+from .summary import Scores, document_record, length_buckets, lengths, positions, profile, totals
 from .validation import validate_documents, validate_pairs
 
 MIN_SEGMENTS = 500  # that the lexical model needs; fewer give a warning
@@ -38,8 +38,8 @@ Inputs of translation_audit:
     scores: whether to compute BLEU and chrF. By default if there are references and mweralign is installed.
 
 Returns a dict: "all" (counts over all documents), "positions" (counts and scores of each fifth of the documents),
-"lengths" (by source tokens of a document), "profile" (covered share of the source words in 20 parts of the documents),
-"documents" (the findings of each document) and "evidence" ("references" or "sources").
+"lengths" (the same by source tokens of a document), "profile" (covered share of the source words in 20 parts of the
+documents), "documents" (the findings of each document) and "evidence" ("references" or "sources").
 """
 
 CITATION = """\
@@ -144,7 +144,7 @@ def audit(
     result = summarize(documents, findings, predictions, sources, ratio)
     result["evidence"] = "references" if use_references else "sources"
     if scores or (scores is None and use_references and find_spec("mweralign")):
-        add_scores(result, Scores(predictions, references, documents))
+        add_scores(result, Scores(predictions, references, documents), source_words(sources))
     return result
 
 
@@ -160,19 +160,25 @@ def summarize(
         for number, (document, found, text) in enumerate(zip(documents, findings, predictions, strict=True))
     ]
     weights = [sum(len(segment) for segment in document.segments) for document in documents]
-    source_words = [sum(len(tokenize(segment).keys) for segment in source) for source in sources]
     return {
         "all": totals(records, weights),
         "positions": positions(records, documents),
-        "lengths": lengths(records, source_words),
+        "lengths": lengths(records, source_words(sources)),
         "profile": profile(documents, findings),
         "documents": records,
     }
 
 
-def add_scores(result: dict, scores: Scores) -> None:
-    """Add BLEU and chrF to the totals and to each fifth."""
+def source_words(sources: Sequence[Sequence[str]]) -> list[int]:
+    """The number of words of each document."""
+    return [sum(len(tokenize(segment).keys) for segment in source) for source in sources]
+
+
+def add_scores(result: dict, scores: Scores, num_words: Sequence[int]) -> None:
+    """Add BLEU and chrF to the totals, to each fifth, and to the documents of each length."""
     result["all"] |= scores.of_segments() | scores.of_documents(range(len(scores.texts)))
     result["all"]["not_resegmented"] = scores.num_skipped
     for row in result["positions"]:
         row |= scores.of_segments(row["fifth"])
+    for row, (_, documents) in zip(result["lengths"], length_buckets(num_words), strict=True):
+        row |= scores.of_segments(documents=documents) | scores.of_documents(documents)
