@@ -1,7 +1,7 @@
 """What users of transformers can do with each encoding, as exceptions from the rule; each is the outcome of tests.
 
-python tests/capabilities.py        writes the table of docs/reference/compatibility.md; its tests are those marked
-                                    `capability`
+python tests/capabilities.py        writes the tables of docs/reference/compatibility.md, one for each architecture;
+                                    their tests are those marked `capability`
 """
 
 import os
@@ -10,22 +10,32 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "compatibility.md"
 BEGIN, END = "<!-- made by tests/capabilities.py -->\n", "<!-- end -->\n"
-ROWS = ("sides", "family", "registered", "single", "system")  # what a test may call its encoding
+ROWS = ("sides", "family", "registered", "single", "decoder_only", "system")  # what a test may call its encoding
 EVERY = "*"  # for a test that goes through all of them
+ARCHITECTURES = ("encoder-decoder", "decoder-only")  # the mark's `model`; the first is its default
+
+
+class Cell(NamedTuple):
+    """Where an outcome stands: the table of an architecture, an encoding, and a column."""
+
+    architecture: str
+    encoding: str
+    column: str
 
 
 class Outcomes:
-    """A plugin of pytest's: by encoding and column, what the tests' outcomes mean."""
+    """A plugin of pytest's: by cell, what the tests' outcomes mean."""
 
     def __init__(self) -> None:
-        self.places: dict[str, tuple[str, str, str]] = {}
-        self.cells: dict[tuple[str, str], set[str]] = {}
+        self.tests: dict[str, tuple[Cell, str]] = {}  # by test, its cell, and what the cell says if it passes
+        self.cells: dict[Cell, set[str]] = {}
         self.notes: list[str] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Function]) -> None:
@@ -34,28 +44,31 @@ class Outcomes:
             encoding = next((parameters[name] for name in ROWS if name in parameters), EVERY)
             for mark in item.iter_markers("capability"):
                 column, meaning = (*mark.args, "yes")[:2]
-                self.places[item.nodeid] = (str(encoding), column.format(**parameters).removeprefix("torch."), meaning)
+                column = column.format(**parameters).removeprefix("torch.")
+                architecture = mark.kwargs.get("model", ARCHITECTURES[0])
+                self.tests[item.nodeid] = (Cell(architecture, str(encoding), column), meaning)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when != "call" and report.passed:
             return
-        encoding, column, meaning = self.places[report.nodeid]
+        cell, meaning = self.tests[report.nodeid]
         if report.skipped:
             reason = report.longrepr[2].removeprefix("Skipped: ")
             if reason not in self.notes:
                 self.notes.append(reason)
             outcome = "not run" if "not installed" in reason else "no"
             meaning = f"{outcome} ({self.notes.index(reason) + 1})"
-        self.cells.setdefault((encoding, column), set()).add("**FAILED**" if report.failed else meaning)
+        self.cells.setdefault(cell, set()).add("**FAILED**" if report.failed else meaning)
 
-    def cell(self, encoding: str, column: str) -> set[str]:
-        return self.cells.get((encoding, column)) or self.cells.get((EVERY, column)) or {"-"}
+    def text(self, cell: Cell) -> str:
+        found = self.cells.get(cell) or self.cells.get(cell._replace(encoding=EVERY)) or {"-"}
+        return ", ".join(sorted(found))
 
-    def table(self, encodings: Iterable[str]) -> str:
+    def table(self, architecture: str, encodings: Iterable[str]) -> str:
         """A row for each column of cells: what most encodings have there, and which have something else."""
-        columns = dict.fromkeys(column for _, column, _ in self.places.values())
-        cells = {column: {one: ", ".join(sorted(self.cell(one, column))) for one in encodings} for column in columns}
-        return exceptions_table(cells)
+        own = [cell for cell, _ in self.tests.values() if cell.architecture == architecture]
+        rows = {cell.column: {one: self.text(cell._replace(encoding=one)) for one in encodings} for cell in own}
+        return exceptions_table(rows)
 
 
 def exceptions_table(cells: Mapping[str, Mapping[str, str]]) -> str:
@@ -77,16 +90,17 @@ def main() -> int:
     os.environ["EVERY_ENCODING"] = "yes"
     outcomes = Outcomes()
     status = pytest.main(["-q", "-m", "capability", str(ROOT / "tests"), *sys.argv[1:]], plugins=[outcomes])
+    from support.models import REGISTERED, SUMS
     from test_ecosystem import SYSTEMS
 
     notes = "".join(f"\n{number}. {note}" for number, note in enumerate(outcomes.notes, 1))
-    start = (
-        f"{len(outcomes.places)} tests, with transformers {version('transformers')} and torch {version('torch')}. "
-        '"Not run": a package is missing. "-": there is no test.'
-    )
+    versions = ", ".join(f"{name} {version(name)}" for name in ("transformers", "torch"))
+    start = f'{len(outcomes.tests)} tests, with {versions}. "Not run": a package is missing. "-": there is no test.'
+    encodings = dict(zip(ARCHITECTURES, (SYSTEMS, REGISTERED + SUMS), strict=True))
+    tables = [f"### {name.capitalize()} models\n\n{outcomes.table(name, encodings[name])}" for name in ARCHITECTURES]
     page = PAGE.read_text(encoding="utf-8")
     before, after = page.partition(BEGIN)[0], page.partition(BEGIN)[2].partition(END)[2]
-    text = f"{start}\n\n{outcomes.table(SYSTEMS)}\n{notes}\n"
+    text = "\n\n".join((start, *tables)) + f"\n{notes}\n"
     PAGE.write_text(f"{before}{BEGIN}{text}{END}{after}", encoding="utf-8")
     return int(status)
 
