@@ -148,8 +148,9 @@ def quality_over_latency() -> Figure:
         axes.plot(x, y, color=colour, marker=marker, linestyle=dashes, markersize=5, label=name)
         is_left = "wait-k" in name
         for label, record in points[:: len(points) - 1] if "chunks" in name else points:
+            offset = (-6, 7 if label == "wait-7" else 3) if is_left else (6, -8)
             axes.annotate(
-                label, (record["long_yaal"], record["bleu"]), (-6, 3 + 4 * (label == "wait-7")) if is_left else (6, -8),
+                label, (record["long_yaal"], record["bleu"]), offset,
                 ha="right" if is_left else "left", textcoords="offset points", color=colour, fontsize=FONT_SIZE - 2,
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.3},
             )  # fmt: skip
