@@ -18,6 +18,7 @@ from hf_posenc.plotting.alignment_plots import end_forbidden_figure, source_posi
 from hf_posenc.plotting.score_plots import bleu_by_length_figure, ranking_by_test_set_figure, ranking_figure
 from hf_posenc.plotting.style import (
     FONT_SIZE,
+    MARKERS,
     WIDTH_INCHES,
     label_axes,
     line_styles,
@@ -25,8 +26,8 @@ from hf_posenc.plotting.style import (
     style_axes,
 )
 from hf_posenc.results.diagnosis_records import Diagnosis
+from hf_posenc.results.json_records import parse_file
 from hf_posenc.results.records import BucketScore, LengthScores
-from hf_posenc.results.saved_files import parse_diagnosis
 
 COSTS = {  # systems of which-generated and their names among the benchmarks
     "sinusoidal": "sinusoidal", "learned": "learned", "rotary": "rotary", "relative": "relative", "t5": "t5",
@@ -71,7 +72,7 @@ def decodings(run: str, test_set: str) -> dict[str, Diagnosis]:
     """The saved decodings of a test set, by system."""
     path = RESULTS / run / f"decodings-{test_set}.json.xz"
     saved = json.loads(lzma.decompress(path.read_bytes()))
-    return {system: parse_diagnosis(diagnosis, path) for system, diagnosis in saved.items()}
+    return {system: parse_file(Diagnosis, diagnosis, path) for system, diagnosis in saved.items()}
 
 
 def ranking() -> Figure:
@@ -83,7 +84,7 @@ def ranking() -> Figure:
 
 
 def ranking_on_captions() -> Figure:
-    """All systems on captions, single and concatenated."""
+    """All systems that were trained on single captions, on single and concatenated ones."""
     run = "which-multi30k"
     sets = {f"test_2016_flickr{suffix}": number for suffix, number in (("", 1), ("-x2", 2), ("-x3", 3), ("-x5", 5))}
     return ranking_by_test_set_figure(
@@ -93,6 +94,7 @@ def ranking_on_captions() -> Figure:
                 for test_set, number in sets.items()
             }
             for name in systems(run)
+            if name != "aligned"  # trained on concatenated captions as well
         }
     )
 
@@ -122,30 +124,35 @@ def score_against_cost() -> Figure:
 
 
 def quality_over_latency() -> Figure:
-    """BLEU against LongYAAL: streamed models, and the policies of a model of whole sentences."""
+    """BLEU against LongYAAL: streamed aligned models, and the policies of a relative model of whole sentences.
+
+    One colour for each model; the policies of one model differ in marker and line style.
+    """
     records = json.loads((BENCHMARKS / "latency.json").read_text(encoding="utf-8"))["records"]
     lines: dict[str, list[tuple[str, dict[str, float]]]] = {}
     for record in records:
         policy, _, chunks = record["policy"].partition(", chunks of ")
         units = f"chunks of {chunks} words" if chunks else "known sentences"
         label = f"lookahead {record.get('lookahead')}" if policy == "streamed" else policy.replace("agreement, ", "")
-        names = ["streamed, no boundaries"] if policy == "streamed" else []
-        names += [f"wait-k, {units}"] if policy.startswith("wait-") or policy == "whole" else []
-        names += [f"agreement, {units}"] if policy.startswith("agreement") else []
+        names = ["aligned: streamed, no boundaries"] if policy == "streamed" else []
+        names += [f"relative: wait-k, {units}"] if policy.startswith("wait-") or policy == "whole" else []
+        names += [f"relative: agreement, {units}"] if policy.startswith("agreement") else []
         for name in names:
             lines.setdefault(name, []).append((label, record))
     figure = Figure(figsize=(WIDTH_INCHES, 4.2), layout="constrained")
-    axes, styles = figure.subplots(), line_styles(lines)
-    for name, points in lines.items():
-        colour, marker, _ = styles[name]
+    axes, colours = figure.subplots(), line_styles(("aligned", "relative"))
+    for (name, points), marker, dashes in zip(lines.items(), MARKERS, ("-", "-", "--", "-.", ":"), strict=False):
+        colour, _, _ = colours[name.partition(":")[0]]
         points.sort(key=lambda point: point[1]["long_yaal"])
         x, y = ([record[key] for _, record in points] for key in ("long_yaal", "bleu"))
-        axes.plot(x, y, color=colour, marker=marker, markersize=5, label=name)
-        is_left = name.startswith("wait-k")
+        axes.plot(x, y, color=colour, marker=marker, linestyle=dashes, markersize=5, label=name)
+        is_left = "wait-k" in name
         for label, record in points[:: len(points) - 1] if "chunks" in name else points:
+            offset = (-6, 7 if label == "wait-7" else 3) if is_left else (6, -8)
             axes.annotate(
-                label, (record["long_yaal"], record["bleu"]), (-6, 3) if is_left else (6, -8),
+                label, (record["long_yaal"], record["bleu"]), offset,
                 ha="right" if is_left else "left", textcoords="offset points", color=colour, fontsize=FONT_SIZE - 2,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.3},
             )  # fmt: skip
     label_axes(axes, "LongYAAL, source words", "BLEU")
     axes.set_ylim(0, 105)

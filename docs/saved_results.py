@@ -208,9 +208,12 @@ def appendix() -> str:
         "# Appendix: every saved run",
         "",
         "Here you find each run behind the results: its command, its tables and its files. FOLDER is the folder of",
-        "your data. `scores.csv.xz` has all scores of a run by test set, system and length bucket, with intervals and",
-        "p-values; pandas reads it as it is. On the site, one table below the list has all scores. It sorts by a click",
-        "on a column's name. `python docs/saved_results.py` generates this page.",
+        "the data. [`corpora.yaml`](../../corpora/corpora.yaml) has the source, version and licence of each file.",
+        "`python corpora/check.py FOLDER` compares your files with it, and `--fetch multi30k` downloads a corpus.",
+        "",
+        "`scores.csv.xz` has all scores of a run by test set, system and length bucket, with intervals and p-values;",
+        "pandas reads it as it is. On the site, one table below the list has all scores. It sorts by a click on a",
+        "column's name. `python docs/saved_results.py` generates this page.",
     ]
     for name, run in runs().items():
         files = [path.name for path in sorted((RESULTS / name).iterdir()) if path.suffix != ".png"]

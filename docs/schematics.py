@@ -136,8 +136,8 @@ def decision_tree_figure() -> Figure:
             BLUE,
         ),
         "Can you train at the length\nof the longest input?": (
-            "lengthen: concatenate training\nsentences; relative",
-            COLOURS[1],
+            "lengthen: concatenate training\nsentences; relative or aligned",
+            LIMIT_COLOUR,
         ),
     }
     top, height = 6.6, 1.45

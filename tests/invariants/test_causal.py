@@ -70,6 +70,7 @@ def test_padding_changes_nothing(decoder_only, side):
         torch.testing.assert_close(logits[i][mask[i] == 1], model(row[None]).logits[0], **EXACT)
 
 
+@pytest.mark.capability("dynamic and static cache", model="decoder-only")
 @pytest.mark.decoding
 @pytest.mark.parametrize("num_beams", [1, 3], ids=["greedy", "beams"])
 def test_generating_with_a_cache_equals_generating_without(decoder_only, num_beams, target):
@@ -117,6 +118,7 @@ def test_logits_are_kept_of_the_last_tokens_or_at_indices(target):
     torch.testing.assert_close(model(target, logits_to_keep=kept).logits, full[:, kept], **EXACT)
 
 
+@pytest.mark.capability("sdpa = eager", model="decoder-only")
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_eager_equals_sdpa_in_values_and_gradients(decoder_only, norm_first, target):
     model = tiny_causal_model(decoder_only, norm_first=norm_first)
@@ -134,6 +136,7 @@ def test_eager_equals_sdpa_in_values_and_gradients(decoder_only, norm_first, tar
     assert all(gradient is not None for gradient in fast_gradients.values())
 
 
+@pytest.mark.capability("gradient checkpointing", model="decoder-only")
 def test_gradient_checkpointing_gives_the_same_gradients(decoder_only, target):
     model = tiny_causal_model(decoder_only, dropout=0.0).train()
     calls = []
@@ -166,6 +169,7 @@ def test_a_window_bounds_the_cache(target):
     assert all(layer.keys.shape[2] < 2 * (window + EVICTION_SLACK) for layer in cache.layers)
 
 
+@pytest.mark.capability("bfloat16", model="decoder-only")
 @torch.no_grad()
 def test_bfloat16_is_near_float32(decoder_only, target):
     exact = tiny_causal_model(decoder_only, dtype=torch.float32)

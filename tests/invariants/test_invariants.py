@@ -373,6 +373,7 @@ def test_a_new_model_is_initialised_and_a_seed_gives_it_again(family):
 
 
 @pytest.mark.capability("sdpa = eager")
+@pytest.mark.decoding
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_eager_equals_sdpa_in_values_and_gradients(sides, norm_first, source, target):
     model = tiny_model(sides, norm_first=norm_first)
@@ -458,6 +459,7 @@ def test_attention_weights_are_given_on_request_and_sum_to_one(sides, back_end, 
 
 
 @pytest.mark.capability("gradient checkpointing")
+@pytest.mark.decoding
 def test_gradient_checkpointing_gives_the_same_gradients(sides, source, target):
     model = tiny_model(sides, dropout=0.0).train()
     calls = []

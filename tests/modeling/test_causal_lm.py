@@ -12,6 +12,7 @@ from support.decoding import EXACT
 from support.hub_files import HIDDEN, MODELING, imported_by, without_package
 from support.models import EVERY_ENCODING, REGISTERED, SUMS, TEXTS, TEXTS_VOCABULARY, entries, sentences, tiny_config
 from torch import nn
+from torch._dynamo.exc import Unsupported
 from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import (
     AutoConfig,
@@ -43,7 +44,10 @@ COMPILED = [
 ]
 
 ignore_torch_warnings = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning:torch", "ignore::FutureWarning:torch", "ignore:.*:UserWarning:torch._inductor"
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning",
+    "ignore::DeprecationWarning:torch",
+    "ignore::FutureWarning:torch",
+    "ignore:.*:UserWarning:torch._inductor",
 )
 
 
@@ -185,10 +189,11 @@ torch.save(found, sys.argv[1])
 """
 
 
+@pytest.mark.capability("remote code, elsewhere", model="decoder-only")
 @pytest.mark.slow
 def test_a_process_without_the_package_gives_equal_logits_and_tokens(tokenizer, tmp_path):
     models, places = {}, {}
-    for name in [*REGISTERED, "sinusoidal+relative"]:
+    for name in REGISTERED + SUMS:
         models[name] = tiny_causal_model(name, vocab_size=TEXTS_VOCABULARY)
         places[name] = str(tmp_path / name)
         models[name].save_pretrained(places[name])
@@ -282,6 +287,7 @@ def test_a_cache_under_gradient_checkpointing_is_refused(target):
         model(target, past_key_values=model(target, use_cache=True).past_key_values or object())
 
 
+@pytest.mark.capability("LoRA", model="decoder-only")
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 @torch.enable_grad()
 def test_low_rank_adapters_are_trained_saved_and_merged(decoder_only, target, tmp_path):
@@ -304,6 +310,7 @@ def test_low_rank_adapters_are_trained_saved_and_merged(decoder_only, target, tm
     torch.testing.assert_close(again.merge_and_unload()(target).logits, after, **EXACT)
 
 
+@pytest.mark.capability("packed", model="decoder-only")
 @pytest.mark.parametrize("form", ["Boolean", "additive"])
 @torch.no_grad()
 def test_packed_documents_equal_separate_ones(decoder_only, form):
@@ -330,7 +337,16 @@ def forgetful():
     torch._dynamo.reset()
 
 
+def training_step(run, model, ids):
+    """The loss and all gradients, by a model or by what torch compiled of it."""
+    model.zero_grad()
+    loss = run(input_ids=ids, labels=ids).loss
+    loss.backward()
+    return {"loss": loss.detach()} | {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
 @ignore_torch_warnings
+@pytest.mark.capability("compile", "whole", model="decoder-only")
 @pytest.mark.slow
 @pytest.mark.parametrize("system", COMPILED)
 def test_a_training_step_compiles_whole_and_twice_for_all_lengths(system, forgetful):
@@ -338,19 +354,27 @@ def test_a_training_step_compiles_whole_and_twice_for_all_lengths(system, forget
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, backend=counter, fullgraph=True)
     for length in (6, 7, 13, 17):
-        ids, losses = sentences(3, length), []
-        for run in (compiled, model):
-            model.zero_grad()
-            loss = run(input_ids=ids, labels=ids).loss
-            loss.backward()
-            losses.append({"loss": loss.detach()} | {name: p.grad for name, p in model.named_parameters()})
-        torch.testing.assert_close(*losses, **EXACT)
+        ids = sentences(3, length)
+        torch.testing.assert_close(training_step(compiled, model, ids), training_step(model, model, ids), **EXACT)
     assert counter.frame_count == 2
 
 
 @ignore_torch_warnings
+@pytest.mark.capability("compile", "in parts", model="decoder-only")
 @pytest.mark.slow
-@pytest.mark.parametrize("system", [*COMPILED, "lstm"])
+@pytest.mark.parametrize("system", RECURRENT)
+def test_models_with_graph_breaks_compile_in_parts(system, forgetful):
+    model, ids = tiny_causal_model(system, dropout=0.0, num_hidden_layers=1).train(), sentences(3, 6)
+    with pytest.raises(Unsupported, match="RNN, GRU, or LSTM"):
+        torch.compile(model, backend="eager", fullgraph=True)(ids)
+    compiled = torch.compile(model, backend="eager")
+    torch.testing.assert_close(training_step(compiled, model, ids), training_step(model, model, ids), **EXACT)
+
+
+@ignore_torch_warnings
+@pytest.mark.capability("compiled decoding", model="decoder-only")
+@pytest.mark.slow
+@pytest.mark.parametrize("system", [*COMPILED, *(RECURRENT if EVERY_ENCODING else ["lstm"])])
 def test_a_static_cache_is_decoded_from_one_graph(system, forgetful, target):
     model, options = tiny_causal_model(system), {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
     plain = model.generate(target, **options)
@@ -362,6 +386,7 @@ def test_a_static_cache_is_decoded_from_one_graph(system, forgetful, target):
 
 
 @ignore_torch_warnings
+@pytest.mark.capability("export", model="decoder-only")
 @pytest.mark.slow
 @pytest.mark.parametrize("system", COMPILED)
 @torch.no_grad()

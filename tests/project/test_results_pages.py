@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pandas
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
+import results_figures  # noqa: E402
 import saved_results  # noqa: E402
 from saved_results import RESULTS, score  # noqa: E402
 
@@ -202,6 +204,43 @@ def test_ranges_in_the_text_are_those_of_the_scores() -> None:
         for encoding in ("deberta", "gru", "sandwich", "fire", "kerple"):
             one = score("which-sides", "generated", f"{encoding}-{side}", "[25,48]").value
             assert one < score("which-sides", "generated", encoding, "[25,48]").value, "encodings_compared.md"
+
+
+def test_the_words_on_encodings_are_true_of_the_saved_scores() -> None:
+    """`encodings.yaml` compares means over all synthetic sentences, and captions of one seed."""
+    above = [("kerple", "alibi"), ("kerple", "t5"), ("fire", "alibi"), ("alibi-symmetric", "alibi")]
+    above += [(name, "sinusoidal") for name in ("alibi", "t5", "cape", "kerple-power", "gru")]
+    above += [
+        (f"relative{variant}", "relative") for variant in ("-sinusoidal", "+randomized", "+log-n", "+log-n-learned")
+    ]
+    means = {
+        system: score("which-generated", "generated", system).value
+        for _, system, *_ in saved_results.scores("which-generated")
+    }
+    assert all(means[name] > means[other] for name, other in above)
+    assert sorted(means, key=means.get)[-3:] == ["sandwich", "gru", "deberta"]
+
+    def gains(system: str, other: str) -> list[float]:
+        """By which `system` is above `other`, on one to five captions."""
+        return [
+            score("which-multi30k", test_set, system).value - score("which-multi30k", test_set, other).value
+            for test_set in CAPTIONS[:4]
+        ]
+
+    learned = gains("relative+log-n-learned", "relative")
+    assert (f"{min(learned):.1f}", f"{max(learned):.1f}") == ("0.2", "0.7")
+    assert [gain > 0 for gain in gains("relative+log-n", "relative")] == [False, False, False, True]
+    assert max(gains("relative+randomized", "relative")) < 0
+    assert all(gain > 0 for name in ("kerple", "fire") for gain in gains(name, "alibi"))
+
+
+@pytest.mark.full
+def test_every_figure_of_the_results_is_drawn_and_saved() -> None:
+    """At the size of the saved one, which changes with the number of rows and panels."""
+    for name, draw in results_figures.FIGURES.items():
+        pixels = tuple(round(200 * side) for side in draw().get_size_inches())
+        with Image.open(RESULTS / f"{name}.png") as saved:
+            assert saved.size == pixels, f"Run `python docs/results_figures.py {name}`."
 
 
 @pytest.mark.parametrize("page", sorted(RESULTS.glob("*.md")), ids=page_ids)
