@@ -70,6 +70,9 @@ def test_the_furthest_length_is_that_of_an_unbroken_row_of_buckets() -> None:
     assert again is not None and again >= 20, "a later bucket that reaches the threshold again does not count"
     assert saved_results.furthest_length("tasks-recopy", "recopy", "sinusoidal", "bleu", 20) == "10"
     assert saved_results.furthest_length("tasks-recopy", "recopy", "absent", "exact_match", 95) == "-"
+    spec = "rows: tasks-recopy/absent = ReCopy\ncolumns: fertility\nmetric: exact_match\nthreshold: 95\n"
+    with pytest.raises(ValueError, match="has none of"):
+        saved_results.furthest_table(spec)
 
 
 def test_every_run_of_a_task_is_a_row_of_the_matrix_of_furthest_lengths() -> None:
