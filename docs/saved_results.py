@@ -13,6 +13,16 @@ A row of another run has that run's name before a slash. A column is a test set,
     -->
     <!-- end -->
 
+The furthest length at which each system still scores a threshold or more. A row is a saved run and its test set:
+
+    <!-- furthest
+    rows: tasks-recopy/recopy = ReCopy
+    columns: fertility; relative
+    metric: exact_match
+    threshold: 95
+    -->
+    <!-- end -->
+
 `<!-- benchmark: NAME -->` is a saved table of the benchmarks, and `<!-- costs: ENCODINGS -->` what those cost.
 
 A number in the text is a link to its saved table. The link's title names the cell, or a difference of two cells. A cell
@@ -47,6 +57,7 @@ METRICS = {
     "token_accuracy": ("token accuracy", 1),
 }
 TABLE = re.compile(r"(<!-- table\n(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
+FURTHEST = re.compile(r"(<!-- furthest\n(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
 BENCHMARK = re.compile(r"(<!-- (benchmark|costs): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 NUMBER = re.compile(r'\[([^\]\[]+)\]\((\S+?)table-(\S+)\.md "([^"]+)"\)')
 CHECKED_TEXT = re.compile(r"(?P<value>-?[\d,]*\d(?:\.(?P<decimals>\d+))?)(?: ±(?P<interval>[\d.]+))?")
@@ -135,6 +146,37 @@ def table(spec: str) -> str:
     return markdown_table(lines)
 
 
+def furthest_length(run: str, test_set: str, system: str, metric: str, threshold: float) -> str:
+    """The longest source of the last bucket up to which all buckets reach the threshold, by the mean over seeds.
+
+    `none` if the first bucket does not reach it, `-` if the run lacks the system. An unbounded bucket is `>50`.
+    """
+    wanted = (test_set, system, metric)
+    found = [(key[2], saved) for key, saved in scores(run).items() if (key[0], key[1], key[3]) == wanted and saved.n]
+    buckets = sorted(((bucket, saved) for bucket, saved in found if bucket != "all"), key=lambda item: item[1].low)
+    reached = "none" if buckets else "-"
+    for bucket, saved in buckets:
+        if saved.value is None or saved.value < threshold:
+            break
+        reached = bucket if saved.high is None else str(saved.high)
+    return reached
+
+
+def furthest_table(spec: str) -> str:
+    """The table of furthest lengths that a comment asks for."""
+    wanted = dict(line.split(": ", 1) for line in spec.strip().splitlines())
+    systems = pairs(wanted["columns"])
+    lines = [["trained and tested on", *(label for _, label in systems)]]
+    for name, label in pairs(wanted["rows"]):
+        run, _, test_set = name.partition("/")
+        score(run, test_set, next(key[1] for key in scores(run)), metric=wanted["metric"])  # unknown names are refused
+        threshold = float(wanted["threshold"])
+        lines.append(
+            [label, *(furthest_length(run, test_set, name, wanted["metric"], threshold) for name, _ in systems)]
+        )
+    return markdown_table(lines)
+
+
 def markdown_table(lines: list[list[str]]) -> str:
     """A table whose first column is left, the others right; the first line is its header."""
     head, *rows = lines
@@ -166,6 +208,7 @@ def costs(name: str) -> dict[tuple[str, int, int], dict[str, float]]:
 def fill(text: str) -> str:
     """A page's text with the tables that its comments ask for."""
     text = TABLE.sub(lambda match: f"{match[1]}{table(match[2])}{match[3]}", text)
+    text = FURTHEST.sub(lambda match: f"{match[1]}{furthest_table(match[2])}{match[3]}", text)
     return BENCHMARK.sub(lambda match: f"{match[1]}{benchmark_table(match[2], match[3])}{match[4]}", text)
 
 

@@ -61,6 +61,32 @@ def test_a_wrong_number_is_found() -> None:
         list(saved_results.wrong_numbers(link.format("18.7", "").replace("aligned-100", "aligned-101")))
 
 
+def test_the_furthest_length_is_that_of_an_unbroken_row_of_buckets() -> None:
+    """ReCopy by `fertility`: 98.0, 95.3, 93.0 and 81.0 % at up to 10, 20, 50 and more digits."""
+    found = {
+        threshold: saved_results.furthest_length("tasks-recopy", "recopy", "fertility", "exact_match", threshold)
+        for threshold in (99, 98, 95, 93, 81)
+    }
+    assert found == {99: "none", 98: "10", 95: "20", 93: "50", 81: ">50"}
+    again = score("tasks-recopy", "recopy", "sinusoidal", ">50").value
+    assert again is not None and again >= 20, "a later bucket that reaches the threshold again does not count"
+    assert saved_results.furthest_length("tasks-recopy", "recopy", "sinusoidal", "bleu", 20) == "10"
+    assert saved_results.furthest_length("tasks-recopy", "recopy", "absent", "exact_match", 95) == "-"
+    spec = "rows: tasks-recopy/absent = ReCopy\ncolumns: fertility\nmetric: exact_match\nthreshold: 95\n"
+    with pytest.raises(ValueError, match="has none of"):
+        saved_results.furthest_table(spec)
+
+
+def test_every_run_of_a_task_is_a_row_of_the_matrix_of_furthest_lengths() -> None:
+    (spec,) = saved_results.FURTHEST.findall((RESULTS / "tasks.md").read_text(encoding="utf-8"))
+    wanted = dict(line.split(": ", 1) for line in spec[1].strip().splitlines())
+    rows = {name.partition("/")[0] for name, _ in saved_results.pairs(wanted["rows"])}
+    columns = {name for name, _ in saved_results.pairs(wanted["columns"])}
+    saved = {run for run in saved_results.runs() if run.startswith("tasks-")}
+    assert rows == saved
+    assert columns == {key[1] for run in saved for key in saved_results.scores(run)}
+
+
 def test_every_run_is_listed_with_a_command_of_a_config_that_exists() -> None:
     runs = saved_results.runs()
     assert set(runs) == {path.name for path in RESULTS.iterdir() if list(path.glob("*scores.csv*"))} | {"news-recipe"}
