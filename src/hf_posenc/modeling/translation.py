@@ -254,7 +254,7 @@ class TranslationMixin(BatchTranslationMixin, LengthLimitedGenerationMixin):
         return [(text, truncated) for text, (_, truncated) in zip(texts, outputs, strict=True)]
 
     def generate_limited(
-        self, inputs: Mapping[str, Tensor], configs: Sequence[GenerationConfig | None], **generate: Any
+        self, inputs: Mapping[str, Any], configs: Sequence[GenerationConfig | None], **generate: Any
     ) -> tuple[list[list[int]], Any]:
         """The generated tokens of each sentence, and the limit by source position that may have ended some, or None.
 
