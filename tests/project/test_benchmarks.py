@@ -169,6 +169,13 @@ def test_padding_is_the_share_that_was_asked_for(benchmark):
 def test_one_pass_is_compared_with_segments(benchmark):
     report, table = benchmark("one_pass", "--sizes", "1x2", "2x3", "--tokens", "4")
     check(report, table, ["segments", "one pass"], [(1, 2), (2, 3)])
+    assert [(record["steps"], record["rows"]) for record in report["records"]] == [(4, 2), (8, 1), (4, 6), (12, 2)]
+
+
+def test_one_pass_takes_as_many_steps_as_segments_in_batches_of_as_many_rows(benchmark):
+    report, _ = benchmark("one_pass", "--sizes", "1x4", "4x3", "--tokens", "4", "--rows", "4")
+    steps = [(record["steps"], record["rows"]) for record in report["records"]]
+    assert steps == [(4, 4), (16, 1), (12, 4), (12, 4)]
 
 
 @pytest.mark.parametrize(
