@@ -2,6 +2,7 @@
 
 import gzip
 import importlib
+import importlib.util
 import json
 import re
 import subprocess
@@ -396,3 +397,20 @@ def test_planted_errors_are_found(benchmark, tmp_path_factory):
     scores = {(record["evidence"], record["kind"]): record for record in report["records"]}
     assert len(scores) == 8 and all(record["planted"] >= 5 for record in scores.values())
     assert all(scores["references", kind]["f1"] > 0.9 for kind in ("dropped", "repeated", "invented"))
+
+
+@pytest.mark.slow
+def test_exporters_whose_packages_are_installed_write_graphs_that_equal_the_model(benchmark):
+    """That of ONNX is tested by tests/inference/test_onnx.py, which takes longer."""
+    base = pytest.importorskip("transformers.exporters.base")
+    if not hasattr(base, "ExportedModel"):
+        pytest.skip("transformers saves and loads what it exported from 5.23 on")
+    packages = {"DynamoExporter": "torch", "OpenVINOExporter": "openvino", "ExecutorchExporter": "executorch"}
+    options = ["--width", "16", "--layers", "1", "--save", "tiny", "--exporters", *packages]
+    report, table = benchmark("exporters", tiny=options)
+    for record in report["records"]:
+        if importlib.util.find_spec(packages[record["exporter"]]) is None:
+            assert record["outcome"] == "not installed"
+        elif record["exporter"] == "DynamoExporter":  # what the others write is what the benchmark is for
+            assert record["outcome"] == "equal"
+    assert len(report["records"]) == 6 and "| `DynamoExporter` | equal | equal |" in table
