@@ -78,7 +78,7 @@ def test_a_streamed_translation_ends_at_the_limit_as_that_of_the_whole_text(num_
 def test_tokens_are_counted_along_each_hypothesis():
     """Random hypotheses of two sentences, which drop and double each other, against the history of each."""
     generator = torch.Generator().manual_seed(0)
-    processor, last = SourcePositionLimit(2, 2, num_sentences=2), torch.tensor([[40.0]])
+    processor, last = SourcePositionLimit([2], 2, num_sentences=2), torch.tensor([[40.0]])
     ids, histories, num_over = torch.ones(6, 1, dtype=torch.long), [[] for _ in range(6)], 0
     for number in range(30):
         positions = torch.rand(6, 1, generator=generator) * 2 + number / 3
@@ -94,6 +94,18 @@ def test_tokens_are_counted_along_each_hypothesis():
         histories = [histories[parent] for parent in parents.flatten().tolist()]
         ids = torch.cat((ids[parents.flatten()], torch.arange(3, 9)[:, None]), 1)
     assert 10 < num_over < 170
+
+
+def test_a_sentence_that_has_ended_is_recorded_once():
+    """A batch goes on with padding in its row until the longest sentence ends."""
+    processor, last = SourcePositionLimit([2], 2, num_sentences=2), torch.tensor([[9.0]])
+    ids = torch.ones(2, 1, dtype=torch.long)
+    for number, token in enumerate([5, 6, 2, 0, 0, 0, 0, 0]):
+        processor.steps.append((number, last, torch.tensor([[3.0], [float(number)]])))
+        processor(ids, torch.zeros(2, 7))
+        ids = torch.cat((ids, torch.tensor([[token], [5]])), 1)
+    assert processor.ended == {(0, 1, 5, 6)}
+    assert processor.has_ended(0, [1, 5, 6, 2]) and not processor.has_ended(1, [1, 5, 6, 2])
 
 
 def test_a_stream_that_has_ended_at_the_limit_keeps_no_more_of_its_source(tokenizer):

@@ -107,9 +107,9 @@ class SourcePositionLimit(SourcePositionProcessor):
     Each of `num_sentences` has the same number of rows. `has_ended` says which translations ended thereby.
     """
 
-    def __init__(self, end_token_id: int, max_tokens: int, num_sentences: int) -> None:
+    def __init__(self, end_token_ids: Sequence[int], max_tokens: int, num_sentences: int) -> None:
         super().__init__()
-        self.end_token_id, self.max_tokens, self.num_sentences = end_token_id, max_tokens, num_sentences
+        self.end_token_ids, self.max_tokens, self.num_sentences = torch.tensor(end_token_ids), max_tokens, num_sentences
         self.visits: dict[int, SourceVisit] = {}  # by the number of target tokens before the step
         self.previous_ids_NT: Tensor | None = None
         self.ended: set[tuple[int, ...]] = set()
@@ -122,9 +122,12 @@ class SourcePositionLimit(SourcePositionProcessor):
         if visit is None:  # scores of a draft model
             return scores
         must_end_N = visit.num_steps_N > self.max_tokens
-        for row in must_end_N.nonzero()[:, 0].tolist():
+        if not must_end_N.any():
+            return scores
+        has_ended_N = torch.isin(ids_NT[:, 1:], self.end_token_ids).any(1)  # behind its end, a row goes on with padding
+        for row in (must_end_N & ~has_ended_N).nonzero()[:, 0].tolist():
             self.ended.add((row // self.rows_per_sentence(ids_NT), *ids_NT[row].tolist()))
-        return force_token(scores, must_end_N.to(scores.device), self.end_token_id)
+        return force_token(scores, must_end_N.to(scores.device), int(self.end_token_ids[0]))
 
     def count_steps(self, ids_NT: Tensor) -> None:
         """Take the steps since the last call, which had other rows before them in beam search."""
@@ -205,7 +208,7 @@ def limit_tokens_per_position(
             f"{POSITION_LIMIT_OPTION} must be used with an end token, but eos_token_id is None; set it, or leave the "
             "limit out."
         )
-    processor = SourcePositionLimit(end_token_ids[0], max_tokens, num_sentences)
+    processor = SourcePositionLimit(end_token_ids, max_tokens, num_sentences)
     with reading_positions(alignment, processor):
         yield processor
 
