@@ -17,6 +17,9 @@ Every system of the run that can stream reads documents without sentence boundar
 
 `chunks` are the same for pieces of so many words: text whose sentence boundaries are unknown.
 
+Systems SYSTEM-seed1, SYSTEM-seed2 and so on are seeds of one row: the table has the mean, and the lowest and highest.
+Sources have the normalization of the models' tokenizer (`data.normalize`), as in training.
+
 FOLDER gets an instance log in SimulEval's format for each system and policy: how many source words had been read when
 each word of a document's translation was written. OmniSTEval segments the documents again by their references
 (SoftSegmenter). It scores BLEU, chrF, and each segment's LongYAAL (Polak et al., arXiv:2509.17349), LAAL and AL. In
@@ -55,6 +58,7 @@ from simultaneous import (
 from hf_posenc import StreamingTranslator
 from hf_posenc.data.synthetic.generator import generate_pairs
 from hf_posenc.inference.translation_job import load_model, silence_logging
+from hf_posenc.modeling.normalization import build_normalizer
 from hf_posenc.utils.atomic_io import atomic_write
 from hf_posenc.utils.run_folder import RunPaths
 from hf_posenc.utils.text_io import read_lines
@@ -134,9 +138,15 @@ def outputs_of(units: list[Unit], tokenizer: Any, num_documents: int) -> list[Ou
     return outputs
 
 
+def split_seed(name: str) -> tuple[str, int | None]:
+    """The row and the seed of a system's folder."""
+    row, separator, seed = name.rpartition("-seed")
+    return (row, int(seed)) if separator and seed.isdecimal() else (name, None)
+
+
 def streamed(folders: dict[str, Path], documents: list[Document]) -> Iterator[tuple[dict[str, Any], list[Output]]]:
     """Each system that can stream: its record and its outputs."""
-    for system, folder in folders.items():
+    for name, folder in folders.items():
         model, tokenizer = load_model(folder)
         try:
             reach = model.source_reach()
@@ -146,18 +156,23 @@ def streamed(folders: dict[str, Path], documents: list[Document]) -> Iterator[tu
         texts = [" ".join(document.words) for document in documents]
         offline = model.translate(texts, tokenizer, num_beams=1, eos_requires_source_end=True)
         same = sum(output.words == text.split() for output, text in zip(outputs, offline, strict=True))
-        record = {"system": system, "policy": "streamed", "lookahead": reach.lookahead, "same_as_offline": same}
-        yield record, outputs
+        yield record_of(name, "streamed") | {"lookahead": reach.lookahead, "same_as_offline": same}, outputs
+
+
+def record_of(name: str, policy: str) -> dict[str, Any]:
+    """What identifies a measurement: the row, its seed if it has one, and the policy."""
+    system, seed = split_seed(name)
+    return {"system": system, "policy": policy} | ({} if seed is None else {"seed": seed})
 
 
 def simultaneous(
-    folder: Path, system: str, documents: list[Document], options: argparse.Namespace
+    folder: Path, name: str, documents: list[Document], options: argparse.Namespace
 ) -> Iterator[tuple[dict[str, Any], list[Output]]]:
     """A system of whole sentences by each policy: its record and its outputs."""
     translator = PrefixTranslator(*load_model(folder))
 
     def result(policy: str, units: list[Unit], erasure: float | None = None) -> tuple[dict[str, Any], list[Output]]:
-        record = {"system": system, "policy": policy} | ({} if erasure is None else {"erasure": erasure})
+        record = record_of(name, policy) | ({} if erasure is None else {"erasure": erasure})
         return record, outputs_of(units, translator.tokenizer, len(documents))
 
     cuts: list[tuple[str, Callable[[], list[Unit]]]] = [("", partial(sentences_of, documents))]
@@ -219,38 +234,56 @@ def score(folder: Path, log: Path) -> dict[str, float]:
     return scores | {key: float(values[name]) / MILLISECONDS for key, name in LATENCY.items()}
 
 
+def over_seeds(records: Sequence[dict[str, Any]], key: str, decimals: int) -> str:
+    """The mean of a score; of several seeds also the lowest and the highest."""
+    values = [record[key] for record in records]
+    mean = f"{sum(values) / len(values):.{decimals}f}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):.{decimals}f}-{max(values):.{decimals}f})"
+
+
+def row(records: Sequence[dict[str, Any]], num_documents: int) -> list[str]:
+    """The cells of one system and policy, from the records of its seeds."""
+    first = records[0]
+    cells = [first["system"], first["policy"], str(first.get("lookahead", "-"))]
+    cells += [over_seeds(records, key, 1) for key in QUALITY]
+    cells += [over_seeds(records, key, 2) for key in SHOWN_LATENCY]
+    cells.append(over_seeds(records, "erasure", 2) if "erasure" in first else "-")
+    same = sum(record.get("same_as_offline", 0) for record in records)
+    return [*cells, f"{same} of {num_documents * len(records)}" if "same_as_offline" in first else "-"]
+
+
 def table(records: Sequence[dict[str, Any]], documents: list[Document]) -> str:
-    """The records as Markdown."""
+    """The records as Markdown, a row for each system and policy."""
     sources = [source for document in documents for source in document.sources]
     lines = [
         "| system | policy | lookahead | BLEU | chrF | LongYAAL | LongLAAL | erasure | streamed = offline |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
+    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for record in records:
-        same = record.get("same_as_offline")
-        cells = [record["system"], record["policy"], str(record.get("lookahead", "-"))]
-        cells += [f"{record[key]:.1f}" for key in QUALITY] + [f"{record[key]:.2f}" for key in SHOWN_LATENCY]
-        cells += [f"{record['erasure']:.2f}" if "erasure" in record else "-"]
-        cells += ["-" if same is None else f"{same} of {len(documents)}"]
-        lines.append(f"| {' | '.join(cells)} |")
+        rows.setdefault((record["system"], record["policy"]), []).append(record)
+    lines += [f"| {' | '.join(row(seeds, len(documents)))} |" for seeds in rows.values()]
     words = sum(len(source.split()) for source in sources)
+    num_seeds = max(map(len, rows.values()))
     lines += [
         "",
         f"{len(documents)} documents of {len(sources) // len(documents)} sentences, {words / len(sources):.1f} source "
-        "words a sentence. Latencies in source words, `lookahead` in subwords. One seed.",
+        "words a sentence. Latencies in source words, `lookahead` in subwords. "
+        + ("One seed." if num_seeds == 1 else f"Mean over {num_seeds} seeds, with the lowest and the highest."),
     ]
     return "\n".join(lines)
 
 
-def documents_of(options: argparse.Namespace) -> list[Document]:
-    """Documents of generated sentences, or of those in the files."""
+def documents_of(options: argparse.Namespace, normalization: dict[str, list[str]]) -> list[Document]:
+    """Documents of generated sentences, or of those in the files, with a tokenizer's normalization of sources."""
     if options.files:
         source_file, target_file = options.files
         pairs = list(zip(read_lines(source_file), read_lines(target_file), strict=True))
     else:
         num_pairs = options.documents * options.sentences
         pairs = list(generate_pairs(seed=2, pairs=num_pairs, min_words=6, max_words=24))
-    size = options.sentences
+    normalizer, size = build_normalizer(normalization.get("source", [])), options.sentences
+    pairs = [(normalizer.normalize_str(source), target) for source, target in pairs]
     groups = [pairs[start : start + size] for start in range(0, len(pairs) - size + 1, size)][: options.documents]
     return [Document([source for source, _ in group], [target for _, target in group]) for group in groups]
 
@@ -276,17 +309,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.save and not can_score:
         raise SystemExit("--save must have scores, but OmniSTEval is not installed; pip install OmniSTEval.")
     silence_logging()
-    run, documents = RunPaths(options.run), documents_of(options)
-    folders = run.model_folders()
+    folders = RunPaths(options.run).model_folders()
+    _, tokenizer = load_model(next(iter(folders.values())))
+    documents = documents_of(options, tokenizer.normalization)
     write_references(options.output, documents)
-    rows = streamed(folders, documents)
-    if options.sentence_system in folders:
-        rows = itertools.chain(
-            rows, simultaneous(folders[options.sentence_system], options.sentence_system, documents, options)
-        )
+    policies = [streamed(folders, documents)]
+    policies += [
+        simultaneous(folder, name, documents, options)
+        for name, folder in folders.items()
+        if split_seed(name)[0] == options.sentence_system
+    ]
     records = []
-    for record, outputs in rows:
-        name = "-".join([record["system"], *re.findall(r"\w+", record["policy"])])
+    for record, outputs in itertools.chain(*policies):
+        seed = [f"seed{record['seed']}"] if "seed" in record else []
+        name = "-".join([record["system"], *seed, *re.findall(r"\w+", record["policy"])])
         write_log(log := options.output / f"{name}.jsonl", documents, outputs)
         records.append(record | (score(options.output, log) if can_score else {}))
         print(json.dumps(records[-1]), flush=True)

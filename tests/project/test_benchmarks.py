@@ -2,6 +2,7 @@
 
 import gzip
 import importlib
+import importlib.util
 import json
 import re
 import subprocess
@@ -169,6 +170,13 @@ def test_padding_is_the_share_that_was_asked_for(benchmark):
 def test_one_pass_is_compared_with_segments(benchmark):
     report, table = benchmark("one_pass", "--sizes", "1x2", "2x3", "--tokens", "4")
     check(report, table, ["segments", "one pass"], [(1, 2), (2, 3)])
+    assert [(record["steps"], record["rows"]) for record in report["records"]] == [(4, 2), (8, 1), (4, 6), (12, 2)]
+
+
+def test_one_pass_takes_as_many_steps_as_segments_in_batches_of_as_many_rows(benchmark):
+    report, _ = benchmark("one_pass", "--sizes", "1x4", "4x3", "--tokens", "4", "--rows", "4")
+    steps = [(record["steps"], record["rows"]) for record in report["records"]]
+    assert steps == [(4, 4), (16, 1), (12, 4), (12, 4)]
 
 
 @pytest.mark.parametrize(
@@ -389,3 +397,20 @@ def test_planted_errors_are_found(benchmark, tmp_path_factory):
     scores = {(record["evidence"], record["kind"]): record for record in report["records"]}
     assert len(scores) == 8 and all(record["planted"] >= 5 for record in scores.values())
     assert all(scores["references", kind]["f1"] > 0.9 for kind in ("dropped", "repeated", "invented"))
+
+
+@pytest.mark.slow
+def test_exporters_whose_packages_are_installed_write_graphs_that_equal_the_model(benchmark):
+    """That of ONNX is tested by tests/inference/test_onnx.py, which takes longer."""
+    base = pytest.importorskip("transformers.exporters.base")
+    if not hasattr(base, "ExportedModel"):
+        pytest.skip("transformers saves and loads what it exported from 5.23 on")
+    packages = {"DynamoExporter": "torch", "OpenVINOExporter": "openvino", "ExecutorchExporter": "executorch"}
+    options = ["--width", "16", "--layers", "1", "--save", "tiny", "--exporters", *packages]
+    report, table = benchmark("exporters", tiny=options)
+    for record in report["records"]:
+        if importlib.util.find_spec(packages[record["exporter"]]) is None:
+            assert record["outcome"] == "not installed"
+        elif record["exporter"] == "DynamoExporter":  # what the others write is what the benchmark is for
+            assert record["outcome"] == "equal"
+    assert len(report["records"]) == 6 and "| `DynamoExporter` | equal | equal |" in table

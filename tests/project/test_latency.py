@@ -125,10 +125,48 @@ def test_logs_are_scored_as_by_the_formula(benchmarks, tmp_path):
     assert scores["long_yaal"] == pytest.approx(sum(sum(lag) / len(lag) for lag in read_before_end) / 2)
 
 
+def test_a_row_has_the_mean_and_the_range_of_its_seeds_and_counts_all_documents(benchmarks):
+    """Whatever the order of the records: a system's seeds follow each other, or a policy's do."""
+    latency = benchmarks.latency
+    documents = [latency.Document(SENTENCES, SENTENCES)] * 2
+    scores = {seed: dict.fromkeys((*latency.QUALITY, *latency.SHOWN_LATENCY), float(seed)) for seed in (1, 2, 6)}
+    same = {"lookahead": 7, "same_as_offline": 2}
+    records = [latency.record_of(f"aligned-seed{seed}", "streamed") | same | scores[seed] for seed in scores]
+    records += [latency.record_of(f"relative-seed{seed}", "whole") | scores[seed] for seed in scores]
+    for order in (records, records[::3] + records[1::3] + records[2::3]):
+        rows = [line.strip("| ").split(" | ") for line in latency.table(order, documents).splitlines()[2:4]]
+        expected = ["3.0 (1.0-6.0)"] * 2 + ["3.00 (1.00-6.00)"] * 2
+        assert rows[0] == ["aligned", "streamed", "7", *expected, "-", "6 of 6"]
+        assert rows[1] == ["relative", "whole", "-", *expected, "-", "-"]
+    [row] = latency.table(records[:1], documents).splitlines()[2:3]
+    assert "| 1.0 | 1.0 | 1.00 | 1.00 | - | 2 of 2 |" in row
+
+
+@pytest.mark.parametrize(
+    "name, row", [("aligned-seed12", ("aligned", 12)), ("aligned", ("aligned", None)), ("a-seed", ("a-seed", None))]
+)
+def test_a_folder_with_a_seed_is_a_seed_of_its_row(name, row, benchmarks):
+    assert benchmarks.latency.split_seed(name) == row
+
+
+def test_words_of_a_document_are_those_that_the_models_read(benchmarks, tmp_path):
+    """A delay is counted in source words, of which normalization makes two of one."""
+    for name in ("source", "target"):
+        (tmp_path / name).write_text("Ein T-Shirt.\nZwei Kinder.\n", encoding="utf-8")
+    options = ["run", "--output", "logs", "--files", str(tmp_path / "source"), str(tmp_path / "target")]
+    options = benchmarks.latency.parse([*options, "--sentences", "2"])
+    steps = {"source": ["lowercase", "no_punctuation"]}
+    [document] = benchmarks.latency.documents_of(options, steps)
+    assert document.words == ["ein", "t", "shirt", "zwei", "kinder"]
+    assert document.references == ["Ein T-Shirt.", "Zwei Kinder."]
+    [document] = benchmarks.latency.documents_of(options, {})
+    assert document.words == ["Ein", "T-Shirt.", "Zwei", "Kinder."]
+
+
 @pytest.mark.full
 def test_a_run_is_streamed_and_its_logs_say_when_each_word_was_written(benchmarks, tokenizer, tmp_path, capsys):
     sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": len(tokenizer), "dtype": torch.float32}
-    for name, sides in (("relative", "relative"), ("aligned", "relative+window by length_ratio")):
+    for name, sides in (("relative", "relative"), ("aligned-seed3", "relative+window by length_ratio")):
         for part in (tiny_model(sides, **sizes), tokenizer):
             part.save_pretrained(tmp_path / "run" / name / "model")
     for name in ("source", "target"):
@@ -139,7 +177,7 @@ def test_a_run_is_streamed_and_its_logs_say_when_each_word_was_written(benchmark
     names = sorted(path.stem for path in (tmp_path / "logs").glob("*.jsonl"))
     policies = ["agreement-stride-1", "revised", "wait-2", "whole"]
     chunked = [f"{policy}-chunks-of-3" for policy in policies if policy != "revised"]
-    assert names == sorted(["aligned-streamed", *(f"relative-{policy}" for policy in policies + chunked)])
+    assert names == sorted(["aligned-seed3-streamed", *(f"relative-{policy}" for policy in policies + chunked)])
     for name in names:
         lines = [
             json.loads(line) for line in (tmp_path / "logs" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
-from ..modeling.generation_shared import SOURCE_END_OPTION
+from ..modeling.generation_shared import POSITION_LIMIT_OPTION, SOURCE_END_OPTION
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
 from ..modeling.position_registry import side_entries
 
@@ -210,6 +210,8 @@ def load_into(
     old_rule, new_rule = (getattr(translator, "default_source_end_rule", None) for translator in (origin, model))
     if old_rule != new_rule:
         setattr(model.generation_config, SOURCE_END_OPTION, new_rule)
+    if new_rule is None and getattr(model.generation_config, POSITION_LIMIT_OPTION, None) is not None:
+        setattr(model.generation_config, POSITION_LIMIT_OPTION, None)
     return model.train(origin.training)
 
 

@@ -17,7 +17,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import GENERATION_CONFIG_NAME, logging
 
 from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.generation_shared import SOURCE_END_OPTION
+from ..modeling.generation_shared import POSITION_OPTIONS, SOURCE_END_OPTION
 from ..modeling.model_inputs import CACHE_NAME, CACHE_NAMES
 from ..modeling.translation import TranslationMixin
 from ..utils.auto_loading import auto_from_pretrained
@@ -161,13 +161,14 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
         model = cls(auto_from_pretrained(AutoConfig, folder), graphs)
         if (folder / GENERATION_CONFIG_NAME).is_file():
             model.generation_config = GenerationConfig.from_pretrained(folder)
-        if getattr(model.generation_config, SOURCE_END_OPTION, None):
-            logger.warning(
-                "ONNX graphs return no source positions: %s is off, and an end token may be written before the end of "
-                "a long source is in the window. The model in torch obeys the option.",
-                SOURCE_END_OPTION,
-            )
-            setattr(model.generation_config, SOURCE_END_OPTION, False)
+        for option in POSITION_OPTIONS:
+            if getattr(model.generation_config, option, None):
+                logger.warning(
+                    "ONNX graphs return no source positions: %s is off, and a translation of a long source may end "
+                    "elsewhere. The model in torch obeys the option.",
+                    option,
+                )
+                setattr(model.generation_config, option, False if option == SOURCE_END_OPTION else None)
         return model
 
     def save_pretrained(self, *args: object, **kwargs: object) -> None:
@@ -194,11 +195,11 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
     def get_encoder(self, *args: object, **kwargs: object) -> OnnxEncoder:
         return self.encoder
 
-    def end_only_at_source_end(self, end_token_ids: object) -> Any:
-        """A ValueError: the graphs do not return source positions."""
-        raise ValueError(
-            f"{SOURCE_END_OPTION} must be used with a model in torch, because ONNX graphs do not return source "
-            "positions, but this model is a PosEncOnnxModel; leave it out."
+    def no_source_position(self, option: str) -> ValueError:
+        """The error for an option that reads source positions, which the graphs do not return."""
+        return ValueError(
+            f"{option} must be used with a model in torch, because ONNX graphs do not return source positions, but "
+            "this model is a PosEncOnnxModel; leave it out."
         )
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:

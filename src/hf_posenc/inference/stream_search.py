@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from ..modeling.generation_shared import explicit_option
+from ..modeling.generation_shared import explicit_option, force_token
 
 # The score of what cannot be chosen, as in transformers.
 EXCLUDED_SCORE = -1.0e9
@@ -37,12 +37,15 @@ class GreedySearch:
         self.has_ended = self.truncated = False
         self.fixed: list[int] = []
 
-    def step(self, logits_NV: Tensor, may_end: list[bool], max_target_length: int) -> None:
+    def step(self, logits_NV: Tensor, may_end: list[bool], must_end: list[bool], max_target_length: int) -> None:
         """Take the logits of the next token (N, V).
 
-        `may_end` says for each hypothesis whether an end token is allowed. `max_target_length` is the length limit of
-        the source that has been read.
+        `may_end` says for each hypothesis whether an end token is allowed, and `must_end` whether it is all that is
+        allowed. `max_target_length` is the length limit of the source that has been read.
         """
+        if must_end[0]:
+            self.end_at_limit()
+            return
         scores_V = logits_NV[0]
         if not may_end[0]:
             scores_V[self.end_token_ids] = float("-inf")
@@ -101,12 +104,13 @@ class BeamSearch:
         self.unfixed: list[list[int]] = [[] for _ in range(num_beams)]
         self.finished: list[Finished] = []
 
-    def step(self, logits_NV: Tensor, may_end: list[bool], max_target_length: int) -> None:
+    def step(self, logits_NV: Tensor, may_end: list[bool], must_end: list[bool], max_target_length: int) -> None:
         """As GreedySearch's."""
         scores_NV = logits_NV.float().log_softmax(-1).cpu()
         for row, allowed in enumerate(may_end):
             if not allowed:
                 scores_NV[row, self.end_token_ids] = float("-inf")
+        scores_NV = force_token(scores_NV, torch.tensor(must_end), self.end_token_ids[0])
         num_candidates = max(2, 1 + len(self.end_token_ids)) * self.num_beams
         scores_C, index_C = (scores_NV + self.scores_N[:, None]).flatten().topk(num_candidates)
         parents_C, tokens_C = index_C // scores_NV.shape[1], index_C % scores_NV.shape[1]
@@ -114,7 +118,8 @@ class BeamSearch:
         self.num_tokens += 1
         for rank in range(self.num_beams):  # further candidates only replace those that end here
             if is_end_C[rank]:
-                self.add_finished(scores_C[rank], self.unfixed[int(parents_C[rank])], self.num_tokens)
+                parent = int(parents_C[rank])
+                self.add_finished(scores_C[rank], self.unfixed[parent], self.num_tokens, truncated=must_end[parent])
         best_N = (scores_C + is_end_C.float() * EXCLUDED_SCORE).topk(self.num_beams).indices
         self.scores_N, self.parents = scores_C[best_N] + is_end_C[best_N].float() * EXCLUDED_SCORE, parents_C[best_N]
         self.last_tokens = tokens_C[best_N].tolist()

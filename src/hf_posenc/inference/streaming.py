@@ -21,8 +21,9 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedTokenizerB
 from transformers.modeling_outputs import BaseModelOutput
 
 from ..modeling.cache import EncodingState, state_of_cache
-from ..modeling.generation_shared import explicit_option
+from ..modeling.generation_shared import POSITION_LIMIT_OPTION, explicit_option
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
+from ..modeling.source_end import SourceVisit, validate_position_limit
 from ..modeling.source_reach import SourceReach
 from ..modeling.translation import validate_tokenizer
 from .stream_search import BeamSearch, GreedySearch
@@ -48,7 +49,8 @@ class StreamingTranslator:
     All that `feed` and `finish` return, put together, is `model.translate([whole_text], tokenizer, num_beams=num_beams,
     eos_requires_source_end=True)[0]`. `reach.lookahead` is the number of source tokens that must be read beyond the
     source position of a token before its step. `num_source_tokens` and `num_target_tokens` count what was read and
-    written. `truncated` is True if the translation ended at its length limit.
+    written. `truncated` is True if the translation ended at a length limit. One by source position,
+    `max_tokens_per_source_position` of the generation config, can end it within the text.
 
     Beam search writes what all hypotheses share, and therefore later than greedy search. If they share none of
     4096 tokens, those that disagree with the best one are given up. Only then `is_exact` is False.
@@ -74,6 +76,8 @@ class StreamingTranslator:
         # The source position of each hypothesis' next token. It may lie beyond the end of the source, where the model
         # stops.
         self.source_positions = [0.0] * num_beams
+        self.max_tokens_per_position = explicit_option(POSITION_LIMIT_OPTION, {}, model.generation_config)
+        self.visit: SourceVisit | None = None
         self.num_target_tokens = 0
         self.is_finished = False
         self.cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
@@ -117,7 +121,7 @@ class StreamingTranslator:
                 "A stream that has been finished must not be fed, but `feed` was called after `finish`; make a new "
                 "StreamingTranslator for the next text."
             )
-        self.source.append(self.reader.feed(text))
+        self.read(self.reader.feed(text))
         if not self.reader.is_blank:
             yield from self.write_fixed()
 
@@ -132,10 +136,15 @@ class StreamingTranslator:
         self.is_finished = True
         if self.reader.is_blank:  # a blank text has an empty translation
             return
-        self.source.append(self.reader.finish())
+        self.read(self.reader.finish())
         self.source.is_whole = True
         yield from self.write_fixed()
         yield self.writer.finish()
+
+    def read(self, ids: list[int]) -> None:
+        """Read more source tokens, unless the translation ended within the text, at a limit by source position."""
+        if not self.has_ended:
+            self.source.append(ids)
 
     def translate(self, texts: Iterable[str]) -> Iterator[str]:
         """The translation of a text that comes in pieces, each token's text as soon as it is fixed."""
@@ -210,11 +219,20 @@ class StreamingTranslator:
             for position in self.source_positions
         ]
         validate_scores(logits_NTV, self.search.num_tokens)
-        self.search.step(logits_NTV[:, -1], sees_end, self.max_target_length())
+        self.search.step(logits_NTV[:, -1], sees_end, self.must_end(), self.max_target_length())
         if self.search.parents is not None:  # all hypotheses have the same source
             self.cache.self_attention_cache.reorder_cache(self.search.parents)
+            self.visit = self.visit.select(self.search.parents) if self.visit is not None else None
         positions_N1 = self.model.model.decoder.alignment("next_source_position", self.alignment_state())
         self.source_positions = [self.source.origin + position for position in positions_N1[:, 0].tolist()]
+
+    def must_end(self) -> list[bool]:
+        """Whether each hypothesis is at its limit of tokens at one source position, in the step that is being taken."""
+        if self.max_tokens_per_position is None:
+            return [False] * len(self.source_positions)
+        positions_N1 = torch.tensor(self.source_positions, dtype=torch.float64)[:, None]
+        self.visit = SourceVisit.after(self.visit, positions_N1, torch.tensor([[self.source.num_read - 1]]))
+        return (self.visit.num_steps_N > self.max_tokens_per_position).tolist()
 
 
 class EncodedSource:
@@ -281,6 +299,9 @@ def validate_streams(model: object, num_beams: int) -> None:
         )
     if num_beams < 1:
         raise ValueError(f"A beam must be 1 or more wide, but num_beams={num_beams!r}; 1 is greedy search.")
+    max_tokens = explicit_option(POSITION_LIMIT_OPTION, {}, model.generation_config)
+    if max_tokens is not None:
+        validate_position_limit(max_tokens)
     for name in UNSUPPORTED_OPTIONS:
         value = explicit_option(name, {}, model.generation_config)
         if value:

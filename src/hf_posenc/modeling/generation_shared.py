@@ -7,8 +7,8 @@ writes all of transformers' defaults into it, such as a maximum length of 20 tok
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -21,7 +21,10 @@ from .model_inputs import rename_cache
 from .target_vocabulary import GenerateOptions
 
 LENGTH_OPTIONS = ("max_length", "max_new_tokens")
+# Options of the family, which source_end.py describes.
 SOURCE_END_OPTION = "eos_requires_source_end"
+POSITION_LIMIT_OPTION = "max_tokens_per_source_position"
+POSITION_OPTIONS = (SOURCE_END_OPTION, POSITION_LIMIT_OPTION)
 
 
 class ExplicitGenerationConfig(GenerationConfig):
@@ -35,7 +38,7 @@ class ExplicitGenerationConfig(GenerationConfig):
 
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, "defaulted_fields", self.defaulted_fields - {name})
-        if name == SOURCE_END_OPTION:  # transformers reads no option of ours from a file that a model config gave
+        if name in POSITION_OPTIONS:  # transformers reads no option of ours from a file that a model config gave
             object.__setattr__(self, "_from_model_config", False)
         super().__setattr__(name, value)
 
@@ -99,10 +102,14 @@ class PerSentenceMaxLength(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         is_over_B = (self.max_target_lengths_B <= input_ids.shape[1] - self.prompt_length).to(scores.device)
-        is_over_N = is_over_B.repeat_interleave(len(scores) // len(is_over_B))
-        forced_scores = torch.full_like(scores, float("-inf"))
-        forced_scores[:, self.token_id] = 0
-        return torch.where(is_over_N[:, None], forced_scores, scores)
+        return force_token(scores, is_over_B.repeat_interleave(len(scores) // len(is_over_B)), self.token_id)
+
+
+def force_token(scores: Tensor, rows_N: Tensor, token_id: int) -> Tensor:
+    """The scores (N, V), in which these rows (N, Boolean) can choose this token alone."""
+    forced_scores = torch.full_like(scores, float("-inf"))
+    forced_scores[:, token_id] = 0
+    return torch.where(rows_N[:, None], forced_scores, scores)
 
 
 def source_lengths(inputs: Tensor | None, model_inputs: Mapping[str, Tensor], pad_token_id: int) -> list[int] | None:
@@ -173,7 +180,8 @@ class LengthLimitedGenerationMixin:
         Without `max_new_tokens` and `max_length`, here and in both generation configs, a sentence has at most
         2 x source + 50 tokens, as in `translations`; transformers' default is 20.
         With `eos_requires_source_end=True`, here or in a generation config, an end token is written only where the
-        source's end is in the window of the cross-attention (source_end.py). New models with an alignment have it.
+        source's end is in the window of the cross-attention. New models with an alignment have it. With
+        `max_tokens_per_source_position` a translation ends after so many tokens at one source position (source_end.py).
         """
         end_token_ids, pad_token_id = self.end_tokens(options, generation_config)
         lengths = {name: options.pop(name, None) for name in LENGTH_OPTIONS}
@@ -189,13 +197,13 @@ class LengthLimitedGenerationMixin:
                 logits_processor = options.pop("logits_processor")
         if explicit_option("use_cache", options, generation_config, self.generation_config) is False:
             options = self.with_decoder_mask(inputs, options, pad_token_id)
-        requires_source_end = explicit_option(SOURCE_END_OPTION, options, generation_config, self.generation_config)
-        options.pop(SOURCE_END_OPTION, None)
-        with self.end_only_at_source_end(end_token_ids) if requires_source_end else nullcontext() as processor:
-            if processor is not None:  # before a length limit, whose end is forced
-                logits_processor = LogitsProcessorList([processor, *(logits_processor or [])])
+        num_sentences = len(source_lengths(inputs, options, pad_token_id) or [0])
+        with self.position_rules(options, generation_config, num_sentences) as position_processors:
+            # Before a length limit, whose end is forced.
+            processors = LogitsProcessorList([*position_processors, *(logits_processor or [])])
+            options = {name: value for name, value in options.items() if name not in POSITION_OPTIONS}
             outputs = super().generate(  # type: ignore[misc]
-                inputs, generation_config=generation_config, logits_processor=logits_processor, **rename_cache(options)
+                inputs, generation_config=generation_config, logits_processor=processors, **rename_cache(options)
             )
         prompt = options.get("decoder_input_ids")
         if isinstance(outputs, Tensor):
@@ -224,11 +232,40 @@ class LengthLimitedGenerationMixin:
             mask = is_valid.long()
         return options | {"decoder_attention_mask": mask.to(self.device)}
 
+    @contextmanager
+    def position_rules(
+        self, options: Mapping[str, object], generation_config: GenerationConfig | None, num_sentences: int
+    ) -> Iterator[list[LogitsProcessor]]:
+        """While it is entered, the processors of the options that read source positions."""
+        end_token_ids, _ = self.end_tokens(options, generation_config)
+        requires_source_end, max_tokens = (
+            explicit_option(name, options, generation_config, self.generation_config) for name in POSITION_OPTIONS
+        )
+        with ExitStack() as stack:
+            processors: list[LogitsProcessor] = []
+            if requires_source_end:
+                processors.append(stack.enter_context(self.end_only_at_source_end(end_token_ids)))
+            if max_tokens is not None:
+                limit = self.limit_tokens_per_position(end_token_ids, max_tokens, num_sentences)
+                processors.append(stack.enter_context(limit))
+            yield processors
+
     def end_only_at_source_end(self, end_token_ids: Sequence[int]) -> AbstractContextManager[LogitsProcessor]:
         """While it is entered, the processor forbids end tokens far from the source's end; a ValueError if the model
         does not know where in the source it is."""
-        raise ValueError(
-            f"{SOURCE_END_OPTION} must be used with a model whose alignment says where in the source it is, but "
+        raise self.no_source_position(SOURCE_END_OPTION)
+
+    def limit_tokens_per_position(
+        self, end_token_ids: Sequence[int], max_tokens: object, num_sentences: int
+    ) -> AbstractContextManager[LogitsProcessor]:
+        """While it is entered, the processor ends sentences after `max_tokens` tokens at one source position; a
+        ValueError as above."""
+        raise self.no_source_position(POSITION_LIMIT_OPTION)
+
+    def no_source_position(self, option: str) -> ValueError:
+        """The error for an option that reads source positions, of a model without."""
+        return ValueError(
+            f"{option} must be used with a model whose alignment says where in the source it is, but "
             f"{type(self).__name__} has none; leave it out."
         )
 

@@ -44,7 +44,7 @@ from .position_base import PositionEncoding, StackSpec
 from .position_registry import build_position_encodings
 from .pretrained_shared import SharedPreTrainedModel
 from .sequential_decoding import decode_sequentially
-from .source_end import end_only_at_source_end, has_source_end
+from .source_end import SourcePositionLimit, end_only_at_source_end, has_source_end, limit_tokens_per_position
 from .source_reach import SourceReach, compute_source_reach
 from .transformer_layers import PosEncDecoderLayer, PosEncEncoderLayer
 from .window_pruning import MIN_KEYS, prune_to_window
@@ -461,6 +461,14 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
         decoder = self.model.decoder
         return end_only_at_source_end(
             decoder.alignment, end_token_ids, decoder.cross_positions.hiding_lookahead, self.config.alignment_type
+        )
+
+    def limit_tokens_per_position(
+        self, end_token_ids: Sequence[int], max_tokens: object, num_sentences: int
+    ) -> AbstractContextManager[SourcePositionLimit]:
+        """As the mixin's; a ValueError for a model without an alignment, and for a limit that is no whole number."""
+        return limit_tokens_per_position(
+            self.model.decoder.alignment, end_token_ids, max_tokens, num_sentences, self.config.alignment_type
         )
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: object) -> dict[str, object]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translation from text to text, because transformers 5 has no pipeline for it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +12,19 @@ from tqdm.auto import tqdm
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, PreTrainedTokenizerBase
 
 from .configuration_base import BaseConfig
-from .generation_shared import LengthLimitedGenerationMixin, explicit_max_new_tokens, explicit_option
+from .generation_shared import (
+    POSITION_LIMIT_OPTION,
+    LengthLimitedGenerationMixin,
+    explicit_max_new_tokens,
+    explicit_option,
+)
 from .target_vocabulary import GenerateOptions, target_generate_options, with_target_vocab_size
 from .text_validation import validate_source_lengths, validate_texts
 
 
 @dataclass(frozen=True)
 class TranslationOutput:
-    """Translations in the order of their sources, and whether each was truncated at its length limit."""
+    """Translations in the order of their sources, and whether each was truncated at a length limit."""
 
     texts: list[str]
     truncated: list[bool]
@@ -236,13 +241,30 @@ class TranslationMixin(BatchTranslationMixin, LengthLimitedGenerationMixin):
         end_token_ids, pad_token_id = self.end_tokens(generate, config)
         may_stop_early = any(explicit_option(name, generate, *configs) is not None for name in OTHER_STOPPING_OPTIONS)
         inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(self.device)
-        # `generate` needs the tokenizer for stop strings.
-        sequences = self.generate(**inputs, tokenizer=tokenizer, **generate).tolist()
-        outputs = [
-            truncate_at_end_token(
+        sequences, position_limit = self.generate_limited(inputs, configs, tokenizer=tokenizer, **generate)
+        outputs = []
+        for row, (ids, max_length) in enumerate(zip(sequences, max_target_lengths, strict=True)):
+            tokens, is_truncated = truncate_at_end_token(
                 ids[1 : max_length + 1], max_length, end_token_ids, pad_token_id if may_stop_early else None
             )
-            for ids, max_length in zip(sequences, max_target_lengths, strict=True)
-        ]
+            if position_limit is not None and position_limit.has_ended(row, [ids[0], *tokens]):
+                is_truncated = True
+            outputs.append((tokens, is_truncated))
         texts = tokenizer.batch_decode([ids for ids, _ in outputs], skip_special_tokens=True)
         return [(text, truncated) for text, (_, truncated) in zip(texts, outputs, strict=True)]
+
+    def generate_limited(
+        self, inputs: Mapping[str, Any], configs: Sequence[GenerationConfig | None], **generate: Any
+    ) -> tuple[list[list[int]], Any]:
+        """The generated tokens of each sentence, and the limit by source position that may have ended some, or None.
+
+        The options also hold the tokenizer, which `generate` needs for stop strings.
+        """
+        max_tokens = explicit_option(POSITION_LIMIT_OPTION, generate, *configs)
+        if max_tokens is None:
+            return self.generate(**inputs, **generate).tolist(), None
+        end_token_ids, _ = self.end_tokens(generate, configs[0])
+        with self.limit_tokens_per_position(end_token_ids, max_tokens, len(inputs["input_ids"])) as position_limit:
+            processors = [position_limit, *(generate.get("logits_processor") or [])]
+            options = generate | {"logits_processor": processors, POSITION_LIMIT_OPTION: None}
+            return self.generate(**inputs, **options).tolist(), position_limit
