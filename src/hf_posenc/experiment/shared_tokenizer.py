@@ -9,6 +9,7 @@ from ..config.init_from import INIT_FROM_RULE
 from ..config.schema import Section
 from ..config.settings import VOCABULARY_KEYS, System
 from ..convert.encodings import load_config_dict
+from ..data.plain_text import text_chunks
 from ..data.readers import corpus_file_hashes, resolve_name_or_path
 from ..data.slow_tokenizers import ExperimentTokenizer, adopt_tokenizer, load_experiment_tokenizer
 from ..data.tokenization import train_tokenizer
@@ -99,6 +100,9 @@ def build_tokenizer(system: System) -> ExperimentTokenizer:
                 f"be reached: {error}"
             ) from None
         tokenizer.add_special_tokens({"extra_special_tokens": data.tags})
+    elif data.is_text:
+        texts = text_chunks(data.train, data.data_dir)
+        tokenizer = PosEncTokenizer.train(texts, data.vocab_size, subwords=data.subwords)
     else:
         tokenizer = train_tokenizer(
             read_pairs(data, data.train),
