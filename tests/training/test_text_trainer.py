@@ -13,7 +13,7 @@ from torch import nn
 from hf_posenc import PosEncTokenizer
 from hf_posenc.training.arguments import training_arguments
 from hf_posenc.training.callbacks import JsonLogger
-from hf_posenc.training.text_trainer import TextBlockCollator
+from hf_posenc.training.text_trainer import TextBlockCollator, document_inputs
 from hf_posenc.training.training_run import train
 from hf_posenc.utils.run_folder import SystemPaths
 
@@ -51,6 +51,21 @@ def test_packed_documents_have_the_losses_of_separate_ones(decoder_only: str) ->
     torch.testing.assert_close(nll_BT.flatten(), torch.tensor(separate, dtype=torch.float64), rtol=1e-10, atol=1e-10)
     mean = nll_BT.sum() / num_labels
     torch.testing.assert_close(outputs.loss.double(), mean, rtol=1e-6, atol=1e-6)  # transformers' loss is in float32
+
+
+def test_positions_and_mask_are_those_of_a_plain_loop() -> None:
+    starts_BT = torch.rand(4, 9, generator=torch.Generator().manual_seed(0)) < 0.3
+    inputs = document_inputs(starts_BT)
+    for row, starts in enumerate(starts_BT.tolist()):
+        document, position = 0, -1
+        documents = []
+        for token, is_start in enumerate(starts):
+            document += is_start
+            position = 0 if is_start else position + 1
+            documents.append(document)
+            assert inputs["position_ids"][row, token] == position
+            visible = [other == document for other in documents] + [False] * (8 - token)
+            assert inputs["attention_mask"][row, 0, token].tolist() == visible
 
 
 def test_a_batch_of_one_document_a_row_has_no_mask() -> None:

@@ -71,7 +71,7 @@ def window_nll(
     model: PreTrainedModel, inputs_NC: Tensor, labels_NC: Tensor, window: int, stride: int, batch_tokens: int
 ) -> np.ndarray:
     """The negative log-likelihood in nats (N, C) of each label, by reads of at most `window` tokens."""
-    nll_NC = torch.empty(inputs_NC.shape, dtype=torch.float64)
+    nll_NC = np.empty(inputs_NC.shape)
     batch_size = max(1, batch_tokens // min(window, inputs_NC.shape[1]))
     for rows in torch.arange(inputs_NC.shape[0]).split(batch_size):
         ids, labels = inputs_NC[rows].to(model.device), labels_NC[rows].to(model.device)
@@ -80,8 +80,8 @@ def window_nll(
             nll = nn.functional.cross_entropy(
                 at_least_float32(logits).transpose(1, 2), labels[:, predicted:end].long(), reduction="none"
             )
-            nll_NC[rows, predicted:end] = nll.double().cpu()
-    return nll_NC.numpy()
+            nll_NC[rows, predicted:end] = nll.cpu().double()
+    return nll_NC
 
 
 def at_least_float32(logits: Tensor) -> Tensor:
