@@ -94,7 +94,7 @@ def test_test_windows_lie_within_documents(text: Path, tokenizer: PosEncTokenize
             True,
             r"more tokens than a block of 500, but data.x has at most \d+.*data.max_length",
         ),
-        ({"text": ["a.txt", "b.txt"]}, 60, False, "One document.*block of 60, but data.x has at most .*max_context"),
+        ({"text": ["a.txt", "b.txt"]}, 60, False, "A test document.*block of 60, but data.x has at most .*max_context"),
         ({"text": ["empty.txt"]}, 5, True, "must have lines, but .*empty.txt is empty"),
         ({"text": ["b.txt"], "document_ids": "short"}, 5, True, "short has fewer lines than the texts"),
         ({"text": ["b.txt"], "document_ids": "long"}, 5, True, "long has more lines than the texts"),

@@ -118,7 +118,9 @@ def test_a_config_trains_scores_and_reports_language_models(config: Path) -> Non
     run = prepare(experiment)
     for name in experiment.systems:
         run_system(run, name)
-        assert (experiment.folder / name / "model" / "README.md").exists()
+        card = (experiment.folder / name / "model" / "README.md").read_text(encoding="utf-8")
+        assert "pipeline_tag: text-generation" in card and "This is a language model of `en`" in card
+        assert "model.generate(" in card and "translate" not in card.lower().replace("translates", "")
     printed = write_report(aggregate(experiment), experiment.folder)
     assert "toy-sliding, by context length in tokens: perplexity" in printed
     folder = experiment.folder / "rotary-seed1"

@@ -23,6 +23,7 @@ from .readers import CorpusSpec, absolute_path, resolve_texts
 
 IGNORED = -100  # label of a token after which another document begins
 CHUNK_LINES = 500  # lines that are tokenized at once
+LONGEST_CONTEXT = "score.max_context (if left out, twice the last of score.bucket_edges)"
 ANCHOR = "a"  # text before a chunk's first line end, whose tokens are dropped
 
 
@@ -41,8 +42,7 @@ def load_blocks(
     lies within one document. The rest that fills no block is left out, at the end of the corpus or of each document. A
     ValueError with the corpus's `key` in the config if there is no block.
     """
-    paths = resolve_texts(corpus_spec["text"], folder)
-    ids_path = absolute_path(corpus_spec["document_ids"], folder) if corpus_spec.get("document_ids") else None
+    paths, ids_path = resolve_corpus(corpus_spec, folder)
     side = datasets.Sequence(Value("int32"))
     large = sum(map(os.path.getsize, paths)) > 100 * PROGRESS_BAR_MIN_PAIRS
     options = {"across_documents": across_documents, "key": key, "length": length, "tokenizer": tokenizer}
@@ -79,14 +79,10 @@ def block_rows(
             yield {"input_ids": tokens[:length], "labels": labels, "source_length": length, "target_length": length}
             has_rows, tokens = True, tokens[length:]
     if not has_rows:
-        what, size = (
-            ("A text", "data.max_length")
-            if across_documents
-            else ("One document of a test text", "score.max_context, twice the last of score.bucket_edges if left out,")
-        )
+        what, setting = ("A text", "data.max_length") if across_documents else ("A test document", LONGEST_CONTEXT)
         raise ValueError(
             f"{what} must have more tokens than a block of {length}, but {key} has at most {longest}, special ones "
-            f"included; give it more text, or lower {size.rstrip(',')}."
+            f"included; give it more text, or lower {setting}."
         )
 
 
@@ -95,18 +91,37 @@ def token_pieces(
 ) -> Iterator[np.ndarray]:
     """The tokens of all documents in order, in pieces. A document's first piece is `<s>`, its last one `</s>`."""
     num_anchor = len(tokenizer(ANCHOR, add_special_tokens=False)["input_ids"])
-    for _, document in groupby(document_lines(paths, document_ids), key=lambda keyed_line: keyed_line[0]):
+    for chunks in documents(paths, document_ids):
         yield np.array([tokenizer.bos_token_id], dtype=np.int32)
-        lines = (line for _, line in document)
-        is_first = True
-        while chunk := list(islice(lines, CHUNK_LINES)):
+        for number, lines in enumerate(chunks):
             # A later chunk begins with the line end before it. A tokenizer may treat the start of a text in another
             # way than a line end in its middle, such as by a space in front.
-            text = "\n".join(chunk if is_first else [ANCHOR, *chunk])
+            text = "\n".join([ANCHOR, *lines] if number else lines)
             ids = tokenizer(text, add_special_tokens=False, truncation=False)["input_ids"]
-            yield np.array(ids if is_first else ids[num_anchor:], dtype=np.int32)
-            is_first = False
+            yield np.array(ids[num_anchor:] if number else ids, dtype=np.int32)
         yield np.array([tokenizer.eos_token_id], dtype=np.int32)
+
+
+def text_chunks(corpus_spec: CorpusSpec, folder: str | None) -> Iterator[str]:
+    """The texts of a corpus, without blank lines: up to CHUNK_LINES lines of one document each."""
+    for chunks in documents(*resolve_corpus(corpus_spec, folder)):
+        yield from ("\n".join(lines) for lines in chunks)
+
+
+def resolve_corpus(corpus_spec: CorpusSpec, folder: str | None) -> tuple[tuple[str, ...], str | None]:
+    """The paths of the texts, and that of the documents' names, if the corpus has such a file."""
+    names = corpus_spec.get("document_ids")
+    return resolve_texts(corpus_spec["text"], folder), absolute_path(names, folder) if names else None
+
+
+def documents(paths: tuple[str, ...], document_ids: str | None) -> Iterator[Iterator[list[str]]]:
+    """The lines of each document, in chunks. A document must be read before the next one."""
+    for _, keyed_lines in groupby(document_lines(paths, document_ids), key=lambda keyed_line: keyed_line[0]):
+        yield chunked(line for _, line in keyed_lines)
+
+
+def chunked(lines: Iterator[str]) -> Iterator[list[str]]:
+    return iter(lambda: list(islice(lines, CHUNK_LINES)), [])
 
 
 def document_lines(paths: tuple[str, ...], document_ids: str | None) -> Iterator[tuple[object, str]]:
@@ -127,16 +142,6 @@ def document_lines(paths: tuple[str, ...], document_ids: str | None) -> Iterator
                 num_blank += 1
     if document_ids is not None and next(names, None) is not None:
         raise ValueError(_misfit(document_ids, "more", num_lines))
-
-
-def text_chunks(corpus_spec: CorpusSpec, folder: str | None) -> Iterator[str]:
-    """The texts of a corpus for training a tokenizer: up to CHUNK_LINES lines of a document."""
-    ids_path = absolute_path(corpus_spec["document_ids"], folder) if corpus_spec.get("document_ids") else None
-    keyed_lines = document_lines(resolve_texts(corpus_spec["text"], folder), ids_path)
-    for _, document in groupby(keyed_lines, key=lambda keyed_line: keyed_line[0]):
-        lines = (line for _, line in document)
-        while chunk := list(islice(lines, CHUNK_LINES)):
-            yield "\n".join(chunk)
 
 
 def _misfit(document_ids: str | None, comparison: str, num_lines: int) -> str:

@@ -146,14 +146,10 @@ def test_scores(
     model: Callable[[], PreTrainedModel], system: PreparedSystem, progress_position: int
 ) -> dict[str, ScoredTestSet] | None:
     """The scores of all test sets, None in other processes than the first. `model()` loads the model."""
-    is_main, is_terminal, names = (
-        PartialState().is_main_process,
-        sys.stderr.isatty(),
-        ", ".join(system.settings.test_sets),
-    )
+    is_main, is_terminal = PartialState().is_main_process, sys.stderr.isatty()
     if is_main and not is_terminal:
         action = "scoring" if system.settings.data.is_text else "translating and scoring"
-        print(f"{system.name}: {action} {names}", file=sys.stderr, flush=True)
+        print(f"{system.name}: {action} {', '.join(system.settings.test_sets)}", file=sys.stderr, flush=True)
     if system.settings.data.is_text:
         return score_texts(model(), system) if is_main else None
     segment = system.settings.segment
