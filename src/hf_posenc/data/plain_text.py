@@ -23,7 +23,11 @@ from .readers import CorpusSpec, absolute_path, resolve_texts
 
 IGNORED = -100  # label of a token after which another document begins
 CHUNK_LINES = 500  # lines that are tokenized at once
-LONGEST_CONTEXT = "score.max_context (if left out, twice the last of score.bucket_edges)"
+TOO_SHORT = "give it more text, or lower data.max_length"
+DOCUMENTS_TOO_SHORT = (
+    "give it longer documents, which end at each empty line, or lower score.max_context (if left out, twice the last "
+    "of score.bucket_edges)"
+)
 ANCHOR = "a"  # text before a chunk's first line end, whose tokens are dropped
 
 
@@ -79,10 +83,10 @@ def block_rows(
             yield {"input_ids": tokens[:length], "labels": labels, "source_length": length, "target_length": length}
             has_rows, tokens = True, tokens[length:]
     if not has_rows:
-        what, setting = ("A text", "data.max_length") if across_documents else ("A test document", LONGEST_CONTEXT)
+        what, remedy = ("A text", TOO_SHORT) if across_documents else ("A test document", DOCUMENTS_TOO_SHORT)
         raise ValueError(
             f"{what} must have more tokens than a block of {length}, but {key} has at most {longest}, special ones "
-            f"included; give it more text, or lower {setting}."
+            f"included; {remedy}."
         )
 
 
