@@ -55,6 +55,7 @@ METRICS = {
     "length_ratio": ("length ratio", 2),
     "exact_match": ("exact match", 1),
     "token_accuracy": ("token accuracy", 1),
+    "perplexity": ("perplexity", 1),
 }
 TABLE = re.compile(r"(<!-- table\n(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
 FURTHEST = re.compile(r"(<!-- furthest\n(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)

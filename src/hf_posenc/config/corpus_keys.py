@@ -4,14 +4,16 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Annotated
 
-from ..data.readers import is_files_spec
+from ..data.readers import is_files_spec, is_text_spec
 from ..data.tasks.registry import TASKS
 from ..modeling.normalization import NORMALIZATION_STEPS
 from .schema import Constraint, MappingOf, NonEmptyStr, PositiveInt, Section, at_least, each_once, one_of
 
 FILES_CONSTRAINT = Constraint(
-    "two aligned texts, a .tsv, a .jsonl, each plain or compressed, or a list of these", is_files_spec
+    "two aligned texts, a .tsv, a .jsonl, each plain or compressed, or a list of these (one text alone is `text`)",
+    is_files_spec,
 )
+TEXT_CONSTRAINT = Constraint("one plain text or a list of these, each once, plain or compressed", is_text_spec)
 EXTRA_INSTALLED = Constraint(
     "{}, with the extra of that name (`pip install 'hf-posenc[generator]'`)",
     lambda given: given is None or all(map(find_spec, ("babel", "num2words"))),
@@ -55,15 +57,16 @@ class TaskKeys:
 
 @dataclass
 class CorpusKeys:
-    """Keys of a corpus: one of `dataset`, `files`, `generator`, `task` and `corpora`, and what that one takes.
+    """Keys of a corpus: one of `dataset`, `files`, `generator`, `task`, `text` and `corpora`, and what that one takes.
 
     `dataset`: a dataset's name on the Hub, or its folder.
     `name`, `split`, `revision`: configuration, split and revision of the dataset.
     `files`: `[a.de, a.en]`, `pairs.tsv` or `pairs.jsonl`; plain, .gz, .bz2 or .xz.
-    `document_ids`: a file with the document of each line.
+    `document_ids`: a file with the document of each line, of pairs or of a `text`.
     `min_words`: consecutive pairs of one document are concatenated until they have this many words.
     `generator`: synthetic sentences, German and English; keys below.
     `task`: pairs of an algorithmic task; keys below.
+    `text`: plain text for a decoder-only language model; a document ends at an empty line and at the end of a file.
     `corpora`: several corpora, one after the other.
     `source_language`, `target_language`: of this corpus alone; those of `data` if left out.
     `source_tag`, `target_tag`: language tags, each one of `data.tags`.
@@ -80,6 +83,7 @@ class CorpusKeys:
     min_words: PositiveInt | None = None
     generator: Annotated[Section | None, MappingOf(GeneratorKeys), EXTRA_INSTALLED] = None
     task: Annotated[Section | None, MappingOf(TaskKeys)] = None
+    text: Annotated[str | list, TEXT_CONSTRAINT] | None = None
     corpora: Annotated[list[Annotated[Section, MappingOf(lambda: CorpusKeys)]], CORPORA_CONSTRAINT] | None = None
     source_language: NonEmptyStr | None = None
     target_language: NonEmptyStr | None = None

@@ -27,6 +27,7 @@ from .init_from import resolve_dependencies, resolve_init_from, validate_seeded_
 from .model_keys import validate_model
 from .schema import Section, field_types, validate_fields
 from .settings import VOCABULARY_KEYS, Experiment, ScoreSettings, Segmentation, System
+from .text_validation import validate_text_system
 from .validation import (
     validate_data,
     validate_reference_table,
@@ -120,6 +121,10 @@ def segmented_systems(name: str, entry: Section, trained: list[System]) -> list[
             f"systems.{name}: segment names a system that is trained, whose model translates the segments, but it is "
             f"{entry['segment']!r}; choose from {rows or 'those that you add'}."
         )
+    if members[0].data.is_text:
+        raise ValueError(
+            f"systems.{name}: segment translates parts of a source, but data.train is plain text; leave the system out."
+        )
     options = {key: entry[key] for key in SEGMENTED_SYSTEM_KEYS[1:] if key in entry}
     validate_segmentation(name, Segmentation(entry["segment"], **options))
     if options.get("segmentation") == "automatic":
@@ -174,7 +179,6 @@ def validate_system(name: str, base_name: str, sections: Section) -> System:
     data = validate_data(name, sections["data"], bool(sections["model"].get("share_encoder_decoder_embeddings")))
     score = ScoreSettings(**sections["score"])
     validate_score(name, score)
-    validate_test_sets(name, [test if k == 1 else f"{test}-x{k}" for test in data.test for k in set(score.concatenate)])
     start = sections["init_from"]
     if start is None and sections["train"].get("max_steps") == 0:
         raise ValueError(
@@ -182,8 +186,11 @@ def validate_system(name: str, base_name: str, sections: Section) -> System:
             "there, or train for 1 step or more."
         )
     system = System(name, base_name, data, score, dict(sections["model"]), dict(sections["train"]), init_from=start)
+    validate_test_sets(name, list(system.test_sets))
     system.model_config(vocab_size=data.vocab_size)
-    if not system.is_encoder_decoder:
+    if data.is_text:
+        validate_text_system(system)
+    elif not system.is_encoder_decoder:
         validate_prompted_system(system)
     return system
 

@@ -27,6 +27,9 @@ from .corpus_keys import CORPUS_SPEC, NormalizationKeys
 from .schema import Constraint, MappingOf, NonEmptyStr, PositiveInt, Section, at_least, in_range, one_of
 from .yaml_io import read_yaml
 
+# What plain text is scored by: each position of the longest context, windows of each length read at once, and the same
+# read by a sliding window of the training length.
+TEXT_SCORES = ("position", "whole", "sliding")
 VOCABULARY_KEYS = ("vocab_size", "joint_vocabulary", "subwords", "tokenizer", "tags", "normalize")
 
 ConcatenationSizes = Annotated[
@@ -52,6 +55,8 @@ PublishedScores = Annotated[
 class DataSettings:
     """Corpora, vocabulary and length filter. Lengths are in subwords and hold for both sides.
 
+    With plain text (`train: {text: [...]}`) `max_length` is the length of a block in tokens. Keys of pairs are refused.
+
     `source_language`, `target_language`: language codes, such as de and en.
     `train`: the training pairs.
     `test`: the test sets, by name.
@@ -67,6 +72,7 @@ class DataSettings:
     `min_length`: shorter pairs are not trained on.
     `concatenate`: each k adds the training pairs concatenated k by k; 1 is the pairs as they are.
     `balance_lengths`: resample so that all source lengths are equally frequent, each pair at most this many times.
+    `language`: language code of plain text, in place of source_language and target_language.
     `allow_overlap`: test sets, or `validation`, that may share pairs with the training text.
     `license`: licence of the training data for the model card, by the Hub's name (cc-by-4.0) or as free text.
     """
@@ -89,13 +95,19 @@ class DataSettings:
     balance_lengths: PositiveInt | None = None
     allow_overlap: list[NonEmptyStr] = field(default_factory=list)
     license: NonEmptyStr | None = None
+    language: NonEmptyStr | None = None
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the corpora are plain text, not pairs."""
+        return self.train.get("text") is not None
 
 
 @dataclass(frozen=True)
 class ScoreSettings:
-    """How test sets are translated and scored.
+    """How test sets are translated and scored; plain text is scored by perplexity, whatever `metrics` says.
 
-    `bucket_edges`: upper bounds of the length buckets, in source subwords.
+    `bucket_edges`: upper bounds of the length buckets, in source subwords; with plain text, context lengths in tokens.
     `metrics`: sacrebleu's metrics, BERTScore, exact match and token accuracy.
     `concatenate`: each k makes a test set of k concatenated pairs; 1 is the set as it is.
     `num_beams`: width of the beam search; 1 is greedy.
@@ -106,6 +118,8 @@ class ScoreSettings:
     `bertscore_model`: model of the metric `bertscore`, by its folder or its name on the Hub.
     `bertscore_num_layers`: layer of that model which is compared.
     `bleu_tokenize`: sacrebleu's tokenizer for BLEU; char or zh for languages that do not separate words.
+    `max_context`: with plain text, the longest context in tokens; twice the last of `bucket_edges` if left out.
+    `stride`: with plain text, how far a sliding window moves, in tokens; half of `data.max_length` if left out.
     """
 
     bucket_edges: Annotated[list[int], ascending] = field(default_factory=lambda: list(EDGES))
@@ -121,6 +135,8 @@ class ScoreSettings:
     bertscore_model: NonEmptyStr | None = None
     bertscore_num_layers: PositiveInt | None = None
     bleu_tokenize: Annotated[str, one_of(TOKENIZERS)] = TOKENIZERS[0]
+    max_context: PositiveInt | None = None
+    stride: PositiveInt | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bleu_tokenize", self.bleu_tokenize or TOKENIZERS[0])
@@ -129,6 +145,11 @@ class ScoreSettings:
     def bertscore_name_or_path(self) -> str | None:
         """The model's name, or its folder with `~` expanded."""
         return self.bertscore_model and expand_home(self.bertscore_model)
+
+    @property
+    def context_lengths(self) -> list[int]:
+        """The lengths in tokens of the windows that plain text is scored in, one for each bucket."""
+        return [*self.bucket_edges, self.max_context or 2 * self.bucket_edges[-1]]
 
 
 @dataclass(frozen=True)
@@ -240,8 +261,13 @@ class System:
 
     @property
     def test_sets(self) -> dict[str, tuple[CorpusSpec, int]]:
-        """The corpus of each test set, and how many consecutive pairs are concatenated: k in that named `name-xk`."""
+        """The corpus of each test set, and how many consecutive pairs are concatenated: k in that named `name-xk`.
+
+        A plain text makes a test set for each of TEXT_SCORES.
+        """
         ks, specs = sorted(set(self.score.concatenate)), self.data.test.items()
+        if self.data.is_text:
+            return {f"{name}-{score}": (corpus_spec, 1) for name, corpus_spec in specs for score in TEXT_SCORES}
         return {name if k == 1 else f"{name}-x{k}": (corpus_spec, k) for name, corpus_spec in specs for k in ks}
 
     @property

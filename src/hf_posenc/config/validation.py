@@ -11,6 +11,7 @@ from ..modeling.suggestions import validate_names
 from ..utils.names import validate_folder_name, validate_name, validate_test_set_names
 from .schema import Section, validate_fields
 from .settings import DataSettings, ReferenceTable, ScoreSettings, Segmentation, System
+from .text_validation import validate_corpus_type, with_one_language
 
 
 def validate_unique_names(names: Iterable[str], description: str) -> None:
@@ -33,6 +34,7 @@ def validate_test_sets(name: str, test_sets: list[str]) -> None:
 def validate_data(name: str, section: Section, shared_embeddings: bool) -> DataSettings:
     """Build the `data` section of a system, with required keys and consistency validated."""
     section_key = f"systems.{name}: data"
+    section = with_one_language(section, section_key)
     validate_fields(section, DataSettings, section_key)
     for key in ("source_language", "target_language"):
         validate_name(section[key], f"{section_key}.{key}")
@@ -42,8 +44,10 @@ def validate_data(name: str, section: Section, shared_embeddings: bool) -> DataS
     except ValueError as error:
         raise ValueError(f"{section_key}.tags: {error}") from None
     corpora = {"train": data.train, **{f"test.{test}": corpus for test, corpus in data.test.items()}}
-    for key, corpus in (corpora | ({"validation": data.validation} if data.validation else {})).items():
+    corpora |= {"validation": data.validation} if data.validation else {}
+    for key, corpus in corpora.items():
         validate_corpus_spec(corpus, f"{section_key}.{key}")
+        validate_corpus_type(corpus, f"{section_key}.{key}", is_text=data.is_text)
         validate_corpus_tags(corpus, f"{section_key}.{key}", data.tags, is_test=key.startswith("test."))
     if data.min_length and data.max_length and data.min_length > data.max_length:
         raise ValueError(

@@ -32,6 +32,7 @@ CORPUS_TYPES = {
     "files": ("document_ids", "min_words"),
     "generator": (),
     "task": (),
+    "text": ("document_ids",),
     "corpora": (),
 }
 LANGUAGE_KEYS = ("source_language", "target_language")
@@ -68,6 +69,8 @@ def load_pairs(
     """
     corpus_spec = {key: value for key, value in corpus_spec.items() if value is not None}
     corpus_type = _corpus_type(corpus_spec)
+    if corpus_type == "text":
+        raise ValueError(f"a corpus of pairs is needed, but {corpus_spec} is plain text: write `files` for pairs")
     names = (source_language, target_language)
     languages = (
         corpus_spec.get("source_language", source_language),
@@ -103,7 +106,8 @@ def validate_corpus_spec(corpus_spec: CorpusSpec, key: str) -> None:
     present = {field: value for field, value in corpus_spec.items() if value is not None}
     try:
         corpus_type = _corpus_type(present)
-        if (has_document_ids := "document_ids" in present) != ("min_words" in present):
+        has_document_ids = "document_ids" in present
+        if corpus_type != "text" and has_document_ids != ("min_words" in present):
             raise ValueError(
                 "`document_ids` and `min_words` belong together, but "
                 f"{'min_words' if has_document_ids else 'document_ids'!r} is missing: add it"
@@ -125,7 +129,8 @@ def _corpus_type(corpus_spec: CorpusSpec) -> str:
     known_keys = [
         key for corpus_type in corpus_types or CORPUS_TYPES for key in (corpus_type, *CORPUS_TYPES[corpus_type])
     ]
-    known_keys += ["max_examples", "concatenate", *LANGUAGE_KEYS, *TAG_KEYS]
+    if corpus_types != ["text"]:
+        known_keys += ["max_examples", "concatenate", *LANGUAGE_KEYS, *TAG_KEYS]
     validate_current_names(corpus_spec, "CorpusKeys", "")
     validate_names(corpus_spec, known_keys, f"a description of data ({', '.join(known_keys)})")
     if len(corpus_types) != 1:

@@ -71,18 +71,31 @@ def dataset_from_reader(
     datasets caches by the hash of `read` and its arguments. Size and time of the input files and of the reading code
     are arguments, too. Therefore a changed file is read again.
     """
+    return dataset_from_rows(
+        _rows,
+        _features(languages),
+        depends_on,
+        show_progress,
+        read=read,
+        options=options,
+        written_languages=written_languages or languages,
+    )
+
+
+def dataset_from_rows(
+    rows: Callable[..., Iterator[dict[str, Any]]],
+    features: Features,
+    depends_on: list[str],
+    show_progress: bool,
+    **arguments: object,
+) -> Dataset:
+    """The rows of `rows(**arguments, file_state=...)`, on disk."""
     code = glob.glob(os.path.join(os.path.dirname(__file__), "*.py"))
     status = [os.stat(path) for path in sorted([*code, *depends_on])]
-    file_state = tuple((file.st_size, file.st_mtime_ns) for file in status)
-    arguments = {
-        "read": read,
-        "options": options,
-        "written_languages": written_languages or languages,
-        "file_state": file_state,
-    }
+    arguments["file_state"] = tuple((file.st_size, file.st_mtime_ns) for file in status)
     try:
         with progress_bars(shown=show_progress):
-            return Dataset.from_generator(_rows, features=_features(languages), gen_kwargs=arguments)
+            return Dataset.from_generator(rows, features=features, gen_kwargs=arguments)
     except DatasetGenerationError as error:
         if isinstance(error.__cause__, ValueError | OSError):
             raise error.__cause__ from None

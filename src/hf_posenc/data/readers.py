@@ -47,6 +47,22 @@ def read_shards(shards: tuple[tuple[str, ...], ...], languages: tuple[str, str])
             yield from _read_jsonl(shard[0], languages)
 
 
+def resolve_texts(files: object, folder: str | None) -> tuple[str, ...]:
+    """The absolute paths of the texts `{text: files}`, one file or several.
+
+    A FileNotFoundError if one does not exist.
+    """
+    names = [files] if isinstance(files, str) else list(files) if isinstance(files, list | tuple) else []
+    paths = tuple(absolute_path(name, folder) for name in names)
+    for path in paths:
+        if not os.path.isfile(path):
+            raise FileNotFoundError(
+                f"a text must exist, but {path} is not a file: correct the path; a relative one starts at "
+                f"{absolute_path('', folder)}"
+            )
+    return paths
+
+
 def corpus_file_hashes(corpus_spec: CorpusSpec, folder: str | None) -> dict[str, str]:
     """The SHA-256 of each local file that `corpus_spec` reads, by its name in `folder`."""
     if corpus_spec.get("corpora"):
@@ -60,6 +76,8 @@ def corpus_file_hashes(corpus_spec: CorpusSpec, folder: str | None) -> dict[str,
         if corpus_spec.get("files")
         else []
     )
+    if corpus_spec.get("text"):
+        paths += resolve_texts(corpus_spec["text"], folder)
     if corpus_spec.get("document_ids"):
         paths.append(absolute_path(corpus_spec["document_ids"], folder))
     if corpus_spec.get("dataset"):
@@ -113,6 +131,16 @@ def _shards(files: object) -> Iterator[tuple[str, ...]]:
             yield from _shards(item)
 
 
+def is_text_spec(files: object) -> bool:
+    """Whether `files` is the name of one text, or a list of names, each once."""
+    names = [files] if isinstance(files, str) else files
+    return isinstance(names, list) and 0 < len(names) == len(set(map(str, names))) and all(map(_is_text_name, names))
+
+
+def _is_text_name(name: object) -> bool:
+    return isinstance(name, str) and bool(name) and not name.endswith(TABLE_SUFFIXES)
+
+
 def is_files_spec(files: object) -> bool:
     """Whether `files` has the form that `resolve_shards` reads."""
     try:
@@ -124,7 +152,8 @@ def is_files_spec(files: object) -> bool:
 def _files_error(files: object) -> ValueError:
     return ValueError(
         "`files` takes two aligned texts, a .tsv, a .jsonl (each plain or compressed), or a list of these, but "
-        f"{files!r} is none of them: write for example [a.de, a.en] or [[a.de, a.en], [b.de, b.en]]"
+        f"{files!r} is none of them: write for example [a.de, a.en] or [[a.de, a.en], [b.de, b.en]]; one text "
+        "alone is `text`"
     )
 
 

@@ -1,11 +1,12 @@
 """Train-test overlap: refuses test and validation sets that share pairs with the training text, before training."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from ..config.settings import System
+from ..config.settings import DataSettings, System
 from ..data.overlap import MIN_WORDS, Overlap, find_overlap, without_concatenation
 from ..data.pair_dataset import rename_languages
+from ..data.plain_text import text_chunks
 from ..data.readers import CorpusSpec
 from ..modeling.suggestions import validate_names
 from .corpora import read_pairs
@@ -32,7 +33,7 @@ def validate_no_contamination(systems: Iterable[System]) -> None:
                 continue
             checked.append(key)
             overlap, num_pairs = overlap_with_training(system, corpus_spec)
-            if description := describe_overlap(overlap, num_pairs, system.data.source_language):
+            if description := describe_overlap(overlap, num_pairs, system.data):
                 if name in system.data.allow_overlap:
                     logger.warning("%s: %s, as data.allow_overlap allows", name, description)
                 elif overlap.pairs or len(overlap.one_sided) > MAX_ONE_SIDED_SHARE * num_pairs:
@@ -55,6 +56,8 @@ def held_out_sets(system: System) -> dict[str, CorpusSpec]:
 def overlap_with_training(system: System, corpus_spec: CorpusSpec) -> tuple[Overlap, int]:
     """The overlap of a held-out corpus with the training text of a system, and the number of held-out pairs."""
     data = system.data
+    if data.is_text:
+        return text_overlap(data, corpus_spec)
     held_out = read_pairs(data, without_concatenation(corpus_spec))
     trained_on = read_pairs(data, without_concatenation(data.train))
     names = (data.source_language, data.target_language)
@@ -65,12 +68,29 @@ def overlap_with_training(system: System, corpus_spec: CorpusSpec) -> tuple[Over
     return overlap, len(held_out)
 
 
-def describe_overlap(overlap: Overlap, num_pairs: int, language: str) -> str | None:
-    """The number of pairs that occur in the training text, whole or by one side, with an example; None without any."""
-    kinds = {
-        "pairs stand in the training text": overlap.pairs,
-        f"pairs have a source or a target of {MIN_WORDS} words or more in the training text": overlap.one_sided,
-    }
+def text_overlap(data: DataSettings, corpus_spec: CorpusSpec) -> tuple[Overlap, int]:
+    """The lines of a held-out text, of MIN_WORDS words or more, that occur in the training text, and the number of all
+    its lines that are not blank. Case and surrounding whitespace are ignored."""
+    held_out = list(normalized_lines(corpus_spec, data.data_dir))
+    shared_lines = set(held_out).intersection(normalized_lines(data.train, data.data_dir))
+    shared = [line for line in held_out if line in shared_lines and len(line.split()) >= MIN_WORDS]
+    return Overlap([], [{data.source_language: line} for line in shared]), len(held_out)
+
+
+def normalized_lines(corpus_spec: CorpusSpec, folder: str | None) -> Iterator[str]:
+    """The lines of a plain text that are not blank, in lower case and without surrounding whitespace."""
+    for chunk in text_chunks(corpus_spec, folder):
+        yield from (line.strip().lower() for line in chunk.split("\n"))
+
+
+def describe_overlap(overlap: Overlap, num_pairs: int, data: DataSettings) -> str | None:
+    """The number of pairs that occur in the training text, whole or by one side, with an example; None without any. Of
+    a plain text, the number of lines."""
+    language = data.source_language
+    one_sided = f"pairs have a source or a target of {MIN_WORDS} words or more in the training text"
+    if data.is_text:
+        one_sided = f"lines have {MIN_WORDS} words or more and stand in the training text"
+    kinds = {"pairs stand in the training text": overlap.pairs, one_sided: overlap.one_sided}
     descriptions = []
     for kind, rows in kinds.items():
         if rows:

@@ -15,6 +15,7 @@ from ..data.concatenation import concatenate_consecutive
 from ..data.corpus import load_pairs
 from ..data.normalization import normalize_pairs
 from ..data.pair_dataset import PROGRESS_BAR_MIN_PAIRS, progress_bars
+from ..data.plain_text import load_blocks
 from ..data.readers import CorpusSpec, corpus_file_hashes
 from ..data.segmentation import SEGMENT_SEPARATOR, automatic_segments, fixed_segments, gold_segments
 from ..data.slow_tokenizers import ExperimentTokenizer
@@ -59,6 +60,30 @@ class CorpusStore:
             encoded = tokenize_pairs(tagged, self.tokenizer, **languages(self.settings))
             save_pairs(folder, pairs.add_column("source_length", encoded["source_length"]))
         return load_saved_pairs(folder)
+
+    def blocks(self, corpus_spec: CorpusSpec, key: str, length: int) -> Dataset:
+        """Plain text in training blocks of `length` tokens, across documents. `key` is its key in the config."""
+        folder = self.paths.encoded_pairs(self.hash_of_blocks(corpus_spec, length))
+        return self.saved_blocks(folder, corpus_spec, length, key=key, across_documents=True)
+
+    def test_windows(self, name: str, corpus_spec: CorpusSpec, length: int) -> Dataset:
+        """A plain test text in windows of `length` tokens, each within one document."""
+        folder = self.paths.test_set(name, self.hash_of_blocks(corpus_spec, length))
+        return self.saved_blocks(folder, corpus_spec, length, key=f"data.test.{name}", across_documents=False)
+
+    def saved_blocks(
+        self, folder: Path, corpus_spec: CorpusSpec, length: int, *, key: str, across_documents: bool
+    ) -> Dataset:
+        if not folder.exists():
+            blocks = load_blocks(
+                corpus_spec, self.tokenizer, length, folder=self.settings.data_dir, across_documents=across_documents,
+                key=key,
+            )  # fmt: skip
+            save_pairs(folder, blocks)
+        return load_saved_pairs(folder)
+
+    def hash_of_blocks(self, corpus_spec: CorpusSpec, length: int) -> str:
+        return short_hash(f"{self.hash_of(corpus_spec)} in blocks of {length}")
 
     def segments(self, name: str, corpus_spec: CorpusSpec, k: int, segmentation: Segmentation) -> Dataset:
         """The segments of each source of a test set, in the column `pieces`."""

@@ -48,15 +48,16 @@ def system_costs(system: System, processes: int, limit: int | None) -> list[str]
     steps = arguments["max_steps"] if arguments["max_steps"] >= 0 else None
     batch = arguments["tokens_per_batch"]
     if batch is None and system.data.max_length:
-        batch = arguments["per_device_train_batch_size"] * (system.data.max_length + 1)
+        batch = arguments["per_device_train_batch_size"] * (system.data.max_length + (not system.data.is_text))
+    sides = 1 if system.data.is_text else 2
     tokens = (
-        f"{2 * steps * batch * arguments['gradient_accumulation_steps'] * processes:,}"
+        f"{sides * steps * batch * arguments['gradient_accumulation_steps'] * processes:,}"
         if steps is not None and batch
         else "unknown"
     )
     kept = max(limit, 1 + arguments["load_best_model_at_end"]) if limit and limit > 0 else "all"  # as in the Trainer
-    sides = cast(Sequence[StackSpec], model.config.sides)
-    encodings = [f"cross {side.encoding}" if side.name == "cross" else side.encoding for side in sides]
+    stacks = cast(Sequence[StackSpec], model.config.sides)
+    encodings = [f"cross {side.encoding}" if side.name == "cross" else side.encoding for side in stacks]
     return [
         " / ".join(dict.fromkeys(encodings)) or model.config.model_type,
         f"{total:,}",

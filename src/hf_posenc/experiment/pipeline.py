@@ -6,7 +6,7 @@ Results that are saved already are reused. An interrupted run therefore continue
 import copy
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
@@ -39,6 +39,7 @@ from ..utils.run_folder import SystemPaths
 from .evaluation import score_test_set, translate_test_set
 from .initialization import initial_model
 from .prepared_run import PreparedRun, PreparedSystem
+from .text_scores import score_texts
 
 SMALLER_BATCHES = "Or lower score.batch_size in a run of another name (name=NAME)."
 MIN_WORDS_FOR_PARALLEL_SCORING = 100_000  # below this number, starting processes takes longer than TER
@@ -103,7 +104,9 @@ def unfinished_systems(run: PreparedRun) -> list[str]:
 def is_scored(system: PreparedSystem) -> bool:
     """Whether the system is translated, scored and diagnosed. Older versions wrote fewer files."""
     settings, paths = system.settings, system.paths
-    required = [paths.scores, *map(paths.statistic, settings.test_sets), *map(paths.translation, settings.test_sets)]
+    required = [paths.scores, *map(paths.statistic, settings.test_sets)]
+    if not settings.data.is_text:
+        required += map(paths.translation, settings.test_sets)
     if not settings.segment:
         required += [paths.training_log, paths.card, *map(paths.diagnosis, system.diagnosed_test_sets)]
     return all(path.exists() for path in required)
@@ -119,25 +122,13 @@ def score_system(system: PreparedSystem, progress_position: int) -> None:
         validate_weights(system.model_folder)
         return load_model_with_head(system.model_folder).to(distributed_state.device)
 
-    if distributed_state.is_main_process and not sys.stderr.isatty():
-        print(f"{system.name}: translating and scoring {', '.join(system.test_sets)}", file=sys.stderr, flush=True)
-    segment = system.settings.segment
-    overlap_words = segment.overlap_words if segment else 0
-    translations = {
-        name: translate_test_set(
-            model, system.tokenizer, test_set.segments, system.settings.score,
-            system.paths.translation(name), target_tag=test_set.target_tag, overlap_words=overlap_words,
-            progress=distributed_state.is_main_process and sys.stderr.isatty(), description=f"{system.name}: {name}",
-            progress_position=progress_position,
-        )
-        for name, test_set in system.test_sets.items()
-    }  # fmt: skip
-    if not distributed_state.is_main_process:
+    tests = test_scores(model, system, progress_position)
+    if tests is None:
         return
     scores = SystemScores(
         tokenizer=short_hash(system.tokenizer.to_str()),
         max_length=system.settings.data.max_length,
-        tests=score_test_sets(system, translations, progress_position),
+        tests=tests,
     )
     if segment := system.settings.segment:
         boundaries = downgrade_value("segmentation", str(segment))  # as 0.2.0 saved it
@@ -149,6 +140,29 @@ def score_system(system: PreparedSystem, progress_position: int) -> None:
     scores = replace(scores, training=read_record(TrainingSummary, system.paths.training_summary))
     write_record(system.paths.scores, scores, indent=1)
     write_card(system.paths.folder.parent, system.name)
+
+
+def test_scores(
+    model: Callable[[], PreTrainedModel], system: PreparedSystem, progress_position: int
+) -> dict[str, ScoredTestSet] | None:
+    """The scores of all test sets, None in other processes than the first. `model()` loads the model."""
+    is_main, is_terminal = PartialState().is_main_process, sys.stderr.isatty()
+    if is_main and not is_terminal:
+        action = "scoring" if system.settings.data.is_text else "translating and scoring"
+        print(f"{system.name}: {action} {', '.join(system.settings.test_sets)}", file=sys.stderr, flush=True)
+    if system.settings.data.is_text:
+        return score_texts(model(), system) if is_main else None
+    segment = system.settings.segment
+    overlap_words = segment.overlap_words if segment else 0
+    translations = {
+        name: translate_test_set(
+            model, system.tokenizer, test_set.segments, system.settings.score,
+            system.paths.translation(name), target_tag=test_set.target_tag, overlap_words=overlap_words,
+            progress=is_main and is_terminal, description=f"{system.name}: {name}", progress_position=progress_position,
+        )
+        for name, test_set in system.test_sets.items()
+    }  # fmt: skip
+    return score_test_sets(system, translations, progress_position) if is_main else None
 
 
 def score_test_sets(
@@ -216,9 +230,11 @@ def train_system(system: PreparedSystem, progress_position: int) -> None:
             progress_position=progress_position,
             references=system.validation_references,
             bleu_tokenize=settings.score.bleu_tokenize,
+            is_text=settings.data.is_text,
         )
     summary = TrainingSummary(**outcome, parameters=trained.num_parameters(), pairs=len(pairs))
-    trained.generation_config.update(num_beams=settings.score.num_beams)  # the class has the maximum length
+    if not settings.data.is_text:
+        trained.generation_config.update(num_beams=settings.score.num_beams)  # the class has the maximum length
 
     def save(temp_path: Path) -> None:
         trained.save_pretrained(temp_path)

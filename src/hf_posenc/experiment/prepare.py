@@ -12,6 +12,7 @@ from ..config.yaml_io import dump_yaml
 from ..data.lengths import lengths
 from ..modeling.configuration_posenc_causal import PosEncCausalConfig
 from ..modeling.configuration_shared import SharedConfig
+from ..modeling.position_registry import POSITION_ENCODINGS, parse_sum
 from ..reporting.hub import validate_repositories
 from ..training.argument_validation import validate_process_wide
 from ..training.arguments import TrainingArguments
@@ -90,7 +91,6 @@ def build_artifacts(experiment: Experiment) -> PreparedRun:
 
 def build_datasets(system: PreparedSystem) -> None:
     """Build the datasets of a system, and refuse pairs that the system cannot be trained or tested on."""
-    tests = [test_set.pairs for test_set in system.test_sets.values()]
     if system.settings.segment:
         validate_segments(system)
         return
@@ -99,10 +99,35 @@ def build_datasets(system: PreparedSystem) -> None:
             f"systems.{system.name}: a decoder-only model reads source and target with one vocabulary, but "
             "data.tokenizer has two; choose another."
         )
+    if system.settings.data.is_text:
+        build_blocks(system)
+        return
+    tests = [test_set.pairs for test_set in system.test_sets.values()]
     validation = system.validation_pairs
     encoded = [system.training_pairs] if validation is None else [system.training_pairs, validation]
     validate_init_checkpoint(system)
     validate_lengths(system.settings, encoded, tests)
+
+
+def build_blocks(system: PreparedSystem) -> None:
+    """Build the blocks of plain text. A ValueError for blocks of several documents before a recurrent layer."""
+    blocks = [system.training_pairs, *([] if system.validation_pairs is None else [system.validation_pairs])]
+    for test in system.settings.data.test:
+        system.test_windows(test)
+    encoding = system.settings.model_config(system.settings.data.vocab_size).side("decoder").encoding
+    bos = system.tokenizer.bos_token_id
+    is_sequential = any(POSITION_ENCODINGS[part].is_sequential for part in parse_sum(encoding))
+    if is_sequential and any(has_several_documents(part, bos) for part in blocks):
+        raise ValueError(
+            f"systems.{system.name}: {encoding} has a recurrent layer, which reads over the end of a document, but "
+            "blocks of data.train or data.validation hold several documents; give each as one file without empty "
+            "lines, or choose another encoding."
+        )
+
+
+def has_several_documents(blocks: Dataset, bos_token_id: int) -> bool:
+    """Whether a document begins after the first token of a block."""
+    return any(bos_token_id in ids[1:] for ids in blocks["input_ids"])
 
 
 def save_settings(system: PreparedSystem) -> None:

@@ -137,8 +137,11 @@ class PreparedSystem:
 
     @cached_property
     def training_pairs(self) -> Dataset:
-        """The encoded training pairs within the length filter, resampled if `balance_lengths` is set."""
+        """The encoded training pairs within the length filter, resampled if `balance_lengths` is set. Of a plain text,
+        the blocks."""
         data = self.settings.data
+        if data.is_text:
+            return self.blocks("data.train", data.train)
         corpus_specs = [data.train if k == 1 else data.train | {"concatenate": k} for k in data.concatenate]
         encoded = concatenate_datasets([self.corpora.encoded(corpus_spec) for corpus_spec in corpus_specs])
         filtered = filter_lengths(encoded, min_length=data.min_length, max_length=data.max_length)
@@ -146,9 +149,22 @@ class PreparedSystem:
 
     @cached_property
     def validation_pairs(self) -> Dataset | None:
-        """The encoded validation pairs of all lengths, None if the config has no validation set."""
+        """The encoded validation pairs of all lengths, or the blocks of a plain text; None if the config has no
+        validation set."""
         corpus_spec = self.settings.data.validation
+        if corpus_spec and self.settings.data.is_text:
+            return self.blocks("data.validation", corpus_spec)
         return self.corpora.encoded(corpus_spec) if corpus_spec else None
+
+    def blocks(self, key: str, corpus_spec: CorpusSpec) -> Dataset:
+        """A plain text in blocks of the training length."""
+        assert self.settings.data.max_length is not None  # validated for plain text
+        return self.corpora.blocks(corpus_spec, key, self.settings.data.max_length)
+
+    def test_windows(self, name: str) -> Dataset:
+        """A plain test text in windows of the longest context."""
+        settings = self.settings
+        return self.corpora.test_windows(name, settings.data.test[name], settings.score.context_lengths[-1])
 
     @property
     def validation_references(self) -> list[str] | None:

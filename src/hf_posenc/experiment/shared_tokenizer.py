@@ -9,9 +9,11 @@ from ..config.init_from import INIT_FROM_RULE
 from ..config.schema import Section
 from ..config.settings import VOCABULARY_KEYS, System
 from ..convert.encodings import load_config_dict
+from ..data.plain_text import text_chunks
 from ..data.readers import corpus_file_hashes, resolve_name_or_path
 from ..data.slow_tokenizers import ExperimentTokenizer, adopt_tokenizer, load_experiment_tokenizer
 from ..data.tokenization import train_tokenizer
+from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..utils.atomic_io import atomic_write, first_difference
 from ..utils.auto_loading import auto_from_pretrained
 from ..utils.manifest import COPY_AGAIN, atomic_delete, explain_read_errors, save_folder, verified, verify_folder
@@ -99,6 +101,9 @@ def build_tokenizer(system: System) -> ExperimentTokenizer:
                 f"be reached: {error}"
             ) from None
         tokenizer.add_special_tokens({"extra_special_tokens": data.tags})
+    elif data.is_text:
+        texts = text_chunks(data.train, data.data_dir)
+        tokenizer = PosEncTokenizer.train(texts, data.vocab_size, subwords=data.subwords)
     else:
         tokenizer = train_tokenizer(
             read_pairs(data, data.train),

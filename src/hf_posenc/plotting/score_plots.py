@@ -190,18 +190,19 @@ def draw_by_bucket(
 
 
 def interval_bars(buckets: Sequence[BucketScore], metric: str) -> np.ndarray:
-    """The length of each 95 % interval below and above the score (2, buckets), clipped to the scale of 0 to 100.
+    """The length of each 95 % interval below and above the score (2, buckets), clipped to the scale of 0 to 100, or of
+    perplexity to that from 1 on.
 
     A bootstrap interval is around the mean of its samples. In a small bucket that mean differs from the score, and the
     score may be outside the interval.
     """
-    bars = []
+    bars, (lowest, highest) = [], (1.0, math.inf) if metric == "perplexity" else (0.0, 100.0)
     for bucket in buckets:
         score, interval = bucket.score(metric) or 0.0, bucket.interval(metric)
         half_width = (interval and interval.half_width) or 0.0
         shift = interval.mean - score if interval and interval.mean is not None else 0.0
-        below = max(0.0, min(half_width - shift, score))
-        above = max(0.0, min(half_width + shift, 100.0 - score))
+        below = max(0.0, min(half_width - shift, score - lowest))
+        above = max(0.0, min(half_width + shift, highest - score))
         bars.append((below, above))
     return np.array(bars).T
 

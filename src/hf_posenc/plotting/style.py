@@ -154,13 +154,14 @@ def label_lines(axes: Axes, labels: Mapping[str, tuple[float, str]]) -> None:
 
     `labels[name]` is the height of that point and the colour. Limits of the axes must be final.
     """
-    low, high = axes.get_ylim()
+    scale = math.log if axes.get_yscale() == "log" else float
+    low, high = map(scale, axes.get_ylim())
     height_in_points = axes.figure.bbox.height / axes.figure.dpi * 72 * 0.55  # of the axes, once the layout is made
     gap = 1.25 * FONT_SIZE / height_in_points
     heights: list[float] = []
     ordered = sorted(labels.items(), key=lambda item: item[1][0])
     for _, (y, _) in ordered:
-        wanted = (y - low) / (high - low)
+        wanted = (scale(y) - low) / (high - low)
         heights.append(max(wanted, heights[-1] + gap) if heights else wanted)
     excess = max(0.0, heights[-1] - 1.0) if heights else 0.0
     for (name, (_, colour)), height in zip(ordered, heights, strict=True):

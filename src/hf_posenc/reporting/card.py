@@ -20,7 +20,7 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_
 
 from ..data.lengths import stratified_sample
 from ..data.readers import CorpusSpec
-from ..metrics.length_buckets.scorers import SCORERS
+from ..metrics.length_buckets.scorers import PRECOMPUTED_SCORERS
 from ..modeling.alignment_registry import get_alignment
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig, parameter_fields
 from ..modeling.configuration_posenc_causal import PosEncCausalConfig
@@ -35,7 +35,7 @@ from ..utils.text_io import JsonObject
 from .card_template import bibtex, render_card
 from .scored_system import ScoredSystem, explain_malformed_files, is_causal, read_scored_system
 
-METRIC_NAMES = {field: name for field, name, _ in SCORE_FORMATS if field in SCORERS}
+METRIC_NAMES = {field: name for field, name, _ in SCORE_FORMATS if field in PRECOMPUTED_SCORERS}
 MAX_METRICS = 6  # in the metadata; tables have all
 MAX_EXAMPLE_WORDS = 120
 
@@ -71,7 +71,8 @@ def repository_name(run_name: str, system: str, run: ScoredSystem) -> str:
     units = {1e9: "B", 1e6: "M", 1e3: "k", 1: ""}
     unit = max((unit for unit in units if unit <= run.facts.parameters), default=1)
     size = f"{run.facts.parameters / unit:.{1 if run.facts.parameters < 10 * unit else 0}f}{units[unit]}"
-    name = f"posenc-{run.data.source_language}{run.data.target_language}-{run_name}-{size}-{system}"
+    languages = run.data.language or f"{run.data.source_language}{run.data.target_language}"
+    name = f"posenc-{languages}-{run_name}-{size}-{system}"
     return re.sub(r"[^\w.-]+", "-", name)
 
 
@@ -186,7 +187,7 @@ def metadata(run: ScoredSystem, encodings: list[str], model_name: str) -> ModelC
         base_model=hub_id(run, run.settings.get("init_from")),
         library_name="transformers",
         pipeline_tag="text-generation" if is_causal(run.config) else "translation",
-        tags=["translation", "hf_posenc", *encodings],
+        tags=["text-generation" if run.data.is_text else "translation", "hf_posenc", *encodings],
         datasets=[name for name in datasets if name] or None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
         model_name=model_name,
@@ -202,6 +203,9 @@ def eval_results(run: ScoredSystem) -> Iterator[EvalResult]:
     hash.
     """
     task, taken = f"Translation {run.data.source_language}-{run.data.target_language}", set()
+    task_type = "text-generation" if run.data.is_text else "translation"
+    if run.data.is_text:
+        task = f"Language modeling {run.data.language}"
     datasets = {}
     for test, result in run.scores.tests.items():
         spec, num_joined = run.test_specs[test]
@@ -218,7 +222,7 @@ def eval_results(run: ScoredSystem) -> Iterator[EvalResult]:
             if result.overall.n and score is not None:
                 dataset: JsonObject = dict(zip(fields, datasets[test], strict=True))
                 yield EvalResult(
-                    task_type="translation", task_name=task, dataset_name=test, **dataset,
+                    task_type=task_type, task_name=task, dataset_name=test, **dataset,
                     metric_type=metric, metric_value=round(score, 2), metric_name=metric_name,
                 )  # fmt: skip
 

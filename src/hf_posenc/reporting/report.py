@@ -17,6 +17,7 @@ from ..results.saved_files import write_results
 from ..results.significance import mean_over_seeds
 from ..results.tables import (
     Table,
+    is_perplexity,
     length_table,
     overview_table,
     prediction_table,
@@ -56,16 +57,28 @@ def write_report(results: RunResults, folder: Path) -> str:
 def next_steps(results: RunResults, run_folder: Path, tables_folder: Path) -> str:
     """The next commands for a finished run. The model is that of the highest BLEU on the first test set."""
     first_test, *_ = results.test_sets
+    report = {"read the report": f"{tables_folder} has figures and table-*.md"}
+    if is_text_results(results.systems):
+        return render_commands(report)
     trained = [name for name, system in results.systems.items() if not system.split]
     best = max(trained, key=lambda name: results.systems[name].tests[first_test].overall.score("bleu") or 0.0)
     model, folder = shlex.quote(str(SystemPaths(run_folder / best).model)), shlex.quote(str(run_folder))
     commands = {
         f"translate with {best}": f"python -m hf_posenc translate {model} < FILE",
         "explore in the browser": f"python -m hf_posenc explorer {folder}",
-        "read the report": f"{tables_folder} has figures and table-*.md",
     }
+    return render_commands(commands | report)
+
+
+def render_commands(commands: Mapping[str, str]) -> str:
+    """The commands by their purposes, a line each."""
     width = max(map(len, commands))
     return "\n".join(["Next:", *(f"  {purpose.ljust(width)}  {command}" for purpose, command in commands.items())])
+
+
+def is_text_results(systems: Mapping[str, SystemResult]) -> bool:
+    """Whether the systems are language models, scored on plain text."""
+    return any(is_perplexity(result.all_buckets) for system in systems.values() for result in system.tests.values())
 
 
 def report_tables(results: RunResults, rows: TableRows) -> dict[str, Table]:
@@ -118,7 +131,9 @@ def rows_by_prediction_length(results: RunResults, test: str) -> ScoresByRow:
 
 
 def footnotes(systems: Mapping[str, SystemResult]) -> str:
-    """Notes below the tables: truncated translations, and segmented systems."""
+    """Notes below the tables: truncated translations, and segmented systems. Language models have none."""
+    if is_text_results(systems):
+        return ""
     truncated = [
         f"{name} {result.truncated} of {result.overall.n} on {test}"
         for name, system in systems.items()

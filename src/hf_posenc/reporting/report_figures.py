@@ -10,6 +10,7 @@ from ..plotting.alignment_plots import (
     source_position_figure,
 )
 from ..plotting.diagnostics_plots import loss_by_position_figure, loss_figure
+from ..plotting.perplexity_plots import perplexity_figure
 from ..plotting.score_plots import (
     bleu_by_length_figure,
     ranking_by_test_set_figure,
@@ -19,6 +20,7 @@ from ..plotting.style import LazyFigure
 from ..results.length_limits import TableRows, TrainingLengths
 from ..results.records import BucketScore, LengthScores, RunResults, ScoresByRow, SystemResult
 from ..results.significance import mean_over_seeds
+from ..results.tables import is_perplexity
 
 # With more rows, crossing lines of a figure cannot be distinguished.
 MAX_CROSSING_ROWS = 12
@@ -45,6 +47,13 @@ def figures_of_test_set(test: str, results: RunResults, table_rows: TableRows) -
     """The figures of one test set."""
     rows, max_lengths = table_rows.scores, table_rows.max_lengths or {}
     min_lengths = table_rows.min_lengths
+    if is_perplexity(next(iter(rows.values()))[test].all_buckets):
+        look_for = (
+            "Look beyond the dashed line, where training ended: which system's perplexity rises, and which one's falls."
+        )
+        draw = partial(perplexity_figure, rows, test, max_training_lengths=max_lengths)
+        yield LazyFigure("perplexity", look_for, draw)
+        return
     look_for = (
         "Look beyond the dashed lines, where training ended or began: which system degrades first and which least, "
         "whether the intervals overlap, and below, which one terminates early or over-generates."

@@ -77,11 +77,14 @@ def system_result(
     beyond, by_prediction = {}, {}
     for test in scores.tests:
         statistics = read_statistics(paths.statistic(test))
-        translations = read_translations(paths.translation(test), len(statistics["lengths"]))
         beyond[test] = scores_beyond_limit(statistics, max_length, score.bootstrap_samples)
+        if system.data.is_text:
+            continue
+        translations = read_translations(paths.translation(test), len(statistics["lengths"]))
         lengths = token_counts("predictions", list(translations.texts), tokenizer)
         by_prediction[test] = scores_by_length(statistics, lengths, score.bucket_edges, score.bootstrap_samples)
-    diagnosed_tests = scores.tests if diagnosed and not system.segment else ()
+    has_diagnoses = diagnosed and system.is_encoder_decoder and not system.segment
+    diagnosed_tests = scores.tests if has_diagnoses else ()
     diagnostics = {test: read_record(Diagnosis, paths.diagnosis(test)) for test in diagnosed_tests}
     return SystemResult(
         row=system.base_name,
@@ -94,7 +97,7 @@ def system_result(
         loss=loss,
         diagnostics=None if system.segment else diagnostics,
         beyond=beyond,
-        by_prediction=by_prediction,
+        by_prediction=None if system.data.is_text else by_prediction,
     )
 
 

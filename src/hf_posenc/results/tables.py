@@ -31,11 +31,17 @@ SCORE_FORMATS: tuple[ScoreFormat, ...] = (
     ("bertscore", "BERTScore", ".1f"),
     ("exact_match", "exact match", ".1f"),
     ("token_accuracy", "token accuracy", ".1f"),
+    ("perplexity", "perplexity", ".2f"),
     ("length_ratio", "hypothesis:reference length", ".2f"),
 )
 SIGNIFICANCE_LEVEL = 0.05
 INTERVAL_NOTE = (
     "± half of the 95 % interval, bootstrapped over sentences, or Student's over the seeds where there are several"
+)
+CONTEXT_NOTE = (
+    "position: each token by the number of tokens up to it, in windows of the longest context; whole: windows of each "
+    "length, read at once; sliding: the same windows, each token with at most as many tokens before it as in training; "
+    "both of these score the same tokens in every column, and all is of all columns together"
 )
 
 TIME_CAPTION = "seconds to translate one source: wall clock / processors (not comparable between parallel systems)"
@@ -83,9 +89,19 @@ def length_table(
         lengths = rows.described_lengths()
         for line, system in zip(lines, groups_by_system, strict=True):
             line.insert(1, lengths[system])
-    what = f"{test_set}, by source length in subwords: {' / '.join(name for _, name, _ in shown)}"
+    what = f"{test_set}, by {length_unit(columns)}: {' / '.join(name for _, name, _ in shown)}"
     notes = sign_notes(groups_by_system.values(), rows.baseline if p_values else None)
     return Table(headers, lines, what, notes)
+
+
+def is_perplexity(buckets: Iterable[BucketScore]) -> bool:
+    """Whether plain text was scored, in buckets by context length, and not pairs by source length."""
+    return any("perplexity" in bucket.values for bucket in buckets)
+
+
+def length_unit(buckets: Iterable[BucketScore]) -> str:
+    """The length that the buckets are of, with its unit."""
+    return "context length in tokens" if is_perplexity(buckets) else "source length in subwords"
 
 
 def prediction_table(results: ScoresByRow, test_set: str) -> Table:
@@ -224,7 +240,10 @@ def format_cell(group: BucketScore, shown: Iterable[ScoreFormat], p_values: Buck
 def sign_notes(entries: Collection[Sequence[BucketScore]], baseline: str | None) -> tuple[str, ...]:
     """The meaning of the signs in the cells. With a `baseline`, all other rows were compared with it."""
     has_intervals = any(group.has_intervals for groups in entries for group in groups)
-    notes = [INTERVAL_NOTE] if has_intervals else []
+    is_text = any(map(is_perplexity, entries))
+    notes = [INTERVAL_NOTE.replace("sentences", "windows") if is_text else INTERVAL_NOTE] if has_intervals else []
+    if is_text:
+        notes.append(CONTEXT_NOTE)
     if baseline and len(entries) > 1:
         notes.append(f"* p < {SIGNIFICANCE_LEVEL} against {baseline}, by approximate randomisation, with each seed")
     return tuple(notes)

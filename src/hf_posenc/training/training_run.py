@@ -1,7 +1,7 @@
 """One training: from the last intact checkpoint in a folder to the trained model."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypedDict
@@ -10,6 +10,7 @@ from datasets import Dataset
 from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor
 from transformers import (
+    BatchEncoding,
     DataCollatorForSeq2Seq,
     EarlyStoppingCallback,
     PreTrainedModel,
@@ -29,6 +30,7 @@ from .lora import add_lora, describe_lora
 from .losses import validation_metrics
 from .prompted_trainer import PromptedPairCollator, PromptedTrainer
 from .sharding import materialize
+from .text_trainer import TextBlockCollator, TextTrainer
 from .trainer import LengthTrainer
 
 SMALLER_BATCHES = (
@@ -59,13 +61,14 @@ def train(
     progress_position: int = 0,
     references: Sequence[str] | None = None,
     bleu_tokenize: str = BLEU.TOKENIZER_DEFAULT,
+    is_text: bool = False,
 ) -> tuple[PreTrainedModel, TrainingOutcome]:
     """Train `model` from the last intact checkpoint in the folder that `args` names.
 
     Returns the trained model, which has its weights in the first process, and the outcome. At SIGTERM everything is
     saved and a SystemExit is raised. `progress_position` is the line of the progress bar, for systems that train in
     parallel. `references` are the target texts of `validation`, and `bleu_tokenize` is sacrebleu's tokenizer, for BLEU
-    of the validation set.
+    of the validation set. `is_text` says that `pairs` and `validation` are blocks of plain text.
     """
     sigterm = SigtermCallback()
     checkpoint = checkpoint_to_resume(Path(args.output_dir), with_best=args.load_best_model_at_end)
@@ -78,15 +81,13 @@ def train(
         if args.process_index == 0:
             print(f"{name}: {describe_lora(model)}", file=sys.stderr, flush=True)
     metrics = partial(validation_metrics, tokenizer=tokenizer, references=references, bleu_tokenize=bleu_tokenize)
-    is_prompted = not model.config.is_encoder_decoder
-    trainer = (PromptedTrainer if is_prompted else LengthTrainer)(
+    trainer_class, collator = trainer_and_collator(model, tokenizer, is_text)
+    trainer = trainer_class(
         model,
         args,
         train_dataset=pairs,
         eval_dataset=validation,
-        data_collator=PromptedPairCollator(tokenizer)
-        if is_prompted
-        else DataCollatorForSeq2Seq(tokenizer, model=model),
+        data_collator=collator,
         processing_class=tokenizer,
         compute_metrics=metrics,
         callbacks=callbacks,
@@ -106,6 +107,17 @@ def train(
         weights = average_checkpoints(Path(args.output_dir), args.average_checkpoints)
     model.config.use_cache = use_cache  # the Trainer has changed it
     return materialize(model, weights, args.lora_rank), training_outcome(trainer.state, log, args)
+
+
+def trainer_and_collator(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, is_text: bool
+) -> tuple[type[LengthTrainer], Callable[..., BatchEncoding]]:
+    """The trainer's class and the collator for the architecture and the kind of data."""
+    if is_text:
+        return TextTrainer, TextBlockCollator(tokenizer)
+    if not model.config.is_encoder_decoder:
+        return PromptedTrainer, PromptedPairCollator(tokenizer)
+    return LengthTrainer, DataCollatorForSeq2Seq(tokenizer, model=model)
 
 
 def fit(trainer: LengthTrainer, sigterm: SigtermCallback, checkpoint: str | None, name: str) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ Statistics are additive. Corpus scores, bootstrap samples and paired tests are c
 each pair is read once. Everything is cased; sacrebleu's TER is not by default, ours is.
 """
 
+import math
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,7 @@ from tqdm.auto import tqdm
 from .ter import TER
 
 PAIRS_PER_CHUNK = 16  # the unit of work of a process, and the step of the progress bar
+MAX_NATS = 700.0  # per token, beyond which exp is no float
 MIN_PAIRS_FOR_BAR = 5_000  # with fewer pairs there is no progress bar
 
 
@@ -145,6 +147,16 @@ class TokenAccuracy(SentenceMean):
         return statistics
 
 
+class Perplexity(SentenceMean):
+    """exp of the mean negative log-likelihood in nats per token. It reads no texts: a language model computes its
+    statistics (N, 2), the nats and the tokens of each window."""
+
+    name = "perplexity"
+
+    def _compute_score_from_stats(self, stats: np.ndarray) -> Score:
+        return Score(self.name, math.exp(min(float(stats[0] / stats[1]), MAX_NATS)))
+
+
 SCORERS: dict[str, Callable[..., CorpusScorer]] = {
     "bleu": BLEU,
     "ter": partial(TER, case_sensitive=True),
@@ -155,7 +167,11 @@ SCORERS: dict[str, Callable[..., CorpusScorer]] = {
 }
 GREATER_IS_BETTER = dict.fromkeys(SCORERS, True) | {"ter": False}
 # Scorers of statistics that are already extracted, which need no model.
-PRECOMPUTED_SCORERS: dict[str, Callable[[], CorpusScorer]] = {**SCORERS, "bertscore": SentenceMean}
+PRECOMPUTED_SCORERS: dict[str, Callable[[], CorpusScorer]] = {
+    **SCORERS,
+    "bertscore": SentenceMean,
+    "perplexity": Perplexity,
+}
 
 
 def sentence_statistics(

@@ -1,0 +1,124 @@
+"""Plain text: documents by empty lines, files and ids; blocks that predict each token once."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.models import TEXTS
+
+from hf_posenc import PosEncTokenizer
+from hf_posenc.data import plain_text
+from hf_posenc.data.corpus import load_pairs, validate_corpus_spec
+from hf_posenc.data.plain_text import IGNORED, load_blocks, text_chunks, token_pieces
+
+DOCUMENTS = [
+    "Ein Hund.\nZwei Kinder\n im Schnee",
+    "Zwei",
+    "Ein Hund im Schnee.\n\tZwei Hunde.\nEin Kind.\nZwei Kinder.",
+]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """The documents in two files. The first file has several empty lines after each document."""
+    (tmp_path / "a.txt").write_text("\n" + "\n\n  \n".join(DOCUMENTS[:2]) + "\n\n", encoding="utf-8")
+    (tmp_path / "b.txt").write_text(DOCUMENTS[2] + "\n", encoding="utf-8")
+    return tmp_path
+
+
+def whole_tokens(tokenizer: PosEncTokenizer, documents: list[str]) -> list[int]:
+    """The documents' tokens, each tokenized at once."""
+    return [
+        token
+        for document in documents
+        for token in (tokenizer.bos_token_id, *tokenizer(document)["input_ids"])  # which ends in </s>
+    ]
+
+
+@pytest.mark.parametrize("chunk_lines", [1, 2, 500])
+@pytest.mark.parametrize("subwords", ["bpe", "unigram"])
+def test_a_document_has_the_tokens_of_its_whole_text(
+    text: Path, monkeypatch: pytest.MonkeyPatch, chunk_lines: int, subwords: str
+) -> None:
+    monkeypatch.setattr(plain_text, "CHUNK_LINES", chunk_lines)
+    tokenizer = PosEncTokenizer.train(["\n".join([*TEXTS, *DOCUMENTS])] * 2, 282, subwords=subwords)
+    paths = (str(text / "a.txt"), str(text / "b.txt"))
+    tokens = np.concatenate(list(token_pieces(paths, None, tokenizer))).tolist()
+    assert tokens == whole_tokens(tokenizer, DOCUMENTS)
+    starts = [i for i, token in enumerate(tokens) if token == tokenizer.bos_token_id]
+    for document, (start, end) in zip(DOCUMENTS, pairwise([*starts, len(tokens)]), strict=True):
+        assert tokenizer.decode(tokens[start:end], skip_special_tokens=True) == document
+    chunks = list(text_chunks({"text": ["a.txt", "b.txt"]}, str(text)))
+    assert "\n".join(chunks) == "\n".join(DOCUMENTS)
+
+
+def test_a_change_of_id_ends_a_document(text: Path, tokenizer: PosEncTokenizer) -> None:
+    (text / "ids").write_text("x\nx\ny\ny\n", encoding="utf-8")
+    pieces = list(token_pieces((str(text / "b.txt"),), str(text / "ids"), tokenizer))
+    lines = DOCUMENTS[2].split("\n")
+    assert np.concatenate(pieces).tolist() == whole_tokens(tokenizer, ["\n".join(lines[:2]), "\n".join(lines[2:])])
+
+
+def test_training_blocks_predict_each_token_once_and_no_start(text: Path, tokenizer: PosEncTokenizer) -> None:
+    spec = {"text": ["a.txt", "b.txt"]}
+    blocks = load_blocks(spec, tokenizer, 7, folder=str(text), across_documents=True, key="data.train")
+    tokens = whole_tokens(tokenizer, DOCUMENTS)
+    inputs = [token for row in blocks["input_ids"] for token in row]
+    labels = [token for row in blocks["labels"] for token in row]
+    assert all(len(row) == 7 for row in blocks["input_ids"])
+    assert len(inputs) == (len(tokens) - 1) // 7 * 7
+    assert inputs == tokens[: len(inputs)]
+    following = tokens[1 : len(inputs) + 1]
+    assert labels == [IGNORED if token == tokenizer.bos_token_id else token for token in following]
+    assert labels.count(IGNORED) == 2
+
+
+def test_test_windows_lie_within_documents(text: Path, tokenizer: PosEncTokenizer) -> None:
+    spec = {"text": ["a.txt", "b.txt"]}
+    windows = load_blocks(spec, tokenizer, 5, folder=str(text), across_documents=False, key="data.test.x")
+    expected = []
+    for document in DOCUMENTS:
+        tokens = whole_tokens(tokenizer, [document])
+        expected += [tokens[start : start + 6] for start in range(0, len(tokens) - 5, 5)]
+    assert [[*ids, labels[-1]] for ids, labels in zip(windows["input_ids"], windows["labels"], strict=True)] == expected
+    assert all(ids[1:] == labels[:-1] for ids, labels in zip(windows["input_ids"], windows["labels"], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("spec", "length", "across", "message"),
+    [
+        (
+            {"text": ["b.txt"]},
+            500,
+            True,
+            r"more tokens than a block of 500, but data.x has at most \d+.*data.max_length",
+        ),
+        ({"text": ["a.txt", "b.txt"]}, 60, False, "A test document.*block of 60, but data.x has at most .*max_context"),
+        ({"text": ["empty.txt"]}, 5, True, "must have lines, but .*empty.txt is empty"),
+        ({"text": ["b.txt"], "document_ids": "short"}, 5, True, "short has fewer lines than the texts"),
+        ({"text": ["b.txt"], "document_ids": "long"}, 5, True, "long has more lines than the texts"),
+    ],
+)
+def test_a_text_that_makes_no_block_is_refused(
+    text: Path, tokenizer: PosEncTokenizer, spec: dict, length: int, across: bool, message: str
+) -> None:
+    (text / "empty.txt").touch()
+    (text / "short").write_text("x\n" * 3, encoding="utf-8")
+    (text / "long").write_text("x\n" * 5, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        load_blocks(spec, tokenizer, length, folder=str(text), across_documents=across, key="data.x")
+
+
+def test_a_missing_text_is_refused(text: Path, tokenizer: PosEncTokenizer) -> None:
+    with pytest.raises(FileNotFoundError, match=r"a text must exist, but .*none.txt is not a file"):
+        load_blocks({"text": "none.txt"}, tokenizer, 5, folder=str(text), across_documents=True, key="data.x")
+
+
+def test_keys_of_pairs_are_refused_with_text() -> None:
+    validate_corpus_spec({"text": ["a"], "document_ids": "ids"}, "data.train")
+    for key in ("min_words", "concatenate", "source_tag", "files"):
+        with pytest.raises(ValueError, match=key):
+            validate_corpus_spec({"text": ["a"], key: ["a.de", "a.en"] if key == "files" else 2}, "data.train")
+    with pytest.raises(ValueError, match=r"a corpus of pairs is needed, but .* is plain text"):
+        load_pairs({"text": ["a"]}, source_language="de", target_language="en")
