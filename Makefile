@@ -8,7 +8,7 @@ TESTS ?= tests
 # Tests of what depends on transformers; those of torch alone are left out.
 DEPENDENT := $(filter-out %/test_linear_attention.py,$(wildcard tests/invariants/*.py)) tests/reference/test_whole_model.py \
 	tests/modeling tests/training tests/convert/test_marian.py tests/convert/test_transformers.py \
-	tests/convert/test_folders.py tests/data/test_tags.py
+	tests/convert/test_folders.py tests/data/test_tags.py tests/data/test_slow_tokenizers.py
 RUN := $(VENV)/bin/python
 PYTEST = $(RUN) -m pytest -q -n auto --dist worksteal
 READY := $(VENV)/.hf-posenc-installed

@@ -390,6 +390,7 @@ def test_print_is_readable():
         assert all(float(text.get_fontsize()) >= 8 for text in (*texts, *figure.legends[0].get_texts()))
 
 
+@pytest.mark.full
 def test_every_measurement_is_plotted():
     results = {
         "aligned": diagnosed(aligned(), decoded_per_group=3),

@@ -119,6 +119,7 @@ def test_a_stream_that_has_ended_at_the_limit_keeps_no_more_of_its_source(tokeni
     assert len(translator.source.ids) == num_kept and len(written) < 30
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_a_translation_that_ends_at_the_limit_is_truncated(num_beams, tokenizer):
     model = varied_translator("relative+window by length_ratio", **SLOW)

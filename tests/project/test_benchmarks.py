@@ -173,6 +173,7 @@ def test_one_pass_is_compared_with_segments(benchmark):
     assert [(record["steps"], record["rows"]) for record in report["records"]] == [(4, 2), (8, 1), (4, 6), (12, 2)]
 
 
+@pytest.mark.full
 def test_one_pass_takes_as_many_steps_as_segments_in_batches_of_as_many_rows(benchmark):
     report, _ = benchmark("one_pass", "--sizes", "1x4", "4x3", "--tokens", "4", "--rows", "4")
     steps = [(record["steps"], record["rows"]) for record in report["records"]]
@@ -332,6 +333,7 @@ def test_streamed_documents_are_compared_with_offline_ones(benchmark, aligned_fo
     assert "| 1-2 | 3 | 3 |" in table and "2 beams, 1 word a call of `feed`, float64" in table
 
 
+@pytest.mark.full
 def test_what_the_end_rule_changes_is_counted(benchmark, aligned_folder):
     text = aligned_folder / "text"
     text.write_text("Ein Hund.\nZwei Kinder\n", encoding="utf-8")

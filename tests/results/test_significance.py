@@ -155,6 +155,7 @@ def test_several_seeds_must_all_differ_and_one_pair_has_no_p_value() -> None:
     assert apart == PValues(randomisation=1.0, bootstrap=1.0)  # each seed differs, but not the same way
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("metric", ["bleu", "ter"])
 def test_few_differing_pairs_are_never_significant(metric: str) -> None:
     """Of d pairs, the randomisation has 2^d outcomes: here they are all gone through."""

@@ -186,7 +186,7 @@ def validate_system(name: str, base_name: str, sections: Section) -> System:
             "there, or train for 1 step or more."
         )
     system = System(name, base_name, data, score, dict(sections["model"]), dict(sections["train"]), init_from=start)
-    validate_test_sets(name, list(system.test_sets))
+    validate_test_sets(name, [test for test, _, _ in system.named_test_sets])
     system.model_config(vocab_size=data.vocab_size)
     if data.is_text:
         validate_text_system(system)

@@ -261,14 +261,19 @@ class System:
 
     @property
     def test_sets(self) -> dict[str, tuple[CorpusSpec, int]]:
-        """The corpus of each test set, and how many consecutive pairs are concatenated: k in that named `name-xk`.
+        """The corpus of each test set, and how many consecutive pairs are concatenated, by name."""
+        return {name: (corpus_spec, k) for name, corpus_spec, k in self.named_test_sets}
+
+    @property
+    def named_test_sets(self) -> list[tuple[str, CorpusSpec, int]]:
+        """Name, corpus and k of each test set: `name-xk` has k consecutive pairs of `name` as one. Names may be twice.
 
         A plain text makes a test set for each of TEXT_SCORES.
         """
         ks, specs = sorted(set(self.score.concatenate)), self.data.test.items()
         if self.data.is_text:
-            return {f"{name}-{score}": (corpus_spec, 1) for name, corpus_spec in specs for score in TEXT_SCORES}
-        return {name if k == 1 else f"{name}-x{k}": (corpus_spec, k) for name, corpus_spec in specs for k in ks}
+            return [(f"{name}-{score}", corpus_spec, 1) for name, corpus_spec in specs for score in TEXT_SCORES]
+        return [(name if k == 1 else f"{name}-x{k}", corpus_spec, k) for name, corpus_spec in specs for k in ks]
 
     @property
     def config_class(self) -> type[BaseConfig]:

@@ -7,10 +7,10 @@ from ..metrics.loading import load_translation_audit
 from ..reporting.audit import count_rows
 from ..results.saved_files import read_translations
 from ..utils.atomic_io import atomic_write
+from ..utils.run_folder import ReportPaths
 from .prepared_run import PreparedRun, PreparedTestSet
 
 MIN_SENTENCES = 5  # of a source; shorter ones are no documents
-AUDIT_FILE = "audit.json"
 Audits = dict[str, dict[str, dict[str, Any]]]  # by test set and system
 
 
@@ -43,16 +43,16 @@ def write_audit(run: PreparedRun) -> str:
 
     Empty, and nothing is written, if no test set has documents.
     """
-    folder, texts = run.experiment.tables_folder, []
+    paths, texts = ReportPaths(run.experiment.tables_folder), []
     audits = audit_documents(run)
     for name, results in audits.items():
         lines = count_rows([{"label": system, **result["all"]} for system, result in results.items()])
         table = "\n".join(lines) + "\n"
-        atomic_write(folder / f"table-audit-{name}.md", table)
+        atomic_write(paths.table(f"audit-{name}", "md"), table)
         num_documents = next(iter(results.values()))["all"]["documents"]
         texts.append(
             f"What is dropped, repeated, moved and invented in the {num_documents} documents of {name}:\n\n{table}"
         )
     if audits:
-        atomic_write(folder / AUDIT_FILE, json.dumps(audits, ensure_ascii=False, indent=1) + "\n")
+        atomic_write(paths.audit, json.dumps(audits, ensure_ascii=False, indent=1) + "\n")
     return "\n".join(texts)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..metrics.loading import load_translation_audit
 from ..utils.atomic_io import atomic_write
+from ..utils.run_folder import ReportPaths
 from ..utils.text_io import read_lines
 
 ARGUMENTS: dict[str, dict[str, Any]] = {  # of the command; all are paths
@@ -104,7 +105,7 @@ def save_audit(result: dict[str, Any], table: str, folder: Path) -> None:
     from ..plotting.style import save_figure
 
     folder.mkdir(parents=True, exist_ok=True)
-    atomic_write(folder / "audit.json", json.dumps(result, ensure_ascii=False, indent=1) + "\n")
+    atomic_write(ReportPaths(folder).audit, json.dumps(result, ensure_ascii=False, indent=1) + "\n")
     atomic_write(folder / "audit.md", table)
     save_figure(coverage_figure({"translation": result["profile"]}, len(result["documents"])), folder / "coverage.png")
 

@@ -170,6 +170,10 @@ class ReportPaths:
     def scores(self) -> Path:
         return self.folder / "scores.csv"
 
+    @property
+    def audit(self) -> Path:
+        return self.folder / "audit.json"
+
     def table(self, name: str, suffix: str) -> Path:
         return self.folder / f"table-{name}.{suffix}"
 
