@@ -41,6 +41,7 @@ PLACES = {
     RUN.system("alibi").folder: "r/alibi",
     REPORT.results: "t/results.json",
     REPORT.scores: "t/scores.csv",
+    REPORT.audit: "t/audit.json",
     REPORT.table("fall", "md"): "t/table-fall.md",
     REPORT.figure("loss"): "t/loss.png",
 }
