@@ -123,41 +123,59 @@ def score_against_cost() -> Figure:
     return figure
 
 
+# Where the name of a point lies, in points, where the usual place is taken.
+PLACES = {
+    ("known sentences", "wait-3"): (-6, -3, "right"),
+    ("known sentences", "wait-7"): (0, -15, "center"),
+    ("known sentences", "whole"): (8, -13, "left"),
+    ("known sentences", "stride 4"): (-3, 8, "right"),
+    ("chunks of 20 words", "stride 4"): (5, 6, "left"),
+}
+
+
 def quality_over_latency() -> Figure:
     """BLEU against LongYAAL: streamed aligned models, and the policies of a relative model of whole sentences.
 
-    One colour for each model; the policies of one model differ in marker and line style.
+    A point is the mean over seeds, its bar the lowest and the highest seed. One colour for each model; the units of one
+    model differ in marker and line style.
     """
-    records = json.loads((BENCHMARKS / "latency.json").read_text(encoding="utf-8"))["records"]
-    lines: dict[str, list[tuple[str, dict[str, float]]]] = {}
-    for record in records:
-        policy, _, chunks = record["policy"].partition(", chunks of ")
+    seeds: dict[tuple[str, str], list[dict[str, float]]] = {}
+    for record in json.loads((BENCHMARKS / "latency-captions.json").read_text(encoding="utf-8"))["records"]:
+        seeds.setdefault((record["system"], record["policy"]), []).append(record)
+    lines: dict[str, list[tuple[float, list[float], str]]] = {}
+    for (system, row), records in seeds.items():
+        policy, _, chunks = row.partition(", chunks of ")
         units = f"chunks of {chunks} words" if chunks else "known sentences"
-        label = f"lookahead {record.get('lookahead')}" if policy == "streamed" else policy.replace("agreement, ", "")
-        names = ["aligned: streamed, no boundaries"] if policy == "streamed" else []
-        names += [f"relative: wait-k, {units}"] if policy.startswith("wait-") or policy == "whole" else []
-        names += [f"relative: agreement, {units}"] if policy.startswith("agreement") else []
-        for name in names:
-            lines.setdefault(name, []).append((label, record))
-    figure = Figure(figsize=(WIDTH_INCHES, 4.2), layout="constrained")
+        name, label = f"relative: {units}", policy.replace("agreement, ", "")
+        if policy == "streamed":
+            name, label = "aligned: streamed, no boundaries", system.replace("-", " ")
+        if policy != "revised":
+            latency = sum(record["long_yaal"] for record in records) / len(records)
+            lines.setdefault(name, []).append((latency, [record["bleu"] for record in records], label))
+    figure = Figure(figsize=(WIDTH_INCHES, 3.8), layout="constrained")
     axes, colours = figure.subplots(), line_styles(("aligned", "relative"))
-    for (name, points), marker, dashes in zip(lines.items(), MARKERS, ("-", "-", "--", "-.", ":"), strict=False):
+    for (name, points), marker, dashes in zip(lines.items(), MARKERS, ("-", "-", "--"), strict=False):
         colour, _, _ = colours[name.partition(":")[0]]
-        points.sort(key=lambda point: point[1]["long_yaal"])
-        x, y = ([record[key] for _, record in points] for key in ("long_yaal", "bleu"))
-        axes.plot(x, y, color=colour, marker=marker, linestyle=dashes, markersize=5, label=name)
-        is_left = "wait-k" in name
-        for label, record in points[:: len(points) - 1] if "chunks" in name else points:
-            offset = (-6, 7 if label == "wait-7" else 3) if is_left else (6, -8)
+        points.sort()
+        x, means = [latency for latency, _, _ in points], [sum(bleu) / len(bleu) for _, bleu, _ in points]
+        lowest = [mean - min(bleu) for mean, (_, bleu, _) in zip(means, points, strict=True)]
+        highest = [max(bleu) - mean for mean, (_, bleu, _) in zip(means, points, strict=True)]
+        axes.errorbar(
+            x, means, (lowest, highest), color=colour, marker=marker, linestyle=dashes, markersize=5, elinewidth=0.6
+        )
+        place, text = (x[-1], means[-1]), name.partition(": ")[2]
+        axes.annotate(text, place, (8, 0), textcoords="offset points", va="center", color=colour, fontsize=FONT_SIZE)
+        for latency, mean, (_, _, label) in zip(x, means, points, strict=True):
+            x_offset, y_offset, side = PLACES.get(
+                (text, label), (-5, 7, "right") if "look" in label else (4, -12, "left")
+            )
             axes.annotate(
-                label, (record["long_yaal"], record["bleu"]), offset,
-                ha="right" if is_left else "left", textcoords="offset points", color=colour, fontsize=FONT_SIZE - 2,
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.3},
+                label, (latency, mean), (x_offset, y_offset), ha=side, textcoords="offset points", color=colour,
+                fontsize=FONT_SIZE - 2,
             )  # fmt: skip
     label_axes(axes, "LongYAAL, source words", "BLEU")
-    axes.set_ylim(0, 105)
-    axes.set_xlim(left=0)
-    axes.legend(loc="lower right", fontsize=FONT_SIZE - 1)
+    axes.set_ylim(0, 30)
+    axes.set_xlim(0, 24)
     style_axes(axes)
     return figure
 
