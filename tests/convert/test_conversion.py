@@ -116,6 +116,7 @@ def test_a_parameter_of_cross_attention_converts_independently():
 # Others in their place
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("encodings", [*REGISTERED, "rotary to gru"])
 def test_another_encoding_replaces_the_old_and_nothing_else(encodings):
     encoder, _, decoder = encodings.partition(" to ")

@@ -567,6 +567,7 @@ def test_the_lengths_of_a_selection_are_its_rows() -> None:
             assert lengths(pairs, side).tolist() == list(pairs[f"{side}_length"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("most_copies", [1, 2, 5, 1000])
 @pytest.mark.parametrize("sizes", [{9: 1, 3: 40, 4: 17, 30: 2}, {5: 3}, {2: 7, 8: 7}, {1: 100, 2: 1, 3: 1, 4: 30}])
 def test_balanced_lengths_are_as_uniform_as_copies_allow(sizes: dict[int, int], most_copies: int) -> None:

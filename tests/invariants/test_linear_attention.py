@@ -104,6 +104,7 @@ def whole_and_parts(
     return positions, ctx, qkv, whole, linear_attention_forward(q, k, v, qkv[0], positions, ctx)
 
 
+@pytest.mark.full
 @SIDES
 @pytest.mark.parametrize("padding", [None, "left", "right"])
 @pytest.mark.parametrize("name", BY_DISTANCE)

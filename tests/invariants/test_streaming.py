@@ -173,6 +173,7 @@ def test_streamed_translation_is_that_of_the_whole_text_at_any_pace(step, tokeni
 BEAMED = ["relative+window", "rotary+window", "t5+window to gru+rotary+window", "alibi+window to forgetting+window"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stacks", BEAMED)
 def test_streamed_beam_search_is_that_of_the_whole_text(stacks, tokenizer):
     assert_streams_exactly(varied_translator(f"{stacks} by length_ratio"), tokenizer, random_text(8), num_beams=4)

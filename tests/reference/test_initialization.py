@@ -41,6 +41,7 @@ def test_a_new_model_is_sampled_by_its_initializer(where, initializer):
             assert "embed_tokens" not in name or not p[0].any(), name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("missing", [(), ("bias", "values")], ids=["whole", "in part"])
 @pytest.mark.parametrize("initializer", ["xavier", "torch"])
 @pytest.mark.parametrize("where", FAMILIES)

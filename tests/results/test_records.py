@@ -32,6 +32,7 @@ def test_there_are_kept_results() -> None:
     assert len(KEPT) >= 8
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.parent.name)
 def test_kept_results_are_written_as_they_were_read(path: Path) -> None:
     saved = json.loads(SAVED["saved_text"](path))
