@@ -271,6 +271,7 @@ def test_generation_continues_from_a_returned_cache(family, name, ragged):
     torch.testing.assert_close(model.generate(source, max_new_tokens=5, **options), expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("search", [SEARCHES["greedy"], {"num_beams": 3}], ids=["greedy", "beams"])
 @torch.no_grad()
 def test_source_embeddings_and_encoder_outputs_generate_the_same(family, search, ragged):

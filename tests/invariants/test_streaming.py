@@ -292,6 +292,7 @@ def test_end_rule_is_refused_where_no_source_position_is_known(unaligned):
         tiny_model(unaligned).generate(sentences(1, 5), eos_requires_source_end=True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stacks", [*ALIGNED, "relative", "relative+window"])
 def test_end_rule_is_on_in_new_models_with_an_alignment(stacks, tmp_path):
     """And stays as it was in a saved model, also in one that was saved without the rule."""

@@ -81,6 +81,7 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.full
 def test_what_the_site_gathers_has_no_link_that_leads_nowhere(tmp_path: Path) -> None:
     runpy.run_path(str(ROOT / "docs" / "site_pages.py"))["gather"](tmp_path)
     gathered = sorted(tmp_path.rglob("*.md"))
