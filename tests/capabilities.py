@@ -80,7 +80,7 @@ def section(tables: Mapping[str, Table], versions: Mapping[str, str]) -> str:
     notes: list[str] = []
     for architecture, table in tables.items():
         blocks.append(f"### {architecture.capitalize()} models\n\n{exceptions_table(table, notes)}")
-    numbered_notes = "".join(f"\n{number}. {note}" for number, note in enumerate(notes, 1))
+    numbered_notes = "".join(f"\n{number}. {note}." for number, note in enumerate(notes, 1))
     return "\n\n".join(blocks) + f"\n{numbered_notes}\n"
 
 

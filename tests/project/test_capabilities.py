@@ -48,4 +48,4 @@ def test_reasons_become_numbered_notes_shared_by_all_tables() -> None:
     tables = {"encoder-decoder": BEFORE, "decoder-only": {"packed": {"alibi": "yes", "gru": "no: it reads on"}}}
     text = capabilities.section(tables, {"torch": "2"})
     assert "| packed | yes | no (1): `lstm` |" in text and "| packed | yes | no (1): `gru` |" in text
-    assert text.endswith("\n\n1. it reads on\n") and "Outcomes with torch 2." in text
+    assert text.endswith("\n\n1. it reads on.\n") and "Outcomes with torch 2." in text
