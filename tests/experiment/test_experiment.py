@@ -56,6 +56,7 @@ FRAGMENTS = {
     "common",
     "deen",
     "small",
+    "small_recipe",
     "systems",
     "to-50",
     "to-100",
