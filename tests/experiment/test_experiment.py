@@ -52,6 +52,7 @@ from hf_posenc.utils.manifest import MANIFEST, write_file
 FRAGMENTS = {
     "aligned",
     "base",
+    "captions",
     "causal",
     "common",
     "deen",
