@@ -13,7 +13,7 @@ from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from hf_posenc import POSITION_ENCODINGS, AttentionContext, PositionEncoding, register_position_encoding
-from hf_posenc.modeling import attention, blockwise_attention, linear_attention, modeling_posenc
+from hf_posenc.modeling import attention, blockwise_attention, linear_attention, transformer_stack
 from hf_posenc.modeling.attention import Attention, eager_attention_forward
 from hf_posenc.modeling.cache import EVICTION_SLACK
 from hf_posenc.modeling.linear_attention import has_contiguous_positions, linear_attention_forward
@@ -59,7 +59,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         found.extend(["decoder" if ctx.is_causal else "encoder"] * goes)
         return goes
 
-    monkeypatch.setattr(modeling_posenc, "supports_linear_attention", watched)
+    monkeypatch.setattr(transformer_stack, "supports_linear_attention", watched)
     return found
 
 

@@ -33,7 +33,7 @@ def calls(path: Path, *names: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("file", ["modeling_posenc.py", "attention.py"])
+@pytest.mark.parametrize("file", ["modeling_posenc.py", "transformer_stack.py", "attention.py"])
 def test_the_transformer_names_no_encoding(file, entry_name):
     """Not in its code; in its prose neither, but for names that are English words first."""
     path, entry = MODELING / file, POSITION_ENCODINGS[entry_name]

@@ -17,9 +17,9 @@ from .attention import Attention
 from .citations import VASWANI
 from .configuration_posenc_causal import PosEncCausalConfig
 from .model_inputs import CACHE_NAME, get_cache, normalize_model_inputs, rename_cache
-from .modeling_posenc import PosEncPreTrainedModel, PosEncStack
 from .prompted_translation import PromptedTranslationMixin
 from .transformer_layers import PosEncEncoderLayer
+from .transformer_stack import PosEncPreTrainedModel, PosEncStack
 
 
 # `super().__init__` makes all modules; post_init follows. trf-ignore: TRF013
