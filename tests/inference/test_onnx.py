@@ -30,11 +30,11 @@ def single(sides: str, **changes) -> ConditionalGeneration:
 def assert_same(model: ConditionalGeneration, tokenizer: PosEncTokenizer, folder: Path) -> None:
     """Tokens of greedy and beam search and of sampling, texts, and truncation are those of the model in torch."""
     inputs = dict(tokenizer(SENTENCES, padding=True, return_tensors="pt"))
+    if model.default_source_end_rule:
+        with torch.no_grad():
+            model.final_logits_bias[:, model.config.eos_token_id] += 100  # it would end before the source does
     to_onnx(model, tokenizer, folder)
     exported = PosEncOnnxModel.from_pretrained(folder)
-    assert not getattr(exported.generation_config, "eos_requires_source_end", None)
-    if hasattr(model.generation_config, "eos_requires_source_end"):
-        model.generation_config.eos_requires_source_end = False  # which the graphs lack
     tokens = {
         "max_new_tokens": NEW_TOKENS,
         "min_new_tokens": NEW_TOKENS,
@@ -49,9 +49,14 @@ def assert_same(model: ConditionalGeneration, tokenizer: PosEncTokenizer, folder
         sampled.append(either.generate(**inputs, do_sample=True, top_k=5, max_new_tokens=NEW_TOKENS))
     assert torch.equal(*sampled)
     texts = [*SENTENCES, "", "Ein"]
+    rules: list[dict[str, object]] = [{}]
+    if exported.returns_source_positions:
+        rules += [{"eos_requires_source_end": False}, {"max_tokens_per_source_position": 1}]
     for num_beams in (1, 3):
-        expected = model.translations(texts, tokenizer, num_beams=num_beams)
-        assert exported.translations(texts, tokenizer, num_beams=num_beams) == expected
+        expected = [model.translations(texts, tokenizer, num_beams=num_beams, **rule) for rule in rules]
+        found = [exported.translations(texts, tokenizer, num_beams=num_beams, **rule) for rule in rules]
+        assert found == expected
+        assert all(expected[0] != other for other in expected[1:])  # each rule changes translations
 
 
 @pytest.mark.slow
@@ -77,7 +82,7 @@ if EVERY_ENCODING:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_generated_tokens_under_other_encodings_are_those_of_generate(kind, tokenizer, tmp_path):
-    assert_same(single(kind), tokenizer, tmp_path / "graphs")
+    assert_same(single(kind, output_bias=True, length_ratio_step=0.4), tokenizer, tmp_path / "graphs")
 
 
 @pytest.mark.slow
@@ -97,6 +102,8 @@ def test_a_folder_of_int8_graphs_translates(tokenizer, tmp_path):
     torch.testing.assert_close(logits, model(**inputs, decoder_input_ids=whole).logits, rtol=0.2, atol=0.2)
     with pytest.raises(ValueError, match=r"not return .*, but output_attentions"):
         exported.generate(**inputs, output_attentions=True, return_dict_in_generate=True)
+    with pytest.raises(ValueError, match=r"eos_requires_source_end must .*, but these do not: .*; leave"):
+        exported.generate(**inputs, eos_requires_source_end=True)
     (folder / "config.json").write_text("{}")
     with pytest.raises(ValueError, match="export the model again"):
         PosEncOnnxModel.from_pretrained(folder)

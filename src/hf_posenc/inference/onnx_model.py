@@ -5,20 +5,25 @@ limits. Loading needs onnxruntime, not the exporter's packages.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers import AutoConfig, GenerationConfig, GenerationMixin, LogitsProcessor, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import GENERATION_CONFIG_NAME, logging
 
+from ..modeling.attention_context import AttentionContext
 from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.generation_shared import POSITION_OPTIONS, SOURCE_END_OPTION
+from ..modeling.generation_shared import POSITION_LIMIT_OPTION, POSITION_OPTIONS, SOURCE_END_OPTION
+from ..modeling.masks import positions_from_mask
 from ..modeling.model_inputs import CACHE_NAME, CACHE_NAMES
+from ..modeling.position_registry import build_position_encodings
+from ..modeling.source_end import SourcePositionLimit, end_only_at_source_end, limit_tokens_per_position
 from ..modeling.translation import TranslationMixin
 from ..utils.auto_loading import auto_from_pretrained
 from ..utils.manifest import MANIFEST, verify_folder
@@ -30,7 +35,7 @@ logger = logging.get_logger(__name__)
 EXPORT_FILE = "export.json"
 GRAPHS = ("encoder", "prefill", "decode")
 ENCODER_STATES = "encoder_outputs.last_hidden_state"
-LOGITS = "logits"
+LOGITS, SOURCE_POSITIONS = "logits", "source_positions"
 # Part of the names of keys, values and states of the source. Every beam of a sentence has the same ones.
 CROSS_CACHE = "cross_attention_cache"
 
@@ -122,6 +127,13 @@ class OnnxEncoder(nn.Module):
         return BaseModelOutput(last_hidden_state=torch.from_numpy(states.numpy()))
 
 
+class OnnxAlignment(nn.Module):
+    """Stands for the alignment, which the graph computes: its forward hooks receive the step's source positions."""
+
+    def forward(self, hook: str, positions_BT: Tensor, ctx: AttentionContext) -> Tensor:
+        return positions_BT
+
+
 class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
     """Translation model whose encoder and decoder are ONNX graphs. It has no weights in torch and cannot be trained.
 
@@ -141,14 +153,16 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.graphs = dict(graphs)
         self.encoder = OnnxEncoder(self.graphs["encoder"], config)
+        self.alignment = OnnxAlignment()
         self.eval()
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, threads: int = 0) -> "PosEncOnnxModel":
         """The model of a folder that `to_onnx` has written. `threads` for one batch; 0 is torch's number.
 
-        A model with an alignment generates as in torch with `eos_requires_source_end=False`, with a warning.
-        A ValueError for another kind of folder, for files that have changed, and without the extra "onnx".
+        A model with an alignment that an earlier version has exported generates as in torch with
+        `eos_requires_source_end=False`, with a warning. A ValueError for another kind of folder, for files that have
+        changed, and without the extra "onnx".
         """
         folder = Path(folder)
         if not is_onnx(folder):
@@ -162,10 +176,10 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
         if (folder / GENERATION_CONFIG_NAME).is_file():
             model.generation_config = GenerationConfig.from_pretrained(folder)
         for option in POSITION_OPTIONS:
-            if getattr(model.generation_config, option, None):
+            if getattr(model.generation_config, option, None) and not model.returns_source_positions:
                 logger.warning(
-                    "ONNX graphs return no source positions: %s is off, and a translation of a long source may end "
-                    "elsewhere. The model in torch obeys the option.",
+                    "These ONNX graphs return no source positions: %s is off, and a translation of a long source may "
+                    "end elsewhere. Export the model again, with this version.",
                     option,
                 )
                 setattr(model.generation_config, option, False if option == SOURCE_END_OPTION else None)
@@ -195,11 +209,33 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
     def get_encoder(self, *args: object, **kwargs: object) -> OnnxEncoder:
         return self.encoder
 
+    @property
+    def returns_source_positions(self) -> bool:
+        """Whether the graphs return source positions: of a model with an alignment, exported by 0.3 or later."""
+        return SOURCE_POSITIONS in self.graphs["decode"].outputs.values()
+
+    def end_only_at_source_end(self, end_token_ids: Sequence[int]) -> AbstractContextManager[LogitsProcessor]:
+        """As PosEncForConditionalGeneration's."""
+        if not self.returns_source_positions:
+            raise self.no_source_position(SOURCE_END_OPTION)
+        window = build_position_encodings(self.config, self.config.side("cross")).hiding_lookahead
+        return end_only_at_source_end(self.alignment, end_token_ids, window, self.config.alignment_type)
+
+    def limit_tokens_per_position(
+        self, end_token_ids: Sequence[int], max_tokens: object, num_sentences: int
+    ) -> AbstractContextManager[SourcePositionLimit]:
+        """As PosEncForConditionalGeneration's."""
+        if not self.returns_source_positions:
+            raise self.no_source_position(POSITION_LIMIT_OPTION)
+        return limit_tokens_per_position(
+            self.alignment, end_token_ids, max_tokens, num_sentences, self.config.alignment_type
+        )
+
     def no_source_position(self, option: str) -> ValueError:
-        """The error for an option that reads source positions, which the graphs do not return."""
+        """The error for an option that reads source positions, where the graphs do not return them."""
         return ValueError(
-            f"{option} must be used with a model in torch, because ONNX graphs do not return source positions, but "
-            "this model is a PosEncOnnxModel; leave it out."
+            f"{option} must be used with graphs that return source positions, but these do not: their model has no "
+            "alignment, or an earlier version has exported it; leave the option out, or export the model again."
         )
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
@@ -236,23 +272,31 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
         states_BSD = encoder_outputs[0]
         mask_BS = torch.ones(states_BSD.shape[:2]) if attention_mask is None else attention_mask
         source = {"attention_mask": to_array(mask_BS.long()), ENCODER_STATES: to_array(states_BSD)}
+        key_pos_BS = positions_from_mask(mask_BS, mask_BS.shape[1])
         logits = []
         for ids_B1 in decoder_input_ids.split(1, dim=1):
-            step_logits, cache = self.step(source | {"decoder_input_ids": to_array(ids_B1)}, cache)
-            logits.append(step_logits)
+            num_cached = 0 if cache is None else cache.length
+            outputs, cache = self.step(source | {"decoder_input_ids": to_array(ids_B1)}, cache)
+            logits.append(outputs[LOGITS])
+            if SOURCE_POSITIONS in outputs:
+                positions_B1 = outputs[SOURCE_POSITIONS]
+                ctx = AttentionContext(positions_B1, key_pos_BS, mask=mask_BS, num_cached=num_cached)
+                self.alignment(SOURCE_POSITIONS, positions_B1, ctx)
         return Seq2SeqLMOutput(logits=torch.cat(logits, dim=1), **{CACHE_NAME: cache})
 
-    def step(self, inputs: Mapping[str, Any], cache: OnnxCache | None) -> tuple[Tensor, OnnxCache]:
-        """The logits (B, 1, V) of one more token, and the cache with it."""
+    def step(self, inputs: Mapping[str, Any], cache: OnnxCache | None) -> tuple[dict[str, Tensor], OnnxCache]:
+        """The logits (B, 1, V) and source positions (B, 1) of one more token, by name, and the cache with it."""
         if cache is None:
             outputs, num_cached, of_source = self.graphs["prefill"](inputs), 0, {}
         else:
             of_source, num_cached = cache.of_source(), cache.length
             outputs = self.graphs["decode"]({**inputs, **cache.arrays}, known=of_source)
-        logits = torch.from_numpy(outputs.pop(LOGITS).numpy())
+        tensors = {
+            name: torch.from_numpy(outputs[name].numpy()) for name in (LOGITS, SOURCE_POSITIONS) if name in outputs
+        }
         prefixes = tuple(f"{name}." for name in CACHE_NAMES)
         arrays = {name: array for name, array in outputs.items() if name.startswith(prefixes)}
-        return logits, OnnxCache({**of_source, **arrays}, num_cached + 1)
+        return tensors, OnnxCache({**of_source, **arrays}, num_cached + 1)
 
 
 def graph_files(folder: Path) -> dict[str, str]:

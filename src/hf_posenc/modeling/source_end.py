@@ -156,18 +156,18 @@ class SourcePositionLimit(SourcePositionProcessor):
         return (sentence, *ids[:-1]) in self.ended
 
 
-def has_source_end(alignment: Alignment, window: int | None) -> bool:
+def has_source_end(alignment: nn.Module, window: int | None) -> bool:
     """Whether a decoding step has a source position, and a window around it."""
     return has_source_position(alignment) and window is not None
 
 
-def has_source_position(alignment: Alignment) -> bool:
+def has_source_position(alignment: nn.Module) -> bool:
     """Whether a decoding step has a source position."""
     return type(alignment) is not Alignment
 
 
 @contextmanager
-def reading_positions(alignment: Alignment, processor: SourcePositionProcessor) -> Iterator[None]:
+def reading_positions(alignment: nn.Module, processor: SourcePositionProcessor) -> Iterator[None]:
     """While this context is entered, the processor takes the alignment's source positions."""
     handle = alignment.register_forward_hook(processor.read_positions)
     try:
@@ -178,7 +178,7 @@ def reading_positions(alignment: Alignment, processor: SourcePositionProcessor) 
 
 @contextmanager
 def end_only_at_source_end(
-    alignment: Alignment, end_token_ids: Sequence[int], window: int | None, name: str
+    alignment: nn.Module, end_token_ids: Sequence[int], window: int | None, name: str
 ) -> Iterator[SourceEndProcessor]:
     """A processor that takes the alignment's source positions while this context is entered."""
     if window is None or not has_source_end(alignment, window):
@@ -194,7 +194,7 @@ def end_only_at_source_end(
 
 @contextmanager
 def limit_tokens_per_position(
-    alignment: Alignment, end_token_ids: Sequence[int], max_tokens: object, num_sentences: int, name: str
+    alignment: nn.Module, end_token_ids: Sequence[int], max_tokens: object, num_sentences: int, name: str
 ) -> Iterator[SourcePositionLimit]:
     """A processor that takes the alignment's source positions while this context is entered."""
     max_tokens = validate_position_limit(max_tokens)
