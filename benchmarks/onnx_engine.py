@@ -7,7 +7,9 @@ turns on the same batch:
 
 - generate: the model in torch, float32;
 - generate, int8: its linear layers in int8 (`translate --quantize`);
-- ONNX, and ONNX, int8: the exported graphs in onnxruntime.
+- ONNX, and ONNX, int8: the exported graphs in onnxruntime;
+- products alone: the decoder's linear layers in torch, without the rest of its steps, the search and the encoder. No
+  float32 engine with torch's matrix products is faster.
 """
 
 import argparse
@@ -29,6 +31,7 @@ from hf_posenc.inference.quantization import quantize_int8
 
 NUM_TOKENS = 32
 BEAMS = (1, 5)
+PRODUCTS = "products alone"
 Engines = dict[str, PreTrainedModel]
 
 
@@ -56,6 +59,22 @@ def generate(model: PreTrainedModel, ids_BS: torch.Tensor, num_beams: int) -> to
     return model.generate(ids_BS, num_beams=num_beams, do_sample=False, **lengths)
 
 
+def run_products(layers: Sequence[torch.nn.Linear], rows: int) -> None:
+    """The linear layers of NUM_TOKENS decoding steps of so many rows."""
+    inputs = {width: torch.zeros(rows, width) for width in {layer.in_features for layer in layers}}
+    with torch.inference_mode():
+        for _ in range(NUM_TOKENS):
+            for layer in layers:
+                layer(inputs[layer.in_features])
+
+
+def step_layers(model: PreTrainedModel) -> list[torch.nn.Linear]:
+    """The linear layers of a decoding step: all of the decoder but the source's keys and values, and the output's."""
+    once = tuple(f"encoder_attn.{projection}" for projection in ("k_proj", "v_proj"))
+    modules = [*model.model.decoder.named_modules(), ("lm_head", model.lm_head)]
+    return [module for name, module in modules if isinstance(module, torch.nn.Linear) and not name.endswith(once)]
+
+
 def measure(name: str, engines: Engines, options: argparse.Namespace, progress: tqdm) -> list[dict[str, Any]]:
     """A record for each engine, batch size and beam."""
     clock, records = common.CLOCKS[options.clock], []
@@ -64,16 +83,20 @@ def measure(name: str, engines: Engines, options: argparse.Namespace, progress: 
         ids_BS = torch.randint(4, common.VOCAB_SIZE, (batch_size, NUM_TOKENS))
         for num_beams in BEAMS:
             outputs: dict[str, torch.Tensor] = {}
+            calls: dict[str, Callable[[], torch.Tensor | None]] = {
+                engine: partial(generate, model, ids_BS, num_beams) for engine, model in engines.items()
+            }
+            calls[PRODUCTS] = partial(run_products, step_layers(engines["generate"]), batch_size * num_beams)
             seconds = common.run_interleaved(
-                {
-                    engine: partial(timed, engine, engines, (ids_BS, num_beams), outputs=outputs, clock=clock)
-                    for engine in engines
-                },
+                {engine: partial(timed, engine, call, outputs=outputs, clock=clock) for engine, call in calls.items()},
                 options.rounds,
                 progress,
             )
-            for engine, output_NT in outputs.items():
-                same = [torch.equal(row, other) for row, other in zip(output_NT, outputs["generate"], strict=True)]
+            for engine in calls:
+                same = [
+                    torch.equal(row, other)
+                    for row, other in zip(outputs.get(engine, ()), outputs["generate"], strict=engine in outputs)
+                ]
                 records.append(
                     {
                         "encoding": name,
@@ -90,8 +113,7 @@ def measure(name: str, engines: Engines, options: argparse.Namespace, progress: 
 
 def timed(
     engine: str,
-    engines: Engines,
-    arguments: tuple[torch.Tensor, int],
+    call: Callable[[], torch.Tensor | None],
     number: int,
     *,
     outputs: dict[str, torch.Tensor],
@@ -99,8 +121,11 @@ def timed(
 ) -> float:
     """The seconds of one engine for one batch; its tokens go to `outputs`."""
     start = clock()
-    outputs[engine] = generate(engines[engine], *arguments)
-    return clock() - start
+    output = call()
+    seconds = clock() - start
+    if output is not None:
+        outputs[engine] = output
+    return seconds
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -113,7 +138,8 @@ def markdown(report: dict[str, Any]) -> str:
         row = [f"`{encoding}`", engine]
         for batch, beams in ways:
             cell = cells[encoding, engine, batch, beams]
-            row.append(f"{1 / cell['time_ratio']:.1f} ({cell['same']} of {batch})")
+            same = "" if engine == PRODUCTS else f" ({cell['same']} of {batch})"
+            row.append(f"{1 / cell['time_ratio']:.1f}{same}")
         lines.append("| " + " | ".join(row) + " |")
     how = f"median of {report['rounds']} rounds, {report['clock']} time"
     lines += [
