@@ -135,7 +135,7 @@ def test_engines_are_compared_on_a_models_own_lines(benchmark, tokenizer, tmp_pa
 def test_onnx_graphs_are_compared_and_write_the_tokens_of_generate(benchmark):
     pytest.importorskip("onnxscript")
     report, table = benchmark("onnx_engine", "--encodings", "relative", "--batches", "2")
-    names = ["generate", "generate, int8", "ONNX", "ONNX, int8"]
+    names = ["generate", "generate, int8", "ONNX", "ONNX, int8", "products alone"]
     records = {(one["engine"], one["beams"]): one for one in report["records"]}
     assert [*records] == [(name, beams) for beams in (1, 5) for name in names]
     for (name, _), record in records.items():
