@@ -23,7 +23,7 @@ TAGS = {
     "NllbTokenizer": ("deu_Latn", "eng_Latn"),
     "MBart50Tokenizer": ("de_DE", "en_XX"),
 }
-SETTINGS = ("systems.lengthened.model.window_size=16", "systems.lengthened.model.cross_window_size=24")
+SETTINGS = ("systems.lengthened.model.cross_window_size=24",)
 LEARNING_RATE = "systems.lengthened.train.learning_rate=1e-4"
 RANK = 16  # of LoRA, which keeps its own learning rate
 
