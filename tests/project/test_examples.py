@@ -142,7 +142,7 @@ def test_models_in_the_shape_of_those_of_the_hub_are_lengthened(tmp_path):
     assert done.stdout.count("| lengthened |") == done.stdout.count("| segmented |") == 2
     for name, tokenizer in (("opus-mt", opus_mt), ("m2m100", m2m100)):
         folder = tmp_path / "runs" / name / "lengthened" / "model"
-        assert AutoModelForSeq2SeqLM.from_pretrained(folder).config.window_size == 16
+        assert AutoModelForSeq2SeqLM.from_pretrained(folder).config.cross_window_size == 24
         assert type(AutoTokenizer.from_pretrained(folder)) is type(tokenizer)
     settings = (tmp_path / "runs" / "m2m100" / "lengthen.yaml").read_text(encoding="utf-8")
     assert "source_tag: __de__" in settings and "lora_rank: 16" in settings
