@@ -5,10 +5,9 @@ limits. Loading needs onnxruntime, not the exporter's packages.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ from ..modeling.source_end import SourcePositionLimit, end_only_at_source_end, l
 from ..modeling.translation import TranslationMixin
 from ..utils.auto_loading import auto_from_pretrained
 from ..utils.manifest import MANIFEST, verify_folder
-from .export_validation import missing_extra_error
+from .onnx_graph import OnnxCache, OnnxGraph, import_onnxruntime, to_array
 
 logger = logging.get_logger(__name__)
 
@@ -36,74 +35,11 @@ EXPORT_FILE = "export.json"
 GRAPHS = ("encoder", "prefill", "decode")
 ENCODER_STATES = "encoder_outputs.last_hidden_state"
 LOGITS, SOURCE_POSITIONS = "logits", "source_positions"
-# Part of the names of keys, values and states of the source. Every beam of a sentence has the same ones.
-CROSS_CACHE = "cross_attention_cache"
-
-
-def import_onnxruntime() -> ModuleType:
-    """The package; a ValueError with the command that installs it."""
-    try:
-        import onnxruntime
-    except ModuleNotFoundError:
-        raise missing_extra_error("onnx", "onnxruntime") from None
-    return onnxruntime
 
 
 def is_onnx(folder: Path) -> bool:
     """Whether `to_onnx` has written the folder."""
     return (folder / EXPORT_FILE).is_file()
-
-
-class OnnxGraph:
-    """A graph in an onnxruntime session. Inputs and outputs are arrays of onnxruntime (OrtValue), by name.
-
-    A cached tensor has one name as an input and as an output.
-    """
-
-    def __init__(self, path: Path, threads: int) -> None:
-        onnxruntime = import_onnxruntime()
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.log_severity_level = 3  # errors only
-        self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        self.inputs = {spec.name: spec.name.removeprefix("input.") for spec in self.session.get_inputs()}
-        self.outputs = {spec.name: spec.name.removeprefix("output.") for spec in self.session.get_outputs()}
-
-    def __call__(self, inputs: Mapping[str, Any], known: Iterable[str] = ()) -> dict[str, Any]:
-        """The outputs, except those that are `known`, which are not computed."""
-        skipped = set(known)
-        wanted = {name: key for name, key in self.outputs.items() if key not in skipped}
-        feed = {name: inputs[key] for name, key in self.inputs.items()}
-        return dict(zip(wanted.values(), self.session.run_with_ort_values(list(wanted), feed), strict=True))
-
-
-class OnnxCache:
-    """Keys, values and states of the tokens so far, arrays of onnxruntime by name. They never become torch's."""
-
-    def __init__(self, arrays: dict[str, Any], length: int) -> None:
-        self.arrays, self.length = arrays, length
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """How many target tokens are cached."""
-        return self.length
-
-    def of_source(self) -> dict[str, Any]:
-        """The arrays of the source, which no step changes."""
-        return {name: array for name, array in self.arrays.items() if CROSS_CACHE in name}
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Row i becomes row `beam_idx[i]`. Both are beams of one sentence, and therefore the source's rows stay."""
-        rows = beam_idx.numpy()
-        if (rows == torch.arange(len(rows)).numpy()).all():
-            return
-        for name, array in self.arrays.items():
-            if CROSS_CACHE not in name:
-                self.arrays[name] = to_array(torch.from_numpy(array.numpy())[beam_idx])
-
-
-def to_array(tensor: Tensor) -> Any:
-    """A tensor as an array of onnxruntime, which reads the tensor's memory."""
-    return import_onnxruntime().OrtValue.ortvalue_from_numpy(tensor.contiguous().numpy())
 
 
 class OnnxEncoder(nn.Module):
