@@ -71,6 +71,7 @@ def test_cached_decoding_equals_the_full_forward_at_given_source_positions(align
 @pytest.mark.parametrize("chunks", [[1] * 9, [4, 1, 3, 1]], ids=["token by token", "in chunks"])
 @pytest.mark.parametrize("mask", [None, HOLES], ids=["whole", "holes"])
 @torch.no_grad()
+@pytest.mark.full
 def test_source_positions_do_not_depend_on_the_chunks_of_a_cached_target(aligned, mask, chunks, kind, source, target):
     model = aligned_model(aligned)
     inputs = {"input_ids": source, "decoder_input_ids": target, "decoder_attention_mask": mask}
@@ -162,6 +163,7 @@ def test_reading_token_by_token_equals_one_forward(source, target):
     ids=["reordered", "selected", "repeated", "cropped", "reset"],
 )
 @torch.no_grad()
+@pytest.mark.full
 def test_source_positions_move_with_the_keys(aligned, move, moved, source, target):
     model = aligned_model(aligned)
     cache = cache_for(model, "dynamic")

@@ -70,6 +70,7 @@ def test_a_sentence_that_ended_is_not_truncated(system, ends, by, beams, tokeniz
 @pytest.mark.parametrize("how", [{"num_beams": 1}, {"num_beams": 3}, {"do_sample": True}], ids=str)
 @pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.full
 def test_at_its_limit_a_sentence_has_one_end_token_and_then_padding(system, ends, how):
     model, limits = model_of(system), [2 * (length - 1) + 50 for length in (3, 6)]
     source, mask = padded([sentences(1, length)[0] for length in (3, 6)], "right")

@@ -324,6 +324,7 @@ def set_end(model: PosEncForConditionalGeneration, tokenizer: PosEncTokenizer, b
     model.final_logits_bias.data[0, tokenizer.eos_token_id] = bias
 
 
+@pytest.mark.full
 def test_translations_keep_the_order_and_do_not_depend_on_the_batch(registered, tokenizer):
     model = translator(tokenizer, registered)
     model.final_logits_bias.data[:, 4:260] = -30.0  # no byte tokens, which would not be seen in a text
@@ -544,6 +545,7 @@ def test_no_sentence_is_longer_than_the_decoder_can_tell_apart(saved):
 
 @pytest.mark.parametrize("place", ["argument", "generation_config", "the model's"])
 @pytest.mark.parametrize(("name", "new"), [("max_new_tokens", 7), ("max_length", 6)])
+@pytest.mark.full
 def test_a_length_that_is_given_is_kept_and_no_warning_given(saved, warned, place, name, new):
     model, given = saved("relative"), {name: 7}
     if place == "the model's":

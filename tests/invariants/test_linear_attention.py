@@ -366,6 +366,7 @@ def test_a_step_of_decoding_attends_to_no_more_keys_than_the_windows_show(monkey
 @pytest.mark.parametrize(
     "name", ["window", "relative+window", "rotary+window", "gru+window", "relative+window by recurrent"]
 )
+@pytest.mark.full
 def test_a_cache_that_evicts_keys_outside_the_window_decodes_the_same(name, chunks):
     model, source, target = tiny_model(name), sentences(2, 8), sentences(2, 200, seed=2)
     mask = torch.ones(2, 200, dtype=torch.long)
@@ -409,6 +410,7 @@ def test_a_cache_with_evicted_tokens_can_be_cropped_by_its_slack():
         kept.crop(-140)
 
 
+@pytest.mark.full
 def test_beam_search_with_an_evicting_cache_finds_the_same():
     """As with plain cache layers, which evict nothing."""
     model, source = tiny_model("relative+window by length_ratio"), sentences(2, 30)

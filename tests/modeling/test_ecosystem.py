@@ -288,6 +288,7 @@ def test_an_encoding_is_trained_whole_beside_adapters(system):
 @pytest.mark.parametrize("form", ["Boolean", "additive"])
 @pytest.mark.parametrize("system", PARALLEL)
 @torch.no_grad()
+@pytest.mark.full
 def test_packed_sentences_equal_separate_ones(system, form, back_end):
     """By masks of four dimensions, block by block, and positions that begin again."""
     if system in ALIGNED:

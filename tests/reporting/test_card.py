@@ -511,6 +511,7 @@ def test_examples_of_sampled_test_sets_are_the_pairs_that_were_translated(tmp_pa
 
 
 @pytest.mark.parametrize("file", ["settings.yaml", "scores.json", "model/config.json", "model/training.json"])
+@pytest.mark.full
 def test_a_truncated_file_is_one_error_and_the_old_card_stays(tmp_path: Path, file: str) -> None:
     card_file = write_card(run_folder(tmp_path), "tiny")
     before, path = card_file.read_bytes(), tmp_path / "tiny" / file

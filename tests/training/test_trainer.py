@@ -89,6 +89,7 @@ def test_the_best_model_is_that_of_the_best_evaluation_whenever_it_comes(tokeniz
     [([9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.9, 1.8], 10), ([9.0, 8.0, 8.5, 8.6], 4)],
     ids=["better", "worse"],
 )
+@pytest.mark.full
 def test_training_stops_early_when_perplexity_rises(tokenizer, tmp_path, monkeypatch, scores, steps):
     measured(monkeypatch, scores)
     _, facts = run(tokenizer, tmp_path, **(EVERY | {"early_stopping_patience": 2, "save_strategy": "no"}))
@@ -120,6 +121,7 @@ def test_an_evaluation_before_the_first_step_costs_no_patience_after_a_kill(toke
 
 
 @pytest.mark.parametrize("strategy", ["group_by_length", "random"])
+@pytest.mark.full
 def test_an_evaluation_is_of_all_pairs_though_training_drops_the_last(tokenizer, tmp_path, monkeypatch, strategy):
     numbers = []
 

@@ -105,6 +105,7 @@ def literals_of(source: str) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(PACKAGE.parents[1]).as_posix())
+@pytest.mark.full
 def test_no_other_module_has_a_name_of_a_runs_file(path):
     if path != Path(run_folder.__file__):
         assert literals_of(path.read_text(encoding="utf-8")) == []
