@@ -104,7 +104,7 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
         if not is_onnx(folder):
             raise ValueError(f"A folder of ONNX graphs must have {EXPORT_FILE}, but {folder} has none; run to_onnx.")
         import_onnxruntime()
-        if (folder / MANIFEST).is_file():  # version 0.3 wrote none
+        if (folder / MANIFEST).is_file():  # version 0.2 wrote none
             verify_folder(folder, "export the model again")
         files = graph_files(folder)
         graphs = {name: OnnxGraph(folder / files[name], threads or torch.get_num_threads()) for name in GRAPHS}
