@@ -2,7 +2,8 @@
 
 python benchmarks/streaming.py FOLDER [--source-tokens 100000] [--documents 128 1024 4096] [--files TEST.de]
 
-FOLDER is a saved model of finite reach: `aligned` of a run of configs/quickstart.yaml. The text is generated sentences,
+FOLDER is a saved model of finite reach, such as `aligned` of a run of configs/quickstart.yaml, or a folder of ONNX
+graphs that it was exported to. The text is generated sentences,
 one after another, with no line ends, fed one word or more at a time. Two tables are printed. The first has, for each
 range of source tokens, the CPU time of the process for one source token, the resident memory at its end, and the bytes
 of the tensors and numbers that the translator holds. The second counts the documents whose streamed translation is
@@ -23,7 +24,9 @@ import torch
 
 from hf_posenc import StreamingTranslator
 from hf_posenc.data.synthetic.generator import generate_pairs
-from hf_posenc.inference.translation_job import load_model, silence_logging
+from hf_posenc.inference.onnx_model import is_onnx
+from hf_posenc.inference.onnx_stream import OnnxStreamDecoder
+from hf_posenc.inference.translation_job import load_model, load_onnx, silence_logging
 
 SENTENCES_PER_SEED = 1000
 UNITS = {"num_beams": "beam", "words_per_feed": "word"}
@@ -45,8 +48,10 @@ def resident_mib() -> float:
 
 def held_kib(translator: StreamingTranslator) -> float:
     """What the translator holds of source and target, in KiB: encoder states, cached tensors, and token ids."""
-    caches = translator.cache.self_attention_cache, translator.cache.cross_attention_cache
-    tensors = [translator.source.states_BSD] if translator.source.states_BSD is not None else []
+    decoder, tensors = translator.decoder, [translator.source.states_BSD]
+    caches = decoder.cache.self_attention_cache, decoder.cache.cross_attention_cache
+    if isinstance(decoder, OnnxStreamDecoder):
+        tensors += [torch.from_numpy(array.numpy()) for array in decoder.source.values()]
     for layer in (layer for cache in caches for layer in cache.layers):
         tensors += [layer.keys, layer.values, *getattr(layer, "states", {}).values()]
     num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
@@ -136,8 +141,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     silence_logging()
     torch.set_num_threads(options.threads)
-    model, tokenizer = load_model(options.folder)
-    model.to(getattr(torch, options.dtype))
+    if is_onnx(options.folder):
+        if options.dtype != "float32":
+            parser.error(f"--dtype must be float32 for ONNX graphs, but it is {options.dtype}; leave it out.")
+        model, tokenizer = load_onnx(options.folder, options.threads)
+    else:
+        model, tokenizer = load_model(options.folder)
+        model.to(getattr(torch, options.dtype))
     report: dict[str, Any] = {name: getattr(options, name) for name in ("num_beams", "words_per_feed", "dtype")}
     report |= {"machine": common.machine_info("cpu"), "stream": [], "documents": []}
     for name, measure in (("stream", measure_stream), ("documents", measure_documents)):

@@ -4,13 +4,17 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from support.models import ALIGNED, EVERY_ENCODING, TEXTS_VOCABULARY, tiny_model, translator
+from support.streams import OFFLINE, assert_streams_exactly, random_text, varied_translator
 
-from hf_posenc import PosEncOnnxModel, PosEncTokenizer, to_onnx
+from hf_posenc import PosEncOnnxModel, PosEncTokenizer, StreamingTranslator, to_onnx
 from hf_posenc.inference.batch_translate import translate_lines
+from hf_posenc.inference.onnx_graph import TARGET_POSITIONS
+from hf_posenc.inference.onnx_model import GRAPHS
 from hf_posenc.inference.translation_job import TranslationJob
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 
@@ -73,16 +77,35 @@ def test_a_generation_config_changes_no_graph(tokenizer, tmp_path):
     assert {path.name for path in to_onnx(model, tokenizer, tmp_path / "other").iterdir()} == expected
 
 
-# An export takes half a minute: scaled queries and keys of another width, a state, an alignment; or one of each kind.
-KINDS = ["pope+log_n", "forgetting", "relative+window by length_ratio"]
+# An export takes half a minute: scaled queries and keys of another width, a state; or one of each kind.
+KINDS = ["pope+log_n", "forgetting"]
+# The keys of these are rotated by their positions, or a state accumulates over them.
+STREAMED = ["relative+window to rotary+window by length_ratio"]
 if EVERY_ENCODING:
     KINDS = ["t5", "deberta", "forgetting", "pope", "relative+log_n", *ALIGNED]
+    STREAMED += ["forgetting+window by length_ratio", "relative+window by fertility"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_generated_tokens_under_other_encodings_are_those_of_generate(kind, tokenizer, tmp_path):
     assert_same(single(kind, output_bias=True, length_ratio_step=0.4), tokenizer, tmp_path / "graphs")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", STREAMED)
+def test_streamed_translation_is_that_of_the_whole_text_and_of_torch(kind, tokenizer, tmp_path):
+    """Also in small pieces of the source, and after the first target tokens have left the cache."""
+    sizes = {"encoder_layers": 1, "decoder_layers": 2, "dtype": torch.float32, "length_ratio_step": 0.4}
+    model = varied_translator(kind, **sizes)
+    assert_same(model, tokenizer, tmp_path / "graphs")
+    exported = PosEncOnnxModel.from_pretrained(tmp_path / "graphs")
+    text = random_text(60)
+    for num_beams, size in ((1, 256), (1, 3), (3, 3)):
+        options = OFFLINE | {"num_beams": num_beams}
+        assert exported.translations([text], tokenizer, **options) == model.translations([text], tokenizer, **options)
+        stream = assert_streams_exactly(exported, tokenizer, text, num_beams, tokens_per_piece=size)
+        assert stream.decoder.cache.self_attention_cache.layers[0].num_evicted
 
 
 @pytest.mark.slow
@@ -117,8 +140,22 @@ def test_another_folder_or_use_is_refused(tmp_path):
         PosEncOnnxModel.from_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"folder of ONNX graphs, .*precision"):
         TranslationJob(tmp_path, quantize=True)
-    with pytest.raises(ValueError, match=r"saved model, but .* folder of ONNX graphs"):
-        TranslationJob(tmp_path).streaming_translator()
+
+
+@pytest.mark.parametrize(
+    "stacks, inputs, message",
+    [
+        ("relative+window by length_ratio", [], r"graphs that take the positions .*; export the model again"),
+        ("relative", [TARGET_POSITIONS], r"a window in every attention, but 'relative'"),
+    ],
+)
+def test_a_stream_is_refused_for_graphs_without_positions_and_without_windows(stacks, inputs, message, tokenizer):
+    graphs = {name: SimpleNamespace(inputs=dict.fromkeys(inputs, TARGET_POSITIONS), outputs={}) for name in GRAPHS}
+    config = translator(stacks).config
+    config._attn_implementation = "eager"
+    model = PosEncOnnxModel(config, graphs)
+    with pytest.raises(ValueError, match=f"Streaming must have (ONNX )?{message}"):
+        StreamingTranslator(model, tokenizer)
 
 
 def test_a_quantization_other_than_int8_is_refused(tokenizer, tmp_path):

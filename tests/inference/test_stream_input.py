@@ -129,7 +129,7 @@ def test_memory_is_constant(tokenizer):
     stream, sizes = StreamingTranslator(model, tokenizer), []
     for _ in range(100):
         stream.feed("Zwei Kinder im Schnee. ")
-        self_cache = stream.cache.self_attention_cache.layers[0]
+        self_cache = stream.decoder.cache.self_attention_cache.layers[0]
         sizes.append((stream.source.states_BSD.shape[1], len(stream.source.ids), self_cache.keys.shape[2]))
     assert self_cache.num_evicted > 0
     most_states, most_ids, most_keys = map(max, zip(*sizes, strict=True))

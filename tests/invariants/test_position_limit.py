@@ -6,7 +6,8 @@ import math
 import pytest
 import torch
 from support.models import padded, sentences, tiny_model
-from test_streaming import OFFLINE, assert_streams_exactly, random_text, source_positions_of, varied_translator
+from support.streams import OFFLINE, assert_streams_exactly, random_text, varied_translator
+from test_streaming import source_positions_of
 from torch import Tensor
 
 from hf_posenc import PosEncForConditionalGeneration, StreamingTranslator, convert_encodings

@@ -1,27 +1,21 @@
 """Streaming is exact: a stream's translation, however its text is cut, is that of the whole text."""
 
-import random
-
 import pytest
 import torch
-from support.models import ALIGNED, TEXTS, padded, sentences, tiny_model, translator
+from support.models import ALIGNED, padded, sentences, tiny_model
+from support.streams import assert_streams_exactly, random_text, varied_translator
 from torch import Tensor
 
 from hf_posenc import (
     POSITION_ENCODINGS,
     PosEncForConditionalGeneration,
-    PosEncTokenizer,
     StreamingTranslator,
     convert_encodings,
 )
-from hf_posenc.inference.stream_search import BeamSearch
-from hf_posenc.inference.streaming import EncodedSource
 
 pytestmark = pytest.mark.invariant
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
-# Greedy search with the end token where the source's end is in sight, as streaming has it.
-OFFLINE = {"num_beams": 1, "eos_requires_source_end": True}
 
 
 def windowed(name: str) -> str:
@@ -34,36 +28,6 @@ def can_stream(name: str) -> bool:
     entry = POSITION_ENCODINGS[name]
     encoding = tiny_model(windowed(name)).model.encoder.positions[0]
     return entry.shift_invariant and encoding.left_context is not None and encoding.lookahead is not None
-
-
-@torch.no_grad()
-def varied_translator(sides: str, **changes) -> PosEncForConditionalGeneration:
-    """A tiny model that repeats itself little: what it writes depends more on the source than on itself, and is no
-    bytes."""
-    model = translator(sides, output_bias=True, **changes)
-    for layer in model.model.decoder.layers:
-        layer.encoder_attn.out_proj.weight *= 12
-        layer.encoder_attn.q_proj.weight *= 4
-    model.final_logits_bias[:, :2] = model.final_logits_bias[:, 3:260] = -50
-    model.final_logits_bias[:, 2] += 2  # and often the end token
-    return model
-
-
-def random_text(words: int, seed: int = 1) -> str:
-    """Words, names that the tokenizer spells in characters and bytes, punctuation, and runs of spaces."""
-    rng = random.Random(seed)
-    vocabulary = [word for text in TEXTS for word in text.split()] + ["Ei", "xy,", "ß", "(Hund)", "-", ""]
-    return " ".join(rng.choice(vocabulary) for _ in range(words))
-
-
-def random_cuts(text: str, seed: int) -> list[str]:
-    """The text in pieces of 0 to 12 characters."""
-    rng, pieces = random.Random(seed), []
-    while text:
-        size = rng.randrange(13)
-        pieces.append(text[:size])
-        text = text[size:]
-    return pieces
 
 
 def encode_in_pieces(encoder: torch.nn.Module, source: Tensor, left: int, right: int, size: int = 5) -> Tensor:
@@ -93,27 +57,6 @@ def test_encoder_reads_a_source_in_pieces_exactly_if_its_reach_is_finite(registe
     torch.testing.assert_close(pieces, whole, **EXACT)
     for left, right in ((margin - 1, margin), (margin, margin - 1)):
         assert (encode_in_pieces(encoder, source, left, right) - whole).abs().max() > 1e-6
-
-
-def assert_streams_exactly(
-    model: PosEncForConditionalGeneration,
-    tokenizer: PosEncTokenizer,
-    text: str,
-    num_beams: int = 1,
-    tokens_per_piece: int = EncodedSource.tokens_per_piece,
-    max_origin_distance: int = EncodedSource.max_origin_distance,
-    min_score: float = BeamSearch.min_score,
-) -> None:
-    offline = model.translations([text], tokenizer, **OFFLINE | {"num_beams": num_beams})
-    assert len(text) < 40 or len(set(offline.texts[0])) >= 3  # or the equality would say nothing
-    for pieces in ([text], list(text), random_cuts(text, len(text))) if num_beams == 1 else (random_cuts(text, 1),):
-        translator = StreamingTranslator(model, tokenizer, num_beams)
-        translator.source.tokens_per_piece = tokens_per_piece
-        translator.source.max_origin_distance = max_origin_distance
-        translator.search.min_score = min_score
-        assert "".join(translator.translate(pieces)) == offline.texts[0]
-        assert [translator.truncated] == offline.truncated
-        assert translator.is_exact
 
 
 def test_streamed_translation_is_that_of_the_whole_text(registered, tokenizer):

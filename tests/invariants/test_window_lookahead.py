@@ -3,8 +3,9 @@
 import pytest
 import torch
 from support.models import sentences, tiny_config, tiny_model
+from support.streams import assert_streams_exactly, random_text, varied_translator
 from test_linear_attention import EXACT, short, whole_and_parts  # noqa: F401  (`short` is a fixture)
-from test_streaming import assert_streams_exactly, encode_in_pieces, random_text, varied_translator
+from test_streaming import encode_in_pieces
 
 from hf_posenc import PosEncConfig, PosEncForConditionalGeneration
 

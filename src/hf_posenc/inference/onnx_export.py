@@ -1,7 +1,7 @@
 """Export of trained models to ONNX graphs by transformers' exporter, with free batch size and lengths.
 
 The graphs are `encoder`, `prefill` and `decode`. `prefill` is the decoder's first step, which reads the start token and
-makes the cache; `decode` reads one more token.
+makes the cache; `decode` reads one more token, at a given position, because a stream drops cached tokens.
 """
 
 import io
@@ -27,6 +27,7 @@ from ..modeling.source_end import has_source_position
 from ..modeling.target_vocabulary import GenerateOptions
 from ..utils.manifest import save_folder
 from .export_validation import missing_extra_error, validate_export_call
+from .onnx_graph import TARGET_POSITIONS
 
 if TYPE_CHECKING:
     from transformers.exporters import OnnxExporter
@@ -154,7 +155,13 @@ def export_components(model: PosEncForConditionalGeneration, decompose: Decompos
     for step, _ in (prefill["prefill"], decode["decode"]):
         assert isinstance(step, PosEncForConditionalGeneration)
         return_source_positions(step)
-    return {"encoder": (model.get_encoder(), inputs), "prefill": prefill["prefill"], "decode": decode["decode"]}
+    decode_step, decode_inputs = decode["decode"]
+    decode_inputs = {**decode_inputs, TARGET_POSITIONS: torch.full((BATCH_SIZE, 1), CACHED_LENGTH)}
+    return {
+        "encoder": (model.get_encoder(), inputs),
+        "prefill": prefill["prefill"],
+        "decode": (decode_step, decode_inputs),
+    }
 
 
 def return_source_positions(step: PosEncForConditionalGeneration) -> None:
@@ -205,7 +212,8 @@ def verify_outputs(model: PosEncForConditionalGeneration, exported: "ExportedMod
         step_inputs["encoder_outputs"] = exported.runners["encoder"](**inputs)
         for number, expected_BV in enumerate(made.logits):
             step = exported.runners["decode" if number else "prefill"]
-            step_inputs["decoder_input_ids"] = made.sequences[:, number : number + 1]
+            step_inputs["decoder_input_ids"] = new_ids_B1 = made.sequences[:, number : number + 1]
+            step_inputs[TARGET_POSITIONS] = torch.full_like(new_ids_B1, number)
             out = step(**{name: value for name, value in step_inputs.items() if name in step.metadata.kwargs})
             torch.testing.assert_close(out.logits[:, -1], expected_BV, rtol=1e-3, atol=1e-3)
             step_inputs[CACHE_NAME] = get_cache(out)

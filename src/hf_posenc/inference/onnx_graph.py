@@ -12,6 +12,8 @@ from .export_validation import missing_extra_error
 
 # Part of the names of keys, values and states of the source. Every beam of a sentence has the same ones.
 CROSS_CACHE = "cross_attention_cache"
+# The positions of the new target tokens.
+TARGET_POSITIONS = "decoder_position_ids"
 
 
 def import_onnxruntime() -> ModuleType:

@@ -23,10 +23,11 @@ from ..modeling.masks import positions_from_mask
 from ..modeling.model_inputs import CACHE_NAME, CACHE_NAMES
 from ..modeling.position_registry import build_position_encodings
 from ..modeling.source_end import SourcePositionLimit, end_only_at_source_end, limit_tokens_per_position
+from ..modeling.source_reach import SourceReach, compute_source_reach
 from ..modeling.translation import TranslationMixin
 from ..utils.auto_loading import auto_from_pretrained
 from ..utils.manifest import MANIFEST, verify_folder
-from .onnx_graph import OnnxCache, OnnxGraph, import_onnxruntime, to_array
+from .onnx_graph import TARGET_POSITIONS, OnnxCache, OnnxGraph, import_onnxruntime, to_array
 
 logger = logging.get_logger(__name__)
 
@@ -150,6 +151,10 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
         """Whether the graphs return source positions: of a model with an alignment, exported by 0.3 or later."""
         return SOURCE_POSITIONS in self.graphs["decode"].outputs.values()
 
+    def source_reach(self) -> SourceReach:
+        """As PosEncForConditionalGeneration's."""
+        return compute_source_reach(self.config)
+
     def end_only_at_source_end(self, end_token_ids: Sequence[int]) -> AbstractContextManager[LogitsProcessor]:
         """As PosEncForConditionalGeneration's."""
         if not self.returns_source_positions:
@@ -212,7 +217,9 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
         logits = []
         for ids_B1 in decoder_input_ids.split(1, dim=1):
             num_cached = 0 if cache is None else cache.length
-            outputs, cache = self.step(source | {"decoder_input_ids": to_array(ids_B1)}, cache)
+            new = {"decoder_input_ids": ids_B1, TARGET_POSITIONS: torch.full_like(ids_B1, num_cached)}
+            inputs = {name: to_array(tensor) for name, tensor in new.items()}
+            outputs, cache = self.step(source | inputs, cache)
             logits.append(outputs[LOGITS])
             if SOURCE_POSITIONS in outputs:
                 positions_B1 = outputs[SOURCE_POSITIONS]

@@ -13,19 +13,19 @@ Encoder states and cached keys are dropped when no later token can attend to the
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, EncoderDecoderCache, PreTrainedTokenizerBase
-from transformers.modeling_outputs import BaseModelOutput
+from transformers import PreTrainedTokenizerBase
 
-from ..modeling.cache import EncodingState, state_of_cache
 from ..modeling.generation_shared import POSITION_LIMIT_OPTION, explicit_option
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
 from ..modeling.source_end import SourceVisit, validate_position_limit
 from ..modeling.source_reach import SourceReach
 from ..modeling.translation import validate_tokenizer
+from .onnx_model import PosEncOnnxModel
+from .onnx_stream import OnnxStreamDecoder
+from .stream_decoder import StreamDecoder, TorchStreamDecoder
 from .stream_search import BeamSearch, GreedySearch
 from .subword_stream import SubwordReader, SubwordWriter
 
@@ -36,6 +36,9 @@ UNSUPPORTED_OPTIONS = (
     "encoder_repetition_penalty", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "stop_strings",
     "max_time",
 )  # fmt: skip
+
+# A model whose reach is known, in torch or as ONNX graphs.
+StreamingModel = PosEncForConditionalGeneration | PosEncOnnxModel
 
 
 class StreamingTranslator:
@@ -59,13 +62,14 @@ class StreamingTranslator:
     an option of its generation config that streaming does not read; and for less than one beam.
     """
 
-    def __init__(
-        self, model: PosEncForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, num_beams: int = 1
-    ) -> None:
+    def __init__(self, model: StreamingModel, tokenizer: PreTrainedTokenizerBase, num_beams: int = 1) -> None:
         validate_streams(model, num_beams)
         validate_tokenizer(model.config, tokenizer)
         self.model, self.reach = model, model.source_reach()
         self.reader, self.writer = SubwordReader(tokenizer), SubwordWriter(tokenizer)
+        self.decoder: StreamDecoder = (
+            OnnxStreamDecoder(model) if isinstance(model, PosEncOnnxModel) else TorchStreamDecoder(model)
+        )
         self.source = EncodedSource(model, self.reach)
         (end_token_ids, _), start_token = model.end_tokens(), model.start_token()
         self.search: GreedySearch | BeamSearch = (
@@ -80,7 +84,6 @@ class StreamingTranslator:
         self.visit: SourceVisit | None = None
         self.num_target_tokens = 0
         self.is_finished = False
-        self.cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
 
     @property
     def num_source_tokens(self) -> int:
@@ -185,16 +188,11 @@ class StreamingTranslator:
             if not self.source.encode_piece(first_key):
                 return self.source.is_whole
             # The new piece's keys are projected in the next step, into a new cache, at positions from the new origin.
-            self.cache = EncoderDecoderCache(self.cache.self_attention_cache, DynamicCache(config=self.model.config))
-            if self.source.start - self.source.origin >= self.source.max_origin_distance:
-                distance = self.source.start - self.source.origin
-                self.model.model.decoder.alignment("shift_source_positions", self.alignment_state(), distance)
+            self.decoder.forget_source()
+            if (distance := self.source.start - self.source.origin) >= self.decoder.max_origin_distance:
+                self.decoder.shift_source_positions(distance)
                 self.source.origin = self.source.start
         return True
-
-    def alignment_state(self) -> EncodingState:
-        """The cached state of the alignment."""
-        return state_of_cache(self.cache.self_attention_cache).scoped("cross")
 
     def max_target_length(self) -> int:
         """The most tokens of the translation so far, the end token not included."""
@@ -212,19 +210,18 @@ class StreamingTranslator:
     def step(self) -> None:
         """One decoding step of all hypotheses."""
         last_tokens_N1 = torch.tensor(self.search.last_tokens, device=self.model.device)[:, None]
-        inputs = self.source.inputs(len(last_tokens_N1))
-        logits_NTV = self.model(decoder_input_ids=last_tokens_N1, cache=self.cache, use_cache=True, **inputs).logits
+        states_NSD = self.source.states(len(last_tokens_N1))
+        logits_NV = self.decoder.step(last_tokens_N1, states_NSD, self.source.start - self.source.origin)
         sees_end = [
             self.source.is_whole and self.reach.sees(self.source.num_read - 1, position)
             for position in self.source_positions
         ]
-        validate_scores(logits_NTV, self.search.num_tokens)
-        self.search.step(logits_NTV[:, -1], sees_end, self.must_end(), self.max_target_length())
+        validate_scores(logits_NV, self.search.num_tokens)
+        self.search.step(logits_NV, sees_end, self.must_end(), self.max_target_length())
         if self.search.parents is not None:  # all hypotheses have the same source
-            self.cache.self_attention_cache.reorder_cache(self.search.parents)
+            self.decoder.reorder(self.search.parents)
             self.visit = self.visit.select(self.search.parents) if self.visit is not None else None
-        positions_N1 = self.model.model.decoder.alignment("next_source_position", self.alignment_state())
-        self.source_positions = [self.source.origin + position for position in positions_N1[:, 0].tolist()]
+        self.source_positions = [self.source.origin + position for position in self.decoder.next_source_positions()]
 
     def must_end(self) -> list[bool]:
         """Whether each hypothesis is at its limit of tokens at one source position, in the step that is being taken."""
@@ -245,11 +242,8 @@ class EncodedSource:
 
     # The most source tokens that are encoded at once. It bounds the memory, and outputs do not depend on it.
     tokens_per_piece = 256
-    # After so many source tokens, `origin` moves. In float32 positions are exact to 2^-9 there, and would be whole
-    # numbers after 2^23 tokens.
-    max_origin_distance = 2**15
 
-    def __init__(self, model: PosEncForConditionalGeneration, reach: SourceReach) -> None:
+    def __init__(self, model: StreamingModel, reach: SourceReach) -> None:
         self.model, self.reach = model, reach
         self.ids: list[int] = []
         self.num_read = self.first_id = self.start = self.end = self.origin = 0
@@ -272,7 +266,8 @@ class EncodedSource:
             return False
         piece = self.ids[: end + self.reach.encoder_right - self.first_id]
         ids_BS = torch.tensor([piece], device=self.model.device)
-        new_BSD = self.model.model.encoder(ids_BS).last_hidden_state[:, self.end - self.first_id : end - self.first_id]
+        piece_BSD = self.model.get_encoder()(ids_BS).last_hidden_state
+        new_BSD = piece_BSD[:, self.end - self.first_id : end - self.first_id]
         if self.states_BSD is not None:
             first_key = min(first_key, self.end)
             new_BSD = torch.cat((self.states_BSD[:, first_key - self.start :], new_BSD), dim=1)
@@ -282,17 +277,15 @@ class EncodedSource:
         self.ids, self.first_id = self.ids[next_id - self.first_id :], next_id
         return True
 
-    def inputs(self, num_hypotheses: int) -> dict[str, Any]:
-        """The model's inputs for a decoding step."""
+    def states(self, num_hypotheses: int) -> Tensor:
+        """The encoder states of a decoding step (N, S, D), the same for all hypotheses."""
         assert self.states_BSD is not None  # a step follows the first piece
-        states_NSD = self.states_BSD.expand(num_hypotheses, -1, -1)
-        positions_BS = torch.arange(self.start - self.origin, self.end - self.origin, device=self.model.device)[None]
-        return {"encoder_outputs": BaseModelOutput(states_NSD), "position_ids": positions_BS}
+        return self.states_BSD.expand(num_hypotheses, -1, -1)
 
 
 def validate_streams(model: object, num_beams: int) -> None:
     """Raise a ValueError for a search or a kind of model that streaming does not support."""
-    if not isinstance(model, PosEncForConditionalGeneration):
+    if not isinstance(model, StreamingModel):
         raise ValueError(
             "Streaming must have a Transformer of this family, whose reach is known, but the model is a "
             f"{type(model).__name__}; train a PosEncForConditionalGeneration with windows and an alignment."

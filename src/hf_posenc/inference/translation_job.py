@@ -94,12 +94,13 @@ class TranslationJob:
 
     def streaming_translator(self) -> StreamingTranslator:
         """The same for one endless text."""
-        if engine := engine_of(self.folder):
+        if is_ctranslate2(self.folder):
             raise ValueError(
-                f"Streaming must have a saved model, but {self.folder} is a folder of {engine}; name the model that it "
-                "was exported from."
+                f"Streaming must have a saved model or ONNX graphs, but {self.folder} is a folder of CTranslate2; name "
+                "the model that it was exported from."
             )
-        return StreamingTranslator(*self.load(), num_beams=self.num_beams)
+        model, tokenizer = load_onnx(self.folder, None) if is_onnx(self.folder) else self.load()
+        return StreamingTranslator(model, tokenizer, num_beams=self.num_beams)
 
     def load(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """The model, quantized or on a GPU if there is one, and the tokenizer."""

@@ -319,7 +319,7 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
 
         A ValueError, with the reason, for a model that reads all of its source.
         """
-        return compute_source_reach(self)
+        return compute_source_reach(self.config)
 
     def end_only_at_source_end(self, end_token_ids: Sequence[int]) -> AbstractContextManager[LogitsProcessor]:
         """As the mixin's; a ValueError for a model without an alignment, or whose cross-attention hides no keys."""

@@ -13,11 +13,14 @@ still being read, and is exactly the translation of the whole source.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+
+import torch
 
 from .alignment_base import Alignment
+from .alignment_registry import build_alignment
+from .configuration_posenc import PosEncConfig
 from .position_base import StackSpec
-from .position_registry import side_entries
+from .position_registry import build_position_encodings, side_entries
 from .position_sum import PositionEncodingSum
 
 
@@ -57,15 +60,20 @@ class SourceReach:
         return key - source_position < self.cross_lookahead
 
 
-def compute_source_reach(model: Any) -> SourceReach:
-    """The reach of a PosEncForConditionalGeneration; a ValueError (rule, value, remedy) if it is not finite."""
-    config, encoder, decoder = model.config, model.model.encoder, model.model.decoder
-    window, window_lookahead = local_window(encoder.positions, config.side("encoder"))
-    left, right = encoding_reach(encoder.positions, config.side("encoder"))
-    local_window(decoder.positions, config.side("decoder"))
-    cross_window, cross_lookahead = local_window(decoder.cross_positions, config.side("cross"))
-    validate_local_alignment(decoder.alignment, config.alignment_type)
-    layers = len(encoder.layers)
+def compute_source_reach(config: PosEncConfig) -> SourceReach:
+    """The reach of a model with this config; a ValueError (rule, value, remedy) if it is not finite."""
+    encoder, decoder, cross = map(config.side, ("encoder", "decoder", "cross"))
+    with torch.device("meta"):  # their properties alone are read
+        encoder_positions, decoder_positions, cross_positions = (
+            build_position_encodings(config, side) for side in (encoder, decoder, cross)
+        )
+        alignment = build_alignment(config)
+    window, window_lookahead = local_window(encoder_positions, encoder)
+    left, right = encoding_reach(encoder_positions, encoder)
+    local_window(decoder_positions, decoder)
+    cross_window, cross_lookahead = local_window(cross_positions, cross)
+    validate_local_alignment(alignment, config.alignment_type)
+    layers = encoder.layers
     encoder_left, encoder_right = layers * (window - 1) + left, layers * (window_lookahead - 1) + right
     return SourceReach(encoder_left, encoder_right, cross_window, cross_lookahead)
 
