@@ -257,6 +257,7 @@ def test_a_bucket_has_the_scores_of_its_own_decodings(monkeypatch):
     assert longest["examples"][0] == {"source": 10, "target": 13, "ended": True, "centre": [0, 1, 2], "place": None}
 
 
+@pytest.mark.full
 def test_no_more_is_decoded_than_is_asked_for_and_can_be_paid():
     assert diagnosed(model_of("none"), decoded_per_group=0)["decoding"] is None
     few = diagnosed(model_of("none"), decoded_per_group=2)["decoding"]
@@ -276,6 +277,7 @@ def test_a_reference_longer_than_the_table_is_written_up_to_its_end():
 # Losses of a model that is told the target's length
 
 
+@pytest.mark.full
 @torch.no_grad()
 def test_the_loss_of_a_model_that_reads_lengths_is_that_of_reading_token_by_token():
     model = aligned()
@@ -378,6 +380,7 @@ def test_a_diagnosis_of_an_older_version_is_named_and_not_plotted():
     assert source_position_figure(read_back(without)).legends[0].get_title().get_text().endswith("not measured: none")
 
 
+@pytest.mark.full
 def test_print_is_readable():
     many = {f"{'encoding ' * 3}{number}": measured(number, place=True) for number in range(4)}
     for draw in FIGURES:

@@ -235,6 +235,7 @@ def test_a_run_of_0_2_0_goes_on_where_it_was_and_gives_the_same_tables(run: Path
     assert saved["runs"]["relative-found"]["split"] == {"system": "relative", "boundaries": "found"}
 
 
+@pytest.mark.full
 def test_the_tokenizer_of_a_run_that_trained_nothing_yet_is_kept(run: Path) -> None:
     """It was made from the same text, which 0.2.0 described by other keys."""
     experiment = load_experiment(SAVED / "run_0_2_0.yaml")

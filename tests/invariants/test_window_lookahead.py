@@ -28,7 +28,8 @@ def test_encoder_reads_no_further_than_its_lookahead(lookahead):
             assert (encode_in_pieces(encoder, source, left, right) - whole).abs().max() > 1e-6
 
 
-@pytest.mark.parametrize(("lookahead", "cross"), [(1, 0), pytest.param(0, 2, marks=pytest.mark.full)])
+@pytest.mark.parametrize(("lookahead", "cross"), [(1, 0), (0, 2)])
+@pytest.mark.full
 def test_streamed_translation_is_that_of_the_whole_text(lookahead, cross, tokenizer):
     changes = {"window_lookahead": lookahead, "cross_window_lookahead": cross}
     model = varied_translator("relative+window by length_ratio", **changes)

@@ -160,7 +160,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("where", ["relative", "rnn_nmt"])
-@pytest.mark.parametrize("trust", [None, False, True])
+@pytest.mark.parametrize("trust", [None, pytest.param(False, marks=pytest.mark.full), True])
 def test_a_way_of_generating_that_lies_beside_the_weights_is_not_run(tmp_path, trace, where, trust) -> None:
     model, folder = tiny_model(where), tmp_path / "model"
     model.save_pretrained(folder)
