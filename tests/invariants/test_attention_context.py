@@ -267,8 +267,8 @@ def test_in_cross_attention_the_gradient_reaches_every_parameter(cross):
 
 def test_what_cannot_act_in_cross_attention_is_refused_when_the_config_is_made():
     for name, entry in POSITION_ENCODINGS.items():
-        if name == "forgetting":  # it acts, but between the tokens of one text
-            with pytest.raises(ValueError, match="`forgetting` sums the gates"):
+        if name in ("forgetting", "cope"):  # they act, but between the tokens of one text
+            with pytest.raises(ValueError, match=f"`{name}` sums the gates"):
                 PosEncConfig(cross_position_encoding_type=name)
         elif entry.modifies_attention or name == "none":
             PosEncConfig(cross_position_encoding_type=name)

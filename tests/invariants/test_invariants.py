@@ -208,7 +208,8 @@ def test_given_positions_win_over_the_mask(sides):
         decoder_input_ids=torch.cat((pad, target), dim=1), decoder_attention_mask=mask, decoder_position_ids=shifted,
     ).logits  # fmt: skip
     torch.testing.assert_close(masked[:, 2:], at_gaps, **EXACT)
-    if not all(entry.permutation_equivariant or entry.is_stateful for entry in entries(sides)):
+    reads_positions = [not (entry.permutation_equivariant or entry.is_stateful) for entry in entries(sides)]
+    if any(reads_positions) and sides != "cope":  # which reads the order of the keys alone
         assert (at_gaps - model(input_ids=source, decoder_input_ids=target).logits).abs().max() > 1e-4
 
 

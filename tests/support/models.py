@@ -67,6 +67,7 @@ SMALL_PARAMETERS = {
     "xpos_scale_base": 200.0,
     "pope_theta": 100.0,
     "log_n_length": 4,
+    "cope_positions": 4,
     "cross_window_size": 3,
     "recurrent_hidden_size": 5,
     "recurrent_reach": 3,

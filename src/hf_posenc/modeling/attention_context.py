@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from .cache import EncodingState
-from .masks import AttentionMask, num_attendable
+from .masks import AttentionMask, num_attendable, valid_keys
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,11 @@ class AttentionContext:
         """The number of keys that the mask lets each query attend to (B or 1, Q or 1)."""
         shape = self.query_pos_BQ.shape[-1], self.key_pos_BS.shape[-1]
         return num_attendable(self.mask, *shape, self.num_cached, self.is_causal, self.query_pos_BQ.device)
+
+    @property
+    def valid_keys_BQS(self) -> Tensor | None:
+        """True for the keys that the mask allows, causality apart (B, Q or 1, S); None if all are."""
+        return valid_keys(self.mask, self.key_pos_BS.shape[-1])
 
     def gather_keys(self, x: Tensor, axis: int) -> Tensor:
         """Those entries of (B, ..., S, ...) that belong to `attended_keys`, along that axis."""

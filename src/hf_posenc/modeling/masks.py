@@ -71,6 +71,18 @@ def num_attendable(
     return torch.full((1, 1), num_keys, device=device)
 
 
+def valid_keys(attention_mask: AttentionMask, num_keys: int) -> Tensor | None:
+    """True for the keys that the mask allows, causality apart (B, Q or 1, S); None for a mask that has no such entries.
+
+    A mask has columns for tokens that a cache has dropped, and none for those that a static cache has room for.
+    """
+    if not isinstance(attention_mask, Tensor):
+        return None
+    valid_BQS = to_bool_mask(attention_mask[:, 0]) if attention_mask.ndim == 4 else (attention_mask != 0)[:, None]
+    room = max(0, num_keys - valid_BQS.shape[-1])
+    return torch.nn.functional.pad(valid_BQS[..., -num_keys:], (0, room), value=True)
+
+
 def to_bool_mask(mask: Tensor) -> Tensor:
     """A Boolean mask unchanged; an additive one as True where it adds 0."""
     return mask if mask.dtype == torch.bool else mask == 0

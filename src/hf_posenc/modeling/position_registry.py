@@ -14,6 +14,7 @@ from .citations import Reference
 from .position_alibi import Alibi
 from .position_base import HOOKS, EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 from .position_cape import Cape
+from .position_cope import Cope
 from .position_deberta import Deberta
 from .position_fire import Fire
 from .position_forgetting import Forgetting
@@ -116,6 +117,7 @@ POSITION_ENCODINGS: dict[str, PositionEncodingEntry] = {
     "xpos": make_entry(Rotary, **Rotary.XPOS),
     "pope": make_entry(Pope),
     "forgetting": make_entry(Forgetting),
+    "cope": make_entry(Cope),
     "shape": make_entry(Shape),
     "cape": make_entry(Cape),
     "randomized": make_entry(Randomized),
