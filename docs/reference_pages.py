@@ -59,8 +59,14 @@ RESULTS = {
     "which-joined/table-overview.md": "Captions, trained on concatenated ones of at most 30 subwords as well",
     "news-encodings-small/table-newstest_all.md": "News, trained to 50 subwords",
     "news-table4-small/table-newstest_all.md": "News, variants of relative positions, trained to 100 subwords",
+    "causal-news/table-talks-whole.md": "Language models, trained to 64 tokens",
 }
-COSTS = {"encodings-training-cpu": "training step", "encodings-decoding-cpu": "decoding step"}
+COSTS = {
+    "encodings-training-cpu": "training step",
+    "encodings-decoding-cpu": "decoding step",
+    "cope-training-cpu": "training step (AMD EPYC)",
+    "cope-decoding-cpu": "decoding step (AMD EPYC)",
+}
 ENTRY = re.compile(r"^ *((?:`[\w.]+`(?:,\s+)?)+)(?: \(.*?\))?: ", re.MULTILINE)
 
 

@@ -8,13 +8,18 @@ Each figure is written into the folder of its run, or into docs/results/cost.
 
 import json
 import lzma
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
 
+import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from saved_results import BENCHMARKS, METRICS, RESULTS, Score, costs, score, scores
+from matplotlib.patches import Rectangle
+from saved_results import BENCHMARKS, FURTHEST, METRICS, RESULTS, Score, costs, furthest_rows, score, scores
 
 from hf_posenc.plotting.alignment_plots import end_forbidden_figure, source_position_figure
+from hf_posenc.plotting.perplexity_plots import perplexity_figure
 from hf_posenc.plotting.score_plots import bleu_by_length_figure, ranking_by_test_set_figure, ranking_figure
 from hf_posenc.plotting.style import (
     FONT_SIZE,
@@ -66,6 +71,13 @@ def by_length(run: str, test_set: str, names: Iterable[str], max_length: int, mi
         max_training_lengths=dict.fromkeys(rows, max_length),
         min_training_lengths=dict.fromkeys(rows, min_length),
     )
+
+
+def perplexity() -> Figure:
+    """Perplexity of the saved language models by context length."""
+    run, test_set = "causal-news", "talks-whole"
+    rows = {name: {test_set: length_scores(run, test_set, name)} for name in systems(run)}
+    return perplexity_figure(rows, test_set, max_training_lengths=dict.fromkeys(rows, 64))
 
 
 def decodings(run: str, test_set: str) -> dict[str, Diagnosis]:
@@ -180,6 +192,35 @@ def quality_over_latency() -> Figure:
     return figure
 
 
+def furthest_lengths() -> Figure:
+    """The tables of furthest lengths as matrices, coloured by the multiple of the shortest inputs' length."""
+    page = (RESULTS / "length_generalization.md").read_text(encoding="utf-8")
+    tables = [furthest_rows(spec) for _, spec, _ in FURTHEST.findall(page)]
+    figure = Figure(figsize=(WIDTH_INCHES, 1.0 + 0.62 * sum(map(len, tables))), layout="constrained")
+    panels = figure.subplots(len(tables), 1, squeeze=False, height_ratios=[len(rows) for rows in tables])[:, 0]
+    for axes, rows in zip(panels, tables, strict=True):
+        for y, row in enumerate(rows):
+            for x, length in enumerate(row.lengths.values()):
+                draw_furthest(axes, x, y, length, row.first)
+        axes.set_xlim(-0.5, len(rows[0].lengths) - 0.5)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_xticks(range(len(rows[0].lengths)), [name.replace(" ", "\n", 1) for name in rows[0].lengths])
+        axes.set_yticks(range(len(rows)), [row.label.replace(", ", ",\n", 1) for row in rows])
+        axes.tick_params(length=0, labelsize=FONT_SIZE - 1)
+        axes.xaxis.tick_top()
+        axes.spines[:].set_visible(False)
+    return figure
+
+
+def draw_furthest(axes: Axes, x: int, y: int, length: str, first: int) -> None:
+    """A cell: white where nothing was trained, else darker for a larger multiple of the shortest inputs' length."""
+    multiple = int(length) / first if length.isdigit() else 0.5
+    colour = "white" if length == "-" else matplotlib.colormaps["YlGnBu"](0.02 + 0.19 * math.log2(2 * multiple))
+    axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", linewidth=2))
+    text_colour = "white" if multiple > 3 else "black"
+    axes.text(x, y, length, ha="center", va="center", fontsize=FONT_SIZE, color=text_colour)
+
+
 NEWS_50 = ("aligned-50", "relative-50", "sinusoidal-50")
 FIGURES: dict[str, Callable[[], Figure]] = {
     "news-small/bleu-by-length-newstest_all": lambda: by_length("news-small", "newstest_all", NEWS_50, 50),
@@ -205,6 +246,8 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "which-multi30k/ranking-of-test-sets": ranking_on_captions,
     "cost/score-against-cost": score_against_cost,
     "latency/quality-over-latency": quality_over_latency,
+    "furthest-lengths": furthest_lengths,
+    "causal-news/perplexity-talks-whole": perplexity,
 }
 
 

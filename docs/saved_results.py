@@ -13,13 +13,14 @@ A row of another run has that run's name before a slash. A column is a test set,
     -->
     <!-- end -->
 
-The furthest length at which each system still scores a threshold or more. A row is a saved run and its test set:
+The furthest length at which each system still scores a threshold or more, or at which its perplexity is at most so many
+percent above that of the shortest inputs. A row is a saved run and its test set, and its metric is the first one that
+the run has. A number behind it is the longest input of the test, which an unbounded bucket does not tell:
 
     <!-- furthest
-    rows: tasks-recopy/recopy = ReCopy
+    rows: tasks-recopy/recopy 100 = ReCopy; causal-news/talks-whole 1024 = language model
     columns: fertility; relative
-    metric: exact_match
-    threshold: 95
+    thresholds: exact_match 95, perplexity 5
     -->
     <!-- end -->
 
@@ -37,6 +38,7 @@ import functools
 import html
 import json
 import lzma
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -138,11 +140,11 @@ def table(spec: str) -> str:
     first_run, first_system, _ = rows[0]
     header = [" / ".join(METRICS[metric][0] for metric in metrics)]
     for test_set, bucket, label in columns:
-        header.append(f"{label} n={score(first_run, test_set, first_system, bucket or 'all').n}")
+        header.append(f"{label} n={score(first_run, test_set, first_system, bucket or 'all', metrics[0]).n}")
     lines = [header]
     for run, system, label in rows:
         entries = [cell(run, test_set, system, bucket or "all", metrics) for test_set, bucket, _ in columns]
-        seeds = score(run, columns[0][0], system, columns[0][1] or "all").seeds
+        seeds = score(run, columns[0][0], system, columns[0][1] or "all", metrics[0]).seeds
         lines.append([f"{label}, {seeds} seeds" if seeds > 1 else f"{label}, 1 seed", *entries])
     return markdown_table(lines)
 
@@ -150,32 +152,65 @@ def table(spec: str) -> str:
 def furthest_length(run: str, test_set: str, system: str, metric: str, threshold: float) -> str:
     """The longest source of the last bucket up to which all buckets reach the threshold, by the mean over seeds.
 
-    `none` if the first bucket does not reach it, `-` if the run lacks the system. An unbounded bucket is `>50`.
+    The threshold of perplexity is in percent above the first bucket. `none` if the first bucket does not reach it, `-`
+    if the run lacks the system. An unbounded bucket is `>50`.
     """
     wanted = (test_set, system, metric)
     found = [(key[2], saved) for key, saved in scores(run).items() if (key[0], key[1], key[3]) == wanted and saved.n]
     buckets = sorted(((bucket, saved) for bucket, saved in found if bucket != "all"), key=lambda item: item[1].low)
     reached = "none" if buckets else "-"
     for bucket, saved in buckets:
-        if saved.value is None or saved.value < threshold:
+        if saved.value is None:
+            break
+        if metric == "perplexity":
+            is_reached = saved.value <= (1 + threshold / 100) * (buckets[0][1].value or math.inf)
+        else:
+            is_reached = saved.value >= threshold
+        if not is_reached:
             break
         reached = bucket if saved.high is None else str(saved.high)
     return reached
 
 
+@dataclass(frozen=True)
+class FurthestRow:
+    """A row of a table of furthest lengths, by system, and the longest source of its first bucket."""
+
+    label: str
+    lengths: dict[str, str]
+    first: int
+
+
+def furthest_rows(spec: str) -> list[FurthestRow]:
+    """The furthest lengths that a comment asks for."""
+    wanted = dict(line.split(": ", 1) for line in spec.strip().splitlines())
+    thresholds = {metric: float(value) for metric, value in map(str.split, wanted["thresholds"].split(","))}
+    rows = []
+    for name, label in pairs(wanted["rows"]):
+        run, _, test_set = name.partition(" ")[0].partition("/")
+        longest = name.partition(" ")[2]
+        known = {key[3] for key in scores(run) if key[0] == test_set}
+        if not (metrics := [metric for metric in thresholds if metric in known]):
+            raise ValueError(
+                f"A row must name a saved test set, but {run} has no {test_set} with {wanted['thresholds']}."
+            )
+        first = min(saved.high for key, saved in scores(run).items() if key[0] == test_set and saved.high and saved.n)
+        lengths = {
+            column: furthest_length(run, test_set, system, metrics[0], thresholds[metrics[0]])
+            for system, column in pairs(wanted["columns"])
+        }
+        if longest:
+            lengths = {column: longest if length.startswith(">") else length for column, length in lengths.items()}
+        rows.append(FurthestRow(label, lengths, first))
+    return rows
+
+
 def furthest_table(spec: str) -> str:
     """The table of furthest lengths that a comment asks for."""
-    wanted = dict(line.split(": ", 1) for line in spec.strip().splitlines())
-    systems = pairs(wanted["columns"])
-    lines = [["trained and tested on", *(label for _, label in systems)]]
-    for name, label in pairs(wanted["rows"]):
-        run, _, test_set = name.partition("/")
-        score(run, test_set, next(key[1] for key in scores(run)), metric=wanted["metric"])  # unknown names are refused
-        threshold = float(wanted["threshold"])
-        lines.append(
-            [label, *(furthest_length(run, test_set, name, wanted["metric"], threshold) for name, _ in systems)]
-        )
-    return markdown_table(lines)
+    rows = furthest_rows(spec)
+    return markdown_table(
+        [["trained and tested on", *rows[0].lengths], *([row.label, *row.lengths.values()] for row in rows)]
+    )
 
 
 def markdown_table(lines: list[list[str]]) -> str:

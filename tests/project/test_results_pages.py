@@ -72,17 +72,32 @@ def test_the_furthest_length_is_that_of_an_unbroken_row_of_buckets() -> None:
     assert again is not None and again >= 20, "a later bucket that reaches the threshold again does not count"
     assert saved_results.furthest_length("tasks-recopy", "recopy", "sinusoidal", "bleu", 20) == "10"
     assert saved_results.furthest_length("tasks-recopy", "recopy", "absent", "exact_match", 95) == "-"
-    spec = "rows: tasks-recopy/absent = ReCopy\ncolumns: fertility\nmetric: exact_match\nthreshold: 95\n"
-    with pytest.raises(ValueError, match="has none of"):
-        saved_results.furthest_table(spec)
+    spec = "rows: tasks-recopy/{} 100 = ReCopy\ncolumns: fertility = ours\nthresholds: perplexity 5, exact_match 81\n"
+    with pytest.raises(ValueError, match="has no absent with"):
+        saved_results.furthest_table(spec.format("absent"))
+    (row,) = saved_results.furthest_rows(spec.format("recopy"))
+    assert (row.lengths, row.first) == ({"ours": "100"}, 10)
 
 
-def test_every_run_of_a_task_is_a_row_of_the_matrix_of_furthest_lengths() -> None:
-    (spec,) = saved_results.FURTHEST.findall((RESULTS / "tasks.md").read_text(encoding="utf-8"))
-    wanted = dict(line.split(": ", 1) for line in spec[1].strip().splitlines())
-    rows = {name.partition("/")[0] for name, _ in saved_results.pairs(wanted["rows"])}
-    columns = {name for name, _ in saved_results.pairs(wanted["columns"])}
-    saved = {run for run in saved_results.runs() if run.startswith("tasks-")}
+def test_the_furthest_context_has_a_perplexity_near_that_of_the_shortest() -> None:
+    """Rotary positions: 106.3, 105.4, 110.9, 118.6 and 126.0 with up to 64, 128, 256, 512 and more tokens."""
+    found = {
+        percent: saved_results.furthest_length("causal-news", "talks-whole", "rotary", "perplexity", percent)
+        for percent in (0, 5, 12, 20)
+    }
+    assert found == {0: "128", 5: "256", 12: "512", 20: ">512"}
+
+
+def test_every_run_of_a_task_is_a_row_of_a_matrix_of_furthest_lengths() -> None:
+    rows: set[str] = set()
+    columns: set[str] = set()
+    for _, spec, _ in saved_results.FURTHEST.findall(
+        (RESULTS / "length_generalization.md").read_text(encoding="utf-8")
+    ):
+        wanted = dict(line.split(": ", 1) for line in spec.strip().splitlines())
+        rows |= {name.partition("/")[0] for name, _ in saved_results.pairs(wanted["rows"])}
+        columns |= {name for name, _ in saved_results.pairs(wanted["columns"])}
+    saved = {run for run in saved_results.runs() if run.startswith(("tasks-", "causal-"))}
     assert rows == saved
     assert columns == {key[1] for run in saved for key in saved_results.scores(run)}
 

@@ -93,12 +93,11 @@ class Cope(PositionEncoding):
     def products(self, q_BHQK: Tensor, position_BHQS: Tensor, ctx: AttentionContext, direction: int) -> Tensor:
         """The products of queries with the vectors at fractional positions (B, H, Q, S), linear between whole ones."""
         products_BHQN = q_BHQK @ self.vectors[ctx.layer, direction].T * self.scaling
-        last = products_BHQN.shape[-1] - 1
-        position_BHQS = position_BHQS.clamp(max=last)
-        lower_BHQS = position_BHQS.detach().floor().long()
+        slopes_BHQN = nn.functional.pad(products_BHQN.diff(dim=-1), (0, 1))
+        position_BHQS = position_BHQS.clamp(max=products_BHQN.shape[-1] - 1)
+        lower_BHQS = position_BHQS.detach().long()
         weight_BHQS = (position_BHQS - lower_BHQS).to(products_BHQN.dtype)
-        below, above = (products_BHQN.gather(-1, index) for index in (lower_BHQS, (lower_BHQS + 1).clamp(max=last)))
-        return below + weight_BHQS * (above - below)
+        return products_BHQN.gather(-1, lower_BHQS) + weight_BHQS * slopes_BHQN.gather(-1, lower_BHQS)
 
     def init_weights(self) -> None:
         """Zeros, as in the paper's code: at first all positions are alike."""
