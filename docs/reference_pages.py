@@ -244,6 +244,15 @@ def cost_rows(name: str) -> list[list[str]]:
     return single or rows
 
 
+def acts_in_cross_attention(name: str) -> bool:
+    """Whether a config takes the encoding there; modifiers are taken beside another."""
+    sum_of = f"relative+{name}" if POSITION_ENCODINGS[name].is_modifier else name
+    with suppress(ValueError):
+        PosEncConfig(cross_position_encoding_type=sum_of)
+        return True
+    return False
+
+
 def encoding_page(name: str) -> str:
     """The page of one encoding."""
     entry, said = POSITION_ENCODINGS[name], encoding_words()[name]
@@ -257,7 +266,7 @@ def encoding_page(name: str) -> str:
         "encoder equivariant to reversal": yes(entry.reversal_equivariant),
         "state in cached decoding": yes(entry.is_stateful),
         "only in sums": yes(entry.is_modifier),
-        "in cross-attention": yes(entry.modifies_attention),
+        "in cross-attention": yes(entry.modifies_attention and acts_in_cross_attention(name)),
         "maximum length": f"`{entry.max_length_field}`" if entry.max_length_field else "any",
         "other names": registry(entry.aliases) or "none",
         "code": f"`{code}`",
