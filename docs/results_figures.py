@@ -205,7 +205,7 @@ def furthest_lengths() -> Figure:
         axes.set_xlim(-0.5, len(rows[0].lengths) - 0.5)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xticks(range(len(rows[0].lengths)), [name.replace(" ", "\n", 1) for name in rows[0].lengths])
-        axes.set_yticks(range(len(rows)), [row.label.replace(", ", ",\n", 1) for row in rows])
+        axes.set_yticks(range(len(rows)), [row.label.replace(", ", ",\n") for row in rows])
         axes.tick_params(length=0, labelsize=FONT_SIZE - 1)
         axes.xaxis.tick_top()
         axes.spines[:].set_visible(False)
@@ -214,7 +214,8 @@ def furthest_lengths() -> Figure:
 
 def draw_furthest(axes: Axes, x: int, y: int, length: str, first: int) -> None:
     """A cell: white where nothing was trained, else darker for a larger multiple of the shortest inputs' length."""
-    multiple = int(length) / first if length.isdigit() else 0.5
+    number = length.lstrip("≥")
+    multiple = int(number) / first if number.isdigit() else 0.5
     colour = "white" if length == "-" else matplotlib.colormaps["YlGnBu"](0.02 + 0.19 * math.log2(2 * multiple))
     axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", linewidth=2))
     text_colour = "white" if multiple > 3 else "black"

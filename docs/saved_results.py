@@ -19,7 +19,7 @@ the run has. A number behind it is the longest input of the test, which an unbou
 
     <!-- furthest
     rows: tasks-recopy/recopy 100 = ReCopy; causal-news/talks-whole 1024 = language model
-    columns: fertility; relative
+    columns: fertility; tasks-recopy-low-noise/fertility-low-noise = of a run whose name begins as the row's
     thresholds: exact_match 95, perplexity 5
     -->
     <!-- end -->
@@ -153,7 +153,7 @@ def furthest_length(run: str, test_set: str, system: str, metric: str, threshold
     """The longest source of the last bucket up to which all buckets reach the threshold, by the mean over seeds.
 
     The threshold of perplexity is in percent above the first bucket. `none` if the first bucket does not reach it, `-`
-    if the run lacks the system. An unbounded bucket is `>50`.
+    if the run lacks the system, and `≥` where all buckets reach it. An unbounded bucket is `>50`.
     """
     wanted = (test_set, system, metric)
     found = [(key[2], saved) for key, saved in scores(run).items() if (key[0], key[1], key[3]) == wanted and saved.n]
@@ -161,15 +161,15 @@ def furthest_length(run: str, test_set: str, system: str, metric: str, threshold
     reached = "none" if buckets else "-"
     for bucket, saved in buckets:
         if saved.value is None:
-            break
+            return reached
         if metric == "perplexity":
             is_reached = saved.value <= (1 + threshold / 100) * (buckets[0][1].value or math.inf)
         else:
             is_reached = saved.value >= threshold
         if not is_reached:
-            break
+            return reached
         reached = bucket if saved.high is None else str(saved.high)
-    return reached
+    return f"≥{reached}" if reached.isdigit() else reached
 
 
 @dataclass(frozen=True)
@@ -195,12 +195,13 @@ def furthest_rows(spec: str) -> list[FurthestRow]:
                 f"A row must name a saved test set, but {run} has no {test_set} with {wanted['thresholds']}."
             )
         first = min(saved.high for key, saved in scores(run).items() if key[0] == test_set and saved.high and saved.n)
-        lengths = {
-            column: furthest_length(run, test_set, system, metrics[0], thresholds[metrics[0]])
-            for system, column in pairs(wanted["columns"])
-        }
-        if longest:
-            lengths = {column: longest if length.startswith(">") else length for column, length in lengths.items()}
+        lengths = {}
+        for system, column in pairs(wanted["columns"]):
+            own_run, _, system = system.rpartition("/")
+            length = furthest_length(run, test_set, system, metrics[0], thresholds[metrics[0]])
+            if own_run and own_run.startswith(run):  # a row of another run on the same task
+                length = furthest_length(own_run, test_set, system, metrics[0], thresholds[metrics[0]])
+            lengths[column] = f"≥{longest}" if length.startswith(">") and longest else length
         rows.append(FurthestRow(label, lengths, first))
     return rows
 
