@@ -194,6 +194,7 @@ def test_a_greedy_decoding_is_generates(kind):
         assert one.centroid == pytest.approx(other.centroid, abs=1e-9)
 
 
+@pytest.mark.full
 def test_the_centroid_is_that_of_the_weights_of_one_forward():
     model = model_of("relative")
     sources, _ = pair_token_ids(the_pairs(), words(), "de", "en")
@@ -205,6 +206,7 @@ def test_the_centroid_is_that_of_the_weights_of_one_forward():
         assert one.source_position is None
 
 
+@pytest.mark.full
 def test_source_positions_follow_the_attention_centroid():
     for (source, _), one in zip(LENGTHS, decoded(aligned()), strict=True):
         assert one.source_position[0] == 0
@@ -215,6 +217,7 @@ def test_source_positions_follow_the_attention_centroid():
     assert all(one.source_position is None for one in decoded(model_of("rnn_nmt")))
 
 
+@pytest.mark.full
 def test_a_forbidden_end_token_is_not_generated_before_the_end_of_the_reference():
     model = model_of("relative", output_bias=True)
     with torch.no_grad():
