@@ -292,6 +292,7 @@ def test_a_lossless_translator_gets_the_text_back() -> None:
         assert join_translations(segments, overlap) == text
 
 
+@pytest.mark.full
 def test_fixed_segments_are_saved_by_their_size(config: Path) -> None:
     chunks = "systems.chunks={segment: relative, segmentation: fixed, segment_words: 4, overlap_words: 2}"
     others = "systems.others={segment: relative, segmentation: fixed, segment_words: 4}"

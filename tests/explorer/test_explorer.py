@@ -282,6 +282,7 @@ def test_systems_are_those_with_a_model(run: ExplorerRun):
     assert run.systems == ["relative", "rnn", "short", "strange"], "first those of the results, in their order"
 
 
+@pytest.mark.full
 def test_trained_encodings_are_those_of_the_checkpoint(run: ExplorerRun):
     model, _ = run.load_model("relative")
     for side, where in (("encoder", slice(None)), ("decoder", slice(0, 4))):
@@ -314,6 +315,7 @@ def test_a_sentence_is_translated_by_each_system_or_the_reason_is_given(run: Exp
     assert "'bart'" in found["strange"].problem and "choose another" in found["strange"].problem
 
 
+@pytest.mark.full
 def test_a_sentence_past_a_table_says_so_and_keeps_no_other_from_it(run: ExplorerRun):
     found = translate(run, ["relative", "short"], "Zwei Kinder im Schnee", 10, 1)
     assert found["relative"].source_tokens > 12 and not found["relative"].problem

@@ -41,6 +41,7 @@ def written(html: str) -> str:
     return "".join(re.findall(r'<span class="token \w+">([^<]*)</span>', target))
 
 
+@pytest.mark.full
 def test_after_each_word_the_page_shows_what_is_streamed(run: ExplorerRun):
     record, translator = stream_record(run, "streams", TEXT), StreamingTranslator(*run.load_model("streams"))
     text, words = "", re.findall(r"\S+\s*", TEXT)

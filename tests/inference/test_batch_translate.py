@@ -148,6 +148,7 @@ def test_a_broken_pipe_elsewhere_is_still_an_error(folder, monkeypatch):
         __main__.main()
 
 
+@pytest.mark.full
 def test_a_file_is_there_when_it_is_whole(folder, expected, tmp_path):
     translate_to_file(LINES, tmp_path / "out", Job(folder))
     assert (tmp_path / "out").read_text(encoding="utf-8") == "".join(f"{line}\n" for line in expected)

@@ -246,6 +246,7 @@ def test_command_refuses_what_goes_with_lines(folder, monkeypatch, capsys):
         run_stream(monkeypatch, capsys, folder, b"Ein", "--num-beams", "0")
 
 
+@pytest.mark.full
 def test_command_searches_by_beams(folder, monkeypatch, capsys):
     model, tokenizer = load_model(folder)
     [offline] = model.translate([TEXT[:32]], tokenizer, num_beams=3, eos_requires_source_end=True)

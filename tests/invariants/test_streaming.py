@@ -145,6 +145,7 @@ def test_streamed_beam_search_ends_as_that_of_the_whole_text(length_penalty, ear
         assert_streams_exactly(model, tokenizer, random_text(2, seed=3), num_beams=4)
 
 
+@pytest.mark.full
 def test_scores_of_a_long_beam_search_keep_their_decimals(tokenizer):
     """Counted from another origin they are the same differences."""
     model = varied_translator("relative+window by length_ratio")

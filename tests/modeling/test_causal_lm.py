@@ -96,6 +96,7 @@ def test_an_encoder_decoders_names_of_shared_fields_are_read():
     assert (config.hidden_size, config.hidden_act) == (config.d_model, config.activation_function) == (32, "gelu")
 
 
+@pytest.mark.full
 def test_a_config_of_the_other_architecture_is_refused(tmp_path):
     causal, seq2seq = tiny_causal_config("relative"), tiny_config("relative")
     with pytest.raises(ValueError, match=r"PosEncForConditionalGeneration must be given .*'posenc'.*'posenc_causal'"):
