@@ -187,8 +187,8 @@ def furthest_rows(spec: str) -> list[FurthestRow]:
     thresholds = {metric: float(value) for metric, value in map(str.split, wanted["thresholds"].split(","))}
     rows = []
     for name, label in pairs(wanted["rows"]):
-        run, _, test_set = name.partition(" ")[0].partition("/")
-        longest = name.partition(" ")[2]
+        place, _, longest = name.partition(" ")
+        run, _, test_set = place.partition("/")
         known = {key[3] for key in scores(run) if key[0] == test_set}
         if not (metrics := [metric for metric in thresholds if metric in known]):
             raise ValueError(
@@ -198,9 +198,8 @@ def furthest_rows(spec: str) -> list[FurthestRow]:
         lengths = {}
         for system, column in pairs(wanted["columns"]):
             own_run, _, system = system.rpartition("/")
-            length = furthest_length(run, test_set, system, metrics[0], thresholds[metrics[0]])
-            if own_run and own_run.startswith(run):  # a row of another run on the same task
-                length = furthest_length(own_run, test_set, system, metrics[0], thresholds[metrics[0]])
+            source = own_run if own_run.startswith(run) else run  # another run on the same task
+            length = furthest_length(source, test_set, system, metrics[0], thresholds[metrics[0]])
             lengths[column] = f"≥{longest}" if length.startswith(">") and longest else length
         rows.append(FurthestRow(label, lengths, first))
     return rows
