@@ -9,6 +9,7 @@ from support.reference import BOTH_SIDES, EXACT
 from torch import nn
 
 from hf_posenc import AttentionContext
+from hf_posenc.modeling.masks import valid_keys
 from hf_posenc.modeling.position_registry import build_position_encodings
 
 
@@ -44,3 +45,12 @@ def test_cope_counts_the_gates_from_the_key_to_the_query(side):
     weight, inputs = torch.randn_like(ours), [q, k, cope.vectors]
     mine, theirs = (torch.autograd.grad((one * weight).sum(), inputs) for one in (ours, expected))
     torch.testing.assert_close(mine, theirs, **EXACT)
+
+
+def test_a_mask_is_read_for_the_keys_that_a_cache_keeps():
+    """Its first columns are of dropped tokens; a static cache has room beyond its last one."""
+    mask = torch.tensor([[0, 1, 1, 0, 1]])
+    for num_keys, expected in ((5, [0, 1, 1, 0, 1]), (3, [1, 0, 1]), (7, [0, 1, 1, 0, 1, 1, 1])):
+        for given in (mask, mask[:, None, None] != 0):
+            assert valid_keys(given, num_keys).long().tolist() == [[expected]]
+    assert valid_keys(None, 5) is None
