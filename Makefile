@@ -13,6 +13,10 @@ RUN := $(VENV)/bin/python
 PYTEST = $(RUN) -m pytest -q -n auto --dist worksteal
 READY := $(VENV)/.hf-posenc-installed
 
+# Compiled modules are kept, even where the environment says otherwise: without them every process compiles torch and
+# transformers anew, which is most of a short test's time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install quickstart test test-all test-slow test-rest test-transformers check docs format benchmark clean
 
