@@ -5,7 +5,7 @@ import random
 import pytest
 
 from hf_posenc.data.corpus import load_pairs
-from hf_posenc.data.tasks import recall, scan
+from hf_posenc.data.tasks import pcfg, recall, scan
 from hf_posenc.data.tasks.registry import FINITE_TASKS, GENERATORS, generate_task_pairs
 
 DIRECTIONS = {"left": "LTURN", "right": "RTURN"}
@@ -42,6 +42,32 @@ def recalled(symbols: list[str]) -> list[str]:
     return [symbols[symbols.index(key) + 1] for key in symbols[end + 1 :] if symbols.index(key) < end]
 
 
+def edited(symbols: list[str]) -> list[str]:
+    """What an expression of PCFG SET makes, from its last symbol to its first, with a stack of strings."""
+    stack = []
+    string: list[str] = []
+    for symbol in reversed(symbols):
+        if symbol in pcfg.ELEMENTS:
+            string = [symbol, *string]
+            continue
+        if string:
+            stack.append(string)
+            string = []
+        if symbol == ",":
+            continue
+        top = stack.pop()
+        first, last, inner = top[:1], top[-1:], top[1:-1]
+        if symbol in ("append", "prepend", "remove_first", "remove_second"):
+            second = stack.pop()
+            results = {"append": top + second, "prepend": second + top, "remove_first": second, "remove_second": top}
+        else:
+            results = {"copy": top, "reverse": list(reversed(top)), "shift": inner + last + first}
+            results |= {"swap": last + inner + first, "repeat": top * 2, "echo": top + last}
+        stack.append(results[symbol])
+    (result,) = stack
+    return result
+
+
 def undone(symbols: list[str]) -> list[str]:
     """The digits of which ReCopy makes these symbols."""
     digits = []
@@ -68,11 +94,20 @@ ANSWERS = {
     "addition_hints": added_with_hints,
     "lookup": looked_up,
     "mqar": recalled,
+    "pcfg": edited,
 }
 # Symbols of an input of length 7, where these are not 7.
 INPUT_SYMBOLS = {
     "addition": 15, "addition_reversed": 15, "addition_hints": 29, "lookup": 8, "mqar": 22, "inverse_recopy": None,
+    "pcfg": None,
 }  # fmt: skip
+
+
+def test_the_other_computation_of_pcfg_gives_the_papers_answers():
+    expression = "append swap F1 G1 H1 , repeat I1 J1"
+    assert " ".join(edited(expression.split())) == "H1 G1 F1 I1 J1 I1 J1"
+    expression = "echo remove_first D1 K1 , E1 F1"
+    assert " ".join(edited(expression.split())) == "E1 F1 F1"
 
 
 @pytest.mark.parametrize("task", GENERATORS)
@@ -113,6 +148,15 @@ def test_scan_has_the_papers_commands_actions_and_length_split():
     assert sum(length <= 22 for length in lengths) == 16990
     assert max(lengths) == 48
     assert scan.all_pairs() is pairs or scan.all_pairs() == pairs
+
+
+def test_pcfg_has_the_papers_functions_and_elements():
+    assert len(pcfg.UNARY) + len(pcfg.BINARY) == 10
+    assert len(set(pcfg.ELEMENTS)) == 520
+    rng = random.Random(1)
+    for functions in (0, 3, 8):
+        symbols, _ = pcfg.pcfg(rng, functions)
+        assert sum(symbol in {*pcfg.UNARY, *pcfg.BINARY} for symbol in symbols) == functions
 
 
 def test_a_seed_and_lengths_decide_the_pairs():

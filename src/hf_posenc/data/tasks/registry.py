@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from random import Random
 
-from . import arithmetic, recall, scan, strings
+from . import arithmetic, pcfg, recall, scan, strings
 from .strings import Pair
 
 # From random numbers and a length to one pair.
@@ -21,6 +21,7 @@ GENERATORS: Mapping[str, Callable[[Random, int], Pair]] = {
     "addition_hints": arithmetic.addition_hints,
     "lookup": recall.lookup,
     "mqar": recall.mqar,
+    "pcfg": pcfg.pcfg,
 }
 # All pairs of a finite task; its lengths are those of the answers.
 FINITE_TASKS: Mapping[str, Callable[[], list[Pair]]] = {"scan": scan.all_pairs}
