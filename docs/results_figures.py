@@ -9,14 +9,17 @@ Each figure is written into the folder of its run, or into docs/results/cost.
 import json
 import lzma
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from saved_results import BENCHMARKS, FURTHEST, METRICS, RESULTS, Score, costs, furthest_rows, score, scores
+from saved_results import BENCHMARKS, FURTHEST, METRICS, RESULTS, Score, costs, furthest_columns, score, scores
 
 from hf_posenc.plotting.alignment_plots import end_forbidden_figure, source_position_figure
 from hf_posenc.plotting.perplexity_plots import perplexity_figure
@@ -195,30 +198,39 @@ def quality_over_latency() -> Figure:
 def furthest_lengths() -> Figure:
     """The tables of furthest lengths as matrices, coloured by the multiple of the shortest inputs' length."""
     page = (RESULTS / "length_generalization.md").read_text(encoding="utf-8")
-    tables = [furthest_rows(spec) for _, spec, _ in FURTHEST.findall(page)]
-    figure = Figure(figsize=(WIDTH_INCHES, 1.0 + 0.62 * sum(map(len, tables))), layout="constrained")
-    panels = figure.subplots(len(tables), 1, squeeze=False, height_ratios=[len(rows) for rows in tables])[:, 0]
-    for axes, rows in zip(panels, tables, strict=True):
-        for y, row in enumerate(rows):
-            for x, length in enumerate(row.lengths.values()):
-                draw_furthest(axes, x, y, length, row.first)
-        axes.set_xlim(-0.5, len(rows[0].lengths) - 0.5)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_xticks(range(len(rows[0].lengths)), [name.replace(" ", "\n", 1) for name in rows[0].lengths])
-        axes.set_yticks(range(len(rows)), [row.label.replace(", ", ",\n") for row in rows])
+    tables = [furthest_columns(spec) for _, spec, _ in FURTHEST.findall(page)]
+    titles = re.findall(r"## (.+)\n\n<!-- furthest", page)
+    heights = [len(columns[0].lengths) for columns in tables]
+    figure = Figure(figsize=(WIDTH_INCHES, 2.6 + 0.26 * sum(heights)), layout="constrained")
+    panels = figure.subplots(len(tables), 1, squeeze=False, height_ratios=heights)[:, 0]
+    scale = BoundaryNorm([-1.5, -0.5, 0.5, 1.5, 2.5, 3.5, 4.5], 256)  # binary logarithms; -1 is none
+    for axes, title, columns, height in zip(panels, titles, tables, heights, strict=True):
+        for x, column in enumerate(columns):
+            for y, length in enumerate(column.lengths.values()):
+                draw_furthest(axes, x, y, length, column.first, scale)
+        axes.set_title(title, loc="left", pad=8, fontsize=FONT_SIZE, fontweight="bold")
+        axes.set_xlim(-0.5, len(columns) - 0.5)
+        axes.set_ylim(height - 0.5, -0.5)
+        axes.set_xticks(range(len(columns)), [column.label.replace(", ", ",\n") for column in columns])
+        axes.set_yticks(range(height), list(columns[0].lengths))
         axes.tick_params(length=0, labelsize=FONT_SIZE - 1)
         axes.xaxis.tick_top()
         axes.spines[:].set_visible(False)
+    bar = figure.colorbar(
+        ScalarMappable(scale, "YlGnBu"), ax=list(panels), location="bottom", ticks=range(-1, 5), aspect=50, shrink=0.8
+    )
+    bar.ax.set_xticklabels(["none", "training\nlength", "2 x", "4 x", "8 x", "16 x"])
+    bar.ax.tick_params(length=0, labelsize=FONT_SIZE - 1)
     return figure
 
 
-def draw_furthest(axes: Axes, x: int, y: int, length: str, first: int) -> None:
+def draw_furthest(axes: Axes, x: int, y: int, length: str, first: int, scale: BoundaryNorm) -> None:
     """A cell: white where nothing was trained, else darker for a larger multiple of the shortest inputs' length."""
     number = length.lstrip("≥")
-    multiple = int(number) / first if number.isdigit() else 0.5
-    colour = "white" if length == "-" else matplotlib.colormaps["YlGnBu"](0.02 + 0.19 * math.log2(2 * multiple))
+    level = math.log2(int(number) / first) if number.isdigit() else -1
+    colour = "white" if length == "-" else matplotlib.colormaps["YlGnBu"](scale(level))
     axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", linewidth=2))
-    text_colour = "white" if multiple > 3 else "black"
+    text_colour = "white" if level >= 1.5 else "black"
     axes.text(x, y, length, ha="center", va="center", fontsize=FONT_SIZE, color=text_colour)
 
 

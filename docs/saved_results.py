@@ -14,12 +14,13 @@ A row of another run has that run's name before a slash. A column is a test set,
     <!-- end -->
 
 The furthest length at which each system still scores a threshold or more, or at which its perplexity is at most so many
-percent above that of the shortest inputs. A row is a saved run and its test set, and its metric is the first one that
-the run has. A number behind it is the longest input of the test, which an unbounded bucket does not tell:
+percent above that of the shortest inputs. A column is a run and its test set, and its metric is the first one that the
+run has. A number behind it is the longest input of the test, which an unbounded bucket does not tell. `actions-*` are
+the test sets actions-26, actions-30 and so on, whose longest inputs are these numbers:
 
     <!-- furthest
-    rows: tasks-recopy/recopy 100 = ReCopy; causal-news/talks-whole 1024 = language model
-    columns: fertility; tasks-recopy-low-noise/fertility-low-noise = of a run whose name begins as the row's
+    columns: tasks-recopy/recopy 100 = ReCopy; causal-news/talks-whole 1024 = news; tasks-scan/actions-* = SCAN
+    rows: fertility; tasks-recopy-low-noise/fertility-low-noise = of a run whose name begins as the column's
     thresholds: exact_match 95, perplexity 5
     -->
     <!-- end -->
@@ -149,68 +150,88 @@ def table(spec: str) -> str:
     return markdown_table(lines)
 
 
+def scores_by_length(run: str, test_set: str, system: str, metric: str) -> list[tuple[str, int | None, Score]]:
+    """A system's scores from the shortest inputs on, each with its name and its longest input, None if unbounded.
+
+    They are those of the buckets of a test set. With `NAME-*` they are those of the test sets NAME-26, NAME-30 and so
+    on, whose longest inputs are these numbers.
+    """
+    found = []
+    for (place, of, bucket, measure), saved in scores(run).items():
+        if (of, measure) != (system, metric) or not saved.n:
+            continue
+        if place == test_set and bucket != "all":
+            found.append((bucket, saved.high, saved))
+        elif test_set.endswith("*") and place.startswith(test_set[:-1]) and bucket == "all":
+            length = place.removeprefix(test_set[:-1])
+            found.append((length, int(length), saved))
+    return sorted(found, key=lambda item: math.inf if item[1] is None else item[1])
+
+
 def furthest_length(run: str, test_set: str, system: str, metric: str, threshold: float) -> str:
     """The longest source of the last bucket up to which all buckets reach the threshold, by the mean over seeds.
 
     The threshold of perplexity is in percent above the first bucket. `none` if the first bucket does not reach it, `-`
     if the run lacks the system, and `≥` where all buckets reach it. An unbounded bucket is `>50`.
     """
-    wanted = (test_set, system, metric)
-    found = [(key[2], saved) for key, saved in scores(run).items() if (key[0], key[1], key[3]) == wanted and saved.n]
-    buckets = sorted(((bucket, saved) for bucket, saved in found if bucket != "all"), key=lambda item: item[1].low)
+    buckets = scores_by_length(run, test_set, system, metric)
     reached = "none" if buckets else "-"
-    for bucket, saved in buckets:
+    for bucket, longest, saved in buckets:
         if saved.value is None:
             return reached
         if metric == "perplexity":
-            is_reached = saved.value <= (1 + threshold / 100) * (buckets[0][1].value or math.inf)
+            is_reached = saved.value <= (1 + threshold / 100) * (buckets[0][2].value or math.inf)
         else:
             is_reached = saved.value >= threshold
         if not is_reached:
             return reached
-        reached = bucket if saved.high is None else str(saved.high)
+        reached = bucket if longest is None else str(longest)
     return f"≥{reached}" if reached.isdigit() else reached
 
 
 @dataclass(frozen=True)
-class FurthestRow:
-    """A row of a table of furthest lengths, by system, and the longest source of its first bucket."""
+class FurthestColumn:
+    """A column of a table of furthest lengths: by system, and the longest source of the first bucket."""
 
     label: str
     lengths: dict[str, str]
     first: int
 
 
-def furthest_rows(spec: str) -> list[FurthestRow]:
+def furthest_columns(spec: str) -> list[FurthestColumn]:
     """The furthest lengths that a comment asks for."""
     wanted = dict(line.split(": ", 1) for line in spec.strip().splitlines())
     thresholds = {metric: float(value) for metric, value in map(str.split, wanted["thresholds"].split(","))}
-    rows = []
-    for name, label in pairs(wanted["rows"]):
+    columns = []
+    for name, label in pairs(wanted["columns"]):
         place, _, longest = name.partition(" ")
         run, _, test_set = place.partition("/")
-        known = {key[3] for key in scores(run) if key[0] == test_set}
-        if not (metrics := [metric for metric in thresholds if metric in known]):
+        systems = {system for _, system, _, _ in scores(run)}
+        found = {
+            metric: [buckets for system in systems if (buckets := scores_by_length(run, test_set, system, metric))]
+            for metric in thresholds
+        }
+        if not (metric := next((metric for metric in thresholds if found[metric]), None)):
             raise ValueError(
-                f"A row must name a saved test set, but {run} has no {test_set} with {wanted['thresholds']}."
+                f"A column must name a saved test set, but {run} has no {test_set} with {wanted['thresholds']}."
             )
-        first = min(saved.high for key, saved in scores(run).items() if key[0] == test_set and saved.high and saved.n)
         lengths = {}
-        for system, column in pairs(wanted["columns"]):
+        for system, row in pairs(wanted["rows"]):
             own_run, _, system = system.rpartition("/")
             source = own_run if own_run.startswith(run) else run  # another run on the same task
-            length = furthest_length(source, test_set, system, metrics[0], thresholds[metrics[0]])
-            lengths[column] = f"≥{longest}" if length.startswith(">") and longest else length
-        rows.append(FurthestRow(label, lengths, first))
-    return rows
+            length = furthest_length(source, test_set, system, metric, thresholds[metric])
+            lengths[row] = f"≥{longest}" if length.startswith(">") and longest else length
+        first = min(longest for (_, longest, _), *_ in found[metric] if longest is not None)
+        columns.append(FurthestColumn(label, lengths, first))
+    return columns
 
 
 def furthest_table(spec: str) -> str:
     """The table of furthest lengths that a comment asks for."""
-    rows = furthest_rows(spec)
-    return markdown_table(
-        [["trained and tested on", *rows[0].lengths], *([row.label, *row.lengths.values()] for row in rows)]
-    )
+    columns = furthest_columns(spec)
+    lines = [["", *(column.label for column in columns)]]
+    lines += [[row, *(column.lengths[row] for column in columns)] for row in columns[0].lengths]
+    return markdown_table(lines)
 
 
 def markdown_table(lines: list[list[str]]) -> str:

@@ -72,11 +72,11 @@ def test_the_furthest_length_is_that_of_an_unbroken_row_of_buckets() -> None:
     assert again is not None and again >= 20, "a later bucket that reaches the threshold again does not count"
     assert saved_results.furthest_length("tasks-recopy", "recopy", "sinusoidal", "bleu", 20) == "10"
     assert saved_results.furthest_length("tasks-recopy", "recopy", "absent", "exact_match", 95) == "-"
-    spec = "rows: tasks-recopy/{} 100 = ReCopy\ncolumns: fertility = ours\nthresholds: perplexity 5, exact_match 81\n"
+    spec = "columns: tasks-recopy/{} 100 = ReCopy\nrows: fertility = ours\nthresholds: perplexity 5, exact_match 81\n"
     with pytest.raises(ValueError, match="has no absent with"):
         saved_results.furthest_table(spec.format("absent"))
-    (row,) = saved_results.furthest_rows(spec.format("recopy"))
-    assert (row.lengths, row.first) == ({"ours": "≥100"}, 10)
+    (column,) = saved_results.furthest_columns(spec.format("recopy"))
+    assert (column.lengths, column.first) == ({"ours": "≥100"}, 10)
 
 
 def test_the_furthest_context_has_a_perplexity_near_that_of_the_shortest() -> None:
@@ -88,19 +88,19 @@ def test_the_furthest_context_has_a_perplexity_near_that_of_the_shortest() -> No
     assert found == {0: "128", 5: "256", 12: "512", 20: ">512"}
 
 
-def test_every_run_of_a_task_is_a_row_of_a_matrix_of_furthest_lengths() -> None:
-    rows: set[str] = set()
-    columns: set[str] = set()
+def test_every_run_of_a_task_is_a_column_of_a_matrix_of_furthest_lengths() -> None:
+    runs: set[str] = set()
+    systems: set[str] = set()
     for _, spec, _ in saved_results.FURTHEST.findall(
         (RESULTS / "length_generalization.md").read_text(encoding="utf-8")
     ):
         wanted = dict(line.split(": ", 1) for line in spec.strip().splitlines())
-        rows |= {name.partition("/")[0] for name, _ in saved_results.pairs(wanted["rows"])}
-        rows |= {name.rpartition("/")[0] for name, _ in saved_results.pairs(wanted["columns"])} - {""}
-        columns |= {name.rpartition("/")[2] for name, _ in saved_results.pairs(wanted["columns"])}
+        runs |= {name.partition("/")[0] for name, _ in saved_results.pairs(wanted["columns"])}
+        runs |= {name.rpartition("/")[0] for name, _ in saved_results.pairs(wanted["rows"])} - {""}
+        systems |= {name.rpartition("/")[2] for name, _ in saved_results.pairs(wanted["rows"])}
     saved = {run for run in saved_results.runs() if run.startswith(("tasks-", "causal-"))}
-    assert rows == saved
-    assert columns == {key[1] for run in saved for key in saved_results.scores(run)}
+    assert runs == saved
+    assert systems == {key[1] for run in saved for key in saved_results.scores(run)}
 
 
 def test_every_run_is_listed_with_a_command_of_a_config_that_exists() -> None:
