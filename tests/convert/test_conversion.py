@@ -5,13 +5,23 @@ from dataclasses import fields
 
 import pytest
 import torch
+from support.causal import tiny_causal_model
 from support.marian_models import tiny_marian
 from support.models import REGISTERED, gradients_after_a_step, sentences, tiny_model, zero_init_parameters
 from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM
 
-from hf_posenc import POSITION_ENCODINGS, PosEncConfig, PosEncForConditionalGeneration, convert_encodings
+from hf_posenc import (
+    POSITION_ENCODINGS,
+    PosEncCausalConfig,
+    PosEncConfig,
+    PosEncForCausalLM,
+    PosEncForConditionalGeneration,
+    convert_encodings,
+)
 from hf_posenc.convert.encodings import (
+    CAUSAL_ENCODING_FIELDS,
+    CAUSAL_FIELDS,
     DESCRIPTIVE_FIELDS,
     ENCODING_FIELDS,
     FAMILY_FIELDS,
@@ -44,6 +54,10 @@ def test_every_config_field_is_in_one_group_of_conversion():
     grouped = [field for group in groups for field in group]
     own_fields = {*BaseConfig.__annotations__, *SharedConfig.__annotations__, *PosEncConfig.__annotations__, "dtype"}
     assert sorted(grouped) == sorted(own_fields & {field.name for field in fields(PosEncConfig)})
+    descriptive = [field for field in DESCRIPTIVE_FIELDS if field != "is_encoder_decoder"]
+    grouped = [*CAUSAL_FIELDS, *TUNABLE_FIELDS, *CAUSAL_ENCODING_FIELDS, *descriptive]
+    own_fields = {*BaseConfig.__annotations__, *PosEncCausalConfig.__annotations__, "dtype"}
+    assert sorted(grouped) == sorted(own_fields & {field.name for field in fields(PosEncCausalConfig)})
 
 
 # The same encodings, and such as join them
@@ -205,6 +219,51 @@ def test_what_cannot_be_is_refused_before_any_weight_is_read(given, said, tmp_pa
         convert_encodings(tmp_path, **given)
 
 
+# Decoder-only models
+
+
+@torch.no_grad()
+def next_token_logits(model: PosEncForCausalLM) -> Tensor:
+    return model(input_ids=sentences(2, 7)).logits
+
+
+def test_a_decoder_only_model_with_the_same_encodings_is_the_same_model(decoder_only):
+    model = tiny_causal_model(decoder_only)
+    again = convert_encodings(model)
+    assert again.config.to_dict() == model.config.to_dict()
+    assert torch.equal(next_token_logits(again), next_token_logits(model))
+
+
+def test_a_decoder_only_model_keeps_its_weights_under_another_encoding(tmp_path):
+    """A scaled rotation acts at once; relative vectors start at zero, so that a sum with them changes nothing."""
+    model = tiny_causal_model("rotary")
+    yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 8}
+    scaled = convert_encodings(model, rope_parameters=yarn)
+    torch.testing.assert_close(scaled.state_dict(), model.state_dict(), rtol=0, atol=0)
+    expected = tiny_causal_model("rotary", rope_parameters=yarn)
+    expected.load_state_dict(model.state_dict())
+    assert torch.equal(next_token_logits(scaled), next_token_logits(expected))
+    assert not torch.allclose(next_token_logits(scaled), next_token_logits(model))
+    joined = convert_encodings(model, "rotary+relative", **SMALL)
+    torch.testing.assert_close(next_token_logits(joined), next_token_logits(model), **EXACT)
+    model.save_pretrained(tmp_path)
+    loaded = convert_encodings(tmp_path, "rotary+window", window_size=2)
+    assert isinstance(loaded, PosEncForCausalLM) and loaded.config.position_encoding_type == "rotary+window"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"alignment_type": "length_ratio"}, "'alignment_type' is no field of PosEncCausalConfig"),
+        ({"hidden_size": 32}, "`hidden_size` must be the trained model's, 16"),
+        ({"d_model": 32}, "`d_model` must be the trained model's, 16"),
+    ],
+)
+def test_what_a_decoder_only_model_lacks_is_refused(given, said):
+    with pytest.raises(ValueError, match=said):
+        convert_encodings(tiny_causal_model("rotary"), **given)
+
+
 def test_a_field_at_its_default_is_no_change():
     assert convert_encodings(tiny_model("sinusoidal"), "rotary", d_model=16).config.d_model == 16
 
@@ -212,7 +271,7 @@ def test_a_field_at_its_default_is_no_change():
 def test_other_families_are_refused_by_name(tmp_path):
     tiny_model("rnn_nmt").save_pretrained(tmp_path / "rnn")
     tiny_marian().save_pretrained(tmp_path / "marian")
-    with pytest.raises(ValueError, match=r"`posenc` .*, but .*rnn .*`posenc_rnn_nmt`.*; use"):
+    with pytest.raises(ValueError, match=r"posenc or posenc_causal, but .*rnn .*`posenc_rnn_nmt`.*; use"):
         convert_encodings(tmp_path / "rnn", "rotary")
     with pytest.raises(ValueError, match=r"holds a `marian` model; .*from_transformers"):
         convert_encodings(tmp_path / "marian", "rotary")

@@ -132,7 +132,14 @@ def test_both_architectures_are_trained_and_scored_on_one_task(config):
         ("systems.rotary.model.hidden_size=0", "systems.rotary: model.hidden_size must be a whole number from 1"),
         ("systems.rotary.model.position_encoding_type=rotery", "nearest is 'rotary'"),
         ("data.joint_vocabulary=false", "systems.learned: .* one vocabulary, but data.joint_vocabulary is false"),
-        ("systems.rotary.init_from=learned", "only a `posenc` model"),
+        (
+            "systems.next={init_from: rotary, model: {model_type: posenc}}",
+            "a `posenc_causal` model is to become a `posenc`",
+        ),
+        (
+            "systems.next={init_from: rotary, model: {hidden_size: 16}}",
+            "`hidden_size` must be .*32, but hidden_size=16",
+        ),
     ],
 )
 def test_what_a_decoder_only_model_lacks_is_refused_before_training(config, override, message):

@@ -209,7 +209,10 @@ def test_a_marian_is_translated_into_the_family_and_trained(config: Path) -> Non
         (["systems.next.model.d_model=32"], r"systems\.next: init_from='absolute': `d_model` .*16, but d_model=32"),
         (["systems.next.model.windw_size=3"], "'windw_size' is no field of PosEncConfig; the nearest one is 'window"),
         (["systems.next.model.cross_position_encoding_type=none"], "An alignment needs a position encoding"),
-        (["systems.rnn={model: {model_type: posenc_rnn_nmt}, init_from: absolute}"], "but here is a `posenc_rnn_nmt`"),
+        (
+            ["systems.rnn={model: {model_type: posenc_rnn_nmt}, init_from: absolute}"],
+            "is to become a `posenc_rnn_nmt` one",
+        ),
         (
             ["systems.absolute.init_from=next"],
             "='next': .* but above it is no system, and there is no folder .*next; name",
@@ -232,7 +235,9 @@ def test_what_cannot_start_is_refused_when_the_file_is_read(
 def test_a_recurrent_model_is_no_start(config: Path) -> None:
     rnn = "systems={rnn: {model: {model_type: posenc_rnn_nmt, d_model: 16}}, next: {init_from: rnn}}"
     config.write_text(yaml.safe_dump({key: value for key, value in TINY.items() if key != "systems"}), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"systems\.next: init_from='rnn': .*`posenc_rnn_nmt`.*; start"):
+    with pytest.raises(
+        ValueError, match=r"systems\.next: init_from='rnn': .*a `posenc_rnn_nmt` model is to become .*; start"
+    ):
         load(config, rnn)
 
 

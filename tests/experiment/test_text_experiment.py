@@ -113,6 +113,25 @@ def test_statistics_hold_each_token_once() -> None:
 
 
 @pytest.mark.slow
+def test_a_trained_model_is_scored_under_another_encoding(config: Path) -> None:
+    """Scaled rotations change the perplexity of the same weights; without a change it is the same."""
+    yarn = "{rope_type: yarn, rope_theta: 10000, factor: 4, original_max_position_embeddings: 8}"
+    experiment = load(
+        config,
+        "systems.again={init_from: rotary, train: {max_steps: 0}}",
+        f"systems.yarn={{init_from: rotary, model: {{rope_parameters: {yarn}}}, train: {{max_steps: 0}}}}",
+    )
+    run = prepare(experiment)
+    scores, weights = {}, {}
+    for name in ("rotary", "again", "yarn"):
+        run_system(run, name)
+        scores[name] = json.loads((experiment.folder / name / "scores.json").read_text())["tests"]["toy-whole"]
+        weights[name] = AutoModelForCausalLM.from_pretrained(experiment.folder / name / "model").state_dict()
+    assert scores["again"] == scores["rotary"] != scores["yarn"]
+    torch.testing.assert_close(weights["yarn"], weights["rotary"], rtol=0, atol=0)
+
+
+@pytest.mark.slow
 def test_a_config_trains_scores_and_reports_language_models(config: Path) -> None:
     experiment = load(config, "seeds=[1, 2]", "train.eval_strategy=steps", "train.eval_steps=2")
     run = prepare(experiment)

@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..convert.checkpoints import is_convertible, load_any_config
-from ..convert.encodings import PRESERVED_FIELDS, TUNABLE_FIELDS, override_config
+from ..convert.encodings import ARCHITECTURES, TUNABLE_FIELDS, override_config
 from ..data.readers import resolve_name_or_path
-from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
+from ..modeling.configuration_encodings import EncodingsConfig
+from ..modeling.configuration_posenc import PosEncConfig
 from .composition import merge
 from .model_keys import INFERRED_FIELDS
 from .schema import Section
@@ -43,8 +44,7 @@ def resolve_init_from(
                 checkpoint_model_section(start, sections["data"].get("data_dir")),
             )
             validate_tokenizer_setting(sections["data"].get("tokenizer"), start)
-        for model_type in (config.model_type, changes.get("model_type", PosEncConfig.model_type)):
-            validate_model_type(model_type)
+        validate_model_type(config.model_type, changes.get("model_type") or config.model_type)
         changes = {field: value for field, value in changes.items() if field != "model_type"}
         override_config(config, changes)
     except ValueError as error:
@@ -64,17 +64,20 @@ def validate_checkpoint_name(start: str, folder: str | None, earlier_systems: li
         )
 
 
-def checkpoint_model_section(name: str, folder: str | None) -> tuple[Section, PosEncConfig]:
-    """The `model` section that describes a checkpoint, and its config as a PosEncConfig."""
+def checkpoint_model_section(name: str, folder: str | None) -> tuple[Section, EncodingsConfig]:
+    """The `model` section that describes a checkpoint, and its config as one of this family."""
     name_or_path = resolve_name_or_path(name, folder)
     config = load_any_config(name_or_path, INIT_FROM_RULE)
-    fields: tuple[str, ...] = (*PRESERVED_FIELDS, "initializer")
+    architecture = ARCHITECTURES[config.model_type]
+    fields = (*architecture.preserved_fields, "initializer")
     if is_convertible(name_or_path, INIT_FROM_RULE):  # only the weights show whether it has an output bias
-        fields = tuple(field for field in PRESERVED_FIELDS if field != "output_bias")
-    fields += (*TUNABLE_FIELDS, *ENCODING_TYPE_FIELDS.values(), "alignment_type", *config.parameter_fields_in_use)
+        fields = tuple(field for field in architecture.preserved_fields if field != "output_bias")
+    fields += (*TUNABLE_FIELDS, *architecture.encoding_fields, *config.parameter_fields_in_use)
     section = {field: getattr(config, field) for field in fields if field not in INFERRED_FIELDS}
-    if config.rope_parameters is not None:
-        section["rope_parameters"] = dict(config.rope_parameters)
+    if (rope_parameters := section.pop("rope_parameters")) is not None:
+        section["rope_parameters"] = dict(rope_parameters)
+    if config.model_type != PosEncConfig.model_type:
+        section["model_type"] = config.model_type
     return section, config
 
 
@@ -86,11 +89,11 @@ def validate_tokenizer_setting(tokenizer: str | None, start: str) -> None:
         )
 
 
-def validate_model_type(model_type: str) -> None:
-    if model_type != PosEncConfig.model_type:
+def validate_model_type(trained: str, wanted: str) -> None:
+    if trained not in ARCHITECTURES or wanted != trained:
         raise ValueError(
-            f"only a `{PosEncConfig.model_type}` model is given other encodings, but here is a `{model_type}` one; "
-            "start from another, or leave init_from out."
+            f"only a model of {' or '.join(ARCHITECTURES)} is given other encodings, and it stays of that kind, but a "
+            f"`{trained}` model is to become a `{wanted}` one; start from another, or leave init_from out."
         )
 
 

@@ -10,18 +10,24 @@ afterwards.
 import copy
 import os
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from ..modeling.configuration_encodings import EncodingsConfig
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
+from ..modeling.configuration_posenc_causal import PosEncCausalConfig
 from ..modeling.generation_shared import POSITION_LIMIT_OPTION, SOURCE_END_OPTION
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
+from ..modeling.modeling_posenc_causal import PosEncForCausalLM
 from ..modeling.position_registry import side_entries
 
 ModelT = TypeVar("ModelT", bound=PreTrainedModel)
+PosEncTransformer: TypeAlias = PosEncForConditionalGeneration | PosEncForCausalLM
+ConfigT = TypeVar("ConfigT", bound=EncodingsConfig)
 
 # Each config field is in exactly one of these groups (a test checks it): a conversion keeps it, lets it change, or sets
 # it anew. First the fields that the weights depend on and that Marian also has. Other families lack some of them.
@@ -34,36 +40,72 @@ STRUCTURAL_FIELDS = (
 # The fields that the weights depend on and that configs of transformers' translation models lack.
 FAMILY_FIELDS = ("norm_first", "normalize_embedding", "layer_norm_eps", "output_bias", "dtype")
 PRESERVED_FIELDS = (*STRUCTURAL_FIELDS, *FAMILY_FIELDS)
+# The same of a decoder-only model.
+CAUSAL_FIELDS = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
+    "scale_embedding", "tie_word_embeddings", "pad_token_id", "bos_token_id", "eos_token_id", "norm_first",
+    "normalize_embedding", "layer_norm_eps", "dtype",
+)  # fmt: skip
 # The fields that affect only training, or only other fields.
 TUNABLE_FIELDS = ("dropout", "attention_dropout", "activation_dropout", "max_position_embeddings", "use_cache")
 # The fields that conversion changes; parameters of encodings and alignments belong to them.
 ENCODING_FIELDS = (*ENCODING_TYPE_FIELDS.values(), "alignment_type", "rope_parameters")
+CAUSAL_ENCODING_FIELDS = ("position_encoding_type", "rope_parameters")
 # The fields that describe initialization and config, which conversion keeps.
 DESCRIPTIVE_FIELDS = ("initializer", "is_encoder_decoder", "hf_posenc_version")
-# The modules of each side's encodings, and of the alignment.
-MODULE_PATHS = {
-    "encoder": "model.encoder.positions",
-    "decoder": "model.decoder.positions",
-    "cross": "model.decoder.cross_positions",
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What a conversion has to know of the models of one architecture.
+
+    `preserved_fields`, `encoding_fields`: the config fields that a conversion keeps, and those that it changes.
+    `module_paths`: the modules of each side's encodings.
+    """
+
+    model_class: type[PosEncTransformer]
+    preserved_fields: tuple[str, ...]
+    encoding_fields: tuple[str, ...]
+    module_paths: Mapping[str, str]
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    PosEncConfig.model_type: Architecture(
+        PosEncForConditionalGeneration,
+        (*STRUCTURAL_FIELDS, *FAMILY_FIELDS),
+        ENCODING_FIELDS,
+        {
+            "encoder": "model.encoder.positions",
+            "decoder": "model.decoder.positions",
+            "cross": "model.decoder.cross_positions",
+        },
+    ),
+    PosEncCausalConfig.model_type: Architecture(
+        PosEncForCausalLM, CAUSAL_FIELDS, CAUSAL_ENCODING_FIELDS, {"decoder": "model.positions"}
+    ),
 }
 ALIGNMENT_PATH = "model.decoder.alignment"
-NEW_WEIGHT_PREFIXES = tuple(f"{path}." for path in (*MODULE_PATHS.values(), ALIGNMENT_PATH))
+NEW_WEIGHT_PREFIXES = (
+    *(f"{path}." for architecture in ARCHITECTURES.values() for path in architecture.module_paths.values()),
+    f"{ALIGNMENT_PATH}.",
+)
 
 
 def convert_encodings(
-    origin: str | os.PathLike | PosEncForConditionalGeneration,
+    origin: str | os.PathLike | PosEncTransformer,
     position_encoding_type: str | None = None,
     decoder_position_encoding_type: str | None = None,
     cross_position_encoding_type: str | None = None,
     alignment_type: str | None = None,
     **overrides: object,
-) -> PosEncForConditionalGeneration:
+) -> PosEncTransformer:
     """A trained Transformer of this family with other position encodings or another alignment.
 
     Args:
-        origin: a folder, a name on the Hub, or a loaded model, which is not changed.
+        origin: a folder, a name on the Hub, or a loaded model, which is not changed. An encoder-decoder or a
+            decoder-only model.
         position_encoding_type: encoding of encoder and decoder, a name or a sum. None keeps each side's.
-        decoder_position_encoding_type: encoding of the decoder, where it differs.
+        decoder_position_encoding_type: encoding of an encoder-decoder's decoder, where it differs.
         cross_position_encoding_type: encoding of the cross-attention. None keeps it.
         alignment_type: alignment of the cross-attention. None keeps it.
         **overrides: parameters of encodings and alignment (`relative_clip`), and fields that affect training only
@@ -80,8 +122,8 @@ def convert_encodings(
         position_encoding_type, decoder_position_encoding_type, cross_position_encoding_type, alignment_type
     )
     config = override_config(load_posenc_config(origin), requested | overrides)
-    if not isinstance(origin, PosEncForConditionalGeneration):
-        loaded = PosEncForConditionalGeneration.from_pretrained(origin)
+    if not isinstance(origin, PosEncTransformer):
+        loaded = ARCHITECTURES[config.model_type].model_class.from_pretrained(origin)
         return convert_encodings(
             loaded, position_encoding_type, decoder_position_encoding_type, cross_position_encoding_type,
             alignment_type, **overrides,
@@ -97,22 +139,23 @@ def requested_encodings(*encoding_types: str | None) -> dict[str, str]:
     return {name: value for name, value in zip(names, encoding_types, strict=True) if value is not None}
 
 
-def load_posenc_config(origin: object) -> PosEncConfig:
+def load_posenc_config(origin: object) -> PosEncConfig | PosEncCausalConfig:
     """The config, before any weight is read; a ValueError unless it is a Transformer's of this family."""
-    if isinstance(origin, PosEncForConditionalGeneration):
+    if isinstance(origin, PosEncTransformer):
         return origin.config
     if not isinstance(origin, str | os.PathLike):
+        names = " or a ".join(architecture.model_class.__name__ for architecture in ARCHITECTURES.values())
         raise TypeError(
-            "convert_encodings takes a folder, a name on the Hub or a PosEncForConditionalGeneration, but it was "
-            f"given a {type(origin).__name__}; give it a whole Transformer of this family."
+            f"convert_encodings takes a folder, a name on the Hub, a {names}, but it was given a "
+            f"{type(origin).__name__}; give it a whole Transformer of this family."
         )
     fields = load_config_dict(origin, "convert_encodings needs a checkpoint of this family", "a model on the Hub")
-    if (family := fields["model_type"]) != PosEncConfig.model_type:
+    if (family := str(fields["model_type"])) not in ARCHITECTURES:
         raise ValueError(
-            f"convert_encodings needs a `{PosEncConfig.model_type}` checkpoint, but {origin} holds a `{family}` model; "
-            "use a Transformer of this family, or from_transformers for a model of transformers."
+            f"convert_encodings needs a checkpoint of {' or '.join(ARCHITECTURES)}, but {origin} holds a `{family}` "
+            "model; use a Transformer of this family, or from_transformers for a model of transformers."
         )
-    return PosEncConfig.from_dict(fields)
+    return ARCHITECTURES[family].model_class.config_class.from_dict(fields)
 
 
 def load_config_dict(name: str | os.PathLike, rule: str, on_hub: str) -> dict[str, object]:
@@ -127,9 +170,9 @@ def load_config_dict(name: str | os.PathLike, rule: str, on_hub: str) -> dict[st
     return fields
 
 
-def override_config(config: PosEncConfig, changes: Mapping[str, object]) -> PosEncConfig:
+def override_config(config: ConfigT, changes: Mapping[str, object]) -> ConfigT:
     """The config with `changes`, validated; a ValueError for a change of a field that the weights depend on."""
-    fields = config.to_dict()
+    fields, preserved = config.to_dict(), ARCHITECTURES[config.model_type].preserved_fields
     config.validate_current_names(changes)
     for name, value in changes.items():
         if name not in type(config).known_keywords():
@@ -138,19 +181,20 @@ def override_config(config: PosEncConfig, changes: Mapping[str, object]) -> PosE
                 f"{type(config).nearest_field(name)!r}."
             )
         field = config.attribute_map.get(name, name)
-        if field in PRESERVED_FIELDS and value != getattr(config, field):
+        if field in preserved and value != getattr(config, field):
             raise ValueError(
                 f"`{name}` must be the trained model's, {getattr(config, field)!r}, but {name}={value!r} was given; "
                 "leave it out."
             )
         fields[field] = value
-    if "position_encoding_type" in changes and "decoder_position_encoding_type" not in changes:
-        fields["decoder_position_encoding_type"] = None
+    decoder_field = config.encoding_type_fields["decoder"]
+    if "position_encoding_type" in changes and decoder_field not in changes:
+        fields[decoder_field] = None
     return type(config).from_dict(fields)
 
 
 def transferable_weights(
-    weights: Mapping[str, Tensor], config: PosEncConfig, model: PosEncForConditionalGeneration
+    weights: Mapping[str, Tensor], config: EncodingsConfig, model: PosEncTransformer
 ) -> dict[str, Tensor]:
     """The weights of a model of that `config` that are copied, by their names in `model`."""
     transferred = {name: weight for name, weight in weights.items() if not name.startswith(NEW_WEIGHT_PREFIXES)}
@@ -173,20 +217,23 @@ def weight_shapes(weights: Mapping[str, Tensor]) -> dict[str, torch.Size]:
     return {name: weight.shape for name, weight in weights.items()}
 
 
-def module_paths(config: PosEncConfig) -> dict[tuple[str, str], str]:
+def module_paths(config: EncodingsConfig) -> dict[tuple[str, str], str]:
     """The module of each side's encodings and of the alignment, by side and name."""
     paths = {
         (side, name): f"{path}.{number}"
-        for side, path in MODULE_PATHS.items()
+        for side, path in ARCHITECTURES[config.model_type].module_paths.items()
         for number, name in enumerate(config.side(side).encodings)
     }
-    return paths | {("alignment", config.alignment_type): ALIGNMENT_PATH}
+    if isinstance(config, PosEncConfig):
+        paths["alignment", config.alignment_type] = ALIGNMENT_PATH
+    return paths
 
 
-def zero_init_model(config: PosEncConfig) -> PosEncForConditionalGeneration:
+def zero_init_model(config: EncodingsConfig) -> PosEncTransformer:
     """A new model whose encodings are zero where that changes nothing (`zero_init_is_identity`)."""
-    model = PosEncForConditionalGeneration(config)
-    for side, path in MODULE_PATHS.items():
+    architecture = ARCHITECTURES[config.model_type]
+    model = architecture.model_class(config)
+    for side, path in architecture.module_paths.items():
         entries = side_entries(config.side(side)).values()
         for entry, encoding in zip(entries, model.get_submodule(path).children(), strict=True):
             for parameter in encoding.parameters() if entry.zero_init_is_identity else ():

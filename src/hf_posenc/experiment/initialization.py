@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 from ..config.init_from import checkpoint_model_section
 from ..config.settings import System
 from ..convert.checkpoints import convert_checkpoint
-from ..convert.encodings import TUNABLE_FIELDS
+from ..convert.encodings import ARCHITECTURES, TUNABLE_FIELDS
 from ..modeling.configuration_base import BaseConfig
-from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
+from ..modeling.configuration_encodings import EncodingsConfig
 from ..modeling.position_base import PositionEncoding
 from ..modeling.position_registry import side_entries
 from ..modeling.translation import validate_tokenizer
@@ -27,25 +27,22 @@ logger = logging.getLogger(__name__)
 
 def initial_model(system: PreparedSystem, config: BaseConfig) -> PreTrainedModel:
     """The model of that `config` before training, in float32."""
-    if not isinstance(config, PosEncConfig) or (checkpoint := system.init_checkpoint) is None:
+    if not isinstance(config, EncodingsConfig) or (checkpoint := system.init_checkpoint) is None:
         return auto_model_class(config).from_config(config)
     verify_folder(Path(checkpoint), COPY_AGAIN)
     cross_fields = [
         f"cross_{parameter.name}"
-        for entry in side_entries(config.side("cross")).values()
+        for side in config.sides
+        if side.name == "cross"
+        for entry in side_entries(side).values()
         for parameter in entry.config_parameters
     ]
-    parameter_names = (
+    fields = (
+        *ARCHITECTURES[config.model_type].encoding_fields,
         *config.parameter_fields_in_use,
         *(name for name in cross_fields if name in config.known_keywords()),
-    )
-    fields = (
-        *ENCODING_TYPE_FIELDS.values(),
-        "alignment_type",
-        *parameter_names,
         *TUNABLE_FIELDS,
         "initializer",
-        "rope_parameters",
     )
     overrides = {field: getattr(config, field) for field in fields}
     return convert_checkpoint(checkpoint, **overrides).float()
