@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.causal import tiny_causal_config
 from support.family_models import tiny_family
 from support.family_tokenizers import (
     M2M100,
@@ -158,4 +159,8 @@ def test_a_model_that_transformers_lacks_is_refused_before_anything_is_written(t
     tokenizer.save_pretrained(tmp_path / "ours")
     with pytest.raises(ValueError, match=r"has position_encoding_type=.*, but this model has .*'relative'; save it"):
         convert_folder(tmp_path / "ours", tmp_path / "new", to="transformers")
+    tiny_causal_config("rotary", vocab_size=len(tokenizer)).save_pretrained(tmp_path / "causal")
+    tokenizer.save_pretrained(tmp_path / "causal")
+    with pytest.raises(ValueError, match=r"for encoder-decoders, but .*causal holds a `posenc_causal` model; convert"):
+        convert_folder(tmp_path / "causal", tmp_path / "new", to="transformers")
     assert not (tmp_path / "new").exists()

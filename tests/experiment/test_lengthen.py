@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.causal import tiny_causal_config
 from support.family_models import tiny_family
 from support.family_tokenizers import m2m100_tokenizer, marian_tokenizer, nllb_tokenizer
 from support.marian_models import Words, tiny_marian
@@ -183,6 +184,14 @@ def test_a_language_that_the_tokenizer_lacks_is_refused_before_anything_is_writt
     tokenizer.save_pretrained(tmp_path / "nllb")
     job = LengthenJob(str(tmp_path / "nllb"), ["a.de", "a.en"], ["b.tsv"], "de", "en", source_tag="deu_Ltn")
     with pytest.raises(ValueError, match="but it is 'deu_Ltn'; the nearest one is 'deu_Latn'"):
+        lengthen(job, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_decoder_only_model_is_refused_before_anything_is_written(tmp_path):
+    tiny_causal_config("rotary").save_pretrained(tmp_path / "causal")
+    job = LengthenJob(str(tmp_path / "causal"), ["a.de", "a.en"], ["b.tsv"], "de", "en")
+    with pytest.raises(ValueError, match=r"needs an encoder-decoder, but .*causal holds a `posenc_causal` model"):
         lengthen(job, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.suggestions import closest_name
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..modeling.translation import validate_tokenizer
@@ -58,7 +59,13 @@ def convert_folder(
     tags = {name: language_tag_id(tokenizer, language) for name, language in languages.items()}
     if languages:
         tokenizer = auto_from_pretrained(AutoTokenizer, origin, **languages)
-    validate_tokenizer(load_any_config(origin), tokenizer)
+    config = load_any_config(origin)
+    validate_tokenizer(config, tokenizer)
+    if to == "transformers" and not isinstance(config, PosEncConfig):
+        raise ValueError(
+            f"transformers' format is for encoder-decoders, but {origin} holds a `{config.model_type}` model; convert "
+            "it to `posenc`, which keeps it a model of this family."
+        )
     model = convert_checkpoint(origin, **overrides)
     if "tgt_lang" in tags and model.config.decoder_start_token_id != tags["tgt_lang"]:
         model.generation_config.forced_bos_token_id = tags["tgt_lang"]

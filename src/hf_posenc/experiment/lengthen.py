@@ -17,6 +17,7 @@ from ..config.schema import Section
 from ..config.yaml_io import dump_yaml
 from ..convert.checkpoints import load_any_config
 from ..convert.folders import language_token
+from ..modeling.configuration_posenc import PosEncConfig
 from ..reporting.report import write_report
 from ..results.aggregation import aggregate
 from ..utils.atomic_io import atomic_write
@@ -121,14 +122,18 @@ def lengthen(job: LengthenJob, folder: Path, overrides: Sequence[str] = ()) -> s
     Raises a ValueError, before any weight is read, for a model that cannot be converted, files that do not fit, and
     settings that differ from those of the folder.
     """
-    load_any_config(job.model, "lengthen needs a checkpoint")
+    if not isinstance(config := load_any_config(job.model, "lengthen needs a checkpoint"), PosEncConfig):
+        raise ValueError(
+            f"lengthen needs an encoder-decoder, but {job.model} holds a `{config.model_type}` model; fine-tune that "
+            "on longer sequences with `init_from` in a config file."
+        )
     job = job.with_tag_tokens()
-    config: Section = {"name": folder.resolve().name, "output_dir": str(folder.resolve().parent)} | job.config()
+    section: Section = {"name": folder.resolve().name, "output_dir": str(folder.resolve().parent)} | job.config()
     for override in overrides:
-        config = merge(config, parse_override(override))
+        section = merge(section, parse_override(override))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / CONFIG_FILE
-    atomic_write(path, dump_yaml(config))
+    atomic_write(path, dump_yaml(section))
     experiment = load_experiment(path)
     prepare(experiment)
     run = PreparedRun(experiment)
