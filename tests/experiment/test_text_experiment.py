@@ -129,6 +129,12 @@ def test_a_trained_model_is_scored_under_another_encoding(config: Path) -> None:
         weights[name] = AutoModelForCausalLM.from_pretrained(experiment.folder / name / "model").state_dict()
     assert scores["again"] == scores["rotary"] != scores["yarn"]
     torch.testing.assert_close(weights["yarn"], weights["rotary"], rtol=0, atol=0)
+    folder = experiment.folder / "rotary" / "model"
+    start = f"systems.rotary={{init_from: {folder}, train: {{max_steps: 0}}}}"
+    saved = load(config, "name=saved", f"data.tokenizer={folder}", start)
+    run_system(prepare(saved), "rotary")
+    again = json.loads((saved.folder / "rotary" / "scores.json").read_text())["tests"]["toy-whole"]
+    assert again["all"] == scores["rotary"]["all"]
 
 
 @pytest.mark.slow

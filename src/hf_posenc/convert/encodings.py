@@ -39,7 +39,6 @@ STRUCTURAL_FIELDS = (
 )  # fmt: skip
 # The fields that the weights depend on and that configs of transformers' translation models lack.
 FAMILY_FIELDS = ("norm_first", "normalize_embedding", "layer_norm_eps", "output_bias", "dtype")
-PRESERVED_FIELDS = (*STRUCTURAL_FIELDS, *FAMILY_FIELDS)
 # The same of a decoder-only model.
 CAUSAL_FIELDS = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
