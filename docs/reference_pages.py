@@ -29,7 +29,8 @@ from hf_posenc.config.corpus_keys import CorpusKeys, GeneratorKeys, Normalizatio
 from hf_posenc.config.file_keys import FileKeys, SystemKeys
 from hf_posenc.config.model_keys import model_keys
 from hf_posenc.config.schema import default_value, describe, field_types, format_value, is_required
-from hf_posenc.config.settings import DataSettings, ReferenceTable, ScoreSettings
+from hf_posenc.config.section_settings import DataSettings, ScoreSettings
+from hf_posenc.config.settings import ReferenceTable
 from hf_posenc.modeling.configuration_encodings import EncodingsConfig
 from hf_posenc.modeling.position_base import HOOKS
 from hf_posenc.results.registry_tables import alignments_table, encodings_table, markdown_table

@@ -33,7 +33,8 @@ from hf_posenc.config.schema import (
     union_members,
     validate_fields,
 )
-from hf_posenc.config.settings import DataSettings, ReferenceTable, ScoreSettings
+from hf_posenc.config.section_settings import DataSettings, ScoreSettings
+from hf_posenc.config.settings import ReferenceTable
 from hf_posenc.config.train_keys import TrainKeys
 from hf_posenc.config.yaml_io import MAX_BYTES, MAX_DEPTH, MAX_NODES, dump_yaml, parse_value, read_yaml
 from hf_posenc.data.corpus import CORPUS_TYPES, LANGUAGE_KEYS

@@ -26,7 +26,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_posenc import POSITION_ENCODINGS, CTranslate2Translator, PosEncConfig, PosEncTokenizer, __main__
 from hf_posenc.config.composition import read_config_file
 from hf_posenc.config.loading import load_experiment, register_encodings
-from hf_posenc.config.settings import DataSettings, Experiment, ScoreSettings
+from hf_posenc.config.section_settings import DataSettings, ScoreSettings
+from hf_posenc.config.settings import Experiment
 from hf_posenc.config.yaml_io import read_yaml
 from hf_posenc.data.corpus import load_pairs
 from hf_posenc.data.synthetic.generator import generate_pairs

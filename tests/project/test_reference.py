@@ -16,7 +16,8 @@ from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncCausalConfig, PosEnc
 from hf_posenc.config.corpus_keys import CorpusKeys, GeneratorKeys, NormalizationKeys
 from hf_posenc.config.file_keys import FileKeys, SystemKeys
 from hf_posenc.config.model_keys import model_keys
-from hf_posenc.config.settings import DataSettings, ReferenceTable, ScoreSettings
+from hf_posenc.config.section_settings import DataSettings, ScoreSettings
+from hf_posenc.config.settings import ReferenceTable
 from hf_posenc.metrics.length_buckets import length_buckets
 from hf_posenc.metrics.length_buckets.scorers import SCORERS
 from hf_posenc.results.tables import SCORE_FORMATS

@@ -5,7 +5,8 @@ from typing import Annotated
 
 from ..data.segmentation import SEGMENTATIONS
 from .schema import Constraint, MappingOf, NonEmptyStr, PositiveInt, Section, Seed, at_least, one_of
-from .settings import DataSettings, ReferenceTable, ScoreSettings
+from .section_settings import DataSettings, ScoreSettings
+from .settings import ReferenceTable
 from .train_keys import TrainKeys
 
 is_folder_name = Constraint(

@@ -26,7 +26,8 @@ from .file_keys import FileKeys, SystemKeys
 from .init_from import resolve_dependencies, resolve_init_from, validate_seeded_starts
 from .model_keys import validate_model
 from .schema import Section, field_types, validate_fields
-from .settings import VOCABULARY_KEYS, Experiment, ScoreSettings, Segmentation, System
+from .section_settings import VOCABULARY_KEYS, ScoreSettings
+from .settings import Experiment, Segmentation, System
 from .text_validation import validate_text_system
 from .validation import (
     validate_data,

@@ -6,7 +6,8 @@ from itertools import pairwise
 from ..data.readers import CorpusSpec
 from ..modeling.configuration_posenc_causal import PosEncCausalConfig
 from .schema import Section
-from .settings import DataSettings, ScoreSettings, System
+from .section_settings import DataSettings, ScoreSettings
+from .settings import System
 
 # Keys of pairs, which have no effect on plain text.
 DATA_KEYS = ("joint_vocabulary", "tags", "normalize", "min_length", "concatenate", "balance_lengths")

@@ -10,7 +10,8 @@ from ..modeling.subwords import validate_tags
 from ..modeling.suggestions import validate_names
 from ..utils.names import validate_folder_name, validate_name, validate_test_set_names
 from .schema import Section, validate_fields
-from .settings import DataSettings, ReferenceTable, ScoreSettings, Segmentation, System
+from .section_settings import DataSettings, ScoreSettings
+from .settings import ReferenceTable, Segmentation, System
 from .text_validation import validate_corpus_type, with_one_language
 
 

@@ -3,7 +3,8 @@
 import logging
 from collections.abc import Iterable, Iterator
 
-from ..config.settings import DataSettings, System
+from ..config.section_settings import DataSettings
+from ..config.settings import System
 from ..data.overlap import MIN_WORDS, Overlap, find_overlap, without_concatenation
 from ..data.pair_dataset import rename_languages
 from ..data.plain_text import text_chunks

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from datasets import Dataset, concatenate_datasets, load_from_disk
 
-from ..config.settings import DataSettings, Segmentation
+from ..config.section_settings import DataSettings
+from ..config.settings import Segmentation
 from ..data.concatenation import concatenate_consecutive
 from ..data.corpus import load_pairs
 from ..data.normalization import normalize_pairs

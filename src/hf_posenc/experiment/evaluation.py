@@ -12,7 +12,7 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from datasets import Dataset
 
-from ..config.settings import ScoreSettings
+from ..config.section_settings import ScoreSettings
 from ..data.pair_dataset import hash_test_set
 from ..data.segmentation import join_translations
 from ..data.slow_tokenizers import ExperimentTokenizer

@@ -7,7 +7,8 @@ from transformers import AutoTokenizer, MarianConfig, PreTrainedTokenizerBase
 
 from ..config.init_from import INIT_FROM_RULE
 from ..config.schema import Section
-from ..config.settings import VOCABULARY_KEYS, System
+from ..config.section_settings import VOCABULARY_KEYS
+from ..config.settings import System
 from ..convert.encodings import load_config_dict
 from ..data.plain_text import text_chunks
 from ..data.readers import corpus_file_hashes, resolve_name_or_path

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config.settings import DataSettings, ScoreSettings, System
+from ..config.section_settings import DataSettings, ScoreSettings
+from ..config.settings import System
 from ..config.yaml_io import read_yaml
 from ..data.readers import CorpusSpec
 from ..modeling.configuration_posenc_causal import PosEncCausalConfig
