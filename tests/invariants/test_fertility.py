@@ -62,6 +62,19 @@ def fertilities_of(alignment, states_BSD: Tensor, padding: list[int]) -> list[li
     return [row[first:].tolist() for row, first in zip(values, padding, strict=True)]
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_the_expected_length_is_the_sum_of_the_fertilities_whatever_the_padding(side):
+    model = tiny_model(FERTILITY)
+    sources = [sentences(1, length, seed=length)[0] for length in (4, 7)]
+    lengths = model.expected_target_lengths(*padded(sources, side))
+    for source, length in zip(sources, lengths, strict=True):
+        states = model.model.encoder(source[None]).last_hidden_state
+        (fertilities,) = fertilities_of(model.model.decoder.alignment, states, [0])
+        assert length.item() == pytest.approx(sum(fertilities), rel=1e-6)
+    with pytest.raises(ValueError, match=r"such as `fertility`, .* alignment_type is 'length_ratio'; train"):
+        tiny_model("relative+window by length_ratio").expected_target_lengths(sources[0][None])
+
+
 @torch.no_grad()
 def test_positions_of_a_whole_target_are_the_inverse_of_the_scaled_sum():
     alignment, padding = fertility_alignment(), [0, 3]

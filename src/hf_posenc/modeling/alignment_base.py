@@ -21,6 +21,8 @@ tokens up to t only. Shape letters are those of position_base.py.
     shift_source_positions(state, distance)
         Counts the cached source positions from another source token, `distance` tokens later. A local alignment
         implements it, because in float32 the position of a token far from the origin is inexact.
+    target_lengths(encoder_states_BSD, source_mask_BS) -> lengths_B
+        The number of target tokens, `</s>` included, that the alignment predicts for each source.
     length_loss(encoder_states_BSD, source_mask_BS, target_mask_BT) -> scalar
         A term of the training loss from the lengths alone, summed over target tokens as the cross-entropy is. Masks are
         nonzero where there is no padding; None for a source without any.
@@ -64,6 +66,7 @@ class Alignment(nn.Module):
     references: tuple[Reference, ...] = ()
 
     update: Callable[[Sequence[Tensor], Tensor, AttentionContext], None] | None = None
+    target_lengths: Callable[[Tensor, Tensor | None], Tensor] | None = None
     length_loss: Callable[[Tensor, Tensor | None, Tensor], Tensor] | None = None
     next_source_position: Callable[[EncodingState], Tensor | None] | None = None
     shift_source_positions: Callable[[EncodingState, int], None] | None = None

@@ -160,6 +160,10 @@ class Fertility(Alignment):
         fertilities_BS = nn.functional.softplus(scores_BS.squeeze(-1)) + 1 / self.config.fertility_max_step
         return fertilities_BS if padding_BS is None else fertilities_BS.masked_fill(padding_BS, 0.0)
 
+    def target_lengths(self, encoder_states_BSD: Tensor, source_mask_BS: Tensor | None) -> Tensor:
+        """The sum of each source's fertilities (B), in float32 or wider."""
+        return self.fertilities(encoder_states_BSD, None if source_mask_BS is None else source_mask_BS == 0).sum(1)
+
     def length_loss(self, encoder_states_BSD: Tensor, source_mask_BS: Tensor | None, target_mask_BT: Tensor) -> Tensor:
         """The sum over target tokens of their sentence's squared error of length, a token of source (see the module).
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Unpack
 
+import torch
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, LogitsProcessor
 from transformers.masking_utils import create_bidirectional_mask
@@ -320,6 +321,21 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
         A ValueError, with the reason, for a model that reads all of its source.
         """
         return compute_source_reach(self.config)
+
+    @torch.no_grad()
+    def expected_target_lengths(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """The number of target tokens, `</s>` included, that the alignment predicts for each source (B), not rounded.
+
+        A translation of far fewer tokens has ended early. A ValueError for an alignment that predicts no length.
+        """
+        alignment = self.model.decoder.alignment
+        if alignment.target_lengths is None:
+            raise ValueError(
+                "Only an alignment that predicts lengths, such as `fertility`, expects a number of target tokens, but "
+                f"alignment_type is {self.config.alignment_type!r}; train a model with `fertility`."
+            )
+        states_BSD = self.model.encoder(input_ids, attention_mask=attention_mask).last_hidden_state
+        return alignment("target_lengths", states_BSD, attention_mask)
 
     def end_only_at_source_end(self, end_token_ids: Sequence[int]) -> AbstractContextManager[LogitsProcessor]:
         """As the mixin's; a ValueError for a model without an alignment, or whose cross-attention hides no keys."""
