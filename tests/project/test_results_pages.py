@@ -100,7 +100,8 @@ def test_every_run_of_a_task_is_a_column_of_a_matrix_of_furthest_lengths() -> No
         systems |= {name.rpartition("/")[2] for name, _ in saved_results.pairs(wanted["rows"])}
     saved = {run for run in saved_results.runs() if run.startswith(("tasks-", "causal-"))}
     assert runs == saved
-    assert systems == {key[1] for run in saved for key in saved_results.scores(run)}
+    of_other_lengths = {"rotary-tuned", "linear-tuned", "yarn-tuned", "continued"}  # trained on other blocks, or longer
+    assert systems == {key[1] for run in saved for key in saved_results.scores(run)} - of_other_lengths
 
 
 def test_every_run_is_listed_with_a_command_of_a_config_that_exists() -> None:
