@@ -88,6 +88,18 @@ def test_the_furthest_context_has_a_perplexity_near_that_of_the_shortest() -> No
     assert found == {0: "128", 5: "256", 12: "512", 20: ">512"}
 
 
+def test_test_sets_whose_names_end_in_a_length_are_buckets() -> None:
+    """SCAN with relative positions: 97.9, 60.6 and 26.1 % on commands of up to 26, 30 and 48 actions."""
+    found = {
+        threshold: saved_results.furthest_length("tasks-scan", "actions-*", "relative", "exact_match", threshold)
+        for threshold in (98, 95, 60, 26)
+    }
+    assert found == {98: "none", 95: "26", 60: "30", 26: "≥48"}
+    spec = "columns: tasks-scan/actions-* = SCAN\nrows: relative\nthresholds: exact_match 95\n"
+    (column,) = saved_results.furthest_columns(spec)
+    assert (column.lengths, column.first) == ({"relative": "26"}, 26)
+
+
 def test_every_run_of_a_task_is_a_column_of_a_matrix_of_furthest_lengths() -> None:
     runs: set[str] = set()
     systems: set[str] = set()
