@@ -19,11 +19,13 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import find_adapter_config_file
 
 from ..modeling.configuration_posenc import PosEncConfig
+from ..modeling.configuration_posenc_causal import PosEncCausalConfig
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
 from .encodings import (
     NEW_WEIGHT_PREFIXES,
     STRUCTURAL_FIELDS,
     TUNABLE_FIELDS,
+    PosEncTransformer,
     convert_encodings,
     load_config_dict,
     load_into,
@@ -128,7 +130,7 @@ def to_transformers(model: PosEncForConditionalGeneration, model_type: str | Non
     return load_into(theirs, weights, model, new_weight_prefixes=POSITION_TABLES)
 
 
-def convert_checkpoint(origin: str | os.PathLike, **overrides: Any) -> PosEncForConditionalGeneration:
+def convert_checkpoint(origin: str | os.PathLike, **overrides: Any) -> PosEncTransformer:
     """A checkpoint of this family or of transformers with other encodings: the function for its `model_type`."""
     return (from_transformers if is_convertible(origin) else convert_encodings)(origin, **overrides)
 
@@ -141,7 +143,9 @@ def is_convertible(origin: str | os.PathLike, rule: str = "A conversion needs a 
     return load_config_dict(origin, rule, "a model on the Hub")["model_type"] in FAMILIES
 
 
-def load_any_config(origin: str | os.PathLike, rule: str = "A conversion needs a checkpoint") -> PosEncConfig:
+def load_any_config(
+    origin: str | os.PathLike, rule: str = "A conversion needs a checkpoint"
+) -> PosEncConfig | PosEncCausalConfig:
     """The config of a checkpoint of this family or of transformers as one of this family; no weight is read."""
     if is_convertible(origin, rule):
         return posenc_config_from(load_transformers_config(origin))
