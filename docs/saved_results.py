@@ -218,8 +218,9 @@ def furthest_columns(spec: str) -> list[FurthestColumn]:
         lengths = {}
         for system, row in pairs(wanted["rows"]):
             own_run, _, system = system.rpartition("/")
-            source = own_run if own_run.startswith(run) else run  # another run on the same task
-            length = furthest_length(source, test_set, system, metric, thresholds[metric])
+            source = own_run or run
+            is_of_task = source.startswith(run)  # else its system is of another task, whatever its name
+            length = furthest_length(source, test_set, system, metric, thresholds[metric]) if is_of_task else "-"
             lengths[row] = f"≥{longest}" if length.startswith(">") and longest else length
         first = min(longest for (_, longest, _), *_ in found[metric] if longest is not None)
         columns.append(FurthestColumn(label, lengths, first))

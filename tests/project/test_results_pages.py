@@ -100,6 +100,35 @@ def test_test_sets_whose_names_end_in_a_length_are_buckets() -> None:
     assert (column.lengths, column.first) == ({"relative": "26"}, 26)
 
 
+def test_test_sets_are_buckets_by_length_and_overall_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whatever order they were saved, and however many buckets each of them has."""
+    saved = {
+        (test_set, "ours", bucket, "exact_match"): saved_results.Score(value, None, 10, 1, low, high)
+        for test_set, bucket, value, low, high in (
+            ("to-100", "all", 10.0, 0, None),
+            ("to-30", "all", 96.0, 0, None),
+            ("to-30", "[0,20]", 100.0, 0, 20),
+            ("to-30", ">20", 50.0, 21, None),
+            ("to-5", "all", 100.0, 0, None),
+        )
+    }
+    monkeypatch.setattr(saved_results, "scores", lambda run: saved)
+    found = saved_results.scores_by_length("run", "to-*", "ours", "exact_match")
+    assert [(length, score.value) for _, length, score in found] == [(5, 100.0), (30, 96.0), (100, 10.0)]
+    assert saved_results.furthest_length("run", "to-*", "ours", "exact_match", 95) == "30"
+
+
+def test_a_row_of_a_run_has_no_length_on_another_task() -> None:
+    """`window` is a row of both runs: of a rotary model that reads 1024 tokens, and of one without an encoding."""
+    spec = (
+        "columns: causal-news/talks-whole 1024 = news; tasks-repeat-token-encodings/repeat_token = repeated token\n"
+        "rows: causal-news-extended/window = extended; window\nthresholds: exact_match 95, perplexity 5\n"
+    )
+    news, repeated = saved_results.furthest_columns(spec)
+    assert news.lengths == {"extended": "≥1024", "window": "-"}
+    assert repeated.lengths == {"extended": "-", "window": "none"}
+
+
 def test_every_run_of_a_task_is_a_column_of_a_matrix_of_furthest_lengths() -> None:
     runs: set[str] = set()
     systems: set[str] = set()
