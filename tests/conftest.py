@@ -1,5 +1,6 @@
 """Fixtures and parametrisation: tiny models of every registered encoding, of combinations, of stacks that differ."""
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -30,6 +31,17 @@ from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncTokenizer
 pytest_plugins = ["support.hub_server"]
 
 torch.set_num_threads(1)
+gc.disable()  # until pytest_collection_finish
+
+
+def pytest_collection_finish() -> None:
+    """Keep the objects of torch, transformers and all tests from the garbage collector.
+
+    A collection of them takes half a second, and each training asks for one.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

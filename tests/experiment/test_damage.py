@@ -1,6 +1,6 @@
 """A run that is killed, or a file of which is damaged, ends in the same results or refuses the file by its name.
 
-A tenth of what `python tests/damage.py` tries by default, which takes some 20 minutes of processor time.
+A twentieth of what `python tests/damage.py` tries by default, which takes some 20 minutes of processor time.
 """
 
 import random
@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 from damage import cases, give_command, kills, new_folder, results_of, sampled, states, try_file, try_kill
-
-PARTS = 2  # of the kills and files, so that workers share them
 
 pytestmark = pytest.mark.slow
 
@@ -26,19 +24,16 @@ def straight(runs: dict[str, Path]) -> dict[str, Any]:
     return results_of(runs["finished"])
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_kills_change_no_result(tmp_path: Path, straight: dict[str, Any], part: int) -> None:
-    tried = list(kills(tmp_path, 8))[part::PARTS]
-    endings = [(how, *try_kill(tmp_path, straight, **how)) for how in tried]
+def test_kills_change_no_result(tmp_path: Path, straight: dict[str, Any]) -> None:
+    endings = [(how, *try_kill(tmp_path, straight, **how)) for how in kills(tmp_path, 4)]
     assert len(endings) == 4
     assert [ending for ending in endings if ending[1] != "bit-equal"] == []
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_damaged_files_are_made_again_or_refused(tmp_path: Path, runs: dict[str, Path], part: int) -> None:
+def test_damaged_files_are_made_again_or_refused(tmp_path: Path, runs: dict[str, Path]) -> None:
     """A refusal names the file, and what it says to do leads to the results of a run left alone."""
     chance = random.Random(1)
-    tried = sampled(list(cases(runs)), 20, chance)[part::PARTS]
+    tried = sampled(list(cases(runs)), 10, chance)
     endings = [(*case, *try_file(tmp_path, runs, case, chance)) for case in tried]
     assert len(endings) == 10
     assert [ending for ending in endings if ending[3] not in ("bit-equal", "refused")] == []

@@ -72,7 +72,7 @@ def test_streamed_translation_is_that_of_the_whole_text(registered, tokenizer):
 CROSS = ["relative", "t5", "deberta", "transformer_xl", "pope", "kerple"]
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("cross", CROSS)
 def test_streamed_translation_is_that_of_the_whole_text_whatever_the_cross_attention(cross, tokenizer):
     model = varied_translator("relative+window by length_ratio", cross_position_encoding_type=f"{cross}+window")
@@ -100,7 +100,7 @@ def test_streamed_fertilities_are_those_of_the_whole_text(tokenizer):
 SMALL_PIECES = {"tokens_per_piece": 3, "max_origin_distance": 5}
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [0.3, 1.0, 3.5])
 def test_streamed_translation_is_that_of_the_whole_text_at_any_pace(step, tokenizer):
     """Also in pieces of the source that are smaller than the window, where source positions are often counted from

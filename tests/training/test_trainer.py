@@ -174,7 +174,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
     },
     "greedy": EVALUATED | {
         "lr_scheduler_type": "greedy", "lr_scheduler_kwargs": {"patience": 0}, "optim": "rmsprop",
-        "skip_memory_metrics": False, "logging_strategy": "no",
+        "logging_strategy": "no",
     },
     "random": EVALUATED | {"train_sampling_strategy": "random", "optim": "adafactor", "dataloader_drop_last": True},
     "sequential": {
