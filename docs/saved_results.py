@@ -20,7 +20,7 @@ the test sets actions-26, actions-30 and so on, whose longest inputs are these n
 
     <!-- furthest
     columns: tasks-recopy/recopy 100 = ReCopy; causal-news/talks-whole 1024 = news; tasks-scan/actions-* = SCAN
-    rows: fertility; tasks-recopy-low-noise/fertility-low-noise = of a run whose name begins as the column's
+    rows: fertility; tasks-recopy-low-noise/fertility-low-noise = of another run with such a test set
     thresholds: exact_match 95, perplexity 5
     -->
     <!-- end -->
@@ -218,9 +218,7 @@ def furthest_columns(spec: str) -> list[FurthestColumn]:
         lengths = {}
         for system, row in pairs(wanted["rows"]):
             own_run, _, system = system.rpartition("/")
-            source = own_run or run
-            is_of_task = source.startswith(run)  # else its system is of another task, whatever its name
-            length = furthest_length(source, test_set, system, metric, thresholds[metric]) if is_of_task else "-"
+            length = furthest_length(own_run or run, test_set, system, metric, thresholds[metric])
             lengths[row] = f"≥{longest}" if length.startswith(">") and longest else length
         first = min(longest for (_, longest, _), *_ in found[metric] if longest is not None)
         columns.append(FurthestColumn(label, lengths, first))
