@@ -10,7 +10,17 @@ from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from support.causal import tiny_causal_config, tiny_causal_model
 from support.decoding import EXACT
 from support.hub_files import HIDDEN, MODELING, imported_by, without_package
-from support.models import EVERY_ENCODING, REGISTERED, SUMS, TEXTS, TEXTS_VOCABULARY, entries, sentences, tiny_config
+from support.models import (
+    EVERY_ENCODING,
+    REGISTERED,
+    SINGLE,
+    SUMS,
+    TEXTS,
+    TEXTS_VOCABULARY,
+    entries,
+    sentences,
+    tiny_config,
+)
 from torch import nn
 from torch._dynamo.exc import Unsupported
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -194,7 +204,7 @@ torch.save(found, sys.argv[1])
 @pytest.mark.slow
 def test_a_process_without_the_package_gives_equal_logits_and_tokens(tokenizer, tmp_path):
     models, places = {}, {}
-    for name in REGISTERED + SUMS if EVERY_ENCODING else COMPILED:
+    for name in SINGLE:
         models[name] = tiny_causal_model(name, vocab_size=TEXTS_VOCABULARY)
         places[name] = str(tmp_path / name)
         models[name].save_pretrained(places[name])

@@ -27,7 +27,11 @@ A_GRAPH_EACH = "every length is a graph of its own, since its alignment reads to
 PARALLEL = [name for name in SYSTEMS if name not in RECURRENT]
 # A compilation takes long.
 COMPILED = [name for name in PARALLEL if EVERY_ENCODING or name in ("relative", "pope", *ALIGNED)]
-GENERATED = [name for name in SYSTEMS if EVERY_ENCODING or name in ("relative", "lstm", "pope", *ALIGNED, "rnn_nmt")]
+GENERATED = [
+    name
+    for name in SYSTEMS
+    if EVERY_ENCODING or name in ("relative", "lstm", "pope", "forgetting", *ALIGNED, "rnn_nmt")
+]
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 GENERATE = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False, "no_repeat_ngram_size": 1}
 # Of source and target; the first is compiled as it is, the second with lengths left open, the others not at all.
