@@ -14,6 +14,7 @@ from tqdm import tqdm
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from hf_posenc import POSITION_ENCODINGS, PosEncCausalConfig, PosEncForCausalLM
+from hf_posenc.modeling.model_inputs import CACHE_NAME
 
 SIZES = [(4, 256), (1, 1024)]
 LAYERS, HEADS = 6, 8
@@ -64,12 +65,12 @@ class DecodingStep(CausalStep):
         self.model.eval()
         self.cache = DynamicCache(config=self.model.config)
         expected = self.model(input_ids=self.ids, use_cache=False).logits[:, -1]
-        self.model(input_ids=self.ids[:, :-1], past_key_values=self.cache, use_cache=True)
+        self.model(input_ids=self.ids[:, :-1], **{CACHE_NAME: self.cache}, use_cache=True)
         torch.testing.assert_close(self.logits(), expected, rtol=0, atol=1e-3 if options.dtype == "float32" else 1)
         self.reset()
 
     def logits(self) -> torch.Tensor:
-        return self.model(input_ids=self.ids[:, -1:], past_key_values=self.cache, use_cache=True).logits[:, -1]
+        return self.model(input_ids=self.ids[:, -1:], **{CACHE_NAME: self.cache}, use_cache=True).logits[:, -1]
 
     @torch.no_grad()
     def __call__(self) -> None:

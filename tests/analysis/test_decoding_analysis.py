@@ -291,7 +291,7 @@ def test_the_loss_of_a_model_that_reads_lengths_is_that_of_reading_token_by_toke
         target, cache = words()(text_target=row["en"])["input_ids"], None
         memory = model.model.encoder(torch.tensor([words()(row["de"])["input_ids"]]))
         for position, (read, token) in enumerate(zip([1, *target], target, strict=False)):
-            new = {"decoder_input_ids": torch.tensor([[read]]), "past_key_values": cache, "use_cache": True}
+            new = {"decoder_input_ids": torch.tensor([[read]]), "cache": cache, "use_cache": True}
             outputs = model(encoder_outputs=memory, **new)
             cache = outputs.past_key_values
             nats[position] += float(torch.nn.functional.cross_entropy(outputs.logits[0, 0], torch.tensor(token)))

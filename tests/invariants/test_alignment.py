@@ -61,7 +61,7 @@ def test_cached_decoding_equals_the_full_forward_at_given_source_positions(align
     memory, cache, logits = model.model.encoder(source), cache_for(model, kind), []
     for start, end in ((0, 4), (4, 5), (5, 9)):
         new = {"decoder_input_ids": target[:, start:end], "cross_position_ids": places[:, start:end]}
-        logits.append(model(encoder_outputs=memory, past_key_values=cache, **new).logits)
+        logits.append(model(encoder_outputs=memory, cache=cache, **new).logits)
     torch.testing.assert_close(torch.cat(logits, 1), full, **EXACT)
     moved = model(input_ids=source, decoder_input_ids=target, cross_position_ids=5 - places).logits
     assert (moved - full).abs().max() > 1e-3
@@ -125,7 +125,7 @@ def test_reading_token_by_token_takes_a_mask_of_four_dimensions(aligned, kind, s
     cache = cache_for(model, kind, room=12)
     rows = (tokens[:, None] & torch.ones(9, 9).tril().bool())[:, None]
     mask = nn.functional.pad(rows, (0, 12 - 9)) if kind == "static" else rows
-    found = model(**inputs, decoder_attention_mask=mask, past_key_values=cache).logits
+    found = model(**inputs, decoder_attention_mask=mask, cache=cache).logits
     torch.testing.assert_close(found[tokens], expected[tokens], **EXACT)
 
 

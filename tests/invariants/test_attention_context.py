@@ -238,7 +238,7 @@ def test_given_source_position_ids_last_through_cached_decoding(cross, kind):
     cache, memory, logits = cache_for(model, kind), model.model.encoder(source, position_ids=positions), []
     for start, end in ((0, 4), (4, 5), (5, 9)):
         given = {"position_ids": positions} if start == 0 else {}
-        step = model(encoder_outputs=memory, decoder_input_ids=target[:, start:end], past_key_values=cache, **given)
+        step = model(encoder_outputs=memory, decoder_input_ids=target[:, start:end], cache=cache, **given)
         logits.append(step.logits)
     torch.testing.assert_close(torch.cat(logits, 1), full, **EXACT)
     assert (model(input_ids=source, decoder_input_ids=target).logits - full).abs().max() > 1e-3

@@ -352,7 +352,7 @@ def test_a_step_of_decoding_attends_to_no_more_keys_than_the_windows_show(monkey
         return eager_attention_forward(module, q, k, *arguments, **options)
 
     monkeypatch.setattr(attention, "eager_attention_forward", watched)
-    step = {"encoder_outputs": (steps.encoder_last_hidden_state,), "past_key_values": steps.past_key_values}
+    step = {"encoder_outputs": (steps.encoder_last_hidden_state,), "cache": steps.past_key_values}
     model.set_attn_implementation("eager")
     model(**step, decoder_input_ids=ids[:, :1])
     window, cross = model.config.window_size, model.config.cross_window_size
@@ -378,7 +378,7 @@ def test_a_cache_that_evicts_keys_outside_the_window_decodes_the_same(name, chun
             encoder_outputs=memory,
             decoder_input_ids=target[:, start : start + chunk],
             decoder_attention_mask=mask[:, : start + chunk],
-            past_key_values=kept,
+            cache=kept,
             use_cache=True,
         )
         kept, start = step.past_key_values, start + chunk
@@ -397,7 +397,7 @@ def test_a_cache_with_evicted_tokens_can_be_cropped_by_its_slack():
     memory = model.model.encoder(source)
 
     def read(tokens: Tensor, kept: EncoderDecoderCache | None) -> Seq2SeqLMOutput:
-        return model(encoder_outputs=memory, decoder_input_ids=tokens, past_key_values=kept, use_cache=True)
+        return model(encoder_outputs=memory, decoder_input_ids=tokens, cache=kept, use_cache=True)
 
     kept = read(target[:, 139:140], read(target[:, :139], None).past_key_values).past_key_values
     assert kept.self_attention_cache.layers[0].keys.shape[2] < 140

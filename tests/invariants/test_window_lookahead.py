@@ -44,7 +44,7 @@ def test_cached_decoding_is_uncached_decoding():
     whole = model(source, decoder_input_ids=target).logits
     memory, cache, steps = model.model.encoder(source), None, []
     for token in target.split(1, dim=1):
-        step = model(encoder_outputs=memory, decoder_input_ids=token, past_key_values=cache, use_cache=True)
+        step = model(encoder_outputs=memory, decoder_input_ids=token, cache=cache, use_cache=True)
         cache = step.past_key_values
         steps.append(step.logits)
     torch.testing.assert_close(torch.cat(steps, 1), whole, **EXACT)

@@ -295,7 +295,7 @@ def test_a_cache_under_gradient_checkpointing_is_refused(target):
     model = tiny_causal_model("relative").train()
     (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
     with pytest.raises(ValueError, match="turn gradient checkpointing off"):
-        model(target, past_key_values=model(target, use_cache=True).past_key_values or object())
+        model(target, cache=model(target, use_cache=True).past_key_values or object())
 
 
 @pytest.mark.capability("LoRA", model="decoder-only")

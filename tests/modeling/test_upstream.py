@@ -22,8 +22,9 @@ try:
 except (RuntimeError, ImportError) as missing:
     pytest.skip(f"transformers' own tests are not to be had: {missing}", allow_module_level=True)
 
-# Upstream's tests warn of what they do themselves, each version of something else.
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+# Upstream's tests warn of what they do themselves, each version of something else, and one looks for a deprecation.
+WARNINGS = [pytest.mark.filterwarnings(rule) for rule in ("ignore", "always::FutureWarning")]
+pytestmark = [pytest.mark.slow, *WARNINGS]
 
 # Hundreds of tests each, so not of every kind unless the environment has EVERY_ENCODING.
 SOME = ["learned", "rotary", "gru+relative"]

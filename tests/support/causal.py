@@ -54,7 +54,7 @@ def decode_causal(
         step = model(
             input_ids=ids[:, start:end],
             attention_mask=None if mask is None else mask[:, :end],
-            past_key_values=cache,
+            cache=cache,
             use_cache=True,
         )
         logits.append(step.logits)

@@ -49,7 +49,7 @@ def decode(
             decoder_input_ids=target[:, start:end],
             decoder_attention_mask=None if mask is None else mask[:, :end],
             decoder_position_ids=None if positions is None else positions[:, start:end],
-            past_key_values=cache,
+            cache=cache,
             use_cache=True,
         )
         logits.append(step.logits)

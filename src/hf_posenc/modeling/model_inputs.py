@@ -4,14 +4,16 @@
 transformers 5.24 renamed the keyword and the output field `past_key_values` to `cache`. `forward` takes `**kwargs`,
 which transformers requires, so a renamed keyword is dropped without an error: each cached step then sees one token and
 no history. Therefore the family accepts both names, writes the one that the installed transformers reads, and refuses
-what is left over.
+what is left over. As there, the old name is deprecated where the new one is known.
 """
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TypeVar, cast
 
+import torch
 from torch import Tensor
 from transformers import EncoderDecoderCache
 from transformers.modeling_outputs import Seq2SeqLMOutput
@@ -51,7 +53,11 @@ def normalize_model_inputs(forward: ForwardT) -> ForwardT:
 
     @functools.wraps(forward)
     def normalized_forward(self: object, *args: object, **kwargs: object) -> object:
+        is_old_name = CACHE_NAME == "cache" and kwargs.get("past_key_values") is not None
         kwargs = rename_cache(kwargs, "cache")
+        if is_old_name and not torch.compiler.is_compiling():
+            message = "`past_key_values` is deprecated since transformers 5.24, which calls it `cache`; use that name."
+            warnings.warn(message, FutureWarning, stacklevel=2)
         for name, value in kwargs.items():
             if value is not None and name not in arguments and name not in FORWARDED_KEYWORDS:
                 raise TypeError(
