@@ -316,7 +316,8 @@ def test_a_wrong_setting_is_refused_before_anything_is_written(config: Path, ove
 def test_unset_length_ratios_are_estimated_on_the_training_pairs(config: Path) -> None:
     """Source tokens for a target token, the first of each sentence left out, over the pairs that are trained on."""
     aligned = {"cross_position_encoding_type": "window", "alignment_type": "length_ratio"}
-    settings = (f"systems.relative.model={json.dumps(aligned)}", "systems.relative.data.max_length=14")
+    short = ("train.max_steps=1", "score.concatenate=[1]", "diagnose=false")
+    settings = (f"systems.relative.model={json.dumps(aligned)}", "systems.relative.data.max_length=14", *short)
     found = {}
     for given in ("", "length_ratio_step=0.5", "length_ratio_gain=0.5"):
         more = [f"systems.relative.model.{given}"] if given else []
@@ -497,6 +498,7 @@ def test_scores_of_an_older_version_are_computed_again_without_training(finished
 
 @pytest.mark.slow
 def test_a_run_may_leave_the_diagnoses_for_later(config: Path) -> None:
+    config.write_text(yaml.safe_dump(TINY | {"systems": {"relative": {}}}), encoding="utf-8")
     experiment = load(config, "diagnose=false")
     prepare(experiment)
     for name in experiment.systems:
@@ -521,8 +523,10 @@ def test_a_run_may_leave_the_diagnoses_for_later(config: Path) -> None:
 @pytest.mark.parametrize("is_older", [False, True], ids=["with manifests", "of an older version"])
 def test_truncated_results_are_refused_and_computed_again(finished: Experiment, is_older: bool) -> None:
     experiment = finished
-    parts = ("scores.json", "diagnostics/generated.json", "statistics/generated-x2.npz", "translations/generated.jsonl")
-    for part in (*parts, "training.jsonl"):
+    parts = ("scores.json", "translations/generated.jsonl")
+    if not is_older:
+        parts += ("diagnostics/generated.json", "statistics/generated-x2.npz", "training.jsonl")
+    for part in parts:
         path = experiment.folder / "relative" / part
         whole = path.read_bytes()
         if is_older:
@@ -538,7 +542,7 @@ def test_truncated_results_are_refused_and_computed_again(finished: Experiment, 
 
 @pytest.mark.slow
 def test_seeds_train_a_system_once_for_each(config: Path) -> None:
-    experiment = load(config, "systems.relative.seeds=[3, 4]")
+    experiment = load(config, "systems.relative.seeds=[3, 4]", "diagnose=false")
     assert {name: (system.base_name, system.train.get("seed")) for name, system in experiment.systems.items()} == {
         "absolute": ("absolute", None),
         "relative-seed3": ("relative", 3),
@@ -1111,11 +1115,6 @@ def test_the_command_line_trains_in_parallel_prints_the_table_and_translates(
     monkeypatch.setattr(sys, "argv", ["hf_posenc", "translate", str(config.parent / "runs/tiny")])
     with pytest.raises(SystemExit, match="holds the systems absolute, relative"):
         __main__.main()
-    wrong = subprocess.run(
-        [*command, "train.max_stepz=1"], env=environment, capture_output=True, text=True, check=False
-    )
-    assert wrong.returncode != 0
-    assert wrong.stderr.strip().splitlines()[-1].startswith(f"ValueError: {config}: train has no key 'max_stepz'")
 
 
 def test_a_translation_may_hold_what_unicode_calls_a_line_end(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from support.causal import tiny_causal_config
 from support.family_models import tiny_family
 from support.family_tokenizers import m2m100_tokenizer, marian_tokenizer, nllb_tokenizer
 from support.marian_models import Words, tiny_marian
+from support.models import EVERY_ENCODING
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_posenc import __main__, from_marian, from_transformers
@@ -109,7 +110,7 @@ ENGLISH = ["a", "dog", "sees", "the", "cat", "bird"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("separate", [False, True], ids=["one vocabulary", "two vocabularies"])
+@pytest.mark.parametrize("separate", [True, *([False] if EVERY_ENCODING else [])], ids=lambda two: f"separate={two}")
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 def test_opus_mt_is_lengthened_with_its_own_tokenizer(separate, tmp_path, monkeypatch, capsys):
     pytest.importorskip("sentencepiece", reason="MarianTokenizer needs it: pip install sentencepiece")

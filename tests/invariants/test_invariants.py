@@ -35,8 +35,8 @@ from hf_posenc.modeling.masks import new_valid_mask, positions_from_mask
 
 pytestmark = pytest.mark.invariant
 
-# torch compiles C++ for flex attention, so on a rotation and a bias only, unless the environment has EVERY_ENCODING.
-FLEX = SINGLE if EVERY_ENCODING else ["rotary", "deberta"]
+# torch compiles C++ for flex attention, so on a rotation with a bias only, unless the environment has EVERY_ENCODING.
+FLEX = SINGLE if EVERY_ENCODING else ["rotary+alibi"]
 
 
 # Caching

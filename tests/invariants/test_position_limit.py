@@ -13,7 +13,7 @@ from torch import Tensor
 from hf_posenc import PosEncForConditionalGeneration, StreamingTranslator, convert_encodings
 from hf_posenc.modeling.source_end import SourcePositionLimit
 
-pytestmark = pytest.mark.invariant
+pytestmark = [pytest.mark.invariant, pytest.mark.decoding]
 
 LIMIT = "max_tokens_per_source_position"
 SLOW = {"length_ratio_step": 0.4, "length_ratio_gain": 0.5, "length_ratio_min_step": 0.0}

@@ -13,7 +13,7 @@ from hf_posenc import (
     convert_encodings,
 )
 
-pytestmark = pytest.mark.invariant
+pytestmark = [pytest.mark.invariant, pytest.mark.decoding]
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 

@@ -9,7 +9,7 @@ from test_streaming import encode_in_pieces
 
 from hf_posenc import PosEncConfig, PosEncForConditionalGeneration
 
-pytestmark = pytest.mark.invariant
+pytestmark = [pytest.mark.invariant, pytest.mark.decoding]
 SMALLER = pytest.mark.parametrize("lookahead", [0, 1])
 
 

@@ -48,10 +48,9 @@ from hf_posenc import (
 RECURRENT = [name for name in REGISTERED + SUMS if any(entry.is_sequential for entry in entries(name))]
 # A compilation takes long.
 COMPILED = [
-    name
-    for name in REGISTERED + SUMS
-    if name not in RECURRENT and (EVERY_ENCODING or name in ("relative", "rotary", "pope"))
+    name for name in REGISTERED + SUMS if name not in RECURRENT and (EVERY_ENCODING or name in ("relative", "pope"))
 ]
+IN_PARTS = RECURRENT if EVERY_ENCODING else ["lstm"]
 
 ignore_torch_warnings = pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning",
@@ -373,7 +372,7 @@ def test_a_training_step_compiles_whole_and_twice_for_all_lengths(system, forget
 @ignore_torch_warnings
 @pytest.mark.capability("compile", "in parts", model="decoder-only")
 @pytest.mark.slow
-@pytest.mark.parametrize("system", RECURRENT)
+@pytest.mark.parametrize("system", IN_PARTS)
 def test_models_with_graph_breaks_compile_in_parts(system, forgetful):
     model, ids = tiny_causal_model(system, dropout=0.0, num_hidden_layers=1).train(), sentences(3, 6)
     with pytest.raises(Unsupported, match="RNN, GRU, or LSTM"):
@@ -385,7 +384,7 @@ def test_models_with_graph_breaks_compile_in_parts(system, forgetful):
 @ignore_torch_warnings
 @pytest.mark.capability("compiled decoding", model="decoder-only")
 @pytest.mark.slow
-@pytest.mark.parametrize("system", [*COMPILED, *(RECURRENT if EVERY_ENCODING else ["lstm"])])
+@pytest.mark.parametrize("system", [*COMPILED, *IN_PARTS])
 def test_a_static_cache_is_decoded_from_one_graph(system, forgetful, target):
     model, options = tiny_causal_model(system), {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
     plain = model.generate(target, **options)

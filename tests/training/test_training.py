@@ -509,7 +509,7 @@ def test_sigterm_at_the_end_of_an_epoch_stops_after_its_evaluation(tmp_path, mon
     ],
 )
 def test_a_mean_of_more_checkpoints_than_a_training_saves_is_refused_before_it(tmp_path, saved):
-    settings = ["train.max_steps=17", "train.save_total_limit=null", *saved]
+    settings = ["train.max_steps=9", "train.save_total_limit=null", *saved]
     experiment = tiny(tmp_path, *settings)
     trained(experiment)
     number = len(list((experiment.folder / "relative").glob("checkpoints/*")))
@@ -626,8 +626,8 @@ def test_several_gpus_are_not_for_one_process(tmp_path, monkeypatch):
 
 
 def losses(tmp_path: Path, name: str, *overrides: str) -> list[float]:
-    """Of a run of eight steps without dropout."""
-    experiment = tiny(tmp_path, f"name={name}", "model.dropout=0.0", "train.max_steps=8", *overrides)
+    """Of a run of four steps without dropout."""
+    experiment = tiny(tmp_path, f"name={name}", "model.dropout=0.0", "train.max_steps=4", *overrides)
     return [line["loss"] for line in trained(experiment) if "loss" in line]
 
 
@@ -640,9 +640,9 @@ def test_bf16_losses_are_close_to_full_precision(tmp_path):
 
 @pytest.mark.slow
 def test_a_compiled_model_has_the_losses_of_one_that_is_not(tmp_path):
-    """Captured, and not made into C++, which takes minutes."""
+    """Captured alone, because making it into C++ takes minutes."""
     before = counters["stats"]["unique_graphs"]
-    assert losses(tmp_path, "compiled", "train.torch_compile_backend=aot_eager") == pytest.approx(
+    assert losses(tmp_path, "compiled", "train.torch_compile_backend=eager") == pytest.approx(
         losses(tmp_path, "plain"), rel=1e-5
     )
     assert counters["stats"]["unique_graphs"] > before
