@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from ..modeling.generation_shared import max_target_lengths
+from ..modeling.length_limits import max_target_lengths
 from ..modeling.text_validation import validate_source_lengths, validate_texts
 from ..modeling.translation import MAX_TOKENS_PER_BATCH, TranslationOutput, encode_texts, translate_in_batches
 from ..utils.auto_loading import auto_from_pretrained

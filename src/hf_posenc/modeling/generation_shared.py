@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of `generate` and a length limit for each sentence.
+"""Options of `generate`, and the limits that they give to the length of each sentence (length_limits.py).
 
 An option is taken from the call, else from its generation config, else from the model's generation config, never from
 the model config. A model's generation config separates chosen values from defaults: an evaluation of Seq2SeqTrainer
@@ -16,6 +16,14 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from .configuration_shared import SharedConfig
+from .length_limits import (
+    EXPECTED_LENGTH_OPTION,
+    PerSentenceMaxLength,
+    PerSentenceMinLength,
+    expected_length_limits,
+    max_target_lengths,
+    validate_length_range,
+)
 from .masks import target_valid_mask
 from .model_inputs import rename_cache
 from .target_vocabulary import GenerateOptions
@@ -88,30 +96,6 @@ def explicit_max_new_tokens(options: Mapping[str, object], *configs: GenerationC
     return None
 
 
-class PerSentenceMaxLength(LogitsProcessor):
-    """Logits processor that ends each sentence of a batch at its own limit, in target tokens.
-
-    With one limit for the whole batch, the length of a translation would depend on its neighbours. Every sentence has
-    the same number of rows of scores, its beams. From the limit on, each token is `token_id`: an end token, which ends
-    the sentence, or else padding. The `prompt_length` tokens before the target, here the start token, do not count.
-    """
-
-    def __init__(self, max_target_lengths: Sequence[int], *, token_id: int, prompt_length: int = 1) -> None:
-        self.max_target_lengths_B = torch.tensor(max_target_lengths)
-        self.token_id, self.prompt_length = token_id, prompt_length
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        is_over_B = (self.max_target_lengths_B <= input_ids.shape[1] - self.prompt_length).to(scores.device)
-        return force_token(scores, is_over_B.repeat_interleave(len(scores) // len(is_over_B)), self.token_id)
-
-
-def force_token(scores: Tensor, rows_N: Tensor, token_id: int) -> Tensor:
-    """The scores (N, V), in which these rows (N, Boolean) can choose this token alone."""
-    forced_scores = torch.full_like(scores, float("-inf"))
-    forced_scores[:, token_id] = 0
-    return torch.where(rows_N[:, None], forced_scores, scores)
-
-
 def source_lengths(inputs: Tensor | None, model_inputs: Mapping[str, Tensor], pad_token_id: int) -> list[int] | None:
     """The number of tokens of each source in a call of `generate`, special ones included; None without a source."""
     mask = model_inputs.get("attention_mask")
@@ -125,14 +109,6 @@ def source_lengths(inputs: Tensor | None, model_inputs: Mapping[str, Tensor], pa
     if x_BSD is None and encoder_outputs is not None:
         x_BSD = encoder_outputs[0]
     return None if x_BSD is None else [x_BSD.shape[1]] * len(x_BSD)
-
-
-def max_target_lengths(lengths: Iterable[int], max_target_length: int | None) -> list[int]:
-    """Each sentence's limit in target tokens, from source lengths with `</s>`: 2 x source + 50.
-
-    `max_target_length` is the decoder's maximum with the start token, None without one.
-    """
-    return [min(2 * (length - 1) + 50, (max_target_length or sys.maxsize) - 1) for length in lengths]
 
 
 def pad_after_end_token(
@@ -182,19 +158,25 @@ class LengthLimitedGenerationMixin:
         With `eos_requires_source_end=True`, here or in a generation config, an end token is written only where the
         source's end is in the window of the cross-attention. New models with an alignment have it. With
         `max_tokens_per_source_position` a translation ends after so many tokens at one source position (source_end.py).
+        With `expected_length_range=(low, high)` here, a sentence has `low` to `high` times the tokens that the model
+        expects (length_limits.py), a limit that only `max_new_tokens` and `max_length` of the same call replace.
         """
         end_token_ids, pad_token_id = self.end_tokens(options, generation_config)
         lengths = {name: options.pop(name, None) for name in LENGTH_OPTIONS}
+        options, limits = self.with_expected_lengths(
+            {"input_ids": inputs, **options}, {**options, "logits_processor": logits_processor}, generation_config
+        )
         if explicit_max_new_tokens(lengths) is not None:
             options |= lengths  # both, to replace those of a generation config
+        elif limits is not None:
+            options = self.with_length_limits(limits, options, generation_config)
         elif explicit_max_new_tokens({}, generation_config, self.generation_config) is None:
             num_source_tokens = source_lengths(inputs, options, pad_token_id)
             if num_source_tokens is not None:
-                options |= {"logits_processor": logits_processor}
                 options = self.with_length_limits(
                     self.max_target_lengths(num_source_tokens), options, generation_config
                 )
-                logits_processor = options.pop("logits_processor")
+        logits_processor = options.pop("logits_processor")
         if explicit_option("use_cache", options, generation_config, self.generation_config) is False:
             options = self.with_decoder_mask(inputs, options, pad_token_id)
         num_sentences = len(source_lengths(inputs, options, pad_token_id) or [0])
@@ -297,6 +279,36 @@ class LengthLimitedGenerationMixin:
     def max_target_lengths(self, lengths: Iterable[int]) -> list[int]:
         """Each sentence's limit in target tokens, without special ones, from source lengths with `</s>`."""
         return max_target_lengths(lengths, self.config.max_target_length)
+
+    def expected_target_lengths(
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, encoder_outputs: Any = None
+    ) -> Tensor:
+        """The number of target tokens that the model predicts for each source (B); here a ValueError."""
+        raise ValueError(
+            "Only a PosEncForConditionalGeneration whose alignment predicts lengths, such as `fertility`, expects a "
+            f"number of target tokens, but this is a {type(self).__name__}; leave {EXPECTED_LENGTH_OPTION} out."
+        )
+
+    def with_expected_lengths(
+        self, source: Mapping[str, Any], options: GenerateOptions, generation_config: GenerationConfig | None = None
+    ) -> tuple[GenerateOptions, list[int] | None]:
+        """The options of `generate` with a processor for the lower limit in place of `expected_length_range`; and each
+        sentence's upper limit in target tokens, without special ones, None without the option.
+
+        `source` has the arguments of the encoder, or `encoder_outputs`. A ValueError where no length is expected.
+        """
+        options = dict(options)
+        length_range = options.pop(EXPECTED_LENGTH_OPTION, None)
+        if length_range is None:
+            return options, None
+        validate_length_range(length_range)
+        given = (source.get(name) for name in ("input_ids", "attention_mask", "encoder_outputs"))
+        shortest, longest = expected_length_limits(self.expected_target_lengths(*given), length_range)
+        processors = options.get("logits_processor") or []
+        limiter = PerSentenceMinLength(shortest, self.end_tokens(options, generation_config)[0])
+        room = (self.config.max_target_length or sys.maxsize) - 1
+        limits = [min(length - 1, room) for length in longest]  # without </s>
+        return options | {"logits_processor": LogitsProcessorList([*processors, limiter])}, limits
 
     def with_length_limits(
         self, max_target_lengths: list[int], options: GenerateOptions, generation_config: GenerationConfig | None = None

@@ -8,7 +8,7 @@ transformer_stack.py, layers are in transformer_layers.py.
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -323,10 +323,13 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
         return compute_source_reach(self.config)
 
     @torch.no_grad()
-    def expected_target_lengths(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    def expected_target_lengths(
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, encoder_outputs: Any = None
+    ) -> Tensor:
         """The number of target tokens, `</s>` included, that the alignment predicts for each source (B), not rounded.
 
-        A translation of far fewer tokens has ended early. A ValueError for an alignment that predicts no length.
+        A translation of far fewer tokens has ended early. Either `input_ids` or `encoder_outputs` must be given. A
+        ValueError for an alignment that predicts no length.
         """
         alignment = self.model.decoder.alignment
         if alignment.target_lengths is None:
@@ -334,8 +337,9 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
                 "Only an alignment that predicts lengths, such as `fertility`, expects a number of target tokens, but "
                 f"alignment_type is {self.config.alignment_type!r}; train a model with `fertility`."
             )
-        states_BSD = self.model.encoder(input_ids, attention_mask=attention_mask).last_hidden_state
-        return alignment("target_lengths", states_BSD, attention_mask)
+        if encoder_outputs is None:
+            encoder_outputs = self.model.encoder(input_ids, attention_mask=attention_mask)
+        return alignment("target_lengths", encoder_outputs[0], attention_mask)
 
     def end_only_at_source_end(self, end_token_ids: Sequence[int]) -> AbstractContextManager[LogitsProcessor]:
         """As the mixin's; a ValueError for a model without an alignment, or whose cross-attention hides no keys."""

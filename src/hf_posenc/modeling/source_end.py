@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from transformers import LogitsProcessor
 
 from .alignment_base import Alignment, source_bounds
-from .generation_shared import POSITION_LIMIT_OPTION, SOURCE_END_OPTION, force_token
+from .generation_shared import POSITION_LIMIT_OPTION, SOURCE_END_OPTION
+from .length_limits import forbid_tokens, force_token
 
 # Steps that are kept for assisted decoding, which rejects some of the newest.
 NUM_KEPT_STEPS = 64
@@ -74,11 +75,7 @@ class SourceEndProcessor(SourcePositionProcessor):
             sees_end_N1 is None
         ):  # scores of a draft model, to which assisted decoding passes the processors of the other
             return scores
-        allowed = scores.clone()
-        allowed[:, self.end_token_ids] = float("-inf")
-        # Where nothing but an end token is left, it was forced.
-        is_forced_N1 = (allowed == float("-inf")).all(1, keepdim=True)
-        return torch.where(sees_end_N1.to(scores.device) | is_forced_N1, scores, allowed)
+        return forbid_tokens(scores, ~sees_end_N1, self.end_token_ids)
 
 
 @dataclass(frozen=True)

@@ -231,8 +231,11 @@ class TranslationMixin(BatchTranslationMixin, LengthLimitedGenerationMixin):
         config = generate.get("generation_config")
         generate = decoding_defaults(config) | generate
         configs = (config, self.generation_config)
-        max_target_lengths = self.max_target_lengths(map(len, sources))
-        if (max_length := explicit_max_new_tokens(generate, config)) is None:
+        inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(self.device)
+        generate, limits = self.with_expected_lengths(inputs, generate, config)
+        max_target_lengths = limits or self.max_target_lengths(map(len, sources))
+        max_length = explicit_max_new_tokens(generate, None if limits else config)
+        if max_length is None:
             generate = self.with_length_limits(max_target_lengths, generate, config)
         else:
             if explicit_option("forced_eos_token_id", generate, *configs) is not None:
@@ -240,7 +243,6 @@ class TranslationMixin(BatchTranslationMixin, LengthLimitedGenerationMixin):
             max_target_lengths = [max_length] * len(sources)
         end_token_ids, pad_token_id = self.end_tokens(generate, config)
         may_stop_early = any(explicit_option(name, generate, *configs) is not None for name in OTHER_STOPPING_OPTIONS)
-        inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(self.device)
         sequences, position_limit = self.generate_limited(inputs, configs, tokenizer=tokenizer, **generate)
         outputs = []
         for row, (ids, max_length) in enumerate(zip(sequences, max_target_lengths, strict=True)):
