@@ -20,7 +20,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from ..modeling.configuration_encodings import EncodingsConfig
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
 from ..modeling.configuration_posenc_causal import PosEncCausalConfig
-from ..modeling.generation_shared import POSITION_LIMIT_OPTION, SOURCE_END_OPTION
+from ..modeling.generation_options import POSITION_LIMIT_OPTION, SOURCE_END_OPTION
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
 from ..modeling.modeling_posenc_causal import PosEncForCausalLM
 from ..modeling.position_registry import side_entries

@@ -18,7 +18,7 @@ from transformers.utils import GENERATION_CONFIG_NAME, logging
 
 from ..modeling.attention_context import AttentionContext
 from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.generation_shared import POSITION_LIMIT_OPTION, POSITION_OPTIONS, SOURCE_END_OPTION
+from ..modeling.generation_options import POSITION_LIMIT_OPTION, POSITION_OPTIONS, SOURCE_END_OPTION
 from ..modeling.masks import positions_from_mask
 from ..modeling.model_inputs import CACHE_NAME, CACHE_NAMES
 from ..modeling.position_registry import build_position_encodings

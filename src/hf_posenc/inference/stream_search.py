@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from ..modeling.generation_shared import explicit_option
+from ..modeling.generation_options import explicit_option
 from ..modeling.length_limits import force_token
 
 # The score of what cannot be chosen, as in transformers.

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..modeling.generation_shared import POSITION_LIMIT_OPTION, explicit_option
+from ..modeling.generation_options import POSITION_LIMIT_OPTION, explicit_option
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
 from ..modeling.source_end import SourceVisit, validate_position_limit
 from ..modeling.source_reach import SourceReach

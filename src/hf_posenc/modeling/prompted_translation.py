@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 
-from .generation_shared import explicit_max_new_tokens
+from .generation_options import explicit_max_new_tokens
 from .length_limits import PerSentenceMaxLength, max_target_lengths
 from .translation import BatchTranslationMixin, decoding_defaults, truncate_at_end_token
 

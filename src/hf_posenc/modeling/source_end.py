@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from transformers import LogitsProcessor
 
 from .alignment_base import Alignment, source_bounds
-from .generation_shared import POSITION_LIMIT_OPTION, SOURCE_END_OPTION
+from .generation_options import POSITION_LIMIT_OPTION, SOURCE_END_OPTION
 from .length_limits import forbid_tokens, force_token
 
 # Steps that are kept for assisted decoding, which rejects some of the newest.

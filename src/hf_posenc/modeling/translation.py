@@ -12,12 +12,8 @@ from tqdm.auto import tqdm
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, PreTrainedTokenizerBase
 
 from .configuration_base import BaseConfig
-from .generation_shared import (
-    POSITION_LIMIT_OPTION,
-    LengthLimitedGenerationMixin,
-    explicit_max_new_tokens,
-    explicit_option,
-)
+from .generation_options import POSITION_LIMIT_OPTION, explicit_max_new_tokens, explicit_option
+from .generation_shared import LengthLimitedGenerationMixin
 from .target_vocabulary import GenerateOptions, target_generate_options, with_target_vocab_size
 from .text_validation import validate_source_lengths, validate_texts
 
