@@ -11,6 +11,7 @@ import lzma
 import math
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 
 import matplotlib
@@ -211,7 +212,9 @@ def furthest_lengths() -> Figure:
         axes.set_title(title, loc="left", pad=8, fontsize=FONT_SIZE, fontweight="bold")
         axes.set_xlim(-0.5, len(columns) - 0.5)
         axes.set_ylim(height - 0.5, -0.5)
-        axes.set_xticks(range(len(columns)), [column.label.replace(", ", ",\n") for column in columns])
+        parts = [column.label.replace(", ", ",\n").splitlines() for column in columns]
+        labels = ["\n".join(textwrap.fill(part, 72 // len(columns)) for part in label) for label in parts]
+        axes.set_xticks(range(len(columns)), labels)
         axes.set_yticks(range(height), list(columns[0].lengths))
         axes.tick_params(length=0, labelsize=FONT_SIZE - 1)
         axes.xaxis.tick_top()
