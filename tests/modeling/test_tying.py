@@ -21,6 +21,7 @@ pytestmark = [
     pytest.mark.full,
     pytest.mark.filterwarnings(
         "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning",  # peft asks by the old name
+        "ignore:`past_key_values` is deprecated:FutureWarning",  # as peft names the cache of prefix tuning
         "ignore:Input and output embeddings are no longer tied after merging",  # what PEFT makes of separate tables
         "ignore:Model with `tie_word_embeddings=True` and the:UserWarning",
         "ignore:Model has `tie_word_embeddings=True` and a tied layer:UserWarning",
