@@ -7,6 +7,7 @@ Finished systems are skipped and interrupted ones resumed, so the same command c
 """
 
 import argparse
+import gc
 import os
 import sys
 
@@ -96,4 +97,5 @@ def run(experiment: Experiment, options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # else Python looks through the objects of torch at its end, which takes seconds
     main()

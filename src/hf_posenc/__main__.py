@@ -28,6 +28,7 @@ encodings that the file registers.
 """
 
 import argparse
+import gc
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -295,4 +296,5 @@ def export(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # else Python looks through the objects of torch at its end, which takes seconds
     main()

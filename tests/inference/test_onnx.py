@@ -13,6 +13,7 @@ from support.streams import OFFLINE, assert_streams_exactly, random_text, varied
 
 from hf_posenc import PosEncOnnxModel, PosEncTokenizer, StreamingTranslator, to_onnx
 from hf_posenc.inference.batch_translate import translate_lines
+from hf_posenc.inference.onnx_export import verify_outputs
 from hf_posenc.inference.onnx_graph import TARGET_POSITIONS
 from hf_posenc.inference.onnx_model import GRAPHS
 from hf_posenc.inference.translation_job import TranslationJob
@@ -28,7 +29,7 @@ NEW_TOKENS = 12
 
 def single(sides: str, **changes) -> ConditionalGeneration:
     sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY}
-    return tiny_model(sides, dtype=torch.float32, encoder_layers=1, decoder_layers=2, **(sizes | changes))
+    return tiny_model(sides, dtype=torch.float32, encoder_layers=1, decoder_layers=1, **(sizes | changes))
 
 
 @torch.no_grad()
@@ -67,20 +68,32 @@ def assert_generates_the_same(
         assert all(expected[0] != other for other in expected[1:])  # each rule changes translations
 
 
-# An export takes half a minute: a state that accumulates, and scaled queries and keys of another width.
-KINDS = ["pope+log_n to forgetting"]
-# The keys of these are rotated by their positions, or a state accumulates over them.
-STREAMED = ["relative+window to rotary+window by length_ratio"]
+# An export takes half a minute: scaled and turned keys of another width, and a state that accumulates.
+STREAMED = ["pope+window to rotary+forgetting+window by length_ratio"]
+KINDS = []
 if EVERY_ENCODING:
-    KINDS += ["relative", "t5", "deberta", "forgetting", "pope", "relative+log_n", *ALIGNED]
-    STREAMED += ["forgetting+window by length_ratio", "relative+window by fertility"]
+    STREAMED += ["relative+window to rotary+window by length_ratio", "forgetting+window by length_ratio"]
+    STREAMED += ["relative+window by fertility"]
+    KINDS += ["pope+log_n to forgetting", "relative", "t5", "deberta", "forgetting", "pope", "relative+log_n", *ALIGNED]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_generated_tokens_are_those_of_generate(kind, tokenizer, tmp_path):
-    """Of another batch and other lengths than the graphs were traced with. A generation config changes no graph."""
+    """Of another batch and other lengths than the graphs were traced with."""
     model = single(kind, output_bias=True, length_ratio_step=0.4)
+    prefer_end(model)
+    exported = PosEncOnnxModel.from_pretrained(to_onnx(model, tokenizer, tmp_path / "graphs"))
+    assert_generates_the_same(exported, model, tokenizer)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", STREAMED)
+def test_generated_and_streamed_tokens_are_those_of_torch(kind, tokenizer, tmp_path):
+    """Also in small pieces of the source, and after the first target tokens have left the cache. A generation config
+    changes no graph."""
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "dtype": torch.float32, "length_ratio_step": 0.4}
+    model = varied_translator(kind, **sizes)
     prefer_end(model)
     plain = copy.deepcopy(model.generation_config)
     model.generation_config.update(num_beams=2, num_return_sequences=2, use_cache=False, eos_token_id=None)
@@ -88,23 +101,17 @@ def test_generated_tokens_are_those_of_generate(kind, tokenizer, tmp_path):
     assert exported.generation_config.num_return_sequences == 2
     model.generation_config, exported.generation_config = plain, copy.deepcopy(plain)
     assert_generates_the_same(exported, model, tokenizer)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", STREAMED)
-def test_streamed_translation_is_that_of_the_whole_text_and_of_torch(kind, tokenizer, tmp_path):
-    """Also in small pieces of the source, and after the first target tokens have left the cache."""
-    sizes = {"encoder_layers": 1, "decoder_layers": 2, "dtype": torch.float32, "length_ratio_step": 0.4}
-    model = varied_translator(kind, **sizes)
-    prefer_end(model)
-    exported = PosEncOnnxModel.from_pretrained(to_onnx(model, tokenizer, tmp_path / "graphs"))
-    assert_generates_the_same(exported, model, tokenizer)
     text = random_text(60)
     for num_beams, size in ((1, 256), (3, 3)):
         options = OFFLINE | {"num_beams": num_beams}
         assert exported.translations([text], tokenizer, **options) == model.translations([text], tokenizer, **options)
         stream = assert_streams_exactly(exported, tokenizer, text, num_beams, tokens_per_piece=size)
         assert stream.decoder.cache.self_attention_cache.layers[0].num_evicted
+    model.lm_head.weight.data *= 2
+    with pytest.raises(
+        ValueError, match=r"^torch cannot export .*'pope\+window': its graphs are right for .* one size"
+    ):
+        verify_outputs(model, base.ExportedModel.from_pretrained(tmp_path / "graphs"))
 
 
 @pytest.mark.slow
@@ -170,12 +177,25 @@ def test_graphs_are_refused_without_onnxruntime(tmp_path, monkeypatch):
         PosEncOnnxModel.from_pretrained(tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["lstm", "gru"] if EVERY_ENCODING else ["gru"])
-def test_encodings_that_export_with_a_fixed_length_are_refused(name, tokenizer, tmp_path):
-    reason = rf"^torch cannot export position_encoding_type='{name}'.*`model.translate`"
-    with pytest.raises(ValueError, match=reason):
-        to_onnx(single(name), tokenizer, tmp_path / "graphs")
+@pytest.mark.parametrize("kind", ["lstm", "relative to gru+relative"])
+def test_recurrent_layers_are_refused(kind, tokenizer, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"^torch exports recurrent .* model\.\w+\.positions\.0\.rnn; .*`model.translate`"
+    ):
+        to_onnx(single(kind), tokenizer, tmp_path / "graphs")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.full
+def test_what_torch_cannot_export_is_refused_with_its_reason(tokenizer, tmp_path):
+    def fail(*_: object) -> None:
+        if torch.compiler.is_exporting():
+            raise RuntimeError("not in a graph")
+
+    model = single("relative")
+    model.model.encoder.register_forward_hook(fail)
+    with pytest.raises(ValueError, match=r"^torch cannot export .*'relative': .* 'encoder' fails .*not in a graph"):
+        to_onnx(model, tokenizer, tmp_path / "graphs")
     assert not list(tmp_path.iterdir())
 
 

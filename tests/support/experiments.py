@@ -33,6 +33,7 @@ TINY: dict[str, Any] = {
         "bucket_edges": [12, 24],
         "metrics": ["bleu", "ter"],
         "num_beams": 2,
+        "max_new_tokens": 12,  # an untrained model writes to its limit
         "concatenate": [1, 2],
         "bootstrap_samples": 100,
     },

@@ -70,6 +70,12 @@ def to_onnx(
         raise ValueError(f"quantization must be int8 for ONNX, but it is {quantization!r}; leave it out for float32.")
     exporter, exported_model, decompose = import_exporters()
     validate_export_call(model, tokenizer, folder, "ONNX")
+    recurrent = [name for name, module in model.named_modules() if isinstance(module, nn.RNNBase)]
+    if recurrent:
+        raise ValueError(
+            "torch exports recurrent layers for one length only, and an ONNX graph must have none, but the model has "
+            f"{', '.join(recurrent)}; translate with `model.translate`."
+        )
     model = deepcopy(model)
     model.eval().to("cpu", torch.float32)
     components = {}
