@@ -10,7 +10,8 @@ DEPENDENT := $(filter-out %/test_linear_attention.py,$(wildcard tests/invariants
 	tests/modeling tests/training tests/convert/test_marian.py tests/convert/test_transformers.py \
 	tests/convert/test_folders.py tests/data/test_tags.py tests/data/test_slow_tokenizers.py
 RUN := $(VENV)/bin/python
-PYTEST = $(RUN) -m pytest -q -n auto --dist worksteal
+WORKERS := auto
+PYTEST = $(RUN) -m pytest -q -n $(WORKERS) --dist worksteal
 READY := $(VENV)/.hf-posenc-installed
 
 # Compiled modules are kept, even where the environment says otherwise: without them every process compiles torch and
@@ -42,6 +43,8 @@ test-all: $(READY)  ## the same and the tests of every encoding, without the lon
 test-slow: $(READY)  ## the longer proofs alone: trainings, processes, kills, browsers
 	$(PYTEST) -m slow $(TESTS)
 
+# One more than there are cores, because many of these wait for other processes.
+test-rest: WORKERS = $$($(RUN) -c "import os; print(os.cpu_count() + 1)")
 test-rest: $(READY)  ## all that `make test` leaves out
 	$(PYTEST) -m "full or slow" $(TESTS)
 

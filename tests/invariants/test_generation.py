@@ -517,8 +517,16 @@ def test_two_lengths_are_warned_of(saved, warned):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("told_by", ["a mask", "padding", "embeddings", "the encoder's outputs"])
-@pytest.mark.parametrize("how", [{}, {"num_beams": 3}, {"num_beams": 4, "num_return_sequences": 2}], ids=str)
+@pytest.mark.parametrize(
+    ("told_by", "how"),
+    [
+        ("a mask", {}),
+        ("padding", {}),
+        ("embeddings", {"num_beams": 3}),
+        ("the encoder's outputs", {"num_beams": 4, "num_return_sequences": 2}),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("system", ["relative", "rnn_nmt"])
 def test_the_default_limit_of_a_sentence_is_twice_its_source_and_50_tokens(saved, system, how, told_by):
     model = saved(system)

@@ -16,7 +16,7 @@ from support.hub_files import (
     inputs,
     stranger,
 )
-from support.models import REGISTERED, SINGLE, sentences, tiny_config, tiny_model, translator
+from support.models import EVERY_ENCODING, REGISTERED, SINGLE, sentences, tiny_config, tiny_model, translator
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
 from hf_posenc import (
@@ -31,7 +31,7 @@ from hf_posenc import (
     register_position_encoding,
 )
 
-SHARED = [*SINGLE, "sinusoidal+relative", "rotary to learned", "rnn_nmt"]
+SHARED = [*(SINGLE if EVERY_ENCODING else ["forgetting"]), "sinusoidal+relative", "rotary to learned", "rnn_nmt"]
 FAMILIES = ["relative", "rnn_nmt"]
 
 

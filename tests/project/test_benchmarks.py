@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 import torch
 import yaml
 from support.experiments import TINY as SETTINGS
-from support.models import ALIGNED, tiny_model, translator
+from support.models import ALIGNED, EVERY_ENCODING, tiny_model, translator
 
 from hf_posenc import POSITION_ENCODINGS
 from hf_posenc.config.loading import load_experiment
@@ -30,6 +31,7 @@ from hf_posenc.results.records import TestSetTranslations
 from hf_posenc.results.saved_files import write_translations
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+of_an_export = pytest.mark.skipif(not EVERY_ENCODING, reason="exports are tested by test_onnx.py and test_ecosystem.py")
 TINY = ["--width", "16", "--layers", "1", "--rounds", "2", "--save", "tiny"]
 
 
@@ -131,6 +133,7 @@ def test_engines_are_compared_on_a_models_own_lines(benchmark, tokenizer, tmp_pa
     assert re.search(r"^\| generate( \| \d+ \(1\.0\)){4} \|", table, re.MULTILINE)
 
 
+@of_an_export
 @pytest.mark.slow
 def test_onnx_graphs_are_compared_and_write_the_tokens_of_generate(benchmark):
     pytest.importorskip("onnxscript")
@@ -349,6 +352,7 @@ def test_a_runs_scores_are_compared_with_sacrebleus_command_line(config, monkeyp
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     compare = importlib.import_module("against_sacrebleu").compare
     experiment = load_experiment(config, [f"output_dir={config.parent}", "score.bootstrap_samples=100"])
+    experiment = replace(experiment, systems={"relative": experiment.systems["relative"]})
     prepare(experiment)
     for name in experiment.systems:
         run_system(PreparedRun(experiment), name)
@@ -401,6 +405,7 @@ def test_planted_errors_are_found(benchmark, tmp_path_factory):
     assert all(scores["references", kind]["f1"] > 0.9 for kind in ("dropped", "repeated", "invented"))
 
 
+@of_an_export
 @pytest.mark.slow
 def test_exporters_whose_packages_are_installed_write_graphs_that_equal_the_model(benchmark):
     """That of ONNX is tested by tests/inference/test_onnx.py, which takes longer."""

@@ -1,6 +1,7 @@
 """The examples run unchanged, on synthetic sentences."""
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -87,14 +88,14 @@ def test_a_killed_book_goes_on_and_equals_an_uninterrupted_one(tmp_path, tokeniz
     assert sorted(path.name for path in tmp_path.iterdir()) == ["book.en.txt", "book.txt", "model"]
 
 
-@pytest.mark.slow
-def test_a_book_that_cannot_be_translated_is_refused(tmp_path):
+def test_a_book_that_cannot_be_translated_is_refused(tmp_path, monkeypatch):
     def refusal(*arguments: str) -> str:
-        command = [sys.executable, str(EXAMPLES / "translate_book.py"), "model", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 1
-        return done.stderr
+        monkeypatch.setattr(sys, "argv", ["translate_book.py", "model", *arguments])
+        with pytest.raises(SystemExit) as refused:
+            runpy.run_path(str(EXAMPLES / "translate_book.py"), run_name="__main__")
+        return str(refused.value)
 
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "book.txt").write_text("Ein Hund.", encoding="utf-8")
     (tmp_path / "old.txt").write_text("A dog.", encoding="utf-8")
     assert "The book must be a text file, but none.txt is none" in refusal("none.txt", "new.txt")

@@ -95,7 +95,7 @@ def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     smaller = (
         "configs/quickstart.yaml train.max_steps=4 train.save_steps=4 data.train.generator.pairs=400 "
         "data.test.generated.generator.pairs=6 data.test.generated.generator.max_words=30 score.bootstrap_samples=100 "
-        "model.d_model=16 model.encoder_layers=1 model.decoder_layers=1 num_parallel=1"
+        "score.max_new_tokens=12 model.d_model=16 model.encoder_layers=1 model.decoder_layers=1 num_parallel=1"
     )
     for name in ("train.py", "configs"):
         (tmp_path / name).symlink_to(ROOT / name)
