@@ -1,11 +1,13 @@
-"""What the rule `eos_requires_source_end` changes: BLEU, chrF and length of translations without and with it.
+"""What the rules of the end token change: BLEU, chrF and length of translations without and with them.
 
 python benchmarks/source_end.py FOLDER [--files TEST.de.gz TEST.en.gz] [--concatenate 1 10] [--num-beams 5]
+    [--expected-length-range 0.8 1.2]
 
 FOLDER is a saved model with an alignment. Its test text is the two files, or generated sentences without them. A
-document is so many lines, one after another, joined by spaces. For each number of lines a row without the rule and a
-row with it are printed: document BLEU and chrF of sacrebleu, the length of the translations relative to that of the
-references in words, how many translations the rule changes, and how many are truncated at their length limit.
+document is so many lines, one after another, joined by spaces. For each number of lines a row without
+`eos_requires_source_end` and a row with it are printed, and one with `expected_length_range` too, where that is given:
+document BLEU and chrF of sacrebleu, the length of the translations relative to that of the references in words, how
+many translations are others than in the row before, and how many are truncated at their length limit.
 """
 
 import argparse
@@ -37,14 +39,23 @@ def read_pairs(options: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def measure(model: Any, tokenizer: Any, options: argparse.Namespace) -> Iterator[Record]:
-    """Two records for each number of lines: without the rule, and with it."""
+    """A record for each number of lines and rule."""
     pairs = read_pairs(options)
+    rules: dict[str, dict[str, object]] = {
+        "off": {"eos_requires_source_end": False},
+        "on": {"eos_requires_source_end": True},
+    }
+    if options.expected_length_range:
+        low, high = options.expected_length_range
+        rules[f"on, {low:g} to {high:g} times the expected length"] = rules["on"] | {
+            "expected_length_range": (low, high)
+        }
     for lines in options.concatenate:
         documents = [pairs[i : i + lines] for i in range(0, len(pairs) - lines + 1, lines)]
         sources, references = ([" ".join(pair[side] for pair in document) for document in documents] for side in (0, 1))
         before: list[str] = []
-        for rule in (False, True):
-            output = model.translations(sources, tokenizer, num_beams=options.num_beams, eos_requires_source_end=rule)
+        for rule, options_of_rule in rules.items():
+            output = model.translations(sources, tokenizer, num_beams=options.num_beams, **options_of_rule)
             words = [sum(len(text.split()) for text in texts) for texts in (output.texts, references)]
             yield {
                 "lines": lines,
@@ -53,7 +64,7 @@ def measure(model: Any, tokenizer: Any, options: argparse.Namespace) -> Iterator
                 "bleu": round(BLEU().corpus_score(output.texts, [references]).score, 2),
                 "chrf": round(CHRF().corpus_score(output.texts, [references]).score, 2),
                 "length_ratio": round(words[0] / words[1], 4),
-                "changed": sum(map(str.__ne__, before, output.texts)) if rule else 0,
+                "changed": sum(map(str.__ne__, before, output.texts)),
                 "truncated": sum(output.truncated),
             }
             before = output.texts
@@ -66,8 +77,7 @@ def markdown(report: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for record in report["records"]:
-        cells = record | {"rule": "on" if record["rule"] else "off"}
-        lines.append("| " + " | ".join(map(str, cells.values())) + " |")
+        lines.append("| " + " | ".join(map(str, record.values())) + " |")
     return "\n".join([*lines, "", f"{report['num_beams']} beam{'s' * (report['num_beams'] > 1)}; {report['text']}."])
 
 
@@ -78,6 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--num-lines", type=int, default=1000, help="of the text that are read (%(default)s)")
     parser.add_argument("--concatenate", type=int, nargs="+", default=[1, 10], help="lines a document")
     parser.add_argument("--num-beams", type=int, default=5, help="width of the beam (%(default)s)")
+    parser.add_argument(
+        "--expected-length-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="of a model with fertility"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--save", metavar="NAME", help="as benchmarks/results/NAME.json and NAME.md")
     options = parser.parse_args(arguments)

@@ -337,13 +337,19 @@ def test_streamed_documents_are_compared_with_offline_ones(benchmark, aligned_fo
 
 
 @pytest.mark.full
-def test_what_the_end_rule_changes_is_counted(benchmark, aligned_folder):
-    text = aligned_folder / "text"
+def test_what_the_rules_of_the_end_token_change_is_counted(benchmark, tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fertility")
+    translator("relative+window by fertility", dtype=torch.float32).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    text = folder / "text"
     text.write_text("Ein Hund.\nZwei Kinder\n", encoding="utf-8")
     how = ["--files", str(text), str(text), "--concatenate", "1", "2", "--num-beams", "1"]
-    report, table = benchmark("source_end", str(aligned_folder), *how, tiny=["--save", "tiny"])
+    how += ["--expected-length-range", "0.5", "0.75"]
+    report, table = benchmark("source_end", str(folder), *how, tiny=["--save", "tiny"])
     rows = [(record["lines"], record["documents"], record["rule"]) for record in report["records"]]
-    assert rows == [(1, 2, False), (1, 2, True), (2, 1, False), (2, 1, True)]
+    rules = ["off", "on", "on, 0.5 to 0.75 times the expected length"]
+    assert rows == [(lines, documents, rule) for lines, documents in ((1, 2), (2, 1)) for rule in rules]
+    assert [report["records"][number]["changed"] for number in (0, 2)] == [0, 2]
     assert table.startswith("| lines a document |") and "1 beam; text and text." in table
 
 
