@@ -6,8 +6,8 @@ python benchmarks/source_end.py FOLDER [--files TEST.de.gz TEST.en.gz] [--concat
 FOLDER is a saved model with an alignment. Its test text is the two files, or generated sentences without them. A
 document is so many lines, one after another, joined by spaces. For each number of lines a row without
 `eos_requires_source_end` and a row with it are printed, and one with `expected_length_range` too, where that is given:
-document BLEU and chrF of sacrebleu, the length of the translations relative to that of the references in words, how
-many translations are others than in the row before, and how many are truncated at their length limit.
+document BLEU and chrF of sacrebleu, the length of the translations relative to that of the references in words and in
+tokens, how many translations are others than in the row before, and how many are truncated at their length limit.
 """
 
 import argparse
@@ -56,7 +56,10 @@ def measure(model: Any, tokenizer: Any, options: argparse.Namespace) -> Iterator
         before: list[str] = []
         for rule, options_of_rule in rules.items():
             output = model.translations(sources, tokenizer, num_beams=options.num_beams, **options_of_rule)
-            words = [sum(len(text.split()) for text in texts) for texts in (output.texts, references)]
+            words, tokens = (
+                [sum(map(count, texts)) for texts in (output.texts, references)]
+                for count in (lambda text: len(text.split()), lambda text: len(tokenizer(text_target=text)["input_ids"]))
+            )
             yield {
                 "lines": lines,
                 "documents": len(sources),
@@ -64,6 +67,7 @@ def measure(model: Any, tokenizer: Any, options: argparse.Namespace) -> Iterator
                 "bleu": round(BLEU().corpus_score(output.texts, [references]).score, 2),
                 "chrf": round(CHRF().corpus_score(output.texts, [references]).score, 2),
                 "length_ratio": round(words[0] / words[1], 4),
+                "token_ratio": round(tokens[0] / tokens[1], 4),
                 "changed": sum(map(str.__ne__, before, output.texts)),
                 "truncated": sum(output.truncated),
             }
@@ -73,8 +77,8 @@ def measure(model: Any, tokenizer: Any, options: argparse.Namespace) -> Iterator
 def markdown(report: dict[str, Any]) -> str:
     """The report as a table."""
     lines = [
-        "| lines a document | documents | rule | BLEU | chrF | length ratio | changed | truncated |",
-        "|---|---|---|---|---|---|---|---|",
+        "| lines a document | documents | rule | BLEU | chrF | length ratio | token ratio | changed | truncated |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for record in report["records"]:
         lines.append("| " + " | ".join(map(str, record.values())) + " |")
