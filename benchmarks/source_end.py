@@ -58,7 +58,10 @@ def measure(model: Any, tokenizer: Any, options: argparse.Namespace) -> Iterator
             output = model.translations(sources, tokenizer, num_beams=options.num_beams, **options_of_rule)
             words, tokens = (
                 [sum(map(count, texts)) for texts in (output.texts, references)]
-                for count in (lambda text: len(text.split()), lambda text: len(tokenizer(text_target=text)["input_ids"]))
+                for count in (
+                    lambda text: len(text.split()),
+                    lambda text: len(tokenizer(text_target=text)["input_ids"]),
+                )
             )
             yield {
                 "lines": lines,
