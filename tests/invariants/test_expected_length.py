@@ -53,6 +53,7 @@ def test_a_translation_keeps_to_both_limits_in_a_batch_as_alone(num_beams, side)
             assert row[: len(alone)] == alone and set(row[len(alone) :]) <= {PAD}
 
 
+@pytest.mark.full
 def test_a_translation_within_the_limits_is_that_without_them():
     source = sentences(9, seed=4)
     for end_bias in torch.arange(
