@@ -129,7 +129,7 @@ def test_positions_of_decoding_equal_loops_over_the_formula(gain):
     assert (num_at_least > 0) == (gain > 0)
 
 
-def test_the_loss_is_the_squared_error_of_the_length_and_trains_fertilities_with_the_encoder():
+def test_the_loss_is_a_poisson_likelihood_of_the_length_and_trains_fertilities_with_the_encoder():
     alignment, padding = fertility_alignment(fertility_loss_weight=0.5), [0, 3]
     states = torch.randn(2, 7, 16).double().requires_grad_()
     source_mask = source_context(7, padding).mask
@@ -138,11 +138,24 @@ def test_the_loss_is_the_squared_error_of_the_length_and_trains_fertilities_with
     loss = alignment("length_loss", states, source_mask, target_mask)
     expected = 0.0
     for fertilities, num_target in zip(fertilities_of(alignment, states, padding), (9, 5), strict=True):
-        expected += 0.5 * num_target * (sum(fertilities) - num_target) ** 2 / len(fertilities)
-    assert float(loss.detach()) == pytest.approx(expected)
+        rates = torch.tensor([sum(fertilities), num_target])  # the second has the greatest likelihood
+        found, greatest = torch.distributions.Poisson(rates).log_prob(torch.tensor(float(num_target)))
+        expected += 0.5 * float(greatest - found)
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
     loss.backward()
     assert alignment.weight.grad.abs().max() > 0 and states.grad[1, 3:].abs().max() > 0
     assert not states.grad[1, :3].any()
+
+
+@torch.no_grad()
+def test_a_pair_twice_as_long_has_twice_the_loss():
+    """So that the share of a target token does not grow with the length."""
+    alignment, states = fertility_alignment(), torch.randn(1, 7, 16).double()
+    target_mask = torch.ones(1, 19, dtype=torch.bool)
+    once = alignment("length_loss", states, None, target_mask)
+    twice = alignment("length_loss", torch.cat((states, states), 1), None, torch.cat((target_mask, target_mask), 1))
+    assert once > 0.1
+    torch.testing.assert_close(twice, 2 * once, **EXACT)
 
 
 def test_the_models_loss_is_that_of_its_tokens_and_that_of_the_length(source, target):

@@ -24,8 +24,8 @@ tokens up to t only. Shape letters are those of position_base.py.
     target_lengths(encoder_states_BSD, source_mask_BS) -> lengths_B
         The number of target tokens, `</s>` included, that the alignment predicts for each source.
     length_loss(encoder_states_BSD, source_mask_BS, target_mask_BT) -> scalar
-        A term of the training loss from the lengths alone, summed over target tokens as the cross-entropy is. Masks are
-        nonzero where there is no padding; None for a source without any.
+        A term of the training loss from the lengths alone, summed over sentences; the summed cross-entropy is added to
+        it. Masks are nonzero where there is no padding; None for a source without any.
     init_weights()
         Initialises the alignment's own parameters, with transformers.initialization.
 """

@@ -9,10 +9,14 @@ of f.
 
 R (`fertility_max_step`) bounds the step of one target token: no more than R source tokens are passed.
 
-The fertilities are trained by the length of the target alone. Its loss is added to the cross-entropy, for each target
-token of a pair with S source and T target tokens:
+The fertilities are trained by the length of the target alone. If the numbers of target tokens of source tokens are
+Poisson variables with the rates f_j, then so is their sum. The negative log-likelihood of the T target tokens of a
+pair, less its minimum, is added to the summed cross-entropy of these tokens:
 
-    weight (sum_j f_j - T)^2 / S
+    weight (r - T + T log(T / r)),    r = sum_j f_j
+
+Its derivative by r is 1 - T / r, however long the pair is. A squared error grows with the length, and one pair that is
+no translation then has most of a batch's gradient, which clipping leaves to it.
 
 In a pass over a whole target, F is scaled to T tokens. In training the source positions have noise, for the reason that
 is given in alignment_length_ratio.py, and no gradient flows through them:
@@ -165,16 +169,14 @@ class Fertility(Alignment):
         return self.fertilities(encoder_states_BSD, None if source_mask_BS is None else source_mask_BS == 0).sum(1)
 
     def length_loss(self, encoder_states_BSD: Tensor, source_mask_BS: Tensor | None, target_mask_BT: Tensor) -> Tensor:
-        """The sum over target tokens of their sentence's squared error of length, a token of source (see the module).
+        """The sum over sentences of the negative log-likelihood of the target's length, in nats (see the module).
 
         Masks are nonzero where there is no padding.
         """
-        padding_BS = None if source_mask_BS is None else source_mask_BS == 0
-        fertilities_BS = self.fertilities(encoder_states_BSD, padding_BS)
-        num_target_B = target_mask_BT.ne(0).sum(1).to(fertilities_BS.dtype)
-        num_source_B = fertilities_BS.detach().ne(0).sum(1)
-        error_B = (fertilities_BS.sum(1) - num_target_B) ** 2 / num_source_B
-        return self.config.fertility_loss_weight * (error_B * num_target_B).sum()
+        rate_B = self.target_lengths(encoder_states_BSD, source_mask_BS)
+        num_target_B = target_mask_BT.ne(0).sum(1).to(rate_B.dtype)
+        nll_B = rate_B - num_target_B + torch.special.xlogy(num_target_B, num_target_B / rate_B)
+        return self.config.fertility_loss_weight * nll_B.sum()
 
     def source_positions(self, x_BTD: Tensor, encoder_states_BSD: Tensor, ctx: AttentionContext) -> Tensor:
         """Positions within the source (B, T): cached when decoding, else by fertilities scaled to the target."""

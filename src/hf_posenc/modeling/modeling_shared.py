@@ -167,8 +167,8 @@ def merge_outputs(
 class TranslationOutput(Seq2SeqLMOutput):
     """transformers' output with the alignment's loss.
 
-    `length_loss`: the sum over target tokens of the alignment's own loss; None outside of training and for an alignment
-    without one. `loss` holds it, divided as the cross-entropy is. A loss computed from `logits` must add it.
+    `length_loss`: the sum over sentences of the alignment's own loss; None outside of training and for an alignment
+    without one. `loss` holds it, divided by the number of target tokens. A loss computed from `logits` must add it.
     """
 
     length_loss: Tensor | None = None
@@ -212,7 +212,7 @@ class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
         """Logits (B, T, V) of hidden states (B, T, D); with `labels` (B, T), -100 where ignored, also their loss.
 
         The loss is the cross-entropy in nats: the mean over label tokens, or the sum over the Trainer's
-        `num_items_in_batch`. `length_loss`, a sum over target tokens, is divided likewise and added.
+        `num_items_in_batch`. `length_loss`, a sum over sentences, is divided by the same number and added.
         """
         logits = self.lm_head(outputs.last_hidden_state)
         if self.final_logits_bias is not None:
