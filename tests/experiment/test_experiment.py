@@ -1081,7 +1081,7 @@ def test_a_truncated_checkpoint_is_skipped(finished: Experiment, caplog: pytest.
 
 @pytest.mark.slow
 def test_the_command_line_trains_in_parallel_prints_the_table_and_translates(
-    config: Path, monkeypatch: pytest.MonkeyPatch
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     systems = {name: TINY["systems"][name] for name in ("absolute", "relative")}
     config.write_text(yaml.safe_dump(TINY | {"systems": systems, "diagnose": False}), encoding="utf-8")
@@ -1105,11 +1105,13 @@ def test_the_command_line_trains_in_parallel_prints_the_table_and_translates(
     )
     assert translated.returncode == 0, translated.stderr
     assert len(translated.stdout.splitlines()) == 3
-    exported, start = config.parent / "exported", translate[:3]
-    writes = [*start, "export", translate[-1], "--engine", "ctranslate2", "--output", str(exported)]
-    written = subprocess.run(writes, env=environment, capture_output=True, text=True, check=False)
-    assert (written.returncode, written.stdout) == (0, f"{exported}\n"), written.stderr
-    by_engine = subprocess.run([*start, "translate", str(exported), "--num-beams", "1"], input=sentences, **how)
+    exported = config.parent / "exported"
+    monkeypatch.setattr(
+        sys, "argv", ["hf_posenc", "export", translate[-1], "--engine", "ctranslate2", "--output", str(exported)]
+    )
+    __main__.main()
+    assert capsys.readouterr().out == f"{exported}\n"
+    by_engine = subprocess.run([*translate[:-1], str(exported), "--num-beams", "1"], input=sentences, **how)
     # Not what the model's own code makes: so briefly trained, it has near ties, which processors decide differently.
     expected = CTranslate2Translator(exported).translate(sentences.splitlines(), num_beams=1)
     assert by_engine.stdout == "".join(f"{one}\n" for one in expected) and not by_engine.stderr
