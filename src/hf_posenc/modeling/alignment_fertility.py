@@ -86,14 +86,14 @@ class Fertility(Alignment):
         ),
         EncodingParameter(
             "fertility_offset",
-            0.3,
+            3.0,
             "a number of source tokens, 0 or more",
             lambda value: value >= 0,
             meaning="In training a sentence's source positions are shifted by at most this many tokens.",
         ),
         EncodingParameter(
             "fertility_jitter",
-            0.1,
+            1.0,
             "a number of source tokens, 0 or more",
             lambda value: value >= 0,
             meaning="In training each source position has Gaussian noise of this standard deviation, in tokens.",
