@@ -66,6 +66,8 @@ FRAGMENTS = {
     "others-100",
     "paper2",
     "relative-variants",
+    "encodings",
+    "small-50",
 }
 CONFIGS = sorted(
     path
