@@ -271,6 +271,21 @@ def test_no_more_is_decoded_than_is_asked_for_and_can_be_paid():
     assert cap_tokens(pairs, sources, targets, [5], 3)["row"] == [0, 2]
 
 
+def steps_by_source(**options: Any) -> list[tuple[int, int]]:
+    """Of each example of an unending model, the number of source tokens, and that of steps before the end."""
+    model = model_of("none", output_bias=True)
+    with torch.no_grad():
+        model.final_logits_bias[0, 2] -= 200
+    groups = diagnosed(model, decoded_per_group=20, **options)["decoding"]["groups"]
+    return [(one["source"] - 1, len(one["centre"]) - 1) for group in groups for one in group.get("examples", [])]
+
+
+@pytest.mark.parametrize("limit", [7, 200])
+def test_the_limit_of_translations_is_that_of_decodings(limit):
+    assert {steps for _, steps in steps_by_source(max_new_tokens=limit)} == {limit}
+    assert all(steps == 2 * source + 50 for source, steps in steps_by_source())
+
+
 def test_a_reference_longer_than_the_table_is_written_up_to_its_end():
     found = diagnosed(model_of("none to learned", learned_max_positions=8), decoded_per_group=20)["decoding"]
     curves = [example["centre"] for group in found["groups"] for example in group.get("examples", [])]

@@ -25,6 +25,7 @@ The centroid is that of greedy_decoding.py. Decodings with </s> forbidden distin
 source position: a system that still tracks the source continues the translation, and its BLEU rises.
 """
 
+import sys
 import warnings
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import replace
@@ -61,17 +62,23 @@ def decode_by_length(
     *,
     edges: Sequence[int],
     pairs_per_group: int,
+    max_new_tokens: int | None,
     bar_options: Mapping[str, object],
 ) -> DecodingDiagnosis | None:
-    """Decode the sampled `pairs`; None without any. `bar_options` are options of the progress bar."""
+    """Decode the sampled `pairs`, to `max_new_tokens` each, or without it to the limits of `model.generate`; None
+    without any. `bar_options` are options of the progress bar."""
     if not len(pairs):
         return None
     languages = (source_language, target_language)
     pairs = cap_tokens(pairs, *pair_token_ids(pairs, tokenizer, *languages), edges)
     sources, targets = pair_token_ids(pairs, tokenizer, *languages)
-    target_lengths = [min(len(ids), model.config.max_target_length or len(ids)) - 1 for ids in targets]
+    most = model.config.max_target_length or sys.maxsize
+    target_lengths = [min(len(ids), most) - 1 for ids in targets]
+    limits = model.max_target_lengths(map(len, sources))
+    if max_new_tokens is not None:
+        limits = [min(max_new_tokens, most - 1)] * len(sources)
     with eager_eval_mode(model), tqdm(total=2 * len(pairs), unit="pair", leave=False, **bar_options) as progress:
-        greedy = decode(model, sources, model.max_target_lengths(map(len, sources)), progress, may_end=True)
+        greedy = decode(model, sources, limits, progress, may_end=True)
         end_forbidden = decode(model, sources, target_lengths, progress, may_end=False)
     greedy_scores = score_decodings(tokenizer, greedy, pairs, target_language, edges)
     forbidden_scores = score_decodings(tokenizer, end_forbidden, pairs, target_language, edges)

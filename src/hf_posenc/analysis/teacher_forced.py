@@ -85,6 +85,7 @@ def diagnose(
     training_limit: int | None,
     pairs_per_group: int | None = 200,
     decoded_per_group: int = 20,
+    max_new_tokens: int | None = None,
     use_target_length: bool = False,
     batch_size: int = 32,
     progress: bool = False,
@@ -94,10 +95,10 @@ def diagnose(
     """The diagnosis of one system on one test set; the module's docstring describes its fields.
 
     `edges` are the buckets' upper bounds in source tokens, inclusive. `decoded_per_group` pairs of each bucket are also
-    decoded. A model whose alignment uses the target's length reads targets token by token, as in decoding; with
-    `use_target_length` at once, as in training. Batches of long sentences have fewer than `batch_size`. With
-    `progress`, a progress bar with this `description` is on line `progress_position`. Raises a ValueError without
-    pairs, and for lengths from another tokenizer.
+    decoded, to at most `max_new_tokens`; without it, to the limits of `generate`. A model whose alignment uses the
+    target's length reads targets token by token, as in decoding; with `use_target_length` at once, as in training.
+    Batches of long sentences have fewer than `batch_size`. With `progress`, a progress bar with this `description` is
+    on line `progress_position`. Raises a ValueError without pairs, and for lengths from another tokenizer.
     """
     validate_tokenizer(model.config, tokenizer)
     if not len(test):
@@ -150,6 +151,7 @@ def diagnose(
             *languages,
             edges=edges,
             pairs_per_group=decoded_per_group,
+            max_new_tokens=max_new_tokens,
             bar_options=bar_options,
         ),
     )
