@@ -69,6 +69,7 @@ def test_a_seed_is_a_stream_and_fewer_pairs_are_its_beginning() -> None:
     assert short == long[:20]
 
 
+@pytest.mark.full
 def test_seeds_share_no_long_sentence() -> None:
     """Also not 1 and -1, which are one seed to Python's `random.Random`."""
     streams = [set(generate_pairs(seed=seed, pairs=2000, min_words=9, max_words=30)) for seed in (-1, 0, 1, 2**70)]

@@ -103,6 +103,7 @@ def test_unknown_steps_are_refused_before_anything_is_read(config: Path, overrid
         load(config, f"data.normalize={override}")
 
 
+@pytest.mark.full
 def test_systems_of_a_run_share_their_normalization(config: Path) -> None:
     with pytest.raises(ValueError, match=r"one config .* data\.normalize"):
         load(config, "systems.other.data.normalize={source: [lowercase]}")
@@ -113,6 +114,7 @@ def test_systems_of_a_run_share_their_normalization(config: Path) -> None:
         prepare(load(config, "data.normalize={source: [lowercase]}"))
 
 
+@pytest.mark.full
 def test_an_existing_tokenizer_has_the_steps_of_its_run(config: Path, tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     PreparedRun(prepare(load(config)).experiment).tokenizer.save_pretrained(saved)

@@ -112,6 +112,7 @@ def test_the_tables_have_its_scores_and_no_training_of_its_own(finished: Experim
     assert {"bleu-by-length-generated-x2.png", "loss-by-position-generated-x2.png"} <= pictures
 
 
+@pytest.mark.full
 def test_a_row_is_bound_to_the_training_that_it_uses(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)
@@ -170,6 +171,7 @@ def test_a_segmenting_system_is_not_pushed_to_the_repository_of_the_trained_one(
     assert [name for name, one in experiment.systems.items() if not one.train["push_to_hub"]] == SPLIT
 
 
+@pytest.mark.full
 def test_the_segments_are_those_of_the_sampled_pairs(config: Path) -> None:
     experiment = load(
         config, "score.max_per_bucket=2", "data.test.generated.generator.pairs=40", "score.bucket_edges=[24, 40]"

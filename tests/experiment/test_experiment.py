@@ -599,6 +599,7 @@ def test_configs_of_one_name_share_their_systems_and_have_tables_of_their_own(
     assert second.baseline == "relative"
 
 
+@pytest.mark.full
 def test_a_system_with_flat_lengths_is_trained_on_as_many_joined_pairs(config: Path) -> None:
     joined = ("data.concatenate=[1, 2]", "data.max_length=30", "systems.relative.data.balance_lengths=3")
     experiment = load(config, *joined)
@@ -611,6 +612,7 @@ def test_a_system_with_flat_lengths_is_trained_on_as_many_joined_pairs(config: P
     assert many > few
 
 
+@pytest.mark.full
 def test_all_systems_have_the_same_sample_of_a_bucket(config: Path) -> None:
     overrides = ("score.max_per_bucket=2", "data.test.generated.generator.pairs=40", "score.bucket_edges=[8, 12]")
     experiment, whole = load(config, *overrides), load(config, *overrides[1:])
@@ -737,6 +739,7 @@ def test_a_tokenizer_for_bleu_that_is_the_default_is_no_change(config: Path) -> 
     )
 
 
+@pytest.mark.full
 def test_languages_that_are_turned_round_are_other_data(config: Path) -> None:
     made = []
     for languages in (("de", "en"), ("en", "de")):
@@ -769,6 +772,7 @@ def test_an_interrupted_run_resumes_to_the_same_parameters(
     assert steps[0] == steps[1]
 
 
+@pytest.mark.full
 def test_a_run_directory_of_other_settings_is_refused_once_something_was_made_with_them(config: Path) -> None:
     prepare(load(config))
     experiment = load(config, "train.max_steps=7")
@@ -782,6 +786,7 @@ def test_a_run_directory_of_other_settings_is_refused_once_something_was_made_wi
     prepare(load(config))  # of nothing that is known
 
 
+@pytest.mark.full
 def test_a_run_directory_that_is_older_than_a_setting_has_its_default(config: Path) -> None:
     prepare(load(config))
     path = config.parent / "runs" / "tiny" / "relative" / "settings.yaml"
@@ -945,6 +950,7 @@ def test_a_preparation_that_failed_binds_nothing(config: Path) -> None:
     prepare(load(config, *settings, "data.vocab_size=410"))
 
 
+@pytest.mark.full
 def test_pairs_are_encoded_again_where_a_failed_preparation_had_other_files(config: Path) -> None:
     pairs = list(generate_pairs(seed=1, pairs=80, min_words=6, max_words=12))
     lines = [f"{de}\t{en}\n" for de, en in pairs]
@@ -959,6 +965,7 @@ def test_pairs_are_encoded_again_where_a_failed_preparation_had_other_files(conf
     assert len(PreparedRun(experiment).system("relative").training_pairs) == 80
 
 
+@pytest.mark.full
 def test_distances_that_no_training_pair_has_are_warned_of(config: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Rows of a table have no gradient even from the longest training pair; and a window that wide hides nothing."""
     models: dict[str, dict[str, Any]] = {
@@ -1027,6 +1034,7 @@ def test_training_on_test_pairs_is_refused(config: Path, caplog: pytest.LogCaptu
     assert "sided: 1 of 101 pairs have a source or a target of 8 words or more in the training text" in caplog.text
 
 
+@pytest.mark.full
 def test_a_run_whose_files_have_changed_is_refused(config: Path) -> None:
     for seed, name, lines in ((1, "train", 60), (2, "test", 6)):
         pairs = list(generate_pairs(seed=seed, pairs=lines, min_words=6, max_words=12))

@@ -66,6 +66,7 @@ def test_a_system_begins_with_the_weights_of_another(config: Path) -> None:
     assert not torch.equal(model.lm_head.weight, trained.lm_head.weight)
 
 
+@pytest.mark.full
 def test_an_unset_parameter_of_cross_attention_is_that_of_self_attention(config: Path) -> None:
     cross = {**ENCODINGS, "cross_position_encoding_type": "rotary+window", "cross_window_size": 12}
     path = config.with_name("cross.yaml")
@@ -85,6 +86,7 @@ def test_an_unset_parameter_of_cross_attention_is_that_of_self_attention(config:
     )
 
 
+@pytest.mark.full
 def test_settings_record_the_initial_weights(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)
@@ -97,6 +99,7 @@ def test_settings_record_the_initial_weights(config: Path) -> None:
         prepare(load(config, "systems.next.init_from=", "systems.next.model.dropout=0.2"))
 
 
+@pytest.mark.full
 def test_a_start_that_is_trained_otherwise_is_another_start(config: Path) -> None:
     experiment = load(config)
     prepare(experiment)

@@ -19,6 +19,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_another_process_opens_what_was_prepared(config):
     experiment = load(config)
     prepared, opened = prepare(experiment), PreparedRun(load(config))
@@ -68,6 +69,7 @@ def test_a_system_is_run_with_the_settings_that_were_prepared(config):
         other.system("next").validate_prepared()
 
 
+@pytest.mark.full
 def test_a_tokenizer_without_a_setting_in_its_record_is_refused(config):
     paths = prepare(load(config)).paths
     record = json.loads(paths.tokenizer_provenance.read_text(encoding="utf-8"))

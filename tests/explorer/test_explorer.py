@@ -113,6 +113,7 @@ def test_the_scores_figure_of_a_decoder_has_no_future_keys():
         assert figure.axes[0].lines[0].get_xdata()[-1] == last
 
 
+@pytest.mark.full
 def test_plots_are_not_blank():
     for picture in encoding_views(of("sinusoidal"), 16).values():
         assert len(set(render_png(picture.draw()))) > 100
@@ -307,6 +308,7 @@ def test_trained_encodings_are_those_of_the_checkpoint(run: ExplorerRun):
         encoding_views(run.probes("short", "encoder"), 16)["Heat map"].draw()
 
 
+@pytest.mark.full
 def test_a_sentence_is_translated_by_each_system_or_the_reason_is_given(run: ExplorerRun):
     found = translate(run, run.systems, f"  {SENTENCE}\n", 1, 2)
     model, tokenizer = run.load_model("relative")

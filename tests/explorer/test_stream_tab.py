@@ -79,6 +79,7 @@ def test_a_model_that_cannot_stream_is_refused_with_the_reason(run: ExplorerRun)
     assert default_system(run) == "streams"
 
 
+@pytest.mark.full
 def test_a_text_is_no_html(run: ExplorerRun):
     html = stream_html(stream_record(run, "streams", "<script> Ein Hund </script>"), 3, 1)
     assert "<script>" not in html

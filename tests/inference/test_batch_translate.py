@@ -68,6 +68,7 @@ def expected(folder: Path) -> list[str]:
     return [replace_line_ends(translation) for translation in made]
 
 
+@pytest.mark.full
 def test_translations_come_in_order_chunk_by_chunk(folder, expected):
     lines = translate_lines(LINES, Job(folder))
     assert [next(lines), *lines] == expected

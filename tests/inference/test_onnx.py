@@ -177,6 +177,7 @@ def test_graphs_are_refused_without_onnxruntime(tmp_path, monkeypatch):
         PosEncOnnxModel.from_pretrained(tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["lstm", "relative to gru+relative"])
 def test_recurrent_layers_are_refused(kind, tokenizer, tmp_path):
     with pytest.raises(

@@ -111,6 +111,7 @@ def test_a_blank_stream_has_an_empty_translation(stream, pieces):
     assert stream.num_target_tokens == 0
 
 
+@pytest.mark.full
 def test_half_a_character_is_refused_and_the_stream_goes_on(tokenizer):
     model = translator(STREAMABLE)
     stream = StreamingTranslator(model, tokenizer)
@@ -228,6 +229,7 @@ def test_command_reads_standard_input_as_one_text(folder, expected, monkeypatch,
     assert run_stream(monkeypatch, capsys, folder, b" \n") == "\n"
 
 
+@pytest.mark.full
 def test_command_writes_the_rest_before_it_refuses_bytes(folder, monkeypatch, capsys, tokenizer):
     """A stream that ends in half a character, and one with a character of another encoding."""
     model, _ = load_model(folder)

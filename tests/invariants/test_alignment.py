@@ -444,6 +444,7 @@ def test_an_alignment_says_which_idea_it_is_and_whose(name):
     assert all(field.name.startswith(f"{name}_") for field in alignment.config_parameters)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("cross", [*CROSS, "relative_sinusoidal", "t5", "deberta"])
 def test_autocast_is_near_full_precision_between_two_tokens(aligned, cross, source, target):
     model = aligned_model(aligned, cross, dtype=torch.float32)

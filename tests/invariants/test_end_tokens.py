@@ -238,6 +238,7 @@ def endless() -> ConditionalGeneration:
     return model
 
 
+@pytest.mark.full
 def test_an_evaluation_limits_nothing(endless, tokenizer, tmp_path):
     before, chosen = longest(endless), copy.deepcopy(endless.generation_config)
     limits = endless.max_target_lengths(len(tokenizer(text)["input_ids"]) for text in TEXTS)

@@ -338,6 +338,7 @@ def test_translations_keep_the_order_and_do_not_depend_on_the_batch(registered, 
     assert together == model.translate(iter(TEXTS), tokenizer, batch_size=4, **options)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("num_beams", [1, 5])
 def test_a_translation_has_at_most_twice_the_source_tokens_and_50(tokenizer, num_beams, monkeypatch):
     model, rows, generate = translator(tokenizer), [], PosEncForConditionalGeneration.generate
@@ -423,6 +424,7 @@ def test_translate_gives_a_text_for_each_source_whatever_the_model_generates_by_
     assert model.translate(TEXTS, tokenizer, num_beams=2) == expected
 
 
+@pytest.mark.full
 def test_a_translation_that_ends_within_the_callers_length_is_whole(tokenizer):
     """However much longer it is than `translate` would have let it become."""
 

@@ -152,6 +152,7 @@ def test_scores_of_a_long_beam_search_keep_their_decimals(tokenizer):
     assert_streams_exactly(model, tokenizer, random_text(4), num_beams=3, min_score=-2.0)
 
 
+@pytest.mark.full
 def test_hypotheses_that_share_nothing_are_given_up(tokenizer):
     """What is held back is bounded, and the translator says that its search is another one."""
     model = varied_translator("relative+window by length_ratio")
@@ -173,6 +174,7 @@ def test_hypotheses_that_share_nothing_are_given_up(tokenizer):
 # The end
 
 
+@pytest.mark.full
 @torch.no_grad()
 def test_end_token_comes_only_where_the_source_s_end_is_in_the_window():
     """In a batch with padding on either side, as alone; greedily and by beams."""
@@ -194,6 +196,7 @@ def test_end_token_comes_only_where_the_source_s_end_is_in_the_window():
             assert all(len(source) - 1 - position >= window for position in positions[:-1])
 
 
+@pytest.mark.full
 def test_end_rule_holds_for_each_token_of_assisted_decoding():
     """One forward computes several tokens, and each has a source position of its own."""
     model, source = tiny_model("relative+window by length_ratio", output_bias=True), sentences(1, 14)

@@ -35,6 +35,7 @@ def test_a_modules_name_means_the_module(path):
         assert value is None or isinstance(value, ModuleType), f"{package.__name__}.{found.name} is {value!r}"
 
 
+@pytest.mark.full
 def test_no_code_of_a_checkpoint_is_trusted():
     """Where an Auto class loads something, it says so: by itself it would ask whoever sits at a terminal."""
     for path in [

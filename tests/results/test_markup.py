@@ -286,6 +286,7 @@ def test_settings_of_another_form_make_no_card(tmp_path: Path, section: str, cha
         assert "<b>" not in made.replace("`<b>`", "")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "draw", [lambda figure, to: save_figure(figure, to / "a.png"), lambda figure, _: render_png(figure)]
 )

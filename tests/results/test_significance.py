@@ -87,6 +87,7 @@ def scored(
     return result, {"lengths": np.array(metric.lengths), **metric.statistics}
 
 
+@pytest.mark.full
 def test_p_values_are_those_of_sacrebleu_on_the_texts() -> None:
     """But that trials count, too, which differ by just as much: of TER many do, of BLEU and chrF hardly any."""
     references, lengths = corpus(60)
@@ -138,6 +139,7 @@ def test_the_interval_of_a_difference_is_antisymmetric_and_zero_for_equal_transl
     assert difference_interval(scorer, ours, ours, 100) == (0, 0)
 
 
+@pytest.mark.full
 def test_several_seeds_must_all_differ_and_one_pair_has_no_p_value() -> None:
     references, lengths = corpus(40)
     lengths = [5] * 39 + [15]
@@ -257,6 +259,7 @@ def read(saved: dict[str, Any]) -> RunResults:
     return parse_results(saved, Path("results.json"))
 
 
+@pytest.mark.full
 def test_the_table_of_time_has_seconds_of_a_source(saved: dict[str, Any]) -> None:
     """The mean of the seeds; a row of which a seed was not measured has none."""
     saved = copy.deepcopy(saved)

@@ -559,6 +559,7 @@ def test_the_data_loader_has_the_arguments_of_the_loader_of_transformers(tmp_pat
     assert ours.worker_init_fn.func is theirs.worker_init_fn.func
 
 
+@pytest.mark.full
 def test_workers_that_stay_bring_every_epoch_its_own_batches(tmp_path):
     workers = ["train.dataloader_num_workers=1", "train.dataloader_persistent_workers=true"]
     _, ours = loaders(tiny(tmp_path, "name=ours", *workers))
