@@ -280,7 +280,7 @@ def steps_by_source(**options: Any) -> list[tuple[int, int]]:
     return [(one["source"] - 1, len(one["centre"]) - 1) for group in groups for one in group.get("examples", [])]
 
 
-@pytest.mark.parametrize("limit", [7, 200])
+@pytest.mark.parametrize("limit", [7, pytest.param(80, marks=pytest.mark.full)])
 def test_the_limit_of_translations_is_that_of_decodings(limit):
     assert {steps for _, steps in steps_by_source(max_new_tokens=limit)} == {limit}
     assert all(steps == 2 * source + 50 for source, steps in steps_by_source())
