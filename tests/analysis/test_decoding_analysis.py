@@ -286,8 +286,10 @@ def test_the_limit_of_translations_is_that_of_decodings(limit):
     assert all(steps == 2 * source + 50 for source, steps in steps_by_source())
 
 
-def test_a_reference_longer_than_the_table_is_written_up_to_its_end():
-    found = diagnosed(model_of("none to learned", learned_max_positions=8), decoded_per_group=20)["decoding"]
+@pytest.mark.parametrize("limit", [None, 20])
+def test_a_reference_longer_than_the_table_is_written_up_to_its_end(limit):
+    model = model_of("none to learned", learned_max_positions=8)
+    found = diagnosed(model, decoded_per_group=20, max_new_tokens=limit)["decoding"]
     curves = [example["centre"] for group in found["groups"] for example in group.get("examples", [])]
     assert max(map(len, curves)) == 8
 
