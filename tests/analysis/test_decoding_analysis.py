@@ -235,6 +235,7 @@ def test_a_forbidden_end_token_is_not_generated_before_the_end_of_the_reference(
     assert [len(one.ids) for one in decoded(model, lengths, may_end=False)] == lengths
 
 
+@pytest.mark.full
 def test_a_bucket_has_the_scores_of_its_own_decodings(monkeypatch):
     """A model that knows the references, and ends after two tokens unless it must not.
 
@@ -280,12 +281,14 @@ def steps_by_source(**options: Any) -> list[tuple[int, int]]:
     return [(one["source"] - 1, len(one["centre"]) - 1) for group in groups for one in group.get("examples", [])]
 
 
-@pytest.mark.parametrize("limit", [7, pytest.param(80, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("limit", [7, 80])
 def test_the_limit_of_translations_is_that_of_decodings(limit):
     assert {steps for _, steps in steps_by_source(max_new_tokens=limit)} == {limit}
     assert all(steps == 2 * source + 50 for source, steps in steps_by_source())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("limit", [None, 20])
 def test_a_reference_longer_than_the_table_is_written_up_to_its_end(limit):
     model = model_of("none to learned", learned_max_positions=8)

@@ -230,6 +230,7 @@ def test_attention_to_all_keys_alike_has_the_distance_that_is_known(limit):
             assert np.array(lengths["mean"]) == pytest.approx(lengths["uniform"], **EXACT)
 
 
+@pytest.mark.full
 def test_a_sentence_at_the_limit_is_inside_and_the_limit_is_that_of_the_sentence_which_attends():
     def queries(limit: int | None) -> list[tuple[int | None, int | None]]:
         found = diagnosed(model_of("none"), training_limit=limit)["attention_distance"]

@@ -137,6 +137,7 @@ def test_no_key_takes_a_value_of_another_kind(what: str) -> None:
         assert said is not None or what not in NOWHERE, key
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("config_class", [PosEncConfig, PosEncCausalConfig, RnnNmtConfig])
 def test_no_field_of_a_model_takes_a_value_of_another_kind(config_class: type) -> None:
     for name, value in [

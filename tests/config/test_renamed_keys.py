@@ -172,6 +172,7 @@ def test_a_hash_of_what_makes_weights_is_that_of_0_2_0(run: Path) -> None:
         assert saved.items() >= hashes.items()
 
 
+@pytest.mark.full
 def test_a_config_that_0_2_0_saved_is_read(run: Path) -> None:
     path = run / "aligned" / "model" / "config.json"
     saved = json.loads(path.read_text(encoding="utf-8"))

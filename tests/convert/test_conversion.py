@@ -181,6 +181,7 @@ def test_precision_mode_and_the_way_of_generating_are_kept_and_dropout_can_be_se
     assert convert_encodings(before.to("meta"), "rotary").device.type == "meta"
 
 
+@pytest.mark.full
 def test_a_folder_is_read_as_well_and_what_is_saved_is_a_whole_checkpoint(tmp_path):
     before = tiny_model("sinusoidal", dtype=torch.float32)
     before.save_pretrained(tmp_path / "before")
@@ -234,6 +235,7 @@ def test_a_decoder_only_model_with_the_same_encodings_is_the_same_model(decoder_
     assert torch.equal(next_token_logits(again), next_token_logits(model))
 
 
+@pytest.mark.full
 def test_a_decoder_only_model_keeps_its_weights_under_another_encoding(tmp_path):
     """A scaled rotation acts at once; relative vectors start at zero, so that a sum with them changes nothing."""
     model = tiny_causal_model("rotary")

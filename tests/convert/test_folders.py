@@ -154,6 +154,7 @@ def test_what_cannot_be_converted_is_refused_before_any_weight_is_read(tmp_path)
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.full
 def test_a_model_that_transformers_lacks_is_refused_before_anything_is_written(tmp_path, tokenizer: PosEncTokenizer):
     translator("relative", dtype=torch.float32).save_pretrained(tmp_path / "ours")
     tokenizer.save_pretrained(tmp_path / "ours")

@@ -297,6 +297,7 @@ def test_other_families_are_refused_by_name(tmp_path):
             from_transformers(other)
 
 
+@pytest.mark.full
 def test_missing_and_surplus_weights_are_refused(tmp_path):
     theirs = tiny_family("mbart", dtype=torch.float32)
     theirs.save_pretrained(tmp_path)

@@ -247,6 +247,7 @@ def test_a_jsonl_of_another_form_is_refused(tmp_path: Path, line: str) -> None:
     refused(tmp_path, {"files": name}, form, "a.jsonl, line 3, is", repr(line), "correct or remove")
 
 
+@pytest.mark.full
 def test_a_corrupt_gzip_is_refused(tmp_path: Path) -> None:
     rows = "".join(f"{number}\t{number * number}\n" for number in range(9999))
     whole = gzip.compress(rows.encode())

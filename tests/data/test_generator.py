@@ -50,7 +50,7 @@ def tokens(text: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def many() -> list[tuple[str, str]]:
-    return list(generate_pairs(seed=0, pairs=20_000, min_words=6, max_words=45))
+    return list(generate_pairs(seed=0, pairs=8_000, min_words=6, max_words=45))
 
 
 def clauses(pair: tuple[str, str]) -> list[tuple[str, str]]:
@@ -148,7 +148,7 @@ def test_the_vocabulary_is_small_and_every_word_is_frequent(many: list[tuple[str
     for side, _ in enumerate(LANGUAGES):
         counts = Counter(token for pair in many for token in tokens(pair[side]))
         assert 240 <= len(counts) <= 400
-        assert min(counts.values()) >= 30
+        assert min(counts.values()) > len(many) / 700
 
 
 def test_no_form_of_a_verb_has_two_meanings() -> None:

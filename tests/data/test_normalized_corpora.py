@@ -37,6 +37,7 @@ def is_normalized(text: str) -> bool:
     return text == text.lower() and all(character.isalnum() or character == " " for character in text)
 
 
+@pytest.mark.full
 def test_sources_of_all_corpora_are_normalized_and_targets_are_not(config: Path) -> None:
     system = prepare(load(config)).system("relative")
     tokenizer = system.tokenizer
@@ -52,6 +53,7 @@ def test_sources_of_all_corpora_are_normalized_and_targets_are_not(config: Path)
         assert list(test_set.pairs["source_length"]) == lengths
 
 
+@pytest.mark.full
 def test_references_are_normalized_with_the_target(config: Path) -> None:
     experiment = load(config, "data.normalize={source: [], target: [lowercase]}")
     system = prepare(experiment).system("relative")
@@ -60,6 +62,7 @@ def test_references_are_normalized_with_the_target(config: Path) -> None:
     assert any(text != text.lower() for text in texts(system.test_sets["generated"].pairs, "de"))
 
 
+@pytest.mark.full
 def test_gold_segments_are_normalized_one_by_one(tmp_path: Path) -> None:
     """A text of punctuation alone is no segment."""
     for name in ("a.de", "a.en"):

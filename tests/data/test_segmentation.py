@@ -161,6 +161,7 @@ def test_invalid_segmentations_are_refused(config: Path, override: str, said: st
         load(config, override)
 
 
+@pytest.mark.full
 def test_a_row_that_could_only_repeat_another_is_refused(config: Path) -> None:
     with pytest.raises(ValueError, match=r"in-pieces-seed3: .*gold no source of generated"):
         prepare(load(config, "score.concatenate=[1]"))
@@ -182,6 +183,7 @@ def test_the_segments_are_those_of_the_sampled_pairs(config: Path) -> None:
         assert [" ".join(pieces) for pieces in test_set.segments] == drawn
 
 
+@pytest.mark.full
 def test_a_parallel_segmenting_system_waits_for_the_trained_one(config: Path) -> None:
     experiment, told = load(config, "num_parallel=4"), config.parent / "told"
     code = (
@@ -202,6 +204,7 @@ def pairs_of(*texts: str) -> Dataset:
     return Dataset.from_dict({"translation": [{"de": text, "en": "x"} for text in texts]})
 
 
+@pytest.mark.full
 def test_gold_segments_are_the_concatenated_texts(tmp_path: Path) -> None:
     """By `document_ids`, by `concatenate` of a corpus and of `score`, and in one of several corpora."""
     texts = ["eins zwei", "drei", "", "vier fünf", "sechs", "sieben", "acht neun", "zehn"]
@@ -330,6 +333,7 @@ class Slow:
         return TranslationOutput([text.upper() for text in texts], ["x" in text for text in texts])
 
 
+@pytest.mark.full
 def test_translations_of_overlapping_segments_share_their_words(tmp_path: Path, config: Path) -> None:
     score, model = load(config).systems["in-sentences"].score, Slow()
     sources = [["a b c", "b c d", "c d e"], ["f"]]
@@ -337,6 +341,7 @@ def test_translations_of_overlapping_segments_share_their_words(tmp_path: Path, 
     assert output.texts == ("A B C D E", "F")
 
 
+@pytest.mark.full
 def test_translations_of_segments_are_concatenated_with_their_time(tmp_path: Path, config: Path) -> None:
     score, model, path = load(config).systems["in-sentences"].score, Slow(), tmp_path / "a.b.jsonl"
     given = [["a", "", "b x"], ["c"], [""], ["d", "e"]]

@@ -216,9 +216,8 @@ def load(config: dict[str, Any], folder: Path, *overrides: str) -> Any:
     return load_experiment(folder / "config.yaml", [f"output_dir={folder}/runs", *overrides])
 
 
-@pytest.mark.parametrize(
-    ("side", "joint"), [("source_tag", True), pytest.param("target_tag", False, marks=pytest.mark.full)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("side", "joint"), [("source_tag", True), ("target_tag", False)])
 def test_each_pair_is_encoded_with_the_tag_of_its_corpus(side: str, joint: bool, tmp_path: Path) -> None:
     experiment = load(on_side(side, joint_vocabulary=joint, concatenate=[1, 2]), tmp_path)
     (system,) = prepare(experiment)

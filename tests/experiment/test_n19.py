@@ -20,6 +20,7 @@ BODIES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["wmt14-ende", "aspec-enja"])
 def test_the_bodies_have_the_papers_number_of_parameters(name):
     experiment = load_experiment(CONFIGS / f"{name}.yaml")
@@ -35,6 +36,7 @@ def test_the_bodies_have_the_papers_number_of_parameters(name):
     assert counts == BODIES
 
 
+@pytest.mark.full
 def test_the_learning_rate_is_noams(tmp_path):
     system = load_experiment(CONFIGS / "wmt14-ende.yaml").systems["transformer"]
     args = training_arguments(system.train, tmp_path)

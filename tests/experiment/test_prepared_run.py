@@ -32,6 +32,7 @@ def test_another_process_opens_what_was_prepared(config):
             assert test_set.segments == theirs.test_sets[name].segments
 
 
+@pytest.mark.full
 def test_nothing_is_read_before_its_first_use_and_nothing_twice(config):
     system = PreparedRun(load(config)).system("absolute")
     assert not system.paths.folder.exists()
@@ -41,6 +42,7 @@ def test_nothing_is_read_before_its_first_use_and_nothing_twice(config):
     assert test_set.pairs is test_set.pairs and test_set.segments is test_set.segments
 
 
+@pytest.mark.full
 def test_a_system_starts_from_another_once_that_is_trained(config):
     run = prepare(load(config))
     assert run.system("absolute").init_checkpoint is None
@@ -57,6 +59,7 @@ def test_a_system_that_is_not_in_the_config_is_refused(config):
         PreparedRun(load(config)).system("nxt")
 
 
+@pytest.mark.full
 def test_a_system_is_run_with_the_settings_that_were_prepared(config):
     run = PreparedRun(load(config))
     with pytest.raises(ValueError, match=r"prepared, but .* not been for 'next'"):

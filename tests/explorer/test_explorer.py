@@ -51,11 +51,11 @@ from hf_posenc.explorer.state import (
     depends_on_heads,
     depends_on_side,
     describe_probe,
+    parameter_value,
     parameters_of_encodings,
     probes_for,
 )
 from hf_posenc.explorer.walkthrough import explain_value, fit_wave
-from hf_posenc.explorer.widgets import parameter_value
 from hf_posenc.plotting.attention_plots import attention_figures
 from hf_posenc.plotting.style import LazyFigure
 from hf_posenc.results.tables import Table
@@ -202,6 +202,7 @@ def test_requests_that_take_too_long_are_refused():
     assert affordable_tokens(of("lstm", width=8)["influence"], 3) == 3
 
 
+@pytest.mark.full
 def test_expensive_plots_have_fewer_tokens():
     made = encoding_views(of("lstm", width=32, heads=1, parameters=(("lstm_hidden_size", 1024),)), 24)["Influence"]
     tokens = affordable_tokens(of("lstm", width=32, heads=1, parameters=(("lstm_hidden_size", 1024),))["influence"], 24)
@@ -401,6 +402,7 @@ def test_attention_is_that_of_the_command_line(run: ExplorerRun, monkeypatch: py
         assert not any(text.get_parse_math() for text in drawn)
 
 
+@pytest.mark.full
 def test_tokens_without_space_are_numbered(run: ExplorerRun):
     maps = attention_of_pair(run, "relative", " ".join(["Hund"] * 60), "Zwei Hunde und zwei Kinder im Schnee.")
     panel, _ = (figure := head_figure(maps, "relative", "cross", 1, 1)).axes
@@ -412,6 +414,7 @@ def test_tokens_without_space_are_numbered(run: ExplorerRun):
     assert len(narrow.get_yticks()) != len(maps["decoder"].queries)
 
 
+@pytest.mark.full
 def test_the_table_and_the_figures_are_those_of_the_report(run: ExplorerRun):
     (test,) = scored_test_sets(run)
     saved = (RESULTS.parent / f"table-{test}.md").read_text(encoding="utf-8").splitlines()
@@ -452,6 +455,7 @@ def test_a_folder_without_results_or_models(tmp_path: Path):
         ExplorerRun(tmp_path / "nowhere")
 
 
+@pytest.mark.full
 def test_without_a_run_untrained_models_stand_in():
     bare = ExplorerRun()
     assert bare.systems and all("untrained" in system for system in bare.systems)

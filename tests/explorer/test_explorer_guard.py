@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("gradio")
+pytest.importorskip("starlette")
 pytest.importorskip("httpx")
 
 from starlette.applications import Starlette

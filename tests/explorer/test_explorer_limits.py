@@ -11,11 +11,8 @@ import pytest
 import torch
 from support.models import TEXTS_VOCABULARY, tiny_model
 
-pytest.importorskip("gradio")
-
 from hf_posenc.analysis import probing
 from hf_posenc.explorer import runs
-from hf_posenc.explorer.page import build_page
 from hf_posenc.explorer.runs import ExplorerRun, attention_of_pair, parse_sentence, parse_translations, translate
 from hf_posenc.explorer.state import (
     EncodingChoice,
@@ -42,6 +39,8 @@ def run(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> ExplorerRun
 @pytest.fixture(scope="module")
 def calls(run: ExplorerRun) -> dict[str, tuple[Any, list[Any]]]:
     """Each handler of the page by its name, with what its controls hold when the page opens."""
+    pytest.importorskip("gradio")  # here, because its import takes seconds
+    from hf_posenc.explorer.page import build_page
 
     async def made() -> Any:  # outside a loop gradio would open one for each lock, and close none
         return build_page(run)
@@ -54,6 +53,7 @@ HANDLERS = {"see": 8, "follow": 8, "stepped": 9, "translated": 5, "attended": 6,
             "typed": 2, "moved": 3, "started": 2, "read_on": 3, "inspected": 4}  # fmt: skip
 
 
+@pytest.mark.full
 def test_these_are_all_handlers_of_the_page(calls: Any):
     assert calls.keys() == HANDLERS.keys()
 

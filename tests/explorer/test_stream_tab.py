@@ -54,6 +54,7 @@ def test_after_each_word_the_page_shows_what_is_streamed(run: ExplorerRun):
     assert record.num_words == len(words) and record.num_read[-1] == len(record.source_tokens)
 
 
+@pytest.mark.full
 @torch.no_grad()
 def test_marked_tokens_are_those_on_which_the_step_depends(run: ExplorerRun):
     """A later source token changes no step; the record has a step at every distance."""
@@ -69,6 +70,7 @@ def test_marked_tokens_are_those_on_which_the_step_depends(run: ExplorerRun):
     assert stream_html(record, 0, 0).count("unread") == len(record.source_tokens) + 2  # the legend has two
 
 
+@pytest.mark.full
 def test_a_model_that_cannot_stream_is_refused_with_the_reason(run: ExplorerRun):
     with pytest.raises(ValueError, match=r"Streaming must have a window"):
         stream_record(run, "another", TEXT)

@@ -78,6 +78,7 @@ def test_a_text_without_space_is_read_to_its_end(tokenizer):
         SubwordReader(tokenizer, max_pretoken_length=999).feed(text)
 
 
+@pytest.mark.full
 def test_a_finished_stream_stays_finished(stream):
     written = stream.feed("Ein Hund. ") + stream.finish()
     assert written and stream.finish() == ""

@@ -101,6 +101,7 @@ def test_what_ended_before_a_given_length_is_padded(beams):
     assert END not in made[1] and len(made[1]) == 10
 
 
+@pytest.mark.full
 def test_an_end_token_in_the_prompt_ends_nothing():
     model = model_of("relative")
     options = {"min_new_tokens": 9, "suppress_tokens": [PAD]}
@@ -110,6 +111,7 @@ def test_an_end_token_in_the_prompt_ends_nothing():
         assert not {PAD, END} & set(row[3:12])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ends", [[END, OTHER], None], ids=["several", "none"])
 def test_a_config_may_have_several_end_tokens_or_none(ends, tokenizer):
     model = model_of("relative", eos_token_id=ends)
@@ -163,6 +165,7 @@ def test_a_length_of_none_leaves_the_generation_configs(length, by):
     assert model.generate(sentences(2, 5), **other, **options).shape == (2, 4), "the call's comes first"
 
 
+@pytest.mark.full
 def test_translate_has_limits_of_its_own_unless_the_call_says(tokenizer):
     model = model_of("relative")
     make_likely(model, END, -1e3)
@@ -175,6 +178,7 @@ def test_translate_has_limits_of_its_own_unless_the_call_says(tokenizer):
 # What else decodes
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("forced", [None, END], ids=["", "forced"])
 @pytest.mark.parametrize("ends", [[OTHER, END], None], ids=["several", "none"])
 def test_a_plot_of_an_unbounded_encoding_says_that_it_is_truncated(ends, forced, tokenizer):

@@ -33,7 +33,8 @@ def num_tokens(row: list[int]) -> int:
     return row[1:].index(END) + 1
 
 
-@pytest.mark.parametrize("num_beams", [1, pytest.param(3, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_a_translation_keeps_to_both_limits_in_a_batch_as_alone(num_beams, side):
     sources = [sentences(size, seed=size) for size in (12, 7, 3)]
@@ -69,6 +70,7 @@ def test_a_translation_within_the_limits_is_that_without_them():
     assert torch.equal(limited, free[:, :2])  # the call's own limit
 
 
+@pytest.mark.full
 def test_texts_that_reach_the_limit_are_truncated(tokenizer):
     sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY}
     never, at_once = model_that_ends(-30.0, **sizes), model_that_ends(30.0, **sizes)

@@ -363,6 +363,7 @@ def test_a_translation_has_at_most_twice_the_source_tokens_and_50(tokenizer, num
     assert (found.texts, found.truncated) == ([""] * len(texts), [False] * len(texts))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("num_beams", [1, 5])
 def test_only_the_truncated_sentences_are_flagged(tokenizer, num_beams, monkeypatch):
     """A sentence shares its batch with longer ones, which must not count as its own length."""
@@ -390,6 +391,7 @@ def test_translate_refuses_a_bare_string(tokenizer):
         translator(tokenizer).translate("the cat", tokenizer)
 
 
+@pytest.mark.full
 def test_translate_leaves_the_mode_of_the_model_alone(tokenizer):
     model = translator(tokenizer)
     for mode in (True, False):
@@ -416,6 +418,7 @@ def test_translate_refuses_what_is_more_than_a_text(tokenizer, option):
             translator(tokenizer).translate(TEXTS[:1], tokenizer, **given)
 
 
+@pytest.mark.full
 def test_translate_gives_a_text_for_each_source_whatever_the_model_generates_by_itself(tokenizer):
     model = translator(tokenizer)
     expected = model.translate(TEXTS, tokenizer, num_beams=2)
@@ -450,6 +453,7 @@ def test_translate_takes_the_beams_of_a_generation_config(tokenizer):
     assert model.translate(TEXTS, tokenizer, generation_config=GenerationConfig(max_new_tokens=5)) == beams
 
 
+@pytest.mark.full
 def test_translating_nothing_gives_nothing(tokenizer):
     model = translator(tokenizer)
     assert model.translate([], tokenizer) == []

@@ -62,8 +62,9 @@ def test_a_translation_ends_at_the_limit_in_a_batch_as_alone(num_beams, side):
     assert any(ended) and not all(ended)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("num_beams", [1, 5])
-@pytest.mark.parametrize("end_bias", [0, pytest.param(5, marks=pytest.mark.full)])
+@pytest.mark.parametrize("end_bias", [0, 5])
 def test_a_streamed_translation_ends_at_the_limit_as_that_of_the_whole_text(num_beams, end_bias, tokenizer):
     """Also within the text, and in pieces that are smaller than the window."""
     quick = {"length_ratio_step": 1.0, "length_ratio_gain": 1.0}
@@ -184,6 +185,7 @@ def test_the_limit_needs_an_end_token():
         slow_model().generate(sentences(1, 5), **{LIMIT: 3}, eos_token_id=None)
 
 
+@pytest.mark.full
 def test_the_limit_is_saved_and_leaves_with_the_alignment(tmp_path):
     model, source = slow_model(), sentences(1, 14)
     assert getattr(model.generation_config, LIMIT, None) is None

@@ -96,6 +96,7 @@ def test_planted_errors_are_found(with_references: bool, separator: str) -> None
     assert json.loads(json.dumps(result, allow_nan=False)) == result
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("with_references", [True, False])
 def test_a_wrong_language_has_no_counterparts(with_references: bool) -> None:
     sources, targets = documents(60)
@@ -263,6 +264,7 @@ def test_scores_by_position() -> None:
     assert result["all"]["chrf"] == pytest.approx(result["all"]["document_chrf"], abs=15)
 
 
+@pytest.mark.full
 def test_scores_by_length_are_those_of_the_documents_of_each_length() -> None:
     pytest.importorskip("mweralign")
     short, long = documents(3, num_segments=3), documents(3, seed=1, num_segments=12)

@@ -269,6 +269,7 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+@pytest.mark.full
 def test_bertscore_is_its_definition(tiny_bert: str) -> None:
     """Greedy matching of the words of Zhang et al.'s equations, on the hidden states of the model itself."""
     model, tokenizer = BertModel.from_pretrained(tiny_bert).eval(), BertTokenizer.from_pretrained(tiny_bert)

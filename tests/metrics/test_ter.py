@@ -68,6 +68,7 @@ def test_the_limits_are_sacrebleus() -> None:
     }
 
 
+@pytest.mark.full
 def test_edits_are_sacrebleus() -> None:
     assert not differing(240, longest=8)
 

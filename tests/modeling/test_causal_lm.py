@@ -163,6 +163,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path):
             PosEncForCausalLM.from_pretrained(tmp_path)
 
 
+@pytest.mark.full
 def test_a_saved_folder_has_the_code_that_it_needs_and_nothing_else(tmp_path):
     tiny_causal_model("rotary").save_pretrained(tmp_path)
     code = imported_by("configuration_posenc_causal", "modeling_posenc_causal")
@@ -267,6 +268,7 @@ def test_a_translation_ends_at_its_own_limit_whatever_the_batch(tokenizer):
 # Training
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
 def test_transformers_trainer_learns(tokenizer, tmp_path):
     model = tiny_causal_model("relative", vocab_size=TEXTS_VOCABULARY, dtype=torch.float32, dropout=0.0).train()

@@ -262,6 +262,7 @@ def test_a_users_own_encoding_trains_and_travels_with_its_checkpoint(linear_bias
         assert (tmp_path / "again" / name / "registered_my_linear_bias.py").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["model", "config", "saved model", "saved config"])
 def test_a_users_own_encoding_is_pushed_with_its_file(linear_bias, hub, tmp_path, how):
     model = tiny_model("sinusoidal+linear_bias")

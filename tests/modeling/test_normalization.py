@@ -103,6 +103,7 @@ def test_unknown_steps_are_refused(tokenizer: PosEncTokenizer, steps: Any, messa
             tokenizer.with_normalization(**{side: steps})
 
 
+@pytest.mark.full
 def test_a_text_of_punctuation_has_an_empty_translation() -> None:
     tokenizer = PosEncTokenizer.train(SOURCES, 390).with_normalization(BOTH)
     output = tiny_model("relative", vocab_size=390, decoder_vocab_size=390).translations(

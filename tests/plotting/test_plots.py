@@ -324,6 +324,7 @@ def test_print_is_readable() -> None:
     assert box.x0 >= 0 and box.x1 <= figure.get_figwidth() and box.y0 >= 0 and box.y1 <= figure.get_figheight()
 
 
+@pytest.mark.full
 def test_saving_is_atomic_and_leaves_no_pyplot_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "bleu.png"
     save_figure(bleu_by_length_figure(RESULTS, "newstest", max_training_lengths=same_limit(50)), path)

@@ -148,6 +148,7 @@ def test_onnx_graphs_are_compared_and_write_the_tokens_of_generate(benchmark):
     assert "| `relative` | generate | 1.0 (2 of 2) | 1.0 (2 of 2) |" in table
 
 
+@pytest.mark.full
 def test_a_decoding_step_leaves_the_cache_as_it_was(benchmark):
     """Or the steps of later rounds would follow a longer prefix than the table says."""
     common, decoding_step = importlib.import_module("common"), importlib.import_module("decoding_step")
@@ -244,6 +245,7 @@ def test_padding_is_that_of_the_batches_which_the_model_is_given(benchmark, conf
         assert record["padding"] == pytest.approx(1 - tokens / places, abs=1e-4)
 
 
+@pytest.mark.full
 def test_every_stage_of_preparing_a_run_is_measured(benchmark):
     cache = datasets.config.HF_DATASETS_CACHE
     sizes = ["--pairs", "300", "--vocab-size", "700", "--tokens-per-batch", "200"]
@@ -310,6 +312,7 @@ def test_ter_is_compared_with_sacrebleus(benchmark, tmp_path_factory, monkeypatc
     assert "translations must be as many as lines of text; 1 and 80" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_a_statistic_that_differs_is_said(benchmark, monkeypatch, capsys):
     ter = importlib.import_module("ter")
     monkeypatch.setitem(ter.IMPLEMENTATIONS, "ours", ter.TER)  # not case-sensitive
@@ -373,6 +376,7 @@ def test_a_runs_scores_are_compared_with_sacrebleus_command_line(config, monkeyp
     assert "relative, generated, all: ter_ci differs" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_segment_scores_of_a_run(benchmark: Callable[..., tuple[dict[str, Any], str]], tmp_path: Path) -> None:
     """Translations that are the references score 100 in every segment; without a segment, they do not."""
     pytest.importorskip("mweralign")

@@ -113,6 +113,7 @@ def test_every_alignment_is_in_the_table() -> None:
     assert keys_of(PAGES["alignments"]()) == set(ALIGNMENTS)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message[:40])
 def test_a_message_of_the_faq_is_one_of_ours(message: str) -> None:
     """What stands between the dots of a quoted message stands, in this order, in a string of the package."""

@@ -65,6 +65,7 @@ def test_the_parts_of_a_document_are_equal() -> None:
     assert coverage_figure.mean_by_part(rows) == pytest.approx([20 * number for number in range(10)])
 
 
+@pytest.mark.full
 def test_the_pages_say_what_the_saved_coverage_shows() -> None:
     rows = coverage_figure.read_coverage()
     means = {

@@ -57,6 +57,7 @@ def test_a_file_that_travels_imports_its_neighbours_one_by_one():
                 assert all(alias.name.partition(".")[0] != "hf_posenc" for alias in node.names), path.name
 
 
+@pytest.mark.full
 def test_a_file_that_travels_needs_only_what_every_user_of_transformers_has():
     known = set(sys.stdlib_module_names) | {
         "torch",
@@ -74,6 +75,7 @@ def test_a_file_that_travels_needs_only_what_every_user_of_transformers_has():
                 assert all(alias.name.partition(".")[0] in known for alias in node.names), f"{path.name}:{node.lineno}"
 
 
+@pytest.mark.full
 def test_no_line_of_prose_looks_like_an_import():
     """transformers finds imports with a regular expression, in docstrings too."""
     for path in FILES:

@@ -27,6 +27,7 @@ def commands(page: Path) -> list[str]:
     return [command.partition("  #")[0].strip() for command in COMMAND.findall(text)]
 
 
+@pytest.mark.full
 def test_the_readme_states_the_largest_difference_between_whole_and_segmented_documents() -> None:
     script = runpy.run_path(str(DOCS / "documents_figure.py"))
     records = script["read_scores"]()

@@ -31,6 +31,7 @@ def flat(text: str) -> str:
     return " ".join(text.split())
 
 
+@pytest.mark.full
 def test_the_limitations_of_a_card_follow_from_its_data(tmp_path: Path) -> None:
     told = "- The training sentences are synthetic", "training pairs are few"
     folder = run_folder(tmp_path)
@@ -314,6 +315,7 @@ def test_the_card_describes_other_training_recipes(
     assert f"{line} " in f"{flat(model_card(tmp_path, 'tiny').text)} "
 
 
+@pytest.mark.full
 def test_a_card_says_that_training_read_the_target_length(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     said = "Training and validation used the length of each target."
@@ -420,6 +422,7 @@ def test_the_training_data_are_named(
     assert "synthetic" not in made.text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("side", "said"), [("source", '"<2en> A sentence."'), ("target", 'to_ids("<2en>")')])
 def test_a_card_of_many_languages_names_them_and_says_how_one_is_chosen(tmp_path: Path, side: str, said: str) -> None:
     languages = [("de", "en", "<2en>"), ("en", "fr", "<2fr>")]
@@ -438,6 +441,7 @@ def test_a_card_of_many_languages_names_them_and_says_how_one_is_chosen(tmp_path
     assert "A tag gives" not in model_card(run_folder(tmp_path / "plain"), "tiny").text
 
 
+@pytest.mark.full
 def test_results_stay_with_the_test_set_they_are_of(tmp_path: Path) -> None:
     """A model index merges what has the same dataset, configuration, split and revision, under the first name."""
     on_hub = {"dataset": "wmt/wmt14", "name": "de-en", "split": "test"}

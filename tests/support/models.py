@@ -195,9 +195,8 @@ SINGLE = [name for name in REGISTERED if EVERY_ENCODING or name in FIRST]
 KINDS = [*SINGLE, "sinusoidal+relative", "gru+relative", "relative+log_n", "relative to none"]
 
 
-# The systems of `make test`: biases of keys and values, rotations, embeddings, a state beside the cache, a recurrent
-# state in a sum, an alignment, RNN-NMT.
-FAST = {"relative", "rotary", "sinusoidal", "forgetting", "gru+relative", "relative+window by length_ratio", "rnn_nmt"}
+# The systems of `make test`: biases of keys and values, rotations, a recurrent state in a sum, an alignment, RNN-NMT.
+FAST = {"relative", "rotary", "gru+relative", "relative+window by length_ratio", "rnn_nmt"}
 CAUSAL_FAST = {"rotary", "gru+relative"}
 
 

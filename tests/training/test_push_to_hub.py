@@ -81,6 +81,7 @@ def test_a_card_names_no_folder_of_this_machine(tmp_path: Path, what: str) -> No
         assert (last in text) == (last in str(changed)), "the last name tells a reader which file it is"
 
 
+@pytest.mark.full
 def test_a_card_leaves_what_is_no_path_as_it_is(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     values = ["a/b", "1/2", "someone/model", "https://example.org/x", ""]

@@ -140,6 +140,7 @@ def test_a_trained_model_says_of_its_cache_what_it_said_before(tokenizer, tmp_pa
     assert model.config.use_cache
 
 
+@pytest.mark.full
 def test_sigterm_saves_where_only_the_best_is_saved(tokenizer, tmp_path, monkeypatch):
     measured(monkeypatch, [5.0, 6.0, 7.0])
     step = LengthTrainer.training_step
@@ -273,6 +274,7 @@ class NoFloat64(TorchDispatchMode):
         return made
 
 
+@pytest.mark.full
 def test_training_and_evaluation_need_no_float64_on_their_device(tokenizer, tmp_path):
     with NoFloat64():
         run(

@@ -97,6 +97,7 @@ def test_each_epoch_has_its_own_order_reproducible_by_the_seed(lengths, kind):
     assert len(one) == len(first) == len(second)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 8, 64])
 @pytest.mark.parametrize("kind", SAMPLERS)
 def test_ranks_partition_an_epoch_into_equally_many_batches(lengths, num_ranks, kind):
@@ -117,6 +118,7 @@ def test_ranks_take_turns_so_that_two_of_them_see_what_one_accumulating_two_batc
     assert [batch for both in zip(*(epoch(rank, 0) for rank in ranks), strict=True) for batch in both] == alone
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "sampler",
     [
@@ -148,6 +150,7 @@ def test_little_of_a_batch_is_padding(lengths):
     assert padding(at_random) > 0.4
 
 
+@pytest.mark.full
 def test_the_fewer_pairs_a_batch_is_chosen_from_the_wider_a_band_of_lengths_is_sorted_as_one(lengths):
     """No other width leaves less padding, and one length at a time leaves much more."""
     few, many = (MaxTokensSampler(*lengths, tokens, seed=1) for tokens in (4700, 100))
@@ -280,6 +283,7 @@ def test_an_epoch_has_exactly_the_evaluations_that_were_asked_for(tmp_path, numb
     assert {1.0, 2.0} <= set(epochs)
 
 
+@pytest.mark.full
 def test_more_evaluations_than_an_epoch_has_steps_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"evaluations_per_epoch=800 needs .* there are \d+"):
         trained(tiny(tmp_path, "train.evaluations_per_epoch=800"))
@@ -542,6 +546,7 @@ def loaders(experiment: Experiment) -> tuple[LengthTrainer, DataLoader]:
     return trainer, trainer.get_train_dataloader()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("batches", ["train.tokens_per_batch=120", "train.tokens_per_batch=null"])
 def test_the_data_loader_has_the_arguments_of_the_loader_of_transformers(tmp_path, batches):
     told = {
@@ -581,6 +586,7 @@ def test_the_order_of_the_data_has_a_seed_of_its_own_if_it_is_given(tmp_path):
     assert order("again", "train.seed=1", "train.data_seed=2") == order("two", "train.seed=2")
 
 
+@pytest.mark.full
 def test_batches_have_one_size_if_the_last_is_dropped(tmp_path):
     size = ["train.tokens_per_batch=null", "train.per_device_train_batch_size=7"]
     _, loader = loaders(tiny(tmp_path, *size, "train.dataloader_drop_last=true"))
@@ -664,6 +670,7 @@ def test_a_nan_loss_stops_the_run_and_names_step_pairs_and_last_checkpoint(tmp_p
         trained(experiment)
 
 
+@pytest.mark.full
 def test_concatenation_adds_training_pairs_of_neighbours(tmp_path):
     counts = {}
     for concatenate in ([1], [1, 2], [3]):

@@ -39,6 +39,13 @@ class EncodingChoice:
                 raise ValueError(f"This page takes `{name}` up to {MAX_PARAMETER_VALUE}, but it is {value}; lower it.")
 
 
+def parameter_value(parameter: EncodingParameter, value: ParameterValue) -> ParameterValue:
+    """A control's value in the config's type: a browser has no None, and sends 10000.0 as 10000."""
+    if isinstance(parameter.default, float) and type(value) is int:
+        return float(value)
+    return value or None if parameter.default is None else value
+
+
 @lru_cache(maxsize=8)
 def probes_for(choice: EncodingChoice) -> Probes:
     """Probes of the untrained encodings of one stack, by use."""

@@ -7,7 +7,7 @@ from typing import Literal, TypedDict
 import gradio as gr
 from gradio.components import Component
 
-from ..modeling.position_base import EncodingParameter, ParameterValue
+from ..modeling.position_base import EncodingParameter
 from ..modeling.position_registry import POSITION_ENCODINGS
 from .html import error_html
 from .runs import ExplorerRun
@@ -100,10 +100,3 @@ def parameter_widget(parameter: EncodingParameter, *, visible: bool) -> gr.compo
     if not isinstance(default, float):
         info += f"; here at most {MAX_PARAMETER_VALUE}" + ("; 0: None" if default is None else "")
     return gr.Number(default, label=label, info=info, visible=visible)
-
-
-def parameter_value(parameter: EncodingParameter, value: ParameterValue) -> ParameterValue:
-    """A control's value in the config's type: a browser has no None, and sends 10000.0 as 10000."""
-    if isinstance(parameter.default, float) and type(value) is int:
-        return float(value)
-    return value or None if parameter.default is None else value
