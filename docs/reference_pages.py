@@ -25,7 +25,7 @@ from transformers import Seq2SeqTrainingArguments
 
 import hf_posenc
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncCausalConfig, PosEncConfig, RnnNmtConfig, __main__
-from hf_posenc.config.corpus_keys import CorpusKeys, GeneratorKeys, NormalizationKeys
+from hf_posenc.config.corpus_keys import CorpusKeys, GeneratorKeys, NormalizationKeys, TaskKeys
 from hf_posenc.config.file_keys import FileKeys, SystemKeys
 from hf_posenc.config.model_keys import model_keys
 from hf_posenc.config.schema import default_value, describe, field_types, format_value, is_required
@@ -49,6 +49,7 @@ SCHEMAS: dict[str, tuple[type, ...]] = {
     "data.normalize.": (NormalizationKeys,),
     "CORPUS.": (CorpusKeys,),
     "CORPUS.generator.": (GeneratorKeys,),
+    "CORPUS.task.": (TaskKeys,),
     "score.": (ScoreSettings,),
     "reference_table.": (ReferenceTable,),
     "systems.NAME.": (SystemKeys,),

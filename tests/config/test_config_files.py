@@ -16,7 +16,7 @@ from transformers import Seq2SeqTrainingArguments
 from hf_posenc import PosEncCausalConfig, PosEncConfig, RnnNmtConfig
 from hf_posenc import __main__ as command_line
 from hf_posenc.config.composition import merge
-from hf_posenc.config.corpus_keys import CorpusKeys, GeneratorKeys, NormalizationKeys
+from hf_posenc.config.corpus_keys import CorpusKeys, GeneratorKeys, NormalizationKeys, TaskKeys
 from hf_posenc.config.file_keys import FileKeys, SystemKeys
 from hf_posenc.config.loading import SEGMENTED_SYSTEM_KEYS, TRAINED_SYSTEM_KEYS, build_experiment, load_experiment
 from hf_posenc.config.model_keys import INFERRED_FIELDS, model_keys, validate_model
@@ -92,7 +92,12 @@ NOWHERE |= {"a list of infinities"}
 def documented() -> dict[str, tuple[str, str]]:
     """What docs/reference/config_file.md says of each key: what it must be, and what it is if it is left out."""
     places = {"": FileKeys, "data.": DataSettings, "CORPUS.": CorpusKeys, "CORPUS.generator.": GeneratorKeys}
-    places |= {"data.normalize.": NormalizationKeys, "score.": ScoreSettings, "reference_table.": ReferenceTable}
+    places |= {
+        "CORPUS.task.": TaskKeys,
+        "data.normalize.": NormalizationKeys,
+        "score.": ScoreSettings,
+        "reference_table.": ReferenceTable,
+    }
     found = {"extends": (describe(NonEmptyStr | list[NonEmptyStr]), "")}
     for where, of in places.items():
         for field in fields(of):

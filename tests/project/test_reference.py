@@ -4,20 +4,21 @@ import argparse
 import ast
 import re
 import runpy
+from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from transformers import Seq2SeqTrainingArguments
 
 import hf_posenc
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncCausalConfig, PosEncConfig, RnnNmtConfig
-from hf_posenc.config.corpus_keys import CorpusKeys, GeneratorKeys, NormalizationKeys
-from hf_posenc.config.file_keys import FileKeys, SystemKeys
+from hf_posenc.config.file_keys import FileKeys
 from hf_posenc.config.model_keys import model_keys
-from hf_posenc.config.section_settings import DataSettings, ScoreSettings
-from hf_posenc.config.settings import ReferenceTable
+from hf_posenc.config.schema import MappingOf, field_types, split_annotated
+from hf_posenc.config.train_keys import TrainKeys
 from hf_posenc.metrics.length_buckets import length_buckets
 from hf_posenc.metrics.length_buckets.scorers import SCORERS
 from hf_posenc.results.tables import SCORE_FORMATS
@@ -26,8 +27,23 @@ from hf_posenc.training.arguments import TrainingArguments
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 PAGES = runpy.run_path(str(ROOT / "docs" / "reference_pages.py"))
-SCHEMAS = (FileKeys, DataSettings, NormalizationKeys, CorpusKeys, GeneratorKeys, ScoreSettings, ReferenceTable)
 MESSAGES = re.findall(r"```text\n(.*?)\n```", (REFERENCE / "faq.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+def schemas_inside(annotation: object) -> Iterator[type]:
+    """The dataclasses of keys that a key of a config file may hold, and those inside them."""
+    base, rules = split_annotated(annotation)
+    for inner in get_args(base):
+        yield from schemas_inside(inner)
+    for rule in rules:
+        if isinstance(rule, MappingOf) and isinstance(rule.schema, type):  # and not a corpus in a corpus
+            yield from schemas_below(rule.schema)
+
+
+def schemas_below(schema: type) -> Iterator[type]:
+    yield schema
+    for annotation in field_types(schema).values():
+        yield from schemas_inside(annotation)
 
 
 def keys_of(table: str) -> set[str]:
@@ -51,7 +67,9 @@ def test_every_part_stands_in_one_page() -> None:
 
 def test_every_key_of_a_config_file_is_listed_with_its_meaning() -> None:
     rows = list(PAGES["config_key_rows"]())
-    expected = {field.name for schema in (*SCHEMAS, SystemKeys) for field in fields(schema)} | {"extends"}
+    schemas = {*schemas_below(FileKeys)} - {TrainKeys}
+    assert {schema for (schema,) in PAGES["SCHEMAS"].values()} == schemas
+    expected = {field.name for schema in schemas for field in fields(schema)} | {"extends"}
     assert keys_of(PAGES["config_keys"]()) == expected
     assert all(kind and meaning for _, kind, _, meaning in rows)
     assert len({key for key, *_ in rows}) == len(rows)

@@ -45,7 +45,7 @@ class TaskKeys:
     `name`: the task; docs/reference/tasks.md says what each asks, and what its lengths count.
     `seed`: another seed gives other pairs.
     `pairs`: how many pairs; may be left out for a task with finitely many, which then gives all.
-    `min_length`, `max_length`: lengths of inputs, all equally frequent.
+    `min_length`, `max_length`: the lengths, all equally frequent unless the task has finitely many pairs.
     """
 
     name: Annotated[str, one_of(TASKS)]
