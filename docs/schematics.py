@@ -124,7 +124,7 @@ def decision_tree_figure() -> Figure:
     figure, axes = blank(13, 7.2, 4.6)
     steps = {
         "Are all inputs within\nthe training length?": (
-            "relative, or rotary where speed\nor CTranslate2 matters",
+            "relative, or rotary\nwhere speed matters",
             COLOURS[1],
         ),
         "Are sentence boundaries known,\nor marked by full stops and capitals?": (
