@@ -169,7 +169,9 @@ def test_the_models_loss_is_that_of_its_tokens_and_that_of_the_length(source, ta
     summed = model(input_ids=source, labels=target, num_items_in_batch=54).loss
     torch.testing.assert_close(summed, expected * target.numel() / 54, **FLOAT32)
     start = model.prepare_decoder_input_ids_from_labels(target)
-    smoothed = label_smoothed_loss(model(input_ids=source, decoder_input_ids=start), target, smoothing=0.0)
+    with pytest.warns(UserWarning, match="length loss trains this alignment"):
+        outputs_without = model(input_ids=source, decoder_input_ids=start)
+    smoothed = label_smoothed_loss(outputs_without, target, smoothing=0.0)
     torch.testing.assert_close(smoothed, expected, **FLOAT32)
     outputs.loss.backward()
     alignment = model.model.decoder.alignment
@@ -188,6 +190,40 @@ def test_padding_of_a_source_changes_no_loss_of_the_length():
         source, mask = padded([sentences(1, 8)[0], short[0]], side)
         found = model(input_ids=source[1:], attention_mask=mask[1:], labels=target).length_loss
         torch.testing.assert_close(found, alone, **EXACT)
+
+
+def test_the_loss_of_the_length_counts_the_target_tokens_of_every_mask(source, target):
+    """In training a mask of the keys of each query, and embeddings without a mask."""
+    model = tiny_model(FERTILITY, dropout=0.0, fertility_offset=0.0, fertility_jitter=0.0).train()
+    mask = torch.ones_like(target)
+    mask[0, -3:] = 0
+    given = {"input_ids": source, "decoder_input_ids": target, "labels": target.masked_fill(mask == 0, -100)}
+    own_keys = torch.ones(target.shape[1], target.shape[1]).tril().bool() & mask.bool()[:, None, None]
+    for row in (slice(0, 1), slice(None)):
+        by_row = {name: ids[row] for name, ids in given.items()}
+        expected = model(**by_row, decoder_attention_mask=mask[row])
+        found = model(**by_row, decoder_attention_mask=own_keys[row])
+        torch.testing.assert_close(found.length_loss, expected.length_loss, **EXACT)
+        torch.testing.assert_close(found.loss, expected.loss, **EXACT)
+    embeds = model.get_decoder().embed_tokens(given.pop("decoder_input_ids"))
+    found = model(**given, decoder_inputs_embeds=embeds).length_loss
+    expected = model(**given, decoder_inputs_embeds=embeds, decoder_attention_mask=torch.ones_like(mask)).length_loss
+    torch.testing.assert_close(found, expected, **EXACT)
+
+
+@pytest.mark.parametrize("name", ["recurrent_step", "fertility_step"])
+def test_a_step_of_any_size_can_begin(name):
+    """Where exp(step), or exp of its inverse, is no number."""
+    alignment = name.removesuffix("_step")
+    for value in (1e-4, 800.0 if alignment == "recurrent" else 1.9):
+        config = tiny_config(f"relative+window by {alignment}", cross_position_encoding_type="rotary", **{name: value})
+        built = build_alignment(config)
+        built.init_weights()
+        if alignment == "fertility":
+            (found,) = 1 / built.fertilities(torch.zeros(1, 1, config.d_model), None)
+        else:
+            found = nn.functional.softplus(built.step_bias)
+        assert found.item() == pytest.approx(value, rel=1e-4)
 
 
 def test_steps_that_no_fertility_or_window_allows_are_refused():

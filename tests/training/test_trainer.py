@@ -4,6 +4,7 @@ float64 on a device, and one error line when memory runs out."""
 import json
 import re
 import signal
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
+from support.models import tiny_model
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -384,3 +386,24 @@ def test_smoothed_labels_without_decoder_inputs_are_refused_with_a_remedy_that_t
     with pytest.raises(ValueError, match=r"decoder_input_ids, .* DataCollatorForSeq2Seq the model"):
         trainer().train()
     trainer(model=model).train()
+
+
+@pytest.mark.full
+def test_a_loss_without_the_length_loss_is_warned_of_and_ours_has_it(tokenizer, tmp_path):
+    size = {"vocab_size": len(tokenizer), "decoder_vocab_size": len(tokenizer)}
+    model = tiny_model("relative+window by fertility", dtype=torch.float32, **size)
+    smoothed = {"label_smoothing_factor": 0.1, "max_steps": 2, "use_cpu": True, "save_strategy": "no"}
+    quiet = {"report_to": "none", "disable_tqdm": True}
+    data = {
+        "train_dataset": encoded(tokenizer, 8),
+        "data_collator": DataCollatorForSeq2Seq(tokenizer, model=model),
+    }
+    bias = model.model.decoder.alignment.bias
+    before = bias.detach().clone()
+    with pytest.warns(UserWarning, match=r"length loss trains this alignment.* LengthTrainer"):
+        Seq2SeqTrainer(model, Seq2SeqTrainingArguments(str(tmp_path), **smoothed, **quiet), **data).train()
+    assert torch.equal(bias, before)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Nothing but its length loss")
+        LengthTrainer(model, training_arguments(smoothed, tmp_path), processing_class=tokenizer, **data).train()
+    assert not torch.equal(bias, before)

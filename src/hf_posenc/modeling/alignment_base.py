@@ -30,6 +30,7 @@ tokens up to t only. Shape letters are those of position_base.py.
         Initialises the alignment's own parameters, with transformers.initialization.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -145,6 +146,11 @@ def mean_length_ratio(source_lengths: Iterable[int], target_lengths: Iterable[in
     source = sum(length - 1 for length in source_lengths)
     target = sum(length - 1 for length in target_lengths)
     return round(source / target, 4) if source > 0 and target > 0 else 1.0
+
+
+def inverse_softplus(value: float) -> float:
+    """The number whose softplus is `value`, above 0; log(exp(value) - 1) where exp(value) is not finite, too."""
+    return value + math.log(-math.expm1(-value))
 
 
 def validate_lookahead(alignment: Alignment, hiding_lookahead: int | None) -> None:

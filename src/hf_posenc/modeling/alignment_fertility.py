@@ -41,7 +41,14 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .alignment_base import Alignment, attention_centroid, mean_length_ratio, source_bounds, source_padding_mask
+from .alignment_base import (
+    Alignment,
+    attention_centroid,
+    inverse_softplus,
+    mean_length_ratio,
+    source_bounds,
+    source_padding_mask,
+)
 from .attention_context import AttentionContext, at_least_float32
 from .cache import EncodingState
 from .citations import Reference
@@ -154,7 +161,7 @@ class Fertility(Alignment):
         """Every source token's fertility is 1 / `fertility_step`."""
         fertility = 1 / self.config.fertility_step - 1 / self.config.fertility_max_step
         init.zeros_(self.weight)
-        init.constant_(self.bias, math.log(math.expm1(fertility)))
+        init.constant_(self.bias, inverse_softplus(fertility))
 
     def fertilities(self, encoder_states_BSD: Tensor, padding_BS: Tensor | None) -> Tensor:
         """Target tokens for each source token (B, S), in float32 or wider; 0 for padding."""

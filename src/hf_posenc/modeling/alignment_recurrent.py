@@ -15,14 +15,13 @@ Departures from Battenberg et al.: beta has a row for each distance instead of T
 LSTM's output. Source positions are at most that of the source's last token.
 """
 
-import math
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .alignment_base import Alignment, mean_length_ratio, source_bounds, source_padding_mask
+from .alignment_base import Alignment, inverse_softplus, mean_length_ratio, source_bounds, source_padding_mask
 from .attention_context import AttentionContext, at_least_float32
 from .citations import Reference
 from .position_base import MASK_VALUE, EncodingConfig, EncodingParameter, StackSpec
@@ -101,7 +100,7 @@ class RecurrentAlignment(Alignment):
         for parameter in self.cell.parameters():
             init.uniform_(parameter, -bound, bound)
         init.zeros_(self.step_weight)
-        init.constant_(self.step_bias, math.log(math.expm1(self.config.recurrent_step)))
+        init.constant_(self.step_bias, inverse_softplus(self.config.recurrent_step))
 
     def source_positions(self, x_BTD: Tensor, encoder_states_BSD: Tensor, ctx: AttentionContext) -> Tensor:
         """Source positions (B, T), at most that of the source's last token."""

@@ -218,7 +218,11 @@ class LengthLimitedGenerationMixin:
         return max_target_lengths(lengths, self.config.max_target_length)
 
     def expected_target_lengths(
-        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, encoder_outputs: Any = None
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        inputs_embeds: Tensor | None = None,
     ) -> Tensor:
         """The number of target tokens that the model predicts for each source (B); here a ValueError."""
         raise ValueError(
@@ -239,8 +243,11 @@ class LengthLimitedGenerationMixin:
         if length_range is None:
             return options, None
         validate_length_range(length_range)
-        given = (source.get(name) for name in ("input_ids", "attention_mask", "encoder_outputs"))
-        shortest, longest = expected_length_limits(self.expected_target_lengths(*given), length_range)
+        names = ("input_ids", "attention_mask", "encoder_outputs", "inputs_embeds")
+        given = {name: source.get(name) for name in names}
+        if given["attention_mask"] is None and given["input_ids"] is not None:  # as `generate` does
+            given["attention_mask"] = (given["input_ids"] != self.end_tokens(options, generation_config)[1]).long()
+        shortest, longest = expected_length_limits(self.expected_target_lengths(**given), length_range)
         processors = options.get("logits_processor") or []
         limiter = PerSentenceMinLength(shortest, self.end_tokens(options, generation_config)[0])
         room = (self.config.max_target_length or sys.maxsize) - 1

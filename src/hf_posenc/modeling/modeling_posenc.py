@@ -31,7 +31,7 @@ from .attention_context import AttentionContext
 from .citations import VASWANI
 from .configuration_posenc import PosEncConfig
 from .cross_attention_context import cross_attention_context, cross_attention_mask
-from .masks import AttentionMask, positions_from_mask, target_valid_mask
+from .masks import AttentionMask, new_valid_mask, positions_from_mask, target_valid_mask
 from .model_inputs import CACHE_NAME, normalize_model_inputs, require_encoder_states
 from .modeling_shared import (
     ConditionalGeneration,
@@ -310,8 +310,12 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
         length_loss = None
         alignment = self.model.decoder.alignment
         if self.training and alignment.length_loss is not None and cross_position_ids is None:
-            target_mask_BT = target_valid_mask(decoder_attention_mask, decoder_input_ids, self.config.pad_token_id)
-            states_BSD = outputs.encoder_last_hidden_state
+            x_BTD, states_BSD = outputs.last_hidden_state, outputs.encoder_last_hidden_state
+            target_mask_BT = target_valid_mask(
+                new_valid_mask(decoder_attention_mask, x_BTD.shape[1]), decoder_input_ids, self.config.pad_token_id
+            )
+            if target_mask_BT is None:
+                target_mask_BT = torch.ones_like(x_BTD[..., 0], dtype=torch.bool)
             length_loss = alignment("length_loss", states_BSD, attention_mask, target_mask_BT)
         return self.logits_and_loss(outputs, labels, kwargs, length_loss)
 
@@ -324,12 +328,16 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
 
     @torch.no_grad()
     def expected_target_lengths(
-        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, encoder_outputs: Any = None
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        inputs_embeds: Tensor | None = None,
     ) -> Tensor:
         """The number of target tokens, `</s>` included, that the alignment predicts for each source (B), not rounded.
 
-        A translation of far fewer tokens has ended early. Either `input_ids` or `encoder_outputs` must be given. A
-        ValueError for an alignment that predicts no length.
+        A translation of far fewer tokens has ended early. Either `input_ids`, `inputs_embeds` or `encoder_outputs` must
+        be given, with the mask of a padded batch. A ValueError for an alignment that predicts no length.
         """
         alignment = self.model.decoder.alignment
         if alignment.target_lengths is None:
@@ -338,7 +346,7 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
                 f"alignment_type is {self.config.alignment_type!r}; train a model with `fertility`."
             )
         if encoder_outputs is None:
-            encoder_outputs = self.model.encoder(input_ids, attention_mask=attention_mask)
+            encoder_outputs = self.model.encoder(input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)
         return alignment("target_lengths", encoder_outputs[0], attention_mask)
 
     def end_only_at_source_end(self, end_token_ids: Sequence[int]) -> AbstractContextManager[LogitsProcessor]:

@@ -2,6 +2,7 @@
 """Base classes of both model families: embeddings, tied and resized vocabularies, logits and loss."""
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -163,6 +164,13 @@ def merge_outputs(
     )
 
 
+LENGTH_LOSS_WARNING = (
+    "Nothing but its length loss trains this alignment, and a loss of the logits has no part of it: give the model "
+    "labels, or, for smoothed labels, train with hf_posenc's LengthTrainer or train.py. With a loss of your own, add "
+    "outputs.length_loss to it and set model.length_loss_is_added = True."
+)
+
+
 @dataclass
 class TranslationOutput(Seq2SeqLMOutput):
     """transformers' output with the alignment's loss.
@@ -178,6 +186,8 @@ class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
     """Base class of translation models: an encoder-decoder and the projection on the target vocabulary."""
 
     base_model_class: type[EncoderDecoder]
+    # Set by a trainer whose own loss, computed from logits, adds an output's `length_loss`.
+    length_loss_is_added = False
 
     def __init__(self, config: SharedConfig) -> None:
         super().__init__(config)
@@ -226,6 +236,8 @@ class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
             if length_loss is not None:
                 num_items = kwargs.get("num_items_in_batch")
                 loss = loss + length_loss / ((labels != -100).sum() if num_items is None else num_items)
+        elif length_loss is not None and not self.length_loss_is_added and not torch.compiler.is_compiling():
+            warnings.warn(LENGTH_LOSS_WARNING, stacklevel=3)
         rest = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return TranslationOutput(loss=loss, logits=logits, length_loss=length_loss, **rest)
 

@@ -22,6 +22,7 @@ from transformers.utils import PushInProgress
 
 from ..data.lengths import lengths
 from ..data.samplers import DistributedBatchSampler, LengthSortedSampler, MaxTokensSampler
+from ..modeling.modeling_shared import ConditionalGeneration
 from ..modeling.translation import validate_tokenizer
 from .arguments import TrainingArguments
 from .checkpoints import (
@@ -56,6 +57,9 @@ class LengthTrainer(Seq2SeqTrainer):
     def __init__(self, model: PreTrainedModel, args: TrainingArguments, **kwargs: object) -> None:
         loss = self.label_smoothed_loss if args.label_smoothing_factor else None
         super().__init__(model, args, compute_loss_func=loss, **kwargs)
+        for module in model.modules():
+            if isinstance(module, ConditionalGeneration):
+                module.length_loss_is_added = True  # by label_smoothed_loss
         self.remove_callback(PrinterCallback)
         validate_tokenizer(self.model.config, self.processing_class)
         self.token_counts = torch.zeros(2, dtype=torch.int64, device=self.args.device)  # tokens, slots
