@@ -2,6 +2,8 @@
 
 import copy
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,8 +34,10 @@ from transformers import (
     AutoTokenizer,
     CompileConfig,
     DataCollatorForLanguageModeling,
+    DataCollatorWithFlattening,
     Trainer,
     TrainingArguments,
+    default_data_collator,
 )
 
 from hf_posenc import (
@@ -336,6 +340,104 @@ def test_packed_documents_equal_separate_ones(decoder_only, form):
     positions = torch.cat([torch.arange(row.shape[1]) for row in documents])[None]
     packed = model(torch.cat(documents, 1), attention_mask=mask, position_ids=positions).logits
     torch.testing.assert_close(packed, torch.cat([model(row).logits for row in documents], 1), **EXACT)
+
+
+@torch.no_grad()
+def test_positions_that_begin_again_pack_documents_as_in_transformers(decoder_only):
+    """As DataCollatorWithFlattening gives them: no mask, one row."""
+    model, documents = tiny_causal_model(decoder_only), [sentences(1, n, seed=n) for n in (5, 1, 3)]
+    features = [{"input_ids": row[0].tolist(), "labels": row[0].tolist()} for row in documents]
+    batch = DataCollatorWithFlattening()(features)
+    batch = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
+    if decoder_only in RECURRENT:
+        with pytest.raises(ValueError, match=r"several documents in a row, but a recurrent layer.* row of its own"):
+            model(**batch)
+        return
+    packed = model(**batch)
+    torch.testing.assert_close(packed.logits, torch.cat([model(row).logits for row in documents], 1), **EXACT)
+    losses = [(row.shape[1] - 1) * model(row, labels=row).loss for row in documents if row.shape[1] > 1]
+    torch.testing.assert_close(packed.loss, sum(losses) / 6, rtol=1e-6, atol=1e-6)
+    # A gap between positions begins no document.
+    ids, gaps = sentences(2, 6), torch.tensor([[0, 1, 4, 5, 9, 10]])
+    given = model(ids, position_ids=gaps).logits
+    causal = torch.ones(6, 6).tril().bool().expand(2, 1, 6, 6)
+    torch.testing.assert_close(given, model(ids, position_ids=gaps, attention_mask=causal).logits, **EXACT)
+
+
+@pytest.mark.parametrize(
+    "mask", [torch.ones(2, 1, 4, 4).tril().long(), torch.ones(2, 4, 4).tril() > 0], ids=["long", "3-D"]
+)
+def test_a_mask_that_would_hide_nothing_is_refused(mask):
+    with pytest.raises(ValueError, match=r"must be \(batch, tokens\), .* it is of shape \(2, .*mask\.bool\(\) makes"):
+        tiny_causal_model("alibi")(sentences(2, 4), attention_mask=mask)
+
+
+# Training by transformers' own Trainer
+
+
+def trained_by_transformers(model: PosEncForCausalLM, folder: Path, **settings: Any) -> Trainer:
+    """Three sequences of six tokens, evaluated on themselves."""
+    ids = sentences(3, 6).tolist()
+    rows = Dataset.from_dict({"input_ids": ids, "labels": ids})
+    args = TrainingArguments(
+        str(folder), per_device_train_batch_size=3, use_cpu=True, report_to="none", disable_tqdm=True, **settings
+    )
+    trainer = Trainer(
+        model, args, train_dataset=rows, eval_dataset=rows, data_collator=default_data_collator,
+        compute_metrics=lambda prediction: {"shape": list(prediction.predictions.shape)},
+    )  # fmt: skip
+    trainer.train()
+    return trainer
+
+
+@pytest.mark.full
+def test_an_evaluation_of_transformers_has_a_loss_and_metrics(tmp_path):
+    model = tiny_causal_model("rotary", dtype=torch.float32)
+    best = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "load_best_model_at_end": True}
+    found = trained_by_transformers(model, tmp_path, max_steps=2, **best).evaluate()
+    with torch.no_grad():
+        assert found["eval_loss"] == pytest.approx(model(sentences(3, 6), labels=sentences(3, 6)).loss.item(), rel=1e-5)
+    assert found["eval_shape"] == [3, 6, 29]
+
+
+@pytest.mark.full
+def test_smoothed_labels_are_those_of_the_next_token(tmp_path):
+    model = tiny_causal_model("rotary", dtype=torch.float32, dropout=0.0)
+    before = copy.deepcopy(model)
+    settings = {"max_steps": 1, "learning_rate": 0.0, "label_smoothing_factor": 0.1, "logging_steps": 1}
+    trainer = trained_by_transformers(model, tmp_path, **settings)
+    logits, labels = before(sentences(3, 6)).logits[:, :-1], sentences(3, 6)[:, 1:]
+    expected = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=0.1)
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(expected.item(), rel=1e-4)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
+)  # peft asks by the old name
+@pytest.mark.full
+def test_an_adapter_is_loaded_by_transformers(tmp_path):
+    model, ids = tiny_causal_model("relative", dtype=torch.float32), sentences(2, 5)
+    model.save_pretrained(tmp_path / "base")
+    lora = LoraConfig(TaskType.CAUSAL_LM, target_modules="all-linear", init_lora_weights=False)
+    adapted = get_peft_model(model, lora)
+    adapted.peft_config["default"].base_model_name_or_path = str(tmp_path / "base")
+    adapted.save_pretrained(tmp_path / "adapter")
+    expected = adapted.eval()(ids).logits
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    loaded.load_adapter(str(tmp_path / "adapter"))
+    for found in (loaded, AutoModelForCausalLM.from_pretrained(tmp_path / "adapter")):
+        torch.testing.assert_close(found(ids).logits, expected)
+
+
+@pytest.mark.full
+def test_generation_begins_with_embeddings_or_drafts_by_an_early_exit(decoder_only):
+    model, ids = tiny_causal_model(decoder_only), sentences(1, 5)
+    options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
+    expected = model.generate(ids, **options)
+    embeds = model.get_input_embeddings()(ids)
+    assert torch.equal(model.generate(inputs_embeds=embeds, **options), expected[:, 5:])
+    assert torch.equal(model.generate(ids, assistant_early_exit=1, **options), expected)
+    assert model.config.num_hidden_layers == 3
 
 
 # Compilation

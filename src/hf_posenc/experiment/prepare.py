@@ -12,7 +12,6 @@ from ..config.yaml_io import dump_yaml
 from ..data.lengths import lengths
 from ..modeling.configuration_posenc_causal import PosEncCausalConfig
 from ..modeling.configuration_shared import SharedConfig
-from ..modeling.position_registry import POSITION_ENCODINGS, parse_sum
 from ..reporting.hub import validate_repositories
 from ..training.argument_validation import validate_process_wide
 from ..training.arguments import TrainingArguments
@@ -114,14 +113,13 @@ def build_blocks(system: PreparedSystem) -> None:
     blocks = [system.training_pairs, *([] if system.validation_pairs is None else [system.validation_pairs])]
     for test in system.settings.data.test:
         system.test_windows(test)
-    encoding = system.settings.model_config(system.settings.data.vocab_size).side("decoder").encoding
+    config = system.settings.model_config(system.settings.data.vocab_size)
     bos = system.tokenizer.bos_token_id
-    is_sequential = any(POSITION_ENCODINGS[part].is_sequential for part in parse_sum(encoding))
-    if is_sequential and any(has_several_documents(part, bos) for part in blocks):
+    if config.decoder_is_sequential and any(has_several_documents(part, bos) for part in blocks):
         raise ValueError(
-            f"systems.{system.name}: {encoding} has a recurrent layer, which reads over the end of a document, but "
-            "blocks of data.train or data.validation hold several documents; give each as one file without empty "
-            "lines, or choose another encoding."
+            f"systems.{system.name}: {config.side('decoder').encoding} has a recurrent layer, which reads over the end "
+            "of a document, but blocks of data.train or data.validation hold several documents; give each as one file "
+            "without empty lines, or choose another encoding."
         )
 
 

@@ -96,6 +96,11 @@ class EncodingsConfig(BaseConfig):
         """Whether the decoder's caches must keep positions or states in addition to keys and values."""
         return any(entry.needs_state_cache for entry in side_entries(self.side("decoder")).values())
 
+    @property
+    def decoder_is_sequential(self) -> bool:
+        """Whether the decoder has a recurrent layer, which reads over the end of a document in a row of several."""
+        return any(entry.is_sequential for entry in side_entries(self.side("decoder")).values())
+
     def describe(self) -> str:
         """The fields that choose encodings, and their parameters, for error messages."""
         names = (*self.encoding_type_fields.values(), *self.parameter_fields_in_use)

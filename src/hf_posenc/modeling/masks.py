@@ -45,8 +45,26 @@ def new_valid_mask(attention_mask: AttentionMask, num_new: int, num_cached: int 
         return None
     if attention_mask.ndim == 2:
         return attention_mask[:, -num_new:] != 0
+    validate_mask_of_keys(attention_mask)
     new = torch.arange(num_new, device=attention_mask.device)
     return to_bool_mask(attention_mask[:, 0, new, new + num_cached])
+
+
+def validate_mask_of_keys(attention_mask: Tensor) -> None:
+    """Raise a ValueError unless a mask that is not 2-D is a Boolean or additive one of the keys of each query."""
+    if attention_mask.ndim != 4 or not (attention_mask.dtype == torch.bool or attention_mask.is_floating_point()):
+        raise ValueError(
+            "An attention mask must be (batch, tokens), 0 at padding, or (batch, 1, queries, keys), Boolean or "
+            f"added to the scores, but it is of shape {tuple(attention_mask.shape)} and {attention_mask.dtype}; "
+            "mask.bool() makes a Boolean one of zeros and ones."
+        )
+
+
+def document_mask(starts_BT: Tensor) -> Tensor:
+    """The causal mask (B, 1, T, T) of documents packed into rows, True at the keys that each query attends to: no token
+    attends to another document. `starts_BT` is True where a document begins."""
+    document_BT = starts_BT.cumsum(1)
+    return (document_BT[:, :, None] == document_BT[:, None, :]).tril()[:, None]
 
 
 def num_attendable(

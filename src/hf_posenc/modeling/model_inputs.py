@@ -47,7 +47,8 @@ def rename_cache(inputs: Mapping[str, object], name: str = CACHE_NAME) -> dict[s
 
 def normalize_model_inputs(forward: ForwardT) -> ForwardT:
     """Decorator of a `forward` with an argument `cache`, which may be given as `past_key_values`. A keyword that is
-    neither an argument of `forward` nor one of FORWARDED_KEYWORDS is a TypeError, unless its value is None."""
+    neither an argument of `forward`, nor one of FORWARDED_KEYWORDS or of the model's own `loss_keywords`, is a
+    TypeError, unless its value is None."""
     signature = inspect.signature(forward)
     arguments = [name for name in signature.parameters if name not in ("self", "kwargs")]
 
@@ -58,8 +59,9 @@ def normalize_model_inputs(forward: ForwardT) -> ForwardT:
         if is_old_name and not torch.compiler.is_compiling():
             message = "`past_key_values` is deprecated since transformers 5.24, which calls it `cache`; use that name."
             warnings.warn(message, FutureWarning, stacklevel=2)
+        known = {*arguments, *FORWARDED_KEYWORDS, *getattr(self, "loss_keywords", ())}
         for name, value in kwargs.items():
-            if value is not None and name not in arguments and name not in FORWARDED_KEYWORDS:
+            if value is not None and name not in known:
                 raise TypeError(
                     f"{type(self).__name__} reads no input {name!r}, and it would have no effect; the "
                     f"nearest one is {closest_name(name, arguments)!r}. Leave it out, or rename it."

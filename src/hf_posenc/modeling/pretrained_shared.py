@@ -45,7 +45,8 @@ class SharedPreTrainedModel(PreTrainedModel):
         state_dict: object,
         checkpoint_files: list[str] | None,
         load_config: LoadConfig,
-        *rest: object,
+        *args: object,
+        **kwargs: object,
     ) -> object:
         """transformers' loading of known files, after a check of their shapes while weights are on the meta device.
 
@@ -53,7 +54,7 @@ class SharedPreTrainedModel(PreTrainedModel):
         allocation. If it is renamed, files are checked only after loading, and a wrong config allocates memory first.
         """
         validate_weight_files(model, checkpoint_files, is_quantized=load_config.is_quantized)
-        return PreTrainedModel._load_pretrained_model(model, state_dict, checkpoint_files, load_config, *rest)
+        return PreTrainedModel._load_pretrained_model(model, state_dict, checkpoint_files, load_config, *args, **kwargs)
 
     # All kinds of modules are initialised here, once, by this family's own rules. trf-ignore: TRF018
     @torch.no_grad()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
+from ..modeling.masks import document_mask
 from .trainer import LengthTrainer
 
 
@@ -36,10 +37,8 @@ class TextBlockCollator:
 def document_inputs(starts_BT: Tensor) -> dict[str, Tensor]:
     """Positions (B, T) that begin again at each start, and a causal mask (B, 1, T, T) that no document crosses."""
     index_T = torch.arange(starts_BT.shape[1])
-    document_BT = starts_BT.cumsum(1)
     start_BT = torch.where(starts_BT, index_T, 0).cummax(1).values
-    same_BQS = document_BT[:, :, None] == document_BT[:, None, :]
-    return {"position_ids": index_T - start_BT, "attention_mask": same_BQS.tril()[:, None]}
+    return {"position_ids": index_T - start_BT, "attention_mask": document_mask(starts_BT)}
 
 
 class TextTrainer(LengthTrainer):
