@@ -54,7 +54,7 @@ def main() -> None:
     datasets.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
 
-    with one_line_errors(ValueError, OSError, FloatingPointError, MemoryError):
+    with one_line_errors(ValueError, OSError, ImportError, FloatingPointError, MemoryError):
         experiment = load_experiment(options.config, options.overrides)
         if options.dry_run:
             print(render_text(dry_run(experiment, int(os.environ.get("WORLD_SIZE", "1")))))

@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.models import TEXTS
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from hf_posenc import PosEncTokenizer
 from hf_posenc.data import plain_text
@@ -51,6 +53,21 @@ def test_a_document_has_the_tokens_of_its_whole_text(
         assert tokenizer.decode(tokens[start:end], skip_special_tokens=True) == document
     chunks = list(text_chunks({"text": ["a.txt", "b.txt"]}, str(text)))
     assert "\n".join(chunks) == "\n".join(DOCUMENTS)
+
+
+def test_a_document_may_begin_with_a_line_without_tokens(tmp_path: Path) -> None:
+    """As tokenizers have it that drop invisible characters."""
+    words = Tokenizer(
+        models.WordLevel({"<pad>": 0, "<s>": 1, "</s>": 2, "a": 3, "b": 4, "<unk>": 5}, unk_token="<unk>")
+    )
+    words.normalizer, words.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.Whitespace()
+    special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, **special)
+    (tmp_path / "a.txt").write_text("a b a\n\n\u200b\n\nb b\n", encoding="utf-8")
+    blocks = load_blocks(
+        {"text": ["a.txt"]}, tokenizer, 4, folder=str(tmp_path), across_documents=True, key="data.train"
+    )
+    assert blocks["input_ids"] == [[1, 3, 4, 3], [2, 1, 2, 1]]
 
 
 def test_a_change_of_id_ends_a_document(text: Path, tokenizer: PosEncTokenizer) -> None:

@@ -410,6 +410,31 @@ def test_pairs_longer_than_an_encoding_can_tell_apart_are_refused_before_trainin
         prepare(experiment)
 
 
+UNEVEN = {
+    "cross_position_encoding_type": "window",
+    "alignment_type": "fertility",
+    "fertility_max_step": 1.01,  # the default step is 1
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            f"model={json.dumps(UNEVEN)}",
+            r"fertility_step must be below .*Of data\.train was estimated: fertility_step=",
+        ),
+        ("train.tokens_per_batch=5", r"the longest side has \d+ tokens"),
+        ("train={dataloader_drop_last: true, per_device_train_batch_size: 5000}", "none is left for 1 process"),
+    ],
+    ids=["estimate", "tokens", "batch"],
+)
+def test_a_training_that_its_pairs_do_not_allow_is_refused_before_any(config: Path, override: str, said: str) -> None:
+    with pytest.raises(ValueError, match=rf"systems\.relative: .*{said}"):
+        prepare(load(config, f"systems.relative.{override}"))
+
+
 @pytest.mark.full
 def test_an_empty_training_set_is_refused_with_its_length_histogram(config: Path) -> None:
     with pytest.raises(ValueError, match=r"max_length=3[\s\S]*longer side"):

@@ -11,9 +11,9 @@ from support.marian_models import Words, tiny_marian
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_posenc import convert_encodings, from_marian
-from hf_posenc.experiment.initialization import initial_model
+from hf_posenc.experiment.initialization import initial_model, training_config
 from hf_posenc.experiment.parallel import topological_batches
-from hf_posenc.experiment.pipeline import run_system, training_config
+from hf_posenc.experiment.pipeline import run_system
 from hf_posenc.experiment.prepare import prepare
 from hf_posenc.experiment.prepared_run import PreparedRun
 from hf_posenc.reporting.report import write_report
@@ -43,7 +43,7 @@ def begun(experiment: Any, name: str) -> Any:
     """The model with which a system's training begins."""
     system = PreparedRun(experiment).system(name)
     torch.manual_seed(0)
-    return initial_model(system, training_config(system.settings, system.tokenizer, system.training_pairs))
+    return initial_model(system, training_config(system))
 
 
 @pytest.mark.full

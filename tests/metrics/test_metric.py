@@ -333,8 +333,10 @@ def test_empty_groups_are_none_never_zero() -> None:
     empty = everything["groups"][3]
     assert empty["n"] == 0
     assert {empty[field] for field in ("bleu", "brevity_penalty", "ter", "chrf", "length_ratio")} == {None}
-    nothing: Any = load_length_buckets().compute(predictions=[], references=[], source_lengths=[])
-    assert {(group["n"], group["bleu"]) for group in [nothing["all"], *nothing["groups"]]} == {(0, None)}
+    metrics = ("bleu", "ter", "chrf", "exact_match", "token_accuracy")
+    nothing: Any = load_length_buckets().compute(predictions=[], references=[], source_lengths=[], metrics=metrics)
+    for group in (nothing["all"], *nothing["groups"]):
+        assert (group["n"], *(group[metric] for metric in metrics)) == (0, None, None, None, None, None)
 
 
 def test_planted_errors_are_detected() -> None:

@@ -149,6 +149,17 @@ def test_a_full_disk_is_explained_whatever_writes_to_it(tmp_path, monkeypatch, e
         raise error
 
 
-def test_other_errors_are_as_they_were(tmp_path):
-    with pytest.raises(RuntimeError, match=r"^unexpected pos$"), explain_full_disk(tmp_path):
-        raise RuntimeError("unexpected pos")
+@pytest.mark.parametrize(
+    ("error", "free"),
+    [
+        (RuntimeError("unexpected pos"), 2**40),
+        (ValueError("train.learning_rate was 0.001 and is 0.5"), 0),
+        (FileNotFoundError(errno.ENOENT, "no such file"), 0),
+    ],
+    ids=["with room", "of settings", "of a file"],
+)
+def test_other_errors_are_as_they_were(tmp_path, monkeypatch, error, free):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    with pytest.raises(type(error)) as raised, explain_full_disk(tmp_path):
+        raise error
+    assert raised.value is error

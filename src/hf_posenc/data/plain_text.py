@@ -74,7 +74,7 @@ def block_rows(
     bos = tokenizer.bos_token_id
     tokens, longest, has_rows = np.empty(0, dtype=np.int32), 0, False
     for piece in token_pieces(paths, document_ids, tokenizer):
-        if piece[0] == bos and not across_documents:
+        if len(piece) and piece[0] == bos and not across_documents:
             tokens = tokens[:0]
         tokens = np.concatenate([tokens, piece])
         longest = max(longest, len(tokens))

@@ -4,6 +4,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,8 +14,10 @@ from ..config.init_from import checkpoint_model_section
 from ..config.settings import System
 from ..convert.checkpoints import convert_checkpoint
 from ..convert.encodings import ARCHITECTURES, TUNABLE_FIELDS
+from ..data.lengths import lengths
 from ..modeling.configuration_base import BaseConfig
 from ..modeling.configuration_encodings import EncodingsConfig
+from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.position_base import PositionEncoding
 from ..modeling.position_registry import side_entries
 from ..modeling.translation import validate_tokenizer
@@ -46,6 +49,26 @@ def initial_model(system: PreparedSystem, config: BaseConfig) -> PreTrainedModel
     )
     overrides = {field: getattr(config, field) for field in fields}
     return convert_checkpoint(checkpoint, **overrides).float()
+
+
+def training_config(system: PreparedSystem) -> BaseConfig:
+    """The config of the model for the run's vocabulary. Alignment parameters that the config file leaves out are
+    estimated on the training pairs. A ValueError for estimates that the other parameters do not allow."""
+    settings, tokenizer = system.settings, system.tokenizer
+    ids = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("pad", "bos", "eos")}
+    sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": tokenizer.target_vocab_size}
+    config_fields = sizes | ids | {"decoder_start_token_id": tokenizer.bos_token_id}
+    config = settings.model_config(**config_fields)
+    if not isinstance(config, PosEncConfig):
+        return config
+    special = tokenizer.num_special_tokens_to_add()
+    sides = (lengths(system.training_pairs, side) + special for side in ("source", "target"))
+    estimated = config.alignment.estimate(*(side.tolist() for side in sides))
+    try:
+        return replace(settings, model=estimated | settings.model).model_config(**config_fields)
+    except ValueError as error:
+        values = ", ".join(f"{name}={value}" for name, value in estimated.items())
+        raise ValueError(f"{error} (Of data.train was estimated: {values}.)") from None
 
 
 def build_meta_model(system: System) -> PreTrainedModel:

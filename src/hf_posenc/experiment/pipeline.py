@@ -13,16 +13,12 @@ from functools import cache
 from pathlib import Path
 
 from accelerate import PartialState
-from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, set_seed
 
 from ..analysis.teacher_forced import diagnose
-from ..config.settings import System
-from ..data.lengths import lengths
 from ..data.slow_tokenizers import ExperimentTokenizer, SlowTokenizer
 from ..modeling.configuration_base import BaseConfig
-from ..modeling.configuration_posenc import PosEncConfig
 from ..reporting.card import write_card
 from ..reporting.hub import is_pushed, push_system
 from ..results.json_records import read_record, write_record
@@ -37,7 +33,7 @@ from ..utils.manifest import add_to_manifest, save_folder
 from ..utils.renamed_keys import downgrade_value
 from ..utils.run_folder import SystemPaths
 from .evaluation import score_test_set, translate_test_set
-from .initialization import initial_model
+from .initialization import initial_model, training_config
 from .prepared_run import PreparedRun, PreparedSystem
 from .text_scores import score_texts
 
@@ -214,7 +210,7 @@ def train_system(system: PreparedSystem, progress_position: int) -> None:
     """Train one system and save its model with tokenizer and generation config."""
     settings, tokenizer, paths = system.settings, system.tokenizer, system.paths
     pairs, validation = system.training_pairs, system.validation_pairs
-    config = training_config(settings, tokenizer, pairs)
+    config = training_config(system)
     set_seed(settings.train.get("seed", 42))
     model = initial_model(system, config)
     if settings.train.get("max_steps") == 0:
@@ -264,17 +260,3 @@ def without_training(model: PreTrainedModel, paths: SystemPaths) -> tuple[PreTra
         paths.folder.mkdir(parents=True, exist_ok=True)
         atomic_write(paths.training_log, '{"step": 0, "seconds": 0.0}\n')
     return model, {"steps": 0, "seconds": 0.0, "loss": None, "processes": PartialState().num_processes}
-
-
-def training_config(system: System, tokenizer: ExperimentTokenizer, pairs: Dataset) -> BaseConfig:
-    """The config of the model for that vocabulary. Alignment parameters that the config file leaves out are estimated
-    on `pairs`."""
-    ids = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("pad", "bos", "eos")}
-    sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": tokenizer.target_vocab_size}
-    config_fields = sizes | ids | {"decoder_start_token_id": tokenizer.bos_token_id}
-    config = system.model_config(**config_fields)
-    if not isinstance(config, PosEncConfig):
-        return config
-    special = tokenizer.num_special_tokens_to_add()
-    estimated = config.alignment.estimate(*((lengths(pairs, side) + special).tolist() for side in ("source", "target")))
-    return replace(system, model=estimated | system.model).model_config(**config_fields)

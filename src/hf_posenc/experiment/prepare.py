@@ -16,11 +16,12 @@ from ..reporting.hub import validate_repositories
 from ..training.argument_validation import validate_process_wide
 from ..training.arguments import TrainingArguments
 from ..training.checkpoints import validate_saved_system
+from ..training.training_run import trainer_class
 from ..utils.atomic_io import exclusive_lock
 from ..utils.manifest import write_file
 from ..utils.run_folder import RunPaths, SystemPaths
 from .contamination import validate_no_contamination
-from .initialization import build_meta_model, validate_init_checkpoint, warn_of_untrained_distances
+from .initialization import build_meta_model, training_config, validate_init_checkpoint, warn_of_untrained_distances
 from .prepared_run import PreparedRun, PreparedSystem, system_arguments
 from .shared_tokenizer import build_shared_tokenizer
 
@@ -100,12 +101,29 @@ def build_datasets(system: PreparedSystem) -> None:
         )
     if system.settings.data.is_text:
         build_blocks(system)
+        validate_batches(system)
         return
     tests = [test_set.pairs for test_set in system.test_sets.values()]
     validation = system.validation_pairs
     encoded = [system.training_pairs] if validation is None else [system.training_pairs, validation]
     validate_init_checkpoint(system)
     validate_lengths(system.settings, encoded, tests)
+    training_config(system)
+    validate_batches(system)
+
+
+def validate_batches(system: PreparedSystem) -> None:
+    """Refuse, before training, arguments that leave no batches of the training pairs."""
+    settings = system.settings
+    if settings.train.get("max_steps") == 0:
+        return
+    trainer = trainer_class(is_encoder_decoder=settings.is_encoder_decoder, is_text=settings.data.is_text)
+    try:
+        trainer.batch_sampler(
+            system.training_arguments, system.training_pairs, system.tokenizer.num_special_tokens_to_add()
+        )
+    except ValueError as error:
+        raise ValueError(f"systems.{system.name}: {error}") from None
 
 
 def build_blocks(system: PreparedSystem) -> None:

@@ -7,9 +7,11 @@ A source and its target follow each other as tokenized, so that a source with it
 """
 
 import numpy as np
+from datasets import Dataset
 from torch import Tensor
 from transformers import BatchEncoding, DataCollatorForSeq2Seq, PreTrainedTokenizerBase
 
+from ..data.lengths import lengths
 from .losses import next_token_labels
 from .trainer import LengthTrainer
 
@@ -45,8 +47,10 @@ class PromptedTrainer(LengthTrainer):
         mask = inputs["attention_mask"]
         return mask.sum(), mask.numel()
 
-    def budgeted_lengths(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return source + target, source + target
+    @staticmethod
+    def budgeted_lengths(pairs: Dataset, num_special_tokens: int) -> tuple[np.ndarray, np.ndarray]:
+        both = lengths(pairs, "source") + lengths(pairs, "target") + 2 * num_special_tokens
+        return both, both
 
     def generate_targets(self, inputs: dict[str, Tensor]) -> Tensor:
         is_source_BT = (inputs["attention_mask"] != 0) & (inputs["labels"] == -100)

@@ -6,9 +6,11 @@ losses of a document are therefore those of the document in a row of its own.
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch import Tensor
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
+from ..data.lengths import lengths
 from ..modeling.masks import document_mask
 from .trainer import LengthTrainer
 
@@ -51,6 +53,6 @@ class TextTrainer(LengthTrainer):
         tokens = inputs["input_ids"]
         return torch.tensor(tokens.numel(), device=tokens.device), tokens.numel()
 
-    def budgeted_lengths(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        special = self.processing_class.num_special_tokens_to_add()  # a block has its special tokens already
-        return source - special, target - special
+    @staticmethod
+    def budgeted_lengths(pairs: Dataset, num_special_tokens: int) -> tuple[np.ndarray, np.ndarray]:
+        return lengths(pairs, "source"), lengths(pairs, "target")  # a block has its special tokens already

@@ -83,9 +83,10 @@ class LengthTrainer(Seq2SeqTrainer):
         labels, mask = inputs["labels"], inputs["attention_mask"]
         return mask.sum() + (labels != -100).sum(), mask.numel() + labels.numel()
 
-    def budgeted_lengths(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The two lengths of each pair that `tokens_per_batch` limits, from the tokens of its sides."""
-        return source, target
+    @staticmethod
+    def budgeted_lengths(pairs: Dataset, num_special_tokens: int) -> tuple[np.ndarray, np.ndarray]:
+        """The two lengths of each pair that `tokens_per_batch` limits, special tokens included."""
+        return lengths(pairs, "source") + num_special_tokens, lengths(pairs, "target") + num_special_tokens
 
     def generate_targets(self, inputs: dict[str, Tensor]) -> Tensor:
         """A translation of each source in a batch (B, T)."""
@@ -102,24 +103,29 @@ class LengthTrainer(Seq2SeqTrainer):
         smoothing = self.args.label_smoothing_factor
         return label_smoothed_loss(outputs, self.predicted_labels(labels), num_items_in_batch, smoothing=smoothing)
 
+    @classmethod
+    def batch_sampler(
+        cls, args: TrainingArguments, pairs: Dataset, num_special_tokens: int, **rank_options: int
+    ) -> DistributedBatchSampler | None:
+        """The sampler of training batches by length, None for transformers' own; a ValueError if there are none."""
+        rank_options["seed"] = args.seed if args.data_seed is None else args.data_seed
+        if args.tokens_per_batch is not None:
+            source, target = cls.budgeted_lengths(pairs, num_special_tokens)
+            return MaxTokensSampler(source, target, args.tokens_per_batch, **rank_options)
+        if args.train_sampling_strategy != "group_by_length":
+            return None
+        sort_lengths = lengths(pairs, "target" if args.length_column_name == "target_length" else "source")
+        return LengthSortedSampler(
+            sort_lengths, args.train_batch_size, drop_last=args.dataloader_drop_last, **rank_options
+        )
+
     def get_train_dataloader(self) -> DataLoader:
         args, pairs = self.args, self.train_dataset
-        seed = args.seed if args.data_seed is None else args.data_seed
-        rank_options = {"seed": seed, "rank": args.process_index, "num_ranks": args.world_size}
-        sampler: DistributedBatchSampler
-        if args.tokens_per_batch is not None:
-            num_special_tokens = self.processing_class.num_special_tokens_to_add()
-            source, target = (
-                lengths(pairs, "source") + num_special_tokens,
-                lengths(pairs, "target") + num_special_tokens,
-            )
-            sampler = MaxTokensSampler(*self.budgeted_lengths(source, target), args.tokens_per_batch, **rank_options)
-        elif args.train_sampling_strategy == "group_by_length":
-            sort_lengths = lengths(pairs, "target" if args.length_column_name == "target_length" else "source")
-            sampler = LengthSortedSampler(
-                sort_lengths, self._train_batch_size, drop_last=args.dataloader_drop_last, **rank_options
-            )
-        else:
+        num_special_tokens = self.processing_class.num_special_tokens_to_add()
+        sampler = self.batch_sampler(
+            args, pairs, num_special_tokens, rank=args.process_index, num_ranks=args.world_size
+        )
+        if sampler is None:
             return super().get_train_dataloader()
         loader = DataLoader(
             # The Trainer's get_train_dataloader does this, too; its batches have no columns that the model ignores.

@@ -113,11 +113,19 @@ def trainer_and_collator(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, is_text: bool
 ) -> tuple[type[LengthTrainer], Callable[..., BatchEncoding]]:
     """The trainer's class and the collator for the architecture and the kind of data."""
+    trainer = trainer_class(is_encoder_decoder=model.config.is_encoder_decoder, is_text=is_text)
+    if trainer is TextTrainer:
+        return trainer, TextBlockCollator(tokenizer)
+    if trainer is PromptedTrainer:
+        return trainer, PromptedPairCollator(tokenizer)
+    return trainer, DataCollatorForSeq2Seq(tokenizer, model=model)
+
+
+def trainer_class(*, is_encoder_decoder: bool, is_text: bool) -> type[LengthTrainer]:
+    """The trainer for the architecture and the kind of data."""
     if is_text:
-        return TextTrainer, TextBlockCollator(tokenizer)
-    if not model.config.is_encoder_decoder:
-        return PromptedTrainer, PromptedPairCollator(tokenizer)
-    return LengthTrainer, DataCollatorForSeq2Seq(tokenizer, model=model)
+        return TextTrainer
+    return LengthTrainer if is_encoder_decoder else PromptedTrainer
 
 
 def fit(trainer: LengthTrainer, sigterm: SigtermCallback, checkpoint: str | None, name: str) -> dict[str, Tensor]:

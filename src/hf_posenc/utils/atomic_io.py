@@ -92,11 +92,16 @@ def exclusive_lock(lock: Path, *, blocking: bool = False) -> Iterator[None]:
 def explain_full_disk(folder: Path) -> Iterator[None]:
     """Context manager: an error on a full disk becomes an OSError with the remedy.
 
-    safetensors and torch raise errors of their own, and torch's does not name the reason.
+    safetensors and torch raise errors of their own, and torch's does not name the reason. Errors of settings, and of
+    files for another reason, stay as they are.
     """
     try:
         yield
+    except ValueError:
+        raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.ENOSPC, errno.EDQUOT):
+            raise
         existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
         if os.strerror(errno.ENOSPC) not in str(error) and shutil.disk_usage(existing).free > MIN_FREE_BYTES:
             raise

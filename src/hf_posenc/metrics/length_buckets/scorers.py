@@ -140,7 +140,8 @@ class TokenAccuracy(SentenceMean):
     def _extract_corpus_statistics(self, hypotheses: list[str], references: list[Any]) -> np.ndarray:
         """(N, 2): the words that are equal, and those of the reference."""
         statistics = np.ones((len(hypotheses), 2))
-        for row, (hypothesis, reference) in enumerate(zip(hypotheses, references[0], strict=True)):
+        first = references[0] if hypotheses else []
+        for row, (hypothesis, reference) in enumerate(zip(hypotheses, first, strict=True)):
             predicted, words = hypothesis.split(), reference.split()
             equal = sum(word == other for word, other in zip(predicted, words, strict=False))
             statistics[row] = (equal, len(words)) if words else (not predicted, 1)
