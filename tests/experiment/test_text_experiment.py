@@ -13,6 +13,7 @@ from support.causal import tiny_causal_model
 from support.experiments import load
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from hf_posenc import PosEncTokenizer
 from hf_posenc.experiment.pipeline import run_system
 from hf_posenc.experiment.prepare import prepare
 from hf_posenc.experiment.text_scores import reads, row_statistics, statistics_by_position, window_nll
@@ -167,7 +168,10 @@ def test_a_config_trains_scores_and_reports_language_models(config: Path) -> Non
     assert {path.name for path in experiment.folder.glob("perplexity-*.png")} == {
         f"perplexity-toy-{score}.png" for score in ("position", "whole", "sliding")
     }
-    prompt = torch.tensor([[tokenizer.bos_token_id, *tokenizer("ab", add_special_tokens=False)["input_ids"]]])
+    prompt = tokenizer("ab", return_tensors="pt")["input_ids"]
+    begun = [tokenizer.bos_token_id, *tokenizer("ab", add_special_tokens=False)["input_ids"]]
+    assert prompt.tolist() == [begun]
+    assert PosEncTokenizer.from_fast_tokenizer(tokenizer)("ab")["input_ids"] == [*begun[1:], tokenizer.eos_token_id]
     assert model.generate(prompt, max_new_tokens=3, do_sample=False).shape[1] <= prompt.shape[1] + 3
 
 

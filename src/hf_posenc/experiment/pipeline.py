@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, set_seed
 from ..analysis.teacher_forced import diagnose
 from ..data.slow_tokenizers import ExperimentTokenizer, SlowTokenizer
 from ..modeling.configuration_base import BaseConfig
+from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..reporting.card import write_card
 from ..reporting.hub import is_pushed, push_system
 from ..results.json_records import read_record, write_record
@@ -235,7 +236,7 @@ def train_system(system: PreparedSystem, progress_position: int) -> None:
 
     def save(temp_path: Path) -> None:
         trained.save_pretrained(temp_path)
-        prompting_tokenizer(tokenizer, config).save_pretrained(temp_path)
+        prompting_tokenizer(tokenizer, config, is_text=settings.data.is_text).save_pretrained(temp_path)
         write_record(temp_path / paths.training_summary.name, summary, indent=1)
 
     if PartialState().is_main_process:
@@ -244,11 +245,13 @@ def train_system(system: PreparedSystem, progress_position: int) -> None:
     PartialState().wait_for_everyone()
 
 
-def prompting_tokenizer(tokenizer: ExperimentTokenizer, config: BaseConfig) -> ExperimentTokenizer:
-    """The tokenizer to save with a model. For a decoder-only one it pads on the left, where a batch of prompts ends."""
+def prompting_tokenizer(tokenizer: ExperimentTokenizer, config: BaseConfig, *, is_text: bool) -> ExperimentTokenizer:
+    """The tokenizer to save with a model. For a decoder-only one it pads on the left, where a batch of prompts ends; if
+    it is of plain text, a prompt is the beginning of a document."""
     if config.is_encoder_decoder:
         return tokenizer
-    tokenizer = copy.deepcopy(tokenizer)
+    is_document = is_text and isinstance(tokenizer, PosEncTokenizer)
+    tokenizer = tokenizer.for_prompts() if is_document else copy.deepcopy(tokenizer)
     saved = tokenizer.wrapped if isinstance(tokenizer, SlowTokenizer) else tokenizer
     saved.padding_side = saved.init_kwargs["padding_side"] = "left"  # transformers saves the latter
     return tokenizer

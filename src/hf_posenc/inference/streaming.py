@@ -287,7 +287,7 @@ def validate_streams(model: object, num_beams: int) -> None:
     """Raise a ValueError for a search or a kind of model that streaming does not support."""
     if not isinstance(model, StreamingModel):
         raise ValueError(
-            "Streaming must have a Transformer of this family, whose reach is known, but the model is a "
+            "Streaming must have an encoder-decoder of this family, whose reach is known, but the model is a "
             f"{type(model).__name__}; train a PosEncForConditionalGeneration with windows and an alignment."
         )
     if num_beams < 1:

@@ -124,7 +124,7 @@ class BaseConfig(PreTrainedConfig):
             return None
         return (
             f"This config was written by hf_posenc {saved_version} and is read by {__version__}: install the version "
-            "that wrote it. (An installed hf_posenc reads every checkpoint, with trust_remote_code or without.)"
+            "that wrote it. (With hf_posenc imported, it reads every checkpoint, with trust_remote_code or without.)"
         )
 
     @classmethod

@@ -79,9 +79,10 @@ def exactly_one_input(input_ids: Tensor | None, inputs_embeds: Tensor | None) ->
     tokens = input_ids if inputs_embeds is None else inputs_embeds
     if tokens is None:
         raise ValueError(
-            "Each stack must be given its tokens, but one has none: give the encoder's as input_ids or inputs_embeds, "
-            "the decoder's as decoder_input_ids, decoder_inputs_embeds or labels. (With label_smoothing_factor "
-            "transformers' Trainer keeps the labels away; give its DataCollatorForSeq2Seq the model: model=model.)"
+            "Each stack must be given its tokens, but one has none: give the only or the encoder's as input_ids or "
+            "inputs_embeds, a second one's as decoder_input_ids, decoder_inputs_embeds or labels. (With "
+            "label_smoothing_factor transformers' Trainer keeps labels away; give its DataCollatorForSeq2Seq the "
+            "model: model=model.)"
         )
     if input_ids is not None and inputs_embeds is not None:
         raise ValueError(

@@ -145,6 +145,11 @@ def append_token_processor(token: str, number: int) -> processors.PostProcessor:
     )
 
 
+def prepend_token_processor(token: str, number: int) -> processors.PostProcessor:
+    """A post-processor that puts `token`, whose id is `number`, before each text."""
+    return processors.TemplateProcessing(single=f"{token} $A", pair=f"{token} $A $B", special_tokens=[(token, number)])
+
+
 def validate_tags(tags: Sequence[str]) -> None:
     """Raise a ValueError for tags that could occur in ordinary text."""
     if isinstance(tags, str) or len(set(tags)) < len(tags):

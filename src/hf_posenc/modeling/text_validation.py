@@ -33,7 +33,7 @@ def validate_source_lengths(
     for number, ids in enumerate(sources):
         if max_length is not None and len(ids) > max_length:
             raise ValueError(
-                f"A source must have at most {max_length} tokens, the size of the encoder's table of positions, but "
+                f"A source must have at most {max_length} tokens, as many as there are positions for, but "
                 f"{label(number)} has {len(ids)}; shorten it, or {remedy}."
             )
 

@@ -16,6 +16,7 @@ from .subwords import (
     SUBWORD_MODELS,
     append_token_processor,
     existing_special_tokens,
+    prepend_token_processor,
     to_added_token,
     train_subwords,
     validate_tags,
@@ -117,7 +118,11 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         that is not a fast one.
         """
         if isinstance(tokenizer, cls):
-            return tokenizer
+            if tokenizer("")["input_ids"] == [tokenizer.eos_token_id]:
+                return tokenizer
+            with_end = copy.deepcopy(tokenizer)
+            with_end._tokenizer.post_processor = append_token_processor(tokenizer.eos_token, tokenizer.eos_token_id)
+            return with_end
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
             raise ValueError(
                 "An existing tokenizer must be a fast one, with a tokenizer.json, but "
@@ -144,6 +149,12 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         tokenizer._tokenizer = with_steps(self._tokenizer, source)
         if self._target is not None or list(source) != list(target):
             tokenizer._target = with_steps(self._target or self._tokenizer, target)
+        return tokenizer
+
+    def for_prompts(self) -> "PosEncTokenizer":
+        """A copy with `<s>` before a text and nothing after it: the beginning of a document, for a language model."""
+        tokenizer = copy.deepcopy(self)
+        tokenizer._tokenizer.post_processor = prepend_token_processor(self.bos_token, self.bos_token_id)
         return tokenizer
 
     @property
