@@ -1,6 +1,7 @@
 """Algorithmic tasks: counts, answers computed another way, and corpora of them."""
 
 import random
+import sys
 
 import pytest
 
@@ -120,6 +121,17 @@ def test_an_answer_is_that_of_another_computation(task, length):
         wanted = INPUT_SYMBOLS.get(task, 7)
         if length == 7 and wanted is not None:
             assert len(symbols) == wanted
+
+
+def test_numbers_may_be_longer_than_python_converts():
+    symbols, answer = GENERATORS["addition"](random.Random(1), 5000)
+    size = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(6000)
+    try:
+        first, second = "".join(symbols).split("+")
+        assert int("".join(answer)) == int(first) + int(second) and len(answer) == 5001
+    finally:
+        sys.set_int_max_str_digits(size)
 
 
 def interpret(command: list[str]) -> list[str]:

@@ -96,6 +96,7 @@ def test_fields_of_an_encoder_decoder_are_refused_by_one_message(field):
         ({"hidden_sise": 16}, "no field of PosEncCausalConfig; the nearest one is 'hidden_size'"),
         ({"position_encoding_type": "rotery"}, "nearest is 'rotary'"),
         ({"relative_clip": 0}, "`relative_clip` must be"),
+        ({"is_encoder_decoder": True}, "decoder-only model, but is_encoder_decoder=True is given"),
         ({"hidden_act": "gulu"}, "hidden_act must be a name of .* nearest one is 'gelu'"),
     ],
 )

@@ -91,6 +91,11 @@ class PosEncCausalConfig(EncodingsConfig):
                 f"hidden_act must be a name of transformers' ACT2FN, but it is {self.hidden_act!r}; the nearest one is "
                 f"{closest_name(self.hidden_act, ACT2FN)!r}."
             )
+        if self.is_encoder_decoder:
+            raise ValueError(
+                f"{type(self).__name__} describes a decoder-only model, but is_encoder_decoder=True is given; leave it "
+                "out, or use PosEncConfig."
+            )
 
     def _validate_keywords(self, kwargs: Iterable[str]) -> None:
         for name in kwargs:

@@ -19,8 +19,11 @@ NUM_INDICES = 256
 def operands(rng: Random, length: int) -> tuple[list[str], list[str], list[str]]:
     """Two numbers of `length` digits, which may begin with zeros, and their sum of one digit more."""
     first, second = rng.choices(DIGITS, k=length), rng.choices(DIGITS, k=length)
-    total = int("".join(first)) + int("".join(second))
-    return first, second, list(str(total).zfill(length + 1))
+    total, carry = [], 0  # digit by digit, because Python converts no number of more than 4300 digits
+    for one, other in zip(reversed(first), reversed(second), strict=True):
+        carry, digit = divmod(int(one) + int(other) + carry, 10)
+        total.append(str(digit))
+    return first, second, [str(carry), *reversed(total)]
 
 
 def addition(rng: Random, length: int) -> Pair:
