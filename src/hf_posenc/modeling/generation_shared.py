@@ -244,10 +244,8 @@ class LengthLimitedGenerationMixin:
             return options, None
         validate_length_range(length_range)
         names = ("input_ids", "attention_mask", "encoder_outputs", "inputs_embeds")
-        given = {name: source.get(name) for name in names}
-        if given["attention_mask"] is None and given["input_ids"] is not None:  # as `generate` does
-            given["attention_mask"] = (given["input_ids"] != self.end_tokens(options, generation_config)[1]).long()
-        shortest, longest = expected_length_limits(self.expected_target_lengths(**given), length_range)
+        lengths_B = self.expected_target_lengths(**{name: source.get(name) for name in names})
+        shortest, longest = expected_length_limits(lengths_B, length_range)
         processors = options.get("logits_processor") or []
         limiter = PerSentenceMinLength(shortest, self.end_tokens(options, generation_config)[0])
         room = (self.config.max_target_length or sys.maxsize) - 1
