@@ -427,8 +427,9 @@ UNEVEN = {
         ),
         ("train.tokens_per_batch=5", r"the longest side has \d+ tokens"),
         ("train={dataloader_drop_last: true, per_device_train_batch_size: 5000}", "none is left for 1 process"),
+        ("train={average_checkpoints: 4, max_steps: 6, save_steps: 2}", "needs as many checkpoints, .* saves 3; lower"),
     ],
-    ids=["estimate", "tokens", "batch"],
+    ids=["estimate", "tokens", "batch", "checkpoints"],
 )
 def test_a_training_that_its_pairs_do_not_allow_is_refused_before_any(config: Path, override: str, said: str) -> None:
     with pytest.raises(ValueError, match=rf"systems\.relative: .*{said}"):

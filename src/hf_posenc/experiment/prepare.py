@@ -4,6 +4,7 @@ All errors of settings, data, vocabulary and lengths are raised here. Files that
 """
 
 from collections.abc import Iterable
+from math import ceil
 
 from datasets import Dataset
 
@@ -15,6 +16,7 @@ from ..modeling.configuration_shared import SharedConfig
 from ..reporting.hub import validate_repositories
 from ..training.argument_validation import validate_process_wide
 from ..training.arguments import TrainingArguments
+from ..training.callbacks import steps_per_epoch, validate_num_checkpoints
 from ..training.checkpoints import validate_saved_system
 from ..training.training_run import trainer_class
 from ..utils.atomic_io import exclusive_lock
@@ -113,15 +115,19 @@ def build_datasets(system: PreparedSystem) -> None:
 
 
 def validate_batches(system: PreparedSystem) -> None:
-    """Refuse, before training, arguments that leave no batches of the training pairs."""
-    settings = system.settings
-    if settings.train.get("max_steps") == 0:
+    """Refuse, before training, arguments that leave no batches of the training pairs, or too few checkpoints."""
+    settings, args, pairs = system.settings, system.training_arguments, system.training_pairs
+    if args.max_steps == 0:
         return
     trainer = trainer_class(is_encoder_decoder=settings.is_encoder_decoder, is_text=settings.data.is_text)
     try:
-        trainer.batch_sampler(
-            system.training_arguments, system.training_pairs, system.tokenizer.num_special_tokens_to_add()
+        sampler = trainer.batch_sampler(
+            args, pairs, system.tokenizer.num_special_tokens_to_add(), num_ranks=args.world_size
         )
+        num_batches = ceil(len(pairs) / args.train_batch_size / args.world_size) if sampler is None else len(sampler)
+        epoch_steps = steps_per_epoch(args, num_batches)
+        max_steps = args.max_steps if args.max_steps > 0 else ceil(args.num_train_epochs * epoch_steps)
+        validate_num_checkpoints(args, epoch_steps, max_steps)
     except ValueError as error:
         raise ValueError(f"systems.{system.name}: {error}") from None
 

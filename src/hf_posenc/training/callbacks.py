@@ -158,7 +158,7 @@ class EvaluateNTimesPerEpoch(TrainerCallback):
         train_dataloader: DataLoader,
         **kwargs: object,
     ) -> None:
-        if (steps := steps_per_epoch(args, train_dataloader)) < self.count:
+        if (steps := steps_per_epoch(args, len(train_dataloader))) < self.count:
             raise ValueError(
                 f"train.evaluations_per_epoch={self.count} needs as many steps in an epoch, but there are {steps}; "
                 "lower it, or make the batches smaller."
@@ -172,7 +172,7 @@ class EvaluateNTimesPerEpoch(TrainerCallback):
         train_dataloader: DataLoader,
         **kwargs: object,
     ) -> None:
-        steps = steps_per_epoch(args, train_dataloader)
+        steps = steps_per_epoch(args, len(train_dataloader))
         previous_step = (state.global_step - 1) % steps
         if (previous_step + 1) * self.count // steps > previous_step * self.count // steps:
             control.should_evaluate = control.should_save = True
@@ -180,9 +180,6 @@ class EvaluateNTimesPerEpoch(TrainerCallback):
 
 class CheckpointCountCallback(TrainerCallback):
     """Refuses, before the first step, to average more checkpoints than the training will save."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
 
     def on_train_begin(
         self,
@@ -192,24 +189,30 @@ class CheckpointCountCallback(TrainerCallback):
         train_dataloader: DataLoader,
         **kwargs: object,
     ) -> None:
-        epoch_steps = steps_per_epoch(args, train_dataloader)
-        if args.evaluations_per_epoch is not None:
-            num_saved = (state.max_steps - 1) * args.evaluations_per_epoch // epoch_steps + 1
-        elif args.save_strategy == "best":  # the number is not known before training
-            return
-        else:
-            save_interval = {"steps": state.save_steps, "epoch": epoch_steps}.get(args.save_strategy)
-            num_saved = -(-state.max_steps // save_interval) if save_interval else 0
-        if num_saved < self.count:
-            raise ValueError(
-                f"train.average_checkpoints={self.count} needs as many checkpoints, but this training saves "
-                f"{num_saved}; lower it, or save more often."
-            )
+        validate_num_checkpoints(args, steps_per_epoch(args, len(train_dataloader)), state.max_steps)
 
 
-def steps_per_epoch(args: TrainingArguments, batches: DataLoader) -> int:
+def validate_num_checkpoints(args: TrainingArguments, epoch_steps: int, max_steps: int) -> None:
+    """Raise a ValueError if a training of `max_steps` steps saves fewer checkpoints than are to be averaged."""
+    if args.average_checkpoints is None or args.save_strategy == "best":  # whose number is not known before training
+        return
+    if args.evaluations_per_epoch is not None:
+        num_saved = (max_steps - 1) * args.evaluations_per_epoch // epoch_steps + 1
+    else:
+        interval = {"steps": args.save_steps, "epoch": epoch_steps}.get(args.save_strategy)
+        if interval is not None and interval < 1:  # a share of all steps
+            interval = math.ceil(max_steps * interval)
+        num_saved = math.ceil(max_steps / interval) if interval else 0
+    if num_saved < args.average_checkpoints:
+        raise ValueError(
+            f"train.average_checkpoints={args.average_checkpoints} needs as many checkpoints, but this training saves "
+            f"{num_saved}; lower it, or save more often."
+        )
+
+
+def steps_per_epoch(args: TrainingArguments, num_batches: int) -> int:
     """The optimizer steps of an epoch. The last one may accumulate fewer batches."""
-    return -(-len(batches) // args.gradient_accumulation_steps)
+    return -(-num_batches // args.gradient_accumulation_steps)
 
 
 def optional_callbacks(args: TrainingArguments) -> list[TrainerCallback]:
@@ -220,5 +223,5 @@ def optional_callbacks(args: TrainingArguments) -> list[TrainerCallback]:
     if args.early_stopping_patience is not None:
         callbacks.append(EarlyStoppingCallback(args.early_stopping_patience))
     if args.average_checkpoints is not None:
-        callbacks.append(CheckpointCountCallback(args.average_checkpoints))
+        callbacks.append(CheckpointCountCallback())
     return callbacks
