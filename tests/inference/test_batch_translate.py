@@ -17,7 +17,8 @@ import torch
 from support.models import TEXTS_VOCABULARY, tiny_model
 from torch import nn
 
-from hf_posenc import PosEncTokenizer, __main__, to_ctranslate2
+from hf_posenc import POSITION_ENCODINGS, PosEncTokenizer, __main__, to_ctranslate2
+from hf_posenc.config.loading import register_encodings
 from hf_posenc.inference.batch_translate import translate_lines, translate_to_file
 from hf_posenc.inference.quantization import Int8Linear, quantize_int8
 from hf_posenc.inference.translation_job import LINES_PER_CHUNK, TranslateFunction, TranslationJob, load_model
@@ -74,11 +75,6 @@ def test_translations_come_in_order_chunk_by_chunk(folder, expected):
     assert [next(lines), *lines] == expected
 
 
-@pytest.mark.slow
-def test_several_processes_translate_what_one_does(folder, expected):
-    assert list(translate_lines(LINES * 4, Job(folder), processes=2)) == expected * 4
-
-
 OWN = """
 from hf_posenc import PositionEncoding, register_position_encoding
 
@@ -94,33 +90,22 @@ register_position_encoding("nearer", Nearer)
 
 
 @pytest.mark.slow
-def test_every_process_registers_a_custom_encoding(tmp_path, tokenizer):
-    """The encoding is in a file that only the processes of the command import."""
+def test_several_processes_translate_what_one_does_and_register_a_custom_encoding(
+    tmp_path, tokenizer, unregistered_after
+):
     own, saved = tmp_path / "own.py", tmp_path / "model"
     own.write_text(OWN)
-    make = f"""
-import sys, torch
-from hf_posenc import PosEncConfig, PosEncForConditionalGeneration
-sys.path.insert(0, {str(tmp_path)!r})
-import own
-sizes = dict.fromkeys(("vocab_size", "decoder_vocab_size"), {TEXTS_VOCABULARY})
-torch.manual_seed(0)
-config = PosEncConfig(position_encoding_type="nearer", d_model=16, encoder_layers=1, decoder_layers=1, **sizes)
-PosEncForConditionalGeneration(config).save_pretrained({str(saved)!r})
-"""
-    subprocess.run([sys.executable, "-c", make], check=True)
+    register_encodings(own)
+    sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY}
+    tiny_model("nearer", dtype=torch.float32, **sizes).save_pretrained(saved)
     tokenizer.save_pretrained(saved)
+    job = Job(saved, register=own)
+    expected = [replace_line_ends(translation) for translation in job.translator()(LINES)]
+    assert len(set(expected)) > 3
+    assert list(translate_lines(LINES * 4, job, processes=2)) == expected * 4
+    del POSITION_ENCODINGS["nearer"]
     with pytest.raises(ValueError, match="'nearer' is no registered"):
         load_model(saved)
-    command = [sys.executable, "-m", "hf_posenc", "translate", str(saved), "--num-beams", "1", "--num-processes", "2"]
-    made = subprocess.run(
-        [*command, "--register", str(own), "--output", str(tmp_path / "out")],
-        input="Ein Hund.\n\nx\n",
-        capture_output=True,
-        text=True,
-    )
-    assert made.returncode == 0, made.stderr
-    assert len((tmp_path / "out").read_text().splitlines()) == 3
 
 
 @pytest.mark.full

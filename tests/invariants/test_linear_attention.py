@@ -128,7 +128,7 @@ def test_gradients_are_those_of_finite_differences(side):
     def attended(*given: Tensor) -> Tensor:
         return linear_attention_forward(*given[:3], given[0], positions, ctx)
 
-    assert torch.autograd.gradcheck(attended, (*qkv, *positions.parameters()))
+    assert torch.autograd.gradcheck(attended, (*qkv, *positions.parameters()), fast_mode=True)  # in random directions
 
 
 @SIDES

@@ -43,15 +43,15 @@ def test_a_translation_ends_at_the_limit_in_a_batch_as_alone(num_beams, side):
     end, options = model.config.eos_token_id, {"do_sample": False, "num_beams": num_beams}
     sources = [sentences(size, seed=size) for size in (12, 7, 2)]
     ids, mask = padded(sources, side)
+    without_limit = [model.generate(source[None], **options)[0].tolist() for source in sources]
     ended = []
     for limit in (1, 3, 100):
         batch = model.generate(ids, attention_mask=mask, **{LIMIT: limit}, **options)
-        for source, row in zip(sources, batch.tolist(), strict=True):
+        for source, free, row in zip(sources, without_limit, batch.tolist(), strict=True):
             alone = model.generate(source[None], **{LIMIT: limit}, **options)[0].tolist()
             assert row[: len(alone)] == alone and alone[-1] == end
             runs = run_lengths(model, source, alone[:-1])
             assert max(runs[:-1], default=0) <= limit and runs[-1] <= limit + 1
-            free = model.generate(source[None], **options)[0].tolist()
             free_runs = run_lengths(model, source, free[:-1])
             ended.append(max(free_runs) > limit)
             if num_beams == 1:

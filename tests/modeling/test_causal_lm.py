@@ -51,9 +51,7 @@ from hf_posenc import (
 
 RECURRENT = [name for name in REGISTERED + SUMS if any(entry.is_sequential for entry in entries(name))]
 # A compilation takes long.
-COMPILED = [
-    name for name in REGISTERED + SUMS if name not in RECURRENT and (EVERY_ENCODING or name in ("relative", "pope"))
-]
+COMPILED = [name for name in REGISTERED + SUMS if name not in RECURRENT and (EVERY_ENCODING or name == "relative")]
 IN_PARTS = RECURRENT if EVERY_ENCODING else ["lstm"]
 
 ignore_torch_warnings = pytest.mark.filterwarnings(

@@ -29,9 +29,7 @@ PARALLEL = [name for name in SYSTEMS if name not in RECURRENT]
 COMPILED = [name for name in PARALLEL if EVERY_ENCODING or name == "relative+window by fertility"]
 IN_PARTS = [name for name in RECURRENT if EVERY_ENCODING or name in ("gru", "rnn_nmt")]
 GENERATED = [
-    name
-    for name in SYSTEMS
-    if EVERY_ENCODING or name in ("lstm", "forgetting", "relative+window by fertility", "rnn_nmt")
+    name for name in SYSTEMS if EVERY_ENCODING or name in ("forgetting", "relative+window by fertility", "rnn_nmt")
 ]
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 GENERATE = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False, "no_repeat_ngram_size": 1}
