@@ -121,10 +121,9 @@ def validate_batches(system: PreparedSystem) -> None:
         return
     trainer = trainer_class(is_encoder_decoder=settings.is_encoder_decoder, is_text=settings.data.is_text)
     try:
-        sampler = trainer.batch_sampler(
-            args, pairs, system.tokenizer.num_special_tokens_to_add(), num_ranks=args.world_size
-        )
-        num_batches = ceil(len(pairs) / args.train_batch_size / args.world_size) if sampler is None else len(sampler)
+        num_special_tokens, batch_size = system.tokenizer.num_special_tokens_to_add(), args.train_batch_size
+        sampler = trainer.batch_sampler(args, pairs, num_special_tokens, batch_size, num_ranks=args.world_size)
+        num_batches = ceil(len(pairs) / batch_size / args.world_size) if sampler is None else len(sampler)
         epoch_steps = steps_per_epoch(args, num_batches)
         max_steps = args.max_steps if args.max_steps > 0 else ceil(args.num_train_epochs * epoch_steps)
         validate_num_checkpoints(args, epoch_steps, max_steps)

@@ -105,7 +105,7 @@ class LengthTrainer(Seq2SeqTrainer):
 
     @classmethod
     def batch_sampler(
-        cls, args: TrainingArguments, pairs: Dataset, num_special_tokens: int, **rank_options: int
+        cls, args: TrainingArguments, pairs: Dataset, num_special_tokens: int, batch_size: int, **rank_options: int
     ) -> DistributedBatchSampler | None:
         """The sampler of training batches by length, None for transformers' own; a ValueError if there are none."""
         rank_options["seed"] = args.seed if args.data_seed is None else args.data_seed
@@ -115,16 +115,13 @@ class LengthTrainer(Seq2SeqTrainer):
         if args.train_sampling_strategy != "group_by_length":
             return None
         sort_lengths = lengths(pairs, "target" if args.length_column_name == "target_length" else "source")
-        return LengthSortedSampler(
-            sort_lengths, args.train_batch_size, drop_last=args.dataloader_drop_last, **rank_options
-        )
+        return LengthSortedSampler(sort_lengths, batch_size, drop_last=args.dataloader_drop_last, **rank_options)
 
     def get_train_dataloader(self) -> DataLoader:
         args, pairs = self.args, self.train_dataset
         num_special_tokens = self.processing_class.num_special_tokens_to_add()
-        sampler = self.batch_sampler(
-            args, pairs, num_special_tokens, rank=args.process_index, num_ranks=args.world_size
-        )
+        ranks = {"rank": args.process_index, "num_ranks": args.world_size}
+        sampler = self.batch_sampler(args, pairs, num_special_tokens, self._train_batch_size, **ranks)
         if sampler is None:
             return super().get_train_dataloader()
         loader = DataLoader(
