@@ -52,11 +52,11 @@ REFUSED = {
     "no heads": ({"decoder_attention_heads": 0}, r"decoder_attention_heads=0"),
     "an odd width of the encoder's heads": (
         {"position_encoding_type": "rotary", "decoder_position_encoding_type": "none", "encoder_attention_heads": 16},
-        r"`rotary` needs an even width.*d_model=16 over 16 heads gives 1; change",
+        r"`rotary` needs an even width.*a width of 16 over 16 heads gives 1; change",
     ),
     "an odd width of the decoder's heads": (
         {"position_encoding_type": "none", "decoder_position_encoding_type": "rotary", "decoder_attention_heads": 16},
-        r"`rotary` needs an even width.*d_model=16 over 16 heads gives 1; change",
+        r"`rotary` needs an even width.*a width of 16 over 16 heads gives 1; change",
     ),
     "angles that follow the length": (
         {"position_encoding_type": "rotary", "rope_parameters": {"rope_type": "dynamic", **ROPE}},

@@ -74,7 +74,7 @@ def test_encodings_that_need_unrotated_keys_are_refused_with_rotations(named, wh
 
 
 def test_an_odd_width_has_no_pairs_for_transformer_xl():
-    with pytest.raises(ValueError, match="d_model must be even, but it is 15;"):
+    with pytest.raises(ValueError, match="the model's width must be even, but it is 15;"):
         PosEncConfig(
             position_encoding_type="transformer_xl", d_model=15, encoder_attention_heads=3, decoder_attention_heads=3
         )

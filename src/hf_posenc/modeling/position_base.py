@@ -166,6 +166,7 @@ class PositionEncoding(nn.Module):
         "permutation_equivariant": True,
         "reversal_equivariant": True,
         "zero_init_is_identity": True,
+        "aliases": ("nope",),
     }
 
     max_distance: float | None = None

@@ -88,8 +88,8 @@ class Rotary(PositionEncoding):
         """Raise a ValueError for an odd width, or for frequencies that depend on the input's length."""
         if side.head_dim % 2:
             raise ValueError(
-                f"`rotary` needs an even width of a head, for pairs of channels, but d_model={config.d_model} "
-                f"over {side.heads} heads gives {side.head_dim}; change d_model or the number of heads."
+                f"`rotary` needs an even width of a head, for pairs of channels, but a width of {config.d_model} over "
+                f"{side.heads} heads gives {side.head_dim}; change the width or the number of heads."
             )
         rope_type = config.rope_parameters["rope_type"]
         if rope_type not in LENGTH_INDEPENDENT_ROPE_TYPES:

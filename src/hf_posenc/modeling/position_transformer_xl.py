@@ -55,7 +55,7 @@ class TransformerXL(PositionEncoding):
         """Raise a ValueError for an odd width, or in a sum with rotated keys."""
         if config.d_model % 2:
             raise ValueError(
-                "`transformer_xl` maps sines and cosines in pairs, so d_model must be even, but it is "
+                "`transformer_xl` maps sines and cosines in pairs, so the model's width must be even, but it is "
                 f"{config.d_model}; choose an even one."
             )
         cls.require_unrotated_keys(side, "reads the keys' content")
