@@ -287,8 +287,8 @@ def validate_streams(model: object, num_beams: int) -> None:
     """Raise a ValueError for a search or a kind of model that streaming does not support."""
     if not isinstance(model, StreamingModel):
         raise ValueError(
-            "Streaming must have an encoder-decoder of this family, whose reach is known, but the model is a "
-            f"{type(model).__name__}; train a PosEncForConditionalGeneration with windows and an alignment."
+            "Streaming must have an encoder-decoder Transformer of this family, whose reach is known, but the model is "
+            f"a {type(model).__name__}; train a PosEncForConditionalGeneration with windows and an alignment."
         )
     if num_beams < 1:
         raise ValueError(f"A beam must be 1 or more wide, but num_beams={num_beams!r}; 1 is greedy search.")
