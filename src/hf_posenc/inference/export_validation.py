@@ -12,8 +12,8 @@ def validate_export_call(model: object, tokenizer: PreTrainedTokenizerBase, fold
     """Raise a ValueError unless `model` is a Transformer of the family, `folder` new, and `tokenizer` the model's."""
     if not isinstance(model, PosEncForConditionalGeneration):
         raise ValueError(
-            f"{engine} needs an encoder-decoder, a PosEncForConditionalGeneration, but got a {type(model).__name__}; "
-            "translate with `model.translate`."
+            f"{engine} needs a Transformer with encoder and decoder, a PosEncForConditionalGeneration, but got a "
+            f"{type(model).__name__}; translate with `model.translate`."
         )
     if folder.exists():
         raise ValueError(f"The folder to write must be a new one, but {folder} exists; choose another or delete it.")
