@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
+from tokenizers.processors import PostProcessor
 from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from .normalization import split_normalizer, validate_steps, with_steps
@@ -120,9 +121,7 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         if isinstance(tokenizer, cls):
             if tokenizer("")["input_ids"] == [tokenizer.eos_token_id]:
                 return tokenizer
-            with_end = copy.deepcopy(tokenizer)
-            with_end._tokenizer.post_processor = append_token_processor(tokenizer.eos_token, tokenizer.eos_token_id)
-            return with_end
+            return tokenizer._with_processor(append_token_processor(tokenizer.eos_token, tokenizer.eos_token_id))
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
             raise ValueError(
                 "An existing tokenizer must be a fast one, with a tokenizer.json, but "
@@ -153,8 +152,11 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
 
     def for_prompts(self) -> "PosEncTokenizer":
         """A copy with `<s>` before a text and nothing after it: the beginning of a document, for a language model."""
+        return self._with_processor(prepend_token_processor(self.bos_token, self.bos_token_id))
+
+    def _with_processor(self, processor: PostProcessor) -> "PosEncTokenizer":
         tokenizer = copy.deepcopy(self)
-        tokenizer._tokenizer.post_processor = prepend_token_processor(self.bos_token, self.bos_token_id)
+        tokenizer._tokenizer.post_processor = processor
         return tokenizer
 
     @property
