@@ -705,7 +705,7 @@ class TestPage:
         now = changed(page, "#attention", now)
         typed(page, "Joined so many times", 5)
         page.get_by_role("button", name="Translate", exact=True).click()
-        page.get_by_text("at most 12 tokens, the size of the encoder's table").wait_for()
+        page.get_by_text("at most 12 tokens, as many as there are positions for").wait_for()
 
     def test_a_run_is_compared(self, address, opened):
         page = opened(address)
