@@ -1,13 +1,16 @@
 """Algorithmic tasks: counts, answers computed another way, and corpora of them."""
 
 import random
+import re
 import sys
+from pathlib import Path
 
 import pytest
 
 from hf_posenc.data.corpus import load_pairs
 from hf_posenc.data.tasks import pcfg, recall, scan
-from hf_posenc.data.tasks.registry import FINITE_TASKS, GENERATORS, generate_task_pairs
+from hf_posenc.data.tasks.registry import FINITE_TASKS, GENERATORS, TASKS, generate_task_pairs
+from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
 
 DIRECTIONS = {"left": "LTURN", "right": "RTURN"}
 
@@ -58,9 +61,9 @@ def edited(symbols: list[str]) -> list[str]:
             continue
         top = stack.pop()
         first, last, inner = top[:1], top[-1:], top[1:-1]
-        if symbol in ("append", "prepend", "remove_first", "remove_second"):
+        if symbol in ("append", "prepend", "removefirst", "removesecond"):
             second = stack.pop()
-            results = {"append": top + second, "prepend": second + top, "remove_first": second, "remove_second": top}
+            results = {"append": top + second, "prepend": second + top, "removefirst": second, "removesecond": top}
         else:
             results = {"copy": top, "reverse": list(reversed(top)), "shift": inner + last + first}
             results |= {"swap": last + inner + first, "repeat": top * 2, "echo": top + last}
@@ -107,7 +110,7 @@ INPUT_SYMBOLS = {
 def test_the_other_computation_of_pcfg_gives_the_papers_answers():
     expression = "append swap F1 G1 H1 , repeat I1 J1"
     assert " ".join(edited(expression.split())) == "H1 G1 F1 I1 J1 I1 J1"
-    expression = "echo remove_first D1 K1 , E1 F1"
+    expression = "echo removefirst D1 K1 , E1 F1"
     assert " ".join(edited(expression.split())) == "E1 F1 F1"
 
 
@@ -181,6 +184,21 @@ def test_a_seed_and_lengths_decide_the_pairs():
     assert len(shuffled) == 3920
     assert sorted(shuffled) == sorted(generate_task_pairs("scan", 2, None, 23, 48))
     assert shuffled != list(generate_task_pairs("scan", 2, None, 23, 48))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("task", TASKS)
+def test_the_page_of_tasks_has_the_vocabulary_in_which_each_symbol_is_a_token(task):
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "tasks.md").read_text(encoding="utf-8")
+    (vocab_size,) = re.findall(rf"^\| `{task}` \|.* (\d+) \|$", page, flags=re.MULTILINE)
+    longest = {"pcfg": 4, "scan": 48}.get(task, 10)
+    pairs = generate_task_pairs(task, 1, None if task == "scan" else 20000, 1, longest)
+    texts = [text for pair in pairs for text in pair]
+    tokenizer = PosEncTokenizer.train(texts, int(vocab_size))
+    symbols = sorted({symbol for text in texts for symbol in text.split()})
+    assert {len(ids) for ids in tokenizer(symbols)["input_ids"]} == {2}  # and </s>
+    with pytest.raises(ValueError, match=rf"use at most {vocab_size}"):
+        PosEncTokenizer.train(texts, int(vocab_size) + 1)
 
 
 def test_a_corpus_of_a_task_is_pairs_of_both_languages():

@@ -104,6 +104,37 @@ def test_training_learns_a_target_and_evaluates_it(tokenizer, tmp_path, settings
     assert (scores["eval_bleu"] > 99) == all(exact)
 
 
+@pytest.mark.full
+def test_an_evaluation_generates_no_token_beyond_a_table(tokenizer, tmp_path):
+    ids = tokenizer(["Ein Hund.", "Zwei Kinder im Schnee"])["input_ids"]
+    sizes = [len(row) - 1 for row in ids]
+    pairs = Dataset.from_dict({"input_ids": ids, "labels": ids, "source_length": sizes, "target_length": sizes})
+    table = {"learned_max_positions": 2 * max(map(len, ids))}
+    model = tiny_causal_model("learned", vocab_size=TEXTS_VOCABULARY, dtype=torch.float32, **table)
+    settings = {"use_cpu": True, "max_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "no"}
+    settings |= {"predict_with_generate": True, "learning_rate": 0.0}
+    args = training_arguments(settings, tmp_path)
+    log = JsonLogger(SystemPaths(tmp_path).training_log)
+    train(model, tokenizer, pairs, pairs, args, log, name="s", references=["Ein Hund."] * 2)
+    assert "eval_bleu" in (tmp_path / "training.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["data.vocab_size=275"], r"one token, but '\d' of data.train is 2 tokens; raise data.vocab_size"),
+        (["data.test.reverse.task.name=lookup"], "one token, but '000' of data.test.reverse is 3 tokens"),
+        (["data.test.reverse={corpora: [{task: {name: lookup, seed: 1, pairs: 9, min_length: 1, max_length: 2}}]}"],
+         "one token, but '000' of data.test.reverse is 3 tokens"),
+        (["score.max_new_tokens=10"], "longer than each answer, but data.test.reverse has .* 10 symbols, .* 10 tokens"),
+        (["data.test.reverse.task.name=recopy", "data.test.reverse.task.max_length=60"], "the limit is 1.. tokens"),
+    ],
+)  # fmt: skip
+def test_a_tokenizer_or_a_limit_that_does_not_fit_a_task_is_refused_before_training(config, overrides, message):
+    with pytest.raises(ValueError, match=message):
+        prepare(load(config, *overrides))
+
+
 @pytest.mark.slow
 def test_both_architectures_are_trained_and_scored_on_one_task(config):
     experiment = load(config)

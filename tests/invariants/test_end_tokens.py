@@ -175,6 +175,15 @@ def test_translate_has_limits_of_its_own_unless_the_call_says(tokenizer):
     assert max(map(len, model.translate(TEXTS, tokenizer, num_beams=1, max_new_tokens=3))) <= 3
 
 
+@pytest.mark.parametrize("length", [{"max_length": 90}, {"max_new_tokens": 90}], ids=str)
+def test_translate_ends_where_a_table_does_whatever_limit_is_given(length, tokenizer):
+    model = model_of("learned", learned_max_positions=24)
+    make_likely(model, END, -1e3)
+    made = model.translations(TEXTS, tokenizer, num_beams=1, **length)
+    assert made.truncated == [True] * len(TEXTS)
+    assert made == model.translations(TEXTS, tokenizer, num_beams=1)
+
+
 # What else decodes
 
 

@@ -252,6 +252,15 @@ def test_a_text_is_translated_in_a_batch_as_alone_and_as_generated(decoder_only,
     assert together.texts[2] == "" and not together.truncated[2]
 
 
+@pytest.mark.decoding
+def test_a_translation_ends_where_a_table_does_whatever_limit_is_given(tokenizer):
+    model = tiny_causal_model("learned", vocab_size=TEXTS_VOCABULARY, learned_max_positions=24)
+    never = {"num_beams": 1, "suppress_tokens": [tokenizer.eos_token_id]}
+    made = model.translations(TEXTS[:2], tokenizer, max_new_tokens=100, **never)
+    assert made.truncated == [True, True]
+    assert made == model.translations(TEXTS[:2], tokenizer, **never)
+
+
 @pytest.mark.full
 @pytest.mark.decoding
 def test_a_translation_ends_at_its_own_limit_whatever_the_batch(tokenizer):

@@ -49,7 +49,7 @@ class TaskKeys:
     """
 
     name: Annotated[str, one_of(TASKS)]
-    seed: int
+    seed: Annotated[int, at_least(0)]
     min_length: PositiveInt
     max_length: PositiveInt
     pairs: PositiveInt | None = None

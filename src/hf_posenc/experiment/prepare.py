@@ -26,6 +26,7 @@ from .contamination import validate_no_contamination
 from .initialization import build_meta_model, training_config, validate_init_checkpoint, warn_of_untrained_distances
 from .prepared_run import PreparedRun, PreparedSystem, system_arguments
 from .shared_tokenizer import build_shared_tokenizer
+from .task_validation import validate_answer_lengths
 
 
 def prepare(experiment: Experiment) -> PreparedRun:
@@ -43,6 +44,7 @@ def validate_before_reading(experiment: Experiment) -> None:
         paths = experiment.paths.system(system.name)
         validate_unchanged_settings(system, paths)
         validate_saved_system(paths.folder)
+        validate_answer_lengths(system)
     warn_of_untrained_distances(systems)
     validate_repositories(arguments)
     validate_no_contamination(systems)

@@ -21,6 +21,7 @@ from ..utils.manifest import COPY_AGAIN, atomic_delete, explain_read_errors, sav
 from ..utils.renamed_keys import upgrade_corpus
 from ..utils.run_folder import RunPaths
 from .corpora import languages, read_pairs
+from .task_validation import validate_task_symbols
 
 # The settings that determine the vocabulary, apart from the training text.
 REQUIRED_KEYS = (*VOCABULARY_KEYS, "source_language", "target_language")
@@ -114,6 +115,7 @@ def build_tokenizer(system: System) -> ExperimentTokenizer:
             subwords=data.subwords,
             tags=data.tags,
         )
+    validate_task_symbols(tokenizer, system)
     steps = {side: names for side, names in data.normalize.items() if names}
     if tokenizer.normalization not in ({}, steps):
         raise ValueError(

@@ -8,6 +8,7 @@ are a source and a target.
 """
 
 import sys
+from itertools import groupby
 from typing import Any
 
 from transformers import LogitsProcessorList, PreTrainedTokenizerBase
@@ -30,12 +31,17 @@ class PromptedTranslationMixin(BatchTranslationMixin):
         width = inputs["input_ids"].shape[1]
         limits = self.max_continuation_lengths(sources)
         if (max_length := explicit_max_new_tokens(generate, config)) is not None:
-            limits = [max_length] * len(sources)
+            limits = [min(max_length, room) for room in self.remaining_positions(sources)]
+        num_steps, positions = max(limits) + 1, self.config.max_sequence_length  # with </s>
+        if positions is not None and width + num_steps > positions and len(set(map(len, sources))) > 1:
+            # a short source would be continued beyond the last position of a long one
+            groups = [list(group) for _, group in groupby(sources, key=len)]
+            return [output for group in groups for output in self.translate_batch(group, tokenizer, **generate)]
         end_token_id = tokenizer.eos_token_id
         limiter = PerSentenceMaxLength(limits, token_id=end_token_id, prompt_length=width)
         generate |= {
             "logits_processor": LogitsProcessorList([*(generate.pop("logits_processor", None) or []), limiter]),
-            "max_new_tokens": max(limits) + 1,  # and </s>
+            "max_new_tokens": num_steps,
             "max_length": None,
             "eos_token_id": end_token_id,
             "pad_token_id": tokenizer.pad_token_id,
@@ -50,7 +56,10 @@ class PromptedTranslationMixin(BatchTranslationMixin):
 
     def max_continuation_lengths(self, sources: list[list[int]]) -> list[int]:
         """Each target's limit in tokens, without `</s>`: 2 x source + 50, within the encoding's maximum length."""
-        lengths = [len(ids) for ids in sources]
-        room = self.config.max_sequence_length or sys.maxsize
-        limits = max_target_lengths(lengths, None)
-        return [max(1, min(limit, room - length - 1)) for limit, length in zip(limits, lengths, strict=True)]
+        limits = max_target_lengths(map(len, sources), None)
+        return [min(limit, room) for limit, room in zip(limits, self.remaining_positions(sources), strict=True)]
+
+    def remaining_positions(self, sources: list[list[int]]) -> list[int]:
+        """How many target tokens, without `</s>`, the encoding has positions for after each source; at least one."""
+        max_length = self.config.max_sequence_length or sys.maxsize
+        return [max(1, max_length - len(ids) - 1) for ids in sources]

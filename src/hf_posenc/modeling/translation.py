@@ -234,6 +234,9 @@ class TranslationMixin(BatchTranslationMixin, LengthLimitedGenerationMixin):
         if max_length is None:
             generate = self.with_length_limits(max_target_lengths, generate, config)
         else:
+            if (positions := self.config.max_target_length) is not None and max_length >= positions:
+                max_length = positions - 1
+                generate |= {"max_new_tokens": max_length, "max_length": None}
             if explicit_option("forced_eos_token_id", generate, *configs) is not None:
                 max_length -= 1  # a forced end token is not the model's: such a sentence is truncated
             max_target_lengths = [max_length] * len(sources)

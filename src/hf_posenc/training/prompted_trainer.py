@@ -6,6 +6,8 @@ A source and its target follow each other as tokenized, so that a source with it
 (modeling/prompted_translation.py).
 """
 
+import sys
+
 import numpy as np
 from datasets import Dataset
 from torch import Tensor
@@ -57,8 +59,10 @@ class PromptedTrainer(LengthTrainer):
         sources = [ids[is_source].tolist() for ids, is_source in zip(inputs["input_ids"], is_source_BT, strict=True)]
         prompts = self.processing_class.pad({"input_ids": sources}, padding_side="left", return_tensors="pt")
         prompts = prompts.to(inputs["input_ids"].device)
+        width = prompts["input_ids"].shape[1]
         limit = self.args.generation_max_length or max(self.model.max_continuation_lengths(sources)) + 1
+        limit = min(limit, (self.model.config.max_sequence_length or sys.maxsize) - width)
         sequences: Tensor = self.model.generate(
             **prompts, num_beams=self.args.generation_num_beams or 1, max_new_tokens=limit, do_sample=False
         )
-        return sequences[:, prompts["input_ids"].shape[1] :]
+        return sequences[:, width:]

@@ -2,10 +2,10 @@
 
 addition: the most significant digit first, as it is written.
 addition_reversed: the least significant digit first, so that a carry is known when its digit is written. Nayoung Lee et
-al. Teaching Arithmetic to Small Transformers. ICLR 2024. https://arxiv.org/abs/2307.03381
+al. Teaching Arithmetic to Small Transformers. ICLR 2024. https://arxiv.org/abs/2307.03381, who reverse the sum alone.
 addition_hints: the same with an index before each digit. Digits of one place have the same index. The indices are
 consecutive and begin at random, so that all of them occur in training. Hattie Zhou et al. What Algorithms can
-Transformers Learn? ICLR 2024. https://arxiv.org/abs/2310.16028
+Transformers Learn? ICLR 2024. https://arxiv.org/abs/2310.16028, whose operands are as wide as the sum and not reversed.
 """
 
 from collections.abc import Sequence

@@ -6,8 +6,9 @@ Dieuwke Hupkes, Verna Dankers, Mathijs Mul, Elia Bruni. Compositionality Decompo
 JAIR 67, 2020. https://arxiv.org/abs/1908.08351. In the productivity split, expressions of up to 8 functions are trained
 on, and longer ones tested.
 
-Functions and elements are the paper's. There the shapes of expressions follow English sentences; here each function of
-the grammar is equally likely, and so is each way to share the others between two arguments.
+Functions and elements are the paper's, except that names have no underscore. There the shapes of expressions follow
+English sentences; here each function of the grammar is equally likely, and so is each way to share the others between
+two arguments.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,8 +32,8 @@ UNARY: Mapping[str, Callable[[list[str]], list[str]]] = {
 BINARY: Mapping[str, Callable[[list[str], list[str]], list[str]]] = {
     "append": lambda x, y: x + y,
     "prepend": lambda x, y: y + x,
-    "remove_first": lambda x, y: y,
-    "remove_second": lambda x, y: x,
+    "removefirst": lambda x, y: y,
+    "removesecond": lambda x, y: x,
 }
 
 

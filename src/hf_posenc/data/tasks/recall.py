@@ -5,7 +5,8 @@ haystack. 2018. https://arxiv.org/abs/1802.06467. With every intermediate result
 Location Attention for Extrapolation to Longer Sequences. ACL 2020. https://arxiv.org/abs/1911.03872
 
 mqar, multi-query associative recall: Simran Arora et al. Zoology: Measuring and Improving Recall in Efficient Language
-Models. ICLR 2024. https://arxiv.org/abs/2312.04927. There keys and values are 8192 symbols; here each are 128.
+Models. ICLR 2024. https://arxiv.org/abs/2312.04927. There keys and values are 8192 symbols, and a value is
+predicted at its query; here each are 128, and all values follow all queries.
 """
 
 from random import Random

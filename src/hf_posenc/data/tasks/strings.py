@@ -6,8 +6,9 @@ Generalization. ICML 2023. https://arxiv.org/abs/2305.20019. Trained on 5 to 10 
 repeat_token: Amirhossein Kazemnejad et al. The Impact of Positional Encoding on Length Generalization in Transformers.
 NeurIPS 2023. https://arxiv.org/abs/2305.19466. All symbols of an input are the same one. Trained on up to 20.
 
-sort, parity, modular_sum: Grégoire Delétang et al. Neural Networks and the Chomsky Hierarchy. ICLR 2023.
-https://arxiv.org/abs/2207.02098. Trained on up to 40 symbols, tested on up to 500.
+sort, parity: Grégoire Delétang et al. Neural Networks and the Chomsky Hierarchy. ICLR 2023.
+https://arxiv.org/abs/2207.02098. Trained on up to 40 symbols, tested on up to 500. modular_sum is their modular
+arithmetic with sums alone.
 """
 
 from random import Random

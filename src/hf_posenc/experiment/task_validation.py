@@ -1,0 +1,58 @@
+"""Validation of algorithmic tasks, before training: of their symbols, and of the lengths of their answers."""
+
+from collections.abc import Iterator
+
+from ..config.settings import System
+from ..data.readers import CorpusSpec
+from ..data.slow_tokenizers import ExperimentTokenizer
+from ..data.tasks.registry import generate_task_pairs
+from ..modeling.length_limits import max_target_lengths
+
+
+def task_pairs(corpus_spec: CorpusSpec) -> Iterator[tuple[list[str], list[str]]]:
+    """The inputs and answers, as symbols, of all tasks in a corpus."""
+    if (settings := corpus_spec.get("task")) is not None:
+        for source, target in generate_task_pairs(**{"pairs": None} | settings):
+            yield source.split(), target.split()
+    for part in corpus_spec.get("corpora") or []:
+        yield from task_pairs(part)
+
+
+def validate_task_symbols(tokenizer: ExperimentTokenizer, system: System) -> None:
+    """Refuse a tokenizer that cuts a symbol of a task into several tokens, so that lengths would not count symbols."""
+    data = system.data
+    remedy = "raise data.vocab_size (a number that is too large is refused with the one that fits)"
+    if data.tokenizer is not None:
+        remedy = "leave data.tokenizer out, so that one is trained on the task"
+    corpora = {"train": data.train, **{f"test.{name}": corpus_spec for name, corpus_spec in data.test.items()}}
+    for key, corpus_spec in corpora.items():
+        sources, targets = set(), set()
+        for source, target in task_pairs(corpus_spec):
+            sources.update(source)
+            targets.update(target)
+        for symbol, length in token_counts(tokenizer, sorted(sources), sorted(targets)):
+            if length > 1:
+                raise ValueError(
+                    f"Each symbol of a task must be one token, but {symbol!r} of data.{key} is {length} tokens; "
+                    f"{remedy}."
+                )
+
+
+def token_counts(tokenizer: ExperimentTokenizer, sources: list[str], targets: list[str]) -> Iterator[tuple[str, int]]:
+    """Each symbol of the inputs and of the answers, with its number of tokens."""
+    encoded = [*tokenizer(sources)["input_ids"], *tokenizer(text_target=targets)["input_ids"]] if sources else []
+    for symbol, ids in zip([*sources, *targets], encoded, strict=True):
+        yield symbol, len(ids) - tokenizer.num_special_tokens_to_add()
+
+
+def validate_answer_lengths(system: System) -> None:
+    """Refuse a limit of scoring that a right answer reaches: one that never ends would count as right."""
+    for name, corpus_spec in system.data.test.items():
+        for source, target in task_pairs(corpus_spec):
+            (default,) = max_target_lengths([len(source) + 1], None)
+            if len(target) >= (limit := system.score.max_new_tokens or default):
+                raise ValueError(
+                    f"systems.{system.name}: the limit of scoring must be longer than each answer, but "
+                    f"data.test.{name} has an answer of {len(target)} symbols, and the limit is {limit} tokens; raise "
+                    "score.max_new_tokens."
+                )
