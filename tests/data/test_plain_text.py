@@ -46,7 +46,7 @@ def test_a_document_has_the_tokens_of_its_whole_text(
     monkeypatch.setattr(plain_text, "CHUNK_LINES", chunk_lines)
     tokenizer = PosEncTokenizer.train(["\n".join([*TEXTS, *DOCUMENTS])] * 2, 282, subwords=subwords)
     paths = (str(text / "a.txt"), str(text / "b.txt"))
-    tokens = np.concatenate(list(token_pieces(paths, None, tokenizer))).tolist()
+    tokens = np.concatenate([piece for piece, _ in token_pieces(paths, None, tokenizer)]).tolist()
     assert tokens == whole_tokens(tokenizer, DOCUMENTS)
     starts = [i for i, token in enumerate(tokens) if token == tokenizer.bos_token_id]
     for document, (start, end) in zip(DOCUMENTS, pairwise([*starts, len(tokens)]), strict=True):
@@ -72,7 +72,7 @@ def test_a_document_may_begin_with_a_line_without_tokens(tmp_path: Path) -> None
 
 def test_a_change_of_id_ends_a_document(text: Path, tokenizer: PosEncTokenizer) -> None:
     (text / "ids").write_text("x\nx\ny\ny\n", encoding="utf-8")
-    pieces = list(token_pieces((str(text / "b.txt"),), str(text / "ids"), tokenizer))
+    pieces = [piece for piece, _ in token_pieces((str(text / "b.txt"),), str(text / "ids"), tokenizer)]
     lines = DOCUMENTS[2].split("\n")
     assert np.concatenate(pieces).tolist() == whole_tokens(tokenizer, ["\n".join(lines[:2]), "\n".join(lines[2:])])
 
@@ -89,6 +89,19 @@ def test_training_blocks_predict_each_token_once_and_no_start(text: Path, tokeni
     following = tokens[1 : len(inputs) + 1]
     assert labels == [IGNORED if token == tokenizer.bos_token_id else token for token in following]
     assert labels.count(IGNORED) == 2
+
+
+def test_one_token_may_begin_and_end_documents(text: Path, tokenizer: PosEncTokenizer) -> None:
+    """As in the vocabulary of GPT-2. Ends are predicted, and a test window may have them."""
+    both = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, bos_token="</s>", eos_token="</s>")
+    options = {"folder": str(text), "key": "data.train"}
+    blocks = load_blocks({"text": ["a.txt", "b.txt"]}, both, 6, across_documents=True, **options)
+    own = load_blocks({"text": ["a.txt", "b.txt"]}, tokenizer, 6, across_documents=True, **options)
+    assert blocks["labels"] == own["labels"]
+    assert sum(ids.count(both.eos_token_id) for ids in blocks["labels"]) == 2
+    size = len(whole_tokens(tokenizer, DOCUMENTS[2:])) - 1
+    (window,) = load_blocks({"text": ["b.txt"]}, both, size, across_documents=False, **options)
+    assert window["labels"][-1] == both.eos_token_id
 
 
 def test_test_windows_lie_within_documents(text: Path, tokenizer: PosEncTokenizer) -> None:

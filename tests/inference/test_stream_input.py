@@ -167,6 +167,10 @@ REFUSED = {
         {"sides": "relative+window by length_ratio", "length_ratio_min_step": -100.0},
         r"never move backwards, .* set length_ratio_min_step to 0 or more",
     ),
+    "backwards by fertility": (
+        {"sides": "relative+window by fertility", "fertility_min_step": -100.0},
+        r"never move backwards, .* set fertility_min_step to 0 or more",
+    ),
     "RNN-NMT": ({"sides": "rnn_nmt"}, r"Transformer of this family, .* RnnNmtForConditionalGeneration"),
 }
 

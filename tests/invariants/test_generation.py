@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from hf_posenc import PosEncForConditionalGeneration, PosEncTokenizer
 from hf_posenc.modeling.cache import StatefulLayer
-from hf_posenc.modeling.model_inputs import CACHE_NAMES, get_cache
+from hf_posenc.modeling.model_inputs import CACHE_NAME, CACHE_NAMES, get_cache
 from hf_posenc.modeling.translation import encode_texts
 
 pytestmark = pytest.mark.decoding
@@ -104,6 +104,28 @@ def test_assisted_decoding_does_not_change_the_tokens(family, draft_seed):
     model, draft = tiny_model(family), tiny_model(family, seed=draft_seed)
     source = sentences(1, 6, seed=3)
     assert torch.equal(generated(model, source, assistant_model=draft), generated(model, source))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("draft_seed", [0, 1], ids=["itself", "another model"])
+@pytest.mark.parametrize("alignment", ALIGNED)
+def test_assisted_decoding_evicts_from_the_cache_of_a_draft(alignment, draft_seed):
+    """A draft that read its prompt again in each round would have a cache of twice the tokens, and could not crop."""
+    sizes = {"window_size": 3, "cross_window_size": 5, "decoder_layers": 1, "eos_token_id": None}
+    model, draft = tiny_model(alignment, **sizes), tiny_model(alignment, seed=draft_seed, **sizes)
+    source, options = sentences(1, 20, seed=3), {"do_sample": False, "max_new_tokens": 80}
+    assert torch.equal(model.generate(source, assistant_model=draft, **options), model.generate(source, **options))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_generating_on_from_a_cache_does_not_change_the_tokens(family, side):
+    model, rows = tiny_model(family, eos_token_id=None), [sentences(n, seed=n) for n in (7, 3, 5)]
+    source, mask = padded(rows, side)
+    options = {"attention_mask": mask, "do_sample": False}
+    whole = model.generate(source, max_new_tokens=9, **options)
+    first = model.generate(source, max_new_tokens=4, return_dict_in_generate=True, **options)
+    given = {CACHE_NAME: get_cache(first), "decoder_input_ids": first.sequences}
+    assert torch.equal(model.generate(source, max_new_tokens=5, **given, **options), whole)
 
 
 def test_looking_up_candidates_in_the_prompt_does_not_change_the_tokens(family):

@@ -97,6 +97,21 @@ def test_streamed_fertilities_are_those_of_the_whole_text(tokenizer):
     assert_streams_exactly(model, tokenizer, random_text(12))
 
 
+@pytest.mark.full
+def test_first_step_waits_for_the_source_position_that_fertilities_give(tokenizer):
+    """Before the first token, source tokens of small fertility are passed."""
+    text, first_logits = random_text(12), []
+    for pieces in ([text], list(text)):
+        sizes = {"cross_window_size": 10, "cross_window_lookahead": 8, "fertility_step": 7.0, "fertility_max_step": 8.0}
+        stream = StreamingTranslator(varied_translator("relative+window by fertility", **sizes), tokenizer)
+        assert stream.decoder.max_first_position == 3.5
+        step, logits = stream.decoder.step, []
+        stream.decoder.step = lambda *args, step=step, logits=logits: logits.append(step(*args)) or logits[-1]
+        "".join(stream.translate(pieces))
+        first_logits.append(logits[0])
+    torch.testing.assert_close(*first_logits, **EXACT)
+
+
 SMALL_PIECES = {"tokens_per_piece": 3, "max_origin_distance": 5}
 
 

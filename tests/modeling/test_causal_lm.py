@@ -35,6 +35,7 @@ from transformers import (
     CompileConfig,
     DataCollatorForLanguageModeling,
     DataCollatorWithFlattening,
+    StoppingCriteria,
     Trainer,
     TrainingArguments,
     default_data_collator,
@@ -259,6 +260,19 @@ def test_a_translation_ends_where_a_table_does_whatever_limit_is_given(tokenizer
     made = model.translations(TEXTS[:2], tokenizer, max_new_tokens=100, **never)
     assert made.truncated == [True, True]
     assert made == model.translations(TEXTS[:2], tokenizer, **never)
+
+
+@pytest.mark.full
+@pytest.mark.decoding
+def test_what_stops_a_sentence_does_not_truncate_it(tokenizer):
+    class FirstStops(StoppingCriteria):
+        def __call__(self, input_ids, scores, **kwargs):
+            return torch.arange(len(input_ids)) == 0
+
+    model = tiny_causal_model("rotary", vocab_size=TEXTS_VOCABULARY)
+    never = {"num_beams": 1, "max_new_tokens": 6, "suppress_tokens": [tokenizer.eos_token_id, tokenizer.pad_token_id]}
+    texts = sorted(TEXTS[:2], key=len, reverse=True)
+    assert model.translations(texts, tokenizer, stopping_criteria=[FirstStops()], **never).truncated == [False, True]
 
 
 @pytest.mark.full

@@ -71,17 +71,22 @@ def block_rows(
     file_state: object = None,
 ) -> Iterator[dict[str, object]]:
     """The rows of `load_blocks`. `file_state` makes a changed file another argument."""
-    bos = tokenizer.bos_token_id
     tokens, longest, has_rows = np.empty(0, dtype=np.int32), 0, False
-    for piece in token_pieces(paths, document_ids, tokenizer):
-        if len(piece) and piece[0] == bos and not across_documents:
-            tokens = tokens[:0]
+    as_labels = tokens
+    for piece, begins_document in token_pieces(paths, document_ids, tokenizer):
+        if begins_document and not across_documents:
+            tokens, as_labels = tokens[:0], as_labels[:0]
         tokens = np.concatenate([tokens, piece])
+        as_labels = np.concatenate([as_labels, np.full_like(piece, IGNORED) if begins_document else piece])
         longest = max(longest, len(tokens))
         while len(tokens) > length:
-            labels = np.where(tokens[1 : length + 1] == bos, IGNORED, tokens[1 : length + 1])
-            yield {"input_ids": tokens[:length], "labels": labels, "source_length": length, "target_length": length}
-            has_rows, tokens = True, tokens[length:]
+            yield {
+                "input_ids": tokens[:length],
+                "labels": as_labels[1 : length + 1],
+                "source_length": length,
+                "target_length": length,
+            }
+            has_rows, tokens, as_labels = True, tokens[length:], as_labels[length:]
     if not has_rows:
         what, remedy = ("A text", TOO_SHORT) if across_documents else ("A test document", DOCUMENTS_TOO_SHORT)
         raise ValueError(
@@ -92,18 +97,21 @@ def block_rows(
 
 def token_pieces(
     paths: tuple[str, ...], document_ids: str | None, tokenizer: PreTrainedTokenizerBase
-) -> Iterator[np.ndarray]:
-    """The tokens of all documents in order, in pieces. A document's first piece is `<s>`, its last one `</s>`."""
+) -> Iterator[tuple[np.ndarray, bool]]:
+    """The tokens of all documents in order, in pieces, and whether a piece begins a document.
+
+    A document's first piece is `<s>`, its last one `</s>`. In a vocabulary such as GPT-2's these are one token.
+    """
     num_anchor = len(tokenizer(ANCHOR, add_special_tokens=False)["input_ids"])
     for chunks in documents(paths, document_ids):
-        yield np.array([tokenizer.bos_token_id], dtype=np.int32)
+        yield np.array([tokenizer.bos_token_id], dtype=np.int32), True
         for number, lines in enumerate(chunks):
             # A later chunk begins with the line end before it. A tokenizer may treat the start of a text in another
             # way than a line end in its middle, such as by a space in front.
             text = "\n".join([ANCHOR, *lines] if number else lines)
             ids = tokenizer(text, add_special_tokens=False, truncation=False)["input_ids"]
-            yield np.array(ids[num_anchor:] if number else ids, dtype=np.int32)
-        yield np.array([tokenizer.eos_token_id], dtype=np.int32)
+            yield np.array(ids[num_anchor:] if number else ids, dtype=np.int32), False
+        yield np.array([tokenizer.eos_token_id], dtype=np.int32), False
 
 
 def text_chunks(corpus_spec: CorpusSpec, folder: str | None) -> Iterator[str]:

@@ -54,6 +54,7 @@ class Alignment(nn.Module):
     `is_monotonic`: in decoding no source position is before the one of the token before.
     `lookahead`: the source tokens after the source position that it reads. They must be in the window of the
         cross-attention, because a stream ends there.
+    `max_first_position`: in decoding the largest source position of the first token.
     `config_parameters`: the config fields that it adds.
     `formula`: the source position g_t, in the code's symbols. `references`: the sources.
     """
@@ -62,6 +63,7 @@ class Alignment(nn.Module):
     uses_target_length = False
     is_monotonic = False
     lookahead = 0
+    max_first_position = 0.0
     config_parameters: tuple[EncodingParameter, ...] = ()
     formula = "g_t = t"
     references: tuple[Reference, ...] = ()

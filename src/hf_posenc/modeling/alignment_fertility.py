@@ -140,6 +140,9 @@ class Fertility(Alignment):
     def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
         super().__init__(config, side)
         self.lookahead = math.ceil(config.fertility_max_step)
+        self.max_first_position = (
+            config.fertility_max_step / 2 - 0.5
+        )  # half a target token, of the smallest fertilities
         self.is_monotonic = config.fertility_min_step >= 0
         # No Linear, which quantisation would round, and bitsandbytes cannot pack with a single row.
         self.weight, self.bias = nn.Parameter(torch.empty(1, config.d_model)), nn.Parameter(torch.empty(1))

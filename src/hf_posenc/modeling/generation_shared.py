@@ -65,6 +65,12 @@ def pad_after_end_token(
     return ids_NT.masked_fill(is_end_NT.cumsum(1) - is_end_NT.long() > 0, pad_token_id)
 
 
+def num_cached_tokens(options: GenerateOptions) -> int:
+    """The number of target tokens in the cache that a call of `generate` is given, 0 without one."""
+    cache: Any = rename_cache(options, "cache").get("cache")
+    return 0 if cache is None else int(cache.get_seq_length())
+
+
 class LengthLimitedGenerationMixin:
     """`generate` with a default length limit for each sentence."""
 
@@ -114,7 +120,8 @@ class LengthLimitedGenerationMixin:
                     self.max_target_lengths(num_source_tokens), options, generation_config
                 )
         logits_processor = options.pop("logits_processor")
-        if explicit_option("use_cache", options, generation_config, self.generation_config) is False:
+        uses_cache = explicit_option("use_cache", options, generation_config, self.generation_config)
+        if uses_cache is False or num_cached_tokens(options) > 0:
             options = self.with_decoder_mask(inputs, options, pad_token_id)
         num_sentences = len(source_lengths(inputs, options, pad_token_id) or [0])
         with self.position_rules(options, generation_config, num_sentences) as position_processors:
@@ -134,7 +141,7 @@ class LengthLimitedGenerationMixin:
         """The options with a mask of the target, to which `generate` adds each token that it writes.
 
         Without a cache the decoder reads these tokens again, and without a mask it would take a written padding token
-        for padding.
+        for padding. With a cache of a prompt's first tokens, transformers tells by the mask that they were read.
         """
         prompt = options.get("decoder_input_ids")
         if options.get("decoder_attention_mask") is not None or options.get("decoder_inputs_embeds") is not None:

@@ -13,9 +13,14 @@ from typing import Any
 
 from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 
-from .generation_options import explicit_max_new_tokens
+from .generation_options import explicit_max_new_tokens, explicit_option
 from .length_limits import PerSentenceMaxLength, max_target_lengths
-from .translation import BatchTranslationMixin, decoding_defaults, truncate_at_end_token
+from .translation import (
+    OTHER_STOPPING_OPTIONS,
+    BatchTranslationMixin,
+    decoding_defaults,
+    truncate_at_end_token,
+)
 
 
 class PromptedTranslationMixin(BatchTranslationMixin):
@@ -46,9 +51,13 @@ class PromptedTranslationMixin(BatchTranslationMixin):
             "eos_token_id": end_token_id,
             "pad_token_id": tokenizer.pad_token_id,
         }
+        configs = (config, self.generation_config)
+        may_stop_early = any(explicit_option(name, generate, *configs) is not None for name in OTHER_STOPPING_OPTIONS)
         sequences = self.generate(**inputs, tokenizer=tokenizer, **generate)[:, width:].tolist()
         outputs = [
-            truncate_at_end_token(ids[:limit], limit, [end_token_id], None)
+            truncate_at_end_token(
+                ids[:limit], limit, [end_token_id], tokenizer.pad_token_id if may_stop_early else None
+            )
             for ids, limit in zip(sequences, limits, strict=True)
         ]
         texts = tokenizer.batch_decode([ids for ids, _ in outputs], skip_special_tokens=True)

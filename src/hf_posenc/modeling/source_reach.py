@@ -117,12 +117,12 @@ def validate_local_alignment(alignment: Alignment, name: str) -> None:
     if alignment.next_source_position is None or alignment.shift_source_positions is None:
         raise ValueError(
             f"Streaming must have an alignment that reads no more of the source than the window, but alignment_type="
-            f"{name!r} is not local; choose 'length_ratio', and train the model with it."
+            f"{name!r} is not local; choose 'length_ratio' or 'fertility', and train the model with it."
         )
     if not alignment.is_monotonic:
         raise ValueError(
             f"Streaming must have source positions that never move backwards, but alignment_type={name!r} with these "
-            "parameters can; set length_ratio_min_step to 0 or more."
+            f"parameters can; set {name}_min_step to 0 or more."
         )
 
 
