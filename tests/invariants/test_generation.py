@@ -121,7 +121,7 @@ def test_assisted_decoding_evicts_from_the_cache_of_a_draft(alignment, draft_see
 def test_generating_on_from_a_cache_does_not_change_the_tokens(family, side):
     model, rows = tiny_model(family, eos_token_id=None), [sentences(n, seed=n) for n in (7, 3, 5)]
     source, mask = padded(rows, side)
-    options = {"attention_mask": mask, "do_sample": False}
+    options = {"attention_mask": mask, "do_sample": False, "logits_processor": [PaddingEveryThirdToken()]}
     whole = model.generate(source, max_new_tokens=9, **options)
     first = model.generate(source, max_new_tokens=4, return_dict_in_generate=True, **options)
     given = {CACHE_NAME: get_cache(first), "decoder_input_ids": first.sequences}

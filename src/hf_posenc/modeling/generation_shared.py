@@ -141,7 +141,8 @@ class LengthLimitedGenerationMixin:
         """The options with a mask of the target, to which `generate` adds each token that it writes.
 
         Without a cache the decoder reads these tokens again, and without a mask it would take a written padding token
-        for padding. With a cache of a prompt's first tokens, transformers tells by the mask that they were read.
+        for padding. With a cache of a prompt's first tokens, transformers tells by the mask that they were read; such a
+        prompt was generated, and none of it is padding.
         """
         prompt = options.get("decoder_input_ids")
         if options.get("decoder_attention_mask") is not None or options.get("decoder_inputs_embeds") is not None:
@@ -152,6 +153,8 @@ class LengthLimitedGenerationMixin:
             if source is None:
                 return options
             mask = torch.ones(len(source if isinstance(source, Tensor) else source[0]), 1, dtype=torch.long)
+        elif num_cached_tokens(options) > 0:
+            mask = torch.ones_like(prompt)
         else:
             is_valid = target_valid_mask(None, prompt, pad_token_id)
             assert is_valid is not None  # the prompt has ids
