@@ -11,7 +11,7 @@ import sys
 from itertools import groupby
 from typing import Any
 
-from transformers import LogitsProcessorList, PreTrainedTokenizerBase
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedTokenizerBase
 
 from .generation_options import explicit_max_new_tokens, explicit_option
 from .length_limits import PerSentenceMaxLength, max_target_lengths
@@ -25,6 +25,8 @@ from .translation import (
 
 class PromptedTranslationMixin(BatchTranslationMixin):
     """`translate` and `translations` for a decoder-only model that was trained on sources with their targets."""
+
+    generation_config: GenerationConfig  # of the PreTrainedModel that this class is mixed with
 
     def translate_batch(
         self, sources: list[list[int]], tokenizer: PreTrainedTokenizerBase, **generate: Any
