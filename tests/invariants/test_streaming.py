@@ -104,7 +104,7 @@ def test_first_step_waits_for_the_source_position_that_fertilities_give(tokenize
     for pieces in ([text], list(text)):
         sizes = {"cross_window_size": 10, "cross_window_lookahead": 8, "fertility_step": 7.0, "fertility_max_step": 8.0}
         stream = StreamingTranslator(varied_translator("relative+window by fertility", **sizes), tokenizer)
-        assert stream.decoder.max_first_position == 3.5
+        assert stream.decoder.alignment.max_first_position == 3.5
         step, logits = stream.decoder.step, []
         stream.decoder.step = lambda *args, step=step, logits=logits: logits.append(step(*args)) or logits[-1]
         "".join(stream.translate(pieces))

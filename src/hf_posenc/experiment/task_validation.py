@@ -30,19 +30,16 @@ def validate_task_symbols(tokenizer: ExperimentTokenizer, system: System) -> Non
         for source, target in task_pairs(corpus_spec):
             sources.update(source)
             targets.update(target)
-        for symbol, length in token_counts(tokenizer, sorted(sources), sorted(targets)):
-            if length > 1:
+        if not sources:  # no task
+            continue
+        symbols = [*sorted(sources), *sorted(targets)]
+        encoded = [*tokenizer(sorted(sources))["input_ids"], *tokenizer(text_target=sorted(targets))["input_ids"]]
+        for symbol, ids in zip(symbols, encoded, strict=True):
+            if (length := len(ids) - tokenizer.num_special_tokens_to_add()) > 1:
                 raise ValueError(
                     f"Each symbol of a task must be one token, but {symbol!r} of data.{key} is {length} tokens; "
                     f"{remedy}."
                 )
-
-
-def token_counts(tokenizer: ExperimentTokenizer, sources: list[str], targets: list[str]) -> Iterator[tuple[str, int]]:
-    """Each symbol of the inputs and of the answers, with its number of tokens."""
-    encoded = [*tokenizer(sources)["input_ids"], *tokenizer(text_target=targets)["input_ids"]] if sources else []
-    for symbol, ids in zip([*sources, *targets], encoded, strict=True):
-        yield symbol, len(ids) - tokenizer.num_special_tokens_to_add()
 
 
 def validate_answer_lengths(system: System) -> None:

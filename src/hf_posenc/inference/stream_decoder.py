@@ -36,11 +36,6 @@ class StreamDecoder(ABC):
         """Drop the keys of the source, because other encoder states follow, or other positions."""
         self.cache = EncoderDecoderCache(self.cache.self_attention_cache, DynamicCache(config=self.config))
 
-    @property
-    def max_first_position(self) -> float:
-        """The largest source position that the first token can have."""
-        return self.alignment.max_first_position
-
     def reorder(self, parents: Tensor) -> None:
         """Hypothesis i continues hypothesis `parents[i]`. All of them have the same source."""
         self.cache.self_attention_cache.reorder_cache(parents)

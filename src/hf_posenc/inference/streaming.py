@@ -183,8 +183,11 @@ class StreamingTranslator:
                 self.search.end_at_limit()
             return self.source.is_whole
         first_key = self.reach.first_key(min(self.source_positions))
-        has_begun = self.search.num_tokens > 0
-        last_key = self.reach.last_key(max(self.source_positions) if has_begun else self.decoder.max_first_position)
+        # The first step finds its source position itself.
+        is_first = self.search.num_tokens == 0
+        last_key = self.reach.last_key(
+            self.decoder.alignment.max_first_position if is_first else max(self.source_positions)
+        )
         while self.source.end <= last_key:
             if not self.source.encode_piece(first_key):
                 return self.source.is_whole

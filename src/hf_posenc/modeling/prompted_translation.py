@@ -13,12 +13,12 @@ from typing import Any
 
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedTokenizerBase
 
-from .generation_options import explicit_max_new_tokens, explicit_option
+from .generation_options import explicit_max_new_tokens
 from .length_limits import PerSentenceMaxLength, max_target_lengths
 from .translation import (
-    OTHER_STOPPING_OPTIONS,
     BatchTranslationMixin,
     decoding_defaults,
+    may_stop_early,
     truncate_at_end_token,
 )
 
@@ -53,12 +53,11 @@ class PromptedTranslationMixin(BatchTranslationMixin):
             "eos_token_id": end_token_id,
             "pad_token_id": tokenizer.pad_token_id,
         }
-        configs = (config, self.generation_config)
-        may_stop_early = any(explicit_option(name, generate, *configs) is not None for name in OTHER_STOPPING_OPTIONS)
+        is_padded_early = may_stop_early(generate, config, self.generation_config)
         sequences = self.generate(**inputs, tokenizer=tokenizer, **generate)[:, width:].tolist()
         outputs = [
             truncate_at_end_token(
-                ids[:limit], limit, [end_token_id], tokenizer.pad_token_id if may_stop_early else None
+                ids[:limit], limit, [end_token_id], tokenizer.pad_token_id if is_padded_early else None
             )
             for ids, limit in zip(sequences, limits, strict=True)
         ]

@@ -107,6 +107,11 @@ def encode_texts(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[l
     return [ids if text.strip() and len(ids) > num_special else [] for text, ids in zip(texts, encoded, strict=True)]
 
 
+def may_stop_early(options: Mapping[str, Any], *configs: GenerationConfig | None) -> bool:
+    """Whether something other than an end token or a length limit may end a sentence."""
+    return any(explicit_option(name, options, *configs) is not None for name in OTHER_STOPPING_OPTIONS)
+
+
 def truncate_at_end_token(
     ids: list[int], max_length: int, end_token_ids: list[int], pad_token_id: int | None
 ) -> tuple[list[int], bool]:
@@ -241,12 +246,14 @@ class TranslationMixin(BatchTranslationMixin, LengthLimitedGenerationMixin):
                 max_length -= 1  # a forced end token is not the model's: such a sentence is truncated
             max_target_lengths = [max_length] * len(sources)
         end_token_ids, pad_token_id = self.end_tokens(generate, config)
-        may_stop_early = any(explicit_option(name, generate, *configs) is not None for name in OTHER_STOPPING_OPTIONS)
         sequences, position_limit = self.generate_limited(inputs, configs, tokenizer=tokenizer, **generate)
         outputs = []
         for row, (ids, max_length) in enumerate(zip(sequences, max_target_lengths, strict=True)):
             tokens, is_truncated = truncate_at_end_token(
-                ids[1 : max_length + 1], max_length, end_token_ids, pad_token_id if may_stop_early else None
+                ids[1 : max_length + 1],
+                max_length,
+                end_token_ids,
+                pad_token_id if may_stop_early(generate, *configs) else None,
             )
             if position_limit is not None and position_limit.has_ended(row, [ids[0], *tokens]):
                 is_truncated = True
