@@ -14,7 +14,6 @@ from support.streams import OFFLINE, assert_streams_exactly, random_text, varied
 from hf_posenc import PosEncOnnxModel, PosEncTokenizer, StreamingTranslator, to_onnx
 from hf_posenc.inference.batch_translate import translate_lines
 from hf_posenc.inference.onnx_export import verify_outputs
-from hf_posenc.inference.onnx_graph import TARGET_POSITIONS
 from hf_posenc.inference.onnx_model import GRAPHS
 from hf_posenc.inference.translation_job import TranslationJob
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
@@ -149,14 +148,14 @@ def test_another_folder_or_use_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "stacks, inputs, message",
+    "stacks, message",
     [
-        ("relative+window by length_ratio", [], r"graphs that take the positions .*; export the model again"),
-        ("relative", [TARGET_POSITIONS], r"a window in every attention, but 'relative'"),
+        ("relative+window by length_ratio", r"graphs that return source positions, .*; export the model again"),
+        ("relative", r"a window in every attention, but 'relative'"),
     ],
 )
-def test_a_stream_is_refused_for_graphs_without_positions_and_without_windows(stacks, inputs, message, tokenizer):
-    graphs = {name: SimpleNamespace(inputs=dict.fromkeys(inputs, TARGET_POSITIONS), outputs={}) for name in GRAPHS}
+def test_a_stream_is_refused_for_graphs_without_positions_and_without_windows(stacks, message, tokenizer):
+    graphs = {name: SimpleNamespace(inputs={}, outputs={}) for name in GRAPHS}
     config = translator(stacks).config
     config._attn_implementation = "eager"
     model = PosEncOnnxModel(config, graphs)

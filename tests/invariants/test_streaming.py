@@ -97,13 +97,33 @@ def test_streamed_fertilities_are_those_of_the_whole_text(tokenizer):
     assert_streams_exactly(model, tokenizer, random_text(12))
 
 
+# With these the first source position is 3.5.
+SMALL_FERTILITIES = {
+    "cross_window_size": 10,
+    "cross_window_lookahead": 8,
+    "fertility_step": 7.0,
+    "fertility_max_step": 8.0,
+}
+
+
+@pytest.mark.full
+def test_first_token_of_a_stream_may_be_its_end_where_that_of_the_whole_text_may(tokenizer):
+    """The end of a text is in the window of the first source position, which the fertilities give."""
+    model = varied_translator("relative+window by fertility", **SMALL_FERTILITIES)
+    with torch.no_grad():
+        model.final_logits_bias[:, model.config.eos_token_id] = 50  # ends at once where it may
+    text = "Kinder im Hund. "
+    assert len(tokenizer(text).input_ids) == 12  # the end is 11 after the first source token, and 8 after 3
+    assert assert_streams_exactly(model, tokenizer, text).num_target_tokens == 0
+
+
 @pytest.mark.full
 def test_first_step_waits_for_the_source_position_that_fertilities_give(tokenizer):
     """Before the first token, source tokens of small fertility are passed."""
     text, first_logits = random_text(12), []
     for pieces in ([text], list(text)):
-        sizes = {"cross_window_size": 10, "cross_window_lookahead": 8, "fertility_step": 7.0, "fertility_max_step": 8.0}
-        stream = StreamingTranslator(varied_translator("relative+window by fertility", **sizes), tokenizer)
+        model = varied_translator("relative+window by fertility", **SMALL_FERTILITIES)
+        stream = StreamingTranslator(model, tokenizer)
         assert stream.decoder.alignment.max_first_position == 3.5
         step, logits = stream.decoder.step, []
         stream.decoder.step = lambda *args, step=step, logits=logits: logits.append(step(*args)) or logits[-1]

@@ -14,7 +14,7 @@ from ..modeling.alignment_registry import build_alignment
 from ..modeling.cache import evict_outside_window
 from ..modeling.position_registry import build_position_encodings
 from .onnx_graph import TARGET_POSITIONS, OnnxCache, to_array
-from .onnx_model import ENCODER_STATES, LOGITS, PosEncOnnxModel
+from .onnx_model import ENCODER_STATES, LOGITS, SOURCE_POSITIONS, PosEncOnnxModel
 from .stream_decoder import StreamDecoder
 
 # In the names of the target's keys, values and states: what stands before a layer's number, and before a state's name.
@@ -27,10 +27,10 @@ class OnnxStreamDecoder(StreamDecoder):
     max_origin_distance = 1  # the graphs count positions from the first encoder state
 
     def __init__(self, model: PosEncOnnxModel) -> None:
-        if TARGET_POSITIONS not in model.graphs["decode"].inputs.values():
+        if not model.returns_source_positions:
             raise ValueError(
-                "Streaming must have ONNX graphs that take the positions of target tokens, but these are of an earlier "
-                "version and do not; export the model again."
+                "Streaming must have ONNX graphs that return source positions, but these are of an earlier version and "
+                "do not; export the model again."
             )
         super().__init__(model.config, build_alignment(model.config))
         self.model = model
@@ -42,7 +42,7 @@ class OnnxStreamDecoder(StreamDecoder):
     def forget_source(self) -> None:
         self.source = {}
 
-    def step(self, ids_N1: Tensor, states_NSD: Tensor, source_start: int) -> Tensor:
+    def step(self, ids_N1: Tensor, states_NSD: Tensor, source_start: int) -> tuple[Tensor, Tensor]:
         assert source_start == 0
         own_cache = self.cache.self_attention_cache
         evict_outside_window(own_cache, self.window)
@@ -58,7 +58,7 @@ class OnnxStreamDecoder(StreamDecoder):
             cache = OnnxCache(self.source | self.target_arrays(), num_cached)
             outputs, cache = self.model.step(inputs | self.source, cache)
         self.keep_target(cache.arrays)
-        return outputs[LOGITS][:, -1]
+        return outputs[LOGITS][:, -1], outputs[SOURCE_POSITIONS][:, -1].double()
 
     def target_arrays(self) -> dict[str, Any]:
         """The cached keys, values and states of the target, as arrays of onnxruntime by their names in the graphs."""

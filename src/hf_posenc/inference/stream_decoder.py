@@ -11,6 +11,7 @@ from ..modeling.alignment_base import Alignment
 from ..modeling.cache import EncodingState, state_of_cache
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
+from ..modeling.source_end import SourcePositionProcessor, reading_positions
 
 
 class StreamDecoder(ABC):
@@ -25,8 +26,8 @@ class StreamDecoder(ABC):
         self.cache = EncoderDecoderCache(DynamicCache(config=config), DynamicCache(config=config))
 
     @abstractmethod
-    def step(self, ids_N1: Tensor, states_NSD: Tensor, source_start: int) -> Tensor:
-        """The logits (N, V) after one more token of each hypothesis.
+    def step(self, ids_N1: Tensor, states_NSD: Tensor, source_start: int) -> tuple[Tensor, Tensor]:
+        """The logits (N, V) after one more token of each hypothesis, and the step's source positions (N).
 
         `states_NSD` are the encoder states that the step can attend to, and `source_start` is the source position of
         the first one. They are those of the step before, unless `forget_source` was called since.
@@ -60,12 +61,16 @@ class TorchStreamDecoder(StreamDecoder):
         super().__init__(model.config, model.model.decoder.alignment)
         self.model = model
 
-    def step(self, ids_N1: Tensor, states_NSD: Tensor, source_start: int) -> Tensor:
+    def step(self, ids_N1: Tensor, states_NSD: Tensor, source_start: int) -> tuple[Tensor, Tensor]:
         positions_1S = torch.arange(states_NSD.shape[1], device=states_NSD.device)[None] + source_start
-        return self.model(
-            decoder_input_ids=ids_N1,
-            encoder_outputs=BaseModelOutput(states_NSD),
-            position_ids=positions_1S,
-            cache=self.cache,
-            use_cache=True,
-        ).logits[:, -1]
+        reader = SourcePositionProcessor()
+        with reading_positions(self.alignment, reader):
+            output = self.model(
+                decoder_input_ids=ids_N1,
+                encoder_outputs=BaseModelOutput(states_NSD),
+                position_ids=positions_1S,
+                cache=self.cache,
+                use_cache=True,
+            )
+        ((_, _, positions_N1),) = reader.take_steps()
+        return output.logits[:, -1], positions_N1[:, 0]

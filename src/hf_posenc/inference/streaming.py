@@ -215,24 +215,24 @@ class StreamingTranslator:
         """One decoding step of all hypotheses."""
         last_tokens_N1 = torch.tensor(self.search.last_tokens, device=self.model.device)[:, None]
         states_NSD = self.source.states(len(last_tokens_N1))
-        logits_NV = self.decoder.step(last_tokens_N1, states_NSD, self.source.start - self.source.origin)
+        logits_NV, positions_N = self.decoder.step(last_tokens_N1, states_NSD, self.source.start - self.source.origin)
+        positions_N = self.source.origin + positions_N
         sees_end = [
             self.source.is_whole and self.reach.sees(self.source.num_read - 1, position)
-            for position in self.source_positions
+            for position in positions_N.tolist()
         ]
         validate_scores(logits_NV, self.search.num_tokens)
-        self.search.step(logits_NV, sees_end, self.must_end(), self.max_target_length())
+        self.search.step(logits_NV, sees_end, self.must_end(positions_N), self.max_target_length())
         if self.search.parents is not None:  # all hypotheses have the same source
             self.decoder.reorder(self.search.parents)
             self.visit = self.visit.select(self.search.parents) if self.visit is not None else None
         self.source_positions = [self.source.origin + position for position in self.decoder.next_source_positions()]
 
-    def must_end(self) -> list[bool]:
-        """Whether each hypothesis is at its limit of tokens at one source position, in the step that is being taken."""
+    def must_end(self, positions_N: Tensor) -> list[bool]:
+        """Whether each hypothesis is at its limit of tokens at one source position, in a step at these positions."""
         if self.max_tokens_per_position is None:
-            return [False] * len(self.source_positions)
-        positions_N1 = torch.tensor(self.source_positions, dtype=torch.float64)[:, None]
-        self.visit = SourceVisit.after(self.visit, positions_N1, torch.tensor([[self.source.num_read - 1]]))
+            return [False] * len(positions_N)
+        self.visit = SourceVisit.after(self.visit, positions_N[:, None], torch.tensor([[self.source.num_read - 1]]))
         return (self.visit.num_steps_N > self.max_tokens_per_position).tolist()
 
 
