@@ -246,6 +246,9 @@ def test_a_decoder_only_model_keeps_its_weights_under_another_encoding(tmp_path)
     expected.load_state_dict(model.state_dict())
     assert torch.equal(next_token_logits(scaled), next_token_logits(expected))
     assert not torch.allclose(next_token_logits(scaled), next_token_logits(model))
+    far = tiny_causal_model("rotary", rope_parameters={"rope_type": "default", "rope_theta": 5e5})
+    linear = convert_encodings(far, rope_parameters={"rope_type": "linear", "factor": 4.0})
+    assert linear.config.rope_parameters["rope_theta"] == 5e5
     joined = convert_encodings(model, "rotary+relative", **SMALL)
     torch.testing.assert_close(next_token_logits(joined), next_token_logits(model), **EXACT)
     model.save_pretrained(tmp_path)
@@ -256,7 +259,7 @@ def test_a_decoder_only_model_keeps_its_weights_under_another_encoding(tmp_path)
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"alignment_type": "length_ratio"}, "'alignment_type' is no field of PosEncCausalConfig"),
+        ({"alignment_type": "length_ratio"}, "decoder-only model, .* but alignment_type is given; leave it out"),
         ({"hidden_size": 32}, "`hidden_size` must be the trained model's, 16"),
         ({"d_model": 32}, "`d_model` must be the trained model's, 16"),
     ],

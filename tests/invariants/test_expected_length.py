@@ -9,7 +9,7 @@ from support.models import TEXTS, TEXTS_VOCABULARY, padded, sentences, tiny_mode
 from torch import nn
 from transformers import GenerationConfig
 
-from hf_posenc import PosEncForConditionalGeneration
+from hf_posenc import PosEncForConditionalGeneration, StreamingTranslator, convert_encodings
 
 pytestmark = [pytest.mark.invariant, pytest.mark.decoding]
 
@@ -52,6 +52,35 @@ def test_a_translation_keeps_to_both_limits_in_a_batch_as_alone(num_beams, side)
             assert num_tokens(row) == max(limit, 1)
             alone = model.generate(source[None], **options, **config)[0].tolist()
             assert row[: len(alone)] == alone and set(row[len(alone) :]) <= {PAD}
+
+
+@pytest.mark.full
+def test_without_a_mask_padding_is_no_token_of_a_source():
+    ids, mask = padded([sentences(size, seed=size) for size in (12, 3)], "right")
+    model, options = model_that_ends(-30.0), {RANGE: (1.0, 1.0), "do_sample": False}
+    assert torch.equal(model.generate(ids, **options), model.generate(ids, attention_mask=mask, **options))
+
+
+@pytest.mark.full
+def test_a_generation_config_may_have_the_limits(tokenizer, tmp_path):
+    sizes = {"vocab_size": TEXTS_VOCABULARY, "decoder_vocab_size": TEXTS_VOCABULARY}
+    source, options, model = sentences(12, seed=1)[None], {"do_sample": False}, model_that_ends(30.0, **sizes)
+    text = "Zwei Kinder spielen im Schnee mit dem Hund"
+    free, limited = model.generate(source, **options), model.generate(source, **options, **{RANGE: (1.2, 1.4)})
+    assert limited.shape[1] > free.shape[1]
+    limited_text = model.translate([text], tokenizer, **{RANGE: (1.2, 1.4)})
+    given = GenerationConfig(**{RANGE: (1.2, 1.4)}, max_length=40, **TOKENS)
+    assert torch.equal(model.generate(source, generation_config=given, **options), limited)
+    setattr(model.generation_config, RANGE, [1.2, 1.4])
+    model.save_pretrained(tmp_path)
+    loaded = PosEncForConditionalGeneration.from_pretrained(tmp_path, dtype=model.dtype)
+    assert torch.equal(loaded.generate(source, **options), limited)
+    assert torch.equal(loaded.generate(source, **options, **{RANGE: None}), free)
+    assert loaded.translate([text], tokenizer) == limited_text
+    converted = convert_encodings(loaded, alignment_type="length_ratio")
+    assert getattr(converted.generation_config, RANGE, None) is None
+    with pytest.raises(ValueError, match=rf"Streaming must .* has {RANGE}=.*set it to None"):
+        StreamingTranslator(loaded, tokenizer)
 
 
 @pytest.mark.full

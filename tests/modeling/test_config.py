@@ -6,11 +6,19 @@ from copy import deepcopy
 
 import pytest
 import torch
-from huggingface_hub.errors import StrictDataclassFieldValidationError
+from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassFieldValidationError
 from support.models import DEFAULTS_SUIT, SMALL_PARAMETERS, entries, tiny_config, tiny_model
 from transformers import AutoConfig, PreTrainedConfig
 
-from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig, PosEncForConditionalGeneration, PosEncModel
+from hf_posenc import (
+    ALIGNMENTS,
+    POSITION_ENCODINGS,
+    PosEncCausalConfig,
+    PosEncConfig,
+    PosEncForConditionalGeneration,
+    PosEncModel,
+    RnnNmtConfig,
+)
 from hf_posenc.modeling.position_registry import all_encoding_parameters
 from hf_posenc.modeling.version import __version__
 
@@ -144,6 +152,29 @@ def test_a_field_of_the_wrong_type_is_refused_when_made_and_when_set(field, valu
         tiny_config("relative", **{field: value})
     with pytest.raises(StrictDataclassFieldValidationError, match=field):
         setattr(tiny_config("relative"), field, value)
+
+
+@pytest.mark.parametrize("config_class", [PosEncConfig, PosEncCausalConfig])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embedding": 8},
+         "rope_type='yarn' has no key 'original_max_position_embedding'; .* 'original_max_position_embeddings'"),
+        ({"rope_type": "default", "factor": 4.0}, "rope_type='default' has no key 'factor'"),
+        ({"rope_type": "linear"}, "rope_type='linear' must have factor, but it has .*; add the rest"),
+    ],
+)  # fmt: skip
+def test_rope_parameters_of_another_type_are_refused(config_class, given, message):
+    with pytest.raises(StrictDataclassClassValidationError, match=message):
+        config_class(rope_parameters=given)
+
+
+@pytest.mark.parametrize("config_class", [PosEncConfig, PosEncCausalConfig, RnnNmtConfig])
+def test_two_names_of_a_field_have_one_value(config_class):
+    assert config_class(d_model=32).hidden_size == config_class(hidden_size=32).d_model == 32
+    assert config_class(d_model=32, hidden_size=32).d_model == 32
+    with pytest.raises(ValueError, match=r"is another name of .*, but .*=.* and .*=.* are given; leave one out"):
+        config_class(d_model=32, hidden_size=64)
 
 
 def test_the_decoder_has_the_encoders_encoding_unless_it_names_its_own(registered):

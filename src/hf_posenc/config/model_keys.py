@@ -73,6 +73,12 @@ def validate_model(model: Section, key: str) -> None:
     config_class = CONFIG_CLASSES[model_type]
     validate_current_names(model, config_class.__name__, key)
     known_keys = model_keys(config_class)
+    for alias, name in config_class.attribute_map.items():
+        if alias in model and name in model:
+            raise ValueError(
+                f"{join_key(key, alias)} is another name of {name}, but both are given, {model[alias]!r} and "
+                f"{model[name]!r}; use one name."
+            )
     for name, value in model.items():
         if name in INFERRED_FIELDS:
             raise ValueError(

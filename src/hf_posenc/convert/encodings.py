@@ -21,6 +21,7 @@ from ..modeling.configuration_encodings import EncodingsConfig
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
 from ..modeling.configuration_posenc_causal import PosEncCausalConfig
 from ..modeling.generation_options import POSITION_LIMIT_OPTION, SOURCE_END_OPTION
+from ..modeling.length_limits import EXPECTED_LENGTH_OPTION
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
 from ..modeling.modeling_posenc_causal import PosEncForCausalLM
 from ..modeling.position_registry import side_entries
@@ -172,7 +173,7 @@ def load_config_dict(name: str | os.PathLike, rule: str, on_hub: str) -> dict[st
 def override_config(config: ConfigT, changes: Mapping[str, object]) -> ConfigT:
     """The config with `changes`, validated; a ValueError for a change of a field that the weights depend on."""
     fields, preserved = config.to_dict(), ARCHITECTURES[config.model_type].preserved_fields
-    config.validate_current_names(changes)
+    config.check_keywords(changes)
     for name, value in changes.items():
         if name not in type(config).known_keywords():
             raise ValueError(
@@ -186,6 +187,8 @@ def override_config(config: ConfigT, changes: Mapping[str, object]) -> ConfigT:
                 "leave it out."
             )
         fields[field] = value
+    if (rope := changes.get("rope_parameters")) is not None:  # another scaling of the same rotations
+        fields["rope_parameters"] = {"rope_theta": config.rope_parameters["rope_theta"], **rope}
     decoder_field = config.encoding_type_fields["decoder"]
     if "position_encoding_type" in changes and decoder_field not in changes:
         fields[decoder_field] = None
@@ -256,8 +259,13 @@ def load_into(
     old_rule, new_rule = (getattr(translator, "default_source_end_rule", None) for translator in (origin, model))
     if old_rule != new_rule:
         setattr(model.generation_config, SOURCE_END_OPTION, new_rule)
-    if new_rule is None and getattr(model.generation_config, POSITION_LIMIT_OPTION, None) is not None:
-        setattr(model.generation_config, POSITION_LIMIT_OPTION, None)
+    expects_length = getattr(getattr(model.get_decoder(), "alignment", None), "target_lengths", None) is not None
+    for option, is_possible in (
+        (POSITION_LIMIT_OPTION, new_rule is not None),
+        (EXPECTED_LENGTH_OPTION, expects_length),
+    ):
+        if not is_possible and getattr(model.generation_config, option, None) is not None:
+            setattr(model.generation_config, option, None)
     return model.train(origin.training)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..modeling.generation_options import POSITION_LIMIT_OPTION, explicit_option
+from ..modeling.length_limits import EXPECTED_LENGTH_OPTION
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
 from ..modeling.source_end import SourceVisit, validate_position_limit
 from ..modeling.source_reach import SourceReach
@@ -34,7 +35,7 @@ UNSUPPORTED_OPTIONS = (
     "repetition_penalty", "no_repeat_ngram_size", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens",
     "forced_bos_token_id", "min_length", "min_new_tokens", "sequence_bias", "renormalize_logits", "guidance_scale",
     "encoder_repetition_penalty", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "stop_strings",
-    "max_time",
+    "max_time", EXPECTED_LENGTH_OPTION,
 )  # fmt: skip
 
 # A model whose reach is known, in torch or as ONNX graphs.

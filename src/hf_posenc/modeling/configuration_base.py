@@ -48,7 +48,8 @@ class BaseConfig(PreTrainedConfig):
     hf_posenc_version: str | None = None
 
     def __post_init__(self, **kwargs: object) -> None:
-        self._validate_keywords(kwargs)
+        self.check_keywords(kwargs)
+        self._validate_aliases(kwargs)
         if kwargs.pop("transformers_weights", None) is not None:  # transformers would load any file of that name
             raise ValueError("transformers_weights must be left out: weights of this family are model.safetensors.")
         self.auto_map = dict(self.auto_classes)
@@ -162,12 +163,22 @@ class BaseConfig(PreTrainedConfig):
                     "rename it."
                 )
 
-    def _validate_keywords(self, kwargs: Iterable[str]) -> None:
+    def check_keywords(self, kwargs: Iterable[str]) -> None:
         self.validate_current_names(kwargs)
         for name in kwargs:
             if not self.accepts_keyword(name):
                 raise ValueError(
                     f"{name!r} is no field of {type(self).__name__}; the nearest one is {self.nearest_field(name)!r}."
+                )
+
+    def _validate_aliases(self, kwargs: Mapping[str, object]) -> None:
+        """Raise a ValueError for two values of one field, by both of its names."""
+        defaults = {field.name: field.default for field in fields(self)}
+        for alias, name in self.attribute_map.items():
+            if alias in kwargs and getattr(self, name) not in (defaults[name], kwargs[alias]):
+                raise ValueError(
+                    f"{alias} is another name of {name} and must not have another value, but {alias}={kwargs[alias]!r} "
+                    f"and {name}={getattr(self, name)!r} are given; leave one out."
                 )
 
     def to_dict(self) -> dict[str, object]:

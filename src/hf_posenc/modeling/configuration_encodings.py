@@ -14,6 +14,7 @@ from .configuration_base import BaseConfig
 from .custom_code import copy_custom_code
 from .position_base import EncodingParameter, StackSpec
 from .position_registry import POSITION_ENCODINGS, all_encoding_parameters, side_entries
+from .suggestions import validate_names
 
 
 @strict
@@ -38,6 +39,27 @@ class EncodingsConfig(BaseConfig):
                 replace(parameter, name=name).validate(value)
         for side in map(self.side, self.encoding_type_fields):
             self._validate_side(side)
+
+    @staticmethod
+    def _check_received_keys(
+        rope_type: str,
+        received_keys: set[str],
+        required_keys: set[str],
+        optional_keys: set[str] | None = None,
+        ignore_keys: set[str] | None = None,
+    ) -> None:
+        """Raise a ValueError for keys of `rope_parameters` that this type lacks or does not have.
+
+        A private hook of transformers (5.17 to 5.24 have it), which only logs unknown keys. If it is renamed, a
+        misspelt key has no effect.
+        """
+        owner = f"rope_parameters with rope_type={rope_type!r}"
+        known = required_keys | (optional_keys or set()) | (ignore_keys or set()) | {"partial_rotary_factor", "type"}
+        validate_names(sorted(received_keys), known, owner)
+        if missing := sorted(required_keys - received_keys):
+            raise ValueError(
+                f"{owner} must have {', '.join(missing)}, but it has {sorted(received_keys)}; add the rest."
+            )
 
     @classmethod
     def parameter_fields(cls) -> dict[str, EncodingParameter]:

@@ -97,14 +97,14 @@ class PosEncCausalConfig(EncodingsConfig):
                 "out, or use PosEncConfig."
             )
 
-    def _validate_keywords(self, kwargs: Iterable[str]) -> None:
+    def check_keywords(self, kwargs: Iterable[str]) -> None:
         for name in kwargs:
             if name.startswith(SEQ2SEQ_PREFIXES):
                 raise ValueError(
                     f"{type(self).__name__} describes a decoder-only model, which has neither encoder nor "
                     f"cross-attention nor alignment, but {name} is given; leave it out, or use PosEncConfig."
                 )
-        super()._validate_keywords(kwargs)
+        super().check_keywords(kwargs)
 
     def side(self, name: str = "decoder") -> StackSpec:
         """Sizes and encodings of the model's only stack, whose name is "decoder", because its attention is causal."""

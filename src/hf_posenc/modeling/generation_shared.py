@@ -101,7 +101,7 @@ class LengthLimitedGenerationMixin:
         With `eos_requires_source_end=True`, here or in a generation config, an end token is written only where the
         source's end is in the window of the cross-attention. New models with an alignment have it. With
         `max_tokens_per_source_position` a translation ends after so many tokens at one source position (source_end.py).
-        With `expected_length_range=(low, high)` here, a sentence has `low` to `high` times the tokens that the model
+        With `expected_length_range=(low, high)`, too, a sentence has `low` to `high` times the tokens that the model
         expects (length_limits.py), a limit that only `max_new_tokens` and `max_length` of the same call replace.
         """
         end_token_ids, pad_token_id = self.end_tokens(options, generation_config)
@@ -127,7 +127,8 @@ class LengthLimitedGenerationMixin:
         with self.position_rules(options, generation_config, num_sentences) as position_processors:
             # Before a length limit, whose end is forced.
             processors = LogitsProcessorList([*position_processors, *(logits_processor or [])])
-            options = {name: value for name, value in options.items() if name not in POSITION_OPTIONS}
+            own_options = (*POSITION_OPTIONS, EXPECTED_LENGTH_OPTION)
+            options = {name: value for name, value in options.items() if name not in own_options}
             outputs = super().generate(  # type: ignore[misc]
                 inputs, generation_config=generation_config, logits_processor=processors, **rename_cache(options)
             )
@@ -243,21 +244,26 @@ class LengthLimitedGenerationMixin:
     def with_expected_lengths(
         self, source: Mapping[str, Any], options: GenerateOptions, generation_config: GenerationConfig | None = None
     ) -> tuple[GenerateOptions, list[int] | None]:
-        """The options of `generate` with a processor for the lower limit in place of `expected_length_range`; and each
+        """The options of `generate` with a processor for the lower limit and None for `expected_length_range`; and each
         sentence's upper limit in target tokens, without special ones, None without the option.
 
         `source` has the arguments of the encoder, or `encoder_outputs`. A ValueError where no length is expected.
         """
-        options = dict(options)
-        length_range = options.pop(EXPECTED_LENGTH_OPTION, None)
+        length_range = explicit_option(EXPECTED_LENGTH_OPTION, options, generation_config, self.generation_config)
+        options = {**options, EXPECTED_LENGTH_OPTION: None}  # it is read once
         if length_range is None:
             return options, None
         validate_length_range(length_range)
         names = ("input_ids", "attention_mask", "encoder_outputs", "inputs_embeds")
-        lengths_B = self.expected_target_lengths(**{name: source.get(name) for name in names})
+        encoder_inputs = {name: source.get(name) for name in names}
+        end_token_ids, pad_token_id = self.end_tokens(options, generation_config)
+        ids, mask = encoder_inputs["input_ids"], encoder_inputs["attention_mask"]
+        if mask is None and ids is not None and pad_token_id not in end_token_ids:
+            encoder_inputs["attention_mask"] = (ids != pad_token_id).long()  # as transformers' `generate` does
+        lengths_B = self.expected_target_lengths(**encoder_inputs)
         shortest, longest = expected_length_limits(lengths_B, length_range)
         processors = options.get("logits_processor") or []
-        limiter = PerSentenceMinLength(shortest, self.end_tokens(options, generation_config)[0])
+        limiter = PerSentenceMinLength(shortest, end_token_ids)
         room = (self.config.max_target_length or sys.maxsize) - 1
         limits = [min(length - 1, room) for length in longest]  # without </s>
         return options | {"logits_processor": LogitsProcessorList([*processors, limiter])}, limits
