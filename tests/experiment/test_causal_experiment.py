@@ -126,8 +126,14 @@ def test_an_evaluation_generates_no_token_beyond_a_table(tokenizer, tmp_path):
         (["data.test.reverse.task.name=lookup"], "one token, but '000' of data.test.reverse is 3 tokens"),
         (["data.test.reverse={corpora: [{task: {name: lookup, seed: 1, pairs: 9, min_length: 1, max_length: 2}}]}"],
          "one token, but '000' of data.test.reverse is 3 tokens"),
-        (["score.max_new_tokens=10"], "longer than each answer, but data.test.reverse has .* 10 symbols, .* 10 tokens"),
-        (["data.test.reverse.task.name=recopy", "data.test.reverse.task.max_length=60"], "the limit is 1.. tokens"),
+        (["score.max_new_tokens=10"], "longer than each answer, but test set reverse has .* 10 symbols, .* 10 tokens"),
+        (["data.test.reverse.task.name=recopy", "data.test.reverse.task.max_length=60",
+          "systems.learned.model.learned_max_positions=999"], "the limit is 1.. tokens"),
+        (["score.max_new_tokens=13", "score.concatenate=[1,2]"], "test set reverse-x2 has .* the limit is 13 tokens"),
+        (["systems.learned.model.learned_max_positions=22"],
+         "learned: .* 10 symbols, .* 10 tokens; .*learned_max_positions"),
+        (["systems.seq2seq.model={position_encoding_type: learned, learned_max_positions: 11}"],
+         "seq2seq: .* 10 symbols, .* 10 tokens; .*learned_max_positions"),
     ],
 )  # fmt: skip
 def test_a_tokenizer_or_a_limit_that_does_not_fit_a_task_is_refused_before_training(config, overrides, message):

@@ -5,14 +5,17 @@ All errors of settings, data, vocabulary and lengths are raised here. Files that
 
 from collections.abc import Iterable
 from math import ceil
+from sys import maxsize
 
 from datasets import Dataset
 
 from ..config.settings import Experiment, System
 from ..config.yaml_io import dump_yaml
 from ..data.lengths import lengths
+from ..modeling.configuration_base import BaseConfig
 from ..modeling.configuration_posenc_causal import PosEncCausalConfig
 from ..modeling.configuration_shared import SharedConfig
+from ..modeling.length_limits import max_target_lengths
 from ..reporting.hub import validate_repositories
 from ..training.argument_validation import validate_process_wide
 from ..training.arguments import TrainingArguments
@@ -26,7 +29,7 @@ from .contamination import validate_no_contamination
 from .initialization import build_meta_model, training_config, validate_init_checkpoint, warn_of_untrained_distances
 from .prepared_run import PreparedRun, PreparedSystem, system_arguments
 from .shared_tokenizer import build_shared_tokenizer
-from .task_validation import validate_answer_lengths
+from .task_validation import task_pairs
 
 
 def prepare(experiment: Experiment) -> PreparedRun:
@@ -44,7 +47,6 @@ def validate_before_reading(experiment: Experiment) -> None:
         paths = experiment.paths.system(system.name)
         validate_unchanged_settings(system, paths)
         validate_saved_system(paths.folder)
-        validate_answer_lengths(system)
     warn_of_untrained_distances(systems)
     validate_repositories(arguments)
     validate_no_contamination(systems)
@@ -112,6 +114,7 @@ def build_datasets(system: PreparedSystem) -> None:
     encoded = [system.training_pairs] if validation is None else [system.training_pairs, validation]
     validate_init_checkpoint(system)
     validate_lengths(system.settings, encoded, tests)
+    validate_answer_lengths(system)
     training_config(system)
     validate_batches(system)
 
@@ -195,6 +198,34 @@ def validate_sequence_lengths(name: str, encoded: list[Dataset], tests: list[Dat
                 "special ones included; raise its table (such as model.learned_max_positions), lower data.max_length, "
                 "or choose another test set."
             )
+
+
+def validate_answer_lengths(system: PreparedSystem) -> None:
+    """Refuse a limit of scoring that a right answer of a task reaches: one that never ends would count as right."""
+    settings = system.settings
+    languages = settings.data.source_language, settings.data.target_language
+    config = settings.model_config(settings.data.vocab_size)
+    for name, test_set in system.test_sets.items():
+        if next(task_pairs(test_set.corpus_spec), None) is None:
+            continue
+        for row in test_set.pairs["translation"]:
+            source, target = (len(row[language].split()) for language in languages)
+            (default,) = max_target_lengths([source + 1], None)
+            limit = min(settings.score.max_new_tokens or default, num_answer_positions(config, source))
+            if target >= limit:
+                raise ValueError(
+                    f"systems.{system.name}: the limit of scoring must be longer than each answer, but test set {name} "
+                    f"has an answer of {target} symbols, and the limit is {limit} tokens; raise score.max_new_tokens, "
+                    "and the table of the encoding, if it has one (such as model.learned_max_positions)."
+                )
+
+
+def num_answer_positions(config: BaseConfig, num_symbols: int) -> int:
+    """How many tokens of an answer, without `</s>`, the encoding has positions for after so many symbols of input."""
+    if isinstance(config, PosEncCausalConfig):
+        return (config.max_sequence_length or maxsize) - num_symbols - 2  # after each side `</s>`
+    assert isinstance(config, SharedConfig)
+    return (config.max_target_length or maxsize) - 1  # the start token, which `</s>` has no position after
 
 
 def validate_segments(system: PreparedSystem) -> None:

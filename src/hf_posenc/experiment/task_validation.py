@@ -1,4 +1,4 @@
-"""Validation of algorithmic tasks, before training: of their symbols, and of the lengths of their answers."""
+"""Validation of the symbols of algorithmic tasks, before training."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,6 @@ from ..config.settings import System
 from ..data.readers import CorpusSpec
 from ..data.slow_tokenizers import ExperimentTokenizer
 from ..data.tasks.registry import generate_task_pairs
-from ..modeling.length_limits import max_target_lengths
 
 
 def task_pairs(corpus_spec: CorpusSpec) -> Iterator[tuple[list[str], list[str]]]:
@@ -39,17 +38,4 @@ def validate_task_symbols(tokenizer: ExperimentTokenizer, system: System) -> Non
                 raise ValueError(
                     f"Each symbol of a task must be one token, but {symbol!r} of data.{key} is {length} tokens; "
                     f"{remedy}."
-                )
-
-
-def validate_answer_lengths(system: System) -> None:
-    """Refuse a limit of scoring that a right answer reaches: one that never ends would count as right."""
-    for name, corpus_spec in system.data.test.items():
-        for source, target in task_pairs(corpus_spec):
-            (default,) = max_target_lengths([len(source) + 1], None)
-            if len(target) >= (limit := system.score.max_new_tokens or default):
-                raise ValueError(
-                    f"systems.{system.name}: the limit of scoring must be longer than each answer, but "
-                    f"data.test.{name} has an answer of {len(target)} symbols, and the limit is {limit} tokens; raise "
-                    "score.max_new_tokens."
                 )
