@@ -22,6 +22,7 @@ from support.models import (
     entries,
     sentences,
     tiny_config,
+    tiny_model,
 )
 from torch import nn
 from torch._dynamo.exc import Unsupported
@@ -151,6 +152,46 @@ def test_a_saved_model_loads_with_equal_logits(decoder_only, tied, target, tmp_p
     assert (whole.lm_head.weight is whole.model.embed_tokens.weight) == tied
     torch.testing.assert_close(whole(target).logits, model(target).logits, **EXACT)
     torch.testing.assert_close(base(target).last_hidden_state, model.model(target).last_hidden_state, **EXACT)
+
+
+def flag_turned(model: PosEncForCausalLM) -> None:
+    model.config.tie_word_embeddings = not model.config.tie_word_embeddings
+
+
+def flag_turned_and_resized(model: PosEncForCausalLM) -> None:
+    flag_turned(model)
+    model.resize_token_embeddings(50)
+
+
+def tied_by_hand(model: PosEncForCausalLM) -> None:
+    model.lm_head.weight = model.model.embed_tokens.weight
+
+
+def untied_by_hand(model: PosEncForCausalLM) -> None:
+    model.lm_head.weight = nn.Parameter(2 * model.model.embed_tokens.weight)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("change", [flag_turned, flag_turned_and_resized, tied_by_hand, untied_by_hand])
+@pytest.mark.parametrize("tied", [True, False])
+@torch.no_grad()
+def test_what_is_saved_goes_by_the_tables_in_memory(change, tied, tmp_path):
+    model, ids = tiny_causal_model("rotary", tie_word_embeddings=tied), sentences(2, 6)
+    change(model)
+    expected, is_tied = model(ids).logits, model.lm_head.weight is model.model.embed_tokens.weight
+    model.save_pretrained(tmp_path)
+    loaded, found = PosEncForCausalLM.from_pretrained(tmp_path, dtype=model.dtype, output_loading_info=True)
+    assert not any(found.values()), found
+    assert (loaded.lm_head.weight is loaded.model.embed_tokens.weight) == is_tied == loaded.config.tie_word_embeddings
+    torch.testing.assert_close(loaded(ids).logits, expected, **EXACT)
+
+
+@pytest.mark.parametrize("make", [tiny_causal_model, tiny_model])
+def test_a_tied_projection_is_not_untied_at_random_by_a_keyword(make, tmp_path):
+    model = make("rotary", tie_word_embeddings=True)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"is its embedding table, and tie_word_embeddings=False .*; load it tied"):
+        type(model).from_pretrained(tmp_path, tie_word_embeddings=False)
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path):

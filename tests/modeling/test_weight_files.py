@@ -116,7 +116,6 @@ HUGE: dict[str, tuple[str, dict[str, Any], str]] = {
     "endless heads": ("alibi", {"d_model": 2**40, "encoder_attention_heads": 2**40}, "=1099511627776 and there are"),
     "layers of its own size": ("sinusoidal", {"decoder_layers": 40}, "missing"),
     "layers without end": ("sinusoidal", {"encoder_layers": 10**15}, "encoder_layers=1000000000000000 and there are"),
-    "layers by another name": ("sinusoidal", {"num_hidden_layers": 10**15}, "num_hidden_layers=1000000000000000"),
     "a table of positions": ("learned", {"learned_max_positions": 10**12}, "of another shape"),
     "a new table": ("none", {"position_encoding_type": "learned", "learned_max_positions": 10**9}, "missing"),
     "an output projection": ("none", {"decoder_vocab_size": 9000}, "of another shape"),

@@ -103,9 +103,17 @@ class PosEncForCausalLM(PosEncPreTrainedModel, PromptedTranslationMixin, Generat
         super().__init__(config)
         self.model = PosEncCausalModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        if config.tie_word_embeddings:
-            self._tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+        self._tied_weights_keys = self.tied_weight_keys()
         self.post_init()
+
+    def tied_weight_keys(self) -> dict[str, str]:
+        """The tie of the output projection if the config has it."""
+        return {"lm_head.weight": "model.embed_tokens.weight"} if self.config.tie_word_embeddings else {}
+
+    def sync_tying_config(self) -> None:
+        self.config.tie_word_embeddings = self.lm_head.weight is self.model.embed_tokens.weight
+        self._tied_weights_keys = self.tied_weight_keys()
+        self.all_tied_weights_keys = dict(self._tied_weights_keys)
 
     @normalize_model_inputs
     @can_return_tuple

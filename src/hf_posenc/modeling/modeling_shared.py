@@ -63,11 +63,6 @@ class ResizableVocabularies(SharedPreTrainedModel):
         """Write the sharing of tables into the config, and into the lists that loading and saving read."""
         self.config.share_encoder_decoder_embeddings = self.shares_embeddings
 
-    def save_pretrained(self, *args: object, **options: object) -> None:
-        """transformers' saving, with the ties that the modules have."""
-        self.sync_tying_config()
-        super().save_pretrained(*args, **options)
-
     def _resize_token_embeddings(
         self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:

@@ -39,6 +39,14 @@ class SharedPreTrainedModel(PreTrainedModel):
         """transformers' loading, from safetensors only; a ValueError for weights that do not fit the config."""
         return load_strict(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
 
+    def save_pretrained(self, *args: object, **options: object) -> None:
+        """transformers' saving, with the ties that the modules have."""
+        self.sync_tying_config()
+        super().save_pretrained(*args, **options)
+
+    def sync_tying_config(self) -> None:
+        """Write the sharing of tables into the config, and into the lists that loading and saving read."""
+
     @staticmethod
     def _load_pretrained_model(
         model: PreTrainedModel,

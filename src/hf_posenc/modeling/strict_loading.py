@@ -63,6 +63,7 @@ def load_strict(
         if not ignore_mismatched_sizes:
             shapes_only = output_loading_info or name is None or is_config_changed(model.config, name, options)
             validate_loading_info(model, name, loading_info, shapes_only=shapes_only)
+            validate_untying(model, name, loading_info, options)
 
     files = weight_files(name, variant=variant, **{key: options[key] for key in HUB_OPTIONS if key in options})
     if not (ignore_mismatched_sizes or output_loading_info):
@@ -164,6 +165,19 @@ def validate_loading_info(
             f"A checkpoint's weights must fit the config, but for {model.config.describe()} those of {name} do not; "
             f"{'; '.join(problems)}. Correct config.json, or the keyword that changes it; or give "
             "ignore_mismatched_sizes=True to initialise at random the weights that do not fit."
+        )
+
+
+def validate_untying(
+    model: PreTrainedModel, name: NameOrPath, loading_info: LoadingInfo, options: Mapping[str, object]
+) -> None:
+    """Raise a ValueError if a keyword unties an output projection that is saved as the embedding table alone."""
+    if "lm_head.weight" not in loading_info["missing_keys"] or model.config.tie_word_embeddings:
+        return
+    if read_saved_config(name, options).get("tie_word_embeddings"):
+        raise ValueError(
+            f"An output projection must be saved to be loaded, but that of {name} is its embedding table, and "
+            "tie_word_embeddings=False was given; load it tied, and set model.lm_head.weight to a copy of the table."
         )
 
 
