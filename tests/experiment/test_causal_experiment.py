@@ -1,6 +1,8 @@
 """Decoder-only models in experiments: pairs as one sequence, training, scores, and what is refused before training."""
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +16,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_posenc.experiment.pipeline import run_system
 from hf_posenc.experiment.prepare import prepare
+from hf_posenc.plotting.save_figures import save_attention_figures
+from hf_posenc.reporting.report import next_steps
+from hf_posenc.results.aggregation import aggregate
 from hf_posenc.training.arguments import training_arguments
 from hf_posenc.training.callbacks import JsonLogger
 from hf_posenc.training.losses import next_token_labels
@@ -155,6 +160,14 @@ def test_both_architectures_are_trained_and_scored_on_one_task(config):
     sources = [row["input"] for row in run.system("rotary").test_sets["reverse"].pairs["translation"]]
     lines = (experiment.folder / "rotary" / "translations" / "reverse.jsonl").read_text().splitlines()
     assert model.translate(sources, tokenizer, num_beams=1) == [json.loads(line)["text"] for line in lines]
+    with pytest.raises(ValueError, match=r"that of an encoder-decoder to be drawn, but .* \(posenc_causal\); choose"):
+        next(save_attention_figures(model, tokenizer, sources[0], experiment.folder / "maps"))
+    decoder_only = {"rotary": experiment.systems["rotary"]}
+    both = {**decoder_only, "seq2seq": experiment.systems["seq2seq"]}
+    for systems, hints in ((decoder_only, ["translate"]), (both, ["translate", "explorer"])):
+        results = aggregate(replace(experiment, systems=systems, baseline="rotary"))
+        commands = next_steps(results, experiment.folder, experiment.folder)
+        assert re.findall(r"-m hf_posenc (\w+)", commands) == hints
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert "pipeline_tag: text-generation" in card
     assert "AutoModelForCausalLM.from_pretrained" in card and "AutoModelForSeq2SeqLM" not in card

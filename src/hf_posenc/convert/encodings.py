@@ -187,7 +187,7 @@ def override_config(config: ConfigT, changes: Mapping[str, object]) -> ConfigT:
                 "leave it out."
             )
         fields[field] = value
-    if (rope := changes.get("rope_parameters")) is not None:  # another scaling of the same rotations
+    if isinstance(rope := changes.get("rope_parameters"), Mapping):  # another scaling of the same rotations
         fields["rope_parameters"] = {"rope_theta": config.rope_parameters["rope_theta"], **rope}
     decoder_field = config.encoding_type_fields["decoder"]
     if "position_encoding_type" in changes and decoder_field not in changes:

@@ -1,6 +1,7 @@
 """Train-test overlap: refuses test and validation sets that share pairs with the training text, before training."""
 
 import logging
+from collections import deque
 from collections.abc import Iterable, Iterator
 
 from ..config.section_settings import DataSettings
@@ -70,12 +71,23 @@ def overlap_with_training(system: System, corpus_spec: CorpusSpec) -> tuple[Over
 
 
 def text_overlap(data: DataSettings, corpus_spec: CorpusSpec) -> tuple[Overlap, int]:
-    """The lines of a held-out text, of MIN_WORDS words or more, that occur in the training text, and the number of all
-    its lines that are not blank. Case and surrounding whitespace are ignored."""
-    held_out = list(normalized_lines(corpus_spec, data.data_dir))
-    shared_lines = set(held_out).intersection(normalized_lines(data.train, data.data_dir))
-    shared = [line for line in held_out if line in shared_lines and len(line.split()) >= MIN_WORDS]
-    return Overlap([], [{data.source_language: line} for line in shared]), len(held_out)
+    """The runs of lines of a held-out text that occur in the training text, and the number of all its lines that are
+    not blank. Case and surrounding whitespace are ignored."""
+    num_lines = sum(1 for _ in normalized_lines(corpus_spec, data.data_dir))
+    held_out = list(runs_of_lines(normalized_lines(corpus_spec, data.data_dir)))
+    shared_runs = set(held_out).intersection(runs_of_lines(normalized_lines(data.train, data.data_dir)))
+    return Overlap([], [{data.source_language: run} for run in held_out if run in shared_runs]), num_lines
+
+
+def runs_of_lines(lines: Iterable[str]) -> Iterator[str]:
+    """From each line on, the shortest run of lines with MIN_WORDS words: of verse and subtitles, one line is too
+    short to tell where it comes from."""
+    run: deque[str] = deque()
+    for line in lines:
+        run.append(line)
+        while len(words := " ".join(run).split()) >= MIN_WORDS:
+            yield " ".join(words)
+            run.popleft()
 
 
 def normalized_lines(corpus_spec: CorpusSpec, folder: str | None) -> Iterator[str]:
@@ -90,7 +102,7 @@ def describe_overlap(overlap: Overlap, num_pairs: int, data: DataSettings) -> st
     language = data.source_language
     one_sided = f"pairs have a source or a target of {MIN_WORDS} words or more in the training text"
     if data.is_text:
-        one_sided = f"lines have {MIN_WORDS} words or more and stand in the training text"
+        one_sided = f"lines begin {MIN_WORDS} words or more that stand in the training text"
     kinds = {"pairs stand in the training text": overlap.pairs, one_sided: overlap.one_sided}
     descriptions = []
     for kind, rows in kinds.items():

@@ -100,8 +100,8 @@ class ExplorerRun:
         families = (PosEncConfig.model_type, RnnNmtConfig.model_type)
         if (model_type := auto_from_pretrained(AutoConfig, folder).model_type) not in families:
             raise ValueError(
-                f"This page shows models of this family (model_type {' or '.join(families)}), but {folder} is of "
-                f"model_type {model_type!r}; choose another system."
+                f"This page shows encoder-decoders of this family (model_type {' or '.join(families)}), but {folder} "
+                f"is of model_type {model_type!r}; choose another system."
             )
         validate_weights(folder)
         return auto_from_pretrained(AutoModelForSeq2SeqLM, folder), auto_from_pretrained(AutoTokenizer, folder)

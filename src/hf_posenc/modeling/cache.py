@@ -259,7 +259,7 @@ def state_of_cache(cache: Cache) -> EncodingState:
         raise ValueError(
             "This position encoding needs a cache that keeps positions, but the cache's first layer is a "
             f"{type(layer).__name__}; make the cache from the model's config, as in DynamicCache(config=model.config). "
-            "PEFT's prefix tuning makes its own cache, which has no positions: take LoRA or prompt tuning instead."
+            "PEFT's prefix tuning makes its own cache, which has no positions: take LoRA instead."
         )
     return EncodingState(layer, layer.length())
 

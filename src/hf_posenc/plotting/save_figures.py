@@ -85,6 +85,11 @@ def save_attention_figures(
 
     Sentence and translation have at most `max_tokens` tokens; see `translate_with_attention`.
     """
+    if not model.config.is_encoder_decoder:
+        raise ValueError(
+            "Attention must be that of an encoder-decoder to be drawn, but this model is decoder-only "
+            f"({model.config.model_type}); choose another, or call the model with output_attentions=True."
+        )
     validate_layer(layer, max(model.config.encoder_layers, model.config.decoder_layers))
     translation, maps = translate_with_attention(model, tokenizer, sentence, max_tokens=max_tokens)
     validate_layer(

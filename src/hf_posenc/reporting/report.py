@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ..modeling.configuration_posenc_causal import PosEncCausalConfig
+from ..modeling.strict_loading import read_saved_config
 from ..results.aggregation import validate_comparable
 from ..results.degradation_table import degradation_table
 from ..results.length_limits import TableRows
@@ -63,10 +65,10 @@ def next_steps(results: RunResults, run_folder: Path, tables_folder: Path) -> st
     trained = [name for name, system in results.systems.items() if not system.split]
     best = max(trained, key=lambda name: results.systems[name].tests[first_test].overall.score("bleu") or 0.0)
     model, folder = shlex.quote(str(SystemPaths(run_folder / best).model)), shlex.quote(str(run_folder))
-    commands = {
-        f"translate with {best}": f"python -m hf_posenc translate {model} < FILE",
-        "explore in the browser": f"python -m hf_posenc explorer {folder}",
-    }
+    commands = {f"translate with {best}": f"python -m hf_posenc translate {model} < FILE"}
+    configs = [read_saved_config(SystemPaths(run_folder / name).model, {}) for name in trained]
+    if any(config.get("model_type") != PosEncCausalConfig.model_type for config in configs):
+        commands["explore in the browser"] = f"python -m hf_posenc explorer {folder}"
     return render_commands(commands | report)
 
 
