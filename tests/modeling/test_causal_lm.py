@@ -292,6 +292,8 @@ def test_a_text_is_translated_in_a_batch_as_alone_and_as_generated(decoder_only,
     generated = model.generate(**prompt, do_sample=False, max_new_tokens=5)[0, prompt["input_ids"].shape[1] :]
     assert together.texts[0] == tokenizer.decode(generated, skip_special_tokens=True)
     assert together.texts[2] == "" and not together.truncated[2]
+    length = prompt["input_ids"].shape[1] + 5  # of source and target together, as in `generate`
+    assert model.translate(TEXTS[:1], tokenizer, num_beams=1, max_length=length) == together.texts[:1]
 
 
 @pytest.mark.decoding

@@ -67,13 +67,15 @@ def explicit_option(name: str, options: Mapping[str, object], *configs: Generati
     return None
 
 
-def explicit_max_new_tokens(options: Mapping[str, object], *configs: GenerationConfig | None) -> int | None:
-    """The maximum number of tokens after the start token, by the call's options or the first generation config with a
-    limit; None without a limit."""
+def explicit_max_new_tokens(
+    options: Mapping[str, object], *configs: GenerationConfig | None, prompt_length: int = 1
+) -> int | None:
+    """The maximum number of tokens after the prompt, by default the start token, by the call's options or the first
+    generation config with a limit; None without a limit. `max_length` counts the prompt, too."""
     for source_options, config in [(options, None), *(({}, config) for config in configs)]:
         length, new_tokens = (explicit_option(name, source_options, config) for name in LENGTH_OPTIONS)
         if new_tokens is not None:
             return new_tokens
         if length is not None:
-            return length - 1
+            return length - prompt_length
     return None

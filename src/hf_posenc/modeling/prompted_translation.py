@@ -8,6 +8,7 @@ are a source and a target.
 """
 
 import sys
+from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
@@ -36,9 +37,7 @@ class PromptedTranslationMixin(BatchTranslationMixin):
         generate = decoding_defaults(config) | generate
         inputs = tokenizer.pad({"input_ids": sources}, padding_side="left", return_tensors="pt").to(self.device)
         width = inputs["input_ids"].shape[1]
-        limits = self.max_continuation_lengths(sources)
-        if (max_length := explicit_max_new_tokens(generate, config)) is not None:
-            limits = [min(max_length, room) for room in self.remaining_positions(sources)]
+        limits = self.max_continuation_lengths(sources, generate, config)
         num_steps, positions = max(limits) + 1, self.config.max_sequence_length  # with </s>
         if positions is not None and width + num_steps > positions and len(set(map(len, sources))) > 1:
             # a short source would be continued beyond the last position of a long one
@@ -64,12 +63,17 @@ class PromptedTranslationMixin(BatchTranslationMixin):
         texts = tokenizer.batch_decode([ids for ids, _ in outputs], skip_special_tokens=True)
         return [(text, truncated) for text, (_, truncated) in zip(texts, outputs, strict=True)]
 
-    def max_continuation_lengths(self, sources: list[list[int]]) -> list[int]:
-        """Each target's limit in tokens, without `</s>`: 2 x source + 50, within the encoding's maximum length."""
-        limits = max_target_lengths(map(len, sources), None)
-        return [min(limit, room) for limit, room in zip(limits, self.remaining_positions(sources), strict=True)]
-
-    def remaining_positions(self, sources: list[list[int]]) -> list[int]:
-        """How many target tokens, without `</s>`, the encoding has positions for after each source; at least one."""
-        max_length = self.config.max_sequence_length or sys.maxsize
-        return [max(1, max_length - len(ids) - 1) for ids in sources]
+    def max_continuation_lengths(
+        self,
+        sources: list[list[int]],
+        options: Mapping[str, Any] | None = None,
+        config: GenerationConfig | None = None,
+    ) -> list[int]:
+        """Each target's limit in tokens, without `</s>`: that of the options, or else 2 x source + 50; within the
+        encoding's maximum length, and at least one. As in `generate`, `max_length` counts the source, too."""
+        limits = []
+        for ids, default in zip(sources, max_target_lengths(map(len, sources), None), strict=True):
+            chosen = explicit_max_new_tokens(options or {}, config, prompt_length=len(ids))
+            room = (self.config.max_sequence_length or sys.maxsize) - len(ids) - 1
+            limits.append(max(1, min(default if chosen is None else chosen, room)))
+        return limits
