@@ -181,6 +181,11 @@ def test_both_architectures_are_trained_and_scored_on_one_task(config):
         ("systems.rotary.model.encoder_layers=2", "systems.rotary: model.*decoder-only model.*encoder_layers"),
         ("systems.rotary.model.hidden_size=0", "systems.rotary: model.hidden_size must be a whole number from 1"),
         ("systems.rotary.model.position_encoding_type=rotery", "nearest is 'rotary'"),
+        (
+            "score.stride=4",
+            "score.stride is of plain text, but data.train has pairs and score.stride is 4; leave it out",
+        ),
+        ("score.max_context=64", "score.max_context is of plain text, but data.train has pairs"),
         ("data.joint_vocabulary=false", "systems.learned: .* one vocabulary, but data.joint_vocabulary is false"),
         (
             "systems.next={init_from: rotary, model: {model_type: posenc}}",

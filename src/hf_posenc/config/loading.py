@@ -28,7 +28,7 @@ from .model_keys import validate_model
 from .schema import Section, field_types, validate_fields
 from .section_settings import VOCABULARY_KEYS, ScoreSettings
 from .settings import Experiment, Segmentation, System
-from .text_validation import validate_text_system
+from .text_validation import validate_pairs_system, validate_text_system
 from .validation import (
     validate_data,
     validate_reference_table,
@@ -191,7 +191,9 @@ def validate_system(name: str, base_name: str, sections: Section) -> System:
     system.model_config(vocab_size=data.vocab_size)
     if data.is_text:
         validate_text_system(system)
-    elif not system.is_encoder_decoder:
+        return system
+    validate_pairs_system(system)
+    if not system.is_encoder_decoder:
         validate_prompted_system(system)
     return system
 

@@ -12,6 +12,8 @@ from .settings import System
 # Keys of pairs, which have no effect on plain text.
 DATA_KEYS = ("joint_vocabulary", "tags", "normalize", "min_length", "concatenate", "balance_lengths")
 SCORE_KEYS = ("concatenate", "max_per_bucket")
+# Keys of plain text, which have no effect on pairs.
+TEXT_SCORE_KEYS = ("max_context", "stride")
 EXAMPLE = "{text: [train.txt]}"
 
 
@@ -61,9 +63,9 @@ def validate_text_system(system: System) -> None:
             f"systems.{name}: plain text is cut into blocks of data.max_length tokens, but it is left out; set it to "
             "the training length, such as 256."
         )
-    defaults = DataSettings("", "", {}, {}), ScoreSettings()
-    refuse_changed(name, "data", DATA_KEYS, data, defaults[0])
-    refuse_changed(name, "score", SCORE_KEYS, system.score, defaults[1])
+    kinds = "pairs", "is plain text"
+    refuse_changed(name, "data", DATA_KEYS, data, DataSettings("", "", {}, {}), kinds)
+    refuse_changed(name, "score", SCORE_KEYS, system.score, ScoreSettings(), kinds)
     if system.train.get("predict_with_generate"):
         raise ValueError(
             f"systems.{name}: train.predict_with_generate translates pairs, but data.train is plain text; leave it out."
@@ -71,13 +73,21 @@ def validate_text_system(system: System) -> None:
     validate_windows(system, data.max_length)
 
 
-def refuse_changed(name: str, section: str, keys: Iterable[str], values: object, defaults: object) -> None:
-    """Raise a ValueError for a key of pairs that does not have its default."""
+def validate_pairs_system(system: System) -> None:
+    """Raise a ValueError for keys of plain text in a system on pairs."""
+    refuse_changed(system.name, "score", TEXT_SCORE_KEYS, system.score, ScoreSettings(), ("plain text", "has pairs"))
+
+
+def refuse_changed(
+    name: str, section: str, keys: Iterable[str], values: object, defaults: object, kinds: tuple[str, str]
+) -> None:
+    """Raise a ValueError for a key that does not have its default; `kinds` say what it is for, and what is there."""
+    of, train = kinds
     for key in keys:
         if (value := getattr(values, key)) != getattr(defaults, key):
             raise ValueError(
-                f"systems.{name}: {section}.{key} is of pairs, but data.train is plain text and {section}.{key} is "
-                f"{value!r}; leave it out."
+                f"systems.{name}: {section}.{key} is of {of}, but data.train {train} and {section}.{key} is {value!r}; "
+                "leave it out."
             )
 
 
