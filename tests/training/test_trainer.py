@@ -293,7 +293,7 @@ def test_training_and_evaluation_need_no_float64_on_their_device(tokenizer, tmp_
 # float64 is made on the CPU: after .cpu(), or where nothing is ever on another device.
 ON_THE_CPU = {
     "explorer/walkthrough.py", "convert/families.py", "plotting/encoding_plots.py", "analysis/probing.py",
-    "analysis/probes.py", "training/checkpoints.py", "inference/streaming.py",
+    "analysis/probes.py", "training/checkpoints.py", "inference/onnx_stream.py",
 }  # fmt: skip
 
 
