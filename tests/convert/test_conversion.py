@@ -246,9 +246,9 @@ def test_a_decoder_only_model_keeps_its_weights_under_another_encoding(tmp_path)
     expected.load_state_dict(model.state_dict())
     assert torch.equal(next_token_logits(scaled), next_token_logits(expected))
     assert not torch.allclose(next_token_logits(scaled), next_token_logits(model))
-    far = tiny_causal_model("rotary", rope_parameters={"rope_type": "default", "rope_theta": 5e5})
-    linear = convert_encodings(far, rope_parameters={"rope_type": "linear", "factor": 4.0})
-    assert linear.config.rope_parameters["rope_theta"] == 5e5
+    far = tiny_causal_model("rotary", rope_parameters={"rope_theta": 5e5, "partial_rotary_factor": 0.5})
+    linear = convert_encodings(far, rope_parameters={"rope_type": "linear", "factor": 4.0}).config.rope_parameters
+    assert (linear["rope_theta"], linear["partial_rotary_factor"]) == (5e5, 0.5)
     joined = convert_encodings(model, "rotary+relative", **SMALL)
     torch.testing.assert_close(next_token_logits(joined), next_token_logits(model), **EXACT)
     model.save_pretrained(tmp_path)

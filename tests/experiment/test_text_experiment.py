@@ -113,6 +113,21 @@ def test_statistics_hold_each_token_once() -> None:
         assert rows.sum(0).tolist() == [nll_NM.sum(), nll_NM.size]
 
 
+def test_rotations_of_another_type_keep_their_theta_alone(config: Path) -> None:
+    yarn = "{rope_type: yarn, rope_theta: 500.0, factor: 4.0, original_max_position_embeddings: 8}"
+    linear = "{rope_type: linear, factor: 2.0}"
+    experiment = load(
+        config,
+        "systems={rotary: {model: {position_encoding_type: rotary}}, far: {model: {position_encoding_type: rotary}}}",
+        f"model.rope_parameters={yarn}",
+        f"systems.rotary.model.rope_parameters={linear}",
+        "systems.far.model.rope_parameters.factor=8.0",
+    )
+    rotary, far = (experiment.systems[name].model_config(275).rope_parameters for name in ("rotary", "far"))
+    assert rotary == {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0}
+    assert far["factor"] == 8.0 and far["rope_theta"] == 500.0 and far["rope_type"] == "yarn"
+
+
 @pytest.mark.slow
 def test_a_trained_model_is_scored_under_another_encoding(config: Path) -> None:
     """Scaled rotations change the perplexity of the same weights; without a change it is the same."""

@@ -1,6 +1,7 @@
 """Composition of config files: `extends`, overrides of the command line, and merging of mappings.
 
-The meaning of keys is not used, with one exception. A corpus or a model of another type replaces the one below it.
+The meaning of keys is not used, with two exceptions. A corpus or a model of another type replaces the one below it. And
+`rope_parameters` of another `rope_type` keep what all types have of those below.
 
 OmegaConf was tried. It needs as much code around it: it reads `no` as False and merges corpora of two types into one.
 It also accepts an override without a value, and interprets `${` and `???` in values.
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from ..data.corpus import CORPUS_TYPES
 from ..data.readers import expand_home
+from ..modeling.configuration_encodings import COMMON_ROPE_KEYS
 from ..modeling.configuration_posenc import PosEncConfig
 from .schema import Section, format_value
 from .yaml_io import parse_value, read_yaml
@@ -60,6 +62,8 @@ def merge(base: Section, override: Section) -> Section:
     value. An empty section changes nothing, because all its lines may be commented out."""
     if is_different_type(base, override):
         return dict(override)
+    if override.get("rope_type", base.get("rope_type")) != base.get("rope_type"):
+        base = {key: base[key] for key in COMMON_ROPE_KEYS if key in base}
     merged = dict(base)
     for key, value in override.items():
         if value is None and key in SECTIONS and isinstance(merged.get(key), Mapping):

@@ -74,7 +74,7 @@ def validate_model(model: Section, key: str) -> None:
     validate_current_names(model, config_class.__name__, key)
     known_keys = model_keys(config_class)
     for alias, name in config_class.attribute_map.items():
-        if alias in model and name in model:
+        if alias in model and name in model and model[alias] != model[name]:
             raise ValueError(
                 f"{join_key(key, alias)} is another name of {name}, but both are given, {model[alias]!r} and "
                 f"{model[name]!r}; use one name."

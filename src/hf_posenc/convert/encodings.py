@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ..modeling.configuration_encodings import EncodingsConfig
+from ..modeling.configuration_encodings import COMMON_ROPE_KEYS, EncodingsConfig
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
 from ..modeling.configuration_posenc_causal import PosEncCausalConfig
 from ..modeling.generation_options import POSITION_LIMIT_OPTION, SOURCE_END_OPTION
@@ -188,7 +188,8 @@ def override_config(config: ConfigT, changes: Mapping[str, object]) -> ConfigT:
             )
         fields[field] = value
     if isinstance(rope := changes.get("rope_parameters"), Mapping):  # another scaling of the same rotations
-        fields["rope_parameters"] = {"rope_theta": config.rope_parameters["rope_theta"], **rope}
+        trained = config.rope_parameters
+        fields["rope_parameters"] = {key: trained[key] for key in COMMON_ROPE_KEYS if key in trained} | dict(rope)
     decoder_field = config.encoding_type_fields["decoder"]
     if "position_encoding_type" in changes and decoder_field not in changes:
         fields[decoder_field] = None

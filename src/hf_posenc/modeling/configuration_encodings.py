@@ -16,6 +16,9 @@ from .position_base import EncodingParameter, StackSpec
 from .position_registry import POSITION_ENCODINGS, all_encoding_parameters, side_entries
 from .suggestions import validate_names
 
+# Keys of `rope_parameters` of every `rope_type`: what is rotated, and how fast.
+COMMON_ROPE_KEYS = ("rope_theta", "partial_rotary_factor")
+
 
 @strict
 class EncodingsConfig(BaseConfig):
