@@ -29,7 +29,6 @@ from support.analyses import (
 from support.analyses import tokenizer as words
 
 from hf_posenc.analysis import decoding_analysis
-from hf_posenc.analysis.attention_maps import eager_eval_mode
 from hf_posenc.analysis.attention_statistics import entropy_by_bucket, sum_entropies
 from hf_posenc.analysis.decoding_analysis import (
     JUMP_THRESHOLD,
@@ -41,6 +40,7 @@ from hf_posenc.analysis.decoding_analysis import (
     pair_token_ids,
 )
 from hf_posenc.modeling.alignment_base import attention_centroid
+from hf_posenc.modeling.evaluation_view import evaluation_view
 from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 from hf_posenc.plotting.alignment_plots import end_forbidden_figure, entropy_figure, source_position_figure
 from hf_posenc.plotting.diagnostics_plots import loss_by_position_figure, loss_figure
@@ -82,8 +82,7 @@ def decoded(
     sources, _ = pair_token_ids(the_pairs(), words(), "de", "en")
     sources = sources[:first]
     limits = model.max_target_lengths(map(len, sources)) if limits is None else limits
-    with eager_eval_mode(model):
-        return decode(model, sources, limits, Silent(), may_end=may_end, **options)
+    return decode(evaluation_view(model, "eager"), sources, limits, Silent(), may_end=may_end, **options)
 
 
 # Entropy
@@ -200,8 +199,10 @@ def test_the_centroid_is_that_of_the_weights_of_one_forward():
     sources, _ = pair_token_ids(the_pairs(), words(), "de", "en")
     for ids, one in zip(sources, decoded(model), strict=True):
         read = torch.tensor([[1, *one.ids]])
-        with eager_eval_mode(model), torch.no_grad():
-            outputs = model(torch.tensor([ids]), decoder_input_ids=read, use_cache=False, output_attentions=True)
+        with torch.no_grad():
+            outputs = evaluation_view(model, "eager")(
+                torch.tensor([ids]), decoder_input_ids=read, use_cache=False, output_attentions=True
+            )
         assert one.centroid == pytest.approx(centre_of(outputs.cross_attentions)[0].numpy(), abs=1e-9)
         assert one.source_position is None
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.models import ALIGNED, EVERY_ENCODING, TEXTS_VOCABULARY, tiny_model, translator
 from support.streams import OFFLINE, assert_streams_exactly, random_text, varied_translator
+from support.threads import NUM_THREADS, together
 
 from hf_posenc import PosEncOnnxModel, PosEncTokenizer, StreamingTranslator, to_onnx
 from hf_posenc.inference.batch_translate import translate_lines
@@ -130,7 +131,7 @@ def test_a_folder_of_int8_graphs_translates(tokenizer, tmp_path):
     torch.testing.assert_close(logits, model(**inputs, decoder_input_ids=whole).logits, rtol=0.2, atol=0.2)
     with pytest.raises(ValueError, match=r"not return .*, but output_attentions"):
         exported.generate(**inputs, output_attentions=True, return_dict_in_generate=True)
-    with pytest.raises(ValueError, match=r"eos_requires_source_end must .*, but these do not: .*; leave"):
+    with pytest.raises(ValueError, match=r"eos_requires_source_end must .*, but .* returns no source positions; leave"):
         exported.generate(**inputs, eos_requires_source_end=True)
     (folder / "config.json").write_text("{}")
     with pytest.raises(ValueError, match="export the model again"):
@@ -209,3 +210,20 @@ def test_bad_calls_are_refused(tokenizer, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"`pip install 'hf-posenc\[onnx\]'`"):
         to_onnx(single("relative"), tokenizer, tmp_path / "graphs")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.full
+def test_threads_that_share_graphs_write_what_each_writes_alone(tokenizer, tmp_path):
+    model = varied_translator("relative+window by length_ratio", dtype=torch.float32)
+    exported = PosEncOnnxModel.from_pretrained(to_onnx(model, tokenizer, tmp_path / "graphs"), threads=1)
+    texts = [random_text(2 + number, seed=number) for number in range(NUM_THREADS)]
+
+    def translate(text: str) -> list[list[str]]:
+        return [exported.translate([text], tokenizer, num_beams=beams, max_new_tokens=8) for beams in (1, 3)]
+
+    def stream(text: str) -> str:
+        return "".join(StreamingTranslator(exported, tokenizer).translate(text.split(" ")))
+
+    for call, module in ((translate, exported), (stream, exported.encoder)):
+        alone = [call(text) for text in texts]
+        assert together(module, call, texts) == alone

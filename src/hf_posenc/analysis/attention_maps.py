@@ -8,9 +8,9 @@ import torch
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..modeling.configuration_shared import SharedConfig
+from ..modeling.evaluation_view import evaluation_view
 from ..modeling.text_validation import validate_utf8
 from ..modeling.translation import validate_tokenizer
-from .eager_mode import eager_eval_mode
 
 # With more tokens the labels of a figure are illegible.
 MAX_TOKENS = 100
@@ -48,14 +48,8 @@ def translate_with_attention(
     inputs = tokenizer([sentence], return_tensors="pt", truncation=False)
     validate_length(sentence, inputs["input_ids"].shape[1], model.config, max_tokens)
     max_length = min(model.config.max_target_length or max_tokens + 1, max_tokens + 1)
-    with eager_eval_mode(model):
-        generation_options = {
-            "num_beams": num_beams,
-            "do_sample": False,
-            "max_length": max_length,
-            "forced_eos_token_id": None,
-        }
-        (output_ids,) = model.generate(**inputs, **generation_options)
+    options = {"num_beams": num_beams, "do_sample": False, "max_length": max_length, "forced_eos_token_id": None}
+    (output_ids,) = evaluation_view(model, "eager").generate(**inputs, **options)
     translation = tokenizer.decode(output_ids, skip_special_tokens=True)
     if int(output_ids[-1]) not in model.end_tokens()[0]:
         translation += f" ... (truncated at {len(output_ids) - 1} tokens, the maximum of the figure or the model)"
@@ -67,8 +61,8 @@ def compute_attention_maps(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, inputs: BatchEncoding, output_ids: torch.Tensor
 ) -> dict[str, AttentionMap]:
     """The maps of one pass over an encoded sentence, `inputs`, and the ids of its translation with the start token."""
-    with eager_eval_mode(model):
-        outputs = model(**inputs, decoder_input_ids=output_ids[None, :-1], use_cache=False, output_attentions=True)
+    model = evaluation_view(model, "eager")
+    outputs = model(**inputs, decoder_input_ids=output_ids[None, :-1], use_cache=False, output_attentions=True)
     source = token_labels([str(token) for token in tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])])
     target = token_labels(token_texts(tokenizer, output_ids.tolist()))
     labels = {

@@ -38,6 +38,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..metrics.length_buckets.validation import bucket_bounds
 from ..metrics.loading import load_length_buckets
+from ..modeling.evaluation_view import evaluation_view
 from ..results.diagnosis_records import (
     CentroidMovement,
     DecodingBucket,
@@ -45,7 +46,6 @@ from ..results.diagnosis_records import (
     DecodingExample,
     DecodingScore,
 )
-from .eager_mode import eager_eval_mode
 from .greedy_decoding import Decoding, decode
 
 JUMP_THRESHOLD = 5
@@ -77,7 +77,8 @@ def decode_by_length(
     limits = model.max_target_lengths(map(len, sources))
     if max_new_tokens is not None:
         limits = [min(max_new_tokens, most - 1)] * len(sources)
-    with eager_eval_mode(model), tqdm(total=2 * len(pairs), unit="pair", leave=False, **bar_options) as progress:
+    model = evaluation_view(model, "eager")
+    with tqdm(total=2 * len(pairs), unit="pair", leave=False, **bar_options) as progress:
         greedy = decode(model, sources, limits, progress, may_end=True)
         end_forbidden = decode(model, sources, target_lengths, progress, may_end=False)
     greedy_scores = score_decodings(tokenizer, greedy, pairs, target_language, edges)

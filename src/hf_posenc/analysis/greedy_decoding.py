@@ -4,13 +4,11 @@ Equal to `generate` with one beam. The centroid is the one that alignments track
 modeling/alignment_base.py.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
@@ -71,23 +69,25 @@ def decode_batch(
     keys_1S = torch.arange(mask_BS.shape[1], device=model.device)[None]
     limits_B, (ends, pad) = torch.tensor(limits, device=model.device), model.end_tokens()
     new_B, cache = torch.full_like(limits_B, model.start_token()), None
-    generated, centroids, ended_B = list[Tensor](), list[Tensor](), torch.zeros_like(limits_B, dtype=torch.bool)
-    with record_source_positions(model) as source_positions:
-        while not ended_B.all():
-            step = {"decoder_input_ids": new_B[:, None], "cache": cache, "use_cache": True}
-            outputs = model(encoder_outputs=encoder_outputs, attention_mask=mask_BS, output_attentions=True, **step)
-            scores_BV, cache = outputs.logits[:, -1].clone(), get_cache(outputs)
-            if not may_end:
-                scores_BV[:, ends] = -torch.inf
-            at_limit_B = limits_B <= len(generated)
-            new_B = torch.where(at_limit_B, ends[0] if ends else pad, scores_BV.argmax(-1))
-            ended_B = ended_B | at_limit_B | torch.isin(new_B, new_B.new_tensor(ends))
-            generated.append(new_B)
-            if outputs.cross_attentions:
-                centroids.append(attention_centroid(outputs.cross_attentions, keys_1S)[:, 0])
+    generated, centroids, source_positions = list[Tensor](), list[Tensor](), list[Tensor]()
+    ended_B = torch.zeros_like(limits_B, dtype=torch.bool)
+    while not ended_B.all():
+        step = {"decoder_input_ids": new_B[:, None], "cache": cache, "use_cache": True}
+        outputs = model(encoder_outputs=encoder_outputs, attention_mask=mask_BS, output_attentions=True, **step)
+        scores_BV, cache = outputs.logits[:, -1].clone(), get_cache(outputs)
+        if not may_end:
+            scores_BV[:, ends] = -torch.inf
+        at_limit_B = limits_B <= len(generated)
+        new_B = torch.where(at_limit_B, ends[0] if ends else pad, scores_BV.argmax(-1))
+        ended_B = ended_B | at_limit_B | torch.isin(new_B, new_B.new_tensor(ends))
+        generated.append(new_B)
+        if outputs.cross_attentions:
+            centroids.append(attention_centroid(outputs.cross_attentions, keys_1S)[:, 0])
+        if outputs.source_positions is not None:
+            source_positions.append(outputs.source_positions[:, 0])
     tokens_BT = torch.stack(generated, 1).cpu().numpy()
     centroid_BT = stack_steps(centroids, len(sources))
-    position_BT = stack_steps([step_BT[:, 0] for step_BT in source_positions], len(sources))
+    position_BT = stack_steps(source_positions, len(sources))
     decodings = []
     for row, (tokens_T, limit) in enumerate(zip(tokens_BT, limits, strict=True)):
         curves = [None if curve_BT is None else curve_BT[row] for curve_BT in (centroid_BT, position_BT)]
@@ -106,22 +106,3 @@ def finish_decoding(tokens_T: np.ndarray, limit: int, ends: list[int], curves: l
 def stack_steps(steps: list[Tensor], batch: int) -> np.ndarray | None:
     """The values of all steps, (B) or (1) each, as curves (B, T); None without steps."""
     return torch.stack([step.expand(batch) for step in steps], 1).cpu().double().numpy() if steps else None
-
-
-@contextmanager
-def record_source_positions(model: PreTrainedModel) -> Iterator[list[Tensor]]:
-    """Context manager: records the source positions (B or 1, T) that the model's alignment returns."""
-    recorded, alignment = list[Tensor](), getattr(model.model.decoder, "alignment", None)
-    if alignment is None:
-        yield recorded
-        return
-
-    def hook_fn(_: nn.Module, arguments: tuple[object, ...], output: Tensor) -> None:
-        if arguments[0] == "source_positions":
-            recorded.append(output)
-
-    hook = alignment.register_forward_hook(hook_fn)
-    try:
-        yield recorded
-    finally:
-        hook.remove()

@@ -42,6 +42,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from ..data.lengths import stratified_sample
 from ..data.pair_dataset import hash_test_set
 from ..metrics.length_buckets.validation import BucketBounds, bucket_bounds
+from ..modeling.evaluation_view import evaluation_view
 from ..modeling.translation import validate_tokenizer
 from ..results.diagnosis_records import (
     AttentionDistance,
@@ -54,7 +55,6 @@ from ..results.diagnosis_records import (
 from ..training.losses import uses_target_length
 from .attention_statistics import entropy_by_bucket, mean_distances, sum_distances, sum_entropies
 from .decoding_analysis import decode_by_length, pair_token_ids, row_lengths
-from .eager_mode import eager_eval_mode
 
 # Attention weights of all heads in a batch: 150 MB in float32.
 MAX_WEIGHTS_PER_BATCH = 150_000_000 // 4
@@ -186,11 +186,8 @@ def measure_pairs(
     """
     max_lengths, heads = np.maximum(row_lengths(sources), row_lengths(targets)), num_attention_heads(model.config)
     order, by_row = np.argsort(-max_lengths, kind="stable"), dict[int, SentenceMeasures]()
-    with (
-        eager_eval_mode(model),
-        torch.no_grad(),
-        tqdm(total=len(order), unit="pair", leave=False, **bar_options) as progress,
-    ):
+    model = evaluation_view(model, "eager")
+    with torch.no_grad(), tqdm(total=len(order), unit="pair", leave=False, **bar_options) as progress:
         while (num_done := len(by_row)) < len(order):
             weights_per_pair = heads * int(max_lengths[order[num_done]]) ** 2
             max_rows = max(1, min(batch_size, max_weights // weights_per_pair))

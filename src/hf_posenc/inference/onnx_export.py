@@ -10,20 +10,19 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from transformers import EncoderDecoderCache, PreTrainedTokenizerBase
-from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from ..modeling.cache import EvictingLayer
 from ..modeling.configuration_posenc import PosEncConfig
+from ..modeling.generation_options import POSITION_OPTIONS
 from ..modeling.model_inputs import CACHE_NAME, get_cache
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
-from ..modeling.source_end import has_source_position
 from ..modeling.target_vocabulary import GenerateOptions
 from ..utils.manifest import save_folder
 from .export_validation import missing_extra_error, validate_export_call
@@ -39,13 +38,8 @@ DecomposeFunction = Callable[..., dict[str, Component]]
 
 # Sizes of the traced inputs, and the cached tokens of `decode`; a trace would take a size of 1 for a constant.
 BATCH_SIZE, SOURCE_LENGTH, CACHED_LENGTH = 3, 9, 4
-
-
-@dataclass
-class PositionedOutput(Seq2SeqLMOutput):
-    """A decoding step's outputs, and the source positions of its tokens (B, 1), which the end rules read."""
-
-    source_positions: Tensor | None = None
+# Standard output, log level and warnings belong to the process: two exports would restore them in a wrong order.
+OUTPUT_LOCK = Lock()
 
 
 def to_onnx(
@@ -116,14 +110,15 @@ def quantize_graphs(exported: "ExportedModel") -> None:
 @contextmanager
 def suppress_output() -> Iterator[None]:
     """Context manager: no printed progress, log messages or warnings, which torch's exporter has many of."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
+    with OUTPUT_LOCK:
+        disabled = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+        try:
+            with redirect_stdout(io.StringIO()), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield
+        finally:
+            logging.disable(disabled)
 
 
 def import_exporters() -> tuple["OnnxExporter", type["ExportedModel"], DecomposeFunction]:
@@ -148,6 +143,7 @@ def export_components(model: PosEncForConditionalGeneration, decompose: Decompos
     target = torch.full((BATCH_SIZE, CACHED_LENGTH), model.start_token())
     greedy = deepcopy(model.generation_config)
     greedy.update(num_beams=1, do_sample=False, num_return_sequences=1, use_cache=True)
+    greedy.update(**dict.fromkeys(POSITION_OPTIONS))  # their readers are no inputs of a graph
     prefill, decode = (
         decompose(model, inputs | {"decoder_input_ids": decoder_input_ids}, generation_config=greedy)
         for decoder_input_ids in (target[:, :1], target)
@@ -158,9 +154,6 @@ def export_components(model: PosEncForConditionalGeneration, decompose: Decompos
     for layer in cache.cross_attention_cache.layers:
         if isinstance(layer, EvictingLayer):
             layer.row_ids = None  # a hint for beam search in torch, which would be an input of the graph
-    for step, _ in (prefill["prefill"], decode["decode"]):
-        assert isinstance(step, PosEncForConditionalGeneration)
-        return_source_positions(step)
     decode_step, decode_inputs = decode["decode"]
     decode_inputs = {**decode_inputs, TARGET_POSITIONS: torch.full((BATCH_SIZE, 1), CACHED_LENGTH)}
     return {
@@ -168,28 +161,6 @@ def export_components(model: PosEncForConditionalGeneration, decompose: Decompos
         "prefill": prefill["prefill"],
         "decode": (decode_step, decode_inputs),
     }
-
-
-def return_source_positions(step: PosEncForConditionalGeneration) -> None:
-    """Make a decoding step, a copy of the model, return the source positions of its alignment, if it has one."""
-    alignment, forward = step.model.decoder.alignment, step.forward
-    if not has_source_position(alignment):
-        return
-
-    def positioned_forward(*arguments: object, **options: object) -> PositionedOutput:
-        positions: list[Tensor] = []
-
-        def read(module: nn.Module, arguments: tuple[object, ...], output: Tensor) -> None:
-            if arguments[0] == "source_positions":
-                positions.append(output)
-
-        handle = alignment.register_forward_hook(read)
-        try:
-            return PositionedOutput(**forward(*arguments, **options), source_positions=positions[0])
-        finally:
-            handle.remove()
-
-    step.forward = positioned_forward
 
 
 def example_inputs(config: PosEncConfig, batch: int, length: int) -> dict[str, Tensor]:

@@ -6,23 +6,24 @@ limits. Loading needs onnxruntime, not the exporter's packages.
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, GenerationConfig, GenerationMixin, LogitsProcessor, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers import AutoConfig, GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import GENERATION_CONFIG_NAME, logging
 
-from ..modeling.attention_context import AttentionContext
+from ..modeling.alignment_base import has_source_position
+from ..modeling.alignment_registry import build_alignment
 from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.generation_options import POSITION_LIMIT_OPTION, POSITION_OPTIONS, SOURCE_END_OPTION
-from ..modeling.masks import positions_from_mask
+from ..modeling.generation_options import POSITION_OPTIONS, SOURCE_END_OPTION
+from ..modeling.generation_shared import READERS_ARGUMENT
 from ..modeling.model_inputs import CACHE_NAME, CACHE_NAMES
+from ..modeling.modeling_shared import TranslationOutput
 from ..modeling.position_registry import build_position_encodings
-from ..modeling.source_end import SourcePositionLimit, end_only_at_source_end, limit_tokens_per_position
+from ..modeling.source_end import SourcePositionReader, last_source_positions
 from ..modeling.source_reach import SourceReach, compute_source_reach
 from ..modeling.translation import TranslationMixin
 from ..utils.auto_loading import auto_from_pretrained
@@ -64,13 +65,6 @@ class OnnxEncoder(nn.Module):
         return BaseModelOutput(last_hidden_state=torch.from_numpy(states.numpy()))
 
 
-class OnnxAlignment(nn.Module):
-    """Stands for the alignment, which the graph computes: its forward hooks receive the step's source positions."""
-
-    def forward(self, hook: str, positions_BT: Tensor, ctx: AttentionContext) -> Tensor:
-        return positions_BT
-
-
 class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
     """Translation model whose encoder and decoder are ONNX graphs. It has no weights in torch and cannot be trained.
 
@@ -90,7 +84,6 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.graphs = dict(graphs)
         self.encoder = OnnxEncoder(self.graphs["encoder"], config)
-        self.alignment = OnnxAlignment()
         self.eval()
 
     @classmethod
@@ -148,42 +141,23 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
 
     @property
     def returns_source_positions(self) -> bool:
-        """Whether the graphs return source positions: of a model with an alignment, exported by 0.3 or later."""
-        return SOURCE_POSITIONS in self.graphs["decode"].outputs.values()
+        """Whether the model has an alignment, and its graphs return source positions, as those of 0.3 or later do."""
+        has_alignment = has_source_position(build_alignment(self.config))
+        return has_alignment and SOURCE_POSITIONS in self.graphs["decode"].outputs.values()
 
     def source_reach(self) -> SourceReach:
         """As PosEncForConditionalGeneration's."""
         return compute_source_reach(self.config)
 
-    def end_only_at_source_end(self, end_token_ids: Sequence[int]) -> AbstractContextManager[LogitsProcessor]:
-        """As PosEncForConditionalGeneration's."""
-        if not self.returns_source_positions:
-            raise self.no_source_position(SOURCE_END_OPTION)
-        window = build_position_encodings(self.config, self.config.side("cross")).hiding_lookahead
-        return end_only_at_source_end(self.alignment, end_token_ids, window, self.config.alignment_type)
-
-    def limit_tokens_per_position(
-        self, end_token_ids: Sequence[int], max_tokens: object, num_sentences: int
-    ) -> AbstractContextManager[SourcePositionLimit]:
-        """As PosEncForConditionalGeneration's."""
-        if not self.returns_source_positions:
-            raise self.no_source_position(POSITION_LIMIT_OPTION)
-        return limit_tokens_per_position(
-            self.alignment, end_token_ids, max_tokens, num_sentences, self.config.alignment_type
-        )
-
-    def no_source_position(self, option: str) -> ValueError:
-        """The error for an option that reads source positions, where the graphs do not return them."""
-        return ValueError(
-            f"{option} must be used with graphs that return source positions, but these do not: their model has no "
-            "alignment, or an earlier version has exported it; leave the option out, or export the model again."
-        )
+    @property
+    def source_window(self) -> int | None:
+        return build_position_encodings(self.config, self.config.side("cross")).hiding_lookahead
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
         """The tokens that are not cached yet, the encoder states and the cache."""
         cache = kwargs.get(CACHE_NAME)
         num_cached = 0 if cache is None else cache.get_seq_length()
-        names = ("attention_mask", "encoder_outputs", "output_attentions", "output_hidden_states")
+        names = ("attention_mask", "encoder_outputs", "output_attentions", "output_hidden_states", READERS_ARGUMENT)
         inputs = {name: kwargs[name] for name in names if kwargs.get(name) is not None}
         return inputs | {"decoder_input_ids": input_ids[:, num_cached:], CACHE_NAME: cache}
 
@@ -198,7 +172,8 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-    ) -> Seq2SeqLMOutput:
+        source_position_readers: Sequence[SourcePositionReader] | None = None,
+    ) -> TranslationOutput:
         """New target tokens (B, T), after the cached ones, to their logits (B, T, V); the graphs read one at a time."""
         if output_attentions or output_hidden_states:
             raise ValueError(
@@ -213,8 +188,7 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
         states_BSD = encoder_outputs[0]
         mask_BS = torch.ones(states_BSD.shape[:2]) if attention_mask is None else attention_mask
         source = {"attention_mask": to_array(mask_BS.long()), ENCODER_STATES: to_array(states_BSD)}
-        key_pos_BS = positions_from_mask(mask_BS, mask_BS.shape[1])
-        logits = []
+        logits, source_positions = [], []
         for ids_B1 in decoder_input_ids.split(1, dim=1):
             num_cached = 0 if cache is None else cache.length
             new = {"decoder_input_ids": ids_B1, TARGET_POSITIONS: torch.full_like(ids_B1, num_cached)}
@@ -222,10 +196,12 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
             outputs, cache = self.step(source | inputs, cache)
             logits.append(outputs[LOGITS])
             if SOURCE_POSITIONS in outputs:
-                positions_B1 = outputs[SOURCE_POSITIONS]
-                ctx = AttentionContext(positions_B1, key_pos_BS, mask=mask_BS, num_cached=num_cached)
-                self.alignment(SOURCE_POSITIONS, positions_B1, ctx)
-        return Seq2SeqLMOutput(logits=torch.cat(logits, dim=1), **{CACHE_NAME: cache})
+                source_positions.append(outputs[SOURCE_POSITIONS])
+                for reader in source_position_readers or ():
+                    reader.read(num_cached, source_positions[-1], last_source_positions(mask_BS, None, states_BSD))
+        positions_BT = torch.cat(source_positions, dim=1) if source_positions else None
+        last: dict[str, Any] = {CACHE_NAME: cache}
+        return TranslationOutput(logits=torch.cat(logits, dim=1), source_positions=positions_BT, **last)
 
     def step(self, inputs: Mapping[str, Any], cache: OnnxCache | None) -> tuple[dict[str, Tensor], OnnxCache]:
         """The logits (B, 1, V) and source positions (B, 1) of one more token, by name, and the cache with it."""

@@ -11,7 +11,6 @@ from ..modeling.alignment_base import Alignment
 from ..modeling.cache import EncodingState, state_of_cache
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
-from ..modeling.source_end import SourcePositionProcessor, reading_positions
 
 
 class StreamDecoder(ABC):
@@ -63,14 +62,11 @@ class TorchStreamDecoder(StreamDecoder):
 
     def step(self, ids_N1: Tensor, states_NSD: Tensor, source_start: int) -> tuple[Tensor, Tensor]:
         positions_1S = torch.arange(states_NSD.shape[1], device=states_NSD.device)[None] + source_start
-        reader = SourcePositionProcessor()
-        with reading_positions(self.alignment, reader):
-            output = self.model(
-                decoder_input_ids=ids_N1,
-                encoder_outputs=BaseModelOutput(states_NSD),
-                position_ids=positions_1S,
-                cache=self.cache,
-                use_cache=True,
-            )
-        ((_, _, positions_N1),) = reader.take_steps()
-        return output.logits[:, -1], positions_N1[:, 0]
+        output = self.model(
+            decoder_input_ids=ids_N1,
+            encoder_outputs=BaseModelOutput(states_NSD),
+            position_ids=positions_1S,
+            cache=self.cache,
+            use_cache=True,
+        )
+        return output.logits[:, -1], output.source_positions[:, -1].cpu().double()

@@ -103,6 +103,11 @@ class Alignment(nn.Module):
         return getattr(self, hook)(*arguments)
 
 
+def has_source_position(alignment: Alignment) -> bool:
+    """Whether a decoding step has a source position of its own: with every alignment except `none`."""
+    return type(alignment) is not Alignment
+
+
 def source_padding_mask(ctx: AttentionContext) -> Tensor | None:
     """True for padding in the source (B, S), None without a mask.
 

@@ -30,7 +30,7 @@ SIZE_FIELDS = ("d_model", "hidden_size", "intermediate_size")
 class BaseConfig(PreTrainedConfig):
     """Fields of every model of the family, their validation, and the loading of saved ones."""
 
-    keys_to_ignore_at_inference = list(CACHE_NAMES)
+    keys_to_ignore_at_inference = [*CACHE_NAMES, "source_positions"]
     # A saved config has its code next to it, and names the classes in that code for all Auto classes.
     auto_classes: ClassVar[dict[str, str]]
     # Fields that 0.2.0 saved under another name: old -> new.

@@ -2,8 +2,7 @@
 """`generate` with the limits of length_limits.py and source_end.py, and the options of generation_options.py."""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,7 +29,17 @@ from .length_limits import (
 )
 from .masks import target_valid_mask
 from .model_inputs import rename_cache
+from .source_end import (
+    SourceEndProcessor,
+    SourcePositionLimit,
+    SourcePositionReader,
+    SourcePositionReaders,
+    validate_position_limit,
+)
 from .target_vocabulary import GenerateOptions
+
+# The argument of `forward` that takes the readers of source positions.
+READERS_ARGUMENT = "source_position_readers"
 
 
 def source_lengths(inputs: Tensor | None, model_inputs: Mapping[str, Tensor], pad_token_id: int) -> list[int] | None:
@@ -76,6 +85,16 @@ class LengthLimitedGenerationMixin:
 
     config: SharedConfig
     device: torch.device
+
+    @property
+    def returns_source_positions(self) -> bool:
+        """Whether an alignment gives each decoding step a source position."""
+        return False
+
+    @property
+    def source_window(self) -> int | None:
+        """From this distance on, source tokens after a step's source position are hidden; None if none are."""
+        return None
 
     @property
     def generation_config(self) -> GenerationConfig:
@@ -124,14 +143,18 @@ class LengthLimitedGenerationMixin:
         if uses_cache is False or num_cached_tokens(options) > 0:
             options = self.with_decoder_mask(inputs, options, pad_token_id)
         num_sentences = len(source_lengths(inputs, options, pad_token_id) or [0])
-        with self.position_rules(options, generation_config, num_sentences) as position_processors:
-            # Before a length limit, whose end is forced.
-            processors = LogitsProcessorList([*position_processors, *(logits_processor or [])])
-            own_options = (*POSITION_OPTIONS, EXPECTED_LENGTH_OPTION)
-            options = {name: value for name, value in options.items() if name not in own_options}
-            outputs = super().generate(  # type: ignore[misc]
-                inputs, generation_config=generation_config, logits_processor=processors, **rename_cache(options)
-            )
+        # Before a length limit, whose end is forced.
+        processors = LogitsProcessorList(
+            [*self.position_rules(options, generation_config, num_sentences), *(logits_processor or [])]
+        )
+        own_options = (*POSITION_OPTIONS, EXPECTED_LENGTH_OPTION)
+        options = {name: value for name, value in options.items() if name not in own_options}
+        readers = [processor for processor in processors if isinstance(processor, SourcePositionReader)]
+        if readers:
+            options[READERS_ARGUMENT] = SourcePositionReaders(readers)
+        outputs = super().generate(  # type: ignore[misc]
+            inputs, generation_config=generation_config, logits_processor=processors, **rename_cache(options)
+        )
         prompt = options.get("decoder_input_ids")
         if isinstance(outputs, Tensor):
             return pad_after_end_token(outputs, end_token_ids, pad_token_id, prompt)
@@ -162,42 +185,48 @@ class LengthLimitedGenerationMixin:
             mask = is_valid.long()
         return options | {"decoder_attention_mask": mask.to(self.device)}
 
-    @contextmanager
     def position_rules(
         self, options: Mapping[str, object], generation_config: GenerationConfig | None, num_sentences: int
-    ) -> Iterator[list[LogitsProcessor]]:
-        """While it is entered, the processors of the options that read source positions."""
+    ) -> list[SourcePositionReader]:
+        """The processors of the options that read source positions; a ValueError for a model that has none."""
         end_token_ids, _ = self.end_tokens(options, generation_config)
         requires_source_end, max_tokens = (
             explicit_option(name, options, generation_config, self.generation_config) for name in POSITION_OPTIONS
         )
-        with ExitStack() as stack:
-            processors: list[LogitsProcessor] = []
-            if requires_source_end:
-                processors.append(stack.enter_context(self.end_only_at_source_end(end_token_ids)))
-            if max_tokens is not None:
-                limit = self.limit_tokens_per_position(end_token_ids, max_tokens, num_sentences)
-                processors.append(stack.enter_context(limit))
-            yield processors
+        rules: list[SourcePositionReader] = []
+        if requires_source_end:
+            self.require_source_positions(SOURCE_END_OPTION)
+            if self.source_window is None:
+                raise ValueError(
+                    f"{SOURCE_END_OPTION} must be used with a window in the cross-attention, but this model has none; "
+                    "leave it out."
+                )
+            rules.append(SourceEndProcessor(end_token_ids, self.source_window))
+        if max_tokens is not None:
+            rules.append(self.position_limit(end_token_ids, max_tokens, num_sentences))
+        return rules
 
-    def end_only_at_source_end(self, end_token_ids: Sequence[int]) -> AbstractContextManager[LogitsProcessor]:
-        """While it is entered, the processor forbids end tokens far from the source's end; a ValueError if the model
-        does not know where in the source it is."""
-        raise self.no_source_position(SOURCE_END_OPTION)
-
-    def limit_tokens_per_position(
+    def position_limit(
         self, end_token_ids: Sequence[int], max_tokens: object, num_sentences: int
-    ) -> AbstractContextManager[LogitsProcessor]:
-        """While it is entered, the processor ends sentences after `max_tokens` tokens at one source position; a
-        ValueError as above."""
-        raise self.no_source_position(POSITION_LIMIT_OPTION)
+    ) -> SourcePositionLimit:
+        """The processor that ends sentences after `max_tokens` tokens at one source position; a ValueError for another
+        number, without end tokens, and for a model that has no source positions."""
+        max_tokens = validate_position_limit(max_tokens)
+        self.require_source_positions(POSITION_LIMIT_OPTION)
+        if not end_token_ids:
+            raise ValueError(
+                f"{POSITION_LIMIT_OPTION} must be used with an end token, but eos_token_id is None; set it, or leave "
+                "the limit out."
+            )
+        return SourcePositionLimit(end_token_ids, max_tokens, num_sentences)
 
-    def no_source_position(self, option: str) -> ValueError:
-        """The error for an option that reads source positions, of a model without."""
-        return ValueError(
-            f"{option} must be used with a model whose alignment says where in the source it is, but "
-            f"{type(self).__name__} has none; leave it out."
-        )
+    def require_source_positions(self, option: str) -> None:
+        """Raise a ValueError for an option that reads source positions, of a model without them."""
+        if not self.returns_source_positions:
+            raise ValueError(
+                f"{option} must be used with a model whose alignment says where in the source it is, but this "
+                f"{type(self).__name__} returns no source positions; leave it out."
+            )
 
     def end_tokens(
         self, options: Mapping[str, object] | None = None, generation_config: GenerationConfig | None = None

@@ -7,27 +7,24 @@ transformer_stack.py, layers are in transformer_layers.py.
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, LogitsProcessor
+from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
-    BaseModelOutputWithPastAndCrossAttentions,
-    Seq2SeqLMOutput,
-    Seq2SeqModelOutput,
 )
 from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .alignment_base import validate_lookahead
+from .alignment_base import has_source_position, validate_lookahead
 from .alignment_registry import build_alignment
 from .attention import Attention, validate_attn_implementation
 from .attention_context import AttentionContext
+from .cache import cached_seq_length
 from .citations import VASWANI
 from .configuration_posenc import PosEncConfig
 from .cross_attention_context import cross_attention_context, cross_attention_mask
@@ -35,12 +32,15 @@ from .masks import AttentionMask, new_valid_mask, positions_from_mask, target_va
 from .model_inputs import CACHE_NAME, normalize_model_inputs, require_encoder_states
 from .modeling_shared import (
     ConditionalGeneration,
+    DecoderOutput,
     EncoderDecoder,
+    EncoderDecoderOutput,
+    TranslationOutput,
     merge_outputs,
 )
 from .position_registry import build_position_encodings
 from .sequential_decoding import decode_sequentially
-from .source_end import SourcePositionLimit, end_only_at_source_end, has_source_end, limit_tokens_per_position
+from .source_end import SourcePositionReader, last_source_positions
 from .source_reach import SourceReach, compute_source_reach
 from .transformer_layers import PosEncDecoderLayer, PosEncEncoderLayer
 from .transformer_stack import PosEncPreTrainedModel, PosEncStack
@@ -121,7 +121,7 @@ class PosEncDecoder(PosEncStack):
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: object,
-    ) -> BaseModelOutputWithPastAndCrossAttentions:
+    ) -> DecoderOutput:
         """Target (B, T) and encoder states (B, S, D) to hidden states (B, T, D); the inputs are PosEncModel's."""
         encoder_hidden_states = require_encoder_states(encoder_hidden_states)
         x_BTD = self.embed(input_ids, inputs_embeds)
@@ -144,7 +144,8 @@ class PosEncDecoder(PosEncStack):
         cross_mask = cross_attention_mask(self.config, x_BTD, encoder_attention_mask, encoder_hidden_states, cross_ctx)
         masks_and_states = self_mask, encoder_hidden_states, cross_mask
         x_BTD = self.run_layers(x_BTD, masks_and_states, ctx=ctx, cross_ctx=cross_ctx, cache=cache, **kwargs)
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=x_BTD, **{CACHE_NAME: cache})
+        source_positions_BT = cross_ctx.query_pos_BQ if self.cross_positions.modifies_attention else None
+        return DecoderOutput(last_hidden_state=x_BTD, source_positions=source_positions_BT, **{CACHE_NAME: cache})
 
     def resolve_cache(self, cache: EncoderDecoderCache | None, use_cache: bool | None) -> EncoderDecoderCache | None:
         """The given cache, or a new one with `use_cache`; a ValueError for one under gradient checkpointing."""
@@ -206,7 +207,7 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
         use_cache: bool | None = None,
         track_attention: bool = False,
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
-    ) -> Seq2SeqModelOutput:
+    ) -> EncoderDecoderOutput:
         """Source (B, S) and target (B, T) to hidden states (B, T, D).
 
         `position_ids` (B, S) and `decoder_position_ids` (B, T) are used if given; else a token's position is the number
@@ -261,10 +262,17 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
             self.generation_config.eos_requires_source_end = True
 
     @property
+    def returns_source_positions(self) -> bool:
+        return has_source_position(self.model.decoder.alignment)
+
+    @property
+    def source_window(self) -> int | None:
+        return self.model.decoder.cross_positions.hiding_lookahead
+
+    @property
     def default_source_end_rule(self) -> bool | None:
         """Whether end tokens of a new model need the source's end in sight; None where no position is known."""
-        decoder = self.model.decoder
-        return has_source_end(decoder.alignment, decoder.cross_positions.hiding_lookahead) or None
+        return (self.returns_source_positions and self.source_window is not None) or None
 
     @normalize_model_inputs
     @can_return_tuple
@@ -284,13 +292,19 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         track_attention: bool = False,
+        source_position_readers: Sequence[SourcePositionReader] | None = None,
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
-    ) -> Seq2SeqLMOutput:
-        """The inputs of PosEncModel to logits (B, T, V); with `labels` (B, T), -100 where ignored, also to a loss."""
+    ) -> TranslationOutput:
+        """The inputs of PosEncModel to logits (B, T, V); with `labels` (B, T), -100 where ignored, also to a loss.
+
+        The source positions of the new tokens are in the output, and each of `source_position_readers`, the logits
+        processors of one call of `generate`, receives them.
+        """
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        num_cached = cached_seq_length(cache) if source_position_readers else 0  # before the layers add to it
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -307,6 +321,9 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
             track_attention=track_attention,
             **kwargs,
         )
+        for reader in source_position_readers or ():
+            source_ends_B1 = last_source_positions(attention_mask, position_ids, outputs.encoder_last_hidden_state)
+            reader.read(num_cached, outputs.source_positions, source_ends_B1)
         length_loss = None
         alignment = self.model.decoder.alignment
         if self.training and alignment.length_loss is not None and cross_position_ids is None:
@@ -348,21 +365,6 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
         if encoder_outputs is None:
             encoder_outputs = self.model.encoder(input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)
         return alignment("target_lengths", encoder_outputs[0], attention_mask)
-
-    def end_only_at_source_end(self, end_token_ids: Sequence[int]) -> AbstractContextManager[LogitsProcessor]:
-        """As the mixin's; a ValueError for a model without an alignment, or whose cross-attention hides no keys."""
-        decoder = self.model.decoder
-        return end_only_at_source_end(
-            decoder.alignment, end_token_ids, decoder.cross_positions.hiding_lookahead, self.config.alignment_type
-        )
-
-    def limit_tokens_per_position(
-        self, end_token_ids: Sequence[int], max_tokens: object, num_sentences: int
-    ) -> AbstractContextManager[SourcePositionLimit]:
-        """As the mixin's; a ValueError for a model without an alignment, and for a limit that is no whole number."""
-        return limit_tokens_per_position(
-            self.model.decoder.alignment, end_token_ids, max_tokens, num_sentences, self.config.alignment_type
-        )
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: object) -> dict[str, object]:
         """The inputs of a decoding step, with `track_attention`, because the target's length is unknown."""

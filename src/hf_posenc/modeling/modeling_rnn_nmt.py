@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin
 from transformers.modeling_outputs import (
     BaseModelOutput,
-    BaseModelOutputWithPastAndCrossAttentions,
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
@@ -37,6 +36,7 @@ from .masks import new_valid_mask
 from .model_inputs import CACHE_NAME, normalize_model_inputs, require_encoder_states
 from .modeling_shared import (
     ConditionalGeneration,
+    DecoderOutput,
     EncoderDecoder,
     Stack,
     merge_outputs,
@@ -119,7 +119,7 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
         use_cache: bool | None = None,
         encoder_last: tuple[Tensor, Tensor] | None = None,
         **kwargs: object,
-    ) -> BaseModelOutputWithPastAndCrossAttentions:
+    ) -> DecoderOutput:
         """Target (B, T) and encoder states (B, S, 2D) to hidden states (B, T, D), token by token.
 
         `encoder_last` are the encoder's last h and c; the first step of a decoding needs them.
@@ -143,7 +143,7 @@ class RnnNmtDecoder(RnnNmtPreTrainedModel, Stack):
         states_BTM = torch.stack(states, dim=1)
         if cache is not None:
             self.cache_states(states_BTM, cache)
-        return BaseModelOutputWithPastAndCrossAttentions(
+        return DecoderOutput(
             last_hidden_state=states_BTM[..., -self.config.d_model :],
             **{CACHE_NAME: cache},
             cross_attentions=(torch.stack(weights, dim=1)[:, None],) if output_attentions else None,

@@ -143,11 +143,26 @@ class EncoderDecoder(ResizableVocabularies):
         self.encoder.embed_tokens = value
 
 
-def merge_outputs(
-    encoder_outputs: BaseModelOutput, decoder_outputs: BaseModelOutputWithPastAndCrossAttentions
-) -> Seq2SeqModelOutput:
+@dataclass
+class DecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
+    """transformers' output with `source_positions` (B or 1, T), the source position of each new token.
+
+    It is the position of the token's query in the cross-attention; None if no encoding reads positions there.
+    """
+
+    source_positions: Tensor | None = None
+
+
+@dataclass
+class EncoderDecoderOutput(Seq2SeqModelOutput):
+    """transformers' output with the source positions of DecoderOutput."""
+
+    source_positions: Tensor | None = None
+
+
+def merge_outputs(encoder_outputs: BaseModelOutput, decoder_outputs: DecoderOutput) -> EncoderDecoderOutput:
     """The outputs of encoder and decoder in one object."""
-    return Seq2SeqModelOutput(
+    return EncoderDecoderOutput(
         last_hidden_state=decoder_outputs.last_hidden_state,
         **{CACHE_NAME: get_cache(decoder_outputs)},
         decoder_hidden_states=decoder_outputs.hidden_states,
@@ -156,6 +171,7 @@ def merge_outputs(
         encoder_last_hidden_state=encoder_outputs.last_hidden_state,
         encoder_hidden_states=encoder_outputs.hidden_states,
         encoder_attentions=encoder_outputs.attentions,
+        source_positions=decoder_outputs.source_positions,
     )
 
 
@@ -168,13 +184,14 @@ LENGTH_LOSS_WARNING = (
 
 @dataclass
 class TranslationOutput(Seq2SeqLMOutput):
-    """transformers' output with the alignment's loss.
+    """transformers' output with the alignment's loss and source positions (as in DecoderOutput).
 
     `length_loss`: the sum over sentences of the alignment's own loss; None outside of training and for an alignment
     without one. `loss` holds it, divided by the number of target tokens. A loss computed from `logits` must add it.
     """
 
     length_loss: Tensor | None = None
+    source_positions: Tensor | None = None
 
 
 class ConditionalGeneration(ResizableVocabularies, TranslationMixin):

@@ -8,11 +8,11 @@ before it.
 import torch
 from torch import Tensor, nn
 from transformers import EncoderDecoderCache, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from .cache import cached_seq_length
 from .masks import AttentionMask, positions_from_mask, slice_mask
 from .model_inputs import CACHE_NAME, exactly_one_input, get_cache
+from .modeling_shared import DecoderOutput
 
 
 def decode_sequentially(
@@ -25,7 +25,7 @@ def decode_sequentially(
     use_cache: bool | None,
     cache: EncoderDecoderCache | None,
     **inputs: object,
-) -> BaseModelOutputWithPastAndCrossAttentions:
+) -> DecoderOutput:
     """The decoder's outputs for all new tokens, as from one forward; with a cache if one is given or `use_cache`."""
     if decoder.gradient_checkpointing and decoder.training:
         raise ValueError(
@@ -52,10 +52,9 @@ def decode_sequentially(
     return concatenate_outputs(steps, cache if return_cache else None)
 
 
-def concatenate_outputs(
-    steps: list[BaseModelOutputWithPastAndCrossAttentions], cache: EncoderDecoderCache | None
-) -> BaseModelOutputWithPastAndCrossAttentions:
+def concatenate_outputs(steps: list[DecoderOutput], cache: EncoderDecoderCache | None) -> DecoderOutput:
     """The outputs of single tokens, concatenated along the time axis."""
+    positions = [step.source_positions for step in steps if step.source_positions is not None]
     max_keys = 0 if steps[-1].attentions is None else steps[-1].attentions[0].shape[-1]
 
     def all_layers(name: str, axis: int, pad_to: int = 0) -> tuple[Tensor, ...] | None:
@@ -68,10 +67,11 @@ def concatenate_outputs(
             layers.append(torch.cat(padded, axis))
         return tuple(layers)
 
-    return BaseModelOutputWithPastAndCrossAttentions(
+    return DecoderOutput(
         last_hidden_state=torch.cat([step.last_hidden_state for step in steps], 1),
         **{CACHE_NAME: cache},
         hidden_states=all_layers("hidden_states", 1),
         attentions=all_layers("attentions", 2, max_keys),
         cross_attentions=all_layers("cross_attentions", 2),
+        source_positions=torch.cat(positions, 1) if positions else None,
     )

@@ -17,34 +17,34 @@ source position, which is that of the nearest source token. Then the translation
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import LogitsProcessor
 
-from .alignment_base import Alignment, source_bounds
-from .generation_options import POSITION_LIMIT_OPTION, SOURCE_END_OPTION
+from .generation_options import POSITION_LIMIT_OPTION
 from .length_limits import forbid_tokens, force_token
 
 # Steps that are kept for assisted decoding, which rejects some of the newest.
 NUM_KEPT_STEPS = 64
 
 
-class SourcePositionProcessor(LogitsProcessor):
-    """Base class of the processors that read the source position of each decoding step."""
+class SourcePositionReader(LogitsProcessor):
+    """Base class of the processors that read the source position of each decoding step.
+
+    `generate` passes the readers of a call to each forward of this call. Therefore calls that share a model never read
+    each other's positions.
+    """
 
     def __init__(self) -> None:
         # Of the newest forward: the target tokens before it, the source's last position, and the new tokens' positions.
         self.steps: list[tuple[int | Tensor, Tensor, Tensor]] = []
 
-    def read_positions(self, alignment: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
-        """Forward hook of the alignment: takes the source positions of the step that is being computed."""
-        hook, *_, ctx = arguments
-        if hook == "source_positions":
-            self.steps.append((ctx.num_cached, source_bounds(ctx)[1], output))
+    def read(self, num_cached: int | Tensor, positions_NT: Tensor, last_N1: Tensor) -> None:
+        """Take the source positions of a forward's new tokens, before which there are `num_cached` others, and the
+        positions of the sources' last tokens."""
+        self.steps.append((num_cached, last_N1, positions_NT))
 
     def take_steps(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """The steps since the last call: the target tokens before each, the source's last position (N, 1), and the
@@ -58,7 +58,23 @@ class SourcePositionProcessor(LogitsProcessor):
                 yield int(num_cached) + token, last_N1.cpu(), position_N1
 
 
-class SourceEndProcessor(SourcePositionProcessor):
+class SourcePositionReaders(tuple[SourcePositionReader, ...]):
+    """The readers of a call of `generate`, as an argument of `forward`."""
+
+    def __deepcopy__(self, memo: dict[int, object]) -> None:
+        """None: assisted decoding copies a call's arguments for its draft model, which has other source positions."""
+
+
+def last_source_positions(mask: Tensor | None, position_ids: Tensor | None, encoder_states_BSD: Tensor) -> Tensor:
+    """The position of each source's last token (B or 1, 1), from the mask (B, S) and the given position ids (B, S)."""
+    if position_ids is None:
+        if mask is None:
+            return torch.tensor([[encoder_states_BSD.shape[1] - 1]])
+        return (mask != 0).sum(1, keepdim=True) - 1
+    return (position_ids if mask is None else position_ids.masked_fill(mask == 0, 0)).amax(1, keepdim=True)
+
+
+class SourceEndProcessor(SourcePositionReader):
     """Forbids the end tokens in rows of scores whose source positions are `window` tokens or more before the end."""
 
     def __init__(self, end_token_ids: Sequence[int], window: int) -> None:
@@ -98,7 +114,7 @@ class SourceVisit:
         return SourceVisit(self.token_N[rows], self.num_steps_N[rows])
 
 
-class SourcePositionLimit(SourcePositionProcessor):
+class SourcePositionLimit(SourcePositionReader):
     """Forces the end token in rows that have written `max_tokens` tokens at one source position.
 
     Each of `num_sentences` has the same number of rows. `has_ended` says which translations ended thereby.
@@ -151,63 +167,6 @@ class SourcePositionLimit(SourcePositionProcessor):
     def has_ended(self, sentence: int, ids: Sequence[int]) -> bool:
         """Whether the translation of a sentence, with its start token and end token, ended at this limit."""
         return (sentence, *ids[:-1]) in self.ended
-
-
-def has_source_end(alignment: nn.Module, window: int | None) -> bool:
-    """Whether a decoding step has a source position, and a window around it."""
-    return has_source_position(alignment) and window is not None
-
-
-def has_source_position(alignment: nn.Module) -> bool:
-    """Whether a decoding step has a source position."""
-    return type(alignment) is not Alignment
-
-
-@contextmanager
-def reading_positions(alignment: nn.Module, processor: SourcePositionProcessor) -> Iterator[None]:
-    """While this context is entered, the processor takes the alignment's source positions."""
-    handle = alignment.register_forward_hook(processor.read_positions)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def end_only_at_source_end(
-    alignment: nn.Module, end_token_ids: Sequence[int], window: int | None, name: str
-) -> Iterator[SourceEndProcessor]:
-    """A processor that takes the alignment's source positions while this context is entered."""
-    if window is None or not has_source_end(alignment, window):
-        window_in_words = "no window" if window is None else "a window"
-        raise ValueError(
-            f"{SOURCE_END_OPTION} must be used with an alignment and a window in the cross-attention, but this "
-            f"model has alignment_type={name!r} and {window_in_words} there; leave it out."
-        )
-    processor = SourceEndProcessor(end_token_ids, window)
-    with reading_positions(alignment, processor):
-        yield processor
-
-
-@contextmanager
-def limit_tokens_per_position(
-    alignment: nn.Module, end_token_ids: Sequence[int], max_tokens: object, num_sentences: int, name: str
-) -> Iterator[SourcePositionLimit]:
-    """A processor that takes the alignment's source positions while this context is entered."""
-    max_tokens = validate_position_limit(max_tokens)
-    if not has_source_position(alignment):
-        raise ValueError(
-            f"{POSITION_LIMIT_OPTION} must be used with an alignment, but this model has alignment_type={name!r}; "
-            "leave it out."
-        )
-    if not end_token_ids:
-        raise ValueError(
-            f"{POSITION_LIMIT_OPTION} must be used with an end token, but eos_token_id is None; set it, or leave the "
-            "limit out."
-        )
-    processor = SourcePositionLimit(end_token_ids, max_tokens, num_sentences)
-    with reading_positions(alignment, processor):
-        yield processor
 
 
 def validate_position_limit(max_tokens: object) -> int:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translation from text to text, because transformers 5 has no pipeline for it."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, PreTrainedTokenizerBase
 
 from .configuration_base import BaseConfig
+from .evaluation_view import evaluation_view
 from .generation_options import POSITION_LIMIT_OPTION, explicit_max_new_tokens, explicit_option
 from .generation_shared import LengthLimitedGenerationMixin
 from .target_vocabulary import GenerateOptions, target_generate_options, with_target_vocab_size
@@ -133,9 +134,7 @@ class BatchTranslationMixin:
     config: BaseConfig
     generate: Callable[..., Any]
     device: torch.device
-    training: bool
-    train: Callable[[bool], nn.Module]
-    eval: Callable[[], nn.Module]
+    modules: Callable[[], Iterator[nn.Module]]
 
     @torch.no_grad()
     def translate(self, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, **options: Any) -> list[str]:
@@ -175,20 +174,16 @@ class BatchTranslationMixin:
                 )
         sources = encode_texts(texts, tokenizer)
         validate_source_lengths(sources, self.config.max_source_length)
-        was_training = self.training
-        self.eval()
-        try:
-            return translate_in_batches(
-                sources,
-                lambda sources: self.translate_batch(sources, tokenizer, **generate),
-                batch_size=batch_size,
-                tokens_per_batch=tokens_per_batch,
-                progress=progress,
-                description=description,
-                progress_position=progress_position,
-            )
-        finally:
-            self.train(was_training)
+        model = evaluation_view(self) if any(module.training for module in self.modules()) else self
+        return translate_in_batches(
+            sources,
+            lambda sources: model.translate_batch(sources, tokenizer, **generate),
+            batch_size=batch_size,
+            tokens_per_batch=tokens_per_batch,
+            progress=progress,
+            description=description,
+            progress_position=progress_position,
+        )
 
     def translate_batch(
         self, sources: list[list[int]], tokenizer: PreTrainedTokenizerBase, **generate: Any
@@ -272,7 +267,7 @@ class TranslationMixin(BatchTranslationMixin, LengthLimitedGenerationMixin):
         if max_tokens is None:
             return self.generate(**inputs, **generate).tolist(), None
         end_token_ids, _ = self.end_tokens(generate, configs[0])
-        with self.limit_tokens_per_position(end_token_ids, max_tokens, len(inputs["input_ids"])) as position_limit:
-            processors = [position_limit, *(generate.get("logits_processor") or [])]
-            options = generate | {"logits_processor": processors, POSITION_LIMIT_OPTION: None}
-            return self.generate(**inputs, **options).tolist(), position_limit
+        position_limit = self.position_limit(end_token_ids, max_tokens, len(inputs["input_ids"]))
+        processors = [position_limit, *(generate.get("logits_processor") or [])]
+        options = generate | {"logits_processor": processors, POSITION_LIMIT_OPTION: None}
+        return self.generate(**inputs, **options).tolist(), position_limit
