@@ -1,9 +1,11 @@
 """Streaming is exact: a stream's translation, however its text is cut, is that of the whole text."""
 
+import itertools
+
 import pytest
 import torch
 from support.models import ALIGNED, padded, sentences, tiny_model
-from support.streams import assert_streams_exactly, random_text, varied_translator
+from support.streams import OFFLINE, assert_streams_exactly, random_text, varied_translator
 from torch import Tensor
 
 from hf_posenc import (
@@ -302,3 +304,49 @@ def test_end_rule_follows_the_alignment_of_a_converted_model():
     aligned.generation_config.eos_requires_source_end = False
     converted = convert_encodings(aligned, position_encoding_type="rotary+window")
     assert converted.generation_config.eos_requires_source_end is False
+
+
+@pytest.mark.parametrize("num_beams", [1, pytest.param(3, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    ("owner", "name"), [("decoder", "step"), ("search", "step"), ("search", "take_fixed"), ("reader", "feed")]
+)
+@pytest.mark.parametrize("call", [1, 3])
+def test_a_stream_in_which_a_step_failed_says_so_at_each_later_call(owner, name, call, num_beams, tokenizer):
+    """Wherever the step failed: in the model, after it, or while the text was read."""
+    translator = StreamingTranslator(varied_translator("relative+window by length_ratio"), tokenizer, num_beams)
+    part = getattr(translator, owner)
+    function, calls = getattr(part, name), itertools.count(1)
+
+    def fail(*arguments):
+        if next(calls) == call:
+            raise MemoryError("no memory")
+        return function(*arguments)
+
+    setattr(part, name, fail)
+    with pytest.raises(MemoryError):
+        for word in random_text(12).split(" "):
+            translator.feed(f"{word} ")
+    for later in (lambda: translator.feed("Ei"), translator.finish, translator.finish):
+        with pytest.raises(ValueError, match="no memory") as raised:
+            later()
+        assert isinstance(raised.value.__cause__, MemoryError)
+
+
+def test_a_refused_piece_leaves_the_stream_as_it_was(tokenizer):
+    model, text = varied_translator("relative+window by length_ratio"), random_text(12)
+    translator = StreamingTranslator(model, tokenizer)
+    begin = translator.feed(text[:20])
+    with pytest.raises(ValueError, match="UTF-8"):
+        translator.feed("\ud83d")
+    assert begin + translator.feed(text[20:]) + translator.finish() == model.translate([text], tokenizer, **OFFLINE)[0]
+
+
+def test_text_is_read_once_however_its_tokens_are_taken(tokenizer):
+    """A piece whose tokens nobody takes, one whose first token is taken, and an end of which that is so."""
+    model, text = varied_translator("relative+window by length_ratio"), random_text(12)
+    translator = StreamingTranslator(model, tokenizer)
+    translator.feed_tokens(text[:20])
+    pieces = [next(translator.feed_tokens(text[20:40])), translator.feed(text[40:])]
+    pieces += [next(translator.finish_tokens()), translator.finish(), translator.finish()]
+    assert "".join(pieces) == model.translate([text], tokenizer, **OFFLINE)[0]
+    assert pieces[-1] == ""

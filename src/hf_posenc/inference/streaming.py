@@ -13,16 +13,19 @@ Encoder states and cached keys are dropped when no later token can attend to the
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from ..modeling.evaluation_view import evaluation_view
 from ..modeling.generation_options import POSITION_LIMIT_OPTION, explicit_option
 from ..modeling.length_limits import EXPECTED_LENGTH_OPTION
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
 from ..modeling.source_end import SourceVisit, validate_position_limit
 from ..modeling.source_reach import SourceReach
+from ..modeling.text_validation import validate_utf8
 from ..modeling.translation import validate_tokenizer
 from .onnx_model import PosEncOnnxModel
 from .onnx_stream import OnnxStreamDecoder
@@ -66,12 +69,13 @@ class StreamingTranslator:
     def __init__(self, model: StreamingModel, tokenizer: PreTrainedTokenizerBase, num_beams: int = 1) -> None:
         validate_streams(model, num_beams)
         validate_tokenizer(model.config, tokenizer)
-        self.model, self.reach = model, model.source_reach()
+        self.model = evaluation_view(model)
+        self.reach = model.source_reach()
         self.reader, self.writer = SubwordReader(tokenizer), SubwordWriter(tokenizer)
         self.decoder: StreamDecoder = (
-            OnnxStreamDecoder(model) if isinstance(model, PosEncOnnxModel) else TorchStreamDecoder(model)
+            OnnxStreamDecoder(self.model) if isinstance(self.model, PosEncOnnxModel) else TorchStreamDecoder(self.model)
         )
-        self.source = EncodedSource(model, self.reach)
+        self.source = EncodedSource(self.model, self.reach)
         (end_token_ids, _), start_token = model.end_tokens(), model.start_token()
         self.search: GreedySearch | BeamSearch = (
             GreedySearch(start_token, end_token_ids)
@@ -85,6 +89,7 @@ class StreamingTranslator:
         self.visit: SourceVisit | None = None
         self.num_target_tokens = 0
         self.is_finished = False
+        self.failure: BaseException | None = None
 
     @property
     def num_source_tokens(self) -> int:
@@ -119,15 +124,17 @@ class StreamingTranslator:
         return "".join(self.feed_tokens(text))
 
     def feed_tokens(self, text: str) -> Iterator[str]:
-        """As `feed`, the text of one token at a time."""
+        """As `feed`, the text of one token at a time. The piece is read before the first of them."""
+        self.refuse_failed()
         if self.is_finished:
             raise ValueError(
                 "A stream that has been finished must not be fed, but `feed` was called after `finish`; make a new "
                 "StreamingTranslator for the next text."
             )
-        self.read(self.reader.feed(text))
-        if not self.reader.is_blank:
-            yield from self.write_fixed()
+        validate_utf8(text, "the text of `feed`")
+        with self.keep_failure():
+            self.read(self.reader.feed(text))
+        return self.write_fixed()
 
     def finish(self) -> str:
         """End the text; returns the rest of the translation. A second call returns an empty text."""
@@ -135,13 +142,12 @@ class StreamingTranslator:
 
     def finish_tokens(self) -> Iterator[str]:
         """As `finish`, the text of one token at a time."""
-        if self.is_finished:
-            return
-        self.is_finished = True
-        if self.reader.is_blank:  # a blank text has an empty translation
-            return
-        self.read(self.reader.finish())
-        self.source.is_whole = True
+        self.refuse_failed()
+        if not self.is_finished:
+            self.is_finished = True
+            with self.keep_failure():
+                self.read(self.reader.finish())
+                self.source.is_whole = True
         yield from self.write_fixed()
         yield self.writer.finish()
 
@@ -156,20 +162,32 @@ class StreamingTranslator:
             yield from filter(None, self.feed_tokens(text))
         yield from filter(None, self.finish_tokens())
 
+    @contextmanager
+    def keep_failure(self) -> Iterator[None]:
+        """Keep an error that stops a step halfway, after which nothing of the stream is right."""
+        try:
+            yield
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def refuse_failed(self) -> None:
+        """Raise a ValueError, from the first error, for a stream in which a step has failed."""
+        if self.failure is not None:
+            reason = str(self.failure) or type(self.failure).__name__
+            raise ValueError(
+                f"A stream ends at its first error, but one of its steps has failed before ({reason}); translate the "
+                "text with a new StreamingTranslator."
+            ) from self.failure
+
     def write_fixed(self) -> Iterator[str]:
-        """Write all tokens for which enough of the source has been read."""
-        while not self.has_ended:
-            was_training = self.model.training
-            if was_training:
-                self.model.eval()
-            try:
-                with torch.no_grad():
-                    if not self.can_write():
-                        return
-                    text = self.write_token()
-            finally:
-                if was_training:
-                    self.model.train(True)
+        """Write all tokens for which enough of the source has been read; a blank text has an empty translation."""
+        while not (self.has_ended or self.reader.is_blank):
+            self.refuse_failed()
+            with self.keep_failure(), torch.no_grad():
+                text = self.write_token() if self.can_write() else None
+            if text is None:
+                return
             yield text
 
     def can_write(self) -> bool:

@@ -8,7 +8,6 @@ from tokenizers import Tokenizer
 
 from ..modeling.normalization import build_normalizer, split_normalizer
 from ..modeling.subwords import BYTE_TOKENS, reads_pretokens
-from ..modeling.text_validation import validate_utf8
 from ..modeling.tokenization_posenc import PosEncTokenizer
 
 # A pretoken of more characters is refused, because its subwords are known only at its end.
@@ -72,8 +71,7 @@ class SubwordReader:
         self.is_blank = True
 
     def feed(self, text: str) -> list[int]:
-        """The subwords that are fixed when this text has been read; a ValueError for half a character."""
-        validate_utf8(text, "the text of `feed`")
+        """The subwords that are fixed when this text has been read."""
         return self.feed_normalized(self.normalizer.feed(text))
 
     def feed_normalized(self, text: str) -> list[int]:
