@@ -120,6 +120,7 @@ class StreamingTranslator:
         """Read a piece of text; returns the text of the translation that is fixed by it, often none.
 
         A ValueError after `finish`, for half a character, and for 2^20 characters without whitespace or punctuation.
+        After a step that failed, this and every later call raises the error of that step.
         """
         return "".join(self.feed_tokens(text))
 
@@ -164,21 +165,18 @@ class StreamingTranslator:
 
     @contextmanager
     def keep_failure(self) -> Iterator[None]:
-        """Keep an error that stops a step halfway, after which nothing of the stream is right."""
+        """Keep an error that stops a step halfway, because after it the stream would write another text."""
         try:
             yield
         except BaseException as error:
+            error.add_note("The stream ends at this error; translate the text with a new StreamingTranslator.")
             self.failure = error
             raise
 
     def refuse_failed(self) -> None:
-        """Raise a ValueError, from the first error, for a stream in which a step has failed."""
+        """Raise the error of the step that failed, if one has."""
         if self.failure is not None:
-            reason = str(self.failure) or type(self.failure).__name__
-            raise ValueError(
-                f"A stream ends at its first error, but one of its steps has failed before ({reason}); translate the "
-                "text with a new StreamingTranslator."
-            ) from self.failure
+            raise self.failure.with_traceback(None)
 
     def write_fixed(self) -> Iterator[str]:
         """Write all tokens for which enough of the source has been read; a blank text has an empty translation."""
