@@ -144,14 +144,12 @@ class LengthLimitedGenerationMixin:
             options = self.with_decoder_mask(inputs, options, pad_token_id)
         num_sentences = len(source_lengths(inputs, options, pad_token_id) or [0])
         # Before a length limit, whose end is forced.
-        processors = LogitsProcessorList(
-            [*self.position_rules(options, generation_config, num_sentences), *(logits_processor or [])]
-        )
+        rules = self.position_rules(options, generation_config, num_sentences)
+        processors = LogitsProcessorList([*rules, *(logits_processor or [])])
         own_options = (*POSITION_OPTIONS, EXPECTED_LENGTH_OPTION)
         options = {name: value for name, value in options.items() if name not in own_options}
-        readers = [processor for processor in processors if isinstance(processor, SourcePositionReader)]
-        if readers:
-            options[READERS_ARGUMENT] = SourcePositionReaders(readers)
+        if rules:
+            options[READERS_ARGUMENT] = SourcePositionReaders((*rules, *(options.get(READERS_ARGUMENT) or ())))
         outputs = super().generate(  # type: ignore[misc]
             inputs, generation_config=generation_config, logits_processor=processors, **rename_cache(options)
         )

@@ -14,7 +14,8 @@ from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, Pre
 from .configuration_base import BaseConfig
 from .evaluation_view import evaluation_view
 from .generation_options import POSITION_LIMIT_OPTION, explicit_max_new_tokens, explicit_option
-from .generation_shared import LengthLimitedGenerationMixin
+from .generation_shared import READERS_ARGUMENT, LengthLimitedGenerationMixin
+from .source_end import SourcePositionReaders
 from .target_vocabulary import GenerateOptions, target_generate_options, with_target_vocab_size
 from .text_validation import validate_source_lengths, validate_texts
 
@@ -270,4 +271,5 @@ class TranslationMixin(BatchTranslationMixin, LengthLimitedGenerationMixin):
         position_limit = self.position_limit(end_token_ids, max_tokens, len(inputs["input_ids"]))
         processors = [position_limit, *(generate.get("logits_processor") or [])]
         options = generate | {"logits_processor": processors, POSITION_LIMIT_OPTION: None}
+        options[READERS_ARGUMENT] = SourcePositionReaders((position_limit,))
         return self.generate(**inputs, **options).tolist(), position_limit
