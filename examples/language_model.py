@@ -18,7 +18,7 @@ from hf_posenc import PosEncCausalConfig, PosEncTokenizer
 
 LENGTH, STEPS = 64, 300
 file, folder, encoding = sys.argv[1:]
-documents = [line for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
+documents = [line for line in Path(file).read_text(encoding="utf-8").split("\n") if line.strip()]
 tokenizer = PosEncTokenizer.train(documents, vocab_size=500)
 
 

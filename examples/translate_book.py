@@ -68,7 +68,7 @@ def translate_book(model_name: str, book: Path, output: Path, unfinished: Path) 
         for end, translation in translated_paragraphs(model, tokenizer, book, start, bar):
             log.write(json.dumps({"end": end, "translation": translation}, ensure_ascii=False) + "\n")
             log.flush()
-    records = [json.loads(line) for line in unfinished.read_text(encoding="utf-8").splitlines()[1:]]
+    records = [json.loads(line) for line in unfinished.read_text(encoding="utf-8").split("\n")[1:-1]]
     atomic_write(output, "\n".join(f"{record['translation']}\n" for record in records))
 
 

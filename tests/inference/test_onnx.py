@@ -212,7 +212,7 @@ def test_bad_calls_are_refused(tokenizer, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_threads_that_share_graphs_write_what_each_writes_alone(tokenizer, tmp_path):
     model = varied_translator("relative+window by length_ratio", dtype=torch.float32)
     exported = PosEncOnnxModel.from_pretrained(to_onnx(model, tokenizer, tmp_path / "graphs"), threads=1)

@@ -11,10 +11,22 @@ import sys
 from pathlib import Path
 
 import pytest
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Split
 
 from hf_posenc.modeling.custom_code import rewrite_imports
+from hf_posenc.modeling.text_validation import is_blank
 from hf_posenc.utils.command_line import set_stdout_utf8
-from hf_posenc.utils.text_io import iter_lines, json_line, read_lines, replace_line_ends
+from hf_posenc.utils.text_io import (
+    BROKEN_LINE,
+    LINE_END,
+    SEPARATORS,
+    iter_lines,
+    json_line,
+    read_lines,
+    read_stream,
+    replace_line_ends,
+)
 
 # What str.splitlines, or another program, takes for the end of a line.
 LINE_ENDS = ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
@@ -137,3 +149,32 @@ def test_a_form_feed_in_a_users_file_moves_no_import(tmp_path, monkeypatch, unre
     assert "hf_posenc" not in made and "from .position_base import PositionEncoding\n" in made
     assert 'NOTE = "a\x85b"' in made and made.count("\f") == 2
     ast.parse(made)
+
+
+@pytest.mark.full
+def test_a_line_ends_and_a_blank_is_what_unicode_says():
+    """One definition: line ends are Python's, blanks those of tokenizers, in every module that reads text."""
+    characters = list(map(chr, range(sys.maxunicode + 1)))
+    line_ends = {one for one in characters if LINE_END.fullmatch(one)}
+    assert line_ends == {one for one in characters if len(f"a{one}b".splitlines()) == 2}
+    blanks = {one for one in characters if is_blank(one)}
+    assert set(SEPARATORS) == line_ends | blanks
+    at_blanks = Split(Regex(r"\s"), "isolated")
+    candidates = [one for one in characters if one.isspace() or one in SEPARATORS]
+    assert blanks == {one for one in candidates if len(at_blanks.pre_tokenize_str(f"a{one}b")) > 1}
+
+
+@pytest.mark.parametrize("blank", ["\x1f", "\u200b", "\x1c", "\u2028", "\x85", "\u3000", " "])
+def test_a_stream_has_the_characters_of_its_text_but_for_blanks_at_line_ends(blank):
+    """At a border of chunks, at the ends of the text, and next to a line end."""
+    for text in (f"a{blank}b", f"a {blank}", f"{blank}a", f"a{blank}\nb", f"a\n{blank}b"):
+        whole = BROKEN_LINE.sub(" ", text.strip(SEPARATORS))
+        stream = io.BufferedReader(OneByteAtATime(text.encode()))
+        assert "".join(read_stream(stream, "a stream")) == whole
+
+
+class OneByteAtATime(io.BytesIO):
+    """A stream whose reads return a byte each, as a slow terminal's do."""
+
+    def readinto(self, buffer):
+        return super().readinto(memoryview(buffer)[:1])

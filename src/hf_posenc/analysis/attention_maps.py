@@ -9,7 +9,7 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..modeling.configuration_shared import SharedConfig
 from ..modeling.evaluation_view import evaluation_view
-from ..modeling.text_validation import validate_utf8
+from ..modeling.text_validation import is_blank, validate_utf8
 from ..modeling.translation import validate_tokenizer
 
 # With more tokens the labels of a figure are illegible.
@@ -84,7 +84,7 @@ def compute_attention_maps(
 
 def validate_length(sentence: str, tokens: int, config: SharedConfig, max_tokens: int) -> None:
     """Raise a ValueError for a sentence without words, or with too many `tokens` for the figure or the encoder."""
-    if not sentence.strip():
+    if is_blank(sentence):
         raise ValueError("An attention map needs a sentence, but this one has no words; write some.")
     limits = {"a figure has labels for": max_tokens, "the encoder's position encoding has": config.max_source_length}
     for holder, limit in limits.items():

@@ -17,6 +17,7 @@ import numpy as np
 from datasets import Dataset, Features, Value
 from transformers import PreTrainedTokenizerBase
 
+from ..modeling.text_validation import is_blank
 from ..utils.text_io import read_lines
 from .pair_dataset import PROGRESS_BAR_MIN_PAIRS, dataset_from_rows
 from .readers import CorpusSpec, absolute_path, resolve_texts
@@ -148,7 +149,7 @@ def document_lines(paths: tuple[str, ...], document_ids: str | None) -> Iterator
             num_lines += 1
             if (name := next(names, None)) is None:
                 raise ValueError(_misfit(document_ids, "fewer", num_lines))
-            if line.strip():
+            if not is_blank(line):
                 yield (number, num_blank, name), line
             else:
                 num_blank += 1

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from datasets import Dataset
 
 from ..modeling.suggestions import closest_name
+from ..modeling.text_validation import is_blank
 from .pair_dataset import BATCH_SIZE, PROGRESS_BAR_MIN_PAIRS, Batch, progress_bars
 from .readers import CorpusSpec
 
@@ -71,7 +72,7 @@ def validate_corpus_tags(
 
 def prepend_tag(text: str, tag: str | None) -> str:
     """The text with its tag. A blank text stays blank."""
-    return f"{tag} {text}" if tag is not None and text.strip() else text
+    return f"{tag} {text}" if tag is not None and not is_blank(text) else text
 
 
 def prepend_tags(pairs: Dataset, tags: TagPair, *, source_language: str, target_language: str) -> Dataset:

@@ -4,17 +4,17 @@ A text is streamed once, a word at a time. The record has every step, hence what
 that comes later changes no earlier step.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
 
+import regex
 from transformers import AutoConfig
 
 from ..inference.streaming import StreamingTranslator
 from ..modeling.source_reach import SourceReach
-from ..modeling.text_validation import validate_utf8
+from ..modeling.text_validation import is_blank, validate_utf8
 from ..utils.auto_loading import auto_from_pretrained
 from .html import note_html
 from .runs import ExplorerRun, count_source_tokens
@@ -62,7 +62,7 @@ class StreamRecord:
 @lru_cache(maxsize=16)
 def stream_record(run: ExplorerRun, system: str, text: str) -> StreamRecord:
     """The record of a text; a ValueError for a model that cannot stream, or a text that is empty or too long."""
-    if not validate_text("The text", text, MAX_STREAM_CHARACTERS).strip():
+    if is_blank(validate_text("The text", text, MAX_STREAM_CHARACTERS)):
         raise ValueError("There must be a text to translate, but the box is empty; write or paste one.")
     validate_utf8(text, "the text")
     model, tokenizer = run.load_model(system)
@@ -70,7 +70,7 @@ def stream_record(run: ExplorerRun, system: str, text: str) -> StreamRecord:
     with run.lock:
         translator = StreamingTranslator(model, tokenizer)
         steps: list[StreamStep] = []
-        num_read, words = [0], re.findall(r"\s*\S+\s*", text)
+        num_read, words = [0], regex.findall(r"\p{White_Space}*\P{White_Space}+\p{White_Space}*", text)
         for number, word in enumerate(words, 1):
             steps += steps_of(translator, translator.feed_tokens(word), number)
             num_read.append(translator.num_source_tokens)

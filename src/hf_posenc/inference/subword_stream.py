@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 
 from ..modeling.normalization import build_normalizer, split_normalizer
 from ..modeling.subwords import BYTE_TOKENS, reads_pretokens
+from ..modeling.text_validation import is_blank
 from ..modeling.tokenization_posenc import PosEncTokenizer
 
 # A pretoken of more characters is refused, because its subwords are known only at its end.
@@ -78,7 +79,7 @@ class SubwordReader:
         """The same of a normalized text."""
         if not text:
             return []
-        self.is_blank = self.is_blank and not text.strip()
+        self.is_blank = self.is_blank and is_blank(text)
         borders = [end for _, (_, end) in self.backend.pre_tokenizer.pre_tokenize_str(self.last + text)]
         if not self.ends_pretoken(text[-1]):
             borders.pop()

@@ -3,7 +3,15 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+import regex
+
+BLANKS = regex.compile(r"\p{White_Space}*")
 UNBOUNDED_ENCODING_REMEDY = "choose a model whose encoding is defined at every length"
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text is empty or has blanks alone. Blanks are those of tokenizers; `str.isspace` has four more."""
+    return BLANKS.fullmatch(text) is not None
 
 
 def text_label(number: int) -> str:

@@ -17,7 +17,7 @@ from .generation_options import POSITION_LIMIT_OPTION, explicit_max_new_tokens, 
 from .generation_shared import READERS_ARGUMENT, LengthLimitedGenerationMixin
 from .source_end import SourcePositionReaders
 from .target_vocabulary import GenerateOptions, target_generate_options, with_target_vocab_size
-from .text_validation import validate_source_lengths, validate_texts
+from .text_validation import is_blank, validate_source_lengths, validate_texts
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def encode_texts(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[l
         return []
     encoded = tokenizer(texts)["input_ids"]
     num_special = tokenizer.num_special_tokens_to_add()
-    return [ids if text.strip() and len(ids) > num_special else [] for text, ids in zip(texts, encoded, strict=True)]
+    return [[] if is_blank(text) or len(ids) <= num_special else ids for text, ids in zip(texts, encoded, strict=True)]
 
 
 def may_stop_early(options: Mapping[str, Any], *configs: GenerationConfig | None) -> bool:

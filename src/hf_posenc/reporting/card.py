@@ -5,7 +5,6 @@ registered encoding needs no further code.
 """
 
 import glob
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -27,6 +26,7 @@ from ..modeling.configuration_posenc_causal import PosEncCausalConfig
 from ..modeling.position_registry import POSITION_ENCODINGS, parse_sum
 from ..results.length_limits import TableRows
 from ..results.rendering import render_markdown
+from ..results.saved_files import read_json_lines
 from ..results.tables import SCORE_FORMATS, length_table
 from ..training.arguments import arguments_with_defaults
 from ..utils.atomic_io import atomic_write
@@ -87,7 +87,7 @@ def examples(run_folder: Path, system: str, run: ScoredSystem) -> dict[str, dict
         test_sets = list(run_folder.glob(RunPaths(Path()).test_set(glob.escape(test), "[0-9a-f]" * 12).as_posix()))
         if len(test_sets) != 1 or not path.is_file():
             continue
-        texts = [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
+        texts = [line["text"] for line in read_json_lines(path)]
         test_set = load_from_disk(str(test_sets[0]))
         if run.score.max_per_bucket:
             test_set = stratified_sample(test_set, run.score.bucket_edges, run.score.max_per_bucket)

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import regex
+
 JsonObject = dict[str, Any]  # keys and plain values, as YAML and JSON have them
 
 # The first bytes of supported formats by suffix, and of unsupported ones.
@@ -39,8 +41,11 @@ MAX_LINE_BYTES = 2**26  # bytes
 # made to decompress to more than any disk holds.
 MAX_COMPRESSION_RATIO, MAX_DECOMPRESSED_BYTES = 200, 2**30
 
-LINE_END = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
-BROKEN_LINE = re.compile(rf"\s*(?:{LINE_END.pattern})\s*")
+# Lines end as for `str.splitlines`. Blanks are those of tokenizers: `str.isspace` also has the unit separator.
+LINE_END = regex.compile(r"\r\n|[\p{Line_Break=BK}\p{Line_Break=NL}\p{Bidi_Class=B}]")
+SEPARATOR = rf"(?:\p{{White_Space}}|{LINE_END.pattern})"
+BROKEN_LINE = regex.compile(rf"{SEPARATOR}*(?:{LINE_END.pattern}){SEPARATOR}*")
+SEPARATORS = "".join(dict.fromkeys(regex.findall(SEPARATOR, " ".join(map(chr, range(0x3001))))))
 UNESCAPED_LINE_ENDS = re.compile("[\x85\u2028\u2029]")  # json.dumps escapes the other ones
 
 
@@ -106,12 +111,12 @@ def read_stream(stream: Any, name: str) -> Iterator[str]:
         except UnicodeDecodeError as error:
             piece, problem, is_open = error.object[: error.start].decode(), error, False
         text = held + piece
-        words = text.rstrip()
+        words = text.rstrip(SEPARATORS)
         # Whitespace waits for the next word. Of many line ends one is kept, so that blank lines take no memory.
         held = text[len(words) :]
         held = "\n" if LINE_END.search(held) else held
         if words:
-            words = BROKEN_LINE.sub(" ", words if has_begun else words.lstrip())
+            words = BROKEN_LINE.sub(" ", words if has_begun else words.lstrip(SEPARATORS))
             has_begun = True
             yield words
         if problem is not None:
