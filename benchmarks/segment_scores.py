@@ -15,8 +15,6 @@ from typing import Any
 import common
 
 from hf_posenc.config.loading import load_experiment
-from hf_posenc.data.concatenation import concatenate_consecutive
-from hf_posenc.data.segmentation import SEGMENT_SEPARATOR, gold_segments
 from hf_posenc.experiment.prepared_run import PreparedRun, PreparedSystem, PreparedTestSet
 from hf_posenc.metrics.length_buckets.scorers import SCORERS, corpus_score, sentence_statistics
 from hf_posenc.metrics.translation_audit.resegmentation import resegment
@@ -28,15 +26,13 @@ NAMES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
 
 def reference_segments(test_set: PreparedTestSet) -> list[list[str]]:
     """The target texts that each pair of a test set was concatenated from."""
-    data, k = test_set.settings.data, test_set.num_concatenated
     if test_set.settings.score.max_per_bucket:
         raise ValueError(
             f"Segment scores must be of all pairs, but score.max_per_bucket is "
             f"{test_set.settings.score.max_per_bucket}; use a run without it."
         )
-    separated = test_set.corpora.read(test_set.corpus_spec, SEGMENT_SEPARATOR)
-    concatenated = concatenate_consecutive(separated, k, SEGMENT_SEPARATOR)
-    return gold_segments(concatenated, test_set.pairs, data.target_language)
+    _, targets = test_set.corpora.gold_segments(test_set.name, test_set.corpus_spec, test_set.num_concatenated)
+    return [list(filter(None, texts)) or [""] for texts in targets]
 
 
 def segment_scores(translations: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:

@@ -85,7 +85,7 @@ def test_pairs_keep_their_other_columns_and_need_no_steps() -> None:
     assert changed[0] == {"translation": {"de": "a b", "en": "c!"}, "source_length": 3}
     separated = Dataset.from_dict({"translation": [{"de": f"A,{SEGMENT_SEPARATOR}.{SEGMENT_SEPARATOR}b ", "en": ""}]})
     changed = normalize_pairs(separated, {"source": STEPS}, separator=SEGMENT_SEPARATOR, **languages)
-    assert texts(changed, "de") == [f"a{SEGMENT_SEPARATOR}b"]
+    assert texts(changed, "de") == [f"a{SEGMENT_SEPARATOR * 2}b"]
 
 
 @pytest.mark.parametrize(

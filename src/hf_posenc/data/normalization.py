@@ -22,7 +22,8 @@ def normalize_pairs(
 ) -> Dataset:
     """The pairs with the steps of `normalize`, by side: `{"source": ["lowercase"]}`. Other columns stay.
 
-    Texts that were concatenated with a `separator` are normalized one by one; those that become empty are left out.
+    Texts that were concatenated with a `separator` are normalized one by one. Those that become empty stay, because the
+    other side has as many.
     """
     languages = {"source": source_language, "target": target_language}
     steps_by_language = {languages[side]: list(steps) for side, steps in normalize.items() if steps}
@@ -36,7 +37,7 @@ def normalize_pairs(
             texts = dict(row)
             for language, normalizer in normalizers.items():
                 parts = [row[language]] if separator.isspace() else row[language].split(separator)
-                texts[language] = separator.join(filter(None, map(normalizer.normalize_str, parts)))
+                texts[language] = separator.join(map(normalizer.normalize_str, parts))
             rows.append(texts)
         return {"translation": rows}
 

@@ -25,13 +25,13 @@ SEGMENT_SEPARATOR = "\ufdd0"
 
 
 def gold_segments(concatenated: Dataset, pairs: Dataset, language: str) -> list[list[str]]:
-    """The segments of each source of `pairs`. `concatenated` has the same pairs with SEGMENT_SEPARATOR between texts.
+    """The texts that one side of each of the `pairs` was concatenated from, empty ones too.
 
-    A ValueError if the pairs differ.
+    `concatenated` has the same pairs with SEGMENT_SEPARATOR between texts. A ValueError if the pairs differ.
     """
     segments = [row[language].split(SEGMENT_SEPARATOR) for row in concatenated["translation"]]
     for number, (row, texts) in enumerate(zip(pairs["translation"], segments, strict=True)):
-        if row[language] != " ".join(texts):
+        if row[language] != " ".join(filter(None, texts)):
             raise ValueError(
                 f"Gold segments are the texts that a test set was concatenated from, but source {number} is "
                 f"{row[language][:80]!r} and they are {texts[:3]!r}; take U+FDD0 out of the texts, or use "

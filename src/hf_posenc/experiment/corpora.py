@@ -99,12 +99,14 @@ class CorpusStore:
             elif segmentation.segment_words is not None:
                 segments = fixed_segments(pairs, language, segmentation.segment_words, segmentation.overlap_words)
             else:
-                segments, _ = self.gold_segments(name, corpus_spec, k)
+                sources, _ = self.gold_segments(name, corpus_spec, k)
+                segments = [list(filter(None, texts)) or [""] for texts in sources]
             save_pairs(folder, Dataset.from_dict({"pieces": segments}))
         return load_saved_pairs(folder)
 
     def gold_segments(self, name: str, corpus_spec: CorpusSpec, k: int) -> tuple[list[list[str]], list[list[str]]]:
-        """The texts that each source and each target of a test set was concatenated from."""
+        """The texts that each source and each target of a test set was concatenated from: equally many of both sides,
+        of which some may be empty."""
         pairs = self.test_set(name, corpus_spec, k)
         separated = concatenate_consecutive(self.read(corpus_spec, SEGMENT_SEPARATOR), k, SEGMENT_SEPARATOR)
         source, target = (gold_segments(separated, pairs, name) for name in languages(self.settings).values())

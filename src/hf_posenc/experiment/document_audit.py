@@ -31,11 +31,19 @@ def audit_documents(run: PreparedRun) -> Audits:
 
 
 def gold_documents(test_set: PreparedTestSet) -> tuple[list[list[str]], list[list[str]]]:
-    """The source and reference sentences of each scored pair of a concatenated test set."""
+    """The source and reference sentences of each scored pair of a concatenated test set, without the sentence pairs of
+    which a side is empty: a sentence without a counterpart cannot be audited."""
     sources, references = test_set.corpora.gold_segments(test_set.name, test_set.corpus_spec, test_set.num_concatenated)
     numbered = test_set.all_pairs.add_column("row", list(range(len(sources))))
     rows = test_set.subsample(numbered)["row"]
-    return [sources[row] for row in rows], [references[row] for row in rows]
+    documents = [whole_pairs(sources[row], references[row]) for row in rows]
+    return [source for source, _ in documents], [reference for _, reference in documents]
+
+
+def whole_pairs(sources: list[str], references: list[str]) -> tuple[list[str], list[str]]:
+    """The texts of both sides whose counterparts, by position, have text too."""
+    pairs = [pair for pair in zip(sources, references, strict=True) if all(text.strip() for text in pair)]
+    return [source for source, _ in pairs], [reference for _, reference in pairs]
 
 
 def write_audit(run: PreparedRun) -> str:
