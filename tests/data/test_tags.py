@@ -217,6 +217,16 @@ def load(config: dict[str, Any], folder: Path, *overrides: str) -> Any:
 
 
 @pytest.mark.full
+def test_references_of_a_validation_set_with_several_tags_are_those_of_its_pairs(tmp_path: Path) -> None:
+    """Pairs of one tag are concatenated separately, and so are their references."""
+    config = on_side("source_tag")
+    config["data"]["validation"]["concatenate"] = 3
+    (system,) = prepare(load(config, tmp_path, "train.predict_with_generate=true"))
+    labels = [ids[:-1] for ids in system.validation_pairs["labels"]]
+    assert system.validation_references == system.tokenizer.batch_decode(labels)
+
+
+@pytest.mark.full
 @pytest.mark.parametrize(("side", "joint"), [("source_tag", True), ("target_tag", False)])
 def test_each_pair_is_encoded_with_the_tag_of_its_corpus(side: str, joint: bool, tmp_path: Path) -> None:
     experiment = load(on_side(side, joint_vocabulary=joint, concatenate=[1, 2]), tmp_path)

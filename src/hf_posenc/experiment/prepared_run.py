@@ -15,7 +15,7 @@ from ..config.settings import Experiment, System
 from ..data.lengths import balance_lengths, filter_lengths, stratified_sample
 from ..data.readers import CorpusSpec, resolve_name_or_path
 from ..data.slow_tokenizers import ExperimentTokenizer
-from ..data.tags import corpus_tags, prepend_tag
+from ..data.tags import corpus_tags, group_by_tags, prepend_tag
 from ..training.arguments import TrainingArguments, training_arguments
 from ..utils.run_folder import RunPaths, SystemPaths
 from .corpora import CorpusStore
@@ -168,11 +168,13 @@ class PreparedSystem:
 
     @property
     def validation_references(self) -> list[str] | None:
-        """The target texts of the validation pairs, None if the validation set is not translated."""
+        """The target texts of the validation pairs, None if the validation set is not translated. Pairs of other tags
+        are concatenated separately, as they are encoded."""
         data = self.settings.data
         if not data.validation or not self.settings.train.get("predict_with_generate"):
             return None
-        return [row[data.target_language] for row in self.corpora.read(data.validation)["translation"]]
+        parts = [self.corpora.read(corpus_spec) for corpus_spec, _ in group_by_tags(data.validation)]
+        return [row[data.target_language] for pairs in parts for row in pairs["translation"]]
 
     @cached_property
     def test_sets(self) -> dict[str, PreparedTestSet]:
