@@ -238,13 +238,17 @@ def test_a_tsv_without_two_columns_is_refused(tmp_path: Path) -> None:
         '{"translation": {"de": ["Ja."], "en": ["Yes."]}}',
         '{"translation": {"de": "Ja.", "en": "\\ud800"}}',
         '{"de": "Ja.", "en": "Yes."}',
+        "[" * 100_000,
+        '{"translation":' * 100_000,
+        "1" * 5_000,
     ],
+    ids=lambda line: line[:40],
 )
 def test_a_jsonl_of_another_form_is_refused(tmp_path: Path, line: str) -> None:
     good = '{"translation": {"de": "Ja.", "en": "Yes."}}'
     name = write(tmp_path / "a.jsonl", f"{good}\n{good}\n{line}\n")
     form = 'must be {"translation": {"de": text, "en": text}}'
-    refused(tmp_path, {"files": name}, form, "a.jsonl, line 3, is", repr(line), "correct or remove")
+    refused(tmp_path, {"files": name}, form, "a.jsonl, line 3, is", repr(line[:80]), "correct or remove")
 
 
 @pytest.mark.full
@@ -322,7 +326,7 @@ def test_a_dataset_by_name_is_brought_into_form(tmp_path: Path) -> None:
         load(tmp_path, {"dataset": "corpus"})
     (folder / "test.jsonl").unlink()
     assert texts(load(tmp_path, {"dataset": "corpus"})) == PAIRS
-    with pytest.raises(ValueError, match=r"`translation` with de and cs, but .*fr.*: choose"):
+    with pytest.raises(ValueError, match=r"`translation` with texts of de and cs, but .*fr.*: choose"):
         load_pairs({"dataset": str(folder)}, source_language="de", target_language="cs")
 
 
@@ -349,11 +353,62 @@ def test_the_forms_in_use_on_the_hub_become_one(monkeypatch: pytest.MonkeyPatch,
     assert texts(pairs) == [("de 0", "en 0"), ("de 1", "en 1"), ("de 2", "")]
 
 
+NULLS = [
+    {"de": "der Hund", "en": "the dog"}, {"de": "die Katze", "en": None}, {"de": None, "en": "a house"},
+    {"de": None, "en": None}, None, {"de": "", "en": "rain"},
+]  # fmt: skip
+STRUCTS = {kind: {"de": Value(kind), "en": Value(kind)} for kind in ("string", "large_string")}
+
+
+@pytest.mark.parametrize("feature", [None, *STRUCTS.values(), datasets.Translation(["de", "en"])], ids=str)
+def test_a_null_of_a_dataset_is_an_empty_side_whatever_its_type(
+    tmp_path: Path, feature: Any, tokenizer: PosEncTokenizer
+) -> None:
+    """Of JSON lines, and of each form in which parquet holds texts."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    if feature is not None:
+        features = datasets.Features({"translation": feature})
+        Dataset.from_dict({"translation": NULLS}, features=features).to_parquet(folder / "train.parquet")
+    else:
+        lines = "".join(json.dumps({"translation": row}) + "\n" for row in NULLS)
+        (folder / "train.jsonl").write_text(lines, encoding="utf-8")
+    pairs = load(tmp_path, {"dataset": "corpus", "split": "train"})
+    expected = [((row or {}).get("de") or "", (row or {}).get("en") or "") for row in NULLS]
+    assert texts(pairs) == expected
+    joined = tuple(" ".join(filter(None, side)) for side in zip(*expected, strict=True))
+    assert texts(concatenate_consecutive(pairs, len(NULLS))) == [joined]
+    assert [row["de"] for row in find_overlap(pairs, pairs).pairs] == [de for de, en in expected if de or en]
+    encoded = tokenize_pairs(pairs, tokenizer, **GERMAN_ENGLISH)
+    assert filter_lengths(encoded, min_length=None, max_length=None)[:] == encoded[:1]
+
+
+@pytest.mark.parametrize("text", [["a"], {"text": "a"}, ["a", 5]], ids=str)
+def test_a_dataset_whose_texts_are_no_texts_is_refused(tmp_path: Path, text: Any) -> None:
+    """Lists, objects, and texts of which some are numbers, which datasets reads as JSON with its quotation marks."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    rows = [{"de": "x", "en": english} for english in (text if text == ["a", 5] else [text])]
+    lines = "".join(json.dumps({"translation": row}) + "\n" for row in rows)
+    (folder / "train.jsonl").write_text(lines, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"`translation` with texts of de and en, but .*corpus has"):
+        load(tmp_path, {"dataset": "corpus", "split": "train"})
+
+
+@pytest.mark.parametrize("content", ["", '{"translation": ' + "[" * 2_000, '{"transl'], ids=len)
+def test_a_dataset_that_cannot_be_read_is_a_value_error_with_its_name(tmp_path: Path, content: str) -> None:
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text(content)
+    with pytest.raises(ValueError, match=r"rows .* but .*corpus has not \(.+\): correct"):
+        load(tmp_path, {"dataset": "corpus", "split": "train"})
+
+
 @pytest.mark.parametrize("column", [None, "text", ["text"]])
 def test_a_dataset_without_translations_is_refused(monkeypatch: pytest.MonkeyPatch, column: Any) -> None:
     plain = Dataset.from_dict({"text": ["x"]} if column is None else {"translation": [column]})
     monkeypatch.setattr(datasets, "load_dataset", lambda *names, **options: plain)
-    with pytest.raises(ValueError, match=r"`translation` with de and en, but .*: choose"):
+    with pytest.raises(ValueError, match=r"`translation` with texts of de and en, but .*: choose"):
         load_pairs({"dataset": "corpus"}, **GERMAN_ENGLISH)
 
 

@@ -59,9 +59,9 @@ class TaskKeys:
 class CorpusKeys:
     """Keys of a corpus: one of `dataset`, `files`, `generator`, `task`, `text` and `corpora`, and what that one takes.
 
-    `dataset`: a dataset's name on the Hub, or its folder.
+    `dataset`: a dataset's name on the Hub, or its folder, with a column `translation`; a null is an empty side.
     `name`, `split`, `revision`: configuration, split and revision of the dataset.
-    `files`: `[a.de, a.en]`, `pairs.tsv` or `pairs.jsonl`; plain, .gz, .bz2 or .xz.
+    `files`: `[a.de, a.en]`, `pairs.tsv` or `pairs.jsonl`; plain, .gz, .bz2 or .xz; a null in a .jsonl is refused.
     `document_ids`: a file with the document of each line, of pairs or of a `text`.
     `min_words`: consecutive pairs of one document are concatenated until they have this many words.
     `generator`: synthetic sentences, German and English; keys below.

@@ -9,11 +9,12 @@ again.
 
 import glob
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import datasets
-from datasets import Dataset
+from datasets import Dataset, Value
+from datasets.exceptions import DatasetGenerationError
 
 from ..modeling.suggestions import validate_names
 from ..utils.renamed_keys import validate_current_names
@@ -65,7 +66,8 @@ def load_pairs(
     - `document_ids: FILE` and `min_words: n`, with `files` (see `concatenate_documents`).
 
     `separator` separates concatenated texts. A key whose value is None counts as absent. Pairs with an empty side are
-    kept. A ValueError names the file and the line that cannot be read. A missing file raises a FileNotFoundError.
+    kept. A null of a `dataset` is an empty side; in a .jsonl of `files` it is refused. A ValueError names the file and
+    the line that cannot be read. A missing file raises a FileNotFoundError.
     """
     corpus_spec = {key: value for key, value in corpus_spec.items() if value is not None}
     corpus_type = _corpus_type(corpus_spec)
@@ -143,7 +145,13 @@ def _corpus_type(corpus_spec: CorpusSpec) -> str:
 
 def _load_dataset(corpus_spec: CorpusSpec, languages: tuple[str, str], folder: str | None) -> Dataset:
     name = resolve_name_or_path(corpus_spec["dataset"], folder)
-    loaded = datasets.load_dataset(name, **{key: corpus_spec.get(key) for key in CORPUS_TYPES["dataset"]})
+    try:
+        loaded = datasets.load_dataset(name, **{key: corpus_spec.get(key) for key in CORPUS_TYPES["dataset"]})
+    except (DatasetGenerationError, StopIteration) as error:  # StopIteration: without any row
+        raise ValueError(
+            f"a dataset must have rows that its reader can read, but {name} has not "
+            f"({error.__cause__ or 'it is empty'}): correct its files"
+        ) from error
     if isinstance(loaded, datasets.DatasetDict):
         if len(loaded) > 1:
             raise ValueError(
@@ -151,10 +159,10 @@ def _load_dataset(corpus_spec: CorpusSpec, languages: tuple[str, str], folder: s
             )
         loaded = next(iter(loaded.values()))
     column = loaded.features.get("translation")
-    column_languages = column.languages if isinstance(column, datasets.Translation) else column
-    if not isinstance(column_languages, Collection) or not set(languages) <= set(column_languages):
+    texts = dict.fromkeys(column.languages, Value("string")) if isinstance(column, datasets.Translation) else column
+    if not isinstance(texts, Mapping) or not all(isinstance(texts.get(language), Value) for language in languages):
         raise ValueError(
-            f"a dataset needs a column `translation` with {' and '.join(languages)}, but {name} has "
+            f"a dataset needs a column `translation` with texts of {' and '.join(languages)}, but {name} has "
             f"{dict(loaded.features)}: choose other languages or another `name`, or write a .jsonl and use `files`"
         )
     return loaded

@@ -48,13 +48,15 @@ def rename_languages(pairs: Dataset, old_names: tuple[str, str], new_names: tupl
 
 
 def to_translation_format(pairs: Dataset, languages: tuple[str, str]) -> Dataset:
+    """The column `translation` alone, with these languages as text. A missing text or pair is empty."""
     features = _features(languages)
 
     def convert(batch: Batch) -> Batch:
-        rows = batch["translation"]
-        return {"translation": [{language: row[language] or "" for language in languages} for row in rows]}
+        rows = [row or {} for row in batch["translation"]]
+        return {"translation": [{language: row.get(language) or "" for language in languages} for row in rows]}
 
-    return pairs if pairs.features == features else map_batches(pairs, convert, features)
+    has_nulls = any(column.null_count for column in pairs.data.table.flatten().columns)
+    return map_batches(pairs, convert, features) if has_nulls or pairs.features != features else pairs
 
 
 def dataset_from_reader(

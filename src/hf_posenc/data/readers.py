@@ -186,7 +186,7 @@ def _read_jsonl(path: str, languages: tuple[str, str]) -> Iterator[tuple[str, st
             source, target = (json.loads(line)["translation"][language] for language in languages)
             # JSON can contain a lone surrogate, which UTF-8 cannot. A TypeError if a value is no text.
             ("" + source + target).encode()
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f'a line of a .jsonl must be {{"translation": {{"{languages[0]}": text, "{languages[1]}": text}}}}, '
                 f"but {path}, line {number}, is {line[:80]!r} ({type(error).__name__}: {error}): "

@@ -105,8 +105,7 @@ class CorpusStore:
         return load_saved_pairs(folder)
 
     def gold_segments(self, name: str, corpus_spec: CorpusSpec, k: int) -> tuple[list[list[str]], list[list[str]]]:
-        """The texts that each source and each target of a test set was concatenated from: equally many of both sides,
-        of which some may be empty."""
+        """The texts that each source and each target of a test set was concatenated from: equally many, some empty."""
         pairs = self.test_set(name, corpus_spec, k)
         separated = concatenate_consecutive(self.read(corpus_spec, SEGMENT_SEPARATOR), k, SEGMENT_SEPARATOR)
         source, target = (gold_segments(separated, pairs, name) for name in languages(self.settings).values())

@@ -31,8 +31,8 @@ def audit_documents(run: PreparedRun) -> Audits:
 
 
 def gold_documents(test_set: PreparedTestSet) -> tuple[list[list[str]], list[list[str]]]:
-    """The source and reference sentences of each scored pair of a concatenated test set, without the sentence pairs of
-    which a side is empty: a sentence without a counterpart cannot be audited."""
+    """The source and reference sentences of each scored pair of a concatenated test set, without sentence pairs that
+    have an empty side: a sentence without a counterpart cannot be audited."""
     sources, references = test_set.corpora.gold_segments(test_set.name, test_set.corpus_spec, test_set.num_concatenated)
     numbered = test_set.all_pairs.add_column("row", list(range(len(sources))))
     rows = test_set.subsample(numbered)["row"]
