@@ -7,6 +7,7 @@ import importlib
 import io
 import json
 import lzma
+import random
 import sys
 from pathlib import Path
 
@@ -104,17 +105,28 @@ def test_text_that_begins_like_packed_one_is_text(tmp_path):
 
 @pytest.mark.parametrize("ending", [ending for ending in PACK if ending])
 def test_a_small_file_that_holds_very_much_is_refused(tmp_path, ending):
-    path = written(tmp_path / f"a{ending}", PACK[ending](b"Ja.\n" * 10**5))
-    assert sum(1 for _ in read_lines(path)) == 10**5, "that much is none yet"
-    lines = read_lines(path, max_bytes=10**5)
-    with pytest.raises(ValueError, match=r"at most 100000 bytes, .* line 25001 on"):
-        list(lines)
+    """By its bytes or by its lines."""
+    for line, number in ((b"Ja.\n", 20_000), (b"\n", 20_000), (b"Ja! " * 500 + b"\n", 600)):
+        path = written(tmp_path / f"a{ending}", PACK[ending](line * number))
+        assert sum(1 for _ in read_lines(path)) == number, "that much is none yet"
+        with pytest.raises(ValueError, match=rf"at most 100 times .* but in .*a{ending}, up to line \d+, "):
+            list(read_lines(path, window_bytes=10**6))
+
+
+def test_what_precedes_a_part_that_holds_very_much_makes_it_no_smaller(tmp_path):
+    """Text that is hard to compress is read, however long it is."""
+    text = b"".join(b"%x\n" % number for number in map(random.Random(0).getrandbits, [400] * 25_000))
+    path = written(tmp_path / "a.gz", gzip.compress(text, 1))
+    assert sum(1 for _ in read_lines(path, window_bytes=10**6)) == 25_000
+    path = written(tmp_path / "b.gz", gzip.compress(text + b"\n" * 10**5, 1))
+    with pytest.raises(ValueError, match=r"at most 100 times .* up to line \d+, "):
+        list(read_lines(path, window_bytes=10**6))
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_a_line_without_end_is_refused(ending):
     packed = io.BufferedReader(io.BytesIO(PACK[ending](b"a\n" + b"b" * 999 + b"\n" + b"c" * 5000)))
-    lines = iter_lines(packed, f"a{ending}", max_bytes=10**4, max_line_bytes=1000)
+    lines = iter_lines(packed, f"a{ending}", window_bytes=10**4, max_line_bytes=1000)
     assert [len(next(lines)) for _ in range(2)] == [1, 999]
     with pytest.raises(ValueError, match=r"at most 1000 bytes, but .*, line 3,"):
         next(lines)

@@ -37,9 +37,10 @@ FORMAT_NAMES = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz"}
 DECOMPRESSION_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)  # errors of a decompressor
 STREAM_BYTES = 2**16  # the most that is read from a stream at once
 MAX_LINE_BYTES = 2**26  # bytes
-# A compressed file is refused if it exceeds both. Real text is 3 to 10 times as large as compressed. A few bytes can be
-# made to decompress to more than any disk holds.
-MAX_COMPRESSION_RATIO, MAX_DECOMPRESSED_BYTES = 200, 2**30
+# No WINDOW_BYTES in a row of a compressed text may be more than MAX_COMPRESSION_RATIO times as large as compressed. A
+# few bytes can be made to decompress to more than any disk holds. Real text is 3 to 10 times as large. A line counts as
+# at least MIN_LINE_BYTES, because each one takes time.
+MAX_COMPRESSION_RATIO, WINDOW_BYTES, MIN_LINE_BYTES = 100, 2**26, 64
 
 # Lines end as for `str.splitlines`. Blanks are those of tokenizers: `str.isspace` also has the unit separator.
 LINE_END = regex.compile(r"\r\n|[\p{Line_Break=BK}\p{Line_Break=NL}\p{Bidi_Class=B}]")
@@ -49,34 +50,35 @@ SEPARATORS = "".join(dict.fromkeys(regex.findall(SEPARATOR, " ".join(map(chr, ra
 UNESCAPED_LINE_ENDS = re.compile("[\x85\u2028\u2029]")  # json.dumps escapes the other ones
 
 
-def read_lines(path: str | os.PathLike[str], max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[str]:
+def read_lines(path: str | os.PathLike[str], window_bytes: int = WINDOW_BYTES) -> Iterator[str]:
     """The lines of a text, plain or compressed (.gz, .bz2, .xz). A ValueError names the file and the line that cannot
-    be read. A compressed text is refused if it has more than `max_bytes` bytes and more than MAX_COMPRESSION_RATIO
-    times its compressed size."""
+    be read. A compressed text is refused if any `window_bytes` of it are more than MAX_COMPRESSION_RATIO times as large
+    as compressed."""
     path = os.fspath(path)
     is_empty = True
     with open(path, "rb") as file:
-        for line in iter_lines(file, path, max(max_bytes, MAX_COMPRESSION_RATIO * os.path.getsize(path))):
+        for line in iter_lines(file, path, window_bytes):
             is_empty = False
             yield line
     if is_empty:
         raise ValueError(f"A text must have lines, but {path} is empty: fill it or take it off the list.")
 
 
-def iter_lines(stream: Any, name: str, max_bytes: int = 0, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[str]:
-    """The lines of a buffered binary stream of that name, each of at most `max_line_bytes`. A compressed stream may
-    have `max_bytes` bytes; 0 refuses it."""
+def iter_lines(stream: Any, name: str, window_bytes: int = 0, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[str]:
+    """The lines of a buffered binary stream of that name, each of at most `max_line_bytes`. The compression ratio of a
+    compressed stream is checked at each `window_bytes`; 0 refuses such a stream."""
     suffix = detect_compression(stream.peek(16), name)
-    if suffix and not max_bytes:
+    if suffix and not window_bytes:
         raise ValueError(f"A stream must be plain text, but {name} is compressed ({suffix}): decompress it first.")
-    line_number = size = 0
+    line_number = window = window_start = 0
     text = COMPRESSED_FORMATS[suffix][1](stream) if suffix else stream
     try:
         for line_number, line in enumerate(iter(partial(text.readline, max_line_bytes + 1), b""), 1):
-            size += len(line)
             validate_line_size(len(line), max_line_bytes, name, line_number)
-            if suffix:
-                validate_decompressed_size(size, max_bytes, name, line_number)
+            window += max(len(line), MIN_LINE_BYTES)
+            if suffix and window > window_bytes:
+                validate_compression_ratio(window, stream.tell() - window_start, name, line_number)
+                window, window_start = 0, stream.tell()
             stripped = line.removeprefix(codecs.BOM_UTF8) if line_number == 1 else line
             yield stripped.removesuffix(b"\n").removesuffix(b"\r").decode()
     except UnicodeDecodeError as error:
@@ -157,13 +159,13 @@ def validate_line_size(line_bytes: int, max_line_bytes: int, name: str, line_num
         )
 
 
-def validate_decompressed_size(total_bytes: int, max_bytes: int, name: str, line_number: int) -> None:
-    """Raise a ValueError if the lines of a compressed file so far have too many bytes."""
-    if total_bytes > max_bytes:
+def validate_compression_ratio(text_bytes: int, compressed_bytes: int, name: str, line_number: int) -> None:
+    """Raise a ValueError if a part of a text, up to that line, takes too few bytes compressed."""
+    if text_bytes > MAX_COMPRESSION_RATIO * compressed_bytes:
         raise ValueError(
-            f"A compressed text must have at most {max_bytes} bytes, "
-            f"{MAX_DECOMPRESSED_BYTES} or {MAX_COMPRESSION_RATIO} times its own size, but "
-            f"{name} has more, from line {line_number} on: decompress it first if that is what it is meant to be."
+            f"A compressed text must be at most {MAX_COMPRESSION_RATIO} times as large as compressed, but in {name}, "
+            f"up to line {line_number}, {compressed_bytes} bytes hold {text_bytes} of text (a line counts as at least "
+            f"{MIN_LINE_BYTES}): decompress it first if that is what it is meant to be."
         )
 
 
