@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -281,7 +281,15 @@ def test_numbers_of_fixed_segments() -> None:
         # Nothing in common: half of the overlap is cut from each.
         (["a b c d", "e f g h"], 2, "a b c f g h"),
         (["a b c d", "e f g h"], 3, "a b c g h"),
-        (["a", "b"], 4, ""),
+        # A translation that is no longer than the overlap is kept.
+        (["a", "b"], 4, "a b"),
+        (["a b c d e", "x", "f g h i j"], 4, "a b c d e x f g h i j"),
+        (["a b c d e", "x y", "d e f g h"], 4, "a b c d e x y d e f g h"),
+        (["x", "a b c d e"], 4, "x a b c d e"),
+        # Nothing is cut beside a segment without a translation.
+        (["a b c d", "", "e f g h"], 2, "a b c d e f g h"),
+        (["a b the dog", " ", "c the dog d"], 3, "a b the dog c the dog d"),
+        (["", "", "a b c d", "c d e f", "", ""], 2, "a b c d e f"),
         # The same words beyond the end are others.
         (["the dog a b c d e f", "g h i j the dog"], 2, "the dog a b c d e h i j the dog"),
     ],
@@ -295,6 +303,15 @@ def test_a_lossless_translator_gets_the_text_back() -> None:
     for size, overlap in ((3, 0), (4, 2), (5, 3), (20, 2)):
         (segments,) = fixed_segments(pairs_of(text), "de", size, overlap)
         assert join_translations(segments, overlap) == text
+
+
+@pytest.mark.parametrize(("size", "overlap"), [(3, 0), (6, 2), (8, 4), (6, 4), (8, 6)])
+def test_segments_without_a_translation_cost_the_others_no_word(size: int, overlap: int) -> None:
+    words = list("abcdefghijklmnopqrstuvwxyz")
+    (segments,) = fixed_segments(pairs_of(" ".join(words)), "de", size, overlap)
+    for missing in (set(pair) for pair in product(range(len(segments)), repeat=2)):
+        kept = ["" if number in missing else segment for number, segment in enumerate(segments)]
+        assert join_translations(kept, overlap).split() == sorted({*" ".join(kept).split()})
 
 
 @pytest.mark.full

@@ -10,7 +10,8 @@ Sukanta Sen, Ondřej Bojar, Barry Haddow. Simultaneous Translation for Unsegment
 
 Departures: models are not trained on windows. Words are compared without case and punctuation, among the last words of
 one translation and the first of the next, as many as source words overlap. Where no two words in sequence are the same,
-half of the overlap is cut from each of the two translations.
+half of the overlap is cut from each of the two translations, unless one of them is no longer than the overlap. Nothing
+is cut next to a segment without a translation.
 """
 
 from collections.abc import Callable, Iterable
@@ -62,27 +63,36 @@ def fixed_segments(pairs: Dataset, language: str, segment_words: int, overlap_wo
 
 def join_translations(texts: Iterable[str], overlap_words: int = 0) -> str:
     """The translations of consecutive segments as one text; those of `overlap_words` source words are there once."""
-    nonempty = filter(None, texts)
     if not overlap_words:
-        return " ".join(nonempty)
-    joined: list[str] = []
-    for words in map(str.split, nonempty):
-        joined = merge_overlap(joined, words, overlap_words)
-    return " ".join(joined)
+        return " ".join(filter(None, texts))
+    parts: list[list[str]] = [[]]
+    is_next = True
+    for words in map(str.split, texts):
+        if words:
+            parts[-1:] = merge_overlap(parts[-1], words, overlap_words, is_next=is_next)
+        is_next = bool(words)
+    return " ".join(word for part in parts for word in part)
 
 
-def merge_overlap(left: list[str], right: list[str], overlap_words: int) -> list[str]:
-    """The words of two translations, joined at the longest sequence of words that the end of `left` and the beginning
-    of `right` have in common."""
-    if not left or not right:
-        return left or right
+def merge_overlap(
+    left: list[str], right: list[str], overlap_words: int, *, is_next: bool
+) -> tuple[list[str], list[str]]:
+    """The words of two translations, cut where they meet: at the longest sequence of words that the end of `left` and
+    the beginning of `right` have in common.
+
+    `is_next`: whether no segment is between them. If the translation of one is missing, they may have nothing in
+    common. Then they are cut only if such words end the one and begin the other.
+    """
     start = max(len(left) - overlap_words, 0)
     tail, head = comparable_words(left[start:]), comparable_words(right[:overlap_words])
     match = SequenceMatcher(None, tail, head, autojunk=False).find_longest_match()
-    if match.size >= MIN_COMMON_WORDS:
-        return left[: start + match.a] + right[match.b :]
-    num_cut = overlap_words // 2
-    return left[: max(len(left) - num_cut, 0)] + right[overlap_words - num_cut :]
+    is_seam = match.a + match.size == len(tail) and match.b == 0
+    if match.size >= MIN_COMMON_WORDS and (is_next or is_seam):
+        return left[: start + match.a], right[match.b :]
+    if is_next and min(len(left), len(right)) > overlap_words:
+        num_cut = overlap_words // 2
+        return left[: len(left) - num_cut], right[overlap_words - num_cut :]
+    return left, right
 
 
 def comparable_words(words: list[str]) -> list[str]:
