@@ -11,6 +11,7 @@ from typing import Any
 import numpy
 import pytest
 from matplotlib import pyplot
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -112,20 +113,30 @@ def test_plotted_curves_are_the_values_of_the_results() -> None:
     assert figure.get_suptitle() == "De-En"
 
 
-def test_empty_and_small_buckets_are_left_out() -> None:
-    for sizes, shown in (
-        ([9, 9, 9, 0, 9], ["[0,25]\nn=9", "[26,50]\nn=9", "[51,75]\nn=9", ">100\nn=9"]),
-        ([30, 20, 19, 0, 25], ["[0,25]\nn=30", "[26,50]\nn=20", ">100\nn=25"]),
-    ):
-        results = {name: {"newstest": saved([40, 30, 20, 0, 10], [1] * 5, sizes)} for name in ("relative", "rotary")}
-        figure = bleu_by_length_figure(results, "newstest", max_training_lengths=same_limit(90, results))
-        assert [label.get_text() for label in figure.axes[1].get_xticklabels()] == shown
-        for panel in (0, 1):
-            assert not any(math.isnan(value) for values in curves(figure, panel).values() for value in values)
-        assert uprights(figure)[0][0] == pytest.approx(len(shown) - 1.5), "a limit in a bucket that is left out"
-    beyond = {"relative": {"newstest": saved([40, 30, 20, 0, 10], [1] * 5, [30, 30, 30, 0, 2])}}
-    figure = bleu_by_length_figure(beyond, "newstest", max_training_lengths={"relative": 90})
-    assert uprights(figure) == [], "no line beyond the last bucket"
+def hollow_marks(axes: Axes) -> dict[str, list[float]]:
+    """The heights of the hollow marks, by colour; no line leads to them."""
+    hollow = [line for line in axes.lines if str(line.get_markerfacecolor()) == "white"]
+    assert all(line.get_linestyle() == "None" for line in hollow)
+    return {str(line.get_color()): [float(y) for y in numpy.asarray(line.get_ydata())] for line in hollow}
+
+
+@pytest.mark.parametrize("sizes", [[9, 9, 9, 0, 9], [30, 20, 19, 0, 25], [30, 30, 30, 0, 2], [30, 30, 30, 0, 30]])
+@pytest.mark.parametrize("num_systems", [2, 6])
+def test_small_buckets_are_hollow_and_empty_ones_are_left_out(sizes: list[int], num_systems: int) -> None:
+    scores = [40.0, 30.0, 20.0, 0.0, 10.0]
+    names = ["relative", "rotary", "alibi", "t5", "sinusoidal", "learned"][:num_systems]
+    results = {name: {"newstest": saved(scores, [1] * 5, sizes)} for name in names}
+    figure = bleu_by_length_figure(results, "newstest", max_training_lengths=same_limit(90, results))
+    shown = [score for score, n in zip(scores, sizes, strict=True) if n]
+    large = [score for score, n in zip(scores, sizes, strict=True) if n >= 20]
+    small = [score for score, n in zip(scores, sizes, strict=True) if 0 < n < 20]
+    axes = figure.axes[0]
+    drawn = {str(line.get_label()): numpy.asarray(line.get_ydata()) for line in axes.lines}
+    assert [y for y in drawn["relative"] if not math.isnan(y)] == large and len(drawn["relative"]) == len(shown)
+    assert set(map(tuple, hollow_marks(axes).values())) == ({tuple(small)} if small else set())
+    texts = [figure.get_supxlabel(), *(label.get_text() for axes in figure.axes for label in axes.get_xticklabels())]
+    assert all(str(n) in " ".join(texts) for n in sizes if n)
+    assert ("hollow" in figure.get_supxlabel()) == bool(small)
 
 
 @pytest.mark.parametrize(
@@ -214,13 +225,15 @@ def test_a_ranking_has_the_best_beyond_the_training_length_at_the_top() -> None:
     assert [round(float(tick)) for tick in axes.get_yticks()] == [0, 1, 2]
     drawn = {str(marks.get_label()): list(numpy.asarray(marks.lines[0].get_xdata())) for marks in axes.containers}
     assert drawn["[0,25] n=14125"] == [99, 99, 99] and drawn[">100 n=50"] == [5, 21, 36]
-    for sizes, shown in (([30, 9, 20, 0], [30, 20]), ([2, 9, 0, 9], [2, 9, 9])):
+    for sizes in ([30, 9, 20, 0], [2, 9, 0, 9]):
         few = {}
         for system, tests in RESULTS.items():
             buckets = [replace(one, n=n) for one, n in zip(tests["newstest"].buckets, sizes, strict=False)]
             few[system] = {"newstest": replace(tests["newstest"], buckets=tuple(buckets))}
         marks = ranking_figure(few, beyond, test_set="newstest").axes[0].containers
-        assert [int(str(mark.get_label()).partition("n=")[2]) for mark in marks] == shown
+        assert [int(str(mark.get_label()).partition("n=")[2]) for mark in marks] == [n for n in sizes if n]
+        is_hollow = [str(mark.lines[0].get_markerfacecolor()) == "white" for mark in marks]
+        assert is_hollow == [n < 20 for n in sizes if n]
 
 
 def test_a_ranking_of_test_sets_has_the_best_of_their_mean_at_the_top() -> None:

@@ -12,11 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import ArrayLike
 
 from ..results.diagnosis_records import DecodingExample, Diagnosis, EntropyBucket
 from .diagnostics_plots import Diagnoses, validate_same_pairs
-from .score_plots import bucket_axis, series_offsets, shown_buckets
+from .score_plots import bucket_axis, draw_marks, series_offsets, shown_buckets, small_note
 from .style import FONT_SIZE, LIMIT_COLOUR, WIDTH_INCHES, add_legend, line_styles, or_nan, style_axes
 
 MAX_PANELS = 5  # panels in one row
@@ -96,7 +95,7 @@ def entropy_figure(results: Diagnoses) -> Figure:
                 entropies = [np.nan if group.mean is None else float(np.mean(group.mean)) for group in groups]
                 uniform = [group.uniform or np.nan for group in groups]
                 for axes, values in zip(column, (entropies, np.divide(entropies, uniform)), strict=True):
-                    draw_line(axes, np.arange(len(groups)) + offset, values, styles[system], system)
+                    draw_marks(axes, groups, values, offset, styles[system], system)
     for axes, name in zip(grid[0], sides.values(), strict=True):
         axes.set_title(name, fontsize=FONT_SIZE + 1)
     for axes in grid.flat:
@@ -107,21 +106,13 @@ def entropy_figure(results: Diagnoses) -> Figure:
     grid[1, 0].set_ylabel("fraction of ln(visible keys)", fontsize=FONT_SIZE + 1)
     grid[0, 0].set_ylim(bottom=0)
     grid[1, 0].set_ylim(0, 1.05)
-    add_legend(figure, grid[0, 1].get_lines(), legend_title("", not_measured))
+    add_legend(figure, grid[0, 1].get_lines(), legend_title(small_note(first), not_measured))
     return figure
 
 
 def entropies_by_side(diagnosis: Diagnosis) -> Mapping[str, tuple[EntropyBucket, ...] | None]:
     entropy = diagnosis.attention_entropy
     return entropy.by_side if entropy else {}
-
-
-def draw_line(axes: Axes, xs: ArrayLike, ys: ArrayLike, style: tuple[str, str, str], label: str) -> None:
-    colour, marker, line_style = style
-    axes.plot(
-        xs, ys, color=colour, marker=marker, linestyle=line_style, linewidth=1.4, markersize=5, markerfacecolor="white",
-        label=label,
-    )  # fmt: skip
 
 
 def end_forbidden_figure(results: Diagnoses) -> Figure:

@@ -10,7 +10,7 @@ from ..results.length_limits import TrainingLengths, validate_max_lengths
 from ..results.records import ScoresByRow
 from ..results.tables import common_buckets, length_unit
 from .annotations import annotate_training_lengths
-from .score_plots import MAX_LINES, draw_by_bucket, interval_note, series_offsets, shown_buckets
+from .score_plots import MAX_LINES, draw_by_bucket, mark_note, series_offsets, shown_buckets
 from .style import (
     WIDTH_INCHES,
     add_legend,
@@ -30,7 +30,7 @@ def perplexity_figure(results: ScoresByRow, test_set: str, *, max_training_lengt
     """The perplexity of every bucket of positions or context lengths, a line for each system.
 
     Buckets are categories, as in `bleu_by_length_figure`. Up to five systems are labelled at the ends of their lines. A
-    vertical line marks the training length. Buckets of fewer than MIN_PAIRS windows are left out, unless all are.
+    vertical line marks the training length. Buckets of fewer than MIN_PAIRS windows have hollow marks.
     """
     columns = common_buckets(results, test_set)[1:]
     shown = shown_buckets(columns)
@@ -48,7 +48,7 @@ def perplexity_figure(results: ScoresByRow, test_set: str, *, max_training_lengt
     annotate_training_lengths([axes], first, max_lengths, dict.fromkeys(buckets), colours)
     axes.set_xticks(range(len(first)), [f"{bucket.label}\nn={bucket.n:g}" for bucket in first])
     axes.set_xlim(-0.5, len(first) - 0.5)
-    note = textwrap.fill(interval_note(buckets).replace("sentences", "windows"), 100)
+    note = textwrap.fill(mark_note(buckets).replace("sentences", "windows").replace("pairs", "windows"), 100)
     label_axes(axes, "\n".join(filter(None, [length_unit(first), note])), "perplexity")
     style_axes(axes)
     known = [score for row in buckets.values() for bucket in row if (score := bucket.score("perplexity")) is not None]

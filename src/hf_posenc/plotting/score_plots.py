@@ -7,12 +7,13 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import cycle
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 from ..results.length_limits import TrainingLengths, min_lengths_above_one, validate_max_lengths
 from ..results.records import BucketScore, ScoresByRow
@@ -64,7 +65,7 @@ def bleu_by_length_figure(
 
     Buckets are categories: bucket i is centred on x = i and reaches from i - 0.5 to i + 0.5. Bars are 95 % intervals. A
     vertical line marks the maximum training length, and another one the minimum of systems in `min_training_lengths`.
-    Buckets of fewer than `MIN_PAIRS` pairs are left out, unless all are.
+    Buckets of fewer than `MIN_PAIRS` pairs have hollow marks without a line. Buckets without pairs are left out.
     """
     shown = shown_buckets(common_buckets(results, test_set)[1:])
     max_lengths = validate_max_lengths(results, max_training_lengths)
@@ -74,16 +75,15 @@ def bleu_by_length_figure(
     draw = overlaid_lines if len(results) <= MAX_LINES else small_multiples
     figure = draw(buckets, labels, max_lengths, min_lengths)
     notes = [] if len(results) <= MAX_LINES else [bucket_note(next(iter(buckets.values())))]
-    figure.supxlabel("\n".join([*notes, textwrap.fill(interval_note(buckets), 100)]), fontsize=FONT_SIZE)
+    figure.supxlabel("\n".join([*notes, textwrap.fill(mark_note(buckets), 100)]), fontsize=FONT_SIZE)
     if title:
         figure.suptitle(textwrap.fill(title, 75), fontsize=FONT_SIZE + 2)
     return figure
 
 
 def shown_buckets(buckets: Sequence[Bucket]) -> list[int]:
-    """The indices of the buckets with `MIN_PAIRS` pairs or more; if none has that many, of all with pairs."""
-    large = [index for index, bucket in enumerate(buckets) if bucket.n >= MIN_PAIRS]
-    return large or [index for index, bucket in enumerate(buckets) if bucket.n] or list(range(len(buckets)))
+    """The indices of the buckets with pairs; of all buckets if none has any."""
+    return [index for index, bucket in enumerate(buckets) if bucket.n] or list(range(len(buckets)))
 
 
 def bucket_note(buckets: Sequence[BucketScore]) -> str:
@@ -91,6 +91,20 @@ def bucket_note(buckets: Sequence[BucketScore]) -> str:
     sizes = [f"{bucket.n:g}" for bucket in buckets]
     pairs = f"{sizes[0]} pairs in each bucket" if len(set(sizes)) == 1 else f"pairs by bucket: {', '.join(sizes)}"
     return f"source length in subwords; {pairs}"
+
+
+def mark_note(buckets: BucketsByRow) -> str:
+    """What bars and hollow marks are."""
+    return "; ".join(filter(None, [interval_note(buckets), small_note(*buckets.values())]))
+
+
+def small_note(*rows: Sequence[Bucket]) -> str:
+    """What hollow marks are, if any bucket has one."""
+    return f"hollow: fewer than {MIN_PAIRS} pairs" if any(is_small(bucket) for row in rows for bucket in row) else ""
+
+
+def is_small(bucket: Bucket) -> bool:
+    return bucket.n < MIN_PAIRS
 
 
 def interval_note(buckets: BucketsByRow) -> str:
@@ -138,7 +152,7 @@ def small_multiples(
     for axes, base in zip(grid.flat, bases, strict=False):
         members = [system for system in buckets if base_name(system) == base]
         for system, row in buckets.items():
-            scores = [or_nan(bucket.score("bleu")) for bucket in row]
+            scores = [math.nan if is_small(bucket) else or_nan(bucket.score("bleu")) for bucket in row]
             if system not in members:
                 axes.plot(range(len(row)), scores, color="#cccccc", linewidth=0.7, zorder=1)
         for system in members:
@@ -169,24 +183,24 @@ def draw_by_bucket(
     axes: Axes, groups: Sequence[BucketScore], field: str, offset: float, style: tuple[str, str, str], label: str
 ) -> None:
     """Draw one field of a system's buckets as a line, with its intervals if it has any."""
-    colour, marker, line_style = style
-    xs = [group + offset for group in range(len(groups))]
     ys = [or_nan(group.score(field)) for group in groups]
     if any(group.half_width(field) for group in groups):
-        bars = interval_bars(groups, field)
-        axes.errorbar(xs, ys, bars, fmt="none", ecolor=colour, elinewidth=1, capsize=2)
-    axes.plot(
-        xs,
-        ys,
-        color=colour,
-        linestyle=line_style,
-        linewidth=1.4,
-        marker=marker,
-        markersize=5,
-        markerfacecolor="white",
-        clip_on=False,
-        label=label,
-    )
+        xs, bars = np.arange(len(groups)) + offset, interval_bars(groups, field)
+        axes.errorbar(xs, ys, bars, fmt="none", ecolor=style[0], elinewidth=1, capsize=2)
+    draw_marks(axes, groups, ys, offset, style, label)
+
+
+def draw_marks(
+    axes: Axes, groups: Sequence[Bucket], ys: ArrayLike, offset: float, style: tuple[str, str, str], label: str
+) -> None:
+    """Draw a line with a mark for each bucket. A bucket of fewer than `MIN_PAIRS` pairs has a hollow mark, and no line
+    leads to it."""
+    colour, marker, line_style = style
+    xs, is_hollow = np.arange(len(groups)) + offset, np.array([is_small(group) for group in groups], dtype=bool)
+    marks: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 5, "clip_on": False}
+    axes.plot(xs, np.where(is_hollow, np.nan, ys), linestyle=line_style, linewidth=1.4, label=label, **marks)
+    if is_hollow.any():
+        axes.plot(xs[is_hollow], np.asarray(ys)[is_hollow], linestyle="none", markerfacecolor="white", **marks)
 
 
 def interval_bars(buckets: Sequence[BucketScore], metric: str) -> np.ndarray:
@@ -211,7 +225,7 @@ def ranking_figure(results: ScoresByRow, beyond: Mapping[str, BucketScore], *, t
     """BLEU of each source-length bucket with its 95 % interval, one row per system, for many systems.
 
     `beyond[system]`, the scores on all pairs beyond the training length, orders the rows, best first. Buckets of fewer
-    than `MIN_PAIRS` pairs are left out, unless all are.
+    than `MIN_PAIRS` pairs have hollow marks.
     """
     groups = common_buckets(results, test_set)[1:]
     marks = {
@@ -250,13 +264,15 @@ def draw_ranking(marks: Mapping[str, Mapping[str, BucketScore]], order: Sequence
             fmt=marker,
             color=colour,
             markersize=5,
+            markerfacecolor="white" if any(map(is_small, groups)) else colour,
             elinewidth=0.8,
             label=name,
         )
     axes.set_yticks(range(len(order)), order)
     axes.set_ylim(-0.6, len(order) - 0.4)
-    note = interval_note({name: list(by_system.values()) for name, by_system in marks.items()})
-    label_axes(axes, "\n".join(filter(None, [x_label, note])), "")
+    columns = {name: list(by_system.values()) for name, by_system in marks.items()}
+    notes = [x_label, interval_note(columns), small_note(*columns.values())]
+    label_axes(axes, "\n".join(filter(None, notes)), "")
     style_axes(axes)
     add_legend(figure, axes.containers)
     return figure
