@@ -204,7 +204,7 @@ def furthest_lengths() -> Figure:
     heights = [len(columns[0].lengths) for columns in tables]
     figure = Figure(figsize=(WIDTH_INCHES, 2.6 + 0.26 * sum(heights)), layout="constrained")
     panels = figure.subplots(len(tables), 1, squeeze=False, height_ratios=heights)[:, 0]
-    scale = BoundaryNorm([-1.5, -0.5, 0.5, 1.5, 2.5, 3.5, 4.5], 256)  # binary logarithms; -1 is none
+    scale = BoundaryNorm([-1.5, -0.5, 0.5, 1.5, 2.5, 3.5, 4.5], 256)  # binary logarithms; -1 is never
     for axes, title, columns, height in zip(panels, titles, tables, heights, strict=True):
         for x, column in enumerate(columns):
             for y, length in enumerate(column.lengths.values()):
@@ -222,7 +222,7 @@ def furthest_lengths() -> Figure:
     bar = figure.colorbar(
         ScalarMappable(scale, "YlGnBu"), ax=list(panels), location="bottom", ticks=range(-1, 5), aspect=50, shrink=0.8
     )
-    bar.ax.set_xticklabels(["none", "training\nlength", "2 x", "4 x", "8 x", "16 x"])
+    bar.ax.set_xticklabels(["never", "training\nlength", "2 x", "4 x", "8 x", "16 x"])
     bar.ax.tick_params(length=0, labelsize=FONT_SIZE - 1)
     return figure
 

@@ -171,11 +171,11 @@ def scores_by_length(run: str, test_set: str, system: str, metric: str) -> list[
 def furthest_length(run: str, test_set: str, system: str, metric: str, threshold: float) -> str:
     """The longest source of the last bucket up to which all buckets reach the threshold, by the mean over seeds.
 
-    The threshold of perplexity is in percent above the first bucket. `none` if the first bucket does not reach it, `-`
+    The threshold of perplexity is in percent above the first bucket. `never` if the first bucket does not reach it, `-`
     if the run lacks the system, and `≥` where all buckets reach it. An unbounded bucket is `>50`.
     """
     buckets = scores_by_length(run, test_set, system, metric)
-    reached = "none" if buckets else "-"
+    reached = "never" if buckets else "-"  # `none` is a row of the tables
     for bucket, longest, saved in buckets:
         if saved.value is None:
             return reached

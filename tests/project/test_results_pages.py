@@ -67,7 +67,7 @@ def test_the_furthest_length_is_that_of_an_unbroken_row_of_buckets() -> None:
         threshold: saved_results.furthest_length("tasks-recopy", "recopy", "fertility", "exact_match", threshold)
         for threshold in (99, 98, 95, 94, 85)
     }
-    assert found == {99: "none", 98: "10", 95: "20", 94: "50", 85: ">50"}
+    assert found == {99: "never", 98: "10", 95: "20", 94: "50", 85: ">50"}
     again = score("tasks-recopy", "recopy", "sinusoidal", ">50").value
     assert again is not None and again >= 15, "a later bucket that reaches the threshold again does not count"
     assert saved_results.furthest_length("tasks-recopy", "recopy", "sinusoidal", "bleu", 15) == "10"
@@ -94,7 +94,7 @@ def test_test_sets_whose_names_end_in_a_length_are_buckets() -> None:
         threshold: saved_results.furthest_length("tasks-scan", "actions-*", "relative", "exact_match", threshold)
         for threshold in (99.8, 95, 57, 43)
     }
-    assert found == {99.8: "none", 95: "26", 57: "30", 43: "≥48"}
+    assert found == {99.8: "never", 95: "26", 57: "30", 43: "≥48"}
     spec = "columns: tasks-scan/actions-* = SCAN\nrows: relative\nthresholds: exact_match 95\n"
     (column,) = saved_results.furthest_columns(spec)
     assert (column.lengths, column.first) == ({"relative": "26"}, 26)
@@ -126,7 +126,7 @@ def test_a_row_of_a_run_has_no_length_on_another_task() -> None:
     )
     news, repeated = saved_results.furthest_columns(spec)
     assert news.lengths == {"extended": "≥1024", "window": "-"}
-    assert repeated.lengths == {"extended": "-", "window": "none"}
+    assert repeated.lengths == {"extended": "-", "window": "never"}
 
 
 def test_every_run_of_a_task_is_a_column_of_a_matrix_of_furthest_lengths() -> None:
