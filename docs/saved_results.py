@@ -41,24 +41,30 @@ import json
 import lzma
 import math
 import re
+import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import yaml
+from kept_tables import saved_text
+
+from hf_posenc.results.records import BucketScore
+from hf_posenc.results.tables import format_cell
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 BENCHMARKS = ROOT / "benchmarks" / "results"
 APPENDIX = RESULTS / "appendix.md"
 METRICS = {
-    "bleu": ("BLEU", 1),
-    "ter": ("TER", 1),
-    "chrf": ("chrF", 1),
-    "length_ratio": ("length ratio", 2),
-    "exact_match": ("exact match", 1),
-    "token_accuracy": ("token accuracy", 1),
-    "perplexity": ("perplexity", 1),
+    "bleu": ("BLEU", ".1f"),
+    "ter": ("TER", ".1f"),
+    "chrf": ("chrF", ".1f"),
+    "length_ratio": ("length ratio", ".2f"),
+    "exact_match": ("exact match", ".1f"),
+    "token_accuracy": ("token accuracy", ".1f"),
+    "perplexity": ("perplexity", ".1f"),
 }
 TABLE = re.compile(r"(<!-- table\n(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
 FURTHEST = re.compile(r"(<!-- furthest\n(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
@@ -110,17 +116,52 @@ def score(run: str, test_set: str, system: str, bucket: str = "all", metric: str
 
 
 def cell(run: str, test_set: str, system: str, bucket: str, metrics: list[str]) -> str:
-    """The scores of one cell, the first with its interval: `17.7 ±0.3 / 48.0 / 1.06`."""
+    """The scores of one cell, the first with its interval: `17.7 ±0.3 / 48.0 / 1.06`. It has the lowest and the highest
+    seed where the interval over seeds leaves the scale: `0.3 [0.0 to 0.9]`."""
     parts = []
     for metric in metrics:
-        found = scores(run).get((test_set, system, bucket, metric))
+        key = (test_set, system, bucket, metric)
+        found = scores(run).get(key)
         if found is None or found.value is None:
             parts.append("-")
             continue
-        decimals = METRICS[metric][1]
-        interval = f" ±{found.interval:.{decimals}f}" if found.interval is not None and not parts else ""
-        parts.append(f"{found.value:.{decimals}f}{interval}")
+        values = {metric: found.value, f"{metric}_ci": None if parts else found.interval}
+        shown = BucketScore(label=bucket, low=found.low, high=found.high, n=found.n, values=values)
+        if found.seeds > 1 and shown.leaves_scale(metric) and (seeds := seed_scores(run).get(key)):
+            shown = replace(shown, values=values | {f"{metric}_low": min(seeds), f"{metric}_high": max(seeds)})
+        parts.append(format_cell(shown, [(metric, *METRICS[metric])], {}))
     return " / ".join(parts)
+
+
+@functools.cache
+def seed_scores(run: str) -> dict[tuple[str, str, str, str], list[float]]:
+    """The scores of each seed by test set, row, bucket and metric; none of a run that keeps no file of them."""
+    found: dict[tuple[str, str, str, str], list[float]] = {}
+    for row, tests in seed_results(RESULTS / run):
+        for test_set, result in tests.items():
+            for bucket in (result["all"], *result["groups"]):
+                for metric in METRICS.keys() & bucket.keys():
+                    if bucket[metric] is not None:
+                        found.setdefault((test_set, row, bucket["label"], metric), []).append(bucket[metric])
+    return found
+
+
+def seed_results(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The row and the scored test sets of each system, as results.json, an archive or a table by seed has them."""
+    if kept := next(folder.glob("results.json*"), None):
+        for system in json.loads(saved_text(kept))["runs"].values():
+            yield system["row"], system["tests"]
+    elif (archive := folder / "systems.tar.xz").exists():
+        with tarfile.open(archive) as files:
+            for member in files:
+                if member.name.endswith("/scores.json"):
+                    row, _, _ = Path(member.name).parent.name.partition("-seed")
+                    yield row, json.load(files.extractfile(member))["tests"]
+    elif (by_seed := folder / "scores-by-seed.csv").exists():
+        for line in csv.DictReader(by_seed.read_text(encoding="utf-8").splitlines()):
+            if line["trained on"] == "one machine":  # the other one has repeated the first seed
+                group = {"label": line["group"], "bleu": float(line["bleu"])}
+                yield line["system"], {"generated": {"all": group, "groups": []}}
 
 
 def pairs(text: str) -> list[tuple[str, str]]:
@@ -339,7 +380,7 @@ def sortable_table() -> str:
             cells += [str(first.n), str(first.seeds)]
             for metric, entry in found.items():
                 missing = entry is None or entry.value is None
-                cells.append("" if missing else f"{entry.value:.{METRICS[metric][1]}f}")
+                cells.append("" if missing else f"{entry.value:{METRICS[metric][1]}}")
             lines.append("<tr>" + "".join(f"<td>{entry}</td>" for entry in cells) + "</tr>")
     return "\n".join([*lines, "</tbody></table>", "</div>", ""])
 

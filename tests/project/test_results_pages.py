@@ -61,6 +61,20 @@ def test_a_wrong_number_is_found() -> None:
         list(saved_results.wrong_numbers(link.format("18.7", "").replace("aligned-100", "aligned-101")))
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("run", ["tasks-copy", "news-small", "which-generated"])
+def test_the_mean_of_the_seeds_is_the_saved_score(run: str) -> None:
+    """Of results.json, of an archive and of a table by seed."""
+    of_seeds = saved_results.seed_scores(run)
+    compared = 0
+    for key, saved in saved_results.scores(run).items():
+        if saved.n and saved.seeds > 1 and key in of_seeds:
+            assert len(of_seeds[key]) == saved.seeds
+            assert sum(of_seeds[key]) / saved.seeds == pytest.approx(saved.value, abs=0.01), key
+            compared += 1
+    assert compared > 20
+
+
 def test_the_furthest_length_is_that_of_an_unbroken_row_of_buckets() -> None:
     """ReCopy by `fertility`: 98.3, 95.7, 94.3 and 85.0 % at up to 10, 20, 50 and more digits."""
     found = {

@@ -52,9 +52,11 @@ from hf_posenc.results.significance import (
     p_values,
 )
 from hf_posenc.results.tables import (
+    format_cell,
     length_table,
     overview_table,
     prediction_table,
+    range_notes,
     reference_table,
     time_table,
 )
@@ -206,6 +208,32 @@ def test_a_row_is_the_mean_of_its_seeds_with_students_interval() -> None:
     assert mean_bucket_scores([empty, empty]) == empty
 
 
+@pytest.mark.parametrize(
+    ("metric", "lowest", "highest"),
+    [("bleu", 0, 100), ("exact_match", 0, 100), ("ter", 0, math.inf), ("perplexity", 1, math.inf)],
+)
+@pytest.mark.parametrize("spread", [0.0, 0.1, 2.0, 40.0])
+@pytest.mark.parametrize("middle", [1.5, 50.0, 99.0, 260.0])
+def test_no_cell_of_seeds_leaves_the_scale(
+    metric: str, lowest: float, highest: float, spread: float, middle: float
+) -> None:
+    """± where Student's interval is on the metric's scale, else the lowest and the highest seed. Figures, too."""
+    scores = [min(max(middle + spread * step, lowest), highest) for step in (-1.0, 0.2, 0.9)]
+    seeds = [bucket(**{metric: score, f"{metric}_mean": score, f"{metric}_ci": 3.0}) for score in scores]
+    made = mean_bucket_scores(seeds)
+    mean, half_width = made.score(metric), made.half_width(metric)
+    assert mean is not None and half_width is not None
+    is_on_scale = lowest <= round(mean - half_width, 6) and round(mean + half_width, 6) <= highest
+    expected = f"±{half_width:.1f}" if is_on_scale else f"[{min(scores):.1f} to {max(scores):.1f}]"
+    assert format_cell(made, [(metric, metric, ".1f")], {}) == f"{mean:.1f} {expected}"
+    assert bool(range_notes([made])) == (not is_on_scale)
+    (below, above) = interval_bars([made], metric)[:, 0]
+    assert lowest <= round(mean - below, 6) and round(mean + above, 6) <= highest
+    if not is_on_scale:
+        assert (mean - below, mean + above) == pytest.approx((min(scores), max(scores)))
+    assert not range_notes(seeds), "one seed has no others"
+
+
 def bucket(n: float = 7, **values: float | None) -> BucketScore:
     return BucketScore(label="[0,10]", low=0, high=10, n=n, values=values)
 
@@ -333,9 +361,13 @@ def test_a_table_marks_what_differs_and_says_how_sure_it_is(results: RunResults)
     assert [row[0] for row in table.rows] == ["plain", "good (2 seeds)", "bad"]
     good = TableRows.of(results).scores["good"]["news"].overall.values
     cell = table.rows[1][2]
-    assert cell.startswith(f"{good['bleu']:.1f} ±{good['bleu_ci']:.1f}* / {good['ter']:.1f} ±{good['ter_ci']:.1f}* / ")
+    bleu, ter = ([good[f"{metric}_low"], good[f"{metric}_high"]] for metric in ("bleu", "ter"))
+    assert cell.startswith(
+        "{:.1f} [{:.1f} to {:.1f}]* / {:.1f} [{:.1f} to {:.1f}]* / ".format(good["bleu"], *bleu, good["ter"], *ter)
+    )
     assert "*" not in "".join(table.rows[0])
-    assert "* p < 0.05 against plain, by approximate randomisation" in table.legend and "±" in table.legend
+    assert "* p < 0.05 against plain, by approximate randomisation" in table.legend
+    assert "±" in table.legend and "[ ]" in table.legend
     weak = {"good": {"all": {"bleu": PValues(randomisation=0.05, bootstrap=0.01)}}}
     assert (
         "*"
@@ -362,8 +394,8 @@ def test_the_papers_table_stands_beside_ours(results: RunResults) -> None:
     ]  # fmt: skip
     assert table.rows[1][4:] == ["31.0 (50.0)", "32.0 (51.0)", "33.2 (52.0)"]
     ours = rows["good"]["news"].buckets[0].values
-    assert table.rows[0][4].startswith(f"{ours['bleu']:.1f} ±{ours['bleu_ci']:.1f}")
-    assert f"({ours['ter']:.1f} ±{ours['ter_ci']:.1f}" in table.rows[0][4]
+    assert table.rows[0][4].startswith(f"{ours['bleu']:.1f} [{ours['bleu_low']:.1f} to {ours['bleu_high']:.1f}]")
+    assert f"({ours['ter']:.1f} [{ours['ter_low']:.1f} to {ours['ter_high']:.1f}]" in table.rows[0][4]
     whole = replace(paper, rows={"good": {"bleu": 40.4, "ter": 46.7}}, n=None)
     table = reference_table(TableRows(scores=rows, max_lengths=LIMITS), whole)
     assert table.headers[4:] == ["all n=50"] and table.rows[1][4:] == ["40.4 (46.7)"]

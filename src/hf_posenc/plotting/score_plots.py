@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from ..results.length_limits import TrainingLengths, min_lengths_above_one, validate_max_lengths
-from ..results.records import BucketScore, ScoresByRow
+from ..results.records import SCALES, BucketScore, ScoresByRow
 from ..results.tables import common_buckets
 from .annotations import annotate_training_lengths, x_of_length
 from .style import (
@@ -115,7 +115,9 @@ def interval_note(buckets: BucketsByRow) -> str:
     seeds = sorted({bucket.seeds for bucket in scored})
     kinds = {False: "bootstrapped over sentences (1 seed)", True: f"Student's over the seeds ({seeds[-1]} seeds)"}
     shown = [kinds[several] for several in (True, False) if any((number > 1) == several for number in seeds)]
-    return f"bars: 95 % interval, {', or '.join(shown)}"
+    has_ranges = any(bucket.seed_range(metric) for bucket in scored for metric in ("bleu", "perplexity"))
+    ranges = ["lowest and highest seed where that leaves the scale"] * has_ranges
+    return f"bars: 95 % interval, {', or '.join([*shown, *ranges])}"
 
 
 def overlaid_lines(
@@ -204,15 +206,18 @@ def draw_marks(
 
 
 def interval_bars(buckets: Sequence[BucketScore], metric: str) -> np.ndarray:
-    """The length of each 95 % interval below and above the score (2, buckets), clipped to the scale of 0 to 100, or of
-    perplexity to that from 1 on.
+    """The length of each 95 % interval below and above the score (2, buckets), clipped to the metric's scale. The
+    lowest and the highest seed replace an interval over seeds that leaves the scale.
 
     A bootstrap interval is around the mean of its samples. In a small bucket that mean differs from the score, and the
     score may be outside the interval.
     """
-    bars, (lowest, highest) = [], (1.0, math.inf) if metric == "perplexity" else (0.0, 100.0)
+    bars, (lowest, highest) = [], SCALES.get(metric, (0.0, 100.0))
     for bucket in buckets:
         score, interval = bucket.score(metric) or 0.0, bucket.interval(metric)
+        if seed_range := bucket.seed_range(metric):
+            bars.append((score - seed_range[0], seed_range[1] - score))
+            continue
         half_width = (interval and interval.half_width) or 0.0
         shift = interval.mean - score if interval and interval.mean is not None else 0.0
         below = max(0.0, min(half_width - shift, score - lowest))

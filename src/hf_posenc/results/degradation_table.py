@@ -7,9 +7,9 @@ from dataclasses import replace
 from .length_limits import TrainingLengthsByRow, describe_training_lengths, training_lengths_by_row
 from .records import BucketScore, LengthScores, SystemResult
 from .significance import mean_over_seeds
-from .tables import ScoreFormat, Table, describe_system, format_cell
+from .tables import ScoreFormat, Table, describe_system, format_cell, range_notes
 
-BLEU_FORMAT: list[ScoreFormat] = [("bleu", "BLEU", "z.1f")]  # z: no degradation is 0.0, not -0.0
+BLEU_FORMAT: list[ScoreFormat] = [("bleu_lost", "BLEU", "z.1f")]  # z: no degradation is 0.0, not -0.0
 CAPTION = "BLEU lost from the last length bucket inside a training length to the first beyond it"
 LEGEND = (
     "BLEU of the group before the arrow less that of the group behind it, where the training of one or another row "
@@ -45,7 +45,8 @@ def degradation_table(systems: Mapping[str, SystemResult]) -> Table | None:
     for row, tests in tests_by_row.items():
         cells = (format_cell(bucket, BLEU_FORMAT, {}) for bucket in tests["falls"].buckets)
         rows.append([describe_system(row, tests["falls"].overall), training_lengths[row], *cells])
-    return Table(headers, rows, CAPTION, details=LEGEND)
+    notes = range_notes(bucket for tests in tests_by_row.values() for bucket in tests["falls"].buckets)
+    return Table(headers, rows, CAPTION, tuple(notes), details=LEGEND)
 
 
 def degradation_columns(tests: Mapping[str, LengthScores], lengths: TrainingLengthsByRow) -> list[tuple[str, int, int]]:
@@ -88,11 +89,11 @@ def nonempty_buckets(buckets: Sequence[BucketScore]) -> list[tuple[int, BucketSc
 def degradation(buckets: Sequence[BucketScore], within: int, beyond: int) -> BucketScore:
     """The second bucket with the degradation from the first in place of its scores."""
     before, behind = buckets[within], buckets[beyond]
-    values: dict[str, float | None] = {"bleu": difference(before.score("bleu"), behind.score("bleu"))}
+    values: dict[str, float | None] = {"bleu_lost": difference(before.score("bleu"), behind.score("bleu"))}
     half_widths = [before.half_width("bleu"), behind.half_width("bleu")]
     known_widths = [half_width for half_width in half_widths if half_width is not None]
     if len(known_widths) == 2:
-        values["bleu_ci"] = math.hypot(*known_widths)
+        values["bleu_lost_ci"] = math.hypot(*known_widths)
     return replace(behind, values=values)
 
 

@@ -4,6 +4,7 @@ A field's metadata has its JSON key if that differs from its name. Files of hf_p
 `version`.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
@@ -26,6 +27,11 @@ from .json_records import (
     is_number,
 )
 
+# The lowest and the highest possible value of each metric that is no percentage from 0 to 100.
+SCALES = {
+    "ter": (0.0, math.inf), "bertscore": (-100.0, 100.0), "perplexity": (1.0, math.inf),
+    "length_ratio": (0.0, math.inf), "bleu_lost": (-100.0, 100.0),
+}  # fmt: skip
 VERSION = 2  # of results.json and scores.json; hf_posenc 0.2.0 and older wrote version 1, without the number
 
 
@@ -62,7 +68,8 @@ class BucketScore:
     """The corpus scores of a test set's pairs from source length `low` to `high`, or of all its pairs.
 
     `values` has the scores by the metric's name, None without pairs. `bleu_mean` and `bleu_ci` are the interval of
-    `bleu`. A mean over seeds has the mean number of pairs, and the number of `seeds` that have any.
+    `bleu`. A mean over seeds has the mean number of pairs, the number of `seeds` that have any, and in `bleu_low` and
+    `bleu_high` the lowest and the highest seed.
     """
 
     low: Count
@@ -84,6 +91,19 @@ class BucketScore:
     def half_width(self, metric: str) -> float | None:
         """Half of the 95 % interval, None without an interval."""
         return self.values.get(f"{metric}_ci")
+
+    def leaves_scale(self, metric: str) -> bool:
+        """Whether score ± half of the interval has values that the metric cannot have."""
+        score, half_width = self.score(metric), self.half_width(metric)
+        if score is None or half_width is None:
+            return False
+        lowest, highest = SCALES.get(metric, (0.0, 100.0))
+        return round(score - half_width, 9) < lowest or round(score + half_width, 9) > highest
+
+    def seed_range(self, metric: str) -> tuple[float, float] | None:
+        """The lowest and the highest seed, if the interval over seeds leaves the metric's scale; else None."""
+        low, high = self.values.get(f"{metric}_low"), self.values.get(f"{metric}_high")
+        return (low, high) if low is not None and high is not None and self.leaves_scale(metric) else None
 
     @property
     def has_intervals(self) -> bool:

@@ -61,7 +61,7 @@ def mean_length_scores(seeds: Sequence[LengthScores]) -> LengthScores:
 
 
 def mean_bucket_scores(buckets: Sequence[BucketScore]) -> BucketScore:
-    """The bucket itself, or the mean of several seeds' with Student's interval over them.
+    """The bucket itself, or the mean of several seeds' with Student's interval over them, the lowest and the highest.
 
     Seeds without pairs count only in the number of pairs.
     """
@@ -83,6 +83,7 @@ def mean_bucket_scores(buckets: Sequence[BucketScore]) -> BucketScore:
         if first.interval(metric):
             t = STUDENT_T_975[min(len(scores) - 1, len(STUDENT_T_975)) - 1]
             values[f"{metric}_ci"] = t * statistics.stdev(known_scores) / math.sqrt(len(scores))
+            values |= {f"{metric}_low": min(known_scores), f"{metric}_high": max(known_scores)}
     return replace(first, n=mean_n, values=values, seeds=len(nonempty))
 
 

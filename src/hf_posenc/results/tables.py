@@ -38,6 +38,7 @@ SIGNIFICANCE_LEVEL = 0.05
 INTERVAL_NOTE = (
     "± half of the 95 % interval, bootstrapped over sentences, or Student's over the seeds where there are several"
 )
+RANGE_NOTE = "[ ] the lowest and the highest seed, where Student's interval leaves the scale of the metric"
 CONTEXT_NOTE = (
     "position: each token by the number of tokens up to it, in windows of the longest context; whole: windows of each "
     "length, read at once; sliding: the same windows, each token with at most as many tokens before it as in training; "
@@ -224,14 +225,17 @@ def is_significant(p_values: BucketPValues, metric: str) -> bool:
 
 
 def format_cell(group: BucketScore, shown: Iterable[ScoreFormat], p_values: BucketPValues) -> str:
-    """`31.7 ±0.5* / 57.9 ±0.6 / 1.02`; a dash where a score is missing, a single dash for a group without pairs."""
+    """`31.7 ±0.5* / 57.9 ±0.6 / 1.02`, or `0.3 [0.0 to 0.9]` where ± leaves the scale; a dash where a score is missing,
+    a single dash for a group without pairs."""
     if not group.n:
         return "-"
     parts = []
     for metric, _, format_spec in shown:
-        value, half_width = group.score(metric), group.half_width(metric)
+        value, half_width, seed_range = group.score(metric), group.half_width(metric), group.seed_range(metric)
         part = "-" if value is None else format(value, format_spec)
-        if value is not None and half_width is not None:
+        if seed_range is not None:
+            part += f" [{seed_range[0]:{format_spec}} to {seed_range[1]:{format_spec}}]"
+        elif value is not None and half_width is not None:
             part += f" ±{half_width:{format_spec}}"
         parts.append(part + "*" * is_significant(p_values, metric))
     return " / ".join(parts)
@@ -242,11 +246,17 @@ def sign_notes(entries: Collection[Sequence[BucketScore]], baseline: str | None)
     has_intervals = any(group.has_intervals for groups in entries for group in groups)
     is_text = any(map(is_perplexity, entries))
     notes = [INTERVAL_NOTE.replace("sentences", "windows") if is_text else INTERVAL_NOTE] if has_intervals else []
+    notes += range_notes(group for groups in entries for group in groups)
     if is_text:
         notes.append(CONTEXT_NOTE)
     if baseline and len(entries) > 1:
         notes.append(f"* p < {SIGNIFICANCE_LEVEL} against {baseline}, by approximate randomisation, with each seed")
     return tuple(notes)
+
+
+def range_notes(groups: Iterable[BucketScore]) -> list[str]:
+    """The meaning of square brackets, if a cell has them."""
+    return [RANGE_NOTE] if any(group.seed_range(metric) for group in groups for metric in group.values) else []
 
 
 def time_table(systems: Mapping[str, SystemResult]) -> Table | None:
