@@ -14,7 +14,8 @@ Every hook takes `ctx`, an AttentionContext with the positions of queries and ke
         Changes the dropped-out, scaled token embeddings. Cross-attention never calls it.
     prepare(x_BTD, ctx) -> anything
         What all layers share, computed once a forward; the hooks below read it as `ctx.prepared`. With a `max_distance`
-        (below) it may use dtype, device and width of `x_BTD` only: linear attention passes other numbers.
+        (below) it may use dtype, device and width of `x_BTD` only: linear attention passes other numbers. It runs
+        outside of autocast, which would compute products of positions in half precision.
     rotate_queries(q_BHQK, ctx) -> q_BHQK
     rotate_keys(k_BHTK, ctx) -> k_BHTK
         Change queries, at `ctx.query_pos_BQ`, and new keys, at `ctx.new_key_pos_BT`, before the keys are cached.

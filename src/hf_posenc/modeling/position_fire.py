@@ -13,6 +13,7 @@ last bias is omitted, because a softmax does not depend on it. The 1e-6 and the 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
+from transformers.utils.generic import maybe_autocast
 
 from .attention_context import AttentionContext, at_least_float32
 from .citations import Reference
@@ -101,7 +102,8 @@ class Fire(PositionEncoding):
         # To the right of its corner a unit of positive weight is active, to the left one of negative weight.
         unit_U, segment_S = (torch.arange(len(corners_U) + extra, device=normalized_BQS.device) for extra in (0, 1))
         on_SU = ((unit_U < segment_S[:, None]) == (weight_U >= 0)).to(normalized_BQS.dtype)
-        slopes_HS, intercepts_HS = ((out_HU * numbers_U) @ on_SU.T for numbers_U in (weight_U, bias_U))
+        with maybe_autocast(on_SU.device.type, enabled=False):  # the network takes positions
+            slopes_HS, intercepts_HS = ((out_HU * numbers_U) @ on_SU.T for numbers_U in (weight_U, bias_U))
         segment_BQS = torch.searchsorted(corners_U, normalized_BQS.detach())
         bias_HBQS = slopes_HS[:, segment_BQS] * normalized_BQS + intercepts_HS[:, segment_BQS]
         return bias_HBQS.transpose(0, 1)

@@ -9,6 +9,7 @@ of the source.
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
+from transformers.utils.generic import maybe_autocast
 
 from .attention_context import AttentionContext, at_least_float32
 from .citations import Reference
@@ -58,7 +59,9 @@ class Forgetting(PositionEncoding):
         x_BTD = ctx.inputs_BTD
         assert x_BTD is not None  # attention sets it before it calls this hook
         dtype = at_least_float32(x_BTD)
-        gates_BTRH = torch.einsum("btd,rhd->btrh", x_BTD, self.weight[ctx.layer]) + self.bias[ctx.layer]
+        with maybe_autocast(x_BTD.device.type, enabled=False):  # rounding errors of gates would add up
+            gates_BTRH = torch.einsum("btd,rhd->btrh", x_BTD.to(self.weight.dtype), self.weight[ctx.layer])
+            gates_BTRH = gates_BTRH + self.bias[ctx.layer]
         logs_BTN = nn.functional.logsigmoid(gates_BTRH.to(dtype)).flatten(2)
         if ctx.valid_mask_BT is not None:
             logs_BTN = logs_BTN * ctx.valid_mask_BT[..., None]

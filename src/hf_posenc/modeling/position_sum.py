@@ -7,6 +7,7 @@ from functools import reduce
 
 import torch
 from torch import Tensor, nn
+from transformers.utils.generic import maybe_autocast
 
 from .attention_context import AttentionContext
 from .cache import EncodingState
@@ -130,7 +131,7 @@ class PositionEncodingSum(nn.ModuleList):
         if encoding.prepare is None or (in_blocks and has_max_distance):
             return None
         own_ctx = pruned_ctx if has_max_distance else ctx
-        return encoding("prepare", x_BTD, own_ctx.replace(state=self.state_of(index, own_ctx)))
+        return run_prepare(encoding, x_BTD, own_ctx.replace(state=self.state_of(index, own_ctx)))
 
     def prepare_by_distance(self, like_B1D: Tensor, ctx: AttentionContext) -> AttentionContext:
         """The context with what encodings that have a `max_distance` prepare for its positions.
@@ -139,7 +140,7 @@ class PositionEncodingSum(nn.ModuleList):
         not computed in this context.
         """
         prepared = [
-            encoding("prepare", like_B1D, ctx) if encoding.prepare and encoding.max_distance is not None else None
+            run_prepare(encoding, like_B1D, ctx) if encoding.prepare and encoding.max_distance is not None else None
             for encoding in self
         ]
         return ctx.replace(prepared=prepared)
@@ -171,3 +172,9 @@ class PositionEncodingSum(nn.ModuleList):
         """The sum of the value biases, which broadcasts to (B, H, Q, K). Call it only if `has_value_bias`."""
         contexts = self.contexts_for("value_bias", ctx)
         return reduce(torch.add, [encoding("value_bias", p_BHQS, own_ctx) for encoding, own_ctx in contexts])
+
+
+def run_prepare(encoding: PositionEncoding, x_BTD: Tensor, ctx: AttentionContext) -> object:
+    """The result of an encoding's `prepare`, outside of autocast, which would round products of positions."""
+    with maybe_autocast(x_BTD.device.type, enabled=False):
+        return encoding("prepare", x_BTD, ctx)
