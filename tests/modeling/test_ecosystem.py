@@ -11,12 +11,22 @@ import accelerate
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, PrefixTuningConfig, PromptTuningConfig, TaskType, get_peft_model
-from support.models import ALIGNED, EVERY_ENCODING, KINDS, entries, sentences, tiny_model
+from support.models import (
+    ALIGNED,
+    EVERY_ENCODING,
+    KINDS,
+    REGISTERED,
+    SUMS,
+    entries,
+    sentences,
+    tiny_model,
+)
 from torch import Tensor, nn
 from torch._dynamo.exc import Unsupported
 from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import AutoModelForSeq2SeqLM, BitsAndBytesConfig, CompileConfig
 
+from hf_posenc import Alignment, PositionEncoding
 from hf_posenc.modeling.rnn import supports_lstm
 
 SYSTEMS = [*KINDS, *ALIGNED, "rnn_nmt"]
@@ -178,6 +188,7 @@ def test_half_precision_needs_no_lstm_of_the_processor(tmp_path):
 # Whether there is one for bf16, and whether the question was answered without a random number.
 HAS_LSTM = """
 import torch
+from hf_posenc import Alignment, PositionEncoding
 from hf_posenc.modeling.rnn import supports_lstm
 before = torch.get_rng_state()
 print(supports_lstm(torch.bfloat16, trained=True), torch.equal(torch.get_rng_state(), before))
@@ -274,6 +285,59 @@ def test_low_rank_adapters_are_trained_saved_and_merged(system, tmp_path):
         assert torch.equal(merged.generate(batch()["input_ids"], **GENERATE), adapted.generate(
             input_ids=batch()["input_ids"], **GENERATE
         ))  # fmt: skip
+
+
+def adaptable(model: nn.Module) -> list[str]:
+    """The own parameters of encodings and alignments that PEFT can adapt: of two or three dimensions."""
+    return [
+        f"{name}.{table}"
+        for name, module in model.named_modules()
+        if isinstance(module, PositionEncoding | Alignment)
+        for table, parameter in module.named_parameters(recurse=False)
+        if parameter.ndim in (2, 3)
+    ]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("system", "cross"),
+    [
+        ("relative+window by recurrent", "deberta+window"),
+        ("alibi by fertility", "relative+window"),
+        *((system, "none") for system in (*REGISTERED, *SUMS)),
+        *(("none", cross) for cross in ("t5", "kerple", "fire", "transformer_xl")),
+    ],
+)
+def test_adapters_of_tables_are_trained_saved_and_merged(system, cross, tmp_path):
+    model = tiny_model(system, dropout=0.0, cross_position_encoding_type=cross).train()
+    parameters = adaptable(model)
+    if not parameters:
+        return
+    adapter = LoraConfig(r=2, target_modules=[], target_parameters=parameters, init_lora_weights=False)
+    adapted = get_peft_model(copy.deepcopy(model), adapter).double()
+    adapted(**batch(), labels=batch()["decoder_input_ids"]).loss.backward()
+    for name, parameter in adapted.named_parameters():
+        assert parameter.grad.any() if "lora_" in name else parameter.grad is None, name
+    with torch.no_grad():
+        expected = adapted.eval()(**batch()).logits
+        assert (expected - model.eval()(**batch()).logits).abs().max() > 1e-3
+        tokens = adapted.generate(input_ids=batch()["input_ids"], **GENERATE)
+        adapted.save_pretrained(tmp_path)
+        loaded = PeftModel.from_pretrained(model, tmp_path).double()
+        torch.testing.assert_close(loaded(**batch()).logits, expected, **EXACT)
+        merged = loaded.merge_and_unload()
+        torch.testing.assert_close(merged(**batch()).logits, expected, **EXACT)
+        assert torch.equal(merged.generate(batch()["input_ids"], **GENERATE), tokens)
+
+
+@pytest.mark.parametrize("system", ["gru", "rnn_nmt"])
+def test_adapters_of_a_recurrent_networks_weights_are_refused(system):
+    """torch reads the weights of a network from a list, in which an adapter is not."""
+    model = tiny_model(system)
+    [weight, *_] = [name for name, _ in model.named_parameters() if "weight_ih" in name]
+    adapted = get_peft_model(model, LoraConfig(target_modules=[], target_parameters=[weight]))
+    with pytest.raises(ValueError, match=r"must not have adapters .* modules_to_save"):
+        adapted(**batch())
 
 
 @pytest.mark.parametrize("system", ["relative", "t5", "gru"])

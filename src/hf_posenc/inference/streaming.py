@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from ..modeling.alignment_base import without_adapters
 from ..modeling.evaluation_view import evaluation_view
 from ..modeling.generation_options import POSITION_LIMIT_OPTION, explicit_option
 from ..modeling.length_limits import EXPECTED_LENGTH_OPTION
@@ -203,7 +204,7 @@ class StreamingTranslator:
         # The first step finds its source position itself.
         is_first = self.search.num_tokens == 0
         last_key = self.reach.last_key(
-            self.decoder.alignment.max_first_position if is_first else max(self.source_positions)
+            without_adapters(self.decoder.alignment).max_first_position if is_first else max(self.source_positions)
         )
         while self.source.end <= last_key:
             if not self.source.encode_piece(first_key):

@@ -32,7 +32,7 @@ tokens up to t only. Shape letters are those of position_base.py.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -103,9 +103,16 @@ class Alignment(nn.Module):
         return getattr(self, hook)(*arguments)
 
 
-def has_source_position(alignment: Alignment) -> bool:
+def has_source_position(alignment: nn.Module) -> bool:
     """Whether a decoding step has a source position of its own: with every alignment except `none`."""
-    return type(alignment) is not Alignment
+    return type(without_adapters(alignment)) is not Alignment
+
+
+def without_adapters(alignment: nn.Module) -> Alignment:
+    """The alignment inside the adapters that stand in for it, for its properties. Hooks are called on the adapters."""
+    while (inner := alignment._modules.get("base_layer")) is not None:  # PEFT's name
+        alignment = inner
+    return cast(Alignment, alignment)
 
 
 def source_padding_mask(ctx: AttentionContext) -> Tensor | None:
@@ -184,7 +191,7 @@ def resolve_source_positions(
     if cross_position_ids is not None:
         validate_source_positions(cross_position_ids, num_new, len(encoder_states_BSD), ctx)
         return cross_position_ids
-    if alignment.update is not None and ctx.state is not None and num_new > 1:
+    if without_adapters(alignment).update is not None and ctx.state is not None and num_new > 1:
         raise ValueError(
             "With an alignment that tracks the attention, a decoder reads one token at a time into a cache, but it "
             f"was given {num_new}; call the whole model, which decodes sequentially, or give cross_position_ids."

@@ -113,7 +113,7 @@ class RecurrentAlignment(Alignment):
 
         `v_BSN` are the source's values, N = heads x channels. Padding never advances the state.
         """
-        position_dtype, hidden_size = at_least_float32(x_BTD), self.cell.hidden_size
+        position_dtype, hidden_size = at_least_float32(x_BTD), self.config.recurrent_hidden_size
         first_B1, last_B1 = source_bounds(ctx)
         key_pos_BS = (ctx.key_pos_BS - first_B1).to(position_dtype)
         max_position_B1 = (last_B1 - first_B1).to(position_dtype)

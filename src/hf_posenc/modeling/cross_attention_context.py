@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import Cache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask
 
-from .alignment_base import resolve_source_positions, validate_no_source_positions
+from .alignment_base import resolve_source_positions, validate_no_source_positions, without_adapters
 from .attention_context import AttentionContext
 from .cache import EvictingLayer, state_of_cache
 from .configuration_posenc import PosEncConfig
@@ -47,7 +47,7 @@ def cross_attention_context(
     source_positions_BT = resolve_source_positions(
         alignment, x_BTD, encoder_states_BSD, ctx, cross_position_ids=source_positions_BT
     )
-    return_weights = alignment.update is not None and ctx.state is not None
+    return_weights = without_adapters(alignment).update is not None and ctx.state is not None
     ctx = ctx.replace(query_pos_BQ=source_positions_BT, return_weights=return_weights)
     ctx = ctx.replace(blocks=make_window_blocks(positions, x_BTD, ctx))
     pruned_ctx = prune_to_window(ctx, positions.sliding_window, decoder.min_keys_to_prune)

@@ -38,7 +38,9 @@ def supports_linear_attention(positions: PositionEncodingSum, ctx: AttentionCont
     length, clip = ctx.query_pos_BQ.shape[1], positions.max_distance
     if clip is None or length < max(MIN_LENGTH, 4 * clip) or ctx.query_pos_BQ.device.type != "cpu":
         return False
-    if not all(encoding.preserves_head_dim for encoding in positions):  # the kernel needs keys as wide as values
+    if not all(
+        encoding.preserves_head_dim for encoding in positions.encodings
+    ):  # the kernel needs keys as wide as values
         return False
     if torch.compiler.is_compiling() or (isinstance(ctx.mask, Tensor) and ctx.mask.ndim != 2):
         return False

@@ -20,7 +20,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .alignment_base import has_source_position, validate_lookahead
+from .alignment_base import has_source_position, validate_lookahead, without_adapters
 from .alignment_registry import build_alignment
 from .attention import Attention, validate_attn_implementation
 from .attention_context import AttentionContext
@@ -102,7 +102,7 @@ class PosEncDecoder(PosEncStack):
 
     def validate_attn_implementation(self) -> None:
         super().validate_attn_implementation()
-        tracks_attention = self.alignment.update is not None
+        tracks_attention = without_adapters(self.alignment).update is not None
         validate_attn_implementation(self.config, self.config.side("cross"), self.cross_positions, tracks_attention)
 
     @normalize_model_inputs
@@ -240,7 +240,7 @@ class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
             "inputs_embeds": decoder_inputs_embeds,
             "use_cache": use_cache,
         }
-        tracks_attention = self.decoder.alignment.update is not None and cross_position_ids is None
+        tracks_attention = without_adapters(self.decoder.alignment).update is not None and cross_position_ids is None
         if tracks_attention and (track_attention or use_cache or cache is not None):
             decoder_outputs = decode_sequentially(self.decoder, **inputs, **kwargs)
         else:
@@ -326,7 +326,7 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
             reader.read(num_cached, outputs.source_positions, source_ends_B1)
         length_loss = None
         alignment = self.model.decoder.alignment
-        if self.training and alignment.length_loss is not None and cross_position_ids is None:
+        if self.training and without_adapters(alignment).length_loss is not None and cross_position_ids is None:
             x_BTD, states_BSD = outputs.last_hidden_state, outputs.encoder_last_hidden_state
             target_mask_BT = target_valid_mask(
                 new_valid_mask(decoder_attention_mask, x_BTD.shape[1]), decoder_input_ids, self.config.pad_token_id
@@ -357,7 +357,7 @@ class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneratio
         be given, with the mask of a padded batch. A ValueError for an alignment that predicts no length.
         """
         alignment = self.model.decoder.alignment
-        if alignment.target_lengths is None:
+        if without_adapters(alignment).target_lengths is None:
             raise ValueError(
                 "Only an alignment that predicts lengths, such as `fertility`, expects a number of target tokens, but "
                 f"alignment_type is {self.config.alignment_type!r}; train a model with `fertility`."

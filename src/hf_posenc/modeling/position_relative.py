@@ -15,7 +15,7 @@ with a matrix that selects each key's row.
 """
 
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,13 @@ class RelativeRows(NamedTuple):
     weighted_rows: list[tuple[Tensor, Tensor | None]]
     selection_B1SR: Tensor | None
     fixed_RK: Tensor | None = None
+
+
+class TableParametrizations(nn.ModuleDict):
+    """torch's parametrizations of the tables. A ModuleDict refuses the names of its methods, such as `keys`."""
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        self._modules[name] = module  # type: ignore[assignment]
 
 
 class Relative(PositionEncoding):
@@ -91,6 +98,10 @@ class Relative(PositionEncoding):
         self.values = nn.Parameter(torch.empty(shape)) if trained and values else None
         if not values:
             self.value_bias = None  # type: ignore[assignment, method-assign]  # before a PositionEncodingSum is built
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # torch sets this attribute when a table is parametrized, as PEFT does for an adapter of one parameter.
+        super().__setattr__(name, TableParametrizations() if name == "parametrizations" else value)
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> "RelativeRows":
         """The rows of the tables for each query and key."""

@@ -23,6 +23,8 @@ class PositionEncodingSum(nn.ModuleList):
 
     def __init__(self, encodings: Mapping[str, PositionEncoding]) -> None:
         super().__init__(encodings.values())
+        # Where properties are read: an adapter may replace the module at an index, and has no attributes of it.
+        self.encodings = tuple(encodings.values())
         # Cached state has these names: two encodings may have classes of one name, or be wrapped in one class.
         self.names = list(encodings)
         # Which encoding has which hook is computed once, so that a missing hook takes no time in a decoding step. Hooks
@@ -35,12 +37,12 @@ class PositionEncodingSum(nn.ModuleList):
         return super().__iter__()  # type: ignore[return-value]
 
     def encoding_at(self, index: int) -> PositionEncoding:
-        """The encoding at an index, or the adapter that stands in for it."""
+        """The encoding at an index, or the adapter that stands in for it: the module whose hooks are called."""
         return self._modules[str(index)]  # type: ignore[return-value]
 
     def hook_indices(self, hook: str) -> list[int]:
-        """The encodings that have this hook, as indices: an adapter may replace the module at an index."""
-        return [index for index, encoding in enumerate(self) if getattr(encoding, hook) is not None]
+        """The encodings that have this hook, as indices."""
+        return [index for index, encoding in enumerate(self.encodings) if getattr(encoding, hook) is not None]
 
     def has_hook(self, hook: str) -> bool:
         """Whether any of the encodings has this hook."""
@@ -50,11 +52,10 @@ class PositionEncodingSum(nn.ModuleList):
         """The encodings that have this hook, each with its own context: its prepared values and its state."""
         contexts = []
         for index in self.hook_table[hook]:
-            encoding = self.encoding_at(index)
-            state = self.state_of(index, ctx) if encoding.is_stateful else None
+            state = self.state_of(index, ctx) if self.encodings[index].is_stateful else None
             # None where `prepare` has not run: `augment_positions` and `embed` come before it.
             prepared = None if ctx.prepared is None else ctx.prepared[index]
-            contexts.append((encoding, ctx.replace(prepared=prepared, state=state)))
+            contexts.append((self.encoding_at(index), ctx.replace(prepared=prepared, state=state)))
         return contexts
 
     def state_of(self, index: int, ctx: AttentionContext) -> EncodingState | None:
@@ -64,7 +65,7 @@ class PositionEncodingSum(nn.ModuleList):
     @property
     def is_global(self) -> bool:
         """Whether no encoding hides keys by their distance."""
-        return all(encoding.is_global for encoding in self)
+        return all(encoding.is_global for encoding in self.encodings)
 
     @property
     def max_distance(self) -> int | None:
@@ -72,7 +73,7 @@ class PositionEncodingSum(nn.ModuleList):
         bias_indices = {*self.hook_table["score_bias"], *self.hook_table["value_bias"]}
         distances, windows = [], []
         for index in bias_indices:
-            encoding = self.encoding_at(index)
+            encoding = self.encodings[index]
             if encoding.max_distance is None:
                 return None
             distances.append(encoding.max_distance)
@@ -87,14 +88,16 @@ class PositionEncodingSum(nn.ModuleList):
     @property
     def hiding_distance(self) -> int | None:
         """The distance from which keys are hidden, None if no encoding hides them."""
-        distances = [encoding.max_distance for encoding in self if not encoding.is_global]
+        distances = [encoding.max_distance for encoding in self.encodings if not encoding.is_global]
         return int(min(distance for distance in distances if distance is not None)) if distances else None
 
     @property
     def hiding_lookahead(self) -> int | None:
         """The distance from which keys after the query are hidden, None if no encoding hides them."""
         distances = [
-            encoding.lookahead_distance or encoding.max_distance for encoding in self if not encoding.is_global
+            encoding.lookahead_distance or encoding.max_distance
+            for encoding in self.encodings
+            if not encoding.is_global
         ]
         return int(min(distance for distance in distances if distance is not None)) if distances else None
 
@@ -123,7 +126,7 @@ class PositionEncodingSum(nn.ModuleList):
 
     def prepare_one(self, index: int, x_BTD: Tensor, ctx: AttentionContext, pruned_ctx: AttentionContext) -> object:
         """The result of one encoding's `prepare`; None if it has none, or if linear attention calls it."""
-        encoding = self.encoding_at(index)
+        encoding = self.encodings[index]
         has_max_distance = encoding.max_distance is not None
         # Linear attention and window blocks call `prepare_by_distance` with the positions of blocks: on a long input an
         # encoding with a `max_distance` never sees all L x L distances.
@@ -131,7 +134,7 @@ class PositionEncodingSum(nn.ModuleList):
         if encoding.prepare is None or (in_blocks and has_max_distance):
             return None
         own_ctx = pruned_ctx if has_max_distance else ctx
-        return run_prepare(encoding, x_BTD, own_ctx.replace(state=self.state_of(index, own_ctx)))
+        return run_prepare(self.encoding_at(index), x_BTD, own_ctx.replace(state=self.state_of(index, own_ctx)))
 
     def prepare_by_distance(self, like_B1D: Tensor, ctx: AttentionContext) -> AttentionContext:
         """The context with what encodings that have a `max_distance` prepare for its positions.
@@ -140,8 +143,10 @@ class PositionEncodingSum(nn.ModuleList):
         not computed in this context.
         """
         prepared = [
-            run_prepare(encoding, like_B1D, ctx) if encoding.prepare and encoding.max_distance is not None else None
-            for encoding in self
+            run_prepare(self.encoding_at(index), like_B1D, ctx)
+            if encoding.prepare and encoding.max_distance is not None
+            else None
+            for index, encoding in enumerate(self.encodings)
         ]
         return ctx.replace(prepared=prepared)
 

@@ -21,6 +21,7 @@ def run_rnn(rnn: nn.RNNBase, x_BTD: Tensor, mask_BT: Tensor | None) -> tuple[Ten
     """
     if mask_BT is None:
         return run_dense_rnn(rnn, x_BTD)
+    refuse_adapter(rnn)
     tokens_before_BT, num_tokens_B1 = mask_BT.cumsum(1) - 1, mask_BT.sum(1, keepdim=True)
     padding_before_BT = (~mask_BT).cumsum(1) - 1
     # Each sentence's tokens come first, then its padding.
@@ -41,6 +42,7 @@ def run_dense_rnn(rnn: nn.RNNBase, x_BTD: Tensor, state: RnnState | None = None)
 
     Under autocast it computes in the dtype of its weights if the processor has no LSTM in autocast's dtype.
     """
+    refuse_adapter(rnn)
     if rnn.mode != "LSTM" or x_BTD.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
         return rnn(x_BTD, state)
     if supports_lstm(torch.get_autocast_dtype("cpu"), torch.is_grad_enabled()):
@@ -48,6 +50,16 @@ def run_dense_rnn(rnn: nn.RNNBase, x_BTD: Tensor, state: RnnState | None = None)
     dtype = rnn.all_weights[0][0].dtype
     with torch.autocast("cpu", enabled=False):
         return rnn(x_BTD.to(dtype), None if state is None else tuple(part.to(dtype) for part in state))
+
+
+def refuse_adapter(rnn: nn.Module) -> None:
+    """Raise a ValueError for an adapter in place of a network."""
+    if not isinstance(rnn, nn.RNNBase):
+        raise ValueError(
+            f"A recurrent network must not have adapters of its weights, because torch would not read them, but this "
+            f"one has a {type(rnn).__name__}; leave it out of LoRA's target_parameters, or train the encoding whole "
+            "with modules_to_save."
+        )
 
 
 @torch.compiler.disable  # tracing cannot run the probe
