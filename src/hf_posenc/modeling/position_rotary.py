@@ -8,11 +8,16 @@ they were a narrower head. "proportional" keeps the K/2 frequencies of the whole
 
 The preset `xpos` is Sun et al.'s, for decoders: a pair's product decays with the distance, faster at higher
 frequencies. In bidirectional attention the product would grow for keys after the query; there `xpos` equals `rotary`.
-Keys leave the range of float16 beyond some 4,500 tokens, that of float32 beyond 36,000.
+Keys grow with the position, and a position at which they would leave the range of their dtype is a ValueError: in
+float16 beyond some 2,260 tokens, in bfloat16 and float32 beyond 33,990.
 """
+
+import math
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 from transformers import ROPE_INIT_FUNCTIONS
 
 from .attention_context import AttentionContext, at_least_float32
@@ -21,6 +26,8 @@ from .position_base import EncodingConfig, EncodingParameter, PositionEncoding, 
 
 # transformers' frequency scalings that do not depend on the input's length.
 LENGTH_INDEPENDENT_ROPE_TYPES = ("default", "linear", "yarn", "llama3", "proportional")
+SMALLEST_DECAY = 0.4 / 1.4  # of `xpos`: z_0
+MAX_KEY = 256.0  # the largest unrotated key for which `xpos` has room in every dtype
 
 
 class Rotary(PositionEncoding):
@@ -107,9 +114,9 @@ class Rotary(PositionEncoding):
                 "choose one above 0 and up to 1 that gives an even number, or leave it out."
             )
 
-    def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> tuple[Tensor, ...]:
+    def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> tuple[Any, ...]:
         """The cosines and sines of queries, then of new keys (B, 1, T, 2C), for C pairs of channels: see
-        `apply_rotary`."""
+        `apply_rotary`. Then, for `xpos`, the largest position."""
         frequencies, scale = self.frequencies(x_BTD)
         queries = keys = cos_sin(ctx.query_pos_BQ, frequencies, scale)
         if ctx.is_cross:
@@ -118,6 +125,8 @@ class Rotary(PositionEncoding):
             scale_B1TC = self.xpos_scale(ctx.query_pos_BQ, frequencies)
             queries = queries[0] * scale_B1TC, queries[1] * scale_B1TC
             keys = keys[0] / scale_B1TC, keys[1] / scale_B1TC
+            last = ctx.query_pos_BQ.max()  # read here, because on a GPU each layer would wait for it
+            return *repeat_for_pairs(*queries), *repeat_for_pairs(*keys), last if is_compiling() else last.item()
         return *repeat_for_pairs(*queries), *repeat_for_pairs(*keys)
 
     def xpos_scale(self, pos_BT: Tensor, frequencies_C: Tensor) -> Tensor:
@@ -132,8 +141,23 @@ class Rotary(PositionEncoding):
         return apply_rotary(q_BHQK, *ctx.prepared[:2])
 
     def rotate_keys(self, k_BHTK: Tensor, ctx: AttentionContext) -> Tensor:
-        """Rotated keys (B, H, T, K)."""
-        return apply_rotary(k_BHTK, *ctx.prepared[2:])
+        """Rotated keys (B, H, T, K); a ValueError where `xpos` would leave the range of their dtype."""
+        if self.decays:
+            self.check_position(ctx.prepared[4], k_BHTK.dtype)
+        return apply_rotary(k_BHTK, *ctx.prepared[2:4])
+
+    def check_position(self, position: Any, dtype: torch.dtype) -> None:
+        """Raise a ValueError for a position whose keys may overflow; compiled code asserts it on the device."""
+        decays = math.log(torch.finfo(dtype).max / MAX_KEY) / -math.log(SMALLEST_DECAY)
+        num_positions = math.ceil(decays * self.config.xpos_scale_base)
+        if isinstance(position, Tensor):
+            torch._assert_async(position < num_positions, "a key of `xpos` leaves the range of its dtype")
+        elif position >= num_positions:
+            raise ValueError(
+                f"`xpos` has the positions 0 to {num_positions - 1} in {dtype}, because its keys grow with the "
+                f"position, but a token is at position {position}; shorten the input, use a dtype of a larger range, "
+                "or train with a larger xpos_scale_base or with `rotary`."
+            )
 
     def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
         """The frequencies w_c, in radians a token (C), and the factor on queries and keys, 1 for most scalings."""
