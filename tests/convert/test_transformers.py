@@ -95,6 +95,42 @@ def test_it_generates_the_same_tokens_after_a_language_tag(model_type, changes, 
     assert len({tuple(row.tolist()) for row in expected}) > 1 and len(expected[0].unique()) > 4
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("start", ["pad_token_id", "eos_token_id", "bos_token_id"])
+@pytest.mark.parametrize("ends_in_padding", [False, True])
+@pytest.mark.parametrize("model_type", FAMILIES)
+@torch.no_grad()
+def test_special_tokens_that_are_one_are_the_same_function_or_refused(model_type, start, ends_in_padding):
+    """With every start token, and with an end token that is padding, as far as the family has positions for them."""
+    tokens = {"pad_token_id": 1, "eos_token_id": 1 if ends_in_padding else 2, "bos_token_id": 0}
+    tokens |= {"decoder_start_token_id": tokens[start], "forced_eos_token_id": None}
+    theirs = with_exact_tables(tiny_family(model_type, **tokens))
+    if model_type == "m2m_100" and (ends_in_padding or start == "pad_token_id"):
+        with pytest.raises(ValueError, match=r"counts no padding tokens, so its .* must not be its pad_token_id"):
+            from_transformers(theirs)
+        return
+    ours, ids = from_transformers(theirs), 6 + sentences(2, 7, vocab_size=20)
+    ids[:, -1] = tokens["eos_token_id"]
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    targets = torch.cat((torch.full((2, 1), tokens[start]), 6 + sentences(2, 5, seed=2, vocab_size=20)), 1)
+    found, expected = (model(**inputs, decoder_input_ids=targets).logits for model in (ours, theirs))
+    torch.testing.assert_close(found, expected, **EXACT)
+    how = {"max_new_tokens": 8, "num_beams": 2, "bad_words_ids": [[1]]}
+    assert torch.equal(ours.generate(**inputs, **how), theirs.generate(**inputs, **how))
+
+
+def test_a_start_token_that_m2m_100_does_not_count_is_refused_in_both_directions():
+    theirs = tiny_family("m2m_100")
+    ours = from_transformers(theirs)
+    for model, convert in ((theirs, from_transformers), (ours, to_transformers)):
+        model.generation_config.decoder_start_token_id = model.config.pad_token_id
+        with pytest.raises(ValueError, match="decoder_start_token_id must not be its pad_token_id"):
+            convert(model)
+    ours.config.decoder_start_token_id = ours.config.pad_token_id
+    with pytest.raises(ValueError, match="M2M-100 has decoder_start_token_id"):
+        to_transformers(ours)
+
+
 def test_padding_on_the_left_is_no_position_in_m2m_100_either():
     theirs = with_exact_tables(tiny_family("m2m_100"))
     batch = ragged_batch(theirs, "left")

@@ -4,7 +4,8 @@ Logits equal those of transformers' classes. Departures from them, in both direc
     - in training, dropout comes before the positions, no layer is left out (layerdrop), and the bias of the logits is
       trained; theirs is fixed;
     - padding on the left, and holes in a mask, are no positions; BART, mBART, Marian and Pegasus count them;
-    - a padding token that was generated has a position; M2M-100 does not count it;
+    - a padding token that was generated has a position; M2M-100 does not count it, and a model of that family whose
+      start or end token is the padding token is refused;
     - targets begin with `decoder_start_token_id`; mBART's begin with the last token of the labels;
     - `inputs_embeds` are scaled by `scale_embedding` on both sides; only Marian and Pegasus do so, in the decoder;
     - sinusoidal inputs have any length; Marian's and Pegasus' have at most `max_position_embeddings` tokens;
@@ -127,7 +128,9 @@ def to_transformers(model: PosEncForConditionalGeneration, model_type: str | Non
         weights.setdefault("final_logits_bias", expected["final_logits_bias"])
     if "model.shared.weight" in expected:  # unused if the model does not share it
         weights.setdefault("model.shared.weight", weights["model.encoder.embed_tokens.weight"])
-    return load_into(theirs, weights, model, new_weight_prefixes=POSITION_TABLES)
+    converted = load_into(theirs, weights, model, new_weight_prefixes=POSITION_TABLES)
+    family.positions.validate(converted)
+    return converted
 
 
 def convert_checkpoint(origin: str | os.PathLike, **overrides: Any) -> PosEncTransformer:

@@ -38,6 +38,11 @@ LEARNED_TABLES = {f"model.{stack}.embed_positions.weight": f"model.{stack}.posit
 LEARNED_OFFSET = 2
 SINUSOID_DEFAULTS = {parameter.name: parameter.default for parameter in Sinusoidal.config_parameters}
 
+UNCOUNTED = (
+    "M2M-100 counts no padding tokens, so its {name} must not be its pad_token_id, but both are {token}, and its "
+    "positions would differ with and without a cache; train the model with another one, or do not convert it."
+)
+
 Weights = dict[str, Tensor]
 
 
@@ -90,7 +95,10 @@ class FairseqSinusoids(SinusoidalPositions):
     """
 
     def parameters(self, config: PreTrainedConfig) -> dict[str, object]:
-        """The encoding's fields of PosEncConfig; a ValueError for an odd width."""
+        """The encoding's fields of PosEncConfig; a ValueError for an odd width, and for a start or an end token that is
+        the padding token."""
+        for name in self.uncounted_tokens(config):
+            raise ValueError(UNCOUNTED.format(name=name, token=config.pad_token_id))
         if config.d_model != self.nearest_width(config):
             raise ValueError(
                 f"Sinusoids of M2M-100 must have an even d_model of 4 or more, but d_model={config.d_model}; do not "
@@ -101,9 +109,24 @@ class FairseqSinusoids(SinusoidalPositions):
         return {"sinusoidal_offset": (config.pad_token_id or 0) + 1, "sinusoidal_base": base}
 
     def fixed_fields(self, config: PosEncConfig) -> dict[str, object]:
-        """The encoding's fields, or the nearest even width."""
+        """The encoding's fields, or the nearest even width, or another start or end token."""
+        if uncounted := self.uncounted_tokens(config):
+            return dict.fromkeys(uncounted, (config.pad_token_id or 0) + 1)
         nearest = self.nearest_width(config)
         return {"d_model": nearest} if config.d_model != nearest else self.parameters(config)
+
+    @staticmethod
+    def uncounted_tokens(config: PreTrainedConfig) -> list[str]:
+        """The config's tokens of every source or target that are the padding token, which has no position."""
+        tokens = {name: getattr(config, name) for name in ("decoder_start_token_id", "eos_token_id")}
+        listed = {name: token if isinstance(token, list) else [token] for name, token in tokens.items()}
+        return [name for name, ids in listed.items() if config.pad_token_id in ids]
+
+    def validate(self, origin: PreTrainedModel) -> None:
+        """Raise a ValueError also for a generation config whose start token is the padding token."""
+        super().validate(origin)
+        if origin.generation_config.decoder_start_token_id == (token := origin.config.pad_token_id):
+            raise ValueError(UNCOUNTED.format(name="decoder_start_token_id", token=token))
 
     @staticmethod
     def nearest_width(config: PreTrainedConfig) -> int:
