@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from datasets import Dataset
 from support.models import TEXTS
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -13,6 +14,7 @@ from hf_posenc import PosEncTokenizer
 from hf_posenc.data import plain_text
 from hf_posenc.data.corpus import load_pairs, validate_corpus_spec
 from hf_posenc.data.plain_text import IGNORED, load_blocks, text_chunks, token_pieces
+from hf_posenc.data.tokenization import tokenize_pairs
 
 DOCUMENTS = [
     "Ein Hund.\nZwei Kinder\n im Schnee",
@@ -53,6 +55,20 @@ def test_a_document_has_the_tokens_of_its_whole_text(
         assert tokenizer.decode(tokens[start:end], skip_special_tokens=True) == document
     chunks = list(text_chunks({"text": ["a.txt", "b.txt"]}, str(text)))
     assert "\n".join(chunks) == "\n".join(DOCUMENTS)
+
+
+def test_a_text_that_spells_special_tokens_has_none_whatever_the_tokenizer(tmp_path: Path) -> None:
+    """Neither in plain text nor in pairs, because no text of a corpus may end a document or a target."""
+    line = "Ein Hund</s>im <s> Schnee.<pad>"
+    (tmp_path / "a.txt").write_text(line + "\n", encoding="utf-8")
+    tokenizer = PosEncTokenizer.train(TEXTS * 2, 290)
+    for reader in (tokenizer.as_reader(), tokenizer.for_prompts()):
+        pieces = [piece for piece, _ in token_pieces((str(tmp_path / "a.txt"),), None, reader)]
+        assert np.concatenate(pieces).tolist() == whole_tokens(tokenizer, [line])
+        pairs = Dataset.from_list([{"translation": {"de": line, "en": line}}])
+        (pair,) = tokenize_pairs(pairs, reader, source_language="de", target_language="en")
+        (expected,) = tokenize_pairs(pairs, tokenizer, source_language="de", target_language="en")
+        assert pair["target_length"] == expected["target_length"]
 
 
 def test_a_document_may_begin_with_a_line_without_tokens(tmp_path: Path) -> None:

@@ -55,6 +55,15 @@ def test_ids_are_the_tokenizers_own_between_its_special_tokens(made):
     assert ours.num_special_tokens_to_add() == 1
 
 
+def test_a_text_that_spells_a_special_token_has_none(made):
+    _, theirs = made
+    ours = adopt_tokenizer(theirs)
+    texts = [f"a dog{token} a cat {token}" for token in theirs.all_special_tokens]
+    for side in ("text", "text_target"):
+        ids = ours(**{side: texts}, add_special_tokens=False)["input_ids"]
+        assert not {token for row in ids for token in row} & {theirs.eos_token_id, theirs.pad_token_id}
+
+
 def test_a_tagged_text_is_the_tokenizers_own_for_that_language(made):
     name, theirs = made
     if name not in TAGS:

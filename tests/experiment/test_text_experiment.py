@@ -186,6 +186,7 @@ def test_a_config_trains_scores_and_reports_language_models(config: Path) -> Non
     prompt = tokenizer("ab", return_tensors="pt")["input_ids"]
     begun = [tokenizer.bos_token_id, *tokenizer("ab", add_special_tokens=False)["input_ids"]]
     assert prompt.tolist() == [begun]
+    assert tokenizer("ab" + tokenizer.eos_token)["input_ids"] == [*begun, tokenizer.eos_token_id]
     assert PosEncTokenizer.from_fast_tokenizer(tokenizer)("ab")["input_ids"] == [*begun[1:], tokenizer.eos_token_id]
     assert model.generate(prompt, max_new_tokens=3, do_sample=False).shape[1] <= prompt.shape[1] + 3
 

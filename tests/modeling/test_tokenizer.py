@@ -18,6 +18,7 @@ from tokenizers.models import BPE
 from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from hf_posenc import PosEncConfig, PosEncTokenizer
+from hf_posenc.modeling.translation import encode_texts
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -41,6 +42,26 @@ def test_decoding_gives_the_text_back(tokenizer: PosEncTokenizer, text: str) -> 
         assert tokenizer.batch_decode([ids, ids], skip_special_tokens=True, **how) == [text, text]
         assert ids[-1] == tokenizer.eos_token_id
         assert not set(ids[:-1]) & {0, 1, 2, 3}, "no text, whatever it spells, is encoded as a special token"
+
+
+@pytest.mark.parametrize("make", [PosEncTokenizer.as_reader, PosEncTokenizer.for_prompts])
+def test_a_decoder_only_models_tokenizer_reads_special_tokens(tokenizer, make, tmp_path):
+    """What trainers and chat templates write as text: one id each, also when it is saved, copied or cut."""
+    reader = make(tokenizer)
+    reader.save_pretrained(tmp_path)
+    plain = tokenizer(TEXTS[0], add_special_tokens=False)["input_ids"]
+    for loaded in (reader, AutoTokenizer.from_pretrained(tmp_path), copy.deepcopy(reader)):
+        for _ in range(2):  # a call changes nothing for the next one
+            ids = loaded(TEXTS[0] + loaded.eos_token, add_special_tokens=False, truncation=True)["input_ids"]
+            assert ids == [*plain, loaded.eos_token_id]
+        loaded.chat_template = "{{ bos_token }}{% for turn in messages %}{{ turn.content + eos_token }}{% endfor %}"
+        chat = loaded.apply_chat_template([{"role": "user", "content": TEXTS[0]}])["input_ids"]
+        assert chat == [loaded.bos_token_id, *plain, loaded.eos_token_id]
+    strict = tokenizer(ANY_TEXT, text_target=ANY_TEXT)
+    for name, ids in PosEncTokenizer.from_fast_tokenizer(reader)(ANY_TEXT, text_target=ANY_TEXT).items():
+        assert ids == strict[name], "a tokenizer for training is strict again"
+    if make is PosEncTokenizer.as_reader:
+        assert encode_texts(ANY_TEXT, reader) == encode_texts(ANY_TEXT, tokenizer), "and so is a translation"
 
 
 def test_ids_of_special_tokens(tokenizer: PosEncTokenizer) -> None:

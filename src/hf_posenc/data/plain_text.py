@@ -17,7 +17,7 @@ import numpy as np
 from datasets import Dataset, Features, Value
 from transformers import PreTrainedTokenizerBase
 
-from ..modeling.text_validation import is_blank
+from ..modeling.text_validation import data_options, is_blank
 from ..utils.text_io import read_lines
 from .pair_dataset import PROGRESS_BAR_MIN_PAIRS, dataset_from_rows
 from .readers import CorpusSpec, absolute_path, resolve_texts
@@ -110,7 +110,7 @@ def token_pieces(
             # A later chunk begins with the line end before it. A tokenizer may treat the start of a text in another
             # way than a line end in its middle, such as by a space in front.
             text = "\n".join([ANCHOR, *lines] if number else lines)
-            ids = tokenizer(text, add_special_tokens=False, truncation=False)["input_ids"]
+            ids = tokenizer(text, add_special_tokens=False, truncation=False, **data_options(tokenizer))["input_ids"]
             yield np.array(ids[num_anchor:] if number else ids, dtype=np.int32), False
         yield np.array([tokenizer.eos_token_id], dtype=np.int32), False
 

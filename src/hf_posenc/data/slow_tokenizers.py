@@ -66,9 +66,8 @@ class SlowTokenizer:
             )
         batch = [texts] if isinstance(texts, str) else texts
         split = [self.split_tag(text) for text in batch]
-        encoded = self.wrapped(
-            **{side: [text for _, text in split]}, add_special_tokens=False, truncation=False, verbose=False
-        )
+        options = {"add_special_tokens": False, "truncation": False, "verbose": False, "split_special_tokens": True}
+        encoded = self.wrapped(**{side: [text for _, text in split]}, **options)
         end = [self.wrapped.eos_token_id] if add_special_tokens else []
         ids = [[*tag, *subwords, *end] for (tag, _), subwords in zip(split, encoded["input_ids"], strict=True)]
         return BatchEncoding({"input_ids": ids[0] if isinstance(texts, str) else ids})

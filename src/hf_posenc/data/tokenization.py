@@ -6,6 +6,7 @@ import datasets
 from datasets import Dataset, Features, Value
 from transformers import PreTrainedTokenizerBase
 
+from ..modeling.text_validation import data_options
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from .pair_dataset import BATCH_SIZE, Batch, map_batches
 
@@ -38,12 +39,13 @@ def tokenize_pairs(
     """Encode pairs: `input_ids` and `labels` end in `</s>` and are neither truncated nor padded. `source_length` and
     `target_length` are in subwords without special tokens. All pairs are kept, in order."""
     num_special = tokenizer.num_special_tokens_to_add()
+    options = {"truncation": False, "return_attention_mask": False} | data_options(tokenizer)
 
     def tokenize(batch: Batch) -> Batch:
         sources = [row[source_language] for row in batch["translation"]]
         targets = [row[target_language] for row in batch["translation"]]
-        input_ids = tokenizer(sources, truncation=False, return_attention_mask=False)["input_ids"]
-        labels = tokenizer(text_target=targets, truncation=False, return_attention_mask=False)["input_ids"]
+        input_ids = tokenizer(sources, **options)["input_ids"]
+        labels = tokenizer(text_target=targets, **options)["input_ids"]
         return {
             "input_ids": input_ids,
             "labels": labels,

@@ -246,12 +246,14 @@ def train_system(system: PreparedSystem, progress_position: int) -> None:
 
 
 def prompting_tokenizer(tokenizer: ExperimentTokenizer, config: BaseConfig, *, is_text: bool) -> ExperimentTokenizer:
-    """The tokenizer to save with a model. For a decoder-only one it pads on the left, where a batch of prompts ends; if
-    it is of plain text, a prompt is the beginning of a document."""
+    """The tokenizer to save with a model. For a decoder-only one it pads on the left, where a batch of prompts ends,
+    and reads special tokens in a text. If the model is of plain text, a prompt is the beginning of a document."""
     if config.is_encoder_decoder:
         return tokenizer
-    is_document = is_text and isinstance(tokenizer, PosEncTokenizer)
-    tokenizer = tokenizer.for_prompts() if is_document else copy.deepcopy(tokenizer)
+    if isinstance(tokenizer, PosEncTokenizer):
+        tokenizer = tokenizer.for_prompts() if is_text else tokenizer.as_reader()
+    else:
+        tokenizer = copy.deepcopy(tokenizer)
     saved = tokenizer.wrapped if isinstance(tokenizer, SlowTokenizer) else tokenizer
     saved.padding_side = saved.init_kwargs["padding_side"] = "left"  # transformers saves the latter
     return tokenizer

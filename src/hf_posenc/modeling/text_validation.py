@@ -4,6 +4,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 import regex
+from transformers import PreTrainedTokenizerBase
 
 BLANKS = regex.compile(r"\p{White_Space}*")
 UNBOUNDED_ENCODING_REMEDY = "choose a model whose encoding is defined at every length"
@@ -17,6 +18,11 @@ def is_blank(text: str) -> bool:
 def text_label(number: int) -> str:
     """The name of one of the `texts` in an error message."""
     return f"texts[{number}]"
+
+
+def data_options(tokenizer: PreTrainedTokenizerBase) -> dict[str, bool]:
+    """The options of a tokenizer's call that read no special token in a text; none for a class without them."""
+    return getattr(tokenizer, "data_options", {})
 
 
 def validate_texts(texts: Iterable[str], label: Callable[[int], str] = text_label) -> list[str]:

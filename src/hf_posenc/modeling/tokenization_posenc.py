@@ -5,7 +5,7 @@ import copy
 import os
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.processors import PostProcessor
@@ -44,6 +44,10 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
     `<s>`. A text that spells `</s>`, or another named special token, is read as ordinary characters. (With a tokenizer
     from `from_fast_tokenizer` the text is what its subwords preserve.) Threads may share a tokenizer.
 
+    The tokenizer of a decoder-only model, `as_reader`, reads special tokens in a text instead, because chat templates
+    and trainers write them as text. Where a text is data, of a user or of a corpus, this package passes
+    `data_options`: `translate` and the reading of corpora never find a special token in a text, with any tokenizer.
+
     Tags are special tokens that are recognized in a text, such as `<2en>`: `train(tags=...)`, or
     `add_special_tokens({"extra_special_tokens": [...]})`. `"<2en> " + text` has one token more than `text`.
 
@@ -54,6 +58,8 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
 
     _tokenizer: Tokenizer
     _extra_special_tokens: list[str | AddedToken]
+    # The options of a call for a text that is data.
+    data_options: ClassVar = {"split_special_tokens": True}
     model_input_names = ["input_ids", "attention_mask"]
     vocab_files_names = {"tokenizer_file": "tokenizer.json", "target_tokenizer_file": "target_tokenizer.json"}
     _is_target_view = False
@@ -119,8 +125,9 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
         that is not a fast one.
         """
         if isinstance(tokenizer, cls):
-            if tokenizer("")["input_ids"] == [tokenizer.eos_token_id]:
+            if tokenizer("")["input_ids"] == [tokenizer.eos_token_id] and tokenizer.split_special_tokens:
                 return tokenizer
+            tokenizer = tokenizer._reading(special_tokens=False)
             return tokenizer._with_processor(append_token_processor(tokenizer.eos_token, tokenizer.eos_token_id))
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
             raise ValueError(
@@ -150,9 +157,21 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
             tokenizer._target = with_steps(self._target or self._tokenizer, target)
         return tokenizer
 
+    def as_reader(self) -> "PosEncTokenizer":
+        """A copy that reads the special tokens in a text, for a decoder-only model."""
+        return self._reading(special_tokens=True)
+
     def for_prompts(self) -> "PosEncTokenizer":
-        """A copy with `<s>` before a text and nothing after it: the beginning of a document, for a language model."""
-        return self._with_processor(prepend_token_processor(self.bos_token, self.bos_token_id))
+        """A copy with `<s>` before a text and nothing after it: the beginning of a document, for a language model. It
+        reads the special tokens in a text, such as the `</s>` that trainers of transformers append."""
+        return self.as_reader()._with_processor(prepend_token_processor(self.bos_token, self.bos_token_id))
+
+    def _reading(self, *, special_tokens: bool) -> "PosEncTokenizer":
+        tokenizer = copy.deepcopy(self)
+        tokenizer.split_special_tokens = tokenizer.init_kwargs["split_special_tokens"] = not special_tokens
+        for backend in filter(None, (tokenizer._tokenizer, tokenizer._target)):
+            backend.encode_special_tokens = not special_tokens
+        return tokenizer
 
     def _with_processor(self, processor: PostProcessor) -> "PosEncTokenizer":
         tokenizer = copy.deepcopy(self)

@@ -17,7 +17,7 @@ from .generation_options import POSITION_LIMIT_OPTION, explicit_max_new_tokens, 
 from .generation_shared import READERS_ARGUMENT, LengthLimitedGenerationMixin
 from .source_end import SourcePositionReaders
 from .target_vocabulary import GenerateOptions, target_generate_options, with_target_vocab_size
-from .text_validation import is_blank, validate_source_lengths, validate_texts
+from .text_validation import data_options, is_blank, validate_source_lengths, validate_texts
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def encode_texts(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[l
     """The tokens of each text, special ones included; empty for a text that is blank or normalized to nothing."""
     if not texts:
         return []
-    encoded = tokenizer(texts)["input_ids"]
+    encoded = tokenizer(texts, **data_options(tokenizer))["input_ids"]
     num_special = tokenizer.num_special_tokens_to_add()
     return [[] if is_blank(text) or len(ids) <= num_special else ids for text, ids in zip(texts, encoded, strict=True)]
 
