@@ -63,6 +63,7 @@ def test_a_file_that_travels_needs_only_what_every_user_of_transformers_has():
         "torch",
         "transformers",
         "huggingface_hub",
+        "regex",
         "safetensors",
         "tokenizers",
         "tqdm",
