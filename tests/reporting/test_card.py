@@ -489,10 +489,37 @@ def test_a_card_shows_a_translation_of_median_length_and_a_long_one(tmp_path: Pa
     Dataset.from_dict({"translation": pairs}).save_to_disk(RunPaths(folder).test_set("news", "0123456789ab"))
     (folder / "tiny" / "translations").mkdir()
     lines = [json.dumps({"text": f"{n} *words*", "truncated": False}) for n in (200, 3, 90)]
-    SystemPaths(folder / "tiny").translation("news").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    SystemPaths(folder / "tiny").translation("news").write_text("\n".join([*lines, ""]), encoding="utf-8")
     text = model_card(folder, "tiny").text
     assert "An example from `news`, with 91 source words:" in text and "| translation | 90 *words* |\n" in text
     assert text.count("example from") == 2 and "A long example from `news`, with 91 source words:" in text
+
+
+@pytest.mark.parametrize(
+    ("references", "normalize", "said"),
+    [
+        (["a house.", "Berlin."], {}, "cased"),
+        (["a house.", "berlin."], {}, "lower-cased"),
+        (["a house.", "Berlin."], {"source": ["lowercase"]}, "cased"),
+        (["3 %", "房子。"], {}, None),
+        (None, {}, None),
+        (None, {"source": ["lowercase"], "target": []}, None),
+        (None, {"target": ["no_punctuation", "lowercase"]}, "lower-cased"),
+    ],
+)
+def test_a_card_says_the_case_of_its_references_where_it_is_known(
+    tmp_path: Path, references: list[str] | None, normalize: dict[str, list[str]], said: str | None
+) -> None:
+    folder = run_folder(tmp_path, normalize=normalize)
+    if references is not None:
+        test_set = Dataset.from_dict({"translation": [{"de": "Ein Haus", "en": text} for text in references]})
+        test_set.save_to_disk(RunPaths(folder).test_set("news", "0123456789ab"))
+        (folder / "tiny" / "translations").mkdir()
+        lines = [json.dumps({"text": "A\u2028house", "truncated": False}, ensure_ascii=False) + "\n"] * 2
+        SystemPaths(folder / "tiny").translation("news").write_text("".join(lines), encoding="utf-8")
+    text = flat(model_card(folder, "tiny").text)
+    assert ["cased" in text, "lower-cased" in text] == [said is not None, said == "lower-cased"]
+    assert text.count("example from") == (2 if references else 0)
 
 
 def test_examples_of_sampled_test_sets_are_the_pairs_that_were_translated(tmp_path: Path) -> None:
@@ -507,7 +534,7 @@ def test_examples_of_sampled_test_sets_are_the_pairs_that_were_translated(tmp_pa
     assert len(sampled) == 4
     (folder / "tiny" / "translations").mkdir()
     lines = [json.dumps({"text": f"{n} words", "truncated": False}) for n in sampled["source_length"]]
-    SystemPaths(folder / "tiny").translation("news").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    SystemPaths(folder / "tiny").translation("news").write_text("\n".join([*lines, ""]), encoding="utf-8")
     text = model_card(folder, "tiny").text
     longest = max(sampled["source_length"])
     assert f"A long example from `news`, with {longest + 1} source words:" in text

@@ -6,7 +6,7 @@ registered encoding needs no further code.
 
 import glob
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PureWindowsPath
@@ -30,6 +30,7 @@ from ..results.saved_files import read_json_lines
 from ..results.tables import SCORE_FORMATS, length_table
 from ..training.arguments import arguments_with_defaults
 from ..utils.atomic_io import atomic_write
+from ..utils.manifest import verified
 from ..utils.run_folder import RunPaths, SystemPaths
 from ..utils.text_io import JsonObject
 from .card_template import bibtex, render_card
@@ -61,7 +62,8 @@ def model_card(run_folder: Path, system: str, repository: str | None = None, lic
         run = replace(run, data=replace(run.data, license=licence))
     with explain_malformed_files(run_folder / system, AttributeError, KeyError, TypeError):
         name = repository or repository_name(run_folder.resolve().name, system, run)
-        values = card_values(run, system, name) | {"examples": examples(run_folder, system, run)}
+        rows = translated_pairs(run_folder, system, run)
+        values = card_values(run, system, name) | {"examples": examples(rows), "letter_case": letter_case(run, rows)}
     with explain_malformed_files(run_folder / system, TypeError, ValueError, jinja2.UndefinedError):
         return ModelCard(render_card(values))
 
@@ -76,18 +78,16 @@ def repository_name(run_name: str, system: str, run: ScoredSystem) -> str:
     return re.sub(r"[^\w.-]+", "-", name)
 
 
-def examples(run_folder: Path, system: str, run: ScoredSystem) -> dict[str, dict[str, str]]:
-    """Two translations: of a pair of median source length, and of the longest with at most MAX_EXAMPLE_WORDS words.
-
-    Empty if the run's folder has no test sets.
-    """
+def translated_pairs(run_folder: Path, system: str, run: ScoredSystem) -> list[dict[str, str]]:
+    """Test set, source, translation and reference of each scored pair; none if the run's folder has no test sets."""
     rows = []
     for test in run.scores.tests:
         path = SystemPaths(run_folder / system).translation(test)
         test_sets = list(run_folder.glob(RunPaths(Path()).test_set(glob.escape(test), "[0-9a-f]" * 12).as_posix()))
         if len(test_sets) != 1 or not path.is_file():
             continue
-        texts = [line["text"] for line in read_json_lines(path)]
+        with verified(path):
+            texts = [line["text"] for line in read_json_lines(path)]
         test_set = load_from_disk(str(test_sets[0]))
         if run.score.max_per_bucket:
             test_set = stratified_sample(test_set, run.score.bucket_edges, run.score.max_per_bucket)
@@ -97,7 +97,23 @@ def examples(run_folder: Path, system: str, run: ScoredSystem) -> dict[str, dict
         for pair, text in zip(pairs, texts, strict=True):
             source, reference = pair[run.data.source_language], pair[run.data.target_language]
             rows.append({"test": test, "source": source, "translation": text, "reference": reference})
-    rows.sort(key=lambda row: len(row["source"].split()))
+    return rows
+
+
+def letter_case(run: ScoredSystem, rows: Sequence[Mapping[str, str]]) -> str | None:
+    """The case of the references' letters; None if they are unknown, or of a script without case."""
+    references = [row["reference"] for row in rows]
+    if any(text != text.lower() for text in references):
+        return "cased"
+    is_lowercase = any(text != text.upper() for text in references) or "lowercase" in run.data.normalize.get(
+        "target", ()
+    )
+    return "lower-cased" if is_lowercase else None
+
+
+def examples(rows: Sequence[dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Two translations: of a pair of median source length, and of the longest with at most MAX_EXAMPLE_WORDS words."""
+    rows = sorted(rows, key=lambda row: len(row["source"].split()))
     short = [row for row in rows if len(row["source"].split()) <= MAX_EXAMPLE_WORDS]
     return {"An": rows[len(rows) // 2], "A long": short[-1]} if short else {}
 
