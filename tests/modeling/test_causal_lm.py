@@ -16,6 +16,7 @@ from support.models import (
     EVERY_ENCODING,
     REGISTERED,
     SINGLE,
+    SMALL_PARAMETERS,
     SUMS,
     TEXTS,
     TEXTS_VOCABULARY,
@@ -50,6 +51,8 @@ from hf_posenc import (
     PosEncForCausalLM,
     PosEncForConditionalGeneration,
 )
+from hf_posenc.convert.encodings import override_config
+from hf_posenc.experiment.pipeline import prompting_tokenizer
 
 RECURRENT = [name for name in REGISTERED + SUMS if any(entry.is_sequential for entry in entries(name))]
 # A compilation takes long.
@@ -280,6 +283,32 @@ def test_the_tokenizer_is_loaded_and_gives_prompts(tokenizer, tmp_path):
     assert (prompts["input_ids"][:, -1] == loaded.eos_token_id).all()
     assert loaded(TEXTS[0], add_special_tokens=False)["input_ids"] == loaded(TEXTS[0])["input_ids"][:-1]
     assert model.generate(**prompts, max_new_tokens=3, do_sample=False).shape[0] == 2
+
+
+@pytest.mark.parametrize("saved_with", ["pairs", "plain text"])
+def test_what_bounds_an_input_stands_where_harnesses_read_it(entry_name, saved_with, tokenizer, tmp_path):
+    """A table's length, in the config and in the saved tokenizer; no length without a table, and no prompt is cut."""
+    entry = POSITION_ENCODINGS[entry_name]
+    encoding = f"rotary+{entry_name}" if entry.is_modifier else entry_name
+    config = tiny_causal_config(encoding)
+    bound = None if entry.max_length_field is None else SMALL_PARAMETERS[entry.max_length_field]
+    config.save_pretrained(tmp_path)
+    for found in (config, PosEncCausalConfig.from_pretrained(tmp_path)):
+        assert found.max_position_embeddings == found.max_sequence_length == bound
+    prompting = prompting_tokenizer(tokenizer, config, is_text=saved_with == "plain text")
+    prompting.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded.model_max_length == (tokenizer.model_max_length if bound is None else bound)
+    assert override_config(config, {"position_encoding_type": "rotary"}).max_position_embeddings is None
+
+
+@pytest.mark.filterwarnings("ignore:Using the model-agnostic default `max_length`:UserWarning")
+def test_a_long_prompt_is_continued_by_a_default_number_of_tokens():
+    model = tiny_causal_model("rotary", num_hidden_layers=1)
+    ids = sentences(1, 1100)
+    assert model.generate(ids, do_sample=False, eos_token_id=None).shape[1] == 1120
+    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+    assert PosEncCausalConfig(rope_parameters=rope).max_position_embeddings == 256
 
 
 @pytest.mark.decoding

@@ -174,6 +174,8 @@ def override_config(config: ConfigT, changes: Mapping[str, object]) -> ConfigT:
     """The config with `changes`, validated; a ValueError for a change of a field that the weights depend on."""
     fields, preserved = config.to_dict(), ARCHITECTURES[config.model_type].preserved_fields
     config.check_keywords(changes)
+    if any(config.max_length_of(side) for side in config.sides):
+        del fields["max_position_embeddings"]  # of a table, which the new encoding may not have
     for name, value in changes.items():
         if name not in type(config).known_keywords():
             raise ValueError(

@@ -247,7 +247,8 @@ def train_system(system: PreparedSystem, progress_position: int) -> None:
 
 def prompting_tokenizer(tokenizer: ExperimentTokenizer, config: BaseConfig, *, is_text: bool) -> ExperimentTokenizer:
     """The tokenizer to save with a model. For a decoder-only one it pads on the left, where a batch of prompts ends,
-    and reads special tokens in a text. If the model is of plain text, a prompt is the beginning of a document."""
+    and reads special tokens in a text. If the model is of plain text, a prompt is the beginning of a document. Its
+    `model_max_length` is that of an encoding's table."""
     if config.is_encoder_decoder:
         return tokenizer
     if isinstance(tokenizer, PosEncTokenizer):
@@ -256,6 +257,8 @@ def prompting_tokenizer(tokenizer: ExperimentTokenizer, config: BaseConfig, *, i
         tokenizer = copy.deepcopy(tokenizer)
     saved = tokenizer.wrapped if isinstance(tokenizer, SlowTokenizer) else tokenizer
     saved.padding_side = saved.init_kwargs["padding_side"] = "left"  # transformers saves the latter
+    if config.max_sequence_length is not None:
+        saved.model_max_length = config.max_sequence_length
     return tokenizer
 
 

@@ -42,6 +42,10 @@ class EncodingsConfig(BaseConfig):
                 replace(parameter, name=name).validate(value)
         for side in map(self.side, self.encoding_type_fields):
             self._validate_side(side)
+        lengths = [self.max_length_of(side) for side in self.sides]
+        bound: int | None = min((length for length in lengths if length is not None), default=None)
+        if bound is not None:  # evaluation harnesses and pipelines read it there
+            self.max_position_embeddings = bound
 
     @staticmethod
     def _check_received_keys(

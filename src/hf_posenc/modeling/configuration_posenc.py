@@ -51,7 +51,8 @@ class PosEncConfig(SharedConfig, EncodingsConfig):  # in this order: SharedConfi
         `alignment_type`: a name of `hf_posenc.ALIGNMENTS`, which maps each target position to a source position for
             `cross_position_encoding_type`.
         `rope_parameters`: base and scaling of `rotary` and `xpos`, a dictionary as in transformers; None for defaults.
-        `max_position_embeddings`: the length in tokens that `rope_parameters` scale from. It bounds no length.
+        `max_position_embeddings`: the length in tokens that `rope_parameters` scale from. It bounds no length. An
+            encoding with a table of positions sets it to the table's length.
 
     Sizes
         `d_model`: width of embeddings and of all layers, a multiple of the numbers of heads.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configuration of the decoder-only Transformer: fields by the names of decoder-only models, validation."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import ClassVar
 
@@ -18,6 +18,9 @@ from .suggestions import closest_name
 # Keywords of an encoder-decoder's config that a decoder-only model has no use for.
 SEQ2SEQ_PREFIXES = ("alignment_", "cross_", "decoder_", "encoder_", "share_encoder_decoder_")
 
+# In tokens, of `rope_parameters` that do not say from which length they extend.
+DEFAULT_ORIGINAL_LENGTH = 1024
+
 
 @strict
 class PosEncCausalConfig(EncodingsConfig):
@@ -31,7 +34,9 @@ class PosEncCausalConfig(EncodingsConfig):
     Position encodings
         `position_encoding_type`: a name of `hf_posenc.POSITION_ENCODINGS`, or several with "+" between them.
         `rope_parameters`: base and scaling of `rotary` and `xpos`, a dictionary as in transformers; None for defaults.
-        `max_position_embeddings`: the length in tokens that `rope_parameters` scale from. It bounds no length.
+        `max_position_embeddings`: the longest input in tokens, for readers such as evaluation harnesses. An encoding
+            with a table of positions sets it to the table's length. Otherwise it bounds no length here; its default is
+            then None, or the length to which `rope_parameters` extend an original one.
 
     Sizes
         `vocab_size`: subwords.
@@ -80,12 +85,16 @@ class PosEncCausalConfig(EncodingsConfig):
     layer_norm_eps: float = 1e-5
     norm_first: bool = True
     normalize_embedding: bool = False
-    max_position_embeddings: int = 1024
+    max_position_embeddings: int | None = None  # type: ignore[assignment]  # of the base class, where it is assigned
     rope_parameters: RopeParameters | dict | None = None
     position_encoding_type: str = "rotary"
 
     def __post_init__(self, **kwargs: object) -> None:
+        if has_default := self.max_position_embeddings is None:
+            self.max_position_embeddings = DEFAULT_ORIGINAL_LENGTH
         super().__post_init__(**kwargs)
+        if has_default and self.max_sequence_length is None:
+            self.max_position_embeddings = self.extended_length()
         if self.hidden_act not in ACT2FN:
             raise ValueError(
                 f"hidden_act must be a name of transformers' ACT2FN, but it is {self.hidden_act!r}; the nearest one is "
@@ -105,6 +114,16 @@ class PosEncCausalConfig(EncodingsConfig):
                     f"cross-attention nor alignment, but {name} is given; leave it out, or use PosEncConfig."
                 )
         super().check_keywords(kwargs)
+
+    def extended_length(self) -> int | None:
+        """The length in tokens to which `rope_parameters` extend an original one; None if they have none."""
+        rope: Mapping[str, object] = self.rope_parameters or {}
+        original, factor = rope.get("original_max_position_embeddings"), rope.get("factor")
+        if original is None:
+            return None
+        if not (isinstance(original, int) and isinstance(factor, int | float)):
+            return DEFAULT_ORIGINAL_LENGTH  # transformers refuses the parameters afterwards
+        return int(factor * original)
 
     def side(self, name: str = "decoder") -> StackSpec:
         """Sizes and encodings of the model's only stack, whose name is "decoder", because its attention is causal."""
