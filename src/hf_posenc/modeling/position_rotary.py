@@ -150,7 +150,7 @@ class Rotary(PositionEncoding):
         """Raise a ValueError for a position whose keys may overflow; compiled code asserts it on the device."""
         decays = math.log(torch.finfo(dtype).max / MAX_KEY) / -math.log(SMALLEST_DECAY)
         num_positions = math.ceil(decays * self.config.xpos_scale_base)
-        if isinstance(position, Tensor):
+        if is_compiling():
             torch._assert_async(position < num_positions, "a key of `xpos` leaves the range of its dtype")
         elif position >= num_positions:
             raise ValueError(
