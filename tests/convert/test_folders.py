@@ -21,11 +21,18 @@ from support.family_tokenizers import (
     nllb_tokenizer,
     pegasus_tokenizer,
 )
-from support.models import translator
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from support.models import tiny_config, translator
+from support.tokenizers import ANY_TEXT, SOURCES, TARGETS
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TokenizersBackend,
+)
 
 from hf_posenc import PosEncForConditionalGeneration, __main__
-from hf_posenc.convert.folders import convert_folder
+from hf_posenc.convert.folders import convert_folder, standalone_tokenizer
 from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
 
 SEARCH = {"num_beams": 4, "no_repeat_ngram_size": 1, "max_new_tokens": 12}
@@ -165,3 +172,41 @@ def test_a_model_that_transformers_lacks_is_refused_before_anything_is_written(t
     with pytest.raises(ValueError, match=r"for encoder-decoders, but .*causal holds a `posenc_causal` model; convert"):
         convert_folder(tmp_path / "causal", tmp_path / "new", to="transformers")
     assert not (tmp_path / "new").exists()
+
+
+SIDES = {
+    "one vocabulary": {},
+    "unigrams": {"subwords": "unigram"},
+    "tags": {"tags": ["<2en>", "<2de>"]},
+    "two vocabularies": {"target_texts": TARGETS},
+}
+STEPS = {
+    "as written": {},
+    "both sides": {"source": ["lowercase"], "target": ["lowercase"]},
+    "source": {"source": ["lowercase"]},
+}
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("kind", SIDES)
+def test_transformers_alone_reads_the_tokenizer_as_this_package_does_or_it_is_refused(kind, steps, tmp_path):
+    tokenizer = PosEncTokenizer.train(SOURCES, 380, **SIDES[kind]).with_normalization(**STEPS[steps])
+    config = tiny_config("sinusoidal", vocab_size=len(tokenizer), decoder_vocab_size=tokenizer.target_vocab_size)
+    config.save_pretrained(tmp_path / "ours")
+    tokenizer.save_pretrained(tmp_path / "ours")
+    if steps == "source" or kind == "two vocabularies":
+        with pytest.raises(
+            ValueError, match=r"transformers alone reads one tokenizer .*ours has a .* for each; convert"
+        ):
+            convert_folder(tmp_path / "ours", tmp_path / "new", to="transformers")
+        assert not (tmp_path / "new").exists()
+        return
+    standalone_tokenizer(tokenizer).save_pretrained(tmp_path / "new")
+    theirs = TokenizersBackend.from_pretrained(tmp_path / "new")
+    assert type(theirs) is TokenizersBackend
+    texts = [*ANY_TEXT, "<2en> Das Haus.", "das <2de> Haus </s>"]
+    expected = tokenizer(texts, text_target=texts)
+    assert theirs(texts)["input_ids"] == expected["input_ids"]
+    assert theirs(text_target=texts)["input_ids"] == expected["labels"]
+    decoded = [each.batch_decode(expected["labels"], skip_special_tokens=True) for each in (theirs, tokenizer)]
+    assert decoded[0] == decoded[1]

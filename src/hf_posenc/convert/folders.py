@@ -5,9 +5,12 @@ Multilingual models have language tags. The source's is a token of the source, w
 is the first token of the target, which `forced_bos_token_id` of the generation config forces.
 """
 
+import copy
 import os
+import re
 from pathlib import Path
 
+from tokenizers import Regex, decoders
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..modeling.configuration_posenc import PosEncConfig
@@ -45,9 +48,9 @@ def convert_folder(
         **overrides: encodings, alignment, their parameters and fields that affect training only, as in
             `convert_encodings`.
 
-    Returns the folder. Raises a ValueError, before any weight is read, for a folder that exists, an unknown tag,
-    and a checkpoint that cannot be converted. A ValueError, before anything is written, for a model that transformers
-    cannot represent.
+    Returns the folder. Raises a ValueError, before any weight is read, for a folder that exists, an unknown tag, a
+    checkpoint that cannot be converted, and for `transformers` a tokenizer whose two sides differ. A ValueError, before
+    anything is written, for a model that transformers cannot represent.
     """
     if to not in FORMATS:
         raise ValueError(f"`to` must be one of {', '.join(FORMATS)}, but it is {to!r}.")
@@ -66,6 +69,8 @@ def convert_folder(
             f"transformers' format is for encoder-decoders, but {origin} holds a `{config.model_type}` model; convert "
             "it to `posenc`, which keeps it a model of this family."
         )
+    if to == "transformers" and isinstance(tokenizer, PosEncTokenizer):
+        tokenizer = standalone_tokenizer(tokenizer)
     model = convert_checkpoint(origin, **overrides)
     if "tgt_lang" in tags and model.config.decoder_start_token_id != tags["tgt_lang"]:
         model.generation_config.forced_bos_token_id = tags["tgt_lang"]
@@ -77,6 +82,26 @@ def convert_folder(
 
     save_folder(folder, save)
     return folder
+
+
+def standalone_tokenizer(tokenizer: PosEncTokenizer) -> PosEncTokenizer:
+    """A copy whose files transformers' own class reads as this one does: with a decoder that leaves out tags.
+
+    A ValueError for a tokenizer with different sides, of which transformers' own class would read the source's alone.
+    """
+    if tokenizer.target is not tokenizer:
+        differing = "normalization" if tokenizer.shares_vocabulary else "vocabulary"
+        raise ValueError(
+            f"transformers alone reads one tokenizer for source and target, but {tokenizer.name_or_path or 'this one'} "
+            f"has a {differing} for each; convert the model with hf_posenc.to_transformers, and encode and decode with "
+            "this tokenizer of hf_posenc."
+        )
+    standalone = copy.deepcopy(tokenizer)
+    backend = standalone.backend_tokenizer
+    if standalone.extra_special_tokens and backend.decoder is not None:
+        patterns = [Regex(f"^{re.escape(tag)}$") for tag in standalone.extra_special_tokens]
+        backend.decoder = decoders.Sequence([*(decoders.Replace(tag, "") for tag in patterns), backend.decoder])
+    return standalone
 
 
 def language_tag_id(tokenizer: PreTrainedTokenizerBase, language: str) -> int:
