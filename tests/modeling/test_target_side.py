@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.family_tokenizers import marian_tokenizer
 from support.models import BEFORE_5_18, TEXTS, TEXTS_VOCABULARY, sentences, tiny_model
 from transformers import WatermarkingConfig
 
@@ -67,6 +68,31 @@ def test_a_stop_string_is_read_in_what_is_generated(where, two):
     assert stopped.tolist() == plain[:first].tolist()
     made = model.translate(TEXTS[:1], two, stop_strings=[stop], **how)
     assert made == [two.decode(stopped, skip_special_tokens=True)]
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("by", ["option", "generation config"])
+def test_a_stop_string_is_refused_where_transformers_would_search_the_sources_vocabulary(separate, by, tmp_path):
+    """A MarianTokenizer with two vocabularies shows the source's; with one it is right."""
+    pytest.importorskip("sentencepiece", reason="MarianTokenizer needs it: pip install sentencepiece")
+    marian = marian_tokenizer(tmp_path, separate=separate)
+    sizes = {"vocab_size": len(marian), "decoder_vocab_size": len(getattr(marian, "target_encoder", marian))}
+    tokens = {"pad_token_id": marian.pad_token_id, "eos_token_id": marian.eos_token_id}
+    model = tiny_model("relative", decoder_start_token_id=marian.pad_token_id, **tokens, **sizes)
+    ids = marian(["a dog"], return_tensors="pt")["input_ids"]
+    options = GREEDY | {"suppress_tokens": list(tokens.values())}
+    plain = model.generate(ids, **options)
+    piece = marian.convert_ids_to_tokens([int(plain[0, 2])])[0].strip("\u2581")
+    if by == "generation config":
+        model.generation_config.stop_strings = [piece]
+    else:
+        options["stop_strings"] = [piece]
+    if separate:
+        with pytest.raises(ValueError, match=r"^stop_strings .* MarianTokenizer with two; leave"):
+            model.generate(ids, tokenizer=marian, **options)
+    else:
+        assert model.generate(ids, tokenizer=marian, **options).shape[1] <= 3
 
 
 SOURCE_COMPARING_OPTIONS = {"encoder_repetition_penalty": 1.3, "encoder_no_repeat_ngram_size": 2}

@@ -47,6 +47,12 @@ def target_generate_options(
                 f"source's, but they have {sizes[0]} and {sizes[1]} tokens; leave it out, or make the smaller table as "
                 "large as the other (resize_token_embeddings, resize_decoder_token_embeddings)."
             )
+    if hasattr(tokenizer, "target_encoder") and effective_option("stop_strings", defaults, options) is not None:
+        raise ValueError(
+            "stop_strings must be given with a tokenizer that has the target's vocabulary as a side of its own, but "
+            f"transformers would search the source's of this {type(tokenizer).__name__} with two; leave them out, or "
+            "give stopping_criteria."
+        )
     if (assistant := options.get("assistant_model")) is not None:
         assistant_sizes = (assistant.config.vocab_size, getattr(assistant.config, "decoder_vocab_size", None))
         if sizes != assistant_sizes:
