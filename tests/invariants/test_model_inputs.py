@@ -1,11 +1,13 @@
 """Caches under both argument names, and unused keyword arguments."""
 
 import inspect
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
-from support.models import tiny_config
+from support.causal import tiny_causal_model
+from support.models import tiny_config, tiny_model
 from transformers import AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.trainer import Trainer
@@ -116,3 +118,33 @@ def test_a_transformers_newer_than_any_tested_is_one_warning(later, warned):
     warning = untested_transformers_warning(f"{version[0]}.{version[1]}.0.dev0")
     assert bool(warning) == warned
     assert not warned or ("\n" not in warning and f"{version[0]}.{version[1]}" in warning)
+
+
+def refuse(call: Callable[..., object], **options) -> None:
+    with pytest.raises(ValueError, match=r"at least one token, but its shape is \((0, 5|3, 0).*; leave the call out"):
+        call(**options)
+
+
+def test_an_empty_batch_and_a_text_without_tokens_are_refused_in_one_line(family, source, target):
+    model = tiny_model(family)
+    embeds = torch.zeros(3, 0, 16, dtype=torch.float64)
+    empty, none = torch.zeros(0, 5, dtype=torch.long), torch.zeros(3, 0, dtype=torch.long)
+    refuse(model, input_ids=empty, decoder_input_ids=empty)
+    for given in ({"input_ids": none}, {"inputs_embeds": embeds}, {"input_ids": none, "attention_mask": none}):
+        refuse(model, decoder_input_ids=target, **given)
+    for given in ({"decoder_input_ids": none}, {"decoder_inputs_embeds": embeds}, {"labels": none}):
+        refuse(model, input_ids=source, **given)
+    refuse(model, encoder_outputs=(embeds,), decoder_input_ids=target)
+    for options in ({"max_new_tokens": 3}, {"num_beams": 2}):
+        for inputs in (empty, none):
+            refuse(model.generate, inputs=inputs, **options)
+            refuse(model.generate, input_ids=inputs, **options)
+        refuse(model.generate, inputs=source, decoder_input_ids=none, **options)
+
+
+def test_an_empty_batch_of_a_decoder_only_model_is_refused_in_one_line(decoder_only):
+    model = tiny_causal_model(decoder_only)
+    for inputs in (torch.zeros(0, 5, dtype=torch.long), torch.zeros(3, 0, dtype=torch.long)):
+        refuse(model, input_ids=inputs)
+        refuse(model, input_ids=inputs, labels=inputs)
+        refuse(model.generate, inputs=inputs, max_new_tokens=3)

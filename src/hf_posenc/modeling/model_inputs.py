@@ -75,7 +75,7 @@ def normalize_model_inputs(forward: ForwardT) -> ForwardT:
 
 
 def exactly_one_input(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-    """A stack's only input, token ids or embeddings; a ValueError for none or both."""
+    """A stack's only input, token ids or embeddings; a ValueError for none, for both, and for no tokens in it."""
     tokens = input_ids if inputs_embeds is None else inputs_embeds
     if tokens is None:
         raise ValueError(
@@ -88,13 +88,25 @@ def exactly_one_input(input_ids: Tensor | None, inputs_embeds: Tensor | None) ->
         raise ValueError(
             "Exactly one of input_ids and inputs_embeds must be given to each stack; leave one of them out."
         )
+    require_tokens(tokens)
     return tokens
+
+
+def require_tokens(*inputs: Tensor | None) -> None:
+    """Raise a ValueError for ids, labels or states (B, T, ...) without a sentence, or without a token in each."""
+    for tokens in inputs:
+        if tokens is not None and 0 in tokens.shape[:2] and not torch.compiler.is_compiling():
+            raise ValueError(
+                f"A batch must have at least one sentence, and each at least one token, but its shape is "
+                f"{tuple(tokens.shape)}; leave the call out, or give each sentence its start or end token."
+            )
 
 
 def require_encoder_states(encoder_hidden_states: Tensor | None) -> Tensor:
     """An encoder's output (B, S, D); a ValueError if a decoder was called without one."""
     if encoder_hidden_states is None:
         raise ValueError("A decoder must have an encoder's output, but got None; give encoder_hidden_states (B, S, D).")
+    require_tokens(encoder_hidden_states)
     return encoder_hidden_states
 
 
@@ -106,4 +118,5 @@ __all__ = [
     "normalize_model_inputs",
     "rename_cache",
     "require_encoder_states",
+    "require_tokens",
 ]

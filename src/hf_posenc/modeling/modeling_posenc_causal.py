@@ -19,7 +19,7 @@ from .attention import Attention
 from .citations import VASWANI
 from .configuration_posenc_causal import PosEncCausalConfig
 from .masks import document_mask
-from .model_inputs import CACHE_NAME, get_cache, normalize_model_inputs, rename_cache
+from .model_inputs import CACHE_NAME, get_cache, normalize_model_inputs, rename_cache, require_tokens
 from .prompted_translation import PromptedTranslationMixin
 from .transformer_layers import PosEncEncoderLayer
 from .transformer_stack import PosEncPreTrainedModel, PosEncStack
@@ -164,6 +164,14 @@ class PosEncForCausalLM(PosEncPreTrainedModel, PromptedTranslationMixin, Generat
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+    def generate(self, inputs: Tensor | None = None, *args: Any, **options: Any) -> Any:
+        """transformers' `generate`; a ValueError for a prompt without tokens."""
+        prompt = options.get("inputs_embeds")
+        if prompt is None:
+            prompt = options.get("input_ids") if inputs is None else inputs
+        require_tokens(prompt)
+        return super().generate(inputs, *args, **options)
 
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, inputs_embeds: Tensor | None = None, **kwargs: Any

@@ -19,7 +19,7 @@ from transformers.modeling_outputs import (
 from .configuration_base import BaseConfig
 from .configuration_shared import SharedConfig
 from .masks import positions_from_mask
-from .model_inputs import CACHE_NAME, exactly_one_input, get_cache, rename_cache
+from .model_inputs import CACHE_NAME, exactly_one_input, get_cache, rename_cache, require_tokens
 from .pretrained_shared import SharedPreTrainedModel
 from .translation import TranslationMixin
 
@@ -270,6 +270,7 @@ class ConditionalGeneration(ResizableVocabularies, TranslationMixin):
         After a target's last label there is padding, not `</s>`: as an input `</s>` would make a target in a batch one
         token longer than alone.
         """
+        require_tokens(labels)
         # The config refuses None for either.
         start_id, pad_id = cast(int, self.config.decoder_start_token_id), cast(int, self.config.pad_token_id)
         start = labels.new_full((len(labels), 1), start_id)

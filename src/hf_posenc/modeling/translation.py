@@ -15,6 +15,7 @@ from .configuration_base import BaseConfig
 from .evaluation_view import evaluation_view
 from .generation_options import POSITION_LIMIT_OPTION, explicit_max_new_tokens, explicit_option
 from .generation_shared import READERS_ARGUMENT, LengthLimitedGenerationMixin
+from .model_inputs import require_tokens
 from .source_end import SourcePositionReaders
 from .target_vocabulary import GenerateOptions, target_generate_options, with_target_vocab_size
 from .text_validation import data_options, is_blank, validate_source_lengths, validate_texts
@@ -55,6 +56,8 @@ def validate_tokenizer(config: BaseConfig, tokenizer: PreTrainedTokenizerBase) -
 
 # Source tokens of a batch: 32 sentences of 256 tokens, or 4 documents of 2048.
 MAX_TOKENS_PER_BATCH = 8192
+# Arguments of `generate` for a source and a prompt.
+GIVEN_TOKENS = ("input_ids", "inputs_embeds", "decoder_input_ids", "decoder_inputs_embeds")
 # Options that may end a sentence before its end token and its limit.
 OTHER_STOPPING_OPTIONS = ("stopping_criteria", "max_time", "stop_strings")
 
@@ -214,6 +217,7 @@ class TranslationMixin(BatchTranslationMixin, LengthLimitedGenerationMixin):
 
         See generation_shared.py and target_vocabulary.py.
         """
+        require_tokens(inputs, *(options.get(name) for name in GIVEN_TOKENS))
         options = target_generate_options(self.config, (generation_config, self.generation_config), options)
         return super().generate(inputs, generation_config, logits_processor, **options)
 
