@@ -288,6 +288,18 @@ def test_peak_memory_is_measured_afterwards_and_in_children(benchmark):
     assert scale.memory_in_use()["anonymous_mib"] - before["anonymous_mib"] < 64
 
 
+@pytest.mark.slow
+def test_damaged_files_end_in_one_error(benchmark, capsys, monkeypatch):
+    fuzz = importlib.import_module("fuzz_loaders")
+    kinds = ["aligned", "sharded", "causal", "rnn", "bart", "tokenizer"]
+    assert fuzz.main(["--files", "18", "--seed", "9", "--only", *kinds]) == 0
+    assert "18 files, 0 faults." in capsys.readouterr().out
+    with monkeypatch.context() as patched:  # a reader of today's, without what explains its errors
+        patched.setattr(fuzz, "try_case", lambda case, folder: ("traceback", "KeyError: 'weight_map'"))
+        assert fuzz.main(["--files", "2", "--only", "tokenizer"]) == 1
+    assert "2 files, 2 faults." in capsys.readouterr().out
+
+
 def test_ter_is_compared_with_sacrebleus(benchmark, tmp_path_factory, monkeypatch, capsys):
     folder = tmp_path_factory.mktemp("text")
     lines = [" ".join(f"w{row}.{word}" for word in range(7)) + "\n" for row in range(80)]

@@ -1,1 +1,1 @@
-"""Trained models converted: to other encodings, and from and to transformers' translation models."""
+"""Trained models loaded without their code, and converted: to other encodings, from and to those of transformers."""

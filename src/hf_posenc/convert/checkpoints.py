@@ -21,6 +21,7 @@ from transformers.utils import find_adapter_config_file
 
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_posenc_causal import PosEncCausalConfig
+from ..modeling.foreign_files import CONFIG_FILES, MODEL_FILES, explain_unreadable
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
 from .encodings import (
     NEW_WEIGHT_PREFIXES,
@@ -73,7 +74,8 @@ def from_transformers(
     """
     theirs = load_transformers_config(origin)
     family = FAMILIES[theirs.model_type]
-    exact_config = posenc_config_from(theirs)
+    with explain_unreadable(origin, CONFIG_FILES):
+        exact_config = posenc_config_from(theirs)
     requested = requested_encodings(
         position_encoding_type, decoder_position_encoding_type, cross_position_encoding_type, alignment_type
     )
@@ -151,7 +153,8 @@ def load_any_config(
 ) -> PosEncConfig | PosEncCausalConfig:
     """The config of a checkpoint of this family or of transformers as one of this family; no weight is read."""
     if is_convertible(origin, rule):
-        return posenc_config_from(load_transformers_config(origin))
+        with explain_unreadable(origin, CONFIG_FILES):
+            return posenc_config_from(load_transformers_config(origin))
     return load_posenc_config(origin)
 
 
@@ -172,14 +175,16 @@ def load_transformers_config(origin: object) -> PreTrainedConfig:
         raise ValueError(
             f"{rule}, but {origin} holds a `{model_type}` model; load that with AutoModelForSeq2SeqLM.from_pretrained."
         )
-    return FAMILIES[model_type].config_class.from_dict(fields)
+    with explain_unreadable(origin, CONFIG_FILES):
+        return FAMILIES[model_type].config_class.from_dict(fields)
 
 
 def load_transformers_model(origin: str | os.PathLike | PreTrainedModel, family: Family) -> PreTrainedModel:
     """The model; a ValueError for missing or unexpected weights."""
     if isinstance(origin, PreTrainedModel):
         return origin
-    model, loading_info = family.model_class.from_pretrained(origin, output_loading_info=True)
+    with explain_unreadable(origin, MODEL_FILES):
+        model, loading_info = family.model_class.from_pretrained(origin, output_loading_info=True)
     # Old files have the tables of sinusoids, which the class computes.
     unexpected = [name for name in loading_info["unexpected_keys"] if not name.startswith(POSITION_TABLES)]
     validate_weight_names(str(origin), unexpected, loading_info["missing_keys"])

@@ -20,6 +20,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from ..modeling.configuration_encodings import COMMON_ROPE_KEYS, EncodingsConfig
 from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
 from ..modeling.configuration_posenc_causal import PosEncCausalConfig
+from ..modeling.foreign_files import CONFIG_FILES, explain_unreadable
 from ..modeling.generation_options import POSITION_LIMIT_OPTION, SOURCE_END_OPTION
 from ..modeling.length_limits import EXPECTED_LENGTH_OPTION
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
@@ -155,18 +156,21 @@ def load_posenc_config(origin: object) -> PosEncConfig | PosEncCausalConfig:
             f"convert_encodings needs a checkpoint of {' or '.join(ARCHITECTURES)}, but {origin} holds a `{family}` "
             "model; use a Transformer of this family, or from_transformers for a model of transformers."
         )
-    return ARCHITECTURES[family].model_class.config_class.from_dict(fields)
+    with explain_unreadable(origin, CONFIG_FILES):
+        return ARCHITECTURES[family].model_class.config_class.from_dict(fields)
 
 
 def load_config_dict(name: str | os.PathLike, rule: str, on_hub: str) -> dict[str, object]:
     """The fields of config.json in a folder or on the Hub; a ValueError that begins with `rule` without one."""
-    try:
-        fields = PreTrainedConfig.get_config_dict(name)[0]
-        fields["model_type"]
-    except (OSError, KeyError) as error:
-        raise ValueError(
-            f"{rule}, but none can be read from {name}; name a folder with a config.json, or {on_hub}."
-        ) from error
+    with explain_unreadable(name, CONFIG_FILES):
+        try:
+            fields = PreTrainedConfig.get_config_dict(name)[0]
+            if not isinstance(fields["model_type"], str):
+                raise TypeError(f"model_type must be text, but it is {fields['model_type']!r:.100}")
+        except (OSError, KeyError) as error:
+            raise ValueError(
+                f"{rule}, but none can be read from {name}; name a folder with a config.json, or {on_hub}."
+            ) from error
     return fields
 
 

@@ -14,11 +14,13 @@ from tokenizers import Regex, decoders
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..modeling.configuration_posenc import PosEncConfig
+from ..modeling.foreign_files import CONFIG_FILES, TOKENIZER_FILES, explain_unreadable
 from ..modeling.suggestions import closest_name
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..modeling.translation import validate_tokenizer
-from ..utils.auto_loading import auto_from_pretrained
+from ..modeling.weight_files import set_weights_mode
 from ..utils.manifest import save_folder
+from .auto_loading import auto_from_pretrained
 from .checkpoints import convert_checkpoint, load_any_config, to_transformers
 
 FORMATS = ("posenc", "transformers")
@@ -63,7 +65,8 @@ def convert_folder(
     if languages:
         tokenizer = auto_from_pretrained(AutoTokenizer, origin, **languages)
     config = load_any_config(origin)
-    validate_tokenizer(config, tokenizer)
+    with explain_unreadable(origin, (*CONFIG_FILES, *TOKENIZER_FILES)):
+        validate_tokenizer(config, tokenizer)
     if to == "transformers" and not isinstance(config, PosEncConfig):
         raise ValueError(
             f"transformers' format is for encoder-decoders, but {origin} holds a `{config.model_type}` model; convert "
@@ -79,6 +82,7 @@ def convert_folder(
     def save(unfinished: Path) -> None:
         converted.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
+        set_weights_mode(unfinished)
 
     save_folder(folder, save)
     return folder

@@ -12,9 +12,9 @@ from typing import Any
 
 from transformers import AutoTokenizer, BatchEncoding, PreTrainedTokenizerBase
 
+from ..convert.auto_loading import auto_from_pretrained
 from ..convert.folders import language_token, language_tokens
 from ..modeling.tokenization_posenc import PosEncTokenizer
-from ..utils.auto_loading import auto_from_pretrained
 from ..utils.manifest import sha256
 
 

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from ..config.init_from import checkpoint_model_section
 from ..config.settings import System
+from ..convert.auto_loading import auto_model_class
 from ..convert.checkpoints import convert_checkpoint
 from ..convert.encodings import ARCHITECTURES, TUNABLE_FIELDS
 from ..data.lengths import lengths
@@ -21,7 +22,6 @@ from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.position_base import PositionEncoding
 from ..modeling.position_registry import side_entries
 from ..modeling.translation import validate_tokenizer
-from ..utils.auto_loading import auto_model_class
 from ..utils.manifest import COPY_AGAIN, verify_folder
 from .prepared_run import PreparedSystem
 

@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, set_seed
 
 from ..analysis.teacher_forced import diagnose
+from ..convert.auto_loading import load_model_with_head
 from ..data.slow_tokenizers import ExperimentTokenizer, SlowTokenizer
 from ..modeling.configuration_base import BaseConfig
 from ..modeling.tokenization_posenc import PosEncTokenizer
@@ -29,7 +30,6 @@ from ..training.checkpoints import last_intact_checkpoint, load_trainer_state, v
 from ..training.distributed import explain_out_of_memory, validate_same_on_all_ranks
 from ..training.training_run import TrainingOutcome, train
 from ..utils.atomic_io import atomic_write, exclusive_lock, short_hash
-from ..utils.auto_loading import load_model_with_head
 from ..utils.manifest import add_to_manifest, save_folder
 from ..utils.renamed_keys import downgrade_value
 from ..utils.run_folder import SystemPaths

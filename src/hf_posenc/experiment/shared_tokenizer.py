@@ -9,6 +9,7 @@ from ..config.init_from import INIT_FROM_RULE
 from ..config.schema import Section
 from ..config.section_settings import VOCABULARY_KEYS
 from ..config.settings import System
+from ..convert.auto_loading import auto_from_pretrained
 from ..convert.encodings import load_config_dict
 from ..data.plain_text import text_chunks
 from ..data.readers import corpus_file_hashes, resolve_name_or_path
@@ -16,7 +17,6 @@ from ..data.slow_tokenizers import ExperimentTokenizer, adopt_tokenizer, load_ex
 from ..data.tokenization import train_tokenizer
 from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..utils.atomic_io import atomic_write, first_difference
-from ..utils.auto_loading import auto_from_pretrained
 from ..utils.manifest import COPY_AGAIN, atomic_delete, explain_read_errors, save_folder, verified, verify_folder
 from ..utils.renamed_keys import upgrade_corpus
 from ..utils.run_folder import RunPaths

@@ -23,6 +23,7 @@ from transformers.utils import CONFIG_NAME
 
 from ..analysis.attention_maps import AttentionMap, compute_attention_maps
 from ..analysis.probes import EncodingProbe, PlotExtent, trained_probes, untrained_model
+from ..convert.auto_loading import auto_from_pretrained
 from ..data.synthetic.generator import generate_pairs
 from ..modeling.configuration_posenc import PosEncConfig
 from ..modeling.configuration_rnn_nmt import RnnNmtConfig
@@ -38,7 +39,6 @@ from ..results.records import RunResults
 from ..results.saved_files import read_results
 from ..results.tables import Table, length_table
 from ..training.checkpoints import validate_weights
-from ..utils.auto_loading import auto_from_pretrained
 from ..utils.manifest import COPY_AGAIN, verify_folder
 from ..utils.run_folder import RunPaths, SystemPaths
 from .state import SIDES, validate_choice, validate_choices, validate_number, validate_text

@@ -17,6 +17,7 @@ from ..config.loading import register_encodings
 from ..modeling.text_validation import validate_source_lengths, validate_texts
 from ..modeling.translation import encode_texts
 from ..utils.atomic_io import atomic_write, delete, exclusive_lock, first_difference, short_hash
+from ..utils.manifest import explain_read_errors
 from ..utils.text_io import replace_line_ends
 from ..utils.worker_processes import explain_out_of_memory, worker_pool
 from .ctranslate2_translator import is_ctranslate2
@@ -109,7 +110,8 @@ def write_translations(lines: Sequence[str], target: Path, job: TranslationJob, 
         **files,
     }
     if job_file.exists():
-        saved = json.loads(job_file.read_text(encoding="utf-8"))
+        with explain_read_errors(job_file, "give the same command again"):
+            saved = dict(json.loads(job_file.read_text(encoding="utf-8")))
         # Earlier versions saved no `lines_per_chunk`, and had this one.
         difference = first_difference({"lines_per_chunk": LINES_PER_CHUNK} | saved, job_record)
         if difference:

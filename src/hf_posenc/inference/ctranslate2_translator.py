@@ -8,10 +8,11 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
+from ..convert.auto_loading import auto_from_pretrained
+from ..modeling.foreign_files import explain_unreadable
 from ..modeling.length_limits import max_target_lengths
 from ..modeling.text_validation import validate_source_lengths, validate_texts
 from ..modeling.translation import MAX_TOKENS_PER_BATCH, TranslationOutput, encode_texts, translate_in_batches
-from ..utils.auto_loading import auto_from_pretrained
 from ..utils.manifest import verify_folder
 from .export_validation import missing_extra_error
 
@@ -53,13 +54,15 @@ class CTranslate2Translator:
                 f"A folder for CTranslate2 must have {METADATA_FILE}, but {folder} has none; run to_ctranslate2."
             )
         verify_folder(folder, "export the model again")
-        self.metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
+        self.metadata = read_metadata(folder)
         self.tokenizer = auto_from_pretrained(AutoTokenizer, folder / TOKENIZER_FOLDER)
-        self.source, self.target = (read_vocabulary(folder, side) for side in ("source", "target"))
-        self.token_to_id = {token: token_id for token_id, token in enumerate(self.target)}
-        self.translator = import_ctranslate2().Translator(
-            str(folder), device, compute_type=compute_type, intra_threads=threads
-        )
+        ctranslate2 = import_ctranslate2()
+        with explain_unreadable(folder, ("*.json", "model.bin")):
+            self.source, self.target = (read_vocabulary(folder, side) for side in ("source", "target"))
+            self.token_to_id = {token: token_id for token_id, token in enumerate(self.target)}
+            self.translator = ctranslate2.Translator(
+                str(folder), device, compute_type=compute_type, intra_threads=threads
+            )
 
     def translate(self, texts: Iterable[str], **options: Any) -> list[str]:
         """The translations of `texts`, in their order. Options and errors are those of `translations`."""
@@ -112,6 +115,18 @@ class CTranslate2Translator:
         return [
             (text, not tokens or tokens[-1] not in end_tokens) for text, tokens in zip(texts, hypotheses, strict=True)
         ]
+
+
+def read_metadata(folder: Path) -> dict[str, Any]:
+    """What `to_ctranslate2` says of a model: `longest_source` and `longest_target` in tokens or None, `search`."""
+    with explain_unreadable(folder, (METADATA_FILE,)):
+        metadata: dict[str, Any] = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
+        for name in ("longest_source", "longest_target"):
+            if type(metadata[name]) not in (int, type(None)):
+                raise TypeError(f"{name} must be a number of tokens or null, but it is {metadata[name]!r:.100}")
+        if not isinstance(metadata.get("search", {}), dict):
+            raise TypeError(f"search must be an object, but it is {metadata['search']!r:.100}")
+    return metadata
 
 
 def read_vocabulary(folder: Path, side: str) -> list[str]:

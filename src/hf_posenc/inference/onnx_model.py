@@ -15,9 +15,11 @@ from transformers import AutoConfig, GenerationConfig, GenerationMixin, PreTrain
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import GENERATION_CONFIG_NAME, logging
 
+from ..convert.auto_loading import auto_from_pretrained
 from ..modeling.alignment_base import has_source_position
 from ..modeling.alignment_registry import build_alignment
 from ..modeling.configuration_posenc import PosEncConfig
+from ..modeling.foreign_files import explain_unreadable
 from ..modeling.generation_options import POSITION_OPTIONS, SOURCE_END_OPTION
 from ..modeling.generation_shared import READERS_ARGUMENT
 from ..modeling.model_inputs import CACHE_NAME, CACHE_NAMES
@@ -26,7 +28,6 @@ from ..modeling.position_registry import build_position_encodings
 from ..modeling.source_end import SourcePositionReader, last_source_positions
 from ..modeling.source_reach import SourceReach, compute_source_reach
 from ..modeling.translation import TranslationMixin
-from ..utils.auto_loading import auto_from_pretrained
 from ..utils.manifest import MANIFEST, verify_folder
 from .onnx_graph import TARGET_POSITIONS, OnnxCache, OnnxGraph, import_onnxruntime, to_array
 
@@ -100,11 +101,13 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
         import_onnxruntime()
         if (folder / MANIFEST).is_file():  # version 0.2 wrote none
             verify_folder(folder, "export the model again")
-        files = graph_files(folder)
-        graphs = {name: OnnxGraph(folder / files[name], threads or torch.get_num_threads()) for name in GRAPHS}
+        with explain_unreadable(folder, (EXPORT_FILE, "*.onnx")):
+            files = graph_files(folder)
+            graphs = {name: OnnxGraph(folder / files[name], threads or torch.get_num_threads()) for name in GRAPHS}
         model = cls(auto_from_pretrained(AutoConfig, folder), graphs)
         if (folder / GENERATION_CONFIG_NAME).is_file():
-            model.generation_config = GenerationConfig.from_pretrained(folder)
+            with explain_unreadable(folder, (GENERATION_CONFIG_NAME,)):
+                model.generation_config = GenerationConfig.from_pretrained(folder)
         for option in POSITION_OPTIONS:
             if getattr(model.generation_config, option, None) and not model.returns_source_positions:
                 logger.warning(
@@ -219,7 +222,8 @@ class PosEncOnnxModel(TranslationMixin, PreTrainedModel, GenerationMixin):
 
 
 def graph_files(folder: Path) -> dict[str, str]:
-    """The file of each graph, by name; a ValueError if the folder has others than those of `to_onnx`."""
+    """The file of each graph, by name; a ValueError if the folder has others than those of `to_onnx`, and for a file
+    outside of the folder."""
     components = json.loads((folder / EXPORT_FILE).read_text(encoding="utf-8")).get("components", {})
     missing = [name for name in GRAPHS if name not in components]
     if missing:
@@ -227,4 +231,18 @@ def graph_files(folder: Path) -> dict[str, str]:
             f"{folder / EXPORT_FILE} must list the graphs {', '.join(GRAPHS)}, but {', '.join(missing)} is missing; "
             "export the model with to_onnx."
         )
-    return {name: components[name]["file"] for name in GRAPHS}
+    files = {name: components[name]["file"] for name in GRAPHS}
+    for name, file in files.items():
+        if not is_inside(folder / file, folder):
+            raise ValueError(
+                f"{folder / EXPORT_FILE} must name graphs in its own folder, but that of {name} is {file!r}, which "
+                "leads elsewhere; export the model with to_onnx."
+            )
+    return files
+
+
+def is_inside(path: Path, folder: Path) -> bool:
+    """Whether a path leads into a folder, or from a snapshot of the Hub's cache, which holds links, to its blobs."""
+    target, home = path.resolve(), folder.resolve()
+    is_blob = home.parent.name == "snapshots" and target.parent == home.parents[1] / "blobs"
+    return target.is_relative_to(home) or is_blob

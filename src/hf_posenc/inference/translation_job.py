@@ -1,6 +1,5 @@
 """A translation job: a saved or exported model and its options, loaded in the process that translates."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,16 +16,16 @@ from transformers import (
 from transformers.utils import CONFIG_NAME
 
 from ..config.loading import register_encodings
+from ..convert.auto_loading import auto_from_pretrained, load_model_with_head
 from ..modeling.text_validation import UNBOUNDED_ENCODING_REMEDY
 from ..training.checkpoints import validate_weights
-from ..utils.auto_loading import auto_from_pretrained, load_model_with_head
 from ..utils.run_folder import RunPaths, SystemPaths
 from .ctranslate2_translator import (
-    METADATA_FILE,
     MORE_POSITIONS_REMEDY,
     TOKENIZER_FOLDER,
     CTranslate2Translator,
     is_ctranslate2,
+    read_metadata,
 )
 from .onnx_model import PosEncOnnxModel, is_onnx
 from .quantization import quantize_int8
@@ -71,10 +70,9 @@ class TranslationJob:
     def tokenizer_and_limit(self) -> tuple[PreTrainedTokenizerBase, int | None, str]:
         """The tokenizer, a source's maximum number of tokens, and the remedy for more; weights are not loaded."""
         if is_ctranslate2(self.folder):
-            metadata = json.loads((self.folder / METADATA_FILE).read_text(encoding="utf-8"))
             return (
                 auto_from_pretrained(AutoTokenizer, self.folder / TOKENIZER_FOLDER),
-                metadata["longest_source"],
+                read_metadata(self.folder)["longest_source"],
                 MORE_POSITIONS_REMEDY,
             )
         folder = model_folder(self.folder)

@@ -4,12 +4,14 @@
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from os import PathLike
 from typing import ClassVar, Self
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import GenerationConfig, PreTrainedConfig
 
+from .foreign_files import CONFIG_FILES, explain_unreadable
 from .model_inputs import CACHE_NAMES
 from .suggestions import closest_name
 from .version import SAME_CONFIG_FIELDS, __version__
@@ -76,12 +78,23 @@ class BaseConfig(PreTrainedConfig):
                 raise ValueError(f"{name} must be {constraint}, but it is {value!r}; its default is {field.default!r}.")
 
     @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | PathLike[str], **kwargs: object) -> Self:
+        """transformers' loading; a ValueError for a config.json that cannot be read."""
+        with explain_unreadable(pretrained_model_name_or_path, CONFIG_FILES, kwargs):
+            return super().from_pretrained(pretrained_model_name_or_path, **kwargs)
+
+    @classmethod
     def from_dict(cls, config_dict: dict[str, object], **kwargs: object) -> Self:
         """transformers' `from_dict`, with keywords that replace saved fields before validation.
 
-        An error names the version that saved the config. Unknown fields in a config of this version are fields that a
-        user added: they are kept, with a warning.
+        An error names the version that saved the config, and the folder where AutoConfig gives it. Unknown fields in a
+        config of this version are fields that a user added: they are kept, with a warning.
         """
+        with explain_unreadable(kwargs.get("name_or_path"), CONFIG_FILES, kwargs):
+            return cls._from_saved_fields(config_dict, **kwargs)
+
+    @classmethod
+    def _from_saved_fields(cls, config_dict: dict[str, object], **kwargs: object) -> Self:
         for name, value in config_dict.items():
             if "implementation" in name and "/" in str(
                 value

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Base class of all models of both families: weight initialisation, strict loading, tied weights."""
 
+import os
 from typing import Any, Protocol
 
 import torch
@@ -9,8 +10,9 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from .configuration_base import BaseConfig
+from .foreign_files import MODEL_FILES, explain_unreadable
 from .strict_loading import load_strict, validate_weight_files
-from .weight_files import NameOrPath
+from .weight_files import NameOrPath, set_weights_mode
 
 
 class LoadConfig(Protocol):
@@ -36,13 +38,16 @@ class SharedPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: NameOrPath, *args: object, **kwargs: Any) -> Any:
-        """transformers' loading, from safetensors only; a ValueError for weights that do not fit the config."""
-        return load_strict(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
+        """transformers' loading, from safetensors only; a ValueError for files that cannot be read, and for weights
+        that do not fit the config."""
+        with explain_unreadable(pretrained_model_name_or_path, MODEL_FILES, kwargs):
+            return load_strict(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
 
-    def save_pretrained(self, *args: object, **options: object) -> None:
-        """transformers' saving, with the ties that the modules have."""
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: object, **options: object) -> None:
+        """transformers' saving, with the ties that the modules have, and weights of the same mode as the config."""
         self.sync_tying_config()
-        super().save_pretrained(*args, **options)
+        super().save_pretrained(save_directory, *args, **options)
+        set_weights_mode(save_directory)
 
     def sync_tying_config(self) -> None:
         """Write the sharing of tables into the config, and into the lists that loading and saving read."""

@@ -11,6 +11,7 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.processors import PostProcessor
 from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from .foreign_files import TOKENIZER_FILES, explain_unreadable
 from .normalization import split_normalizer, validate_steps, with_steps
 from .subwords import (
     SPECIAL_TOKENS,
@@ -77,6 +78,12 @@ class PosEncTokenizer(PreTrainedTokenizerFast):
             self._target = Tokenizer.from_file(target_tokenizer_file)
         super().__init__(*args, **kwargs)
         self._validate_special_ids()
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args: object, **kwargs: object) -> Any:
+        """transformers' loading; a ValueError for files that cannot be read."""
+        with explain_unreadable(pretrained_model_name_or_path, TOKENIZER_FILES, kwargs):
+            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     @classmethod
     def convert_to_native_format(cls, **kwargs: object) -> dict[str, object]:

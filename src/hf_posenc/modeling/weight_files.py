@@ -4,13 +4,16 @@
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypedDict
 
 from safetensors import safe_open
 from transformers import PreTrainedModel
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
+
+from .foreign_files import explain_unreadable
 
 SHARD_NAME = re.compile(r"[^/\\\\]+\.safetensors")
 Shapes = dict[str, tuple[int, ...]]
@@ -42,7 +45,8 @@ def weight_files(name: NameOrPath, *, variant: str | None = None, **hub_options:
     index = cached_path(name, with_variant(SAFE_WEIGHTS_INDEX_NAME, variant), hub_options)
     if single is not None or index is None:
         return [] if single is None else [single]
-    shards = sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()))
+    with explain_unreadable(name, (Path(index).name,)):
+        shards = sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()), key=str)
     for shard in shards:
         if not (isinstance(shard, str) and SHARD_NAME.fullmatch(shard)):
             raise OSError(
@@ -79,11 +83,19 @@ def validate_safetensors_only(files: Iterable[str]) -> None:
             )
 
 
+def set_weights_mode(folder: str | os.PathLike[str]) -> None:
+    """Give a saved model's weights the mode of its config: safetensors makes files that only their owner may read."""
+    config = Path(folder, CONFIG_NAME)
+    for file in Path(folder).glob("*.safetensors") if config.exists() else ():
+        file.chmod(stat.S_IMODE(config.stat().st_mode))
+
+
 def tensor_shapes(files: Iterable[str]) -> Shapes:
     """The shape of each tensor by name, from the files' headers."""
     shapes: Shapes = {}
     for file in files:
-        with safe_open(file, framework="pt") as weights:
+        path = Path(file)
+        with explain_unreadable(path.parent, (path.name,)), safe_open(file, framework="pt") as weights:
             shapes |= {key: tuple(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118
     return shapes
 

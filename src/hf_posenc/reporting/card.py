@@ -88,7 +88,8 @@ def translated_pairs(run_folder: Path, system: str, run: ScoredSystem) -> list[d
             continue
         with verified(path):
             texts = [line["text"] for line in read_json_lines(path)]
-        test_set = load_from_disk(str(test_sets[0]))
+        with verified(test_sets[0]):
+            test_set = load_from_disk(str(test_sets[0]))
         if run.score.max_per_bucket:
             test_set = stratified_sample(test_set, run.score.bucket_edges, run.score.max_per_bucket)
         pairs = test_set["translation"]

@@ -18,7 +18,10 @@ from .json_records import (
     OTHERS,
     Anything,
     FileRecord,
+    Flag,
     Name,
+    Text,
+    parse,
     parse_file,
     read_json,
     read_record,
@@ -82,7 +85,8 @@ def read_losses(path: Path) -> TrainingCurves:
 
 def curve(lines: Sequence[JsonObject], key: str) -> Curve:
     """The points of a log for one key."""
-    return tuple(CurvePoint(line["step"], line["seconds"], line[key]) for line in lines if key in line)
+    points = ([line["step"], line["seconds"], line[key]] for line in lines if key in line)
+    return tuple(parse(CurvePoint, point, key) for point in points)
 
 
 def has_translations(path: Path) -> bool:
@@ -99,8 +103,8 @@ def read_translations(path: Path, num_sources: int) -> TestSetTranslations:
         lines = read_json_lines(path)
         if len(lines) != num_sources:
             raise ValueError(f"it has {len(lines)} translations of {num_sources} sources")
-        texts = tuple(line["text"] for line in lines)
-        truncated = tuple(line["truncated"] for line in lines)
+        texts = tuple(parse(Text, line["text"], "text") for line in lines)
+        truncated = tuple(parse(Flag, line["truncated"], "truncated") for line in lines)
     return TestSetTranslations(texts=texts, truncated=truncated, time=time)
 
 

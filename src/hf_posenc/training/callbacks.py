@@ -135,8 +135,8 @@ class JsonLogger(TrainerCallback):
     def read_lines(self) -> list[LogLine]:
         if not self.path.exists():
             return []
-        text = self.path.read_text(encoding="utf-8").rpartition("\n")[0]
         with explain_read_errors(self.path):
+            text = self.path.read_text(encoding="utf-8").rpartition("\n")[0]
             return [json.loads(line) for line in text.splitlines()]
 
 

@@ -14,8 +14,8 @@ from accelerate import FullyShardedDataParallelPlugin
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..convert.auto_loading import auto_model_class
 from ..utils.atomic_io import first_difference
-from ..utils.auto_loading import auto_model_class
 from .arguments import TrainingArguments
 from .lora import add_lora, merge_lora
 

@@ -83,7 +83,7 @@ def read_manifest(folder: Path) -> dict[str, list[str]]:
         entries = {name: list(digests) for name, digests in json.loads(path.read_text(encoding="utf-8")).items()}
         if outside := [name for name in entries if Path(name).is_absolute() or ".." in Path(name).parts]:
             raise ValueError(f"it lists {outside[0]}, which is not in its folder")
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ValueError(
             f"A manifest must be whole, but {path} is not ({error}); restore it, or delete {path} and give the same "
             "command again, which takes the files beside it unchecked."

@@ -135,7 +135,9 @@ def load_tokenizer(name: str | PathLike[str]) -> TextTokenizer:
         import_module("hf_posenc")
     try:
         return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    except ValueError as error:
+    except (OSError, ImportError):
+        raise
+    except Exception as error:  # of any type: tokenizers raises Exception itself for a file that it cannot read
         reason = " ".join(str(error).split()).partition(". ")[0]
         raise ValueError(
             f"tokenizer must be one whose class is installed, but {str(name)!r} cannot be loaded "
