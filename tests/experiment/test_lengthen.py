@@ -197,6 +197,22 @@ def test_a_decoder_only_model_is_refused_before_anything_is_written(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("systems.lengthend.model.window_size=16", "no key 'lengthend'; the nearest one is 'lengthened'"),
+        ("systems.lengthened.model.window_size=wide", "window_size must be"),
+        ("systems.lengthened.modle.window_size=16", "the nearest one is 'model'"),
+    ],
+)
+def test_a_wrong_override_is_refused_before_anything_is_written(tmp_path, override, said):
+    tiny_marian().config.save_pretrained(tmp_path / "marian")
+    job = LengthenJob(str(tmp_path / "marian"), ["a.de", "a.en"], ["b.tsv"], "de", "en")
+    with pytest.raises(ValueError, match=said):
+        lengthen(job, tmp_path / "run", [override])
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_config_has_absolute_names_and_a_wrong_number_of_files_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("a.de", "a.en", "b.tsv"):

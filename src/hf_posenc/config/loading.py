@@ -50,6 +50,11 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     merged = read_config_file(path)
     for override in overrides:
         merged = merge(merged, parse_override(override))
+    return parse_experiment(merged, path)
+
+
+def parse_experiment(merged: Section, path: Path) -> Experiment:
+    """Validate the content of a config file, which need not be written yet."""
     try:
         validate_fields(merged, FileKeys, "", partial=True)
         if not merged.get("systems"):

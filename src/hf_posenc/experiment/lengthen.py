@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..config.composition import merge, parse_override
-from ..config.loading import load_experiment
+from ..config.loading import parse_experiment
 from ..config.schema import Section
 from ..config.yaml_io import dump_yaml
 from ..convert.checkpoints import load_any_config
 from ..convert.folders import language_token
 from ..modeling.configuration_posenc import PosEncConfig
+from ..modeling.suggestions import validate_names
 from ..reporting.report import write_report
 from ..results.aggregation import aggregate
 from ..utils.atomic_io import atomic_write
@@ -131,10 +132,10 @@ def lengthen(job: LengthenJob, folder: Path, overrides: Sequence[str] = ()) -> s
     section: Section = {"name": folder.resolve().name, "output_dir": str(folder.resolve().parent)} | job.config()
     for override in overrides:
         section = merge(section, parse_override(override))
-    folder.mkdir(parents=True, exist_ok=True)
+    validate_names(section.get("systems") or {}, job.config()["systems"], "systems")
     path = folder / CONFIG_FILE
+    experiment = parse_experiment(section, path)
     atomic_write(path, dump_yaml(section))
-    experiment = load_experiment(path)
     prepare(experiment)
     run = PreparedRun(experiment)
     for name in experiment.systems:
