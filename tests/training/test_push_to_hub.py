@@ -5,10 +5,13 @@ from typing import Any
 
 import pytest
 import yaml
+from huggingface_hub import HfApi
+from support.family_tokenizers import m2m100_tokenizer, marian_tokenizer
 from support.hub_files import MODEL_FILES, TOKENIZER_FILES, imported_by
 from support.hub_server import Hub
 from support.models import tiny_model
 from support.run_folders import SETTINGS, run_folder
+from transformers import AutoTokenizer, BartConfig
 
 from hf_posenc import PosEncTokenizer
 from hf_posenc.reporting.card import model_card
@@ -37,6 +40,35 @@ def saved(tokenizer: PosEncTokenizer, tmp_path: Path) -> Path:
 def test_what_is_pushed_of_a_saved_model_is_what_loads_it(saved: Path):
     code = imported_by("configuration_posenc", "modeling_posenc", "tokenization_posenc")
     assert set(pushed_files(saved)) == code | MODEL_FILES | TOKENIZER_FILES
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["marian", "marian with two vocabularies", "m2m100", "a chat template"])
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+def test_a_kept_tokenizer_is_pushed_whole(hub: Hub, tokenizer: PosEncTokenizer, tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("sentencepiece", reason="these tokenizers need it: pip install sentencepiece")
+    (folder := tmp_path / "saved").mkdir()
+    kept: Any = tokenizer
+    if kind.startswith("marian"):
+        kept = marian_tokenizer(folder, separate="two" in kind)
+    elif kind == "m2m100":
+        kept = m2m100_tokenizer(tmp_path / "words")
+    else:
+        kept.chat_template = "{{ messages[0]['content'] }}"
+    kept.save_pretrained(folder)
+    BartConfig().save_pretrained(folder)  # the class of a tokenizer is looked up with it
+    (folder / "secret.spm").write_text("SECRET")
+    HfApi().create_repo("someone/kept")
+    push_files(folder, "someone/kept", message="pushed")
+    assert "secret.spm" not in hub.repositories["someone/kept"].files()
+    loaded = AutoTokenizer.from_pretrained("someone/kept")
+    assert type(loaded) is type(kept) and loaded.chat_template == kept.chat_template
+    texts = ["a dog sees a cat", "the bird"]
+    for tokenizer_of_side in (loaded, kept):
+        if kind == "m2m100":
+            tokenizer_of_side.tgt_lang = "en"
+    for side in ({"text": texts}, {"text_target": texts}):
+        assert loaded(**side)["input_ids"] == kept(**side)["input_ids"]
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,28 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi
+from transformers import AutoTokenizer
+from transformers.tokenization_utils_base import (
+    ADDED_TOKENS_FILE,
+    FULL_TOKENIZER_FILE,
+    SPECIAL_TOKENS_MAP_FILE,
+    TOKENIZER_CONFIG_FILE,
+)
+from transformers.utils import CHAT_TEMPLATE_FILE
 
 from .. import modeling
+from ..convert.auto_loading import auto_from_pretrained
 
 CODE_FILES = {path.name for path in Path(modeling.__file__).parent.glob("*.py")}
-# In addition to the code: config, weights, tokenizer, card, training.json, and registered encodings (custom_code.py).
+# In addition to code and tokenizer: config, weights, card, training.json, and registered encodings (custom_code.py).
 PUSHED_FILES = re.compile(
-    r"(config|generation_config|tokenizer|target_tokenizer|tokenizer_config|special_tokens_map|training)\.json"
+    r"(config|generation_config|training)\.json"
     r"|model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json|README\.md|registered_\w+\.py"
 )
+# The files of a tokenizer in addition to those of its class.
+TOKENIZER_FILES = {
+    TOKENIZER_CONFIG_FILE, FULL_TOKENIZER_FILE, SPECIAL_TOKENS_MAP_FILE, ADDED_TOKENS_FILE, CHAT_TEMPLATE_FILE,
+}  # fmt: skip
 
 
 def pushed_files(folder: Path) -> list[str]:
@@ -24,9 +37,8 @@ def pushed_files(folder: Path) -> list[str]:
 
     An OSError for a link among them: its name does not show what it would publish.
     """
-    names = sorted(
-        path.name for path in folder.iterdir() if path.name in CODE_FILES or PUSHED_FILES.fullmatch(path.name)
-    )
+    known = CODE_FILES | TOKENIZER_FILES | vocabulary_files(folder)
+    names = sorted(path.name for path in folder.iterdir() if path.name in known or PUSHED_FILES.fullmatch(path.name))
     for name in names:
         if not stat.S_ISREG((folder / name).lstat().st_mode):
             raise OSError(
@@ -34,6 +46,14 @@ def pushed_files(folder: Path) -> list[str]:
                 "there, and give the same command again."
             )
     return names
+
+
+def vocabulary_files(folder: Path) -> set[str]:
+    """The names of the files that the class of the saved tokenizer reads, such as source.spm; empty without a
+    tokenizer."""
+    if not (folder / TOKENIZER_CONFIG_FILE).is_file():
+        return set()
+    return set(auto_from_pretrained(AutoTokenizer, folder).vocab_files_names.values())
 
 
 def push_files(folder: Path, repository: str, *, message: str, **options: Any) -> Any:
