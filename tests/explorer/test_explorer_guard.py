@@ -1,5 +1,9 @@
 """The explorer answers requests of its own page only, within limits of size."""
 
+import socket
+import time
+from threading import Thread
+
 import pytest
 
 pytest.importorskip("starlette")
@@ -11,6 +15,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from hf_posenc.explorer import guard
 from hf_posenc.explorer.guard import MAX_BODY_BYTES, Guard, hosts_from_environment
 
 PAGE = "http://localhost:7860"
@@ -83,6 +88,74 @@ def test_a_request_has_a_limit_whether_its_length_is_said_or_not():
     for content in (b"".join(pieces) + b"1", iter([*pieces, b"1"])):
         refused = client().post("/gradio_api/run/predict", content=content)
         assert refused.status_code == 413 and "send less" in refused.text
+
+
+def test_more_requests_than_the_page_answers_at_once_are_refused(monkeypatch):
+    monkeypatch.setattr(guard, "MAX_OPEN_REQUESTS", 1)
+    page = guard.Guard(nested := Nested())
+    nested.page = page
+    assert TestClient(page, base_url=PAGE).get("/").text == "503"
+    assert page.num_open == 0
+    assert TestClient(page, base_url=PAGE).get("/").status_code == 200
+
+
+class Nested:
+    """An app that sends a request to its page before it answers, with that one's status."""
+
+    page: guard.Guard
+
+    async def __call__(self, scope, receive, send):
+        messages = []
+
+        async def collect(message):
+            messages.append(message)
+
+        await self.page(dict(scope), receive, collect)
+        await PlainTextResponse(str(messages[0]["status"]))(scope, receive, send)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server of the app with very little patience; it ends with the test."""
+    uvicorn = pytest.importorskip("uvicorn")
+    monkeypatch.setattr(guard, "REQUEST_SECONDS", 0.05)
+    app = Guard(Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])]))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    thread = Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    guard.limit_waiting(server)
+    yield server
+    server.should_exit = True
+    thread.join()
+
+
+WHOLE = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+HALF_A_BODY = WHOLE.replace(b"GET", b"POST")[:-2] + b"content-length: 9\r\n\r\nabc"
+
+
+@pytest.mark.parametrize("before", [b"", WHOLE], ids=["first", "second"])
+@pytest.mark.parametrize("sent", [WHOLE[:20], WHOLE[:-2], HALF_A_BODY], ids=["line", "head", "body"])
+def test_a_request_that_does_not_arrive_in_time_ends_with_the_reason(server, before, sent):
+    with socket.create_connection(server.servers[0].sockets[0].getsockname()) as connection:
+        connection.sendall(before)
+        assert not before or b"200 OK" in connection.recv(2**16)
+        connection.sendall(sent)
+        answered = b"".join(iter(lambda: connection.recv(2**16), b""))
+    assert b"HTTP/1.1 408 " in answered and b"must arrive within" in answered
+
+
+def test_a_connection_without_a_request_is_closed_and_a_whole_one_is_answered(server):
+    address = server.servers[0].sockets[0].getsockname()
+    with socket.create_connection(address) as connection:
+        assert connection.recv(2**16) == b""
+    with socket.create_connection(address) as connection:
+        connection.sendall(WHOLE)
+        assert b"200 OK" in connection.recv(2**16)
 
 
 def test_a_page_that_others_should_see_has_the_names_that_it_is_given_there(monkeypatch):

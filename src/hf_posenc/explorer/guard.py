@@ -1,25 +1,31 @@
-"""Request filter of the explorer: host, origin, size and path of each request.
+"""Request filter of the explorer: host, origin, size and path of each request, its time and the number of others.
 
 gradio accepts more than the page needs: uploads of any size, requests for other addresses, and every host name, by
-which a foreign page could read data of this machine (DNS rebinding).
+which a foreign page could read data of this machine (DNS rebinding). And it waits for ever for the rest of a request.
 """
 
+import asyncio
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
+from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # The largest request of the page: translations of a few sentences by every system.
 MAX_BODY_BYTES = 2**20
+REQUEST_SECONDS = 15.0  # in which the head of a request must arrive, and then its body
+MAX_OPEN_REQUESTS = 100  # that are not answered yet; each page that is open in a browser has one or two
 # The parts of gradio's interface that the page and gradio's Python client use.
 ALLOWED_ROUTES = re.compile(r"/gradio_api/(startup-events|info|heartbeat|queue|run|call|reset|cancel)(/|$)")
 ANY_HOST = ("*",)
+CLOSE = {"connection": "close"}
+TOO_SLOW = f"A request must arrive within {REQUEST_SECONDS:.0f} seconds, but {{}} was all that came; send it again."
 
 
 def hosts_from_environment(share: bool | None) -> tuple[str, ...]:
@@ -40,13 +46,18 @@ class Guard:
 
     app: ASGIApp
     hosts: Sequence[str] = ()
+    num_open: int = field(default=0, init=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            request = Request(scope, receive)
-            if (refusal := self.refusal(request)) is None and request.method == "POST":
-                refusal, receive = await read_body(request, receive)
-            await (refusal or self.app)(scope, receive, send)
+            self.num_open += 1
+            try:
+                request = Request(scope, receive)
+                if (refusal := self.refusal(request)) is None and request.method == "POST":
+                    refusal, receive = await read_body(request, receive)
+                await (refusal or self.app)(scope, receive, send)
+            finally:
+                self.num_open -= 1
         elif scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         else:  # the page has no websockets
@@ -54,6 +65,12 @@ class Guard:
 
     def refusal(self, request: Request) -> PlainTextResponse | None:
         """The response to a rejected request, None for an accepted one."""
+        if self.num_open > MAX_OPEN_REQUESTS:
+            return PlainTextResponse(
+                f"The page answers up to {MAX_OPEN_REQUESTS} requests at once, but there are more; ask again later.",
+                503,
+                CLOSE,
+            )
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if not (is_local(hostname_of(f"//{host}")) or self.is_allowed(hostname_of(f"//{host}"))):
             return PlainTextResponse(
@@ -85,17 +102,65 @@ async def read_body(request: Request, receive: Receive) -> tuple[PlainTextRespon
     The body may arrive in chunks without a declared length.
     """
     body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            too_large = f"A request has at most {MAX_BODY_BYTES} bytes, but this one has more; send less at once."
-            return PlainTextResponse(too_large, 413), receive
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_BODY_BYTES:
+                    too_large = (
+                        f"A request has at most {MAX_BODY_BYTES} bytes, but this one has more; send less at once."
+                    )
+                    return PlainTextResponse(too_large, 413), receive
+    except (TimeoutError, ClientDisconnect):
+        return PlainTextResponse(TOO_SLOW.format(f"{len(body)} bytes"), 408, CLOSE), receive
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def read() -> Message:
         return messages.pop() if messages else await receive()
 
     return None, read
+
+
+def limit_waiting(server: Any) -> None:
+    """Let a running server of uvicorn close a connection on which no whole head of a request arrives in time.
+
+    uvicorn waits for ever, and calls no app before the head is whole. Its protocol class is in its config (0.54).
+    """
+    base: Any = server.config.http_protocol_class
+
+    class TimedProtocol(base):
+        """A connection. `waiting` is the timer of a head, `has_data` whether a part of it has arrived."""
+
+        waiting: asyncio.TimerHandle | None = None
+        has_data = False
+
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            self.waiting = self.loop.call_later(REQUEST_SECONDS, self.close_waiting)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            is_answering = self.cycle is not None and not self.cycle.response_complete
+            if is_answering and self.waiting is not None:
+                self.waiting.cancel()
+                self.waiting = None
+            elif not is_answering and self.waiting is None:
+                self.waiting = self.loop.call_later(REQUEST_SECONDS, self.close_waiting)
+            self.has_data = not is_answering
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self.waiting is not None:
+                self.waiting.cancel()
+            super().connection_lost(exc)
+
+        def close_waiting(self) -> None:
+            text = TOO_SLOW.format("a part of its head")
+            if self.has_data and not self.transport.is_closing():
+                head = f"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: {len(text)}\r\n\r\n"
+                self.transport.write((head + text).encode())
+            self.transport.close()
+
+    server.config.http_protocol_class = TimedProtocol
 
 
 def hostname_of(address: str) -> str:

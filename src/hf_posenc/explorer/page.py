@@ -21,13 +21,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from .guard import Guard, hosts_from_environment
+from .guard import Guard, hosts_from_environment, limit_waiting
 from .html import CSS, NARROW_PIXELS
 from .render import PNG_CACHE, PNG_ROUTE
 from .runs import ExplorerRun
 from .tabs_encoding import see_tab, step_tab
 from .tabs_run import compare_tab, translate_tab
 from .tabs_stream import stream_tab
+
+# Answers that are computed at once. Each thread keeps the memory of its largest one.
+MAX_THREADS = 4
 
 
 class ServerOptions(TypedDict, total=False):
@@ -53,9 +56,14 @@ def launch(
     routes = {"routes": [Route(f"/{PNG_ROUTE}/{{key}}.png", serve_png)], "middleware": [guard]}
     blocks = build_page(run)
     gc.freeze()  # else garbage collection of all imported objects delays some figures
-    return blocks.launch(
-        server_port=port, app_kwargs=routes, theme=theme, css=CSS, ssr_mode=False, footer_links=[], **options
-    )
+    launched = blocks.launch(
+        server_port=port, app_kwargs=routes, theme=theme, css=CSS, ssr_mode=False, footer_links=[],
+        max_threads=MAX_THREADS, **options | {"prevent_thread_lock": True},
+    )  # fmt: skip
+    limit_waiting(blocks.server)
+    if not options.get("prevent_thread_lock"):
+        blocks.block_thread()
+    return launched
 
 
 async def serve_png(request: Request) -> Response:

@@ -33,7 +33,7 @@ LAYOUT_PADDING = 0.08
 RENDER_LOCK = Lock()
 Layout = tuple[list[Bbox], list[tuple[float, float]]]
 # The last rendered figures of all readers.
-MAX_CACHED_PNGS = 500
+MAX_CACHED_BYTES = 2**25
 PNG_CACHE: OrderedDict[str, bytes] = OrderedDict()
 LAYOUT_CACHE: OrderedDict[Hashable, Layout] = OrderedDict()
 
@@ -70,7 +70,7 @@ def cache_png(png_bytes: bytes) -> str:
     with RENDER_LOCK:
         PNG_CACHE[key] = png_bytes
         PNG_CACHE.move_to_end(key)
-        if len(PNG_CACHE) > MAX_CACHED_PNGS:
+        while sum(map(len, PNG_CACHE.values())) > MAX_CACHED_BYTES:
             PNG_CACHE.popitem(last=False)
     return f"{PNG_ROUTE}/{key}.png"
 

@@ -46,7 +46,7 @@ def parameter_value(parameter: EncodingParameter, value: ParameterValue) -> Para
     return value or None if parameter.default is None else value
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)  # each may have MAX_MODEL_PARAMETERS in float64, in each of its uses
 def probes_for(choice: EncodingChoice) -> Probes:
     """Probes of the untrained encodings of one stack, by use."""
     settings = dict(choice.parameters) | dict.fromkeys([f"{side}_attention_heads" for side in SIDES], choice.heads)
