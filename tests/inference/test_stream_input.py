@@ -124,6 +124,15 @@ def test_half_a_character_is_refused_and_the_stream_goes_on(tokenizer):
     assert written == offline
 
 
+@pytest.mark.parametrize("piece", [b"Hund", b"", None, 5, ["Hund"]])
+def test_what_is_no_text_is_refused_and_leaves_the_reader_as_it_was(tokenizer, piece):
+    reader = SubwordReader(tokenizer)
+    ids = reader.feed("Ein Hu")
+    with pytest.raises(TypeError, match=rf"given {type(piece).__name__}; give it a str"):
+        reader.feed(piece)
+    assert ids + reader.feed("nd.") + reader.finish() == tokenizer("Ein Hund.")["input_ids"]
+
+
 @pytest.mark.full
 def test_memory_is_constant(tokenizer):
     """What is held of source and target does not grow with what was read and written."""

@@ -26,13 +26,12 @@ from ..modeling.length_limits import EXPECTED_LENGTH_OPTION
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
 from ..modeling.source_end import SourceVisit, validate_position_limit
 from ..modeling.source_reach import SourceReach
-from ..modeling.text_validation import validate_utf8
 from ..modeling.translation import validate_tokenizer
 from .onnx_model import PosEncOnnxModel
 from .onnx_stream import OnnxStreamDecoder
 from .stream_decoder import StreamDecoder, TorchStreamDecoder
 from .stream_search import BeamSearch, GreedySearch
-from .subword_stream import SubwordReader, SubwordWriter
+from .subword_stream import SubwordReader, SubwordWriter, validate_piece
 
 # Options of a generation config that change the search and that streaming does not read.
 UNSUPPORTED_OPTIONS = (
@@ -120,7 +119,7 @@ class StreamingTranslator:
     def feed(self, text: str) -> str:
         """Read a piece of text; returns the text of the translation that is fixed by it, often none.
 
-        A ValueError after `finish`, for half a character, and for 2^20 characters without whitespace or punctuation.
+        A TypeError for anything but text. A ValueError after `finish`, for half a character, and for 2^20 characters without whitespace or punctuation.
         After a step that failed, this and every later call raises the error of that step.
         """
         return "".join(self.feed_tokens(text))
@@ -133,7 +132,7 @@ class StreamingTranslator:
                 "A stream that has been finished must not be fed, but `feed` was called after `finish`; make a new "
                 "StreamingTranslator for the next text."
             )
-        validate_utf8(text, "the text of `feed`")
+        validate_piece(text)
         with self.keep_failure():
             self.read(self.reader.feed(text))
         return self.write_fixed()

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from ..modeling.normalization import build_normalizer, split_normalizer
 from ..modeling.subwords import BYTE_TOKENS, reads_pretokens
-from ..modeling.text_validation import is_blank
+from ..modeling.text_validation import is_blank, validate_utf8
 from ..modeling.tokenization_posenc import PosEncTokenizer
 
 # A pretoken of more characters is refused, because its subwords are known only at its end.
@@ -146,6 +146,16 @@ class SubwordWriter:
         before, text = (self.tokenizer.decode(ids) if ids else "" for ids in (self.last, self.last + self.held))
         self.last, self.held = self.held[-1:] or self.last, []
         return text[len(before) :]
+
+
+def validate_piece(text: object) -> None:
+    """Raise a TypeError for anything but text, and a ValueError for half a character."""
+    if not isinstance(text, str):
+        raise TypeError(
+            f"`feed` takes text, but it was given {type(text).__name__}; give it a str. Bytes are decoded by "
+            "codecs.getincrementaldecoder('utf-8')(), which keeps half characters for the next piece."
+        )
+    validate_utf8(text, "the text of `feed`")
 
 
 def validate_tokenizer_streams(tokenizer: object) -> None:
