@@ -11,7 +11,7 @@ from ..modeling.version import __version__
 from ..utils.manifest import save_folder
 from .ctranslate2_specs import ACTIVATIONS, build_encoding_spec, build_model_spec
 from .ctranslate2_translator import METADATA_FILE, TOKENIZER_FOLDER, import_ctranslate2
-from .export_validation import validate_export_call
+from .export_validation import remedy_without_ctranslate2, validate_export_call
 
 # Options of a generation config that CTranslate2 has under the same name, and those that it lacks, with the values that
 # have no effect.
@@ -102,12 +102,12 @@ def validate_ctranslate2_export(
     if model.config.activation_function not in ACTIVATIONS:
         raise ValueError(
             f"CTranslate2 has the activations {', '.join(ACTIVATIONS)}, but activation_function="
-            f"{model.config.activation_function!r}; translate with `model.translate`."
+            f"{model.config.activation_function!r}; {remedy_without_ctranslate2(model)}."
         )
     if model.model.decoder.cross_positions.modifies_attention:
         raise ValueError(
             "CTranslate2 has no positions in cross-attention, but this model has cross_position_encoding_type="
-            f"{model.config.cross_position_encoding_type!r}; translate with `model.translate`."
+            f"{model.config.cross_position_encoding_type!r}; {remedy_without_ctranslate2(model)}."
         )
 
 

@@ -24,6 +24,7 @@ from ..modeling.position_rotary import Rotary, rotary_dim
 from ..modeling.position_shape import Shape
 from ..modeling.position_sinusoidal import Sinusoidal, sinusoids
 from .ctranslate2_translator import import_ctranslate2
+from .export_validation import remedy_without_ctranslate2
 
 if TYPE_CHECKING:
     from ctranslate2.specs import attention_spec, common_spec
@@ -123,7 +124,7 @@ def build_encoding_spec(model: PosEncForConditionalGeneration, side: str, positi
         return ENCODING_SPEC_BUILDERS[type(active[0])](active[0], positions)
     except ValueError as reason:
         raise ValueError(
-            f"CTranslate2 cannot run {name!r} in the {side}: {reason}; translate with `model.translate`."
+            f"CTranslate2 cannot run {name!r} in the {side}: {reason}; {remedy_without_ctranslate2(model)}."
         ) from None
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
@@ -18,6 +19,18 @@ def validate_export_call(model: object, tokenizer: PreTrainedTokenizerBase, fold
     if folder.exists():
         raise ValueError(f"The folder to write must be a new one, but {folder} exists; choose another or delete it.")
     validate_tokenizer(model.config, tokenizer)
+
+
+def recurrent_modules(model: nn.Module) -> list[str]:
+    """The names of a model's recurrent networks, which torch exports for one length only."""
+    return [name for name, module in model.named_modules() if isinstance(module, nn.RNNBase)]
+
+
+def remedy_without_ctranslate2(model: nn.Module) -> str:
+    """The fastest other way to run a model that CTranslate2 cannot run, for error messages."""
+    if recurrent_modules(model):
+        return "translate with `model.translate`"
+    return "export it for ONNX, by `to_onnx` or `export --engine onnx`"
 
 
 def missing_extra_error(extra: str, engine: str) -> ValueError:

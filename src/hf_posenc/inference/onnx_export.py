@@ -25,7 +25,7 @@ from ..modeling.model_inputs import CACHE_NAME, get_cache
 from ..modeling.modeling_posenc import PosEncForConditionalGeneration
 from ..modeling.target_vocabulary import GenerateOptions
 from ..utils.manifest import save_folder
-from .export_validation import missing_extra_error, validate_export_call
+from .export_validation import missing_extra_error, recurrent_modules, validate_export_call
 from .onnx_graph import TARGET_POSITIONS
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ def to_onnx(
         raise ValueError(f"quantization must be int8 for ONNX, but it is {quantization!r}; leave it out for float32.")
     exporter, exported_model, decompose = import_exporters()
     validate_export_call(model, tokenizer, folder, "ONNX")
-    recurrent = [name for name, module in model.named_modules() if isinstance(module, nn.RNNBase)]
-    if recurrent:
+    if recurrent := recurrent_modules(model):
         raise ValueError(
             "torch exports recurrent layers for one length only, and an ONNX graph must have none, but the model has "
             f"{', '.join(recurrent)}; translate with `model.translate`."
