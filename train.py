@@ -6,6 +6,11 @@
 Finished systems are skipped and interrupted ones resumed, so the same command can be given again at any time.
 """
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`, Ctrl-C ends the imports without a traceback
+
 import argparse
 import gc
 import os
@@ -28,8 +33,8 @@ from hf_posenc.results.aggregation import aggregate
 from hf_posenc.results.rendering import render_text
 from hf_posenc.training.distributed import code_versions, init_distributed, validate_same_on_all_ranks
 from hf_posenc.utils.atomic_io import explain_full_disk
-from hf_posenc.utils.command_line import one_line_errors, set_stdout_utf8
-from hf_posenc.utils.worker_processes import terminate_when_stdin_closes
+from hf_posenc.utils.command_line import command_errors, set_stdout_utf8
+from hf_posenc.utils.worker_processes import watched_command
 
 
 def main() -> None:
@@ -46,15 +51,12 @@ def main() -> None:
         "--system", help="run this one system only, of a run that has been prepared, and print no table"
     )
     parser.add_argument("--progress-position", type=int, help=argparse.SUPPRESS)  # of a parallel system
-    options = parser.parse_intermixed_args()
-    if options.progress_position is not None:
-        terminate_when_stdin_closes()
-    set_stdout_utf8()
-    transformers.logging.set_verbosity_error()
-    datasets.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-
-    with one_line_errors(ValueError, OSError, ImportError, FloatingPointError, MemoryError):
+    with command_errors():
+        options = parser.parse_intermixed_args()
+        set_stdout_utf8()
+        transformers.logging.set_verbosity_error()
+        datasets.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
         experiment = load_experiment(options.config, options.overrides)
         if options.dry_run:
             print(render_text(dry_run(experiment, int(os.environ.get("WORLD_SIZE", "1")))))
@@ -82,7 +84,7 @@ def run(experiment: Experiment, options: argparse.Namespace) -> None:
     prepared = PreparedRun(experiment)
     num_threads = threads_per_system(experiment.systems.values(), experiment.num_parallel)
     if is_whole_run and is_parallel:
-        command = [sys.executable, __file__, options.config, *options.overrides]
+        command = watched_command([sys.executable, __file__, options.config, *options.overrides])
         unfinished = [experiment.systems[name] for name in unfinished_systems(prepared)]
         run_parallel(unfinished, command, num_parallel=experiment.num_parallel, num_threads=num_threads)
     else:

@@ -15,6 +15,8 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from hf_posenc.experiment.lengthen import LengthenJob, lengthen
+from hf_posenc.utils.atomic_io import explain_full_disk
+from hf_posenc.utils.command_line import command_errors
 
 MODELS = ("Helsinki-NLP/opus-mt-de-en", "facebook/m2m100_418M", "facebook/nllb-200-distilled-600M")
 # The tags of German and English, by the class of the tokenizer.
@@ -35,7 +37,11 @@ def main() -> None:
     parser.add_argument("--test", nargs="+", required=True, metavar="FILE", help="other pairs to score with")
     parser.add_argument("--to", required=True, type=Path, metavar="FOLDER", help="the folder of the runs")
     parser.add_argument("--lora", action="store_true", help="train adapters in place of all weights")
-    options = parser.parse_intermixed_args()
+    with command_errors(), explain_full_disk(Path()):
+        lengthen_models(parser.parse_intermixed_args())
+
+
+def lengthen_models(options: argparse.Namespace) -> None:
     models = [argument for argument in options.arguments if "=" not in argument] or MODELS
     settings = [argument for argument in options.arguments if "=" in argument]
     settings = [*SETTINGS, *([] if options.lora else [LEARNING_RATE]), *settings]

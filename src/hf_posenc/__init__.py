@@ -8,6 +8,16 @@ Importing, loading and generating need torch, transformers and tokenizers alone.
 are used: training and scoring need all of the project's dependencies, figures and exports their extras.
 """
 
+import sys
+
+if sys.argv[:1] == ["-m"]:  # `python -m hf_posenc`, which runs __main__ after these imports
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until then, Ctrl-C ends them without a traceback
+    del signal
+del sys
+
 from . import auto_classes
 from .convert.checkpoints import from_transformers, to_transformers
 from .convert.encodings import convert_encodings

@@ -47,7 +47,8 @@ from hf_posenc.reporting.audit import ARGUMENTS as AUDIT_ARGUMENTS
 from hf_posenc.reporting.audit import audit_files
 from hf_posenc.reporting.card import model_card
 from hf_posenc.results.registry_tables import alignments_table, encodings_table
-from hf_posenc.utils.command_line import RenamedFlag, exit_codes_of_signals, one_line_errors, set_stdout_utf8
+from hf_posenc.utils.atomic_io import explain_full_disk
+from hf_posenc.utils.command_line import RenamedFlag, command_errors, set_stdout_utf8
 from hf_posenc.utils.renamed_keys import RENAMED_FLAGS
 from hf_posenc.utils.text_io import iter_lines, read_stream
 
@@ -55,15 +56,17 @@ ENGINES: dict[str, Callable[..., Path]] = {"ctranslate2": to_ctranslate2, "onnx"
 
 
 def main() -> None:
-    options = parse_options()
-    warnings.formatwarning = format_warning
-    if warning := untested_transformers_warning():
-        print(warning, file=sys.stderr, flush=True)
-    set_stdout_utf8()
-    with one_line_errors(ValueError, OSError, ModuleNotFoundError, MemoryError), exit_codes_of_signals():
-        if options.register:
-            register_encodings(options.register)
-        options.run_command(options)
+    with command_errors():
+        options = parse_options()
+        warnings.formatwarning = format_warning
+        if warning := untested_transformers_warning():
+            print(warning, file=sys.stderr, flush=True)
+        set_stdout_utf8()
+        written = getattr(options, "output", None) or getattr(options, "to", None)
+        with explain_full_disk(written if isinstance(written, Path) else Path()):
+            if options.register:
+                register_encodings(options.register)
+            options.run_command(options)
 
 
 def format_warning(

@@ -5,6 +5,8 @@ import os
 import random
 import resource
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from support.experiments import ONE_SYSTEM
+from support.experiments import ONE_SYSTEM, ROOT
 
 # Children are forked off a process that has imported everything, so that they start at once.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -126,3 +128,42 @@ def test_a_run_out_of_disk_goes_on_once_there_is_room(tmp_path):
     again.join()
     assert (straight.exitcode, again.exitcode) == (0, 0)
     assert_same_parameters(path, "straight", "full")
+
+
+def command(path: Path, name: str) -> subprocess.Popen:
+    """The command itself, in a session of its own, whose processes a terminal's Ctrl-C would all reach."""
+    train = [sys.executable, str(ROOT / "train.py"), str(path), f"output_dir={path.parent / 'runs'}", f"name={name}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return subprocess.Popen(
+        train, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [1, 2], ids=["one process", "two systems side by side"])
+def test_ctrl_c_is_one_line_and_leaves_no_process(tmp_path, number):
+    """Standard output ends when none of the processes is left."""
+    path = write_config(tmp_path, steps=4000, save_steps=1000)
+    config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    names = ["relative", "other"][:number]
+    path.write_text(yaml.safe_dump(config | {"systems": {name: {} for name in names}, "num_parallel": number}))
+    with command(path, "run") as process:
+        while not all((tmp_path / "runs" / "run" / name / "training.jsonl").exists() for name in names):
+            assert process.poll() is None, process.stdout.read()
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.stdout.read()
+    assert "Traceback" not in said and "KeyboardInterrupt" not in said
+    assert "the same command" in said.splitlines()[-1]
+    assert process.returncode == (128 + signal.SIGINT if number == 1 else 1)
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_modules_are_imported_shows_no_traceback(tmp_path):
+    with command(write_config(tmp_path, steps=1), "run") as process:
+        while "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text():
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.stdout.read() == ""
+    assert process.returncode == -signal.SIGINT

@@ -138,9 +138,12 @@ def test_an_old_file_stays_until_the_new_one_is_whole(tmp_path):
     [
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 2**40),
         (SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"), 2**40),
-        (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"), 0),
+        (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"), 2**40),
+        (RuntimeError("the engine's own words"), 0),
+        (SafetensorError("Error while serializing: I/O error: File too large (os error 27)"), 2**40),
+        (OSError(errno.EFBIG, os.strerror(errno.EFBIG)), 2**40),
     ],
-    ids=["ours", "safetensors", "torch"],
+    ids=["ours", "safetensors", "torch", "an engine", "a limit", "a limit of ours"],
 )
 def test_a_full_disk_is_explained_whatever_writes_to_it(tmp_path, monkeypatch, error, free):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free if path == tmp_path else None))

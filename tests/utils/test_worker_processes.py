@@ -70,6 +70,25 @@ def test_a_system_is_told_to_stop_when_its_standard_input_ends():
         assert child.wait() == -signal.SIGTERM, "and an interrupt is its parent's to answer"
 
 
+def test_a_watched_script_ends_with_its_parent_while_it_still_imports(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import sys; print(*sys.argv[1:], flush=True)\nimport slow\n")
+    (tmp_path / "slow.py").write_text("import threading; threading.Event().wait()\n")
+    command = worker_processes.watched_command([sys.executable, str(script), "--system", "relative"])
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout.readline() == "--system relative\n"
+        child.send_signal(signal.SIGINT)
+        child.stdin.close()
+        assert child.wait() == -signal.SIGTERM
+
+
+def test_a_process_that_starts_with_ctrl_c_blocked_never_receives_it():
+    code = "import sys, signal; signal.raise_signal(signal.SIGINT); print('alive')"
+    with worker_processes.sigint_blocked():
+        assert subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True).stdout == "alive\n"
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [

@@ -10,6 +10,7 @@ from queue import SimpleQueue
 from types import FrameType
 
 from ..config.settings import System
+from ..utils.worker_processes import sigint_blocked
 
 SIGKILL_EXIT_CODE = -9  # exit code of a process killed by SIGKILL
 
@@ -19,8 +20,8 @@ def run_parallel(systems: Sequence[System], command: list[str], *, num_parallel:
 
     `command` runs this config. The system's name and the line of its progress bar are appended to it. If a system
     fails, the others still finish. SIGTERM and SIGINT are passed to the running processes as SIGTERM, and no further
-    process is started. The standard input of each process is a pipe that closes when this process ends
-    (`terminate_when_stdin_closes`).
+    process is started. The standard input of each process is a pipe that closes when this process ends, which
+    `watched_command` watches.
     """
     environment = os.environ | {"OMP_NUM_THREADS": str(num_threads)}
     free_positions: SimpleQueue[int] = SimpleQueue()
@@ -36,7 +37,9 @@ def run_parallel(systems: Sequence[System], command: list[str], *, num_parallel:
             if received_signals:
                 return 1
             system_command = [*command, "--system", name, "--progress-position", str(position)]
-            with subprocess.Popen(system_command, env=environment, stdin=subprocess.PIPE) as process:
+            with sigint_blocked():  # Ctrl-C reaches all processes of a terminal, and only this one answers
+                process = subprocess.Popen(system_command, env=environment, stdin=subprocess.PIPE)
+            with process:
                 running.append(process)
                 if received_signals:  # a signal came while the process was started
                     process.terminate()

@@ -14,6 +14,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 MIN_FREE_BYTES = 2**16  # bytes
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no space, no quota, or a limit on the size of a file
+TORCH_WRITER = "inline_container.cc"  # the part of torch that writes its files; its errors give no reason
 WRITE_COUNTER = count()
 OWN_TEMP_NAMES: set[str] = set()  # the temporary names that this process writes
 
@@ -100,14 +102,15 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
     except ValueError:
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno not in (None, errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and error.errno not in (None, *FULL_DISK):
             raise
         existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-        if os.strerror(errno.ENOSPC) not in str(error) and shutil.disk_usage(existing).free > MIN_FREE_BYTES:
+        is_named = any(reason in str(error) for reason in (*map(os.strerror, FULL_DISK), TORCH_WRITER))
+        if not is_named and shutil.disk_usage(existing).free > MIN_FREE_BYTES:
             raise
         raise OSError(
             f"A disk is full, likely that of {existing} ({error}); free some space and give the same command again, "
-            "which goes on from the last whole checkpoint."
+            "which goes on from what is saved."
         ) from error
 
 

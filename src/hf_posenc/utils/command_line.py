@@ -1,40 +1,55 @@
-"""What the command lines have in common: errors of one line, broken pipes, output in UTF-8, renamed flags."""
+"""What the command lines have in common: errors and signals of one line, output in UTF-8, renamed flags."""
 
 import argparse
 import io
 import os
 import select
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from huggingface_hub.errors import StrictDataclassError
+
 # What a shell returns for a command that a signal ended.
 SIGINT_EXIT_CODE, SIGPIPE_EXIT_CODE = 128 + 2, 128 + 13
+# Errors of input, settings, files, packages, memory, and of a loss that diverges. Others are faults of the program.
+ERRORS = (ValueError, OSError, ImportError, FloatingPointError, MemoryError, StrictDataclassError)
+INTERRUPTED = "Interrupted. Give the same command again: it goes on from what is saved."
 
 
 @contextmanager
-def one_line_errors(*errors: type[Exception]) -> Iterator[None]:
-    """Context manager: these errors end the program with one line, their type and their message."""
-    try:
-        yield
-    except errors as error:
-        raise SystemExit(f"{type(error).__name__}: {error}") from None
+def command_errors() -> Iterator[None]:
+    """Context manager of all that a command does: errors that its user can mend end it with one line, as does Ctrl-C.
 
-
-@contextmanager
-def exit_codes_of_signals() -> Iterator[None]:
-    """Context manager: Ctrl-C, and a standard output that nobody reads any more, end the program with their codes."""
+    A standard output that nobody reads any more ends it without a word. Standard streams that are closed are opened:
+    nothing comes from them, and what is written is lost.
+    """
+    open_standard_streams()
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # until here, Ctrl-C ends a program without a traceback
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:
-        if not stdout_has_no_reader():
-            raise
-        # Python would report at exit that the rest cannot be written. With this, the rest goes to os.devnull.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(SIGPIPE_EXIT_CODE) from None
     except KeyboardInterrupt:
+        print(INTERRUPTED, file=sys.stderr)
         raise SystemExit(SIGINT_EXIT_CODE) from None
+    except ERRORS as error:
+        if isinstance(error, BrokenPipeError) and stdout_has_no_reader():
+            raise SystemExit(SIGPIPE_EXIT_CODE) from None
+        raise SystemExit(f"{type(error).__name__}: {' '.join(str(error).split())}") from None
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError:  # Python would report it once more at exit; with this, the rest goes to os.devnull
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def open_standard_streams() -> None:
+    """Open the standard streams that are closed, as in `command >&-`, on os.devnull: else they are None."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # the file gets the lowest number that is free, mostly that of the stream
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  for the whole process
 
 
 def stdout_has_no_reader() -> bool:

@@ -5,12 +5,14 @@ SIGKILL, the system closes that end, and a thread of the child detects it.
 """
 
 import os
+import runpy
 import signal
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context, resource_tracker
 from multiprocessing.connection import Connection
 from threading import Thread
 
@@ -27,8 +29,13 @@ def worker_pool(number: int, remedy: str) -> Iterator[ProcessPoolExecutor]:
     """
     context = get_context("spawn")  # a forked process inherits torch's locks in the state of its threads
     reader, writer = context.Pipe(duplex=False)
+    others = set(active_children())
     pool = ProcessPoolExecutor(number, mp_context=context, initializer=exit_when_pipe_closes, initargs=(reader,))
     try:
+        resource_tracker.ensure_running()  # its start, by the first process, would unblock signals
+        with sigint_blocked():
+            for _ in range(number):  # each starts a process
+                pool.submit(os.getpid)
         yield pool
         pool.shutdown()
     except BrokenProcessPool:
@@ -38,6 +45,8 @@ def worker_pool(number: int, remedy: str) -> Iterator[ProcessPoolExecutor]:
         ) from None
     finally:
         writer.close()
+        for process in set(active_children()) - others:  # after an error; one may still import its modules
+            process.terminate()
         pool.shutdown(cancel_futures=True)
         reader.close()
 
@@ -53,11 +62,25 @@ def exit_when_pipe_closes(reader: Connection) -> None:
     run_after(wait, lambda: os._exit(1))
 
 
-def terminate_when_stdin_closes() -> None:
-    """Send this process a SIGTERM, on which a training saves its step, when its standard input is closed.
+@contextmanager
+def sigint_blocked() -> Iterator[None]:
+    """Context manager: processes started in it never receive Ctrl-C, which this one receives after it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    The parent starts it with a pipe as standard input.
-    """
+
+def watched_command(command: Sequence[str]) -> list[str]:
+    """The command of a Python script (interpreter, script, arguments) that ends with its standard input, even while the
+    script imports its modules. The caller starts it with a pipe as standard input."""
+    interpreter, *script = command
+    return [interpreter, __file__, *script]
+
+
+def terminate_when_stdin_closes() -> None:
+    """Send this process a SIGTERM, on which a training saves its step, when its standard input is closed."""
 
     def wait() -> None:
         while os.read(0, 1):
@@ -100,3 +123,10 @@ def explain_out_of_memory(remedy: str) -> Iterator[None]:
             raise
         first_line = str(error).strip().partition("\n")[0]
         raise MemoryError(f"Memory ran out{f' ({first_line})' if first_line else ''}; {remedy}") from error
+
+
+if __name__ == "__main__":  # of `watched_command`: this file imports nothing that takes long
+    terminate_when_stdin_closes()
+    del sys.argv[0]
+    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+    runpy.run_path(sys.argv[0], run_name="__main__")

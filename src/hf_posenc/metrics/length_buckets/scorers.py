@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import zip_longest
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
@@ -221,8 +221,15 @@ def process_map(num_processes: int) -> Iterator[Callable[..., Iterator[dict[str,
     # Spawn, because a forked process inherits torch's locks in the state of its threads and may wait for ever.
     context = get_context("spawn")
     reader, writer = context.Pipe(duplex=False)
+    others = set(active_children())
     pool = ProcessPoolExecutor(num_processes, mp_context=context, initializer=exit_when_pipe_closes, initargs=(reader,))
     try:
+        # All processes are started now, without Ctrl-C, which reaches all of a terminal; this one ends them.
+        resource_tracker.ensure_running()  # its start, by the first process, would unblock signals
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        for _ in range(num_processes):
+            pool.submit(os.getpid)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield pool.map
         pool.shutdown()
     except BrokenProcessPool:
@@ -233,6 +240,8 @@ def process_map(num_processes: int) -> Iterator[Callable[..., Iterator[dict[str,
         ) from None
     finally:
         writer.close()
+        for process in set(active_children()) - others:  # after an error; one may still import its modules
+            process.terminate()
         pool.shutdown(cancel_futures=True)
         reader.close()
 
