@@ -119,7 +119,8 @@ class StreamingTranslator:
     def feed(self, text: str) -> str:
         """Read a piece of text; returns the text of the translation that is fixed by it, often none.
 
-        A TypeError for anything but text. A ValueError after `finish`, for half a character, and for 2^20 characters without whitespace or punctuation.
+        A TypeError for anything but text. A ValueError after `finish`, for half a character, and for 2^20 characters
+        without whitespace or punctuation.
         After a step that failed, this and every later call raises the error of that step.
         """
         return "".join(self.feed_tokens(text))
