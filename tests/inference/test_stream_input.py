@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.environments import ROOT
 from support.models import TEXTS_VOCABULARY, tiny_model, translator
+from support.streams import OFFLINE
 from support.tokenizers import ANY_TEXT, KINDS, SOURCES, bert
 
 from hf_posenc import PosEncTokenizer, StreamingTranslator, __main__
@@ -125,12 +126,13 @@ def test_half_a_character_is_refused_and_the_stream_goes_on(tokenizer):
 
 
 @pytest.mark.parametrize("piece", [b"Hund", b"", None, 5, ["Hund"]])
-def test_what_is_no_text_is_refused_and_leaves_the_reader_as_it_was(tokenizer, piece):
-    reader = SubwordReader(tokenizer)
-    ids = reader.feed("Ein Hu")
+def test_what_is_no_text_is_refused_and_leaves_the_stream_as_it_was(tokenizer, piece):
+    model = translator(STREAMABLE, length_ratio_step=2.0)
+    stream = StreamingTranslator(model, tokenizer)
+    begin = stream.feed("Ein Hu")
     with pytest.raises(TypeError, match=rf"given {type(piece).__name__}; give it a str"):
-        reader.feed(piece)
-    assert ids + reader.feed("nd.") + reader.finish() == tokenizer("Ein Hund.")["input_ids"]
+        stream.feed(piece)
+    assert begin + stream.feed("nd.") + stream.finish() == model.translate(["Ein Hund."], tokenizer, **OFFLINE)[0]
 
 
 @pytest.mark.full
