@@ -136,6 +136,7 @@ def is_config_changed(config: BaseConfig, name: NameOrPath, options: Mapping[str
     if not (saved := read_saved_config(name, options)):
         return True
     own_fields = config.known_keywords() - {field.name for field in fields(PreTrainedConfig)}
+    own_fields.discard("max_position_embeddings")  # a table sets it, whatever was saved
     return any(getattr(config, key) != value for key, value in saved.items() if key in own_fields and value is not None)
 
 
