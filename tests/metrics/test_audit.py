@@ -117,7 +117,7 @@ def test_empty_documents(with_references: bool) -> None:
     sources[3] = targets[3] = [""]
     texts[3] = ""
     records = audit(texts, sources, targets if with_references else None)["documents"]
-    assert [len(record["dropped"]) for record in records[:5]] == [10, 10, 0, 1, 0]
+    assert [len(record["dropped"]) for record in records[:5]] == [10, 10, 0, 0, 0]
     assert records[2]["coverage"] is None and len(records[2]["invented"]) == 1
 
 
@@ -314,7 +314,8 @@ def test_files_become_a_table_and_a_figure(tmp_path: Path) -> None:
     texts = write(tmp_path / "texts", [" ".join(document[:8]) for document in targets])
     options = {"references": reference, "document_ids": ids}
     table = audit_files(source, texts, output=tmp_path / "new" / "out", **options)
-    assert "| all | 200 | 40 | 0 | 0 | 0 | " in table and "| 0 | 0.8" in table
+    assert "| all | 200 | 40 | 0 | 0 | 0 | " in table
+    assert f"| 9 | dropped | {sources[0][8]} |" in table and f"| 8 |  | {sources[0][7]} |" in table
     saved = json.loads((tmp_path / "new" / "out" / "audit.json").read_text(encoding="utf-8"))
     assert saved["all"]["dropped"] == 40
     assert {path.name for path in (tmp_path / "new" / "out").iterdir()} == {"audit.json", "audit.md", "coverage.png"}

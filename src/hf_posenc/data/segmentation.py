@@ -19,6 +19,8 @@ from difflib import SequenceMatcher
 
 from datasets import Dataset
 
+from ..metrics.translation_audit.lexicon import comparable_word
+
 SEGMENTATIONS = ("gold", "automatic", "fixed")
 MIN_COMMON_WORDS = 2  # where two translations are joined; one word may be the same by chance
 # A noncharacter of Unicode, reserved for internal use by programs.
@@ -84,7 +86,8 @@ def merge_overlap(
     common. Then they are cut only if such words end the one and begin the other.
     """
     start = max(len(left) - overlap_words, 0)
-    tail, head = comparable_words(left[start:]), comparable_words(right[:overlap_words])
+    tail = [comparable_word(word) for word in left[start:]]
+    head = [comparable_word(word) for word in right[:overlap_words]]
     match = SequenceMatcher(None, tail, head, autojunk=False).find_longest_match()
     is_seam = match.a + match.size == len(tail) and match.b == 0
     if match.size >= MIN_COMMON_WORDS and (is_next or is_seam):
@@ -93,11 +96,6 @@ def merge_overlap(
         num_cut = overlap_words // 2
         return left[: len(left) - num_cut], right[overlap_words - num_cut :]
     return left, right
-
-
-def comparable_words(words: list[str]) -> list[str]:
-    """The words in lower case, without the characters that are no letters or digits."""
-    return ["".join(filter(str.isalnum, word.casefold())) for word in words]
 
 
 def load_sentence_splitter(language: str) -> Callable[[str], list[str]]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from .length_limits import TableRows
 from .tables import Table, available_scores, bucket_p_values
 
+JOINERS = "\u200c\u200d"
 TEXT_WIDTH = 100  # of a terminal's table
 LATEX_ESCAPES = {sign: f"\\{sign}" for sign in "&%$#_{}"}
 LATEX_ESCAPES |= {"±": "$\\pm$", ">": "$>$", "<": "$<$", "*": "$^{*}$", "→": r"$\to$"}
@@ -20,8 +21,8 @@ LATEX_ESCAPES |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\
 
 
 def one_line(text: object) -> str:
-    """Text without what ends a line or moves a terminal's cursor."""
-    return "".join(char if char.isprintable() else " " for char in str(text))
+    """Text without what ends a line or moves a terminal's cursor. Joiners stay: words of some scripts have them."""
+    return "".join(char if char.isprintable() or char in JOINERS else " " for char in str(text))
 
 
 def markdown_text(text: object) -> str:

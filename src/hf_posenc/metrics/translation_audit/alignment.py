@@ -18,13 +18,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from .decoding import COSTS, MONOTONE_COSTS, Document, find_paths
-from .lexicon import NUM_FOLDS, TranslationTable, Vocabulary, tokenize, train_tables
+from .lexical_model import NUM_FOLDS, TranslationTable, Vocabulary, train_tables
+from .lexicon import tokenize
 
 UNALIGNED = 0.45  # weight of the unigram distribution in a segment
+MIN_UNIGRAM_TOKENS = 1000
 MAX_WORD_SCORE = 4.0  # a single rare word is not enough to jump to its segment
 NUM_ROUNDS = 3  # of training and alignment, without references
 MIN_DOCUMENTS = 2 * NUM_FOLDS  # fewer are divided into folds by blocks of their segments
 BLOCK_SEGMENTS = 5
+MAX_CELLS = 4_000_000_000  # tokens times segments of a document: some minutes
 IDENTITY = {True: 0.7, False: 0.1}  # probability that a word is translated by itself, within one language or not
 
 
@@ -44,15 +47,17 @@ def align_documents(
     for number, (texts, translation) in enumerate(zip(segments, translations, strict=True)):
         tokens = tokenize(translation)
         words, rows = np.unique(vocabulary.ids(tokens.keys), return_inverse=True)
+        if len(rows) * len(texts) > MAX_CELLS:
+            raise ValueError(
+                f"A document must have at most {MAX_CELLS} tokens times segments, but document {number} has "
+                f"{len(rows)} tokens and {len(texts)} segments; give its chapters as documents of their own."
+            )
         ids = [vocabulary.ids(tokenize(text).keys) for text in texts]
         documents.append(Document(ids, tokens, words, rows, segment_folds(number, len(ids), len(translations))))
     pair_ids = [
         (vocabulary.ids(tokenize(source).keys), vocabulary.ids(tokenize(target).keys)) for source, target in pairs
     ]
-    counts = np.ones(vocabulary.size)
-    for document in documents:
-        np.add.at(counts, document.words[document.rows], 1)
-    unigrams = counts / counts.sum()
+    unigrams = unigram_distribution(documents, vocabulary.size)
     tables: list[TranslationTable | None] = [None] * NUM_FOLDS
     if pair_ids:
         tables = train_tables(pair_ids, [-1] * len(pair_ids), vocabulary.size)
@@ -70,6 +75,21 @@ def align_documents(
     return documents
 
 
+def unigram_distribution(documents: Sequence[Document], vocabulary_size: int) -> np.ndarray:
+    """The relative frequency of each word of the translations, smoothed by one; other words have no meaning.
+
+    In a text of fewer than MIN_UNIGRAM_TOKENS tokens, a word that occurs once is as rare as in a text of so many. All
+    words of one sentence would be frequent otherwise, and none of them evidence.
+    """
+    counts = np.ones(vocabulary_size)
+    for document in documents:
+        np.add.at(counts, document.words[document.rows], 1)
+    total = counts.sum()
+    once = 2 * total / max(total, MIN_UNIGRAM_TOKENS)
+    distribution: np.ndarray = (np.maximum(counts - 2, 0) + once) / total
+    return distribution
+
+
 def segment_folds(number: int, num_segments: int, num_documents: int) -> list[int]:
     """The folds of a document's segments: the whole document is one, unless there are few documents."""
     if num_documents >= MIN_DOCUMENTS:
@@ -79,14 +99,19 @@ def segment_folds(number: int, num_segments: int, num_documents: int) -> list[in
 
 def aligned_texts(documents: Sequence[Document]) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[int]]:
     """Each segment with its aligned words, and its fold."""
-    texts, folds = [], []
+    texts: list[tuple[np.ndarray, np.ndarray]] = []
+    folds: list[int] = []
     for document in documents:
-        assert document.is_none is not None
-        words = document.words[document.rows]
-        for index, segment in enumerate(document.segments):
-            aligned = words[(document.path == index) & ~document.is_none]
-            texts.append((segment, aligned))
-            folds.append(document.folds[index])
+        if not document.segments:
+            continue
+        assert document.path is not None and document.is_none is not None
+        places = np.flatnonzero(~document.is_none)
+        segments = document.path[places]
+        order = np.argsort(segments, kind="stable")
+        words = document.words[document.rows[places[order]]]
+        bounds = np.searchsorted(segments[order], np.arange(1, len(document.segments)))
+        texts += zip(document.segments, np.split(words, bounds), strict=True)
+        folds += document.folds
     return texts, folds
 
 
@@ -97,7 +122,7 @@ def word_scores(
     words = document.words
     column = np.full(len(unigrams), -1)
     column[words] = np.arange(len(words))
-    means = np.zeros((len(words), len(document.segments)), dtype=np.float32)
+    means = np.zeros((len(document.segments), len(words)), dtype=np.float32)
     for index, segment in enumerate(document.segments):
         if not len(segment):
             continue
@@ -107,11 +132,11 @@ def word_scores(
             places = column[table.targets[entries]] if len(entries) else entries
             inside = places >= 0
             sums = np.bincount(places[inside], table.values[entries[inside]], minlength=len(words))
-            means[:, index] += (1 - identity) * sums
+            means[index] += (1 - identity) * sums
         places = column[segment]
-        means[:, index] += identity * np.bincount(places[places >= 0], minlength=len(words))
-        means[:, index] /= len(segment)
-    means *= ((1 - UNALIGNED) / unigrams[words])[:, None].astype(np.float32)
+        means[index] += identity * np.bincount(places[places >= 0], minlength=len(words))
+        means[index] /= len(segment)
+    means *= ((1 - UNALIGNED) / unigrams[words]).astype(np.float32)
     means += UNALIGNED
-    scores: np.ndarray = np.minimum(np.log(means, out=means), MAX_WORD_SCORE, out=means)
-    return scores
+    np.minimum(np.log(means, out=means), MAX_WORD_SCORE, out=means)
+    return np.ascontiguousarray(means.T)

@@ -5,7 +5,7 @@ tokens, B documents, A of them with a token at the current step, N segments.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -88,43 +88,46 @@ def find_paths(documents: Sequence[Document], costs: Costs, use_positions: bool)
 def make_batch(documents: list[Document], use_positions: bool) -> Batch:
     lengths = np.array([len(document.rows) for document in documents])
     num_steps, num_segments = lengths[0], max(len(document.segments) for document in documents)
-    scores = np.full((sum(len(document.words) for document in documents), num_segments), LOWEST, dtype=np.float32)
+    shape = (sum(len(document.words) for document in documents), num_segments)
+    only = documents[0].scores
+    scores = only if only is not None and len(documents) == 1 else np.full(shape, LOWEST, dtype=np.float32)
     rows = np.zeros((num_steps, len(documents)), dtype=np.int64)
     starts = np.zeros((num_steps, len(documents)), dtype=np.int64)
-    centres = np.zeros((len(documents), num_segments))
+    centres = np.zeros((len(documents), num_segments), dtype=np.float32)
     offset = 0
     for number, document in enumerate(documents):
         assert document.scores is not None
         num_words, width = document.scores.shape
-        scores[offset : offset + num_words, :width] = document.scores
+        if scores is not document.scores:
+            scores[offset : offset + num_words, :width] = document.scores
         rows[: lengths[number], number] = offset + document.rows
         starts[: lengths[number], number] = document.tokens.starts
         offset += num_words
         sizes = np.array([max(len(segment), 1) for segment in document.segments], dtype=float)
         centres[number, :width] = lengths[number] * (np.cumsum(sizes) - sizes / 2) / sizes.sum()
-    scales = lengths * POSITION_STD / np.array([len(document.segments) for document in documents])
+    scales = lengths * POSITION_STD / np.array([len(document.segments) for document in documents], dtype=np.float32)
     active = (lengths[None] > np.arange(num_steps)[:, None]).sum(1)
     return Batch(documents, scores, rows, starts, active, centres if use_positions else None, scales)
 
 
 class Trellis:
-    """Scores of the best paths to each state, for the documents of a batch; and steps through it."""
+    """Scores of the best paths to each state, for the documents of a batch; and steps through it.
+
+    Scores are relative to the best one of the step before, so that float32 is exact enough for any number of words.
+    """
 
     def __init__(self, batch: Batch, costs: Costs) -> None:
         self.batch = batch
-        self.prices = {
-            "stay": np.array(costs.stay),
-            "advance": np.array(costs.advance),
-            "jump": np.array(costs.jump),
-            "none": np.array(costs.none),
-            "leave": np.array(costs.leave),
-        }
+        self.prices = {name: np.array(prices, dtype=np.float32) for name, prices in asdict(costs).items()}
         shape = (len(batch.documents), batch.scores.shape[1])
         jump, advance, none = (self.prices[name][LINE] for name in ("jump", "advance", "none"))
         self.segment_BN = np.full(shape, -jump)
         self.segment_BN[:, 0] = -advance
-        self.none_BN = np.full(shape, LOWEST)
+        self.none_BN = np.full(shape, LOWEST, dtype=np.float32)
         self.none_BN[:, 0] = -none
+        self.leaving_BN = np.empty_like(self.none_BN)
+        self.is_better_BN = np.empty(shape, dtype=bool)
+        self.rows = np.arange(shape[0])
 
     def add_words(self, step: int) -> None:
         active = self.batch.active_T[step]
@@ -134,72 +137,83 @@ class Trellis:
             deviations = (step + 0.5 - self.batch.centres_BN[:active]) / self.batch.scales_B[:active, None]
             self.segment_BN[:active] -= np.minimum(0.5 * deviations**2, MAX_POSITION_COST)
 
-    def advance(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+    def advance(self, step: int, keep_pointers: bool = True) -> tuple[np.ndarray, np.ndarray]:
         """Take one step. Returns back pointers (A, N), and the states from which a jump comes (A,).
 
-        A state of "no counterpart" has N added to its index.
+        A state of "no counterpart" has N added to its index. Without `keep_pointers` only the scores are computed.
         """
         active = self.batch.active_T[step]
         segment, none = self.segment_BN[:active], self.none_BN[:active]
+        leaving, is_better = self.leaving_BN[:active], self.is_better_BN[:active]
+        rows = self.rows[:active]
         at_start = self.batch.starts_TB[step, :active]
-        stay, forward, jump, enter, leave = (self.prices[name][at_start][:, None] for name in self.prices)
-        best, codes = segment - stay, np.zeros(segment.shape, dtype=np.uint8)
-        shifted = np.full_like(segment, LOWEST)
-        for code, source, price in ((NEXT, segment, forward), (NEXT_OF_NONE, none, leave)):
-            shifted[:, 1:] = source[:, :-1]
-            replace_better(best, codes, shifted - price, code)
-        replace_better(best, codes, none - leave, SAME_OF_NONE)
-        everything = np.concatenate([segment, none], axis=1)
-        origins = everything.argmax(1)
-        replace_better(best, codes, everything.max(1, keepdims=True) - jump, JUMP)
-        entering = segment - enter
-        codes += NONE_FROM_SEGMENT * (entering > none).astype(np.uint8)
-        self.none_BN[:active] = np.maximum(none, entering)
-        self.segment_BN[:active] = best
+        stay, forward, jump, enter, leave = (
+            self.prices[name][at_start][:, None] for name in ("stay", "advance", "jump", "none", "leave")
+        )
+        top_segment, top_none = segment.argmax(1), none.argmax(1)
+        top, other = segment[rows, top_segment], none[rows, top_none]
+        origins = np.where(other > top, top_none + segment.shape[1], top_segment)
+        top = np.maximum(top, other)[:, None]
+        best, codes = segment - (stay + top), np.zeros(segment.shape, dtype=np.uint8)
+
+        def replace_better(candidates: np.ndarray, code: int, first: int = 0) -> None:
+            """Where the candidates for the states from `first` on are higher, take their scores and back pointer."""
+            if keep_pointers:
+                np.greater(candidates, best[:, first:], out=is_better[:, first:])
+                np.copyto(codes[:, first:], code, where=is_better[:, first:])
+            np.maximum(candidates, best[:, first:], out=best[:, first:])
+
+        replace_better(segment[:, :-1] - (forward + top), NEXT, first=1)
+        np.subtract(none, leave + top, out=leaving)
+        replace_better(leaving[:, :-1], NEXT_OF_NONE, first=1)
+        replace_better(leaving, SAME_OF_NONE)
+        replace_better(-jump, JUMP)
+        none -= top
+        entering = segment - (enter + top)
+        if keep_pointers:
+            codes += NONE_FROM_SEGMENT * np.greater(entering, none, out=is_better).view(np.uint8)
+        np.maximum(none, entering, out=none)
+        segment[:] = best
         self.add_words(step)
         return codes, origins
-
-
-def replace_better(best: np.ndarray, codes: np.ndarray, scores: np.ndarray, code: int) -> None:
-    """Where the scores are higher, write them and their back pointer."""
-    better = scores > best
-    np.copyto(best, scores, where=better)
-    codes[better] = code
 
 
 def decode(batch: Batch, costs: Costs) -> None:
     """Viterbi decoding of the documents of a batch.
 
-    Back pointers are kept for a block of steps. With several blocks, each is computed again from the scores at its
-    start.
+    Back pointers are kept for a block of steps. With several blocks, each but the last is computed again from the
+    scores at its start.
     """
     trellis = Trellis(batch, costs)
     num_steps = len(batch.rows_TB)
     block_steps = max(1, MAX_STORED_STEPS // trellis.segment_BN.size)
     starts = list(range(1, num_steps, block_steps))
     trellis.add_words(0)
-    saved, block = [], []
+    saved: list[tuple[np.ndarray, np.ndarray]] = []
+    block: list[tuple[np.ndarray, np.ndarray]] = []
     for start in starts:
+        is_last = start == starts[-1]
         saved.append((trellis.segment_BN.copy(), trellis.none_BN.copy()))
-        block = [trellis.advance(step) for step in range(start, min(start + block_steps, num_steps))]
+        for step in range(start, min(start + block_steps, num_steps)):
+            pointers = trellis.advance(step, keep_pointers=is_last)
+            if is_last:
+                block.append(pointers)
     num_segments = trellis.segment_BN.shape[1]
     state = np.concatenate([trellis.segment_BN, trellis.none_BN], axis=1).argmax(1)
+    states_TB = np.zeros(batch.rows_TB.shape, dtype=np.int64)
     for start in reversed(starts):
         if start != starts[-1]:
             trellis.segment_BN, trellis.none_BN = saved[starts.index(start)]
             block = [trellis.advance(step) for step in range(start, start + block_steps)]
         for step in range(start + len(block) - 1, start - 1, -1):
-            set_states(batch, step, state, num_segments)
+            states_TB[step] = state
             codes, origins = block[step - start]
             active = len(codes)
             state[:active] = previous_states(state[:active], codes, origins)
-    set_states(batch, 0, state, num_segments)
-
-
-def set_states(batch: Batch, step: int, state: np.ndarray, num_segments: int) -> None:
-    for document, of_document in zip(batch.documents[: batch.active_T[step]], state.tolist(), strict=False):
-        document.path[step] = of_document % num_segments  # type: ignore[index]
-        document.is_none[step] = of_document >= num_segments  # type: ignore[index]
+    states_TB[0] = state
+    for number, document in enumerate(batch.documents):
+        states = states_TB[: len(document.rows), number]
+        document.path, document.is_none = states % num_segments, states >= num_segments
 
 
 def previous_states(state: np.ndarray, codes: np.ndarray, origins: np.ndarray) -> np.ndarray:

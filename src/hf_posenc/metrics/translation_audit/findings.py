@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from .decoding import COSTS, Document
-from .lexicon import INSIDE, SENTENCE
+from .lexicon import INSIDE, SENTENCE, is_word
 
 MIN_EVIDENCE = 2.0  # nats that the words of a visit score together
 MIN_VISIT, MIN_COPY = 0.3, 0.4  # shares of the expected length: of a visit, and of each copy of a repeated segment
@@ -45,12 +45,12 @@ class Run:
 
 @dataclass
 class Findings:
-    """Indices of segments, and spans of characters of the translation that are invented."""
+    """Indices of segments, and what is invented: spans of characters, and the translated segment before each."""
 
     dropped: list[int] = field(default_factory=list)
     repeated: dict[int, int] = field(default_factory=dict)  # segment: number of copies
     moved: list[int] = field(default_factory=list)
-    invented: list[tuple[int, int]] = field(default_factory=list)
+    invented: list[tuple[int, int, int | None]] = field(default_factory=list)
     lengths: list[float] = field(default_factory=list)  # of each segment's visits over the expected length
     visits: dict[int, list[Run]] = field(default_factory=dict)
 
@@ -87,7 +87,12 @@ def length_ratio(documents: Sequence[Document]) -> float:
 
 
 def find(document: Document, ratio: float) -> Findings:
-    """The findings of one document; `ratio` is that of `length_ratio`."""
+    """The findings of one document; `ratio` is that of `length_ratio`.
+
+    A translation with all words of its segments in order has none, even if they are too frequent to be evidence.
+    """
+    if document.segments and np.array_equal(document.words[document.rows], np.concatenate(document.segments)):
+        return Findings(lengths=[1.0 / ratio] * len(document.segments))
     expected = [max(len(segment) * ratio, 1.0) for segment in document.segments]
     restore(document, expected)
     runs = segment_runs(document)
@@ -104,7 +109,7 @@ def find(document: Document, ratio: float) -> Findings:
             last_visited = run.segment
         elif run.length >= MIN_INVENTED and run.score < MIN_EVIDENCE and is_whole(document, run):
             spans = document.tokens.spans
-            findings.invented.append((spans[run.start][0], spans[run.end - 1][1]))
+            findings.invented.append((spans[run.start][0], spans[run.end - 1][1], last_visited))
     for segment, target in enumerate(expected):
         visits = findings.visits.get(segment, [])
         findings.lengths.append(sum(run.length for run in visits) / target)
@@ -123,11 +128,32 @@ def find(document: Document, ratio: float) -> Findings:
     return findings
 
 
+def with_empty_segments(document: Document, findings: Findings, numbers: Sequence[int], num_segments: int) -> Findings:
+    """Number the segments of a document and its findings as the text does, with segments that have no tokens.
+
+    `numbers` are those of the aligned segments. A segment without tokens is never dropped.
+    """
+    aligned, document.segments = document.segments, [np.zeros(0, dtype=np.int64)] * num_segments
+    lengths = [1.0] * num_segments
+    for number, segment, length in zip(numbers, aligned, findings.lengths, strict=True):
+        document.segments[number], lengths[number] = segment, length
+    return Findings(
+        dropped=[numbers[segment] for segment in findings.dropped],
+        repeated={numbers[segment]: copies for segment, copies in findings.repeated.items()},
+        moved=[numbers[segment] for segment in findings.moved],
+        invented=[
+            (start, end, None if before is None else numbers[before]) for start, end, before in findings.invented
+        ],
+        lengths=lengths,
+        visits={numbers[segment]: visits for segment, visits in findings.visits.items()},
+    )
+
+
 def is_whole(document: Document, run: Run) -> bool:
     """Whether a run starts and ends with a sentence or a line; closing punctuation may be missing."""
     keys, _, starts = document.tokens
     end = run.end
-    while end < len(keys) and starts[end] == INSIDE and not keys[end][0].isalnum():
+    while end < len(keys) and starts[end] == INSIDE and not is_word(keys[end]):
         end += 1
     return starts[run.start] != INSIDE and (end == len(keys) or starts[end] != INSIDE)
 
@@ -234,19 +260,35 @@ def copies_of(document: Document, visits: Sequence[Run], expected: float) -> int
 
 def split_copies(document: Document, run: Run, expected: float) -> list[tuple[int, int]]:
     """The copies (start, end) in a run: one of double length is cut into two similar parts, and these again."""
-    cuts = [
-        cut
-        for cut in range(run.start + 1, run.end)
-        if document.tokens.starts[cut] and min(cut - run.start, run.end - cut) >= MIN_COPY * expected
-    ]
-    if run.length < MIN_REPETITION * expected or not cuts:
-        return [(run.start, run.end)]
-    overlaps = [overlap(document, run.segment, (run.start, cut), (cut, run.end)) for cut in cuts]
-    best = int(np.argmax(overlaps))
-    if overlaps[best] < MIN_OVERLAP:
-        return [(run.start, run.end)]
-    halves = (replace(run, end=cuts[best]), replace(run, start=cuts[best]))
-    return [copy for half in halves for copy in split_copies(document, half, expected)]
+    copies, pending = [], [run]
+    while pending:
+        run = pending.pop()
+        cuts = run.start + np.flatnonzero(document.tokens.starts[run.start : run.end])
+        cuts = cuts[np.minimum(cuts - run.start, run.end - cuts) >= MIN_COPY * expected]
+        overlaps = cut_overlaps(document, run, cuts)
+        if run.length < MIN_REPETITION * expected or not len(cuts) or overlaps.max() < MIN_OVERLAP:
+            copies.append((run.start, run.end))
+            continue
+        best = cuts[overlaps >= overlaps.max() - 1e-6]
+        cut = int(best[np.abs(best - (run.start + run.end) / 2).argmin()])  # of many copies: half of them
+        pending += [replace(run, start=cut), replace(run, end=cut)]
+    return copies
+
+
+def cut_overlaps(document: Document, run: Run, cuts: np.ndarray) -> np.ndarray:
+    """The `overlap` of the two parts of a run, for each cut, in time that does not grow with the number of cuts."""
+    assert document.scores is not None
+    rows = document.rows[run.start : run.end]
+    words, first = np.unique(rows, return_index=True)
+    last = run.length - 1 - np.unique(rows[::-1], return_index=True)[1]
+    scores = document.scores[words, run.segment].astype(np.float64)
+    is_match = scores > MATCH
+    begun, ended = (
+        np.bincount(places[is_match], scores[is_match], minlength=run.length).cumsum()[cuts - run.start - 1]
+        for places in (first, last)
+    )
+    shares: np.ndarray = (begun - ended) / np.maximum(np.maximum(begun, scores[is_match].sum() - ended), 1e-9)
+    return shares
 
 
 def overlap(document: Document, segment: int, first: tuple[int, int], second: tuple[int, int]) -> float:
@@ -263,15 +305,15 @@ def monotone_runs(runs: Sequence[Run]) -> set[int]:
     """The starts of the runs in the heaviest sequence of runs whose segments do not decrease."""
     if not runs:
         return set()
-    segments = np.array([run.segment for run in runs])
-    weights = np.zeros(len(runs))
+    # Of each segment, the heaviest sequence that ends in it: its weight and its last run.
+    weights = np.zeros(max(run.segment for run in runs) + 1)
+    last_runs = np.full(len(weights), -1)
     previous = np.full(len(runs), -1)
     for index, run in enumerate(runs):
-        candidates = np.where(segments[:index] <= run.segment, weights[:index], -1.0)
-        if index and candidates.max() > 0:
-            previous[index] = int(candidates.argmax())
-        weights[index] = run.length + (weights[previous[index]] if previous[index] >= 0 else 0)
-    index, chosen = int(weights.argmax()), set()
+        before = int(weights[: run.segment + 1].argmax())
+        previous[index] = last_runs[before]
+        weights[run.segment], last_runs[run.segment] = weights[before] + run.length, index
+    index, chosen = int(last_runs[weights.argmax()]), set()
     while index >= 0:
         chosen.add(runs[index].start)
         index = int(previous[index])

@@ -16,10 +16,16 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from threading import Lock
+
+# Standard error belongs to the process: two threads would restore it in a wrong order.
+STDERR_LOCK = Lock()
 
 
 def resegment(translation: str, references: Sequence[str]) -> list[str]:
     """As many segments of `translation` as there are `references`, in order; a segment may be empty.
+
+    That of an empty reference is, unless all references are.
 
     Together the segments have all words of the translation. Raises a ValueError without references, and without the
     package mweralign.
@@ -31,10 +37,16 @@ def resegment(translation: str, references: Sequence[str]) -> list[str]:
         )
     align = load_aligner()
     lines = [" ".join(reference.split()) for reference in references]
+    text = " ".join(translation.split())
+    segments = [""] * len(lines)
+    # mweralign cuts off the last empty lines, and crashes without any other.
+    nonempty = [number for number, line in enumerate(lines) if line]
+    if not nonempty:
+        return [text, *segments[1:]]
     with without_native_messages():
-        aligned = align("\n".join(lines), " ".join(translation.split()))
-    segments = [" ".join(line.split()) for line in aligned.split("\n")]
-    assert len(segments) == len(references)
+        aligned = align("\n".join(lines[number] for number in nonempty), text)
+    for number, line in zip(nonempty, aligned.split("\n"), strict=True):
+        segments[number] = " ".join(line.split())
     return segments
 
 
@@ -59,11 +71,12 @@ def load_aligner() -> Callable[[str, str], str]:
 @contextmanager
 def without_native_messages() -> Iterator[None]:
     """Send what compiled code writes to standard error to nowhere: mweralign prints two lines for each text."""
-    saved = os.dup(2)
-    try:
-        with open(os.devnull, "wb") as null:
-            os.dup2(null.fileno(), 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
+    with STDERR_LOCK:
+        saved = os.dup(2)
+        try:
+            with open(os.devnull, "wb") as null:
+                os.dup2(null.fileno(), 2)
+            yield
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)

@@ -57,8 +57,14 @@ def document_record(number: int, document: Document, findings: Findings, text: s
         ],
         "moved": [{"segment": segment, "fifth": fifth(segment)} for segment in sorted(findings.moved)],
         "invented": [
-            {"start": start, "end": end, "fifth": part_of(start / len(text), NUM_FIFTHS) + 1, "text": text[start:end]}
-            for start, end in findings.invented
+            {
+                "start": start,
+                "end": end,
+                "fifth": part_of(start / len(text), NUM_FIFTHS) + 1,
+                "text": text[start:end],
+                "after": before,
+            }
+            for start, end, before in findings.invented
         ],
         "short": [segment for segment, length in once if length < SHORT],
         "long": [segment for segment, length in once if length > LONG],

@@ -16,8 +16,9 @@ from .alignment import align_documents
 from .decoding import Document
 
 # Of the files here `evaluate` copies only those that this one imports.
-from .findings import Findings, find, length_ratio
-from .lexicon import tokenize
+from .findings import Findings, find, length_ratio, with_empty_segments
+from .lexical_model import MAX_TEXT_PAIRS as MAX_TEXT_PAIRS
+from .lexicon import TOKEN, tokenize
 from .resegmentation import resegment as resegment
 from .summary import Scores, document_record, length_buckets, lengths, positions, profile, totals
 from .validation import validate_documents, validate_pairs
@@ -138,9 +139,14 @@ def audit(
             stacklevel=2,
         )
     segments = references if use_references else sources
-    documents = align_documents(segments, predictions, pairs, same_language=use_references)
+    numbers = [[number for number, text in enumerate(texts) if TOKEN.search(text)] for texts in segments]
+    texts = [[document[number] for number in kept] for document, kept in zip(segments, numbers, strict=True)]
+    documents = align_documents(texts, predictions, pairs, same_language=use_references)
     ratio = length_ratio(documents)
-    findings = [find(document, ratio) for document in documents]
+    findings = [
+        with_empty_segments(document, find(document, ratio), kept, len(all_texts))
+        for document, kept, all_texts in zip(documents, numbers, segments, strict=True)
+    ]
     result = summarize(documents, findings, predictions, sources, ratio)
     result["evidence"] = "references" if use_references else "sources"
     if scores or (scores is None and use_references and find_spec("mweralign")):

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import TypedDict
 
+MAX_CHARACTERS = 5_000_000  # of a document
+
 
 class Columns(TypedDict):
     """Documents as the metric stores them; `references` has empty lists if there are none."""
@@ -78,4 +80,16 @@ def validate_segments(name: str, row: int, segments: object) -> list[str]:
             raise ValueError(
                 f"{name} must be texts, but {name}[{row}] has an entry of type {type(text).__name__}; pass strings."
             )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{name} must be UTF-8, but {name}[{row}] has half a character, {text[error.start]!a}; remove it, for "
+                "example by text.encode(errors='ignore').decode()."
+            ) from None
+    if (size := sum(map(len, texts))) > MAX_CHARACTERS:
+        raise ValueError(
+            f"A document must have at most {MAX_CHARACTERS} characters, but {name}[{row}] has {size}; give its "
+            "chapters as documents of their own."
+        )
     return texts
