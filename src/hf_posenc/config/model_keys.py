@@ -25,7 +25,8 @@ INTERNAL_FIELDS = ("hf_posenc_version", "is_encoder_decoder")
 Size = Annotated[int, in_range(1, 2**24)]
 NARROWED_TYPES: dict[str, object] = {
     **dict.fromkeys(("encoder_layers", "decoder_layers", "num_hidden_layers"), Annotated[int, in_range(1, 1000)]),
-    **dict.fromkeys(("d_model", "encoder_ffn_dim", "decoder_ffn_dim", "max_position_embeddings"), Size),
+    **dict.fromkeys(("d_model", "encoder_ffn_dim", "decoder_ffn_dim"), Size),
+    "max_position_embeddings": Size | None,  # None for a decoder-only model that bounds no length
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads", "num_attention_heads"), Size),
     **dict.fromkeys(("hidden_size", "intermediate_size"), Size),
     **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), Annotated[float, below_one]),

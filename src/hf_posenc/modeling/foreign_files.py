@@ -25,7 +25,8 @@ LOCATION_KEYWORDS = (
 )  # fmt: skip
 # tokenizers, written in Rust, raises this for its own faults. It is no Exception.
 RUST_PANIC = "PanicException"
-CPU_MEMORY = "DefaultCPUAllocator"  # torch's RuntimeError for lack of memory on a CPU names it
+# In RuntimeErrors that no file causes: torch's lack of memory on a CPU, and a default device without memory.
+CAUSES_ELSEWHERE = ("DefaultCPUAllocator", "meta device context manager")
 MAX_REASON = 300  # characters of another package's message
 MAX_NAMES = 6
 
@@ -49,7 +50,8 @@ def explain_unreadable(name: object, patterns: Sequence[str], keywords: Collecti
             raise
         is_remote = isinstance(error, OSError) and not os.path.exists(name)
         is_clear = isinstance(error, ValueError | OSError) and str(name) in message and "\n" not in message
-        if is_remote or is_clear or CPU_MEMORY in message or mentions(message, keywords):
+        is_callers = mentions(message, keywords) or any(cause in message for cause in CAUSES_ELSEWHERE)
+        if is_remote or is_clear or is_callers:
             raise
         files = f"{' or '.join(suspects(Path(name), patterns))} of {name}"
         reason = " ".join(message.encode(errors="replace").decode().split())
