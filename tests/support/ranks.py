@@ -1,5 +1,6 @@
 """Several processes of one training."""
 
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -38,6 +39,7 @@ def become_rank(number: int, port: int, output: Path) -> None:
     torch.set_num_threads(1)
     for stream in (1, 2):
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+    faulthandler.enable(2)
 
 
 def rank(number: int, port: int, output: Path, words: list[str], before: Callable[[], Any] | None) -> None:

@@ -129,7 +129,8 @@ def test_a_sharded_model_trains_like_an_unsharded_one(tmp_path):
         process.start()
     for process in ranks:
         process.join(240)
-    assert [process.exitcode for process in ranks] == [0, 0], path.with_suffix(".0.txt").read_text(encoding="utf-8")
+    printed = [path.with_suffix(f".{number}.txt").read_text(encoding="utf-8") for number in range(2)]
+    assert [process.exitcode for process in ranks] == [0, 0], "\n".join(printed)
     found = json.loads(path.read_text(encoding="utf-8"))
     assert len(found) == len(cases)
     assert [(case, most) for case, most in zip(cases, found, strict=True) if most > 1e-6] == []
