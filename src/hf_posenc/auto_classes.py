@@ -2,6 +2,7 @@
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
+from .modeling.checkpoint_code import write_checkpoint_code
 from .modeling.configuration_base import BaseConfig
 from .modeling.configuration_posenc import PosEncConfig
 from .modeling.configuration_posenc_causal import PosEncCausalConfig
@@ -27,10 +28,7 @@ def register_auto_classes() -> None:
         AutoConfig.register(config.model_type, config)
         AutoModel.register(config, base_model)
         auto_with_head.register(config, model_with_head)
-        config.register_for_auto_class()
-        base_model.register_for_auto_class("AutoModel")
-        model_with_head.register_for_auto_class(auto_with_head.__name__)
     # By its name alone and for no config that a model has: for those, the code in a checkpoint would be run instead of
     # this class where trust_remote_code=True, which is not so for configs and models.
     AutoTokenizer.register(BaseConfig, tokenizer_class=PosEncTokenizer)
-    PosEncTokenizer.register_for_auto_class("AutoTokenizer")
+    BaseConfig.write_code = PosEncTokenizer.write_code = staticmethod(write_checkpoint_code)

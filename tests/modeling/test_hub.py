@@ -74,8 +74,8 @@ def test_a_saved_folder_holds_the_code_it_needs_and_nothing_else(tmp_path, where
     assert {path.name for path in tmp_path.iterdir()} == expected
     other = {"posenc": "rnn_nmt", "rnn_nmt": "posenc"}[stem]
     assert not code & {"tokenization_posenc.py", f"configuration_{other}.py", f"modeling_{other}.py"}
-    # The encodings, self-attention and what carries a user's own encoding are the Transformer's alone.
-    encodings = {name for name in code if name.startswith(("position", "attention", "custom_code"))}
+    # The encodings and self-attention are the Transformer's alone.
+    encodings = {name for name in code if name.startswith(("position", "attention"))}
     assert bool(encodings) == (stem == "posenc")
     for name in code:
         assert (tmp_path / name).read_text(encoding="utf-8") == (MODELING / name).read_text(encoding="utf-8")

@@ -2,10 +2,11 @@
 """Base class of all configs of the family: validated keywords, saved fields of other versions, shared fields."""
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from os import PathLike
-from typing import ClassVar, Self
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
@@ -35,6 +36,9 @@ class BaseConfig(PreTrainedConfig):
     keys_to_ignore_at_inference = [*CACHE_NAMES, "source_positions"]
     # A saved config has its code next to it, and names the classes in that code for all Auto classes.
     auto_classes: ClassVar[dict[str, str]]
+    # Writes a checkpoint's code into its folder. The package sets it; in the code of a checkpoint, whose files
+    # transformers copies, it is None.
+    write_code: ClassVar[Callable[[Path, Iterable[str], Mapping[str, Mapping[str, type]]], None] | None] = None
     # Fields that 0.2.0 saved under another name: old -> new.
     renamed_fields: ClassVar[dict[str, str]] = {}
 
@@ -197,6 +201,21 @@ class BaseConfig(PreTrainedConfig):
     def to_dict(self) -> dict[str, object]:
         """transformers' dictionary, with the version that writes it."""
         return super().to_dict() | {"hf_posenc_version": __version__}
+
+    def save_pretrained(self, save_directory: str | PathLike[str], push_to_hub: bool = False, **kwargs: Any) -> None:
+        """transformers' saving, with the code of the classes that `auto_classes` names."""
+        super().save_pretrained(save_directory)
+        write_code = type(self).write_code
+        if write_code is not None:
+            files = sorted({name.partition(".")[0] for name in self.auto_classes.values()})
+            write_code(Path(save_directory), files, self.registered_classes)
+        if push_to_hub:  # transformers' save_pretrained would push before the code is written
+            self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
+
+    @property
+    def registered_classes(self) -> dict[str, dict[str, type]]:
+        """The encodings and alignments in use, by the module of their registry and their names; none in this class."""
+        return {}
 
     def describe(self) -> str:
         """The config's fields that identify a model, for error messages."""

@@ -4,14 +4,12 @@
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from textwrap import fill
 from typing import Any, ClassVar, Self
 
 from huggingface_hub.dataclasses import strict
 
 from .configuration_base import BaseConfig
-from .custom_code import copy_custom_code
 from .position_base import EncodingParameter, StackSpec
 from .position_registry import POSITION_ENCODINGS, all_encoding_parameters, side_entries
 from .suggestions import validate_names
@@ -178,17 +176,10 @@ class EncodingsConfig(BaseConfig):
                 output.pop(name, None)
         return output
 
-    def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs: object) -> None:
-        """transformers' saving, with the files of a user's encodings and alignment."""
-        super().save_pretrained(save_directory)
-        self.copy_custom_code(Path(save_directory))
-        if push_to_hub:  # transformers' save_pretrained would push before the code is copied
-            self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
-
-    def copy_custom_code(self, folder: Path) -> None:
-        """Copy the files of a user's encodings into a saved folder."""
+    @property
+    def registered_classes(self) -> dict[str, dict[str, type]]:
         encodings = {name: POSITION_ENCODINGS[name].encoding for name in self.position_encodings_in_use}
-        copy_custom_code(folder, "position_registry", encodings)
+        return {"position_registry": encodings}
 
 
 def describe_parameters(fields: Mapping[str, EncodingParameter]) -> str:

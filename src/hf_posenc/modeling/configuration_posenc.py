@@ -2,7 +2,6 @@
 """Configuration of the Transformer: fields, the papers' defaults, validation."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import ClassVar, Self
 
 from huggingface_hub.dataclasses import strict
@@ -13,7 +12,6 @@ from .alignment_base import Alignment
 from .alignment_registry import ALIGNMENTS, get_alignment
 from .configuration_encodings import EncodingsConfig, describe_parameters
 from .configuration_shared import SHARED_FIELDS, SharedConfig
-from .custom_code import copy_custom_code
 from .position_base import EncodingParameter, StackSpec
 from .position_registry import POSITION_ENCODINGS, parse_sum, side_entries
 from .suggestions import closest_name
@@ -217,9 +215,9 @@ class PosEncConfig(SharedConfig, EncodingsConfig):  # in this order: SharedConfi
         """The decoder's maximum number of tokens, with the start token; None without a maximum."""
         return self.max_length_of(self.side("decoder"))
 
-    def copy_custom_code(self, folder: Path) -> None:
-        super().copy_custom_code(folder)
-        copy_custom_code(folder, "alignment_registry", {self.alignment_type: self.alignment})
+    @property
+    def registered_classes(self) -> dict[str, dict[str, type]]:
+        return super().registered_classes | {"alignment_registry": {self.alignment_type: self.alignment}}
 
 
 PosEncConfig.__doc__ = f"{PosEncConfig.__doc__}\n{SHARED_FIELDS}\n{describe_parameters(parameter_fields())}"

@@ -11,7 +11,7 @@ from transformers import initialization as init
 
 from .configuration_base import BaseConfig
 from .foreign_files import MODEL_FILES, explain_unreadable
-from .strict_loading import load_strict, validate_weight_files
+from .strict_loading import LOADING_CHECK, load_strict, validate_weight_files
 from .weight_files import NameOrPath, set_weights_mode
 
 
@@ -42,6 +42,12 @@ class SharedPreTrainedModel(PreTrainedModel):
         that do not fit the config."""
         with explain_unreadable(pretrained_model_name_or_path, MODEL_FILES, kwargs):
             return load_strict(super().from_pretrained, pretrained_model_name_or_path, *args, **kwargs)
+
+    @classmethod
+    def is_remote_code(cls) -> bool:
+        """transformers' answer, and True while weights are loaded: for a repository without safetensors it would else
+        ask the Hub for a bot's conversion of a pickle."""
+        return LOADING_CHECK.get() is not None or super().is_remote_code()
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: object, **options: object) -> None:
         """transformers' saving, with the ties that the modules have, and weights of the same mode as the config."""

@@ -17,11 +17,10 @@ from transformers.tokenization_utils_base import (
 )
 from transformers.utils import CHAT_TEMPLATE_FILE
 
-from .. import modeling
 from ..convert.auto_loading import auto_from_pretrained
+from ..modeling.checkpoint_code import modules_by_flat_name
 
-CODE_FILES = {path.name for path in Path(modeling.__file__).parent.glob("*.py")}
-# In addition to code and tokenizer: config, weights, card, training.json, and registered encodings (custom_code.py).
+# In addition to code and tokenizer: config, weights, card, training.json, registered encodings (checkpoint_code.py).
 PUSHED_FILES = re.compile(
     r"(config|generation_config|training)\.json"
     r"|model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json|README\.md|registered_\w+\.py"
@@ -37,7 +36,7 @@ def pushed_files(folder: Path) -> list[str]:
 
     An OSError for a link among them: its name does not show what it would publish.
     """
-    known = CODE_FILES | TOKENIZER_FILES | vocabulary_files(folder)
+    known = {f"{name}.py" for name in modules_by_flat_name()} | TOKENIZER_FILES | vocabulary_files(folder)
     names = sorted(path.name for path in folder.iterdir() if path.name in known or PUSHED_FILES.fullmatch(path.name))
     for name in names:
         if not stat.S_ISREG((folder / name).lstat().st_mode):
