@@ -27,7 +27,7 @@ from hf_posenc.experiment.parallel import run_parallel, threads_per_system
 from hf_posenc.experiment.pipeline import run_system, unfinished_systems
 from hf_posenc.experiment.prepare import prepare
 from hf_posenc.experiment.prepared_run import PreparedRun
-from hf_posenc.modeling.version import untested_transformers_warning
+from hf_posenc.hub.version import untested_transformers_warning
 from hf_posenc.reporting.report import next_steps, write_report
 from hf_posenc.results.aggregation import aggregate
 from hf_posenc.results.rendering import render_text

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from hf_posenc import POSITION_ENCODINGS, PosEncCausalConfig, PosEncForCausalLM
-from hf_posenc.modeling.model_inputs import CACHE_NAME
+from hf_posenc.generation.model_inputs import CACHE_NAME
 
 SIZES = [(4, 256), (1, 1024)]
 LAYERS, HEADS = 6, 8

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from hf_posenc.modeling.model_inputs import get_cache
+from hf_posenc.generation.model_inputs import get_cache
 
 SIZES = [(32, 32), (32, 128), (32, 512)]
 SOURCE_LENGTH = 64

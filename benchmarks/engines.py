@@ -24,8 +24,8 @@ from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_posenc
+from hf_posenc.generation.translation import translate_in_batches
 from hf_posenc.inference.quantization import quantize_int8
-from hf_posenc.modeling.translation import translate_in_batches
 from hf_posenc.utils.text_io import read_lines
 
 BATCHES = (1, 16)

@@ -17,6 +17,7 @@ import transformers.exporters
 from tqdm import tqdm
 from transformers.exporters.base import ExportedModel
 
+from hf_posenc.generation.model_inputs import CACHE_NAME
 from hf_posenc.inference.onnx_export import (
     export_components,
     import_exporters,
@@ -24,7 +25,6 @@ from hf_posenc.inference.onnx_export import (
     suppress_output,
     verify_outputs,
 )
-from hf_posenc.modeling.model_inputs import CACHE_NAME
 
 EXPORTERS = ("DynamoExporter", "OnnxExporter", "OpenVINOExporter", "ExecutorchExporter")
 EQUAL, NOT_INSTALLED = "equal", "not installed"

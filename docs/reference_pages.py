@@ -31,10 +31,10 @@ from hf_posenc.config.model_keys import model_keys
 from hf_posenc.config.schema import default_value, describe, field_types, format_value, is_required
 from hf_posenc.config.section_settings import DataSettings, ScoreSettings
 from hf_posenc.config.settings import ReferenceTable
-from hf_posenc.modeling.configuration_encodings import EncodingsConfig
-from hf_posenc.modeling.position_base import HOOKS
+from hf_posenc.encodings.base import HOOKS
 from hf_posenc.results.registry_tables import alignments_table, encodings_table, markdown_table
 from hf_posenc.training.arguments import TrainingArguments
+from hf_posenc.transformer.configuration_encodings import EncodingsConfig
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -213,7 +213,7 @@ def registry(value: Any) -> str:
 
 
 def signature(name: str, value: Any) -> str:
-    text = str(inspect.signature(value)).replace("hf_posenc.modeling.", "")
+    text = str(inspect.signature(value)).replace("hf_posenc.", "")
     return f"{name}{text}" if len(text) < 300 else f"{name}(...)"
 
 

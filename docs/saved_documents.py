@@ -17,7 +17,7 @@ import yaml
 from hf_posenc.data.corpus import load_pairs
 from hf_posenc.data.lengths import stratified_sample
 from hf_posenc.data.readers import corpus_file_hashes
-from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
+from hf_posenc.tokenizer.tokenization_posenc import PosEncTokenizer
 from hf_posenc.utils.renamed_keys import upgrade_settings
 
 RUN = Path(__file__).parent / "results" / "news-small"

@@ -19,30 +19,30 @@ if sys.argv[:1] == ["-m"]:  # `python -m hf_posenc`, which runs __main__ after t
 del sys
 
 from . import auto_classes
+from .alignments.base import Alignment
+from .alignments.registry import ALIGNMENTS, register_alignment
+from .baselines.rnn_nmt.configuration_rnn_nmt import RnnNmtConfig
+from .baselines.rnn_nmt.modeling_rnn_nmt import RnnNmtForConditionalGeneration, RnnNmtModel
 from .convert.checkpoints import from_transformers, to_transformers
 from .convert.encodings import convert_encodings
 from .convert.marian import from_marian, to_marian
+from .encodings.base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
+from .encodings.citations import Reference
+from .encodings.positions import AttentionContext, distance
+from .encodings.registry import POSITION_ENCODINGS, PositionEncodingEntry, register_position_encoding
+from .encodings.sinusoidal import sinusoids
+from .hub.version import __version__
 from .inference.ctranslate2_export import to_ctranslate2
 from .inference.ctranslate2_translator import CTranslate2Translator
 from .inference.onnx_export import to_onnx
 from .inference.onnx_model import PosEncOnnxModel
 from .inference.streaming import StreamingTranslator
 from .metrics.loading import load_length_buckets, load_translation_audit
-from .modeling.alignment_base import Alignment
-from .modeling.alignment_registry import ALIGNMENTS, register_alignment
-from .modeling.attention_context import AttentionContext, distance
-from .modeling.citations import Reference
-from .modeling.configuration_posenc import PosEncConfig
-from .modeling.configuration_posenc_causal import PosEncCausalConfig
-from .modeling.configuration_rnn_nmt import RnnNmtConfig
-from .modeling.modeling_posenc import PosEncForConditionalGeneration, PosEncModel, PosEncPreTrainedModel
-from .modeling.modeling_posenc_causal import PosEncCausalModel, PosEncForCausalLM
-from .modeling.modeling_rnn_nmt import RnnNmtForConditionalGeneration, RnnNmtModel
-from .modeling.position_base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
-from .modeling.position_registry import POSITION_ENCODINGS, PositionEncodingEntry, register_position_encoding
-from .modeling.position_sinusoidal import sinusoids
-from .modeling.tokenization_posenc import PosEncTokenizer
-from .modeling.version import __version__
+from .tokenizer.tokenization_posenc import PosEncTokenizer
+from .transformer.configuration_posenc import PosEncConfig
+from .transformer.configuration_posenc_causal import PosEncCausalConfig
+from .transformer.modeling_posenc import PosEncForConditionalGeneration, PosEncModel, PosEncPreTrainedModel
+from .transformer.modeling_posenc_causal import PosEncCausalModel, PosEncForCausalLM
 
 auto_classes.register_auto_classes()
 del auto_classes  # dir() shows __all__ and packages

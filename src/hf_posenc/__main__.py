@@ -38,11 +38,11 @@ from pathlib import Path
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig
 from hf_posenc.config.loading import register_encodings
 from hf_posenc.experiment.commands import add_convert_command, add_lengthen_command, path_argument
+from hf_posenc.hub.version import untested_transformers_warning
 from hf_posenc.inference.batch_translate import translate_lines, translate_to_file
 from hf_posenc.inference.ctranslate2_export import to_ctranslate2
 from hf_posenc.inference.onnx_export import to_onnx
 from hf_posenc.inference.translation_job import TranslationJob, load_model, model_folder, silence_logging
-from hf_posenc.modeling.version import untested_transformers_warning
 from hf_posenc.reporting.audit import ARGUMENTS as AUDIT_ARGUMENTS
 from hf_posenc.reporting.audit import audit_files
 from hf_posenc.reporting.card import model_card

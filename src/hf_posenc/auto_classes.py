@@ -2,15 +2,15 @@
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from .modeling.checkpoint_code import write_checkpoint_code
-from .modeling.configuration_base import BaseConfig
-from .modeling.configuration_posenc import PosEncConfig
-from .modeling.configuration_posenc_causal import PosEncCausalConfig
-from .modeling.configuration_rnn_nmt import RnnNmtConfig
-from .modeling.modeling_posenc import PosEncForConditionalGeneration, PosEncModel
-from .modeling.modeling_posenc_causal import PosEncCausalModel, PosEncForCausalLM
-from .modeling.modeling_rnn_nmt import RnnNmtForConditionalGeneration, RnnNmtModel
-from .modeling.tokenization_posenc import PosEncTokenizer
+from .baselines.rnn_nmt.configuration_rnn_nmt import RnnNmtConfig
+from .baselines.rnn_nmt.modeling_rnn_nmt import RnnNmtForConditionalGeneration, RnnNmtModel
+from .hub.checkpoint_code import write_checkpoint_code
+from .tokenizer.tokenization_posenc import PosEncTokenizer
+from .transformer.configuration_base import BaseConfig
+from .transformer.configuration_posenc import PosEncConfig
+from .transformer.configuration_posenc_causal import PosEncCausalConfig
+from .transformer.modeling_posenc import PosEncForConditionalGeneration, PosEncModel
+from .transformer.modeling_posenc_causal import PosEncCausalModel, PosEncForCausalLM
 
 FAMILIES = (
     (PosEncConfig, PosEncModel, PosEncForConditionalGeneration, AutoModelForSeq2SeqLM),

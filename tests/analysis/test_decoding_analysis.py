@@ -28,6 +28,7 @@ from support.analyses import (
 )
 from support.analyses import tokenizer as words
 
+from hf_posenc.alignments.base import attention_centroid
 from hf_posenc.analysis import decoding_analysis
 from hf_posenc.analysis.attention_statistics import entropy_by_bucket, sum_entropies
 from hf_posenc.analysis.decoding_analysis import (
@@ -39,13 +40,12 @@ from hf_posenc.analysis.decoding_analysis import (
     decoding_example,
     pair_token_ids,
 )
-from hf_posenc.modeling.alignment_base import attention_centroid
-from hf_posenc.modeling.evaluation_view import evaluation_view
-from hf_posenc.modeling.modeling_shared import ConditionalGeneration
+from hf_posenc.generation.evaluation_view import evaluation_view
 from hf_posenc.plotting.alignment_plots import end_forbidden_figure, entropy_figure, source_position_figure
 from hf_posenc.plotting.diagnostics_plots import loss_by_position_figure, loss_figure
 from hf_posenc.results.json_records import to_json
 from hf_posenc.results.records import CurvePoint, TrainingCurves
+from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 
 ALIGNED: dict[str, Any] = {
     "cross_position_encoding_type": "rotary+window",

@@ -33,7 +33,7 @@ from transformers import (
 
 from hf_posenc import PosEncForConditionalGeneration, __main__
 from hf_posenc.convert.folders import convert_folder, standalone_tokenizer
-from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
+from hf_posenc.tokenizer.tokenization_posenc import PosEncTokenizer
 
 SEARCH = {"num_beams": 4, "no_repeat_ngram_size": 1, "max_new_tokens": 12}
 TAGGED = {

@@ -20,7 +20,7 @@ from hf_posenc.data.overlap import Overlap, find_overlap, without_concatenation
 from hf_posenc.data.readers import corpus_file_hashes
 from hf_posenc.data.synthetic import generator
 from hf_posenc.data.tokenization import tokenize_pairs, train_tokenizer
-from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
+from hf_posenc.tokenizer.tokenization_posenc import PosEncTokenizer
 
 GERMAN_ENGLISH = {"source_language": "de", "target_language": "en"}
 PAIRS = [("Das Haus.", "The house."), ("Ein Öl, bitte!", "An oil, please!"), ("Ja.", "Yes.")]

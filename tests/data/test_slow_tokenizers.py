@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from hf_posenc.convert.folders import language_token
 from hf_posenc.data.slow_tokenizers import SlowTokenizer, adopt_tokenizer, load_experiment_tokenizer
 from hf_posenc.data.tags import prepend_tag
-from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
+from hf_posenc.tokenizer.tokenization_posenc import PosEncTokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 # Characters outside the vocabulary, spaces of other kinds, and no text.

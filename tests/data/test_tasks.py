@@ -10,7 +10,7 @@ import pytest
 from hf_posenc.data.corpus import load_pairs
 from hf_posenc.data.tasks import pcfg, recall, scan
 from hf_posenc.data.tasks.registry import FINITE_TASKS, GENERATORS, TASKS, generate_task_pairs
-from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
+from hf_posenc.tokenizer.tokenization_posenc import PosEncTokenizer
 
 DIRECTIONS = {"left": "LTURN", "right": "RTURN"}
 

@@ -11,7 +11,7 @@ from hf_posenc.experiment.corpora import CorpusStore
 from hf_posenc.experiment.document_audit import gold_documents
 from hf_posenc.experiment.prepared_run import PreparedTestSet
 from hf_posenc.metrics.loading import load_translation_audit
-from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
+from hf_posenc.tokenizer.tokenization_posenc import PosEncTokenizer
 from hf_posenc.utils.run_folder import RunPaths
 
 SOURCES = [f"Satz s{number} ist da." for number in range(10)]

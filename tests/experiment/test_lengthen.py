@@ -17,8 +17,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_posenc import __main__, from_marian, from_transformers
 from hf_posenc.data.tags import prepend_tag
 from hf_posenc.experiment.lengthen import LENGTHENED, LengthenJob, lengthen
-from hf_posenc.modeling.tokenization_posenc import PosEncTokenizer
 from hf_posenc.results.saved_files import read_results, read_translations
+from hf_posenc.tokenizer.tokenization_posenc import PosEncTokenizer
 from hf_posenc.utils.run_folder import SystemPaths
 
 # Small enough for seconds, and for an untrained model.

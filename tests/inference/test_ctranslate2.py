@@ -16,8 +16,8 @@ from hf_posenc import (
     to_ctranslate2,
 )
 from hf_posenc.inference.ctranslate2_specs import ACTIVATIONS
-from hf_posenc.modeling.modeling_shared import ConditionalGeneration
-from hf_posenc.modeling.subwords import SPECIAL_TOKENS
+from hf_posenc.tokenizer.subwords import SPECIAL_TOKENS
+from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 
 pytestmark = pytest.mark.full
 

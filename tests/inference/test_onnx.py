@@ -17,7 +17,7 @@ from hf_posenc.inference.batch_translate import translate_lines
 from hf_posenc.inference.onnx_export import verify_outputs
 from hf_posenc.inference.onnx_model import GRAPHS
 from hf_posenc.inference.translation_job import TranslationJob
-from hf_posenc.modeling.modeling_shared import ConditionalGeneration
+from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 
 base = pytest.importorskip("transformers.exporters.base", reason="transformers has exporters from 5.17 on")
 if not hasattr(base, "ExportedModel"):

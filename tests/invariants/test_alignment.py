@@ -19,8 +19,8 @@ from hf_posenc import (
     RnnNmtConfig,
     register_alignment,
 )
-from hf_posenc.modeling.alignment_base import mean_length_ratio, source_bounds
-from hf_posenc.modeling.alignment_registry import build_alignment
+from hf_posenc.alignments.base import mean_length_ratio, source_bounds
+from hf_posenc.alignments.registry import build_alignment
 
 pytestmark = pytest.mark.invariant
 

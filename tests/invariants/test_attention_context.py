@@ -19,8 +19,8 @@ from hf_posenc import (
     register_alignment,
     register_position_encoding,
 )
-from hf_posenc.modeling.masks import num_attendable
-from hf_posenc.modeling.registration import RENAMED_IN_0_3
+from hf_posenc.encodings.masks import num_attendable
+from hf_posenc.encodings.registration import RENAMED_IN_0_3
 
 pytestmark = pytest.mark.invariant
 

@@ -8,8 +8,8 @@ from support.models import ALIGNED, tiny_config, tiny_model
 from torch import Tensor, nn
 
 from hf_posenc import POSITION_ENCODINGS, AttentionContext
-from hf_posenc.modeling.position_registry import build_position_encodings
-from hf_posenc.modeling.position_sum import PositionEncodingSum
+from hf_posenc.encodings.registry import build_position_encodings
+from hf_posenc.encodings.sum import PositionEncodingSum
 
 pytestmark = pytest.mark.invariant
 

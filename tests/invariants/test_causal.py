@@ -7,7 +7,7 @@ from support.decoding import CHUNKS, EXACT, HOLES, gradients
 from support.models import entries, padded, sentences, tiny_model
 from torch import nn
 
-from hf_posenc.modeling.cache import EVICTION_SLACK
+from hf_posenc.encodings.cache import EVICTION_SLACK
 
 GENERATE = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": 2, "pad_token_id": 0}
 

@@ -21,7 +21,7 @@ from transformers import (
 
 from hf_posenc.analysis.attention_maps import translate_with_attention
 from hf_posenc.analysis.greedy_decoding import decode_batch
-from hf_posenc.modeling.modeling_shared import ConditionalGeneration
+from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 
 START, END, OTHER, PAD = 1, 2, 9, 0
 ENDS = {"one": OTHER, "several": [OTHER, END], "a tensor": torch.tensor([OTHER, END]), "none": None}

@@ -7,8 +7,8 @@ from support.models import padded, sentences, tiny_config, tiny_model
 from torch import Tensor, nn
 
 from hf_posenc import AttentionContext, PosEncConfig
-from hf_posenc.modeling.alignment_registry import build_alignment
-from hf_posenc.modeling.cache import EncodingState
+from hf_posenc.alignments.registry import build_alignment
+from hf_posenc.encodings.cache import EncodingState
 from hf_posenc.training.losses import label_smoothed_loss
 
 pytestmark = pytest.mark.invariant

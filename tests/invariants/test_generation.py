@@ -11,9 +11,9 @@ from transformers import AutoModelForSeq2SeqLM, GenerationConfig, LogitsProcesso
 from transformers.utils import logging
 
 from hf_posenc import PosEncForConditionalGeneration, PosEncTokenizer
-from hf_posenc.modeling.cache import StatefulLayer
-from hf_posenc.modeling.model_inputs import CACHE_NAME, CACHE_NAMES, get_cache
-from hf_posenc.modeling.translation import encode_texts
+from hf_posenc.encodings.cache import StatefulLayer
+from hf_posenc.generation.model_inputs import CACHE_NAME, CACHE_NAMES, get_cache
+from hf_posenc.generation.translation import encode_texts
 
 pytestmark = pytest.mark.decoding
 

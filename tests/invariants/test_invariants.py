@@ -30,8 +30,8 @@ from transformers import AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCach
 from transformers.cache_utils import StaticLayer
 
 from hf_posenc import POSITION_ENCODINGS, AttentionContext
-from hf_posenc.modeling.cache import StatefulLayer, StaticStatefulLayer
-from hf_posenc.modeling.masks import new_valid_mask, positions_from_mask
+from hf_posenc.encodings.cache import StatefulLayer, StaticStatefulLayer
+from hf_posenc.encodings.masks import new_valid_mask, positions_from_mask
 
 pytestmark = pytest.mark.invariant
 

@@ -13,12 +13,13 @@ from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from hf_posenc import POSITION_ENCODINGS, AttentionContext, PositionEncoding, register_position_encoding
-from hf_posenc.modeling import attention, blockwise_attention, linear_attention, transformer_stack
-from hf_posenc.modeling.attention import Attention, eager_attention_forward
-from hf_posenc.modeling.cache import EVICTION_SLACK
-from hf_posenc.modeling.linear_attention import has_contiguous_positions, linear_attention_forward
-from hf_posenc.modeling.position_registry import build_position_encodings
-from hf_posenc.modeling.position_sum import PositionEncodingSum
+from hf_posenc.encodings.cache import EVICTION_SLACK
+from hf_posenc.encodings.registry import build_position_encodings
+from hf_posenc.encodings.sum import PositionEncodingSum
+from hf_posenc.transformer import attention, stack
+from hf_posenc.transformer.attention import Attention, eager_attention_forward
+from hf_posenc.transformer.plans import blockwise_attention, linear_attention
+from hf_posenc.transformer.plans.linear_attention import has_contiguous_positions, linear_attention_forward
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 BY_DISTANCE = [
@@ -59,7 +60,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         found.extend(["decoder" if ctx.is_causal else "encoder"] * goes)
         return goes
 
-    monkeypatch.setattr(transformer_stack, "supports_linear_attention", watched)
+    monkeypatch.setattr(stack, "supports_linear_attention", watched)
     return found
 
 

@@ -12,8 +12,8 @@ from transformers import AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCach
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.trainer import Trainer
 
-from hf_posenc.modeling.model_inputs import CACHE_NAME, CACHE_NAMES, get_cache, rename_cache
-from hf_posenc.modeling.version import NEWEST_TESTED_TRANSFORMERS, untested_transformers_warning
+from hf_posenc.generation.model_inputs import CACHE_NAME, CACHE_NAMES, get_cache, rename_cache
+from hf_posenc.hub.version import NEWEST_TESTED_TRANSFORMERS, untested_transformers_warning
 
 FAMILIES = ["relative", "gru", "rnn_nmt"]
 SOURCE, TARGET = torch.tensor([[5, 6, 7, 8, 2]]), torch.tensor([[2, 9, 4, 11]])

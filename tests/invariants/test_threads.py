@@ -10,7 +10,7 @@ from support.threads import NUM_THREADS, together
 
 from hf_posenc import PosEncTokenizer, StreamingTranslator
 from hf_posenc.analysis.attention_maps import translate_with_attention
-from hf_posenc.modeling.modeling_shared import ConditionalGeneration
+from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 
 TEXTS = [random_text(2 + number, seed=number) for number in range(NUM_THREADS)]
 FAST = "relative+window by length_ratio"

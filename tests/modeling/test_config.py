@@ -19,8 +19,8 @@ from hf_posenc import (
     PosEncModel,
     RnnNmtConfig,
 )
-from hf_posenc.modeling.position_registry import all_encoding_parameters
-from hf_posenc.modeling.version import __version__
+from hf_posenc.encodings.registry import all_encoding_parameters
+from hf_posenc.hub.version import __version__
 
 ROPE = {"rope_theta": 10000.0, "factor": 2.0}
 REFUSED = {

@@ -27,7 +27,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import AutoModelForSeq2SeqLM, BitsAndBytesConfig, CompileConfig
 
 from hf_posenc import Alignment, PositionEncoding
-from hf_posenc.modeling.rnn import supports_lstm
+from hf_posenc.encodings.rnn import supports_lstm
 
 SYSTEMS = [*KINDS, *ALIGNED, "rnn_nmt"]
 RECURRENT = [name for name in SYSTEMS if name == "rnn_nmt" or any(entry.is_sequential for entry in entries(name))]
@@ -189,7 +189,7 @@ def test_half_precision_needs_no_lstm_of_the_processor(tmp_path):
 HAS_LSTM = """
 import torch
 from hf_posenc import Alignment, PositionEncoding
-from hf_posenc.modeling.rnn import supports_lstm
+from hf_posenc.encodings.rnn import supports_lstm
 before = torch.get_rng_state()
 print(supports_lstm(torch.bfloat16, trained=True), torch.equal(torch.get_rng_state(), before))
 """

@@ -20,9 +20,9 @@ from hf_posenc import (
 )
 from hf_posenc.convert.auto_loading import auto_from_pretrained
 from hf_posenc.convert.folders import convert_folder
+from hf_posenc.hub.foreign_files import MODEL_FILES, explain_unreadable
 from hf_posenc.inference.ctranslate2_translator import METADATA_FILE, read_metadata
 from hf_posenc.inference.onnx_model import EXPORT_FILE, GRAPHS, graph_files
-from hf_posenc.modeling.foreign_files import MODEL_FILES, explain_unreadable
 from hf_posenc.results.json_records import read_json
 from hf_posenc.results.saved_files import read_translations
 from hf_posenc.utils.manifest import read_manifest

@@ -9,7 +9,6 @@ import pytest
 import torch
 from support.hub_files import (
     EXACT,
-    MODELING,
     assert_found,
     assert_loads_again,
     imported_by,
@@ -70,15 +69,17 @@ def test_a_saved_folder_holds_the_code_it_needs_and_nothing_else(tmp_path, where
     model = tiny_model(where)
     (model if part == "whole" else model.model).save_pretrained(tmp_path)
     code = imported_by(f"configuration_{stem}", f"modeling_{stem}")
-    expected = code | {"config.json", "model.safetensors"} | ({"generation_config.json"} if part == "whole" else set())
+    expected = (
+        set(code) | {"config.json", "model.safetensors"} | ({"generation_config.json"} if part == "whole" else set())
+    )
     assert {path.name for path in tmp_path.iterdir()} == expected
     other = {"posenc": "rnn_nmt", "rnn_nmt": "posenc"}[stem]
-    assert not code & {"tokenization_posenc.py", f"configuration_{other}.py", f"modeling_{other}.py"}
+    assert not code.keys() & {"tokenization_posenc.py", f"configuration_{other}.py", f"modeling_{other}.py"}
     # The encodings and self-attention are the Transformer's alone.
-    encodings = {name for name in code if name.startswith(("position", "attention"))}
+    encodings = {name for name in code if name.startswith(("encodings_relative", "transformer_attention"))}
     assert bool(encodings) == (stem == "posenc")
-    for name in code:
-        assert (tmp_path / name).read_text(encoding="utf-8") == (MODELING / name).read_text(encoding="utf-8")
+    for name, source in code.items():
+        assert (tmp_path / name).read_text(encoding="utf-8") == source
     auto_map = json.loads((tmp_path / "config.json").read_text())["auto_map"]
     assert set(auto_map) == {"AutoConfig", "AutoModel", "AutoModelForSeq2SeqLM"}
     assert all(f"{target.partition('.')[0]}.py" in code for target in auto_map.values())
@@ -218,7 +219,7 @@ def test_a_users_own_alignment_travels_with_its_checkpoint(tokenizer, tmp_path, 
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     assert "hf_posenc" not in (folder / "registered_my_middle.py").read_text()
-    assert not (folder / "position_registry.py").read_text().count("registered_")
+    assert not (folder / "encodings_registry.py").read_text().count("registered_")
     found = stranger(tmp_path, {"middle": folder})
     assert_found(found["middle"], model, tokenizer)
 
@@ -251,9 +252,9 @@ def test_a_users_own_encoding_trains_and_travels_with_its_checkpoint(linear_bias
         carried = (folder / "registered_my_linear_bias.py").read_text()
         assert "hf_posenc" not in carried
         # A second save changes nothing.
-        registry = (folder / "position_registry.py").read_text()
+        registry = (folder / "encodings_registry.py").read_text()
         model.save_pretrained(folder)
-        assert (folder / "position_registry.py").read_text() == registry
+        assert (folder / "encodings_registry.py").read_text() == registry
         assert type(AutoModelForSeq2SeqLM.from_pretrained(folder)) is PosEncForConditionalGeneration
     found = stranger(tmp_path, places)
     for name, model in models.items():
@@ -273,13 +274,15 @@ def test_a_users_own_encoding_is_pushed_with_its_file(linear_bias, hub, tmp_path
         pushing.push_to_hub("someone/biased")
     pushed = hub.repositories["someone/biased"].files()
     assert b"class LinearBias(PositionEncoding)" in pushed["registered_my_linear_bias.py"]
-    assert b"from .registered_my_linear_bias import LinearBias" in pushed["position_registry.py"]
+    assert b"from .registered_my_linear_bias import LinearBias" in pushed["encodings_registry.py"]
 
 
 def test_a_checkpoint_that_does_not_use_it_does_not_carry_a_users_file(linear_bias, tmp_path):
     tiny_model("none").save_pretrained(tmp_path / "model")
     assert not list((tmp_path / "model").glob("registered_*"))
-    assert (tmp_path / "model" / "position_registry.py").read_text() == (MODELING / "position_registry.py").read_text()
+    assert (tmp_path / "model" / "encodings_registry.py").read_text() == imported_by("encodings_registry")[
+        "encodings_registry.py"
+    ]
 
 
 def test_an_encoding_of_a_notebook_is_not_carried_and_a_warning_says_so(unregistered_after, tmp_path):

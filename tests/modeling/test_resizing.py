@@ -6,7 +6,7 @@ from support.embeddings import EXACT, FAMILIES, OLD, TABLES, inputs, model_of
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForSeq2SeqLM
 
-from hf_posenc.modeling.modeling_shared import ConditionalGeneration
+from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 
 pytestmark = pytest.mark.full
 

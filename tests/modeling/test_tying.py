@@ -12,7 +12,7 @@ from support.embeddings import EXACT, FAMILIES, TABLES, inputs, model_of
 from torch import nn
 from transformers import AutoModel, AutoModelForSeq2SeqLM
 
-from hf_posenc.modeling.modeling_shared import ConditionalGeneration
+from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 
 FLAGS = ("tie_word_embeddings", "share_encoder_decoder_embeddings")
 of_tables = pytest.mark.parametrize("tables", TABLES.values(), ids=TABLES)

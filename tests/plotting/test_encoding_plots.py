@@ -30,7 +30,7 @@ from hf_posenc.__main__ import main
 from hf_posenc.analysis.attention_maps import translate_with_attention
 from hf_posenc.analysis.probes import EncodingProbe, PlotExtent, trained_probes, untrained_probes
 from hf_posenc.analysis.probing import wavelengths
-from hf_posenc.modeling.position_base import MASK_VALUE
+from hf_posenc.encodings.base import MASK_VALUE
 from hf_posenc.plotting.attention_plots import attention_figures
 from hf_posenc.plotting.distance_plots import score_bias_figure
 from hf_posenc.plotting.encoding_plots import named_figures

@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig
 
 import hf_posenc
 from hf_posenc import PosEncCausalConfig, PosEncConfig, RnnNmtConfig
-from hf_posenc.modeling.configuration_posenc import parameter_fields
+from hf_posenc.transformer.configuration_posenc import parameter_fields
 
 # Packages that training, scoring and exporting need, and that translating does without.
 HEAVY = ("accelerate", "datasets", "evaluate", "pandas", "psutil", "pyarrow", "sacrebleu", "sentencepiece")

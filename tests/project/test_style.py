@@ -8,18 +8,21 @@ from pathlib import Path
 import pytest
 from support.source_text import words_of_the_code
 
-import hf_posenc.modeling
+import hf_posenc
 from hf_posenc import POSITION_ENCODINGS, PositionEncoding
+from hf_posenc.hub.checkpoint_code import CARRIED, flattened, modules_by_flat_name
 
-MODELING = Path(hf_posenc.modeling.__file__).parent
-FILES = sorted(path for path in MODELING.glob("*.py") if path.name != "__init__.py")
-MODULES = {path.stem for path in FILES}
+PACKAGE = Path(hf_posenc.__file__).parent
+CARRIED_FILES = {
+    name: PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py") for name, module in modules_by_flat_name().items()
+}
+FILES = sorted(CARRIED_FILES.values())
 ENGLISH = {"none", "learned", "relative"}
 
 
 def encoding_files() -> list[Path]:
     modules = {entry.encoding.__module__.rpartition(".")[2] for entry in POSITION_ENCODINGS.values()}
-    return [path for path in FILES if path.stem in modules]
+    return [PACKAGE / "encodings" / f"{module}.py" for module in sorted(modules)]
 
 
 def calls(path: Path, *names: str) -> list[str]:
@@ -33,28 +36,30 @@ def calls(path: Path, *names: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("file", ["modeling_posenc.py", "transformer_stack.py", "attention.py"])
+@pytest.mark.parametrize("file", ["modeling_posenc.py", "stack.py", "attention.py"])
 def test_the_transformer_names_no_encoding(file, entry_name):
     """Not in its code; in its prose neither, but for names that are English words first."""
-    path, entry = MODELING / file, POSITION_ENCODINGS[entry_name]
+    path, entry = PACKAGE / "transformer" / file, POSITION_ENCODINGS[entry_name]
     names = {entry_name, entry.encoding.__name__.lower()} - {"positionencoding", "shape"}  # every tensor has a shape
     assert not names & words_of_the_code(path)
     assert not (names - ENGLISH) & set(re.findall(r"\w+", path.read_text(encoding="utf-8").lower()))
 
 
-def test_a_file_that_travels_imports_its_neighbours_one_by_one():
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom):
-                where = f"{path.name}:{node.lineno}"
-                assert node.level <= 1, where
-                if node.level == 1:
-                    assert node.module in MODULES, f"{where}: only `from .name import X` of a neighbour travels"
-                    assert all(alias.name != "*" for alias in node.names), where
-                else:
-                    assert node.module.partition(".")[0] != "hf_posenc", where
-            elif isinstance(node, ast.Import):
-                assert all(alias.name.partition(".")[0] != "hf_posenc" for alias in node.names), path.name
+def test_a_copy_imports_other_copies_one_by_one():
+    """As transformers finds them, with a regular expression that also reads docstrings."""
+    for name, module in modules_by_flat_name().items():
+        source, _ = flattened(module)
+        imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom | ast.Import)]
+        neighbours = {node.module for node in imports if isinstance(node, ast.ImportFrom) and node.level}
+        assert neighbours <= CARRIED_FILES.keys(), name
+        assert all(alias.name.partition(".")[0] not in ("*", "hf_posenc") for node in imports for alias in node.names)
+        packages = {
+            node.module.partition(".")[0] for node in imports if isinstance(node, ast.ImportFrom) and not node.level
+        }
+        assert "hf_posenc" not in packages, name
+        found = set(re.findall(r"^\s*from\s+\.(\S+)\s+import", source, flags=re.MULTILINE))
+        found |= set(re.findall(r"^\s*import\s+\.(\S+)\s*$", source, flags=re.MULTILINE))
+        assert found == neighbours, name
 
 
 @pytest.mark.full
@@ -76,25 +81,16 @@ def test_a_file_that_travels_needs_only_what_every_user_of_transformers_has():
                 assert all(alias.name.partition(".")[0] in known for alias in node.names), f"{path.name}:{node.lineno}"
 
 
-@pytest.mark.full
-def test_no_line_of_prose_looks_like_an_import():
-    """transformers finds imports with a regular expression, in docstrings too."""
-    for path in FILES:
-        text = path.read_text(encoding="utf-8")
-        imports = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom) and node.level}
-        seen = set(re.findall(r"^\s*from\s+\.(\S+)\s+import", text, flags=re.MULTILINE))
-        seen |= set(re.findall(r"^\s*import\s+\.(\S+)\s*$", text, flags=re.MULTILINE))
-        assert seen == imports, path.name
-
-
 @pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
 def test_a_file_that_travels_says_under_which_licence(file):
     assert file.read_text(encoding="utf-8").startswith("# SPDX-License-Identifier: Apache-2.0\n")
 
 
-def test_the_folder_of_what_travels_is_flat():
-    assert [path for path in MODELING.iterdir() if path.is_dir() and path.name != "__pycache__"] == []
-    assert (MODELING / "__init__.py").read_text(encoding="utf-8") == ""
+def test_packages_that_travel_have_no_code_of_their_own():
+    """Importing one of their modules must not import others, and a checkpoint has no packages."""
+    markers = [path for package in CARRIED for path in (PACKAGE / package).rglob("__init__.py")]
+    assert len(markers) >= 7
+    assert all(path.read_text(encoding="utf-8") == "" for path in markers)
 
 
 def test_nothing_that_travels_holds_a_buffer():
@@ -109,10 +105,10 @@ def test_an_encoding_inherits_the_interface_and_nothing_else(entry_name):
 
 def test_no_encoding_uses_isinstance_or_hasattr():
     files = [
-        MODELING / "position_base.py",
-        MODELING / "position_sum.py",
-        MODELING / "position_registry.py",
-        MODELING / "attention.py",
+        PACKAGE / "encodings" / "base.py",
+        PACKAGE / "encodings" / "sum.py",
+        PACKAGE / "encodings" / "registry.py",
+        PACKAGE / "transformer" / "attention.py",
         *encoding_files(),
     ]
     assert encoding_files()
@@ -132,10 +128,8 @@ def test_an_encoding_says_which_idea_it_is_and_whose(entry_name):
 
 
 def test_only_the_registry_imports_encodings():
-    stems = {path.stem for path in encoding_files()} - {"position_base"}
-    for path in FILES:
-        if path.stem == "position_registry" or path.stem in stems:
-            continue
-        tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        imported = {node.module for node in tree if isinstance(node, ast.ImportFrom) and node.level}
-        assert not imported & stems, path.name
+    files = [*encoding_files(), PACKAGE / "encodings" / "registry.py"]
+    encodings = {entry.encoding.__module__ for entry in POSITION_ENCODINGS.values()} - {PositionEncoding.__module__}
+    for name, module in modules_by_flat_name().items():
+        if CARRIED_FILES[name] not in files:
+            assert not encodings & set(flattened(module)[1]), name

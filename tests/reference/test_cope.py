@@ -9,8 +9,8 @@ from support.reference import BOTH_SIDES, EXACT
 from torch import nn
 
 from hf_posenc import AttentionContext
-from hf_posenc.modeling.masks import valid_keys
-from hf_posenc.modeling.position_registry import build_position_encodings
+from hf_posenc.encodings.masks import valid_keys
+from hf_posenc.encodings.registry import build_position_encodings
 
 
 @pytest.mark.reference("cope")

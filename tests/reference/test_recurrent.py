@@ -13,9 +13,9 @@ with warnings.catch_warnings():  # 5.17 compiles it in a way that torch deprecat
 from support.reference import EXACT
 
 from hf_posenc import AttentionContext
-from hf_posenc.modeling.position_registry import build_position_encodings
-from hf_posenc.modeling.position_sum import PositionEncodingSum
-from hf_posenc.modeling.rnn import run_rnn
+from hf_posenc.encodings.registry import build_position_encodings
+from hf_posenc.encodings.rnn import run_rnn
+from hf_posenc.encodings.sum import PositionEncodingSum
 
 # Recurrent: torch's own cells, stepped token by token
 

@@ -15,7 +15,7 @@ with warnings.catch_warnings():  # 5.17 compiles it in a way that torch deprecat
     warnings.simplefilter("ignore")
 from support.reference import EXACT, halves, turned
 
-from hf_posenc.modeling.position_registry import build_position_encodings
+from hf_posenc.encodings.registry import build_position_encodings
 
 SCALINGS = {
     "default": {"rope_type": "default", "rope_theta": 10000.0},

@@ -12,8 +12,8 @@ with warnings.catch_warnings():  # 5.17 compiles it in a way that torch deprecat
 from support.reference import EXACT
 
 from hf_posenc import AttentionContext
-from hf_posenc.modeling.attention import Attention
-from hf_posenc.modeling.position_registry import build_position_encodings
+from hf_posenc.encodings.registry import build_position_encodings
+from hf_posenc.transformer.attention import Attention
 
 # Window
 

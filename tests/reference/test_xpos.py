@@ -12,7 +12,7 @@ from support.causal import tiny_causal_model
 from support.models import sentences
 from support.reference import BOTH_SIDES, assert_products
 
-from hf_posenc.modeling.model_inputs import CACHE_NAME
+from hf_posenc.generation.model_inputs import CACHE_NAME
 
 
 @pytest.mark.reference("xpos")

@@ -19,8 +19,8 @@ from support.source_text import words_of_the_code
 
 from hf_posenc import POSITION_ENCODINGS, PosEncTokenizer, PositionEncoding, Reference, register_position_encoding
 from hf_posenc.__main__ import main as command_line
+from hf_posenc.alignments.length_ratio import LengthRatio
 from hf_posenc.data.lengths import stratified_sample
-from hf_posenc.modeling.alignment_length_ratio import LengthRatio
 from hf_posenc.reporting import card
 from hf_posenc.reporting.card import model_card, write_card
 from hf_posenc.reporting.card_template import TEMPLATE

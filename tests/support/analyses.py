@@ -12,9 +12,9 @@ from datasets import Dataset
 
 from hf_posenc import PosEncTokenizer
 from hf_posenc.analysis.teacher_forced import diagnose
-from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 from hf_posenc.results.diagnosis_records import Diagnosis
 from hf_posenc.results.json_records import parse, to_json
+from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 from support.models import tiny_model
 
 EXACT = {"rel": 1e-9, "abs": 1e-11}

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from hf_posenc.modeling.modeling_shared import ConditionalGeneration
+from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 from support.models import sentences, tiny_model
 
 # A weight that moved in memory may change the last bit of a product.

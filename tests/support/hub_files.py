@@ -1,6 +1,5 @@
 """The files of a pushed checkpoint, and a process that loads it without the package."""
 
-import ast
 import os
 import subprocess
 import sys
@@ -10,14 +9,14 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_posenc
-import hf_posenc.modeling
 from hf_posenc import (
     PosEncTokenizer,
 )
-from hf_posenc.modeling.modeling_shared import ConditionalGeneration
+from hf_posenc.hub.checkpoint_code import flat_name, flattened, modules_by_flat_name
+from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 from support.models import TEXTS, sentences
 
-MODELING = Path(hf_posenc.modeling.__file__).parent
+PACKAGE = Path(hf_posenc.__file__).parent
 
 
 # Weights read from a file lie elsewhere in memory, and the last bit of a product may depend on that.
@@ -128,15 +127,17 @@ def assert_loads_again(folder: Path, found: dict, model: ConditionalGeneration) 
     assert_found(found, again, AutoTokenizer.from_pretrained(folder))
 
 
-def imported_by(*entry: str) -> set[str]:
-    """The files of the modeling folder that these need, themselves included."""
-    needed, open_ends = set(), list(entry)
-    while open_ends:
-        if (name := open_ends.pop()) not in needed:
-            needed.add(name)
-            tree = ast.walk(ast.parse((MODELING / f"{name}.py").read_text(encoding="utf-8")))
-            open_ends += [node.module for node in tree if isinstance(node, ast.ImportFrom) and node.level]
-    return {f"{name}.py" for name in needed}
+def imported_by(*entries: str) -> dict[str, str]:
+    """The files that these need, themselves included, by name: copies of the package's modules."""
+    needed: dict[str, str] = {}
+    pending = [modules_by_flat_name()[name] for name in entries]
+    while pending:
+        module = pending.pop()
+        file = f"{flat_name(module)}.py"
+        if file not in needed:
+            needed[file], imported = flattened(module)
+            pending += imported
+    return needed
 
 
 TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "tokenization_posenc.py"}

@@ -9,9 +9,9 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_posenc import ALIGNMENTS, POSITION_ENCODINGS, PosEncConfig, PositionEncodingEntry, RnnNmtConfig
-from hf_posenc.modeling.modeling_shared import ConditionalGeneration
-from hf_posenc.modeling.position_base import HOOKS
-from hf_posenc.modeling.position_registry import build_position_encodings, side_entries
+from hf_posenc.encodings.base import HOOKS
+from hf_posenc.encodings.registry import build_position_encodings, side_entries
+from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 
 # Before 5.18 transformers' beam search took the encoder's vocabulary for the decoder's, and a dynamic cache's `reset`
 # left its length; both hold for any model, so there the tests have one vocabulary and do not reset that cache.

@@ -14,9 +14,9 @@ from support.models import tiny_config
 with warnings.catch_warnings():  # 5.17 compiles it in a way that torch deprecates
     warnings.simplefilter("ignore")
 from hf_posenc import AttentionContext
-from hf_posenc.modeling.attention import Attention
-from hf_posenc.modeling.position_registry import build_position_encodings
-from hf_posenc.modeling.position_sum import PositionEncodingSum
+from hf_posenc.encodings.registry import build_position_encodings
+from hf_posenc.encodings.sum import PositionEncodingSum
+from hf_posenc.transformer.attention import Attention
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 

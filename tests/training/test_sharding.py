@@ -17,8 +17,8 @@ from accelerate.utils import FullyShardedDataParallelPlugin
 from support.models import ALIGNED, EVERY_ENCODING, FAST, KINDS, MIXED, REGISTERED, SUMS, sentences, tiny_model
 from support.ranks import ACCELERATE, PROCESSES, Ranks, become_rank, free_port, same, write_config
 
-from hf_posenc.modeling.modeling_shared import ConditionalGeneration
 from hf_posenc.training.sharding import materialize, shard_by_layers
+from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 
 SIDES_TIED = {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": 29}
 TIES = ({"tie_word_embeddings": True}, SIDES_TIED, SIDES_TIED | {"tie_word_embeddings": True})

@@ -15,8 +15,8 @@ import pytest
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
-from hf_posenc.modeling.checkpoint_code import copy_of_user_file
-from hf_posenc.modeling.text_validation import is_blank
+from hf_posenc.hub.checkpoint_code import copy_of_user_file
+from hf_posenc.tokenizer.text import is_blank
 from hf_posenc.utils.command_line import set_stdout_utf8
 from hf_posenc.utils.text_io import (
     BROKEN_LINE,
@@ -158,7 +158,7 @@ def test_a_form_feed_in_a_users_file_moves_no_import(tmp_path, monkeypatch, unre
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     made, _ = copy_of_user_file(importlib.import_module("with_form_feed").Mine, "register_position_encoding")
-    assert "hf_posenc" not in made and "from .position_base import PositionEncoding\n" in made
+    assert "hf_posenc" not in made and "from .encodings_base import PositionEncoding\n" in made
     assert 'NOTE = "a\x85b"' in made and made.count("\f") == 2
     ast.parse(made)
 

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..modeling.configuration_shared import SharedConfig
-from ..modeling.evaluation_view import evaluation_view
-from ..modeling.text_validation import is_blank, validate_utf8
-from ..modeling.translation import validate_tokenizer
+from ..generation.evaluation_view import evaluation_view
+from ..generation.translation import validate_tokenizer
+from ..tokenizer.text import is_blank, validate_utf8
+from ..transformer.configuration_shared import SharedConfig
 
 # With more tokens the labels of a figure are illegible.
 MAX_TOKENS = 100

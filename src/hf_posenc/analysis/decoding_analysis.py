@@ -36,9 +36,9 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..generation.evaluation_view import evaluation_view
 from ..metrics.length_buckets.validation import bucket_bounds
 from ..metrics.loading import load_length_buckets
-from ..modeling.evaluation_view import evaluation_view
 from ..results.diagnosis_records import (
     CentroidMovement,
     DecodingBucket,

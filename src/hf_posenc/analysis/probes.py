@@ -13,12 +13,12 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel
 
 from ..convert.auto_loading import auto_from_pretrained
-from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.position_base import HOOKS
-from ..modeling.position_registry import build_position_encodings, parse_sum, side_entries
-from ..modeling.position_sum import PositionEncodingSum
-from ..modeling.transformer_stack import PosEncStack
+from ..encodings.base import HOOKS
+from ..encodings.registry import build_position_encodings, parse_sum, side_entries
+from ..encodings.sum import PositionEncodingSum
 from ..training.checkpoints import validate_weights
+from ..transformer.configuration_posenc import PosEncConfig
+from ..transformer.stack import PosEncStack
 from ..utils.manifest import COPY_AGAIN, verify_folder
 from .probing import SEED, is_additive, standard_normal
 

@@ -2,7 +2,7 @@
 
 `positions` is a stack's `PositionEncodingSum`, in float64 and evaluation mode, and is called as in the Transformer.
 Nothing here depends on which encoding it is: the hooks' outputs for zeros, unit vectors and random vectors show what
-it does. Further shape letters, in addition to those of position_base.py: P positions, N samples of a query, S distances
+it does. Further shape letters, in addition to those of base.py: P positions, N samples of a query, S distances
 (key minus query).
 """
 
@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..modeling.attention_context import AttentionContext
-from ..modeling.position_sum import PositionEncodingSum
+from ..encodings.positions import AttentionContext
+from ..encodings.sum import PositionEncodingSum
 
 SEED = 0
 # Outputs of a hook that differ by less are equal, in float64.

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from ..data.corpus import CORPUS_TYPES
 from ..data.readers import expand_home
-from ..modeling.configuration_encodings import COMMON_ROPE_KEYS
-from ..modeling.configuration_posenc import PosEncConfig
+from ..transformer.configuration_encodings import COMMON_ROPE_KEYS
+from ..transformer.configuration_posenc import PosEncConfig
 from .schema import Section, format_value
 from .yaml_io import parse_value, read_yaml
 

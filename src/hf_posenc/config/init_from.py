@@ -13,8 +13,8 @@ from pathlib import Path
 from ..convert.checkpoints import is_convertible, load_any_config
 from ..convert.encodings import ARCHITECTURES, TUNABLE_FIELDS, override_config
 from ..data.readers import resolve_name_or_path
-from ..modeling.configuration_encodings import EncodingsConfig
-from ..modeling.configuration_posenc import PosEncConfig
+from ..transformer.configuration_encodings import EncodingsConfig
+from ..transformer.configuration_posenc import PosEncConfig
 from .composition import merge
 from .model_keys import INFERRED_FIELDS
 from .schema import Section

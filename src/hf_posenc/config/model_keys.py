@@ -5,13 +5,13 @@ from typing import Annotated, Any
 
 from transformers.activations import ACT2FN
 
-from ..modeling.configuration_base import INITIALIZERS, BaseConfig
-from ..modeling.configuration_encodings import EncodingsConfig
-from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.configuration_posenc_causal import PosEncCausalConfig
-from ..modeling.configuration_rnn_nmt import RnnNmtConfig
-from ..modeling.position_base import EncodingParameter
-from ..modeling.suggestions import validate_names
+from ..baselines.rnn_nmt.configuration_rnn_nmt import RnnNmtConfig
+from ..encodings.base import EncodingParameter
+from ..hub.suggestions import validate_names
+from ..transformer.configuration_base import INITIALIZERS, BaseConfig
+from ..transformer.configuration_encodings import EncodingsConfig
+from ..transformer.configuration_posenc import PosEncConfig
+from ..transformer.configuration_posenc_causal import PosEncCausalConfig
 from ..utils.renamed_keys import validate_current_names
 from .schema import Constraint, NonEmptyStr, Section, above_zero, below_one, in_range, join_key, one_of, validate
 

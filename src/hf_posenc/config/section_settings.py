@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from ..data.readers import CorpusSpec, expand_home
 from ..metrics.length_buckets.scorers import SCORERS
 from ..metrics.length_buckets.validation import EDGES, METRICS, TOKENIZERS
-from ..modeling.tokenization_posenc import SUBWORD_MODELS
+from ..tokenizer.tokenization_posenc import SUBWORD_MODELS
 from .corpus_keys import CORPUS_SPEC, NormalizationKeys
 from .schema import Constraint, MappingOf, NonEmptyStr, PositiveInt, at_least, in_range, one_of
 

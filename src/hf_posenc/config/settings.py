@@ -13,8 +13,8 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING
 
 from ..data.readers import CorpusSpec, corpus_file_hashes, file_hashes, resolve_name_or_path
-from ..modeling.configuration_base import BaseConfig
-from ..modeling.configuration_posenc import PosEncConfig
+from ..transformer.configuration_base import BaseConfig
+from ..transformer.configuration_posenc import PosEncConfig
 from ..utils.atomic_io import first_difference, short_hash
 from ..utils.manifest import verified
 from ..utils.renamed_keys import downgrade_settings, upgrade_settings

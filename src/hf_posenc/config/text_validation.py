@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from ..data.readers import CorpusSpec
-from ..modeling.configuration_posenc_causal import PosEncCausalConfig
+from ..transformer.configuration_posenc_causal import PosEncCausalConfig
 from .schema import Section
 from .section_settings import DataSettings, ScoreSettings
 from .settings import System

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 
 from ..data.corpus import validate_corpus_spec
 from ..data.tags import validate_corpus_tags
+from ..hub.suggestions import validate_names
 from ..metrics.length_buckets.scorers import SCORERS, BertScore
-from ..modeling.subwords import validate_tags
-from ..modeling.suggestions import validate_names
+from ..tokenizer.subwords import validate_tags
 from ..utils.names import validate_folder_name, validate_name, validate_test_set_names
 from .schema import Section, validate_fields
 from .section_settings import DataSettings, ScoreSettings

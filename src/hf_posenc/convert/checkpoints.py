@@ -19,10 +19,10 @@ from typing import Any
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import find_adapter_config_file
 
-from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.configuration_posenc_causal import PosEncCausalConfig
-from ..modeling.foreign_files import CONFIG_FILES, MODEL_FILES, explain_unreadable
-from ..modeling.modeling_posenc import PosEncForConditionalGeneration
+from ..hub.foreign_files import CONFIG_FILES, MODEL_FILES, explain_unreadable
+from ..transformer.configuration_posenc import PosEncConfig
+from ..transformer.configuration_posenc_causal import PosEncCausalConfig
+from ..transformer.modeling_posenc import PosEncForConditionalGeneration
 from .encodings import (
     NEW_WEIGHT_PREFIXES,
     STRUCTURAL_FIELDS,

@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ..modeling.configuration_encodings import COMMON_ROPE_KEYS, EncodingsConfig
-from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
-from ..modeling.configuration_posenc_causal import PosEncCausalConfig
-from ..modeling.foreign_files import CONFIG_FILES, explain_unreadable
-from ..modeling.generation_options import POSITION_LIMIT_OPTION, SOURCE_END_OPTION
-from ..modeling.length_limits import EXPECTED_LENGTH_OPTION
-from ..modeling.modeling_posenc import PosEncForConditionalGeneration
-from ..modeling.modeling_posenc_causal import PosEncForCausalLM
-from ..modeling.position_registry import side_entries
+from ..encodings.registry import side_entries
+from ..generation.length_limits import EXPECTED_LENGTH_OPTION
+from ..generation.options import POSITION_LIMIT_OPTION, SOURCE_END_OPTION
+from ..hub.foreign_files import CONFIG_FILES, explain_unreadable
+from ..transformer.configuration_encodings import COMMON_ROPE_KEYS, EncodingsConfig
+from ..transformer.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig
+from ..transformer.configuration_posenc_causal import PosEncCausalConfig
+from ..transformer.modeling_posenc import PosEncForConditionalGeneration
+from ..transformer.modeling_posenc_causal import PosEncForCausalLM
 
 ModelT = TypeVar("ModelT", bound=PreTrainedModel)
 PosEncTransformer: TypeAlias = PosEncForConditionalGeneration | PosEncForCausalLM

@@ -24,8 +24,8 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.position_sinusoidal import Sinusoidal, sinusoids
+from ..encodings.sinusoidal import Sinusoidal, sinusoids
+from ..transformer.configuration_posenc import PosEncConfig
 
 INPUT_WEIGHTS = tuple(
     f"{name}.weight" for name in ("embed_tokens", "shared", "lm_head", "q_proj", "k_proj", "v_proj", "fc1")

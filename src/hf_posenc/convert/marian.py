@@ -11,7 +11,7 @@ import os
 
 from transformers import MarianConfig, MarianMTModel, PreTrainedModel
 
-from ..modeling.modeling_posenc import PosEncForConditionalGeneration
+from ..transformer.modeling_posenc import PosEncForConditionalGeneration
 from .checkpoints import from_transformers, to_transformers
 from .encodings import load_config_dict
 

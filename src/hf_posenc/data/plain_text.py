@@ -17,7 +17,7 @@ import numpy as np
 from datasets import Dataset, Features, Value
 from transformers import PreTrainedTokenizerBase
 
-from ..modeling.text_validation import data_options, is_blank
+from ..tokenizer.text import data_options, is_blank
 from ..utils.text_io import read_lines
 from .pair_dataset import PROGRESS_BAR_MIN_PAIRS, dataset_from_rows
 from .readers import CorpusSpec, absolute_path, resolve_texts

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, BatchEncoding, PreTrainedTokenizerBase
 
 from ..convert.auto_loading import auto_from_pretrained
 from ..convert.folders import language_token, language_tokens
-from ..modeling.tokenization_posenc import PosEncTokenizer
+from ..tokenizer.tokenization_posenc import PosEncTokenizer
 from ..utils.manifest import sha256
 
 

@@ -6,8 +6,8 @@ import datasets
 from datasets import Dataset, Features, Value
 from transformers import PreTrainedTokenizerBase
 
-from ..modeling.text_validation import data_options
-from ..modeling.tokenization_posenc import PosEncTokenizer
+from ..tokenizer.text import data_options
+from ..tokenizer.tokenization_posenc import PosEncTokenizer
 from .pair_dataset import BATCH_SIZE, Batch, map_batches
 
 

@@ -5,7 +5,7 @@ from math import ceil, prod
 from typing import cast
 
 from ..config.settings import Experiment, Segmentation, System
-from ..modeling.position_base import StackSpec
+from ..encodings.base import StackSpec
 from ..results.tables import Table
 from ..training.arguments import arguments_with_defaults
 from .initialization import build_meta_model

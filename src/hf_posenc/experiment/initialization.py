@@ -16,12 +16,12 @@ from ..convert.auto_loading import auto_model_class
 from ..convert.checkpoints import convert_checkpoint
 from ..convert.encodings import ARCHITECTURES, TUNABLE_FIELDS
 from ..data.lengths import lengths
-from ..modeling.configuration_base import BaseConfig
-from ..modeling.configuration_encodings import EncodingsConfig
-from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.position_base import PositionEncoding
-from ..modeling.position_registry import side_entries
-from ..modeling.translation import validate_tokenizer
+from ..encodings.base import PositionEncoding
+from ..encodings.registry import side_entries
+from ..generation.translation import validate_tokenizer
+from ..transformer.configuration_base import BaseConfig
+from ..transformer.configuration_encodings import EncodingsConfig
+from ..transformer.configuration_posenc import PosEncConfig
 from ..utils.manifest import COPY_AGAIN, verify_folder
 from .prepared_run import PreparedSystem
 

@@ -17,10 +17,10 @@ from ..config.schema import Section
 from ..config.yaml_io import dump_yaml
 from ..convert.checkpoints import load_any_config
 from ..convert.folders import language_token
-from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.suggestions import validate_names
+from ..hub.suggestions import validate_names
 from ..reporting.report import write_report
 from ..results.aggregation import aggregate
+from ..transformer.configuration_posenc import PosEncConfig
 from ..utils.atomic_io import atomic_write
 from .document_audit import write_audit
 from .pipeline import run_system

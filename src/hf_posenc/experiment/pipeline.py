@@ -19,16 +19,16 @@ from transformers import PreTrainedModel, set_seed
 from ..analysis.teacher_forced import diagnose
 from ..convert.auto_loading import load_model_with_head
 from ..data.slow_tokenizers import ExperimentTokenizer, SlowTokenizer
-from ..modeling.configuration_base import BaseConfig
-from ..modeling.tokenization_posenc import PosEncTokenizer
 from ..reporting.card import write_card
 from ..reporting.hub import is_pushed, push_system
 from ..results.json_records import read_record, write_record
 from ..results.records import ScoredTestSet, SegmentedSystem, SystemScores, TestSetTranslations, TrainingSummary
+from ..tokenizer.tokenization_posenc import PosEncTokenizer
 from ..training.callbacks import JsonLogger
 from ..training.checkpoints import last_intact_checkpoint, load_trainer_state, validate_weights
 from ..training.distributed import explain_out_of_memory, validate_same_on_all_ranks
 from ..training.training_run import TrainingOutcome, train
+from ..transformer.configuration_base import BaseConfig
 from ..utils.atomic_io import atomic_write, exclusive_lock, short_hash
 from ..utils.manifest import add_to_manifest, save_folder
 from ..utils.renamed_keys import downgrade_value

@@ -12,16 +12,16 @@ from datasets import Dataset
 from ..config.settings import Experiment, System
 from ..config.yaml_io import dump_yaml
 from ..data.lengths import lengths
-from ..modeling.configuration_base import BaseConfig
-from ..modeling.configuration_posenc_causal import PosEncCausalConfig
-from ..modeling.configuration_shared import SharedConfig
-from ..modeling.length_limits import max_target_lengths
+from ..generation.length_limits import max_target_lengths
 from ..reporting.hub import validate_repositories
 from ..training.argument_validation import validate_process_wide
 from ..training.arguments import TrainingArguments
 from ..training.callbacks import steps_per_epoch, validate_num_checkpoints
 from ..training.checkpoints import validate_saved_system
 from ..training.training_run import trainer_class
+from ..transformer.configuration_base import BaseConfig
+from ..transformer.configuration_posenc_causal import PosEncCausalConfig
+from ..transformer.configuration_shared import SharedConfig
 from ..utils.atomic_io import exclusive_lock
 from ..utils.manifest import write_file
 from ..utils.run_folder import RunPaths, SystemPaths

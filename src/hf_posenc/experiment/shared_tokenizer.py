@@ -15,7 +15,7 @@ from ..data.plain_text import text_chunks
 from ..data.readers import corpus_file_hashes, resolve_name_or_path
 from ..data.slow_tokenizers import ExperimentTokenizer, adopt_tokenizer, load_experiment_tokenizer
 from ..data.tokenization import train_tokenizer
-from ..modeling.tokenization_posenc import PosEncTokenizer
+from ..tokenizer.tokenization_posenc import PosEncTokenizer
 from ..utils.atomic_io import atomic_write, first_difference
 from ..utils.manifest import COPY_AGAIN, atomic_delete, explain_read_errors, save_folder, verified, verify_folder
 from ..utils.renamed_keys import upgrade_corpus

@@ -23,14 +23,11 @@ from transformers.utils import CONFIG_NAME
 
 from ..analysis.attention_maps import AttentionMap, compute_attention_maps
 from ..analysis.probes import EncodingProbe, PlotExtent, trained_probes, untrained_model
+from ..baselines.rnn_nmt.configuration_rnn_nmt import RnnNmtConfig
 from ..convert.auto_loading import auto_from_pretrained
 from ..data.synthetic.generator import generate_pairs
-from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.configuration_rnn_nmt import RnnNmtConfig
-from ..modeling.position_base import HOOKS
-from ..modeling.position_registry import POSITION_ENCODINGS
-from ..modeling.text_validation import validate_utf8
-from ..modeling.tokenization_posenc import PosEncTokenizer
+from ..encodings.base import HOOKS
+from ..encodings.registry import POSITION_ENCODINGS
 from ..plotting.attention_plots import attention_figure
 from ..plotting.style import LazyFigure
 from ..reporting.report_figures import report_figures
@@ -38,7 +35,10 @@ from ..results.length_limits import TableRows
 from ..results.records import RunResults
 from ..results.saved_files import read_results
 from ..results.tables import Table, length_table
+from ..tokenizer.text import validate_utf8
+from ..tokenizer.tokenization_posenc import PosEncTokenizer
 from ..training.checkpoints import validate_weights
+from ..transformer.configuration_posenc import PosEncConfig
 from ..utils.manifest import COPY_AGAIN, verify_folder
 from ..utils.run_folder import RunPaths, SystemPaths
 from .state import SIDES, validate_choice, validate_choices, validate_number, validate_text

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..analysis.probes import EncodingProbe, PlotExtent, untrained_probes
-from ..modeling.position_base import EncodingParameter, ParameterValue
-from ..modeling.position_registry import POSITION_ENCODINGS
+from ..encodings.base import EncodingParameter, ParameterValue
+from ..encodings.registry import POSITION_ENCODINGS
 
 MAX_WIDTH, MAX_HEADS, MAX_POSITIONS, MAX_PARAMETER_VALUE = 1024, 64, 4096, 4096
 # The maximum width for sequential encodings, whose figures take a backward pass for each channel.

@@ -9,8 +9,8 @@ from html import escape
 import gradio as gr
 
 from ..analysis.probes import PlotExtent
-from ..modeling.position_base import ParameterValue
-from ..modeling.position_registry import POSITION_ENCODINGS, all_encoding_parameters, parse_sum
+from ..encodings.base import ParameterValue
+from ..encodings.registry import POSITION_ENCODINGS, all_encoding_parameters, parse_sum
 from ..plotting.encoding_plots import lazy_figures
 from .encoding_views import encoding_views
 from .html import figure_html, note_html

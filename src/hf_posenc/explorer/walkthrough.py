@@ -20,7 +20,7 @@ from ..analysis.probing import (
     score_biases_at,
     wavelengths,
 )
-from ..modeling.position_sum import PositionEncodingSum
+from ..encodings.sum import PositionEncodingSum
 from ..plotting.encoding_plots import WAVELENGTH_POSITIONS
 from .state import MAX_POSITIONS, validate_number
 

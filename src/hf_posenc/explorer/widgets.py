@@ -8,8 +8,8 @@ from typing import Literal, TypedDict
 import gradio as gr
 from gradio.components import Component
 
-from ..modeling.position_base import EncodingParameter
-from ..modeling.position_registry import POSITION_ENCODINGS
+from ..encodings.base import EncodingParameter
+from ..encodings.registry import POSITION_ENCODINGS
 from .html import error_html
 from .runs import ExplorerRun
 from .state import MAX_PARAMETER_VALUE, SIDES

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.modeling_posenc import PosEncForConditionalGeneration
-from ..modeling.version import __version__
+from ..hub.version import __version__
+from ..transformer.configuration_posenc import PosEncConfig
+from ..transformer.modeling_posenc import PosEncForConditionalGeneration
 from ..utils.manifest import save_folder
 from .ctranslate2_specs import ACTIVATIONS, build_encoding_spec, build_model_spec
 from .ctranslate2_translator import METADATA_FILE, TOKENIZER_FOLDER, import_ctranslate2

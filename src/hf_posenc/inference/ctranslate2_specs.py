@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..modeling.attention import Attention
-from ..modeling.attention_context import AttentionContext
-from ..modeling.modeling_posenc import PosEncForConditionalGeneration
-from ..modeling.position_base import HOOKS, PositionEncoding
-from ..modeling.position_cape import Cape
-from ..modeling.position_learned import Learned
-from ..modeling.position_relative import Relative
-from ..modeling.position_rotary import Rotary, rotary_dim
-from ..modeling.position_shape import Shape
-from ..modeling.position_sinusoidal import Sinusoidal, sinusoids
+from ..encodings.base import HOOKS, PositionEncoding
+from ..encodings.cape import Cape
+from ..encodings.learned import Learned
+from ..encodings.positions import AttentionContext
+from ..encodings.relative import Relative
+from ..encodings.rotary import Rotary, rotary_dim
+from ..encodings.shape import Shape
+from ..encodings.sinusoidal import Sinusoidal, sinusoids
+from ..transformer.attention import Attention
+from ..transformer.modeling_posenc import PosEncForConditionalGeneration
 from .ctranslate2_translator import import_ctranslate2
 from .export_validation import remedy_without_ctranslate2
 

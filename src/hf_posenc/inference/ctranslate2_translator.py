@@ -9,10 +9,10 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from ..convert.auto_loading import auto_from_pretrained
-from ..modeling.foreign_files import explain_unreadable
-from ..modeling.length_limits import max_target_lengths
-from ..modeling.text_validation import validate_source_lengths, validate_texts
-from ..modeling.translation import MAX_TOKENS_PER_BATCH, TranslationOutput, encode_texts, translate_in_batches
+from ..generation.length_limits import max_target_lengths
+from ..generation.translation import MAX_TOKENS_PER_BATCH, TranslationOutput, encode_texts, translate_in_batches
+from ..hub.foreign_files import explain_unreadable
+from ..tokenizer.text import validate_source_lengths, validate_texts
 from ..utils.manifest import verify_folder
 from .export_validation import missing_extra_error
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from ..modeling.modeling_posenc import PosEncForConditionalGeneration
-from ..modeling.translation import validate_tokenizer
+from ..generation.translation import validate_tokenizer
+from ..transformer.modeling_posenc import PosEncForConditionalGeneration
 
 
 def validate_export_call(model: object, tokenizer: PreTrainedTokenizerBase, folder: Path, engine: str) -> None:

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 from transformers import EncoderDecoderCache, PreTrainedTokenizerBase
 
-from ..modeling.cache import EvictingLayer
-from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.generation_options import POSITION_OPTIONS
-from ..modeling.model_inputs import CACHE_NAME, get_cache
-from ..modeling.modeling_posenc import PosEncForConditionalGeneration
-from ..modeling.target_vocabulary import GenerateOptions
+from ..encodings.cache import EvictingLayer
+from ..generation.model_inputs import CACHE_NAME, get_cache
+from ..generation.options import POSITION_OPTIONS
+from ..generation.target_vocabulary import GenerateOptions
+from ..transformer.configuration_posenc import PosEncConfig
+from ..transformer.modeling_posenc import PosEncForConditionalGeneration
 from ..utils.manifest import save_folder
 from .export_validation import missing_extra_error, recurrent_modules, validate_export_call
 from .onnx_graph import TARGET_POSITIONS

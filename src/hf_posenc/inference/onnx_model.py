@@ -15,19 +15,19 @@ from transformers import AutoConfig, GenerationConfig, GenerationMixin, PreTrain
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import GENERATION_CONFIG_NAME, logging
 
+from ..alignments.base import has_source_position
+from ..alignments.registry import build_alignment
 from ..convert.auto_loading import auto_from_pretrained
-from ..modeling.alignment_base import has_source_position
-from ..modeling.alignment_registry import build_alignment
-from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.foreign_files import explain_unreadable
-from ..modeling.generation_options import POSITION_OPTIONS, SOURCE_END_OPTION
-from ..modeling.generation_shared import READERS_ARGUMENT
-from ..modeling.model_inputs import CACHE_NAME, CACHE_NAMES
-from ..modeling.modeling_shared import TranslationOutput
-from ..modeling.position_registry import build_position_encodings
-from ..modeling.source_end import SourcePositionReader, last_source_positions
-from ..modeling.source_reach import SourceReach, compute_source_reach
-from ..modeling.translation import TranslationMixin
+from ..encodings.registry import build_position_encodings
+from ..generation.generate import READERS_ARGUMENT
+from ..generation.model_inputs import CACHE_NAME, CACHE_NAMES
+from ..generation.options import POSITION_OPTIONS, SOURCE_END_OPTION
+from ..generation.source_end import SourcePositionReader, last_source_positions
+from ..generation.translation import TranslationMixin
+from ..hub.foreign_files import explain_unreadable
+from ..transformer.configuration_posenc import PosEncConfig
+from ..transformer.encoder_decoder import TranslationOutput
+from ..transformer.source_reach import SourceReach, compute_source_reach
 from ..utils.manifest import MANIFEST, verify_folder
 from .onnx_graph import TARGET_POSITIONS, OnnxCache, OnnxGraph, import_onnxruntime, to_array
 

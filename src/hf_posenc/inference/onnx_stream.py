@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..modeling.alignment_registry import build_alignment
-from ..modeling.cache import evict_outside_window
-from ..modeling.position_registry import build_position_encodings
+from ..alignments.registry import build_alignment
+from ..encodings.cache import evict_outside_window
+from ..encodings.registry import build_position_encodings
 from .onnx_graph import TARGET_POSITIONS, OnnxCache, to_array
 from .onnx_model import ENCODER_STATES, LOGITS, SOURCE_POSITIONS, PosEncOnnxModel
 from .stream_decoder import StreamDecoder

@@ -7,10 +7,10 @@ from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from ..modeling.alignment_base import Alignment
-from ..modeling.cache import EncodingState, state_of_cache
-from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.modeling_posenc import PosEncForConditionalGeneration
+from ..alignments.base import Alignment
+from ..encodings.cache import EncodingState, state_of_cache
+from ..transformer.configuration_posenc import PosEncConfig
+from ..transformer.modeling_posenc import PosEncForConditionalGeneration
 
 
 class StreamDecoder(ABC):

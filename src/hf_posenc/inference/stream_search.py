@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from ..modeling.generation_options import explicit_option
-from ..modeling.length_limits import force_token
+from ..generation.length_limits import force_token
+from ..generation.options import explicit_option
 
 # The score of what cannot be chosen, as in transformers.
 EXCLUDED_SCORE = -1.0e9

@@ -1,13 +1,13 @@
 """Streaming translation: text in, text out, in constant memory, exactly as if the whole text had been there.
 
 Invariant: translation of a stream, cut anywhere, greedily or by beam search, is token for token that of the whole text.
-It holds because a model whose reach is finite (modeling/source_reach.py) writes each token from a bounded part of its
+It holds because a model whose reach is finite (source_reach.py) writes each token from a bounded part of its
 source:
 
     - The encoder reads the source in pieces, with a margin of its reach on both sides.
     - The decoder takes a step only when every key that its hypotheses can attend to has been read.
     - Tokens are written when all hypotheses share them (stream_search.py).
-    - The end token is allowed only where the end of the source is in the window (modeling/source_end.py).
+    - The end token is allowed only where the end of the source is in the window (generation/source_end.py).
 
 Encoder states and cached keys are dropped when no later token can attend to them.
 """
@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..modeling.alignment_base import without_adapters
-from ..modeling.evaluation_view import evaluation_view
-from ..modeling.generation_options import POSITION_LIMIT_OPTION, explicit_option
-from ..modeling.length_limits import EXPECTED_LENGTH_OPTION
-from ..modeling.modeling_posenc import PosEncForConditionalGeneration
-from ..modeling.source_end import SourceVisit, validate_position_limit
-from ..modeling.source_reach import SourceReach
-from ..modeling.translation import validate_tokenizer
+from ..alignments.base import without_adapters
+from ..generation.evaluation_view import evaluation_view
+from ..generation.length_limits import EXPECTED_LENGTH_OPTION
+from ..generation.options import POSITION_LIMIT_OPTION, explicit_option
+from ..generation.source_end import SourceVisit, validate_position_limit
+from ..generation.translation import validate_tokenizer
+from ..transformer.modeling_posenc import PosEncForConditionalGeneration
+from ..transformer.source_reach import SourceReach
 from .onnx_model import PosEncOnnxModel
 from .onnx_stream import OnnxStreamDecoder
 from .stream_decoder import StreamDecoder, TorchStreamDecoder

@@ -6,10 +6,10 @@ those of the whole translation.
 
 from tokenizers import Tokenizer
 
-from ..modeling.normalization import build_normalizer, split_normalizer
-from ..modeling.subwords import BYTE_TOKENS, reads_pretokens
-from ..modeling.text_validation import is_blank, validate_utf8
-from ..modeling.tokenization_posenc import PosEncTokenizer
+from ..tokenizer.normalization import build_normalizer, split_normalizer
+from ..tokenizer.subwords import BYTE_TOKENS, reads_pretokens
+from ..tokenizer.text import is_blank, validate_utf8
+from ..tokenizer.tokenization_posenc import PosEncTokenizer
 
 # A pretoken of more characters is refused, because its subwords are known only at its end.
 MAX_PRETOKEN_LENGTH = 2**20

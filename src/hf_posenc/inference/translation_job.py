@@ -17,7 +17,7 @@ from transformers.utils import CONFIG_NAME
 
 from ..config.loading import register_encodings
 from ..convert.auto_loading import auto_from_pretrained, load_model_with_head
-from ..modeling.text_validation import UNBOUNDED_ENCODING_REMEDY
+from ..tokenizer.text import UNBOUNDED_ENCODING_REMEDY
 from ..training.checkpoints import validate_weights
 from ..utils.run_folder import RunPaths, SystemPaths
 from .ctranslate2_translator import (

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from ..modeling.position_base import MASK_VALUE
+from ..encodings.base import MASK_VALUE
 from .style import (
     AMOUNT_COLORMAP,
     COLOURS,

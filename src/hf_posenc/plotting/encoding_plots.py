@@ -22,7 +22,7 @@ from ..analysis.probing import (
     value_vectors,
 )
 from ..analysis.probing import wavelengths as wavelengths_of
-from ..modeling.position_base import MASK_VALUE
+from ..encodings.base import MASK_VALUE
 from .distance_plots import all_equal, influence_figure, rotation_figure, score_bias_figure, vectors_by_distance_figure
 from .style import LazyFigure
 from .vector_plots import (

@@ -17,18 +17,18 @@ from datasets import load_from_disk
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
+from ..alignments.registry import get_alignment
 from ..data.lengths import stratified_sample
 from ..data.readers import CorpusSpec
+from ..encodings.registry import POSITION_ENCODINGS, parse_sum
 from ..metrics.length_buckets.scorers import PRECOMPUTED_SCORERS
-from ..modeling.alignment_registry import get_alignment
-from ..modeling.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig, parameter_fields
-from ..modeling.configuration_posenc_causal import PosEncCausalConfig
-from ..modeling.position_registry import POSITION_ENCODINGS, parse_sum
 from ..results.length_limits import TableRows
 from ..results.rendering import render_markdown
 from ..results.saved_files import read_json_lines
 from ..results.tables import SCORE_FORMATS, length_table
 from ..training.arguments import arguments_with_defaults
+from ..transformer.configuration_posenc import ENCODING_TYPE_FIELDS, PosEncConfig, parameter_fields
+from ..transformer.configuration_posenc_causal import PosEncCausalConfig
 from ..utils.atomic_io import atomic_write
 from ..utils.manifest import verified
 from ..utils.run_folder import RunPaths, SystemPaths

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ..modeling.configuration_posenc_causal import PosEncCausalConfig
-from ..modeling.strict_loading import read_saved_config
 from ..results.aggregation import validate_comparable
 from ..results.degradation_table import degradation_table
 from ..results.length_limits import TableRows
@@ -26,6 +24,8 @@ from ..results.tables import (
     reference_table,
     time_table,
 )
+from ..transformer.configuration_posenc_causal import PosEncCausalConfig
+from ..transformer.strict_loading import read_saved_config
 from ..utils.atomic_io import atomic_write
 from ..utils.names import BY_PREDICTION
 from ..utils.renamed_keys import upgrade_value

@@ -10,10 +10,10 @@ from ..config.section_settings import DataSettings, ScoreSettings
 from ..config.settings import System
 from ..config.yaml_io import read_yaml
 from ..data.readers import CorpusSpec
-from ..modeling.configuration_posenc_causal import PosEncCausalConfig
 from ..results.json_records import parse_file
 from ..results.records import SystemScores, TrainingSummary
 from ..results.saved_files import validate_settings
+from ..transformer.configuration_posenc_causal import PosEncCausalConfig
 from ..utils.manifest import verify_file
 from ..utils.renamed_keys import upgrade_model_fields, upgrade_settings
 from ..utils.run_folder import RunPaths, SystemPaths

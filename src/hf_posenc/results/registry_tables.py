@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from ..modeling.alignment_base import Alignment
-from ..modeling.configuration_posenc import PosEncConfig
-from ..modeling.position_base import HOOKS
-from ..modeling.position_registry import PositionEncodingEntry
+from ..alignments.base import Alignment
+from ..encodings.base import HOOKS
+from ..encodings.registry import PositionEncodingEntry
+from ..transformer.configuration_posenc import PosEncConfig
 
 
 def encodings_table(entries: Mapping[str, PositionEncodingEntry], config: PosEncConfig) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
-from ..modeling.alignment_base import Alignment
+from ..alignments.base import Alignment
 
 
 def next_token_labels(labels: Tensor) -> Tensor:

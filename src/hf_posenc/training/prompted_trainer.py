@@ -3,7 +3,7 @@
     source </s> target </s>
 
 A source and its target follow each other as tokenized, so that a source with its `</s>` is the prompt at test time
-(modeling/prompted_translation.py).
+(generation/prompted_translation.py).
 """
 
 import sys

@@ -18,7 +18,7 @@ from transformers.tokenization_utils_base import (
 from transformers.utils import CHAT_TEMPLATE_FILE
 
 from ..convert.auto_loading import auto_from_pretrained
-from ..modeling.checkpoint_code import modules_by_flat_name
+from ..hub.checkpoint_code import modules_by_flat_name
 
 # In addition to code and tokenizer: config, weights, card, training.json, registered encodings (checkpoint_code.py).
 PUSHED_FILES = re.compile(

@@ -22,8 +22,8 @@ from transformers.utils import PushInProgress
 
 from ..data.lengths import lengths
 from ..data.samplers import DistributedBatchSampler, LengthSortedSampler, MaxTokensSampler
-from ..modeling.modeling_shared import ConditionalGeneration
-from ..modeling.translation import validate_tokenizer
+from ..generation.translation import validate_tokenizer
+from ..transformer.encoder_decoder import ConditionalGeneration
 from .arguments import TrainingArguments
 from .checkpoints import (
     delete_old_checkpoints,

@@ -43,7 +43,9 @@ RENAMED_KEYS: Mapping[str, Mapping[str, str]] = {
         "per_group": "max_per_bucket",
     },
     "ReferenceTable": {"n": "num_pairs"},
-    "PosEncConfig": {"length_ratio_least": "length_ratio_min_step"},  # as in modeling/, which imports nothing from here
+    "PosEncConfig": {
+        "length_ratio_least": "length_ratio_min_step"
+    },  # as in transformer/, which imports nothing from here
 }
 # By the new name of the key: old value -> new value.
 RENAMED_VALUES: Mapping[str, Mapping[str, str]] = {"segmentation": {"found": "automatic", "known": "gold"}}

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ALiBi: a score penalty in proportion to the distance, with one slope for each head.
+
+The slopes are the paper's: 2^(-8h/H) for head h of H = 2^n. For other numbers of heads they are those of the next
+lower power of two, then every second one of the next higher.
+
+The paper's models are causal. In bidirectional attention `alibi` has a slope for each direction, and therefore the
+encoder depends on the order. The slopes for the future are those for the past, assigned to the heads in reverse: a head
+that attends far to the left attends near to the right. The preset `alibi_symmetric` has one slope for both directions,
+as the author proposes for encoders. An encoder then cannot distinguish a sentence from its reversal.
+
+Departure from Press et al.: slopes multiply distances, not positions, in float32 or wider.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from .base import EncodingConfig, PositionEncoding, StackSpec
+from .citations import Reference
+from .positions import AttentionContext, at_least_float32
+
+
+class Alibi(PositionEncoding):
+    """No parameters. Shift-invariant; defined at every length."""
+
+    summary = "Each head subtracts a penalty in proportion to the distance, with a slope for each direction."
+    SYMMETRIC = {
+        "shared_slope": True,
+        "reversal_equivariant": True,
+        "summary": "Each head subtracts a penalty in proportion to the absolute distance.",
+        "formula": "score(i, j) = q_i . k_j / sqrt(K) - m_h |j - i|",
+    }
+    shift_invariant = True
+    max_distance = math.inf
+    formula = """
+        score(i, j) = q_i . k_j / sqrt(K) - m_h |j - i|, with m_(H+1-h) for j > i
+        m_h = 2^(-8h/H), h = 1..H
+    """
+    references = (
+        Reference(
+            "Press, Smith & Lewis",
+            "Train Short, Test Long: Attention with Linear Biases Enables Input Length Extrapolation",
+            "ICLR",
+            2022,
+            "https://arxiv.org/abs/2108.12409",
+            full_authors="Ofir Press and Noah A. Smith and Mike Lewis",
+        ),
+    )
+
+    def __init__(self, config: EncodingConfig, side: StackSpec, *, shared_slope: bool = False) -> None:
+        super().__init__(config, side)
+        self.past_slopes = slopes(side.heads)
+        self.future_slopes = self.past_slopes if shared_slope else self.past_slopes[::-1]
+
+    def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
+        """The score bias of each head, query and key (B, H, Q, S)."""
+        distance_B1QS = ctx.distance_BQS[:, None].to(at_least_float32(x_BTD))
+        past_H11, future_H11 = (
+            distance_B1QS.new_tensor(m)[:, None, None] for m in (self.past_slopes, self.future_slopes)
+        )
+        penalty_BHQS = torch.where(distance_B1QS < 0, past_H11, -future_H11) * distance_B1QS
+        return penalty_BHQS.to(x_BTD.dtype)
+
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        """What `prepare` computed (B, H, Q, S)."""
+        return ctx.prepared
+
+
+def slopes(heads: int) -> list[float]:
+    """The slope m_h of each head, h = 1..H."""
+    power_of_two = 2 ** int(math.log2(heads))
+    if power_of_two == heads:
+        return [2.0 ** (-8 * h / heads) for h in range(1, heads + 1)]
+    return slopes(power_of_two) + slopes(2 * power_of_two)[::2][: heads - power_of_two]

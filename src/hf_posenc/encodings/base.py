@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface of position encodings. The base class itself is the encoding `none`.
+
+Shape letters, here and in every file of this folder:
+    B batch, T new tokens, D model width, H heads, Q queries, S keys, K width of a head, M width of a recurrent state.
+
+An encoding is a module, made once for each attention it serves: the encoder's, the decoder's, the cross-attention.
+It implements some of the hooks; the others are None. Attention checks which hooks exist, never which encoding it has.
+Every hook takes `ctx`, an AttentionContext with the positions of queries and keys.
+
+    augment_positions(pos_BT, ctx) -> pos_BT
+        Positions for training, sampled or shifted: once a forward, the same for all hooks and layers.
+    embed(x_BTD, ctx) -> x_BTD
+        Changes the dropped-out, scaled token embeddings. Cross-attention never calls it.
+    prepare(x_BTD, ctx) -> anything
+        What all layers share, computed once a forward; the hooks below read it as `ctx.prepared`. With a `max_distance`
+        (below) it may use dtype, device and width of `x_BTD` only: linear attention passes other numbers. It runs
+        outside of autocast, which would compute products of positions in half precision.
+    rotate_queries(q_BHQK, ctx) -> q_BHQK
+    rotate_keys(k_BHTK, ctx) -> k_BHTK
+        Change queries, at `ctx.query_pos_BQ`, and new keys, at `ctx.new_key_pos_BT`, before the keys are cached.
+    score_bias(q_BHQK, k_BHSK, ctx) -> broadcasts to (B, H, Q, S)
+        Is added to the scores, in score units (after 1/sqrt(K)). `q` is the query before `rotate_queries`; `k` is the
+        key as it is cached, after `rotate_keys`.
+    value_bias(p_BHQS, ctx) -> broadcasts to (B, H, Q, K)
+        Is added to the attended values; `p` are the attention weights after dropout.
+    init_weights()
+        Initialises the encoding's own parameters, with transformers.initialization.
+
+Positions count from 0 and have shape (B, T) or (1, T). Hooks take positions and never lengths. Therefore caching, left
+padding and holes in a mask need no code in an encoding; `ctx.num_attendable_BQ` counts visible keys.
+
+Properties for attention in linear memory (linear_attention.py): from `max_distance` tokens on, to either side, an
+encoding's biases are the same for every key; math.inf if each distance has its own bias, None if a bias depends on more
+than the distance. Where `is_global` is False, keys from `max_distance` on are hidden, and keys after the query from
+`lookahead_distance` on, which is smaller or None. Where `preserves_head_dim` is False, `rotate_queries` and
+`rotate_keys` return wider vectors, and linear attention is not used.
+
+Properties for streaming (source_reach.py): `left_context` and `lookahead` are the numbers of tokens before and after a
+token that the encoding reads for it, None for all of them. Neither counts the keys that attention attends to, nor the
+tokens between a query and a key: a window bounds both. They are 0 for an encoding of single tokens and of pairs.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from .citations import Reference
+from .positions import AttentionContext
+
+# Large enough for zero weight in any dtype; finite, so that a fully masked row is not NaN.
+MASK_VALUE = -1e4
+
+# The hooks that change activations; `augment_positions` and `prepare` only provide their inputs.
+HOOKS = ("embed", "rotate_queries", "rotate_keys", "score_bias", "value_bias")
+
+# The types of hooks. What `prepare` returns belongs to its encoding, which alone reads it.
+TensorHook = Callable[[Tensor, AttentionContext], Tensor]
+ScoreBiasHook = Callable[[Tensor, Tensor, AttentionContext], Tensor]
+PrepareHook = Callable[[Tensor, AttentionContext], object]
+
+ParameterValue = bool | int | float | None
+
+
+@dataclass(frozen=True)
+class EncodingParameter:
+    """A config field that an encoding or an alignment adds, with its default and its constraint.
+
+    The default gives the field's type; None stands for an integer or None. `constraint` says in words what `is_valid`
+    tests. `meaning` is one sentence for `help(PosEncConfig)`: what the field changes, in which unit.
+
+    Why a registry instead of dataclass fields: a user's encoding adds its own parameters at run time, each encoding is
+    one file, and a config saves the parameters in use only.
+    """
+
+    name: str
+    default: ParameterValue
+    constraint: str
+    is_valid: Callable[[Any], bool] = lambda value: True
+    meaning: str = ""
+
+    def validate(self, value: object) -> None:
+        """Raise a ValueError unless `value` has the default's type and satisfies the constraint."""
+        types = {float: (float, int), type(None): (int, type(None))}.get(type(self.default), (type(self.default),))
+        if type(value) not in types or not self.is_valid(value):
+            raise ValueError(
+                f"`{self.name}` must be {self.constraint}, but it is {value!r}; its default is {self.default!r}."
+            )
+
+
+class EncodingConfig(Protocol):
+    """The fields of a PosEncConfig that encodings and alignments read; the type of their `config`.
+
+    In addition an encoding reads its own parameters (`config.relative_clip`), which exist once it is registered.
+    """
+
+    d_model: int
+    initializer: str
+
+    def __getattr__(self, name: str) -> Any: ...
+
+
+@dataclass(frozen=True)
+class StackSpec:
+    """Sizes and encodings of one attention: the encoder's, the decoder's, or the cross-attention's.
+
+    `name` is "encoder", "decoder" or "cross"; cross-attention has the decoder's sizes. `encoding` is a registered name
+    or a sum of names, `encodings` has the classes by name. `head_dim` is the width of a head, K.
+    """
+
+    name: str
+    encoding: str
+    layers: int
+    heads: int
+    ffn_dim: int
+    vocab_size: int
+    head_dim: int
+    encodings: Mapping[str, "type[PositionEncoding]"]
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether a query attends to no later key."""
+        return self.name == "decoder"
+
+
+class PositionEncoding(nn.Module):
+    """Base class of every encoding. By itself it is the encoding `none`: the encoder has no information on order.
+
+    No parameters; defined at every length. A subclass implements hooks (see the module) and sets class attributes, its
+    properties. The tests check that each property holds, and that its opposite does not:
+
+    `summary`: one sentence.
+    `shift_invariant`: adding a number to all positions changes nothing.
+    `permutation_equivariant`: with attention in both directions, permuting the tokens permutes the outputs.
+    `reversal_equivariant`: reversing the tokens reverses the outputs.
+    `is_stateful`: cached decoding keeps more than keys, values and positions, in `ctx.state`.
+    `is_modifier`: it only changes what another encoding of the sum does.
+    `zero_init_is_identity`: with all parameters at zero it changes nothing, and has gradients. Therefore it can be
+        added to a trained model.
+    `max_length_field`: the parameter that bounds the length, None if none does.
+    `config_parameters`: the config fields that it adds.
+    `formula`: the score or the embedding, in the code's symbols. `references`: the sources.
+    `aliases`: other names of the idea; the error for an unknown name suggests this encoding for them.
+    `max_distance`, `lookahead_distance`, `is_global`, `preserves_head_dim`, `left_context`, `lookahead`: see the
+        module.
+    """
+
+    summary: str
+    shift_invariant: bool
+    permutation_equivariant = False
+    reversal_equivariant = False
+    is_stateful = False
+    is_modifier = False
+    zero_init_is_identity = False
+    max_length_field: str | None = None
+    config_parameters: tuple[EncodingParameter, ...] = ()
+    formula = ""
+    references: tuple[Reference, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+    # The registry's properties of `none`, which subclasses must not inherit.
+    NONE = {
+        "summary": "No position information: the encoder sees a bag of words.",
+        "shift_invariant": True,
+        "permutation_equivariant": True,
+        "reversal_equivariant": True,
+        "zero_init_is_identity": True,
+        "aliases": ("nope",),
+    }
+
+    max_distance: float | None = None
+    lookahead_distance: int | None = None
+    is_global = True
+    preserves_head_dim = True
+    left_context: int | None = 0
+    lookahead: int | None = 0
+
+    # A preset may set a hook of its class to None in `__init__`. Later is too late: PositionEncodingSum records which
+    # hooks exist when it is built.
+    augment_positions: TensorHook | None = None
+    embed: TensorHook | None = None
+    prepare: PrepareHook | None = None
+    rotate_queries: TensorHook | None = None
+    rotate_keys: TensorHook | None = None
+    score_bias: ScoreBiasHook | None = None
+    value_bias: TensorHook | None = None
+
+    def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
+        """`side` has the sizes of the attention that this encoding serves."""
+        super().__init__()
+        self.config, self.side = config, side
+        self.scaling = side.head_dim**-0.5
+
+    @classmethod
+    def validate(cls, config: EncodingConfig, side: StackSpec) -> None:
+        """Raise a ValueError (rule, value, remedy) if this encoding cannot work under `config` on that side."""
+
+    @classmethod
+    def require_global(cls, side: StackSpec, why: str) -> None:
+        """For `validate`: raise a ValueError if another encoding of the sum hides keys by their distance."""
+        for name, encoding in side.encodings.items():
+            if not encoding.is_global:
+                raise ValueError(f"{side.encoding!r}: {cls.__name__} {why}; leave it or `{name}` out.")
+
+    @classmethod
+    def require_unrotated_keys(cls, side: StackSpec, why: str) -> None:
+        """For `validate`: raise a ValueError if another encoding of the sum changes keys by their position."""
+        for name, encoding in side.encodings.items():
+            if encoding is not cls and encoding.rotate_keys is not None:
+                raise ValueError(
+                    f"{side.encoding!r}: {cls.__name__} {why}, but `{name}` rotates keys by their position; leave one "
+                    "of them out."
+                )
+
+    def init_weights(self) -> None:
+        """Initialise the encoding's own parameters. The base class has none."""
+
+    def forward(self, hook: str, *arguments: object) -> Any:
+        """The result of a hook. Hooks are called through `forward`, never directly.
+
+        Offloading (accelerate) and FSDP gather a module's parameters around its `forward` alone: a hook called directly
+        would read parameters that are on the meta device or sharded.
+        """
+        return getattr(self, hook)(*arguments)

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokenizer of source and target: subwords of both sides, special tokens and language tags."""
+
+import copy
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.processors import PostProcessor
+from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from ..hub.foreign_files import TOKENIZER_FILES, explain_unreadable
+from .normalization import split_normalizer, validate_steps, with_steps
+from .subwords import (
+    SPECIAL_TOKENS,
+    SUBWORD_MODELS,
+    append_token_processor,
+    existing_special_tokens,
+    prepend_token_processor,
+    to_added_token,
+    train_subwords,
+    validate_tags,
+    with_tags_read_in_text,
+)
+
+# Padding and truncation are state of the backend, which each call sets. Therefore calls encode one at a time, and each
+# resets the state: it must not be saved or hashed.
+ENCODING_LOCK = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a forked process must not start with a lock that no thread in it releases
+    os.register_at_fork(
+        before=ENCODING_LOCK.acquire, after_in_parent=ENCODING_LOCK.release, after_in_child=ENCODING_LOCK.release
+    )
+
+# A text, a batch of texts, or either as words.
+TextInput = str | list[str] | list[list[str]] | None
+
+
+class PosEncTokenizer(PreTrainedTokenizerFast):
+    """Tokenizer of source and target, with one vocabulary for both sides or one for each.
+
+    Invariants: `decode(encode(text), skip_special_tokens=True) == text` for every text without tags, including its
+    whitespace. Encoding appends `</s>` and nothing else, also with `text_target=`: the model adds the decoder's start
+    `<s>`. A text that spells `</s>`, or another named special token, is read as ordinary characters. (With a tokenizer
+    from `from_fast_tokenizer` the text is what its subwords preserve.) Threads may share a tokenizer.
+
+    The tokenizer of a decoder-only model, `as_reader`, reads special tokens in a text instead, because chat templates
+    and trainers write them as text. Where a text is data, of a user or of a corpus, this package passes
+    `data_options`: `translate` and the reading of corpora never find a special token in a text, with any tokenizer.
+
+    Tags are special tokens that are recognized in a text, such as `<2en>`: `train(tags=...)`, or
+    `add_special_tokens({"extra_special_tokens": [...]})`. `"<2en> " + text` has one token more than `text`.
+
+    `tokenizer(...)`, `len(tokenizer)`, `get_vocab()` and all that names no side is the source's. `text_target=` and
+    `decode` are the target's; `decode(..., use_source_tokenizer=True)` decodes source tokens. `tokenizer.target` is the
+    target's side as a tokenizer. Both sides have all special tokens; those of a model's config have one id on both.
+    """
+
+    # As of configs: the class in a checkpoint's code, and the function that writes it, None in that code.
+    _auto_map: ClassVar = {"AutoTokenizer": ["tokenization_posenc.PosEncTokenizer", None]}
+    write_code: ClassVar[Callable[[Path, Iterable[str], Mapping[str, Mapping[str, type]]], None] | None] = None
+    _tokenizer: Tokenizer
+    _extra_special_tokens: list[str | AddedToken]
+    # The options of a call for a text that is data.
+    data_options: ClassVar = {"split_special_tokens": True}
+    model_input_names = ["input_ids", "attention_mask"]
+    vocab_files_names = {"tokenizer_file": "tokenizer.json", "target_tokenizer_file": "target_tokenizer.json"}
+    _is_target_view = False
+
+    def __init__(
+        self,
+        *args: object,
+        target_tokenizer_object: Tokenizer | None = None,
+        target_tokenizer_file: str | None = None,
+        **kwargs: object,
+    ) -> None:
+        # None where both sides have one vocabulary.
+        self._target: Tokenizer | None = copy.deepcopy(target_tokenizer_object)
+        if target_tokenizer_file is not None:
+            self._target = Tokenizer.from_file(target_tokenizer_file)
+        super().__init__(*args, **kwargs)
+        self._validate_special_ids()
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args: object, **kwargs: object) -> Any:
+        """transformers' loading; a ValueError for files that cannot be read."""
+        with explain_unreadable(pretrained_model_name_or_path, TOKENIZER_FILES, kwargs):
+            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+
+    @classmethod
+    def convert_to_native_format(cls, **kwargs: object) -> dict[str, object]:
+        """The constructor's arguments from a saved tokenizer: its files, unchanged."""
+        return kwargs
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        vocab_size: int,
+        *,
+        target_texts: Iterable[str] | None = None,
+        subwords: str = "bpe",
+        tags: Sequence[str] = (),
+    ) -> "PosEncTokenizer":
+        """Train a tokenizer of `vocab_size` tokens on `texts`.
+
+        The tokens are 4 special tokens, the `tags`, 256 bytes, each character of the texts, then `subwords`: "bpe" or
+        "unigram". With `target_texts`, each side has its own vocabulary of that size.
+
+        Texts are read once and not stored. The same texts in the same order give the same tokenizer, except for the
+        last digits of unigram probabilities. Raises a ValueError for empty texts, and for a `vocab_size` that has no
+        room for all characters or more room than subwords.
+        """
+        if subwords not in SUBWORD_MODELS:
+            raise ValueError(
+                f"subwords must be one of {', '.join(SUBWORD_MODELS)}, but it is {subwords!r}; choose one of them."
+            )
+        validate_tags(tags)
+        size = vocab_size - len(tags)
+        source = train_subwords(texts, size, subwords)
+        target = None if target_texts is None else train_subwords(target_texts, size, subwords)
+        tokenizer = cls(
+            tokenizer_object=source, target_tokenizer_object=target, split_special_tokens=True, **SPECIAL_TOKENS
+        )
+        tokenizer.add_special_tokens({"extra_special_tokens": list(tags)})
+        return tokenizer
+
+    @classmethod
+    def from_fast_tokenizer(cls, tokenizer: PreTrainedTokenizerBase) -> "PosEncTokenizer":
+        """Convert an existing tokenizer, for both sides: its subwords and ids, with only `</s>` after a text.
+
+        A classifier's first and last token serve as `<s>` and `</s>`; missing ones, and a missing `<pad>`, are added.
+        Its special tokens without a name, such as the languages of NLLB, are tags. Raises a ValueError for a tokenizer
+        that is not a fast one.
+        """
+        if isinstance(tokenizer, cls):
+            if tokenizer("")["input_ids"] == [tokenizer.eos_token_id] and tokenizer.split_special_tokens:
+                return tokenizer
+            tokenizer = tokenizer._reading(special_tokens=False)
+            return tokenizer._with_processor(append_token_processor(tokenizer.eos_token, tokenizer.eos_token_id))
+        if not isinstance(tokenizer, PreTrainedTokenizerFast):
+            raise ValueError(
+                "An existing tokenizer must be a fast one, with a tokenizer.json, but "
+                f"{tokenizer.name_or_path or 'this one'} is a {type(tokenizer).__name__}; convert it, or train one."
+            )
+        special = existing_special_tokens(tokenizer)
+        tags = [tag for tag in tokenizer.extra_special_tokens if tag not in special.values()]
+        backend = with_tags_read_in_text(tokenizer.backend_tokenizer, tags)
+        backend.add_special_tokens(list(special.values()))
+        end_token_id = backend.token_to_id(special["eos_token"])
+        assert end_token_id is not None  # it was added above
+        backend.post_processor = append_token_processor(special["eos_token"], end_token_id)
+        return cls(tokenizer_object=backend, split_special_tokens=True, extra_special_tokens=tags, **special)
+
+    def with_normalization(self, source: Sequence[str] = (), target: Sequence[str] = ()) -> "PosEncTokenizer":
+        """A copy whose texts go through these steps first, of "lowercase" and "no_punctuation", and through no others.
+
+        The steps are saved with the tokenizer. They change no vocabulary, even where the two sides have different ones.
+        Raises a ValueError for an unknown step.
+        """
+        for steps in (source, target):
+            validate_steps(steps)
+        tokenizer = copy.deepcopy(self)
+        tokenizer._tokenizer = with_steps(self._tokenizer, source)
+        if self._target is not None or list(source) != list(target):
+            tokenizer._target = with_steps(self._target or self._tokenizer, target)
+        return tokenizer
+
+    def as_reader(self) -> "PosEncTokenizer":
+        """A copy that reads the special tokens in a text, for a decoder-only model."""
+        return self._reading(special_tokens=True)
+
+    def for_prompts(self) -> "PosEncTokenizer":
+        """A copy with `<s>` before a text and nothing after it: the beginning of a document, for a language model. It
+        reads the special tokens in a text, such as the `</s>` that trainers of transformers append."""
+        return self.as_reader()._with_processor(prepend_token_processor(self.bos_token, self.bos_token_id))
+
+    def _reading(self, *, special_tokens: bool) -> "PosEncTokenizer":
+        tokenizer = copy.deepcopy(self)
+        tokenizer.split_special_tokens = tokenizer.init_kwargs["split_special_tokens"] = not special_tokens
+        for backend in filter(None, (tokenizer._tokenizer, tokenizer._target)):
+            backend.encode_special_tokens = not special_tokens
+        return tokenizer
+
+    def _with_processor(self, processor: PostProcessor) -> "PosEncTokenizer":
+        tokenizer = copy.deepcopy(self)
+        tokenizer._tokenizer.post_processor = processor
+        return tokenizer
+
+    @property
+    def normalization(self) -> dict[str, list[str]]:
+        """The steps of each side that has any, such as `{"source": ["lowercase"]}`."""
+        sides = {"source": self._tokenizer, "target": self._target or self._tokenizer}
+        steps = {side: split_normalizer(backend)[0] for side, backend in sides.items()}
+        return {side: names for side, names in steps.items() if names}
+
+    def to_str(self) -> str:
+        """A JSON string of all that encoding and decoding depend on, for hashes."""
+        return self._tokenizer.to_str() + (self._target.to_str() if self._target else "")
+
+    @property
+    def target(self) -> "PosEncTokenizer":
+        """The target's side as a tokenizer; the tokenizer itself where both sides share a vocabulary.
+
+        Its `get_vocab`, `convert_tokens_to_ids` and `len` are the target's. Each access makes a new object.
+        """
+        if self._target is None:
+            return self
+        side = copy.copy(self)
+        side._tokenizer, side._target, side._is_target_view = self._target, None, True
+        return side
+
+    @property
+    def target_vocab_size(self) -> int:
+        """The number of tokens of the target's side."""
+        return (self._target or self._tokenizer).get_vocab_size()
+
+    @property
+    def shares_vocabulary(self) -> bool:
+        """Whether source and target share one vocabulary; their normalization may differ."""
+        return self._target is None or self._target.get_vocab() == self._tokenizer.get_vocab()
+
+    def __call__(
+        self,
+        text: TextInput = None,
+        text_pair: TextInput = None,
+        text_target: TextInput = None,
+        text_pair_target: TextInput = None,
+        *,
+        max_target_length: int | None = None,
+        **options: object,
+    ) -> BatchEncoding:
+        """transformers' encoding, each side with its own vocabulary; targets are returned as `labels`."""
+        if text is None and text_target is None:
+            raise ValueError("Either `text` or `text_target` must be given, but both are None; give one, or both.")
+        source = None if text is None else super().__call__(text, text_pair, **options)
+        if text_target is None:
+            return source
+        if max_target_length is not None:
+            options["max_length"] = max_target_length
+        labels = super(PosEncTokenizer, self.target).__call__(text_target, text_pair_target, **options)
+        if source is None:
+            return labels
+        source["labels"] = labels["input_ids"]
+        return source
+
+    def _encode_plus(self, *args: object, **options: object) -> BatchEncoding:
+        backend = self._tokenizer
+        with ENCODING_LOCK:
+            try:
+                return super()._encode_plus(*args, **options)
+            finally:
+                backend.no_padding()
+                backend.no_truncation()
+                backend.encode_special_tokens = self.split_special_tokens
+
+    def _decode(
+        self,
+        token_ids: int | Sequence[int],
+        skip_special_tokens: bool = False,
+        *,
+        use_source_tokenizer: bool = False,
+        **options: object,
+    ) -> str:
+        side = self if use_source_tokenizer else self.target
+        if skip_special_tokens and side._extra_special_tokens and isinstance(token_ids, Sequence):
+            tags = set(side.extra_special_tokens_ids)
+            token_ids = [token for token in token_ids if token not in tags]
+        return super(PosEncTokenizer, side)._decode(token_ids, skip_special_tokens, **options)
+
+    def add_special_tokens(self, special_tokens_dict: dict[str, Any], replace_extra_special_tokens: bool = True) -> int:
+        """Add special tokens to both vocabularies; returns the number of new ones.
+
+        Tokens without a name are tags: they are recognized in a text, with the spaces around them, and remain special
+        when others are added.
+        """
+        new_special_tokens = dict(special_tokens_dict)
+        for key in {"extra_special_tokens", "additional_special_tokens"} & new_special_tokens.keys():
+            new_special_tokens[key] = [
+                AddedToken(tag, lstrip=True, rstrip=True) if isinstance(tag, str) else tag
+                for tag in new_special_tokens[key]
+            ]
+        previous_tags = self._extra_special_tokens
+        added = super().add_special_tokens(new_special_tokens, replace_extra_special_tokens)
+        self._extra_special_tokens = list(
+            {str(tag): tag for tag in (*previous_tags, *self._extra_special_tokens)}.values()
+        )
+        return added
+
+    def _add_tokens(self, new_tokens: list[str | AddedToken], special_tokens: bool = False) -> int:
+        """Add tokens to both vocabularies; tags are not special in the backend, which skips special tokens in texts."""
+        if self._is_target_view:
+            raise ValueError(
+                "Tokens must be added to both vocabularies at once, but this is the target's side alone; call the "
+                "method of the whole tokenizer."
+            )
+        named = {str(token) for token in self._special_tokens_map.values() if token is not None}
+        tokens = [to_added_token(token, special_tokens, str(token) in named) for token in new_tokens]
+        added = self._tokenizer.add_tokens(tokens)
+        if self._target is not None:
+            self._target.add_tokens(tokens)
+            self._validate_special_ids()
+        return added
+
+    def _validate_special_ids(self) -> None:
+        """Raise a ValueError if a special token of a model's config has different ids on the two sides."""
+        if self._target is None:
+            return
+        for name in SPECIAL_TOKENS:
+            token = getattr(self, name)
+            ids = [None if token is None else side.token_to_id(token) for side in (self._tokenizer, self._target)]
+            if ids[0] != ids[1]:
+                raise ValueError(
+                    f"A model's config has one id for the {name} of both sides, but {token!r} is {ids[0]} in the "
+                    f"source's vocabulary and {ids[1]} in the target's; give both the same special tokens first."
+                )
+
+    def train_new_from_iterator(self, *args: object, **options: object) -> "PosEncTokenizer":
+        """transformers' training of a new tokenizer; a ValueError for two vocabularies."""
+        if self._target is not None:
+            raise ValueError(
+                "One iterator of texts trains one vocabulary, but this tokenizer has two; call "
+                "PosEncTokenizer.train(texts, vocab_size, target_texts=...)."
+            )
+        return super().train_new_from_iterator(*args, **options)
+
+    def _save_pretrained(
+        self,
+        save_directory: str | os.PathLike,
+        file_names: tuple[str, ...],
+        legacy_format: bool | None = None,
+        filename_prefix: str | None = None,
+    ) -> tuple[str, ...]:
+        file_names = super()._save_pretrained(save_directory, file_names, legacy_format, filename_prefix)
+        write_code = type(self).write_code
+        if write_code is not None:
+            write_code(Path(save_directory), ["tokenization_posenc"], {})
+        if self._target is None:
+            return file_names
+        prefix = f"{filename_prefix}-" if filename_prefix else ""
+        target = os.path.join(save_directory, prefix + self.vocab_files_names["target_tokenizer_file"])
+        self._target.save(target)
+        return (*file_names, target)

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Multi-head attention for encoder, decoder and cross-attention. It calls the hooks of position encodings.
+
+    output(i) = sum_j p_ij v_j + value_bias,    p = softmax(q k^T / sqrt(K) + score_bias + mask)
+
+The shape letters are those of encodings/base.py.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from ..encodings.base import StackSpec
+from ..encodings.masks import AttentionMask
+from ..encodings.positions import AttentionContext
+from ..encodings.sum import PositionEncodingSum
+from .configuration_posenc import PosEncConfig
+from .plans.linear_attention import linear_attention_forward
+
+# A function of transformers' registry: from module, queries, keys, values and mask it computes the output (B, Q, H, K)
+# and the weights, None where it does not return them.
+AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
+
+
+class Attention(nn.Module):
+    """Self-attention, or cross-attention over the `key_value_states_BSD` of an encoder."""
+
+    def __init__(self, config: PosEncConfig, *, num_heads: int, is_causal: bool, layer: int) -> None:
+        super().__init__()
+        self.config = config
+        self.head_dim = config.d_model // num_heads
+        self.scaling = self.head_dim**-0.5
+        self.dropout = config.attention_dropout
+        self.is_causal = is_causal
+        self.layer_idx = layer
+        self.k_proj = nn.Linear(config.d_model, config.d_model)
+        self.v_proj = nn.Linear(config.d_model, config.d_model)
+        self.q_proj = nn.Linear(config.d_model, config.d_model)
+        self.out_proj = nn.Linear(config.d_model, config.d_model)
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        attention_mask: AttentionMask = None,
+        *,
+        positions: PositionEncodingSum,
+        ctx: AttentionContext,
+        key_value_states_BSD: Tensor | None = None,
+        cache: Cache | None = None,
+        **kwargs: object,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The attended tokens (B, T, D) and the attention weights (B, H, Q, S), None where the back end has none."""
+        if positions.modifies_attention:
+            ctx = ctx.replace(layer=self.layer_idx, inputs_BTD=x_BTD)
+        unrotated_q_BHQK = self.split_heads(self.q_proj(x_BTD))
+        k_BHSK, v_BHSK = self.project_keys_and_values(x_BTD, key_value_states_BSD, positions, ctx, cache)
+        k_BHSK, v_BHSK = ctx.gather_keys(k_BHSK, 2), ctx.gather_keys(v_BHSK, 2)
+        q_BHQK = positions.rotate_queries(unrotated_q_BHQK, ctx)
+        if ctx.use_linear_attention:
+            out_BQHK = linear_attention_forward(q_BHQK, k_BHSK, v_BHSK, unrotated_q_BHQK, positions, ctx)
+            return self.out_proj(out_BQHK.flatten(2)), None
+        blocks = ctx.blocks
+        if blocks is not None:
+            q_BHQK, unrotated_q_BHQK = blocks.split_queries(q_BHQK), blocks.split_queries(unrotated_q_BHQK)
+            k_BHSK, v_BHSK = blocks.gather_keys(k_BHSK), blocks.gather_keys(v_BHSK)
+            attention_mask, ctx = blocks.mask, blocks.ctx.replace(layer=self.layer_idx)
+        qkv = q_BHQK, k_BHSK, v_BHSK
+        out_BQHK, p_BHQS = self.attend(qkv, unrotated_q_BHQK, attention_mask, positions, ctx, kwargs)
+        if blocks is not None:
+            out_BQHK, p_BHQS = blocks.join_queries(out_BQHK), None
+        return self.out_proj(out_BQHK.flatten(2)), p_BHQS
+
+    def attend(
+        self,
+        qkv: tuple[Tensor, Tensor, Tensor],
+        unrotated_q_BHQK: Tensor,
+        attention_mask: AttentionMask,
+        positions: PositionEncodingSum,
+        ctx: AttentionContext,
+        kwargs: Mapping[str, object],
+    ) -> tuple[Tensor, Tensor | None]:
+        """The attended values (B, Q, H, K) by the back end, with the biases of all encodings, and the weights.
+
+        `unrotated_q_BHQK` are the queries before `rotate_queries`, which the score bias takes.
+        """
+        k_BHSK = qkv[1]
+        needs_weights = positions.has_value_bias or ctx.return_weights
+        attention_forward: AttentionFunction = (
+            eager_attention_forward if needs_weights else self.attention_interface(kwargs)
+        )
+        biases: dict[str, object] = {}
+        if positions.has_score_bias:
+            bias = positions.score_bias(unrotated_q_BHQK, k_BHSK, ctx)
+            # flex_attention indexes the bias, where the others broadcast it.
+            if not needs_weights and self.config._attn_implementation == "flex_attention":
+                bias = bias.expand(*unrotated_q_BHQK.shape[:3], k_BHSK.shape[2])
+            biases["position_bias"] = bias
+        if positions.has_value_bias:
+            biases["value_bias"] = lambda p_BHQS: positions.value_bias(p_BHQS, ctx)
+        return attention_forward(
+            self, *qkv, attention_mask,
+            dropout=self.dropout if self.training else 0.0, scaling=self.scaling, **biases, **kwargs,
+        )  # fmt: skip
+
+    def split_heads(self, x_BTD: Tensor) -> Tensor:
+        """Split the width among the heads (B, H, T, K)."""
+        return x_BTD.view(*x_BTD.shape[:2], -1, self.head_dim).transpose(1, 2)
+
+    def project_keys_and_values(
+        self,
+        x_BTD: Tensor,
+        key_value_states_BSD: Tensor | None,
+        positions: PositionEncodingSum,
+        ctx: AttentionContext,
+        cache: Cache | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values, cached ones included (B, H, S, K).
+
+        `cache` is that of the self-attention, or for cross-attention an EncoderDecoderCache.
+
+        Those of the encoder states are computed at the first step of cached decoding only.
+        """
+        is_cross, layer = key_value_states_BSD is not None, self.layer_idx
+        if is_cross and cache is not None and cache.is_updated.get(layer):
+            cached = cache.cross_attention_cache.layers[layer]
+            return cached.keys, cached.values
+        key_value_inputs_BSD = key_value_states_BSD if is_cross else x_BTD
+        k_BHSK, v_BHSK = (
+            self.split_heads(self.k_proj(key_value_inputs_BSD)),
+            self.split_heads(self.v_proj(key_value_inputs_BSD)),
+        )
+        k_BHSK = positions.rotate_keys(k_BHSK, ctx)
+        if cache is None:
+            return k_BHSK, v_BHSK
+        if not is_cross:
+            return cache.update(k_BHSK, v_BHSK, layer)
+        cache.is_updated[layer] = True
+        return cache.cross_attention_cache.update(k_BHSK, v_BHSK, layer)
+
+    def attention_interface(self, kwargs: Mapping[str, object]) -> AttentionFunction:
+        """transformers' function that the config names; the eager one if weights are wanted and sdpa has none."""
+        if kwargs.get("output_attentions") and self.config._attn_implementation == "sdpa":
+            return eager_attention_forward
+        return ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    q_BHQK: Tensor,
+    k_BHSK: Tensor,
+    v_BHSK: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float,
+    dropout: float = 0.0,
+    position_bias: Tensor | None = None,
+    value_bias: Callable[[Tensor], Tensor] | None = None,
+    **kwargs: object,
+) -> tuple[Tensor, Tensor]:
+    """Attention by explicit weights: `eager`, and every back end under a value bias.
+
+    The mask is Boolean (True for keys that may be attended to), additive, or None. None means causal for a causal
+    module with several queries. Returns the output (B, Q, H, K) and the weights (B, H, Q, S) after dropout.
+    """
+    if q_BHQK.shape[2] == 1 and not dropout and not torch.compiler.is_compiling():
+        return one_query_attention(q_BHQK, k_BHSK, v_BHSK, attention_mask, scaling, position_bias, value_bias)
+    scores_BHQS = (q_BHQK * scaling) @ k_BHSK.transpose(2, 3)
+    if position_bias is not None:
+        scores_BHQS = scores_BHQS + position_bias
+    num_queries, num_keys = scores_BHQS.shape[2:]
+    if attention_mask is None and module.is_causal and num_queries > 1:
+        attention_mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=q_BHQK.device).tril()
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        scores_BHQS = scores_BHQS.masked_fill(~attention_mask, torch.finfo(scores_BHQS.dtype).min)
+    elif attention_mask is not None:
+        scores_BHQS = scores_BHQS + attention_mask
+    softmax_dtype = torch.promote_types(scores_BHQS.dtype, torch.float32)
+    p_BHQS = nn.functional.softmax(scores_BHQS, dim=-1, dtype=softmax_dtype).to(v_BHSK.dtype)
+    if dropout:
+        p_BHQS = nn.functional.dropout(p_BHQS, p=dropout, training=module.training)
+    out_BHQK = p_BHQS @ v_BHSK
+    if value_bias is not None:
+        out_BHQK = out_BHQK + value_bias(p_BHQS)
+    return out_BHQK.transpose(1, 2).contiguous(), p_BHQS
+
+
+def one_query_attention(
+    q_BHQK: Tensor,
+    k_BHSK: Tensor,
+    v_BHSK: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    position_bias: Tensor | None,
+    value_bias: Callable[[Tensor], Tensor] | None,
+) -> tuple[Tensor, Tensor]:
+    """`eager_attention_forward` for one query, as in a decoding step, whose time goes to calls of torch.
+
+    Scaling, product and bias are one call. Batch and heads are one axis N of matrix products.
+    """
+    batch, heads, num_keys = k_BHSK.shape[:3]
+    q_N1K, k_NKS = q_BHQK.flatten(0, 1), k_BHSK.flatten(0, 1).transpose(1, 2)
+    bias_N1S = None if position_bias is None else position_bias.expand(batch, heads, -1, -1).flatten(0, 1)
+    if bias_N1S is not None and bias_N1S.dtype == q_BHQK.dtype:
+        scores_N1S = torch.baddbmm(bias_N1S, q_N1K, k_NKS, alpha=scaling)
+    else:
+        scores_N1S = torch.bmm(q_N1K * scaling, k_NKS)
+        scores_N1S = scores_N1S if bias_N1S is None else scores_N1S + bias_N1S
+    if attention_mask is not None:
+        scores_BH1S = scores_N1S.view(batch, heads, 1, num_keys)
+        if attention_mask.dtype == torch.bool:
+            scores_BH1S = torch.where(attention_mask, scores_BH1S, torch.finfo(scores_BH1S.dtype).min)
+        else:
+            scores_BH1S = scores_BH1S + attention_mask
+        scores_N1S = scores_BH1S.flatten(0, 1)
+    softmax_dtype = torch.promote_types(scores_N1S.dtype, torch.float32)
+    p_N1S = scores_N1S.softmax(-1, dtype=softmax_dtype).to(v_BHSK.dtype)
+    out_BHQK = torch.bmm(p_N1S, v_BHSK.flatten(0, 1)).view(batch, heads, 1, -1)
+    p_BHQS = p_N1S.view(batch, heads, 1, num_keys)
+    if value_bias is not None:
+        out_BHQK = out_BHQK + value_bias(p_BHQS)
+    return out_BHQK.transpose(1, 2), p_BHQS
+
+
+def validate_attn_implementation(
+    config: PosEncConfig, side: StackSpec, positions: PositionEncodingSum, tracks_attention: bool = False
+) -> None:
+    """Raise a ValueError if the back end that the config names would leave out a bias, or weights that an alignment
+    tracks."""
+    name = config._attn_implementation or ""
+    if tracks_attention and (name.startswith("flex") or "flash" in name):
+        raise ValueError(
+            f"attn_implementation={name!r} does not return the attention weights, which alignment_type="
+            f"{config.alignment_type!r} follows; leave attn_implementation out, or choose sdpa or eager."
+        )
+    if positions.has_value_bias and name.startswith("flex"):
+        needs, instead = "the attention weights, which it does not return", "sdpa or eager"
+    elif (positions.has_value_bias or positions.has_score_bias) and "flash" in name:
+        needs, instead = "a bias on the attention scores, which it does not take", "sdpa, flex_attention or eager"
+    else:
+        return
+    raise ValueError(
+        f"attn_implementation={name!r} cannot compute `{side.encoding}`, which needs {needs}; leave "
+        f"attn_implementation out, or choose {instead}."
+    )

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Base class of configs with position encodings: their parameters, validation, saving with a user's own encodings."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from textwrap import fill
+from typing import Any, ClassVar, Self
+
+from huggingface_hub.dataclasses import strict
+
+from ..encodings.base import EncodingParameter, StackSpec
+from ..encodings.registry import POSITION_ENCODINGS, all_encoding_parameters, side_entries
+from ..hub.suggestions import validate_names
+from .configuration_base import BaseConfig
+
+# Keys of `rope_parameters` of every `rope_type`: what is rotated, and how fast.
+COMMON_ROPE_KEYS = ("rope_theta", "partial_rotary_factor")
+
+
+@strict
+class EncodingsConfig(BaseConfig):
+    """A config with position encodings: the parameters of those of each side.
+
+    `encoding_type_fields`: by side, the field that names its encoding. `heads_fields`, `width_field`: the fields of a
+    side's number of heads and of the model's width, for errors.
+    """
+
+    encoding_type_fields: ClassVar[dict[str, str]]
+    heads_fields: ClassVar[dict[str, str]]
+    width_field: ClassVar[str]
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        parameters = self.parameter_fields()
+        for name, parameter in parameters.items():
+            setattr(self, name, kwargs.pop(name, parameter.default if name == parameter.name else None))
+        super().__post_init__(**kwargs)
+        for name, parameter in parameters.items():
+            if (value := getattr(self, name)) is not None or name == parameter.name:
+                replace(parameter, name=name).validate(value)
+        for side in map(self.side, self.encoding_type_fields):
+            self._validate_side(side)
+        lengths = [self.max_length_of(side) for side in self.sides]
+        bound: int | None = min((length for length in lengths if length is not None), default=None)
+        if bound is not None:  # evaluation harnesses and pipelines read it there
+            self.max_position_embeddings = bound
+
+    @staticmethod
+    def _check_received_keys(
+        rope_type: str,
+        received_keys: set[str],
+        required_keys: set[str],
+        optional_keys: set[str] | None = None,
+        ignore_keys: set[str] | None = None,
+    ) -> None:
+        """Raise a ValueError for keys of `rope_parameters` that this type lacks or does not have.
+
+        A private hook of transformers (5.17 to 5.24 have it), which only logs unknown keys. If it is renamed, a
+        misspelt key has no effect.
+        """
+        owner = f"rope_parameters with rope_type={rope_type!r}"
+        known = required_keys | (optional_keys or set()) | (ignore_keys or set()) | {"partial_rotary_factor", "type"}
+        validate_names(sorted(received_keys), known, owner)
+        if missing := sorted(required_keys - received_keys):
+            raise ValueError(
+                f"{owner} must have {', '.join(missing)}, but it has {sorted(received_keys)}; add the rest."
+            )
+
+    @classmethod
+    def parameter_fields(cls) -> dict[str, EncodingParameter]:
+        """The config fields of all registered encodings, by name."""
+        return {parameter.name: parameter for parameter in all_encoding_parameters()}
+
+    @classmethod
+    def known_keywords(cls) -> set[str]:
+        return super().known_keywords() | set(cls.parameter_fields())
+
+    @classmethod
+    def hint(cls, config_dict: Mapping[str, object]) -> str | None:
+        hint = super().hint(config_dict)
+        if hint is not None:
+            return hint
+        sums = [str(config_dict.get(field) or "none") for field in cls.encoding_type_fields.values()]
+        if not set("+".join(sums).split("+")) <= set(POSITION_ENCODINGS):
+            return "If it is an encoding of your own, import the file that registers it first."
+        return None
+
+    def side(self, name: str) -> StackSpec:
+        """Sizes and encodings of one attention; `name` is a key of `encoding_type_fields`."""
+        raise NotImplementedError
+
+    @property
+    def sides(self) -> list[StackSpec]:
+        """The attentions in which an encoding acts."""
+        return list(map(self.side, self.encoding_type_fields))
+
+    def _validate_side(self, side: StackSpec) -> None:
+        """Raise a ValueError for heads that do not divide the width, or encodings that cannot work on that side."""
+        width = getattr(self, self.width_field)
+        if side.heads < 1 or width % side.heads:
+            raise ValueError(
+                f"{self.width_field} must be a multiple of the number of heads, but {self.width_field}={width} and "
+                f"{self.heads_fields[side.name]}={side.heads}; change one of them."
+            )
+        if side.name != "cross" and all(entry.is_modifier for entry in side_entries(side).values()):
+            raise ValueError(
+                f"{self.encoding_type_fields[side.name]} must have an encoding with position information, but it is "
+                f"{side.encoding!r}, which only modifies another; write a sum, such as 'relative+{side.encoding}'."
+            )
+        for entry in side_entries(side).values():
+            entry.encoding.validate(self.config_for(side), side)
+
+    def config_for(self, side: StackSpec) -> Self:
+        """This config with the encodings' parameters of that side: for "cross", `cross_*` fields replace others."""
+        view = copy.copy(self)
+        for name, parameter in self.parameter_fields().items() if side.name == "cross" else ():
+            if name != parameter.name and (cross_value := getattr(self, name)) is not None:
+                setattr(view, parameter.name, cross_value)
+        return view
+
+    @property
+    def decoder_needs_state_cache(self) -> bool:
+        """Whether the decoder's caches must keep positions or states in addition to keys and values."""
+        return any(entry.needs_state_cache for entry in side_entries(self.side("decoder")).values())
+
+    @property
+    def decoder_is_sequential(self) -> bool:
+        """Whether the decoder has a recurrent layer, which reads over the end of a document in a row of several."""
+        return any(entry.is_sequential for entry in side_entries(self.side("decoder")).values())
+
+    def describe(self) -> str:
+        """The fields that choose encodings, and their parameters, for error messages."""
+        names = (*self.encoding_type_fields.values(), *self.parameter_fields_in_use)
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+
+    def max_length_of(self, side: StackSpec) -> int | None:
+        """A side's maximum number of tokens, None if its encodings are defined at every length."""
+        view = self.config_for(side)
+        return min(
+            (getattr(view, entry.max_length_field) for entry in side_entries(side).values() if entry.max_length_field),
+            default=None,
+        )
+
+    @property
+    def position_encodings_in_use(self) -> list[str]:
+        """The names of the encodings of all sides, with repetitions."""
+        return [name for side in self.sides for name in side.encodings]
+
+    @property
+    def parameter_fields_in_use(self) -> list[str]:
+        """The fields that the sides' encodings read, in order."""
+        names = [
+            parameter.name
+            if side.name != "cross" or getattr(self, f"cross_{parameter.name}") is None
+            else f"cross_{parameter.name}"
+            for side in self.sides
+            for entry in side_entries(side).values()
+            for parameter in entry.config_parameters
+        ]
+        return list(dict.fromkeys(names))
+
+    def decoder_cache_layer_types(self, num_layers: int) -> list[str]:
+        """A stateful first layer if encodings need one; evicting layers under a window."""
+        first = "stateful_attention" if self.decoder_needs_state_cache else "full_attention"
+        is_global = all(entry.encoding.is_global for entry in side_entries(self.side("decoder")).values())
+        return [first] + ["full_attention" if is_global else "evicting_attention"] * (num_layers - 1)
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields to save, without parameters that are unused and at their default.
+
+        Another version, which may lack the parameter of an unused encoding, can then read the config.
+        """
+        output, used = super().to_dict(), self.parameter_fields_in_use
+        for name, parameter in self.parameter_fields().items():
+            if name not in used and output.get(name) == (parameter.default if name == parameter.name else None):
+                output.pop(name, None)
+        return output
+
+    @property
+    def registered_classes(self) -> dict[str, dict[str, type]]:
+        encodings = {name: POSITION_ENCODINGS[name].encoding for name in self.position_encodings_in_use}
+        return {"encodings_registry": encodings}
+
+
+def describe_parameters(fields: Mapping[str, EncodingParameter]) -> str:
+    """The section of a config's docstring on the parameters of encodings and alignments, from the registries."""
+    own = [parameter for name, parameter in fields.items() if name == parameter.name]
+    cross = [f"`{name}`" for name, parameter in fields.items() if name != parameter.name]
+    lines = [
+        f"`{parameter.name}` (default {parameter.default}): {parameter.meaning} It must be {parameter.constraint}."
+        for parameter in own
+    ]
+    if cross:
+        lines.append(
+            f"{', '.join(cross)}: the same for the cross-attention; None for the value of the other attentions."
+        )
+    wrapped = [fill(line, 116, initial_indent=" " * 8, subsequent_indent=" " * 12) for line in lines]
+    return "\n".join(["    Parameters of encodings and alignments", *wrapped, "    "])

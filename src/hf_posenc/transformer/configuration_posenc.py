@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configuration of the Transformer: fields, the papers' defaults, validation."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Self
+
+from huggingface_hub.dataclasses import strict
+from transformers.activations import ACT2FN
+from transformers.modeling_rope_utils import RopeParameters
+
+from ..alignments.base import Alignment
+from ..alignments.registry import ALIGNMENTS, get_alignment
+from ..encodings.base import EncodingParameter, StackSpec
+from ..encodings.registry import POSITION_ENCODINGS, parse_sum, side_entries
+from ..hub.suggestions import closest_name
+from .configuration_encodings import EncodingsConfig, describe_parameters
+from .configuration_shared import SHARED_FIELDS, SharedConfig
+
+# The field that names each side's encoding.
+ENCODING_TYPE_FIELDS = {
+    "encoder": "position_encoding_type",
+    "decoder": "decoder_position_encoding_type",
+    "cross": "cross_position_encoding_type",
+}
+
+
+def parameter_fields() -> dict[str, EncodingParameter]:
+    """The config fields of all registered encodings and alignments, by name."""
+    fields = EncodingsConfig.parameter_fields()
+    supported = [entry for entry in POSITION_ENCODINGS.values() if entry.modifies_attention]
+    fields |= {f"cross_{parameter.name}": parameter for entry in supported for parameter in entry.config_parameters}
+    return fields | {
+        parameter.name: parameter for alignment in ALIGNMENTS.values() for parameter in alignment.config_parameters
+    }
+
+
+@strict
+class PosEncConfig(SharedConfig, EncodingsConfig):  # in this order: SharedConfig sets defaults of BaseConfig anew
+    """An encoder-decoder Transformer whose `position_encoding_type` chooses the position encoding.
+
+    Names are BART's and Marian's where these have the field. Every field is a keyword of the constructor, and so are
+    the fields of transformers' PreTrainedConfig. Raises a ValueError for an unknown keyword, with the nearest field,
+    and for values that do not work together, with what to change.
+
+    Position encodings
+        `position_encoding_type`: a name of `hf_posenc.POSITION_ENCODINGS`, or several with "+" between them.
+        `decoder_position_encoding_type`: the decoder's; None for the encoder's.
+        `cross_position_encoding_type`: the cross-attention's; "none" for no positions there.
+        `alignment_type`: a name of `hf_posenc.ALIGNMENTS`, which maps each target position to a source position for
+            `cross_position_encoding_type`.
+        `rope_parameters`: base and scaling of `rotary` and `xpos`, a dictionary as in transformers; None for defaults.
+        `max_position_embeddings`: the length in tokens that `rope_parameters` scale from. It bounds no length. An
+            encoding with a table of positions sets it to the table's length.
+
+    Sizes
+        `d_model`: width of embeddings and of all layers, a multiple of the numbers of heads.
+        `encoder_layers`, `decoder_layers`: numbers of layers.
+        `encoder_attention_heads`, `decoder_attention_heads`: attention heads of a layer.
+        `encoder_ffn_dim`, `decoder_ffn_dim`: hidden units of a layer's feed-forward network.
+
+    Layers
+        `activation_function`: of the feed-forward networks, a name of transformers' ACT2FN.
+        `norm_first`: layer normalization before attention and feed-forward network, not after.
+        `normalize_embedding`: layer normalization of the embedded tokens with their positions, before the first layer.
+        `layer_norm_eps`: added to the variance in layer normalization.
+        `dropout`: probability from 0 to below 1, in training, of embeddings and each block's output.
+        `attention_dropout`, `activation_dropout`: the same of attention weights and of hidden units.
+    """
+
+    model_type = "posenc"
+    auto_classes: ClassVar = {
+        "AutoConfig": "configuration_posenc.PosEncConfig",
+        "AutoModel": "modeling_posenc.PosEncModel",
+        "AutoModelForSeq2SeqLM": "modeling_posenc.PosEncForConditionalGeneration",
+    }
+    encoding_type_fields: ClassVar = ENCODING_TYPE_FIELDS
+    heads_fields: ClassVar = {
+        "encoder": "encoder_attention_heads",
+        "decoder": "decoder_attention_heads",
+        "cross": "decoder_attention_heads",
+    }
+    width_field: ClassVar = "d_model"
+    renamed_fields: ClassVar = {"length_ratio_least": "length_ratio_min_step"}
+    attribute_map = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+    }
+
+    encoder_attention_heads: int = 8
+    decoder_attention_heads: int = 8
+    encoder_ffn_dim: int = 2048
+    decoder_ffn_dim: int = 2048
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    activation_function: str = "relu"
+    layer_norm_eps: float = 1e-5
+    norm_first: bool = False
+    normalize_embedding: bool = False
+    max_position_embeddings: int = 1024
+    rope_parameters: RopeParameters | dict | None = None
+    position_encoding_type: str = "relative"
+    decoder_position_encoding_type: str | None = None
+    cross_position_encoding_type: str = "none"
+    alignment_type: str = "none"
+
+    def __post_init__(self, **kwargs: object) -> None:
+        if self.decoder_position_encoding_type is None:
+            self.decoder_position_encoding_type = self.position_encoding_type
+        super().__post_init__(**kwargs)
+        if self.activation_function not in ACT2FN:
+            raise ValueError(
+                f"activation_function must be a name of transformers' ACT2FN, but it is {self.activation_function!r}; "
+                f"the nearest one is {closest_name(self.activation_function, ACT2FN)!r}."
+            )
+        self._validate_alignment()
+
+    @classmethod
+    def parameter_fields(cls) -> dict[str, EncodingParameter]:
+        return parameter_fields()
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, object], **kwargs: object) -> Self:
+        """transformers' `from_dict`; `position_encoding_type` alone is for both stacks, as in the constructor."""
+        if "position_encoding_type" in kwargs:
+            kwargs.setdefault("decoder_position_encoding_type", None)
+        return super().from_dict(config_dict, **kwargs)
+
+    @classmethod
+    def hint(cls, config_dict: Mapping[str, object]) -> str | None:
+        hint = super().hint(config_dict)
+        if hint is None and config_dict.get("alignment_type", "none") not in ALIGNMENTS:
+            return "If it is an alignment of your own, import the file that registers it first."
+        return hint
+
+    def side(self, name: str) -> StackSpec:
+        """Sizes and encodings of one attention; `name` is "encoder", "decoder" or "cross"."""
+        stack = "encoder" if name == "encoder" else "decoder"
+
+        def stack_field(field: str) -> int:
+            """The stack's value of a field."""
+            # In a view of the decoder (get_text_config) the decoder's fields have only the name without the prefix.
+            value = getattr(self, f"{stack}_{field}", None)
+            return getattr(self, field) if value is None else value
+
+        encoding: str | None = getattr(self, ENCODING_TYPE_FIELDS[name], None)
+        if encoding is None:
+            encoding = self.position_encoding_type
+        heads = stack_field("attention_heads")
+        vocab_size = self.vocab_size if name == "encoder" else stack_field("vocab_size")
+        head_dim = self.d_model // heads if heads > 0 else 0
+        names = parse_sum(encoding, ENCODING_TYPE_FIELDS[name])
+        return StackSpec(
+            name, encoding, stack_field("layers"), heads, stack_field("ffn_dim"), vocab_size, head_dim,
+            {name: POSITION_ENCODINGS[name].encoding for name in names},
+        )  # fmt: skip
+
+    @property
+    def sides(self) -> list[StackSpec]:
+        """Encoder and decoder, and the cross-attention if an encoding acts there."""
+        encoder, decoder, cross = map(self.side, ENCODING_TYPE_FIELDS)
+        return [encoder, decoder, cross] if self.modifies_cross_attention else [encoder, decoder]
+
+    def _validate_side(self, side: StackSpec) -> None:
+        for name, entry in side_entries(side).items() if side.name == "cross" else ():
+            if name != "none" and not entry.modifies_attention:
+                supported = [name for name, other in POSITION_ENCODINGS.items() if other.modifies_attention]
+                raise ValueError(
+                    f"cross_position_encoding_type={side.encoding!r}: `{name}` acts on embedded tokens or on "
+                    "training positions, but cross-attention has neither; choose from none, "
+                    f"{', '.join(supported)}, or a sum of these."
+                )
+        super()._validate_side(side)
+
+    def _validate_alignment(self) -> None:
+        if self.alignment is not Alignment and not self.modifies_cross_attention:
+            raise ValueError(
+                "An alignment needs a position encoding in the cross-attention, which reads its source positions, but "
+                f"with alignment_type={self.alignment_type!r} cross_position_encoding_type is "
+                f"{self.cross_position_encoding_type!r}; choose one, such as 'rotary+window', or leave the alignment "
+                "out."
+            )
+        self.alignment.validate(self)
+
+    @property
+    def alignment(self) -> type[Alignment]:
+        """The class of the alignment; a ValueError for an unknown `alignment_type`."""
+        return get_alignment(self.alignment_type)
+
+    @property
+    def modifies_cross_attention(self) -> bool:
+        """Whether an encoding acts in the cross-attention."""
+        return any(entry.modifies_attention for entry in side_entries(self.side("cross")).values())
+
+    @property
+    def decoder_needs_state_cache(self) -> bool:
+        return self.modifies_cross_attention or super().decoder_needs_state_cache
+
+    def describe(self) -> str:
+        return f"{super().describe()}, alignment_type={self.alignment_type!r}"
+
+    @property
+    def parameter_fields_in_use(self) -> list[str]:
+        """The fields that the sides' encodings and the alignment read, in order."""
+        alignment_fields = [parameter.name for parameter in self.alignment.config_parameters]
+        return list(dict.fromkeys([*super().parameter_fields_in_use, *alignment_fields]))
+
+    @property
+    def max_source_length(self) -> int | None:
+        """The encoder's maximum number of tokens, with `</s>`; None without a maximum."""
+        return self.max_length_of(self.side("encoder"))
+
+    @property
+    def max_target_length(self) -> int | None:
+        """The decoder's maximum number of tokens, with the start token; None without a maximum."""
+        return self.max_length_of(self.side("decoder"))
+
+    @property
+    def registered_classes(self) -> dict[str, dict[str, type]]:
+        return super().registered_classes | {"alignments_registry": {self.alignment_type: self.alignment}}
+
+
+PosEncConfig.__doc__ = f"{PosEncConfig.__doc__}\n{SHARED_FIELDS}\n{describe_parameters(parameter_fields())}"
+
+__all__ = ["PosEncConfig"]

@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The encoder-decoder Transformer of Vaswani et al. (encodings/citations.py), with hooks for position encodings.
+
+It calls hooks, never an encoding by name. Parameter names are BART's, the shape letters those of base.py. From
+top to bottom: encoder, decoder, the model, the model with an output projection. Their base class is in
+transformer/stack.py, layers are in transformer/layers.py.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+)
+from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from ..alignments.base import has_source_position, validate_lookahead, without_adapters
+from ..alignments.registry import build_alignment
+from ..encodings.cache import cached_seq_length
+from ..encodings.citations import VASWANI
+from ..encodings.masks import AttentionMask, new_valid_mask, positions_from_mask, target_valid_mask
+from ..encodings.positions import AttentionContext
+from ..encodings.registry import build_position_encodings
+from ..generation.model_inputs import CACHE_NAME, normalize_model_inputs, require_encoder_states
+from ..generation.source_end import SourcePositionReader, last_source_positions
+from .attention import Attention, validate_attn_implementation
+from .configuration_posenc import PosEncConfig
+from .cross_attention import cross_attention_context, cross_attention_mask
+from .encoder_decoder import (
+    ConditionalGeneration,
+    DecoderOutput,
+    EncoderDecoder,
+    EncoderDecoderOutput,
+    TranslationOutput,
+    merge_outputs,
+)
+from .layers import PosEncDecoderLayer, PosEncEncoderLayer
+from .sequential_decoding import decode_sequentially
+from .source_reach import SourceReach, compute_source_reach
+from .stack import PosEncPreTrainedModel, PosEncStack
+
+
+class PosEncEncoder(PosEncStack):
+    """Encoder: source tokens (B, S) to encoder states (B, S, D)."""
+
+    layer_class = PosEncEncoderLayer
+    _can_record_outputs = {"hidden_states": PosEncEncoderLayer, "attentions": Attention}
+
+    def __init__(self, config: PosEncConfig) -> None:
+        super().__init__(config, config.side("encoder"))
+        self.validate_attn_implementation()
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: object,
+    ) -> BaseModelOutput:
+        """Source (B, S) to encoder states (B, S, D)."""
+        x_BTD = self.embed(input_ids, inputs_embeds)
+        if position_ids is None:
+            position_ids = positions_from_mask(attention_mask, x_BTD.shape[1], device=x_BTD.device)
+        output_attentions = kwargs.get("output_attentions")
+        x_BTD, ctx = self.attention_context(x_BTD, attention_mask, position_ids, output_attentions=output_attentions)
+        attention_mask = (
+            None if ctx.use_linear_attention else create_bidirectional_mask(self.config, x_BTD, attention_mask)
+        )
+        for layer in self.layers:
+            x_BTD = layer(x_BTD, attention_mask, positions=self.positions, ctx=ctx, **kwargs)
+        return BaseModelOutput(last_hidden_state=x_BTD if self.layer_norm is None else self.layer_norm(x_BTD))
+
+
+class PosEncDecoder(PosEncStack):
+    """Decoder: target tokens (B, T) and encoder states (B, S, D) to hidden states (B, T, D)."""
+
+    layer_class = PosEncDecoderLayer
+    _can_record_outputs = {
+        "hidden_states": PosEncDecoderLayer,
+        "attentions": OutputRecorder(Attention, index=1, layer_name="self_attn"),
+        "cross_attentions": OutputRecorder(Attention, index=1, layer_name="encoder_attn"),
+    }
+
+    def __init__(self, config: PosEncConfig) -> None:
+        super().__init__(config, config.side("decoder"))
+        self.cross_positions = build_position_encodings(config, config.side("cross"))
+        self.alignment = build_alignment(config)
+        validate_lookahead(self.alignment, self.cross_positions.hiding_lookahead)
+        self.needs_state_cache = config.decoder_needs_state_cache
+        self.validate_attn_implementation()
+        self.post_init()
+
+    def validate_attn_implementation(self) -> None:
+        super().validate_attn_implementation()
+        tracks_attention = without_adapters(self.alignment).update is not None
+        validate_attn_implementation(self.config, self.config.side("cross"), self.cross_positions, tracks_attention)
+
+    @normalize_model_inputs
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        encoder_position_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        cross_position_ids: Tensor | None = None,
+        cache: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: object,
+    ) -> DecoderOutput:
+        """Target (B, T) and encoder states (B, S, D) to hidden states (B, T, D); the inputs are PosEncModel's."""
+        encoder_hidden_states = require_encoder_states(encoder_hidden_states)
+        x_BTD = self.embed(input_ids, inputs_embeds)
+        cache = self.resolve_cache(cache, use_cache)
+        own_cache = None if cache is None else cache.self_attention_cache
+        x_BTD, position_ids, ctx, self_mask = self.causal_context(
+            x_BTD, attention_mask, position_ids, own_cache, kwargs.get("output_attentions")
+        )
+        target_mask_BT = target_valid_mask(ctx.valid_mask_BT, input_ids, self.config.pad_token_id)
+        cross_ctx = cross_attention_context(
+            self,
+            x_BTD,
+            ctx.replace(query_pos_BQ=position_ids, valid_mask_BT=target_mask_BT),
+            encoder_hidden_states,
+            cache,
+            mask=encoder_attention_mask,
+            encoder_position_ids=encoder_position_ids,
+            source_positions_BT=cross_position_ids,
+        )
+        cross_mask = cross_attention_mask(self.config, x_BTD, encoder_attention_mask, encoder_hidden_states, cross_ctx)
+        masks_and_states = self_mask, encoder_hidden_states, cross_mask
+        x_BTD = self.run_layers(x_BTD, masks_and_states, ctx=ctx, cross_ctx=cross_ctx, cache=cache, **kwargs)
+        source_positions_BT = cross_ctx.query_pos_BQ if self.cross_positions.modifies_attention else None
+        return DecoderOutput(last_hidden_state=x_BTD, source_positions=source_positions_BT, **{CACHE_NAME: cache})
+
+    def resolve_cache(self, cache: EncoderDecoderCache | None, use_cache: bool | None) -> EncoderDecoderCache | None:
+        """The given cache, or a new one with `use_cache`; a ValueError for one under gradient checkpointing."""
+        self.refuse_cache_under_checkpointing(cache)
+        if cache is None and use_cache:
+            return EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        return cache
+
+    def run_layers(
+        self,
+        x_BTD: Tensor,
+        masks_and_states: tuple[AttentionMask, Tensor, AttentionMask],
+        *,
+        ctx: AttentionContext,
+        cross_ctx: AttentionContext,
+        **kwargs: object,
+    ) -> Tensor:
+        """The hidden states after all layers (B, T, D); updates an alignment that tracks the attention.
+
+        `masks_and_states` are the mask of the target, the encoder states (B, S, D) and the mask of the source.
+        """
+        contexts = {
+            "positions": self.positions,
+            "ctx": ctx,
+            "cross_positions": self.cross_positions,
+            "cross_ctx": cross_ctx,
+        }
+        weights = []
+        for layer in self.layers:
+            x_BTD, p_BHTS = layer(x_BTD, *masks_and_states, **contexts, **kwargs)
+            if cross_ctx.return_weights:
+                weights.append(p_BHTS)
+        if cross_ctx.return_weights:
+            self.alignment("update", weights, masks_and_states[1], cross_ctx)
+        return x_BTD if self.layer_norm is None else self.layer_norm(x_BTD)
+
+
+class PosEncModel(PosEncPreTrainedModel, EncoderDecoder):
+    """Encoder-decoder Transformer without an output projection."""
+
+    encoder_class = PosEncEncoder
+    decoder_class = PosEncDecoder
+
+    @normalize_model_inputs
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        decoder_position_ids: Tensor | None = None,
+        cross_position_ids: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | None = None,
+        cache: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        track_attention: bool = False,
+        **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
+    ) -> EncoderDecoderOutput:
+        """Source (B, S) and target (B, T) to hidden states (B, T, D).
+
+        `position_ids` (B, S) and `decoder_position_ids` (B, T) are used if given; else a token's position is the number
+        of unmasked tokens before it. A `decoder_attention_mask` covers the cached tokens and the new ones.
+        `cross_position_ids` (B, T), source positions of the target's tokens, replace those of the alignment. An
+        alignment that tracks the attention does so with a cache or with `track_attention=True`; otherwise it uses the
+        target's length. In training a cache is made only with `use_cache=True`.
+        """
+        if use_cache is None:
+            use_cache = self.config.use_cache and not self.training
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                position_ids=position_ids,
+                inputs_embeds=inputs_embeds,
+                **kwargs,
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        inputs = {
+            "input_ids": decoder_input_ids,
+            "attention_mask": decoder_attention_mask,
+            "encoder_hidden_states": encoder_outputs.last_hidden_state,
+            "encoder_attention_mask": attention_mask,
+            "encoder_position_ids": position_ids,
+            "position_ids": decoder_position_ids,
+            "cross_position_ids": cross_position_ids,
+            "cache": cache,
+            "inputs_embeds": decoder_inputs_embeds,
+            "use_cache": use_cache,
+        }
+        tracks_attention = without_adapters(self.decoder.alignment).update is not None and cross_position_ids is None
+        if tracks_attention and (track_attention or use_cache or cache is not None):
+            decoder_outputs = decode_sequentially(self.decoder, **inputs, **kwargs)
+        else:
+            decoder_outputs = self.decoder(**inputs, **kwargs)
+        return merge_outputs(encoder_outputs, decoder_outputs)
+
+
+# `super().__init__` calls post_init. trf-ignore: TRF013
+class PosEncForConditionalGeneration(PosEncPreTrainedModel, ConditionalGeneration, GenerationMixin):
+    """Translation model: a PosEncModel and the projection on the target vocabulary."""
+
+    base_model_class = PosEncModel
+    summary = "The encoder-decoder Transformer."
+    references = (VASWANI,)
+
+    def __init__(self, config: PosEncConfig) -> None:
+        super().__init__(config)
+        if self.default_source_end_rule:
+            self.generation_config.eos_requires_source_end = True
+
+    @property
+    def returns_source_positions(self) -> bool:
+        return has_source_position(self.model.decoder.alignment)
+
+    @property
+    def source_window(self) -> int | None:
+        return self.model.decoder.cross_positions.hiding_lookahead
+
+    @property
+    def default_source_end_rule(self) -> bool | None:
+        """Whether end tokens of a new model need the source's end in sight; None where no position is known."""
+        return (self.returns_source_positions and self.source_window is not None) or None
+
+    @normalize_model_inputs
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        decoder_position_ids: Tensor | None = None,
+        cross_position_ids: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | None = None,
+        cache: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        track_attention: bool = False,
+        source_position_readers: Sequence[SourcePositionReader] | None = None,
+        **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
+    ) -> TranslationOutput:
+        """The inputs of PosEncModel to logits (B, T, V); with `labels` (B, T), -100 where ignored, also to a loss.
+
+        The source positions of the new tokens are in the output, and each of `source_position_readers`, the logits
+        processors of one call of `generate`, receives them.
+        """
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        num_cached = cached_seq_length(cache) if source_position_readers else 0  # before the layers add to it
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            position_ids=position_ids,
+            decoder_position_ids=decoder_position_ids,
+            cross_position_ids=cross_position_ids,
+            encoder_outputs=encoder_outputs,
+            cache=cache,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            track_attention=track_attention,
+            **kwargs,
+        )
+        for reader in source_position_readers or ():
+            source_ends_B1 = last_source_positions(attention_mask, position_ids, outputs.encoder_last_hidden_state)
+            reader.read(num_cached, outputs.source_positions, source_ends_B1)
+        length_loss = None
+        alignment = self.model.decoder.alignment
+        if self.training and without_adapters(alignment).length_loss is not None and cross_position_ids is None:
+            x_BTD, states_BSD = outputs.last_hidden_state, outputs.encoder_last_hidden_state
+            target_mask_BT = target_valid_mask(
+                new_valid_mask(decoder_attention_mask, x_BTD.shape[1]), decoder_input_ids, self.config.pad_token_id
+            )
+            if target_mask_BT is None:
+                target_mask_BT = torch.ones_like(x_BTD[..., 0], dtype=torch.bool)
+            length_loss = alignment("length_loss", states_BSD, attention_mask, target_mask_BT)
+        return self.logits_and_loss(outputs, labels, kwargs, length_loss)
+
+    def source_reach(self) -> SourceReach:
+        """How many source tokens a decoding step reads: `left_context` before its source position, `lookahead` after.
+
+        A ValueError, with the reason, for a model that reads all of its source.
+        """
+        return compute_source_reach(self.config)
+
+    @torch.no_grad()
+    def expected_target_lengths(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        inputs_embeds: Tensor | None = None,
+    ) -> Tensor:
+        """The number of target tokens, `</s>` included, that the alignment predicts for each source (B), not rounded.
+
+        A translation of far fewer tokens has ended early. Either `input_ids`, `inputs_embeds` or `encoder_outputs` must
+        be given, with the mask of a padded batch. A ValueError for an alignment that predicts no length.
+        """
+        alignment = self.model.decoder.alignment
+        if without_adapters(alignment).target_lengths is None:
+            raise ValueError(
+                "Only an alignment that predicts lengths, such as `fertility`, expects a number of target tokens, but "
+                f"alignment_type is {self.config.alignment_type!r}; train a model with `fertility`."
+            )
+        if encoder_outputs is None:
+            encoder_outputs = self.model.encoder(input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)
+        return alignment("target_lengths", encoder_outputs[0], attention_mask)
+
+    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: object) -> dict[str, object]:
+        """The inputs of a decoding step, with `track_attention`, because the target's length is unknown."""
+        return super().prepare_inputs_for_generation(input_ids, **kwargs) | {"track_attention": True}
+
+
+__all__ = ["PosEncForConditionalGeneration", "PosEncModel", "PosEncPreTrainedModel"]

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Window blocks: cross-attention with a window over a whole target, in linear time and memory.
+
+Tokens that follow each other have neighbouring source positions. A block of C of them attends to the keys from the
+first to the last one in the window of any of them: W keys, whatever the source's length. Blocks are sentences of the
+batch. Attention and the hooks see M = B N sentences of C queries and W keys, at their positions; nothing else changes,
+and every back end, dropout and device works as before. Shape letters are those of encodings/base.py.
+
+A cached step has one query, for which transformer/plans/window_pruning.py does the same.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ...encodings.masks import has_contiguous_positions
+from ...encodings.positions import AttentionContext
+from ...encodings.sum import PositionEncodingSum
+
+BLOCK_SIZE = 32  # queries of a block, C
+MIN_LENGTH = 512  # in tokens of source and target; below it, computing all scores is as fast
+
+
+@dataclass(frozen=True)
+class WindowBlocks:
+    """The blocks of one attention: which queries and keys they have, and their context.
+
+    `key_rows_MW`: each block's keys, as rows of all sentences' keys one below the other (B S).
+    `mask`: True for keys that are no padding (M, 1, 1, W); None without padding.
+    `ctx`: the positions of each block's queries and keys, with what encodings have prepared for them.
+    `num_blocks`: blocks of a sentence, N. `length`: queries of a sentence, T.
+    """
+
+    key_rows_MW: Tensor
+    mask: Tensor | None
+    ctx: AttentionContext
+    num_blocks: int
+    length: int
+
+    def split_queries(self, q_BHTK: Tensor) -> Tensor:
+        """Each block's queries (M, H, C, K); the last block of a sentence is padded."""
+        return split_time(q_BHTK.transpose(1, 2), self.num_blocks).flatten(0, 1).transpose(1, 2)
+
+    def gather_keys(self, k_BHSK: Tensor) -> Tensor:
+        """Each block's keys or values (M, H, W, K)."""
+        rows = k_BHSK.transpose(1, 2).flatten(0, 1).flatten(1)
+        # An embedding is a gather of rows whose backward is fast, too.
+        k_MWD = nn.functional.embedding(self.key_rows_MW, rows)
+        return k_MWD.unflatten(2, (k_BHSK.shape[1], -1)).transpose(1, 2)
+
+    def join_queries(self, out_MCHK: Tensor) -> Tensor:
+        """The attended values of all queries in their order (B, T, H, K)."""
+        return out_MCHK.unflatten(0, (-1, self.num_blocks)).flatten(1, 2)[:, : self.length]
+
+
+def split_time(x: Tensor, num_blocks: int) -> Tensor:
+    """The blocks (B, N, C, ...) of (B, T, ...); the last token is repeated to fill the last block."""
+    missing = num_blocks * BLOCK_SIZE - x.shape[1]
+    if missing:
+        x = torch.cat((x, x[:, -1:].expand(-1, missing, *x.shape[2:])), dim=1)
+    return x.unflatten(1, (num_blocks, BLOCK_SIZE))
+
+
+def make_window_blocks(positions: PositionEncodingSum, x_BTD: Tensor, ctx: AttentionContext) -> WindowBlocks | None:
+    """The blocks of a cross-attention; None where all keys are computed.
+
+    These are short inputs, cached decoding, weights that the caller wants, sources with holes, and windows that cover
+    most of the source.
+    """
+    window, num_keys, length = positions.sliding_window, ctx.key_pos_BS.shape[1], x_BTD.shape[1]
+    if window is None or ctx.state is not None or ctx.need_weights or torch.compiler.is_compiling():
+        return None
+    mask = ctx.mask
+    if min(num_keys, length) < MIN_LENGTH or not (mask is None or (isinstance(mask, Tensor) and mask.ndim == 2)):
+        return None
+    key_pos_BS, valid_mask_BS = ctx.key_pos_BS.expand(len(x_BTD), -1), None if mask is None else mask.bool()
+    if not has_contiguous_positions(key_pos_BS, valid_mask_BS):
+        return None
+    num_blocks = -(-length // BLOCK_SIZE)
+    query_pos_BNC = split_time(ctx.query_pos_BQ.expand(len(x_BTD), -1), num_blocks)
+    keys = select_keys(query_pos_BNC.detach(), key_pos_BS, valid_mask_BS, window)
+    if keys is None:
+        return None
+    key_indices_MW = keys.flatten(0, 1)
+    row_M1 = torch.arange(len(x_BTD), device=keys.device).repeat_interleave(num_blocks)[:, None]
+    mask_MW = None if valid_mask_BS is None or bool(valid_mask_BS.all()) else valid_mask_BS[row_M1, key_indices_MW]
+    block_ctx = ctx.replace(
+        query_pos_BQ=query_pos_BNC.flatten(0, 1), key_pos_BS=key_pos_BS[row_M1, key_indices_MW],
+        valid_mask_BT=None, mask=None, inputs_BTD=None,
+    )  # fmt: skip
+    return WindowBlocks(
+        key_indices_MW + row_M1 * num_keys,
+        None if mask_MW is None else mask_MW[:, None, None],
+        positions.prepare_by_distance(x_BTD[:1, :1], block_ctx),
+        num_blocks,
+        length,
+    )
+
+
+def select_keys(query_pos_BNC: Tensor, key_pos_BS: Tensor, valid_mask_BS: Tensor | None, window: int) -> Tensor | None:
+    """The indices of each block's keys (B, N, W), all in sources without holes.
+
+    None if they are more than half of the source, or if a query has no key in its window: it attends to all keys.
+    """
+    num_keys = key_pos_BS.shape[1]
+    if valid_mask_BS is None:
+        first_B1 = torch.zeros_like(key_pos_BS[:, :1])
+        num_valid_B1 = first_B1 + num_keys
+    else:
+        first_B1, num_valid_B1 = valid_mask_BS.long().argmax(1, keepdim=True), valid_mask_BS.sum(1, keepdim=True)
+    first_pos_B1 = key_pos_BS.gather(1, first_B1)
+    last_pos_B1 = first_pos_B1 + num_valid_B1 - 1
+    lowest_BN, highest_BN = query_pos_BNC.amin(2), query_pos_BNC.amax(2)
+    if bool(((highest_BN <= first_pos_B1 - window) | (lowest_BN >= last_pos_B1 + window)).any()):
+        return None
+    start_BN = torch.maximum((lowest_BN - window).floor().long() + 1, first_pos_B1)
+    end_BN = torch.minimum((highest_BN + window).ceil().long(), last_pos_B1 + 1)
+    width = int((end_BN - start_BN).max())
+    if 2 * width > num_keys:
+        return None
+    start_BN = (start_BN - first_pos_B1 + first_B1).clamp(max=num_keys - width)
+    return start_BN[..., None] + torch.arange(width, device=start_BN.device)
