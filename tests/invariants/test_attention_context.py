@@ -12,15 +12,12 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 
 from hf_posenc import (
     POSITION_ENCODINGS,
-    Alignment,
     AttentionContext,
     PosEncConfig,
     PositionEncoding,
-    register_alignment,
     register_position_encoding,
 )
 from hf_posenc.encodings.masks import num_attendable
-from hf_posenc.encodings.registration import RENAMED_IN_0_3
 
 pytestmark = pytest.mark.invariant
 
@@ -328,37 +325,6 @@ def test_a_view_of_the_decoder_has_no_prefixes():
     view = PosEncConfig(decoder_layers=2).get_text_config(decoder=True)
     assert view.encoder_layers == 2 and view.start_token_id == 1
     assert not [name for name in vars(view) if name.startswith("decoder_")]
-
-
-# Names of 0.2
-
-BASES = {"encoding": PositionEncoding, "alignment": Alignment}
-REGISTER = {"encoding": register_position_encoding, "alignment": register_alignment}
-RENAMED = [(kind, *names) for kind, renamed in RENAMED_IN_0_3.items() for names in renamed.items()]
-
-
-@pytest.mark.parametrize(("kind", "old", "new"), RENAMED)
-def test_a_name_of_0_2_is_refused_with_the_new_one(kind, old, new):
-    described = {"summary": "Mine.", "shift_invariant": True}
-    assert hasattr(BASES[kind], new) and not hasattr(BASES[kind], old)
-    with pytest.raises(TypeError, match=rf"Mine has names of 0.2.*rename `{old}` to `{new}`"):
-        REGISTER[kind]("mine", type("Mine", (BASES[kind],), described | {old: True}))
-    REGISTER[kind]("mine", type("Mine", (BASES[kind],), described | {new: getattr(BASES[kind], new)}))
-
-
-def test_a_name_of_0_2_in_a_preset_or_a_constructor_is_refused():
-    class Mine(PositionEncoding):
-        summary, shift_invariant = "Mine.", True
-
-        def __init__(self, config, side):
-            super().__init__(config, side)
-            self.clip_distance = 3
-
-    with pytest.raises(TypeError, match="rename `order_blind` to `permutation_equivariant`"):
-        register_position_encoding("mine", Mine, order_blind=True)
-    register_position_encoding("mine", Mine)
-    with pytest.raises(TypeError, match="rename `clip_distance` to `max_distance`"):
-        tiny_model("mine")
 
 
 def test_an_encoding_that_does_not_say_what_it_is_is_refused():

@@ -7,15 +7,28 @@ import types
 
 import pytest
 import torch
+from support.causal import tiny_causal_model
 from support.hub_files import (
     EXACT,
+    HIDDEN,
     assert_found,
     assert_loads_again,
-    imported_by,
+    code_of,
     inputs,
     stranger,
+    without_package,
 )
-from support.models import EVERY_ENCODING, REGISTERED, SINGLE, sentences, tiny_config, tiny_model, translator
+from support.models import (
+    ALIGNED,
+    EVERY_ENCODING,
+    REGISTERED,
+    SINGLE,
+    SUMS,
+    sentences,
+    tiny_config,
+    tiny_model,
+    translator,
+)
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
 from hf_posenc import (
@@ -32,6 +45,48 @@ from hf_posenc import (
 
 SHARED = [*(SINGLE if EVERY_ENCODING else ["forgetting"]), "sinusoidal+relative", "rotary to learned", "rnn_nmt"]
 FAMILIES = ["relative", "rnn_nmt"]
+ENTRIES = POSITION_ENCODINGS.values()
+
+
+# Loads each checkpoint of a folder by the code that it carries, and computes.
+LOADS_ALL = """
+import sys
+import torch
+from pathlib import Path
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+torch.set_num_threads(1)
+folder = Path(sys.argv[1])
+logits = {}
+for place in sorted(path.parent for path in folder.glob("*/config.json")):
+    config = AutoConfig.from_pretrained(place, trust_remote_code=True)
+    auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    model = auto_class.from_pretrained(place, dtype=torch.float64, trust_remote_code=True).eval()
+    assert type(model).__module__.startswith("transformers_modules")
+    ids = torch.arange(3, 9)[None]
+    inputs = {"decoder_input_ids": ids} if config.is_encoder_decoder else {}
+    with torch.no_grad():
+        logits[place.name] = model(input_ids=ids, **inputs).logits
+torch.save(logits, folder / "logits.pt")
+"""
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_the_code_of_each_encoding_and_alignment_is_enough(tmp_path):
+    """As a checkpoint carries no others, each needs a load of its own; also of decoder-only models."""
+    folder = tmp_path / "saved"
+    models = {sides: tiny_model(sides) for sides in [*REGISTERED, *SUMS, *ALIGNED, "rnn_nmt"]}
+    models |= {f"causal {sides}": tiny_causal_model(sides) for sides in SINGLE}
+    for name, model in models.items():
+        model.save_pretrained(folder / name)
+    without_package(HIDDEN + LOADS_ALL, str(folder), home=tmp_path / "home")
+    found = torch.load(folder / "logits.pt")
+    assert found.keys() == models.keys()
+    ids = torch.arange(3, 9)[None]
+    for name, model in models.items():
+        inputs = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+        torch.testing.assert_close(found[name], model(input_ids=ids, **inputs).logits, **EXACT)
 
 
 @pytest.mark.slow
@@ -68,18 +123,15 @@ def test_the_auto_classes_know_what_was_saved(family, tmp_path):
 def test_a_saved_folder_holds_the_code_it_needs_and_nothing_else(tmp_path, where, stem, part):
     model = tiny_model(where)
     (model if part == "whole" else model.model).save_pretrained(tmp_path)
-    code = imported_by(f"configuration_{stem}", f"modeling_{stem}")
-    expected = (
-        set(code) | {"config.json", "model.safetensors"} | ({"generation_config.json"} if part == "whole" else set())
-    )
+    code = code_of(model.config)
+    expected = code | {"config.json", "model.safetensors"} | ({"generation_config.json"} if part == "whole" else set())
     assert {path.name for path in tmp_path.iterdir()} == expected
     other = {"posenc": "rnn_nmt", "rnn_nmt": "posenc"}[stem]
-    assert not code.keys() & {"tokenization_posenc.py", f"configuration_{other}.py", f"modeling_{other}.py"}
-    # The encodings and self-attention are the Transformer's alone.
-    encodings = {name for name in code if name.startswith(("encodings_relative", "transformer_attention"))}
-    assert bool(encodings) == (stem == "posenc")
-    for name, source in code.items():
-        assert (tmp_path / name).read_text(encoding="utf-8") == source
+    assert not code & {"tokenization_posenc.py", f"configuration_{other}.py", f"modeling_{other}.py"}
+    # Of the encodings a checkpoint has those of its config alone. (The vectors of `relative` may be sinusoids.)
+    encodings = code & {f"encodings_{entry.encoding.__module__.rpartition('.')[2]}.py" for entry in ENTRIES}
+    expected = {"encodings_base.py", "encodings_relative.py", "encodings_sinusoidal.py"} if stem == "posenc" else set()
+    assert encodings == expected
     auto_map = json.loads((tmp_path / "config.json").read_text())["auto_map"]
     assert set(auto_map) == {"AutoConfig", "AutoModel", "AutoModelForSeq2SeqLM"}
     assert all(f"{target.partition('.')[0]}.py" in code for target in auto_map.values())
@@ -280,9 +332,23 @@ def test_a_users_own_encoding_is_pushed_with_its_file(linear_bias, hub, tmp_path
 def test_a_checkpoint_that_does_not_use_it_does_not_carry_a_users_file(linear_bias, tmp_path):
     tiny_model("none").save_pretrained(tmp_path / "model")
     assert not list((tmp_path / "model").glob("registered_*"))
-    assert (tmp_path / "model" / "encodings_registry.py").read_text() == imported_by("encodings_registry")[
-        "encodings_registry.py"
-    ]
+    assert "linear_bias" not in (tmp_path / "model" / "encodings_registry.py").read_text().lower()
+
+
+def test_a_checkpoint_carries_encodings_whose_parameters_it_saves(tmp_path):
+    """Its config would otherwise name a field that its code does not have."""
+    tiny_config("none", t5_buckets=8).save_pretrained(tmp_path)
+    assert (tmp_path / "encodings_t5.py").is_file() and not (tmp_path / "encodings_relative.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("encodings", "files", "lines"), [("relative", 42, 6400), ("relative+window to rotary", 44, 6700)]
+)
+def test_a_checkpoint_has_few_files(tmp_path, encodings, files, lines):
+    tiny_config(encodings).save_pretrained(tmp_path)
+    sources = [path.read_text(encoding="utf-8") for path in tmp_path.glob("*.py")]
+    assert len(sources) <= files
+    assert sum(source.count("\n") for source in sources) <= lines
 
 
 def test_an_encoding_of_a_notebook_is_not_carried_and_a_warning_says_so(unregistered_after, tmp_path):

@@ -19,7 +19,7 @@ from support.hub_files import (
     TOKENIZER_FILES,
     assert_found,
     assert_loads_again,
-    imported_by,
+    code_of,
     inputs,
     stranger,
     without_package,
@@ -50,7 +50,7 @@ def test_what_is_pushed_is_whole_and_loads_by_its_name(hub: Hub, tokenizer: PosE
     model = translator(where)
     model.push_to_hub("someone/tiny")
     tokenizer.push_to_hub("someone/tiny")
-    code = imported_by(f"configuration_{stem}", f"modeling_{stem}", "tokenization_posenc")
+    code = code_of(model.config, with_tokenizer=True)
     pushed = {".gitattributes", "README.md", *code, *MODEL_FILES, *TOKENIZER_FILES}
     assert set(hub.repositories["someone/tiny"].files()) == pushed
     loaded = AutoModelForSeq2SeqLM.from_pretrained("someone/tiny", dtype=torch.float64)
@@ -105,10 +105,10 @@ def test_a_run_pushes_a_loadable_model_at_each_save_and_at_last_its_card(hub: Hu
     assert [message for message in repository.messages if message in steps]
     assert repository.messages[-1] == "Trained and scored"
     folder = run.folder / "gru+relative" / "model"
-    code = imported_by("configuration_posenc", "modeling_posenc", "tokenization_posenc")
+    code = code_of(AutoConfig.from_pretrained(folder), with_tokenizer=True)
     for commit, message in zip(repository.commits, repository.messages, strict=True):
         if message in steps:
-            assert repository.files(commit).keys() >= code.keys() | MODEL_FILES | TOKENIZER_FILES, message
+            assert repository.files(commit).keys() >= code | MODEL_FILES | TOKENIZER_FILES, message
     for commit in repository.commits:
         for name, content in repository.files(commit).items():
             assert name == ".gitattributes" or name in pushed_files(folder), "nothing else of the Trainer's"
@@ -117,7 +117,7 @@ def test_a_run_pushes_a_loadable_model_at_each_save_and_at_last_its_card(hub: Hu
     pushed = repository.files()
     held = [path for path in folder.iterdir() if path.name != "manifest.json"]
     assert pushed.keys() - {".gitattributes"} == {path.name for path in held}
-    assert pushed.keys() >= {"README.md", "training.json"} | code.keys() | MODEL_FILES | TOKENIZER_FILES
+    assert pushed.keys() >= {"README.md", "training.json"} | code | MODEL_FILES | TOKENIZER_FILES
     assert all(pushed[path.name] == path.read_bytes() for path in held)
     card = pushed["README.md"].decode()
     assert 'from_pretrained("someone/tiny-gru-relative")' in card

@@ -10,7 +10,7 @@ from support.source_text import words_of_the_code
 
 import hf_posenc
 from hf_posenc import POSITION_ENCODINGS, PositionEncoding
-from hf_posenc.hub.checkpoint_code import CARRIED, flattened, modules_by_flat_name
+from hf_posenc.hub.checkpoint_code import CARRIED, flatten, modules_by_flat_name
 
 PACKAGE = Path(hf_posenc.__file__).parent
 CARRIED_FILES = {
@@ -48,7 +48,7 @@ def test_the_transformer_names_no_encoding(file, entry_name):
 def test_a_copy_imports_other_copies_one_by_one():
     """As transformers finds them, with a regular expression that also reads docstrings."""
     for name, module in modules_by_flat_name().items():
-        source, _ = flattened(module)
+        source, _ = flatten(CARRIED_FILES[name].read_text(encoding="utf-8"), module)
         imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom | ast.Import)]
         neighbours = {node.module for node in imports if isinstance(node, ast.ImportFrom) and node.level}
         assert neighbours <= CARRIED_FILES.keys(), name
@@ -132,4 +132,5 @@ def test_only_the_registry_imports_encodings():
     encodings = {entry.encoding.__module__ for entry in POSITION_ENCODINGS.values()} - {PositionEncoding.__module__}
     for name, module in modules_by_flat_name().items():
         if CARRIED_FILES[name] not in files:
-            assert not encodings & set(flattened(module)[1]), name
+            _, imported = flatten(CARRIED_FILES[name].read_text(encoding="utf-8"), module)
+            assert not encodings & set(imported), name

@@ -1,23 +1,21 @@
 """The files of a pushed checkpoint, and a process that loads it without the package."""
 
+import ast
 import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig
 
-import hf_posenc
 from hf_posenc import (
     PosEncTokenizer,
 )
-from hf_posenc.hub.checkpoint_code import flat_name, flattened, modules_by_flat_name
+from hf_posenc.hub.checkpoint_code import write_checkpoint_code
 from hf_posenc.transformer.encoder_decoder import ConditionalGeneration
 from support.models import TEXTS, sentences
-
-PACKAGE = Path(hf_posenc.__file__).parent
-
 
 # Weights read from a file lie elsewhere in memory, and the last bit of a product may depend on that.
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -127,17 +125,23 @@ def assert_loads_again(folder: Path, found: dict, model: ConditionalGeneration) 
     assert_found(found, again, AutoTokenizer.from_pretrained(folder))
 
 
-def imported_by(*entries: str) -> dict[str, str]:
-    """The files that these need, themselves included, by name: copies of the package's modules."""
-    needed: dict[str, str] = {}
-    pending = [modules_by_flat_name()[name] for name in entries]
-    while pending:
-        module = pending.pop()
-        file = f"{flat_name(module)}.py"
-        if file not in needed:
-            needed[file], imported = flattened(module)
-            pending += imported
-    return needed
+def code_of(config: PreTrainedConfig, *, with_tokenizer: bool = False) -> set[str]:
+    """The files of code that are saved with a config, each of which the classes of its `auto_map` need."""
+    with TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        saved = {path.name: path.read_text(encoding="utf-8") for path in Path(folder).glob("*.py")}
+        needed: set[str] = set()
+        pending = [target.partition(".")[0] for target in config.auto_map.values()]
+        while pending:
+            file = f"{pending.pop()}.py"
+            if file not in needed:
+                needed.add(file)
+                tree = ast.walk(ast.parse(saved[file]))
+                pending += [node.module for node in tree if isinstance(node, ast.ImportFrom) and node.level]
+        assert needed == saved.keys()
+        if with_tokenizer:
+            write_checkpoint_code(Path(folder), ["tokenization_posenc"], {})
+        return {path.name for path in Path(folder).glob("*.py")}
 
 
 TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "tokenization_posenc.py"}

@@ -7,13 +7,13 @@ import pytest
 import yaml
 from huggingface_hub import HfApi
 from support.family_tokenizers import m2m100_tokenizer, marian_tokenizer
-from support.hub_files import MODEL_FILES, TOKENIZER_FILES, imported_by
+from support.hub_files import MODEL_FILES, TOKENIZER_FILES, code_of
 from support.hub_server import Hub
 from support.models import tiny_model
 from support.run_folders import SETTINGS, run_folder
 from transformers import AutoTokenizer, BartConfig
 
-from hf_posenc import PosEncTokenizer
+from hf_posenc import PosEncConfig, PosEncTokenizer
 from hf_posenc.reporting.card import model_card
 from hf_posenc.training.push_to_hub import push_files, pushed_files
 
@@ -38,8 +38,8 @@ def saved(tokenizer: PosEncTokenizer, tmp_path: Path) -> Path:
 
 
 def test_what_is_pushed_of_a_saved_model_is_what_loads_it(saved: Path):
-    code = imported_by("configuration_posenc", "modeling_posenc", "tokenization_posenc")
-    assert set(pushed_files(saved)) == code.keys() | MODEL_FILES | TOKENIZER_FILES
+    code = code_of(PosEncConfig.from_pretrained(saved), with_tokenizer=True)
+    assert set(pushed_files(saved)) == code | MODEL_FILES | TOKENIZER_FILES
 
 
 @pytest.mark.full

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The registry of alignments: one import and one line for each. `alignment_type` is a key of `ALIGNMENTS`."""
 
-from ..encodings.base import EncodingConfig
-from ..encodings.registration import validate_registration
+from ..encodings.base import EncodingConfig, validate_registration
 from ..hub.suggestions import closest_name
 from .base import Alignment
 from .fertility import Fertility
@@ -22,7 +21,7 @@ def register_alignment(name: str, alignment: type[Alignment]) -> None:
 
     Call it at the foot of the file that defines the class: checkpoints that use the alignment then contain that file,
     as for an encoding. Raises a ValueError for a name that is taken or not lower-case letters, digits and underscores.
-    Raises a TypeError for a class that inherits anything but Alignment, or has names of hf_posenc 0.2.
+    Raises a TypeError for a class that inherits anything but Alignment.
     """
     validate_registration("alignment", name, alignment, Alignment, ALIGNMENTS.get(name))
     ALIGNMENTS[name] = alignment

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from .base import EncodingConfig, PositionEncoding, StackSpec
 from .citations import Reference
-from .positions import AttentionContext, at_least_float32
 
 
 class Alibi(PositionEncoding):
@@ -33,7 +32,6 @@ class Alibi(PositionEncoding):
         "formula": "score(i, j) = q_i . k_j / sqrt(K) - m_h |j - i|",
     }
     shift_invariant = True
-    max_distance = math.inf
     formula = """
         score(i, j) = q_i . k_j / sqrt(K) - m_h |j - i|, with m_(H+1-h) for j > i
         m_h = 2^(-8h/H), h = 1..H
@@ -54,18 +52,10 @@ class Alibi(PositionEncoding):
         self.past_slopes = slopes(side.heads)
         self.future_slopes = self.past_slopes if shared_slope else self.past_slopes[::-1]
 
-    def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
-        """The score bias of each head, query and key (B, H, Q, S)."""
-        distance_B1QS = ctx.distance_BQS[:, None].to(at_least_float32(x_BTD))
-        past_H11, future_H11 = (
-            distance_B1QS.new_tensor(m)[:, None, None] for m in (self.past_slopes, self.future_slopes)
-        )
-        penalty_BHQS = torch.where(distance_B1QS < 0, past_H11, -future_H11) * distance_B1QS
-        return penalty_BHQS.to(x_BTD.dtype)
-
-    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
-        """What `prepare` computed (B, H, Q, S)."""
-        return ctx.prepared
+    def distance_bias(self, distance_N: Tensor) -> Tensor:
+        """Minus the slope of each head and direction times the distance (H, N)."""
+        past_H1, future_H1 = (distance_N.new_tensor(m)[:, None] for m in (self.past_slopes, self.future_slopes))
+        return torch.where(distance_N < 0, past_H1, -future_H1) * distance_N
 
 
 def slopes(heads: int) -> list[float]:

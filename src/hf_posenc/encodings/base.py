@@ -22,6 +22,9 @@ Every hook takes `ctx`, an AttentionContext with the positions of queries and ke
     score_bias(q_BHQK, k_BHSK, ctx) -> broadcasts to (B, H, Q, S)
         Is added to the scores, in score units (after 1/sqrt(K)). `q` is the query before `rotate_queries`; `k` is the
         key as it is cached, after `rotate_keys`.
+    distance_bias(distance_N) -> (H, N) or (1, N)
+        In place of `prepare` and `score_bias`, for a bias that depends on head and distance alone: the bias of each
+        distance, key minus query, a float. It must be defined for negative distances and between whole numbers.
     value_bias(p_BHQS, ctx) -> broadcasts to (B, H, Q, K)
         Is added to the attended values; `p` are the attention weights after dropout.
     init_weights()
@@ -41,14 +44,16 @@ token that the encoding reads for it, None for all of them. Neither counts the k
 tokens between a query and a key: a window bounds both. They are 0 for an encoding of single tokens and of pairs.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from .citations import Reference
-from .positions import AttentionContext
+from .positions import AttentionContext, at_least_float32
 
 # Large enough for zero weight in any dtype; finite, so that a fully masked row is not NaN.
 MASK_VALUE = -1e4
@@ -60,6 +65,7 @@ HOOKS = ("embed", "rotate_queries", "rotate_keys", "score_bias", "value_bias")
 TensorHook = Callable[[Tensor, AttentionContext], Tensor]
 ScoreBiasHook = Callable[[Tensor, Tensor, AttentionContext], Tensor]
 PrepareHook = Callable[[Tensor, AttentionContext], object]
+DistanceBiasHook = Callable[[Tensor], Tensor]
 
 ParameterValue = bool | int | float | None
 
@@ -185,7 +191,15 @@ class PositionEncoding(nn.Module):
     rotate_queries: TensorHook | None = None
     rotate_keys: TensorHook | None = None
     score_bias: ScoreBiasHook | None = None
+    distance_bias: DistanceBiasHook | None = None
     value_bias: TensorHook | None = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.distance_bias is not None:
+            cls.prepare, cls.score_bias = prepare_distance_bias, score_distance_bias  # type: ignore[assignment]
+            if cls.max_distance is None:
+                cls.max_distance = math.inf
 
     def __init__(self, config: EncodingConfig, side: StackSpec) -> None:
         """`side` has the sizes of the attention that this encoding serves."""
@@ -224,3 +238,50 @@ class PositionEncoding(nn.Module):
         would read parameters that are on the meta device or sharded.
         """
         return getattr(self, hook)(*arguments)
+
+
+def prepare_distance_bias(encoding: PositionEncoding, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
+    """`prepare` of an encoding with a `distance_bias`: the biases of all layers (B, H, Q, S).
+
+    The distances (B, Q, S) if the biases have gradients: each layer computes them, because gradient checkpointing
+    replays a layer, but nothing computed before it.
+    """
+    distance_BQS = ctx.distance_BQS.to(at_least_float32(x_BTD))
+    if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in encoding.parameters()):
+        return distance_BQS
+    return bias_of_distances(encoding, distance_BQS).to(x_BTD.dtype)
+
+
+def score_distance_bias(encoding: PositionEncoding, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+    """`score_bias` of an encoding with a `distance_bias` (B, H, Q, S)."""
+    prepared: Tensor = ctx.prepared
+    return prepared if prepared.ndim == 4 else bias_of_distances(encoding, prepared).to(q_BHQK.dtype)
+
+
+def bias_of_distances(encoding: PositionEncoding, distance_BQS: Tensor) -> Tensor:
+    """The `distance_bias` of distances of any shape (B, H, Q, S)."""
+    assert encoding.distance_bias is not None
+    return encoding.distance_bias(distance_BQS.flatten()).unflatten(1, distance_BQS.shape).transpose(0, 1)
+
+
+def validate_registration(kind: str, name: str, new_class: type, base: type, existing: type | None) -> None:
+    """Raise an error unless `new_class` can be registered as `name`; `kind` is "encoding" or "alignment".
+
+    `existing` is the class that has the name already, if one has. The same class may be registered again, as by a
+    notebook cell that runs twice. Raises a ValueError for a name that is taken or not lower-case letters, digits and
+    underscores. Raises a TypeError for a class that does not inherit `base` alone.
+    """
+    if not (name.isidentifier() and name == name.lower()):
+        raise ValueError(f"An {kind}'s name is made of lower-case letters, digits and underscores, not {name!r}.")
+    if new_class.__bases__ != (base,):
+        raise TypeError(
+            f"An {kind} inherits {base.__name__} and nothing else, but {new_class.__name__} inherits "
+            f"{', '.join(cls.__name__ for cls in new_class.__bases__)}; derive it from hf_posenc.{base.__name__}."
+        )
+    if existing is not None and qualified_name(existing) != qualified_name(new_class):
+        raise ValueError(f"`{name}` is already the name of {existing.__name__}; choose another name.")
+
+
+def qualified_name(new_class: type) -> tuple[str, str]:
+    """Module and name of a class, which identify it when its code runs again."""
+    return new_class.__module__, new_class.__qualname__

@@ -8,15 +8,12 @@ Departures from Chi et al.: in bidirectional attention each direction has its ow
 powers at 2.
 """
 
-import math
-
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
 from .base import EncodingConfig, PositionEncoding, StackSpec
 from .citations import Reference
-from .positions import AttentionContext, at_least_float32
 
 
 class Kerple(PositionEncoding):
@@ -32,7 +29,6 @@ class Kerple(PositionEncoding):
         """,
     }
     shift_invariant = True
-    max_distance = math.inf
     formula = """
         score(i, j) = q_i . k_j / sqrt(K) - p log(1 + a |j - i|)
         a = softplus(a'_h), p = softplus(p'_h), with separate a' and p' for j > i
@@ -54,27 +50,20 @@ class Kerple(PositionEncoding):
         shape = (1 if side.is_causal else 2, side.heads)  # past, future
         self.a, self.p = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
 
-    def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> tuple[Tensor, Tensor]:
-        """Absolute distances, and whether a key follows its query (B, 1, Q, S)."""
-        distance_B1QS = ctx.distance_BQS[:, None].to(at_least_float32(x_BTD))
-        return distance_B1QS.abs(), distance_B1QS > 0
-
-    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
-        """The negative penalty of each head, query and key (B, H, Q, S)."""
-        distance_B1QS, is_future_B1QS = ctx.prepared
+    def distance_bias(self, distance_N: Tensor) -> Tensor:
+        """The negative penalty of each head (H, N)."""
+        is_future_N, distance_N = distance_N > 0, distance_N.abs()
 
         def by_direction(numbers_RH: Tensor) -> Tensor:
-            past_H11, future_H11 = numbers_RH.to(distance_B1QS.dtype)[[0, -1], :, None, None]
-            return torch.where(is_future_B1QS, future_H11, past_H11)
+            past_H1, future_H1 = numbers_RH.to(distance_N.dtype)[[0, -1], :, None]
+            return torch.where(is_future_N, future_H1, past_H1)
 
-        a_BHQS = by_direction(nn.functional.softplus(self.a))
+        a_HN = by_direction(nn.functional.softplus(self.a))
         if self.logarithmic:
-            penalty_BHQS = by_direction(nn.functional.softplus(self.p)) * (a_BHQS * distance_B1QS).log1p()
-        else:  # 0^p is 0, but its gradient has log 0; distance 1 replaces it and is masked again
-            nonzero_B1QS = distance_B1QS > 0
-            power_BHQS = distance_B1QS.where(nonzero_B1QS, 1.0).pow(by_direction(2 * self.p.sigmoid()))
-            penalty_BHQS = a_BHQS * power_BHQS * nonzero_B1QS
-        return -penalty_BHQS.to(q_BHQK.dtype)
+            return -by_direction(nn.functional.softplus(self.p)) * (a_HN * distance_N).log1p()
+        # 0^p is 0, but its gradient has log 0; distance 1 replaces it and is masked again
+        is_nonzero_N = distance_N > 0
+        return -a_HN * distance_N.where(is_nonzero_N, 1.0).pow(by_direction(2 * self.p.sigmoid())) * is_nonzero_N
 
     def init_weights(self) -> None:
         """a from U(0.01, 1). p from U(0.01, 2); as a power, from the middle 90 % of the interval 0 to 2."""

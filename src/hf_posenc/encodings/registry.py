@@ -5,16 +5,15 @@
 name, or several joined by "+", which are applied from left to right.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 from ..hub.suggestions import closest_name
 from .alibi import Alibi
-from .base import HOOKS, EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
+from .base import HOOKS, EncodingConfig, EncodingParameter, PositionEncoding, StackSpec, validate_registration
 from .cape import Cape
-from .citations import Reference
 from .cope import Cope
 from .deberta import Deberta
 from .fire import Fire
@@ -25,7 +24,6 @@ from .log_n import LogN
 from .pope import Pope
 from .randomized import Randomized
 from .recurrent import Recurrent
-from .registration import validate_attribute_names, validate_registration
 from .relative import Relative
 from .rotary import Rotary
 from .sandwich import Sandwich
@@ -36,32 +34,33 @@ from .t5 import T5
 from .transformer_xl import TransformerXL
 from .window import Window
 
+# The properties of an encoding, which PositionEncoding describes.
+PROPERTIES = (
+    "summary", "shift_invariant", "permutation_equivariant", "reversal_equivariant", "is_stateful", "is_modifier",
+    "zero_init_is_identity", "max_length_field", "config_parameters", "formula", "references", "aliases",
+)  # fmt: skip
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True)
 class PositionEncodingEntry:
-    """A registered encoding: its class, its properties (described in PositionEncoding) and `options`, further arguments
-    of its constructor."""
+    """A registered encoding: its class, and the `preset` of this name.
+
+    A preset has properties that replace the class's, and arguments of its constructor in addition to config and side.
+    An entry has all properties as attributes, and is callable like the class.
+    """
 
     encoding: type[PositionEncoding]
-    summary: str
-    shift_invariant: bool
-    permutation_equivariant: bool
-    reversal_equivariant: bool
-    is_stateful: bool
-    is_modifier: bool
-    zero_init_is_identity: bool
-    max_length_field: str | None
-    config_parameters: tuple[EncodingParameter, ...]
-    formula: str
-    references: tuple[Reference, ...]
-    aliases: tuple[str, ...]
-    options: dict[str, object]
+    preset: Mapping[str, object]
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in PROPERTIES:
+            raise AttributeError(f"An entry of POSITION_ENCODINGS has no attribute {name!r}.")
+        return self.preset[name] if name in self.preset else getattr(self.encoding, name)
 
     def __call__(self, config: EncodingConfig, side: StackSpec) -> PositionEncoding:
-        """The encoding as a module; a TypeError if its constructor sets a property of hf_posenc 0.2."""
-        encoding = self.encoding(config, side, **self.options)
-        validate_attribute_names("encoding", self.encoding, vars(encoding))  # a constructor may set properties too
-        return encoding
+        """The encoding as a module."""
+        options = {name: value for name, value in self.preset.items() if name not in PROPERTIES}
+        return self.encoding(config, side, **options)
 
     @property
     def needs_state_cache(self) -> bool:
@@ -79,19 +78,17 @@ class PositionEncodingEntry:
         return any(getattr(self.encoding, hook) is not None for hook in HOOKS if hook != "embed")
 
 
-METADATA_FIELDS = [field.name for field in fields(PositionEncodingEntry) if field.name not in ("encoding", "options")]
-
-
 def make_entry(encoding: type[PositionEncoding], **preset: object) -> PositionEncodingEntry:
-    """The registry's entry of a class. Properties in `preset` replace the class's; its other items are arguments of the
-    constructor. A TypeError for a class without `summary` or `shift_invariant`."""
-    metadata: dict[str, Any] = {name: preset.pop(name, getattr(encoding, name, None)) for name in METADATA_FIELDS}
-    if missing := [name for name in ("summary", "shift_invariant") if metadata[name] is None]:
+    """The registry's entry of a class; a TypeError if neither it nor the preset states `summary` or
+    `shift_invariant`."""
+    required = ("summary", "shift_invariant")
+    missing = [name for name in required if preset.get(name, getattr(encoding, name, None)) is None]
+    if missing:
         raise TypeError(
             f"An encoding must state its properties, but {encoding.__name__} lacks {' and '.join(missing)}; write them "
             "into the class, as in summary = 'One sentence.'"
         )
-    return PositionEncodingEntry(encoding=encoding, options=preset, **metadata)
+    return PositionEncodingEntry(encoding, preset)
 
 
 POSITION_ENCODINGS: dict[str, PositionEncodingEntry] = {
@@ -133,11 +130,10 @@ def register_position_encoding(name: str, encoding: type[PositionEncoding], **pr
     addition to `config` and `side`. Call it at the foot of the file that defines the class, with imports of the form
     `from hf_posenc import ...`: checkpoints that use the encoding then contain that file. Raises a ValueError for a
     name that is taken or not lower-case letters, digits and underscores. Raises a TypeError for a class that inherits
-    anything but PositionEncoding, lacks a property, or has names of hf_posenc 0.2 (registration.py lists them).
+    anything but PositionEncoding, or lacks a property.
     """
     existing = POSITION_ENCODINGS.get(name)
     validate_registration("encoding", name, encoding, PositionEncoding, None if existing is None else existing.encoding)
-    validate_attribute_names("encoding", encoding, preset)
     POSITION_ENCODINGS[name] = make_entry(encoding, **preset)
 
 

@@ -5,12 +5,13 @@ Departures from Chi et al.: `sandwich_width` / 2 is subtracted, and the bias at 
 not depend on it. Channels are counted from 0, as in `sinusoidal`; the paper's first channel could not be verified.
 """
 
+import torch
 from torch import Tensor
 
 from .base import EncodingParameter, PositionEncoding
 from .citations import Reference
-from .positions import AttentionContext, at_least_float32
-from .sinusoidal import sinusoids
+
+CHUNK_SIZE = 2**16  # distances whose cosines are in memory at once
 
 
 class Sandwich(PositionEncoding):
@@ -43,14 +44,11 @@ class Sandwich(PositionEncoding):
         ),
     )
 
-    def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
-        """The score bias of each head, query and key (B, H, Q, S)."""
-        width, dtype, heads = self.config.sandwich_width, at_least_float32(x_BTD), self.side.heads
-        queries_BQW, keys_BSW = (sinusoids(pos, width, dtype) for pos in (ctx.query_pos_BQ, ctx.key_pos_BS))
-        product_B1QS = (queries_BQW @ keys_BSW.transpose(1, 2) - width / 2)[:, None]
-        rates_H11 = product_B1QS.new_tensor([heads / (8 * h) for h in range(1, heads + 1)])[:, None, None]
-        return (product_B1QS * rates_H11).to(x_BTD.dtype)
-
-    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
-        """What `prepare` computed (B, H, Q, S)."""
-        return ctx.prepared
+    def distance_bias(self, distance_N: Tensor) -> Tensor:
+        """The sum of the sinusoids' cosines at a distance, times the rate of each head (H, N)."""
+        width, heads = self.config.sandwich_width, self.side.heads
+        channels = torch.arange(0, width, 2, device=distance_N.device, dtype=distance_N.dtype)
+        frequencies = 10000.0 ** -(channels / width)
+        products = [(chunk[:, None] * frequencies).cos().sum(1) for chunk in distance_N.split(CHUNK_SIZE)]
+        rates_H1 = distance_N.new_tensor([heads / (8 * h) for h in range(1, heads + 1)])[:, None]
+        return (torch.cat(products) - width / 2) * rates_H1

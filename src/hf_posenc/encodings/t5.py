@@ -19,7 +19,7 @@ from transformers import initialization as init
 
 from .base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 from .citations import Reference
-from .positions import AttentionContext, interpolation_weights, scale_by
+from .positions import interpolation_weights, scale_by
 
 
 class T5(PositionEncoding):
@@ -81,13 +81,6 @@ class T5(PositionEncoding):
                 f"{config.t5_max_distance} and {config.t5_buckets}; raise t5_max_distance or lower t5_buckets."
             )
 
-    def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> list[tuple[Tensor, Tensor | None]]:
-        """The bucket of each query and key, with its interpolation weight (B, Q, S)."""
-        return [
-            (self.bucket(whole_distance), weight)
-            for whole_distance, weight in interpolation_weights(ctx.distance_BQS, x_BTD.dtype)
-        ]
-
     def bucket(self, distance: Tensor) -> Tensor:
         """The table's row for each distance, of any shape."""
         buckets_per_direction = len(self.table) if self.side.is_causal else len(self.table) // 2
@@ -100,11 +93,15 @@ class T5(PositionEncoding):
         bucket = torch.where(abs_distance < num_exact, abs_distance, log_bucket.clamp(max=buckets_per_direction - 1))
         return bucket if self.side.is_causal else torch.where(distance > 0, bucket + buckets_per_direction, bucket)
 
-    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
-        """The trained biases of each head, query and key (B, H, Q, S)."""
-        # Each layer looks the table up: gradient checkpointing replays a layer, but nothing computed before it.
-        terms = [scale_by(self.table.T[:, bucket_BQS], weight) for bucket_BQS, weight in ctx.prepared]
-        return reduce(torch.add, terms).transpose(0, 1)
+    def distance_bias(self, distance_N: Tensor) -> Tensor:
+        """The trained bias of each head (H, N), for a distance between two tokens interpolated."""
+        # Only a query in cross-attention may lie between two tokens.
+        distance_N = distance_N if self.side.name == "cross" else distance_N.long()
+        terms = [
+            scale_by(self.table.T[:, self.bucket(whole_distance_N)], weight_N)
+            for whole_distance_N, weight_N in interpolation_weights(distance_N, self.table.dtype)
+        ]
+        return reduce(torch.add, terms)
 
     def init_weights(self) -> None:
         """Like the token embeddings."""

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from .base import MASK_VALUE, EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 from .citations import LUONG
-from .positions import AttentionContext
 
 
 class Window(PositionEncoding):
@@ -61,11 +60,7 @@ class Window(PositionEncoding):
                 f"`{cross}window_size`."
             )
 
-    def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
-        """The score bias (B, 1, Q, S): 0 inside the window, MASK_VALUE outside."""
-        outside_BQS = (ctx.distance_BQS < -self.size) | (ctx.distance_BQS > self.lookahead_size)
-        return torch.where(outside_BQS, MASK_VALUE, 0.0).to(x_BTD.dtype)[:, None]
-
-    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
-        """What `prepare` computed (B, 1, Q, S)."""
-        return ctx.prepared
+    def distance_bias(self, distance_N: Tensor) -> Tensor:
+        """0 inside the window, MASK_VALUE outside (1, N)."""
+        is_outside_N = (distance_N < -self.size) | (distance_N > self.lookahead_size)
+        return torch.where(is_outside_N, MASK_VALUE, 0.0)[None]

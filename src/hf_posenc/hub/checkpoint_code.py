@@ -16,7 +16,7 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -52,8 +52,8 @@ def write_checkpoint_code(
 ) -> None:
     """Write the files named `entry_files` and all that they import into a saved `folder`.
 
-    `registered_classes` has the classes in use by registry and name, of which this copies those from a user's file.
-    Warns about a class whose file cannot be copied, with the reason.
+    `registered_classes` has the classes in use by registry and name: copied registries have these alone. A class from a
+    user's file is copied with that file. Warns about a class whose file cannot be copied, with the reason.
     """
     user_files: dict[str, list[tuple[str, str]]] = {registry: [] for registry in registered_classes}
     sources: dict[str, str] = {}
@@ -79,7 +79,10 @@ def write_checkpoint_code(
         if module in seen:
             continue
         seen.add(module)
-        source, imported = flattened(module)
+        source = inspect.getsource(importlib.import_module(module))
+        if flat_name(module) in REGISTRIES:
+            source = with_entries(source, registered_classes.get(flat_name(module), {}))
+        source, imported = flatten(source, module)
         for file, class_name in user_files.get(flat_name(module), ()):
             source += f"\nfrom .{file} import {class_name}  # noqa: E402, F401\n"
         sources[flat_name(module)] = source
@@ -88,10 +91,26 @@ def write_checkpoint_code(
         (folder / f"{name}.py").write_text(source, encoding="utf-8")
 
 
-@cache
-def flattened(module: str) -> tuple[str, list[str]]:
+def with_entries(source: str, names: Container[str]) -> str:
+    """The source of a registry with the entries of these names, that of `none`, and the imports that they need."""
+    tree, lines = ast.parse(source), source.split("\n")
+    values = (node.value for node in tree.body if isinstance(node, ast.AnnAssign))
+    entries = next(value for value in values if isinstance(value, ast.Dict))
+    unused: list[ast.expr | ast.stmt] = [
+        value
+        for key, value in zip(entries.keys, entries.values, strict=True)
+        if isinstance(key, ast.Constant) and key.value not in names and key.value != "none"
+    ]
+    unread = {id(node) for value in unused for node in ast.walk(value)}
+    read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in unread}
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.level]
+    unused += (node for node in imports if not any(alias.name in read for alias in node.names))
+    dropped = {line for node in unused for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    return "\n".join(line for number, line in enumerate(lines, start=1) if number not in dropped)
+
+
+def flatten(source: str, module: str) -> tuple[str, list[str]]:
     """The source of a module with its imports from this package made flat, and the modules that it imports."""
-    source = inspect.getsource(importlib.import_module(module))
     lines, imported = source.split("\n"), []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.level:

@@ -178,7 +178,13 @@ class EncodingsConfig(BaseConfig):
 
     @property
     def registered_classes(self) -> dict[str, dict[str, type]]:
-        encodings = {name: POSITION_ENCODINGS[name].encoding for name in self.position_encodings_in_use}
+        """The encodings in use, and those whose parameters are saved."""
+        used, saved = self.position_encodings_in_use, {name.removeprefix("cross_") for name in self.to_dict()}
+        encodings = {
+            name: entry.encoding
+            for name, entry in POSITION_ENCODINGS.items()
+            if name in used or any(parameter.name in saved for parameter in entry.config_parameters)
+        }
         return {"encodings_registry": encodings}
 
 

@@ -217,7 +217,13 @@ class PosEncConfig(SharedConfig, EncodingsConfig):  # in this order: SharedConfi
 
     @property
     def registered_classes(self) -> dict[str, dict[str, type]]:
-        return super().registered_classes | {"alignments_registry": {self.alignment_type: self.alignment}}
+        saved = self.to_dict()
+        alignments = {
+            name: alignment
+            for name, alignment in ALIGNMENTS.items()
+            if name == self.alignment_type or any(parameter.name in saved for parameter in alignment.config_parameters)
+        }
+        return super().registered_classes | {"alignments_registry": alignments}
 
 
 PosEncConfig.__doc__ = f"{PosEncConfig.__doc__}\n{SHARED_FIELDS}\n{describe_parameters(parameter_fields())}"
