@@ -16,6 +16,10 @@ Every hook takes `ctx`, an AttentionContext with the positions of queries and ke
         What all layers share, computed once a forward; the hooks below read it as `ctx.prepared`. With a `max_distance`
         (below) it may use dtype, device and width of `x_BTD` only: linear attention passes other numbers. It runs
         outside of autocast, which would compute products of positions in half precision.
+    prepare_layer(ctx) -> anything
+        What all blocks of queries share in a layer, such as products of parameters; score_bias and value_bias read it
+        as `ctx.prepared_layer`. Only blocked attention (blocked_attention.py) calls it. There `prepare` computes what a
+        block shares, from the tokens and the positions of its queries, unless the encoding changes queries or keys.
     rotate_queries(q_BHQK, ctx) -> q_BHQK
     rotate_keys(k_BHTK, ctx) -> k_BHTK
         Change queries, at `ctx.query_pos_BQ`, and new keys, at `ctx.new_key_pos_BT`, before the keys are cached.
@@ -188,6 +192,7 @@ class PositionEncoding(nn.Module):
     augment_positions: TensorHook | None = None
     embed: TensorHook | None = None
     prepare: PrepareHook | None = None
+    prepare_layer: Callable[[AttentionContext], object] | None = None
     rotate_queries: TensorHook | None = None
     rotate_keys: TensorHook | None = None
     score_bias: ScoreBiasHook | None = None

@@ -83,12 +83,19 @@ class Cope(PositionEncoding):
         is_past_QS, counts = ctx.prepared
         dtype = at_least_float32(q_BHQK)
         gates_BHQS = (q_BHQK @ k_BHSK.transpose(2, 3) * self.scaling).to(dtype).sigmoid()
-        past_BHQS, *future_BHQS = gates_BHQS * counts
-        past_bias_BHQS = self.products(q_BHQK, past_BHQS.flip(-1).cumsum(-1).flip(-1), ctx, direction=0)
-        if not future_BHQS:
+        # In a block only its own keys, from `start` to `end`, are before some of its queries and after others.
+        num_queries, num_keys = gates_BHQS.shape[2:]
+        start, end = (ctx.num_cached, ctx.num_cached + num_queries) if ctx.use_blocked_attention else (0, num_keys)
+        past_BHQS = (gates_BHQS[..., :end] * counts[0, ..., :end]).flip(-1).cumsum(-1).flip(-1)
+        past_bias_BHQS = self.products(q_BHQK, past_BHQS, ctx, direction=0)
+        if self.side.is_causal:
             return past_bias_BHQS
-        future_bias_BHQS = self.products(q_BHQK, future_BHQS[0].cumsum(-1), ctx, direction=1)
-        return torch.where(is_past_QS, past_bias_BHQS, future_bias_BHQS)
+        future_BHQS = (gates_BHQS[..., start:] * counts[1, ..., start:]).cumsum(-1)
+        future_bias_BHQS = self.products(q_BHQK, future_BHQS, ctx, direction=1)
+        own_BHQS = torch.where(
+            is_past_QS[:, start:end], past_bias_BHQS[..., start:], future_bias_BHQS[..., : end - start]
+        )
+        return torch.cat((past_bias_BHQS[..., :start], own_BHQS, future_bias_BHQS[..., end - start :]), dim=-1)
 
     def products(self, q_BHQK: Tensor, position_BHQS: Tensor, ctx: AttentionContext, direction: int) -> Tensor:
         """The products of queries with the vectors at fractional positions (B, H, Q, S), linear between whole ones."""

@@ -19,6 +19,7 @@ from transformers import initialization as init
 from .base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 from .citations import Reference
 from .positions import AttentionContext, interpolation_weights, scale_by
+from .relative_shift import distance_range, extend_distances, select_keys
 
 
 class Deberta(PositionEncoding):
@@ -66,7 +67,12 @@ class Deberta(PositionEncoding):
         cls.require_unrotated_keys(side, "reads the keys' content")
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> list[tuple[Tensor, Tensor | None]]:
-        """The row of the vectors for each query and key, with its interpolation weight (B, 1, Q, S)."""
+        """The row of the vectors for each query and key, with its interpolation weight (B, 1, Q, S).
+
+        None for blocks of queries, whose rows are found by relative_shift.py.
+        """
+        if ctx.use_blocked_attention:
+            return []
         weighted_distances = interpolation_weights(ctx.distance_BQS[:, None], x_BTD.dtype)
         last_row = 2 * self.clip - 1 - self.first_row
         return [
@@ -78,11 +84,17 @@ class Deberta(PositionEncoding):
         """Queries (B, H, Q, K), scaled by 1/sqrt(3) because three terms are added."""
         return q_BHQK * 3**-0.5
 
-    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
-        """Content-to-position and position-to-content terms (B, H, Q, S)."""
+    def prepare_layer(self, ctx: AttentionContext) -> tuple[Tensor, Tensor]:
+        """The key and the query of each row of the vectors (R, D)."""
         vectors_RD = self.vectors[self.first_row :]
         keys_RD = vectors_RD @ self.key_weight[ctx.layer].T
-        queries_RD = vectors_RD @ self.query_weight[ctx.layer].T + self.query_bias[ctx.layer]
+        return keys_RD, vectors_RD @ self.query_weight[ctx.layer].T + self.query_bias[ctx.layer]
+
+    def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        """Content-to-position and position-to-content terms (B, H, Q, S)."""
+        if ctx.use_blocked_attention:
+            return self.score_bias_of_block(q_BHQK * (self.scaling * 3**-0.5), k_BHSK, ctx)
+        keys_RD, queries_RD = self.prepare_layer(ctx)
         c2p_BHQR = q_BHQK @ self.split_heads(keys_RD).transpose(1, 2)
         p2c = self.p2c_single_query if q_BHQK.shape[2] == 1 else self.p2c
 
@@ -98,6 +110,30 @@ class Deberta(PositionEncoding):
     def split_heads(self, rows_RD: Tensor) -> Tensor:
         """Rows (..., R, D), split among the heads (..., H, R, K)."""
         return rows_RD.unflatten(-1, (self.side.heads, -1)).transpose(-3, -2)
+
+    def score_bias_of_block(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
+        """The same for a block of scaled queries, by relative shift (B, H, Q, S).
+
+        Rows are in descending order of key minus query. From `deberta_clip` tokens on, all queries of the block have
+        the same row for a key. Therefore only keys near the block are multiplied by every row.
+        """
+        keys_HRK, queries_HRK = (self.split_heads(rows_RD) for rows_RD in ctx.prepared_layer)
+        num_queries, num_keys, start = q_BHQK.shape[2], k_BHSK.shape[2], int(ctx.num_cached)
+        lowest, highest = 1 - self.clip, self.clip - self.first_row
+        c2p_BHQR = q_BHQK @ keys_HRK.flip(1).transpose(1, 2)
+        c2p_BHQS = select_keys(extend_distances(c2p_BHQR, lowest, distance_range(ctx)))
+        k_BHSK = k_BHSK * (self.scaling * 3**-0.5)
+        # Keys from `near` on and before `far` are nearer than the clip to some query.
+        near, far = max(0, start - self.clip), min(num_keys, start + num_queries + self.clip)
+        near_BHSR = k_BHSK[:, :, near:far] @ queries_HRK.transpose(1, 2)
+        # Seen from a key, the block's queries are what keys are to a query, at distances of the opposite sign.
+        wanted = start - far + 1, start + num_queries - 1 - near
+        near_BHSQ = select_keys(extend_distances(near_BHSR, -highest, wanted))
+        past_BH1S = queries_HRK[:, -1:] @ k_BHSK[:, :, :near].transpose(2, 3)
+        future_BH1S = queries_HRK[:, :1] @ k_BHSK[:, :, far:].transpose(2, 3)
+        shape = *q_BHQK.shape[:3], -1
+        p2c_BHQS = torch.cat((past_BH1S.expand(shape), near_BHSQ.transpose(2, 3), future_BH1S.expand(shape)), dim=-1)
+        return c2p_BHQS + p2c_BHQS
 
     def p2c(self, k_BHSK: Tensor, queries_RD: Tensor, rows_B1QS: Tensor) -> Tensor:
         """Position-to-content scores (B, H, Q, S): every key's product with every row, gathered by distance."""

@@ -103,10 +103,12 @@ class Fire(PositionEncoding):
         unit_U, segment_S = (torch.arange(len(corners_U) + extra, device=normalized_BQS.device) for extra in (0, 1))
         on_SU = ((unit_U < segment_S[:, None]) == (weight_U >= 0)).to(normalized_BQS.dtype)
         with maybe_autocast(on_SU.device.type, enabled=False):  # the network takes positions
-            slopes_HS, intercepts_HS = ((out_HU * numbers_U) @ on_SU.T for numbers_U in (weight_U, bias_U))
+            slopes_SH, intercepts_SH = (on_SU @ (out_HU * numbers_U).T for numbers_U in (weight_U, bias_U))
         segment_BQS = torch.searchsorted(corners_U, normalized_BQS.detach())
-        bias_HBQS = slopes_HS[:, segment_BQS] * normalized_BQS + intercepts_HS[:, segment_BQS]
-        return bias_HBQS.transpose(0, 1)
+        # An embedding takes the rows of all heads at once, and its backward adds rows: faster than an index.
+        rows_BQSN = nn.functional.embedding(segment_BQS, torch.cat((slopes_SH, intercepts_SH), dim=1))
+        slopes_BQSH, intercepts_BQSH = rows_BQSN.chunk(2, dim=-1)
+        return torch.addcmul(intercepts_BQSH, slopes_BQSH, normalized_BQS[..., None]).permute(0, 3, 1, 2)
 
     def init_weights(self) -> None:
         """torch's bounds for linear layers; c = 0.1 as in the paper's listing; m = 1."""

@@ -24,6 +24,7 @@ from transformers import initialization as init
 from .base import EncodingConfig, EncodingParameter, PositionEncoding, StackSpec
 from .citations import ROSENDAHL, Reference
 from .positions import AttentionContext, at_least_float32, interpolation_weights, scale_by
+from .relative_shift import clip_distances, distance_range, extend_distances, select_distances, select_keys
 from .sinusoidal import sinusoids
 
 
@@ -105,12 +106,15 @@ class Relative(PositionEncoding):
 
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> "RelativeRows":
         """The rows of the tables for each query and key."""
+        # Of a block of queries, relative_shift.py reads the rows without an index.
+        distances_B1QS = (
+            [] if ctx.use_blocked_attention else interpolation_weights(ctx.distance_BQS[:, None], x_BTD.dtype)
+        )
         weighted_rows = [
-            (distance_B1QS.clamp(-self.clip, self.clip) + self.clip, weight)
-            for distance_B1QS, weight in interpolation_weights(ctx.distance_BQS[:, None], x_BTD.dtype)
+            (distance_B1QS.clamp(-self.clip, self.clip) + self.clip, weight) for distance_B1QS, weight in distances_B1QS
         ]
         selection_B1SR = None
-        if ctx.query_pos_BQ.shape[1] == 1 and not torch.compiler.is_compiling():
+        if distances_B1QS and ctx.query_pos_BQ.shape[1] == 1 and not torch.compiler.is_compiling():
             rows_R = torch.arange(2 * self.clip + 1, device=x_BTD.device)
             selections = [
                 scale_by((rows.mT == rows_R).to(x_BTD.dtype), None if weight is None else weight.mT)
@@ -127,6 +131,8 @@ class Relative(PositionEncoding):
         """q times the vector of each distance, divided by sqrt(K) (B, H, Q, S)."""
         vectors_RK = ctx.prepared.fixed_RK.to(q_BHQK.dtype) if self.keys is None else self.keys[ctx.layer]
         scores_BHQR = nn.functional.linear(q_BHQK * self.scaling, vectors_RK)
+        if ctx.use_blocked_attention:
+            return select_keys(extend_distances(scores_BHQR, -self.clip, distance_range(ctx)))
         heads = q_BHQK.shape[:3]
         terms = [
             scale_by(scores_BHQR.gather(-1, rows.expand(*heads, -1)), weight)
@@ -137,6 +143,9 @@ class Relative(PositionEncoding):
     def value_bias(self, p_BHQS: Tensor, ctx: AttentionContext) -> Tensor:
         """The weights, summed by distance, times the vectors (B, H, Q, K)."""
         vectors_RK = ctx.prepared.fixed_RK.to(p_BHQS.dtype) if self.values is None else self.values[ctx.layer]
+        if ctx.use_blocked_attention:
+            first, _ = distance_range(ctx)
+            return clip_distances(select_distances(p_BHQS), first, -self.clip, self.clip) @ vectors_RK
         if ctx.prepared.selection_B1SR is not None:
             selection_B1SR = ctx.prepared.selection_B1SR.to(p_BHQS.dtype)
             return (p_BHQS.transpose(1, 2) @ selection_B1SR @ vectors_RK).transpose(1, 2)

@@ -29,8 +29,9 @@ class PositionEncodingSum(nn.ModuleList):
         self.names = list(encodings)
         # Which encoding has which hook is computed once, so that a missing hook takes no time in a decoding step. Hooks
         # that a constructor sets to None are None by now.
-        self.hook_table = {hook: self.hook_indices(hook) for hook in (*HOOKS, "augment_positions")}
+        self.hook_table = {hook: self.hook_indices(hook) for hook in (*HOOKS, "augment_positions", "prepare_layer")}
         self.has_score_bias, self.has_value_bias = self.has_hook("score_bias"), self.has_hook("value_bias")
+        self.bias_indices = sorted({*self.hook_table["score_bias"], *self.hook_table["value_bias"]})
         self.modifies_attention = any(self.has_hook(hook) for hook in HOOKS if hook != "embed")
 
     def __iter__(self) -> Iterator[PositionEncoding]:
@@ -55,7 +56,9 @@ class PositionEncodingSum(nn.ModuleList):
             state = self.state_of(index, ctx) if self.encodings[index].is_stateful else None
             # None where `prepare` has not run: `augment_positions` and `embed` come before it.
             prepared = None if ctx.prepared is None else ctx.prepared[index]
-            contexts.append((self.encoding_at(index), ctx.replace(prepared=prepared, state=state)))
+            layer = None if ctx.prepared_layer is None else ctx.prepared_layer[index]
+            own_ctx = ctx.replace(prepared=prepared, prepared_layer=layer, state=state)
+            contexts.append((self.encoding_at(index), own_ctx))
         return contexts
 
     def state_of(self, index: int, ctx: AttentionContext) -> EncodingState | None:
@@ -70,9 +73,8 @@ class PositionEncodingSum(nn.ModuleList):
     @property
     def max_distance(self) -> int | None:
         """The distance in tokens from which every bias is constant or every key is hidden; None without one."""
-        bias_indices = {*self.hook_table["score_bias"], *self.hook_table["value_bias"]}
         distances, windows = [], []
-        for index in bias_indices:
+        for index in self.bias_indices:
             encoding = self.encodings[index]
             if encoding.max_distance is None:
                 return None
@@ -122,33 +124,46 @@ class PositionEncodingSum(nn.ModuleList):
         """
         pruned_ctx = ctx if pruned_ctx is None else pruned_ctx
         prepared = [self.prepare_one(index, x_BTD, ctx, pruned_ctx) for index in range(len(self))]
-        return pruned_ctx.replace(prepared=prepared)
+        embedded_BTD = x_BTD if ctx.use_blocked_attention else None
+        return pruned_ctx.replace(prepared=prepared, embedded_BTD=embedded_BTD)
 
     def prepare_one(self, index: int, x_BTD: Tensor, ctx: AttentionContext, pruned_ctx: AttentionContext) -> object:
-        """The result of one encoding's `prepare`; None if it has none, or if linear attention calls it."""
+        """The result of one encoding's `prepare`; None if it has none, or if attention calls it by blocks."""
         encoding = self.encodings[index]
         has_max_distance = encoding.max_distance is not None
-        # Linear attention and window blocks call `prepare_by_distance` with the positions of blocks: on a long input an
-        # encoding with a `max_distance` never sees all L x L distances.
-        in_blocks = ctx.use_linear_attention or ctx.blocks is not None
-        if encoding.prepare is None or (in_blocks and has_max_distance):
+        # These call `prepare_biases` with the positions of blocks: on a long input an encoding never sees all L x L
+        # distances.
+        in_blocks = has_max_distance and (ctx.use_linear_attention or ctx.blocks is not None)
+        in_blocks |= ctx.use_blocked_attention and not self.rotates(index)
+        if encoding.prepare is None or in_blocks:
             return None
         own_ctx = pruned_ctx if has_max_distance else ctx
         return run_prepare(self.encoding_at(index), x_BTD, own_ctx.replace(state=self.state_of(index, own_ctx)))
 
-    def prepare_by_distance(self, like_B1D: Tensor, ctx: AttentionContext) -> AttentionContext:
-        """The context with what encodings that have a `max_distance` prepare for its positions.
+    def rotates(self, index: int) -> bool:
+        """Whether an encoding changes queries or keys."""
+        return index in self.hook_table["rotate_queries"] or index in self.hook_table["rotate_keys"]
 
-        They read no more of `like_B1D` than its dtype, device and width. Rotations, which other encodings prepare, are
-        not computed in this context.
+    def prepare_biases(self, x_BTD: Tensor, ctx: AttentionContext) -> AttentionContext:
+        """The context with what the encodings that have biases prepare for its positions.
+
+        `x_BTD` are its tokens; those with a `max_distance` read no more than dtype, device and width. Rotations, which
+        other encodings prepare, are not computed in this context.
         """
         prepared = [
-            run_prepare(self.encoding_at(index), like_B1D, ctx)
-            if encoding.prepare and encoding.max_distance is not None
+            run_prepare(self.encoding_at(index), x_BTD, ctx)
+            if encoding.prepare is not None and index in self.bias_indices
             else None
             for index, encoding in enumerate(self.encodings)
         ]
         return ctx.replace(prepared=prepared)
+
+    def prepare_layer(self, ctx: AttentionContext) -> AttentionContext:
+        """The context with what each encoding computes once for all blocks of queries of a layer."""
+        prepared_layer: list[object] = [None] * len(self)
+        for index in self.hook_table["prepare_layer"]:
+            prepared_layer[index] = self.encoding_at(index)("prepare_layer", ctx)
+        return ctx.replace(prepared_layer=prepared_layer)
 
     def embed(self, x_BTD: Tensor, ctx: AttentionContext) -> Tensor:
         """The embedded tokens with their positions (B, T, D)."""

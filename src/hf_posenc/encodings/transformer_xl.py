@@ -16,6 +16,7 @@ from transformers import initialization as init
 from .base import EncodingConfig, PositionEncoding, StackSpec
 from .citations import Reference
 from .positions import AttentionContext, at_least_float32
+from .relative_shift import distance_range, layer_distances, select_keys
 from .rotary import apply_rotary, repeat_for_pairs
 from .sinusoidal import sinusoids
 
@@ -63,6 +64,8 @@ class TransformerXL(PositionEncoding):
     def prepare(self, x_BTD: Tensor, ctx: AttentionContext) -> tuple[Tensor, ...]:
         """Cosines and sines of queries (B, 1, Q, D), as `apply_rotary` takes them, and the sinusoids of negative key
         positions (B, S, D)."""
+        if ctx.use_blocked_attention:
+            return ()
         width, dtype = x_BTD.shape[-1], at_least_float32(x_BTD)
         queries_B1QD = sinusoids(ctx.query_pos_BQ, width, dtype)[:, None].to(x_BTD.dtype)
         # The source's sinusoids are computed at each step, because only the first step reads the source.
@@ -72,15 +75,30 @@ class TransformerXL(PositionEncoding):
             keys_BTD = ctx.state.append("sinusoids", keys_BTD.expand(x_BTD.shape[0], -1, -1))
         return *repeat_for_pairs(queries_B1QD[..., 1::2], queries_B1QD[..., ::2]), keys_BTD
 
+    def prepare_layer(self, ctx: AttentionContext) -> tuple[Tensor, int]:
+        """The map of the sinusoid of each distance (H, K, R), in ascending order of key minus query; the lowest one."""
+        weight_HKD, distances = self.weight[ctx.layer], layer_distances(ctx)
+        distance_R = torch.arange(distances.start, distances.stop, device=weight_HKD.device)
+        rows_RD = sinusoids(-distance_R, weight_HKD.shape[-1], at_least_float32(weight_HKD)).to(weight_HKD.dtype)
+        return weight_HKD @ rows_RD.T, distances.start
+
     def score_bias(self, q_BHQK: Tensor, k_BHSK: Tensor, ctx: AttentionContext) -> Tensor:
         """The distance term and both trained biases (B, H, Q, S)."""
-        cos_B1QD, sin_B1QD, keys_BSD = ctx.prepared
         u_H1K, v_H1K = self.u[ctx.layer, :, None], self.v[ctx.layer, :, None]
+        if ctx.use_blocked_attention:
+            return self.score_bias_of_block(q_BHQK + v_H1K, (u_H1K @ k_BHSK.transpose(2, 3)), ctx)
+        cos_B1QD, sin_B1QD, keys_BSD = ctx.prepared
         rotated_BHQD = apply_rotary((q_BHQK + v_H1K) @ self.weight[ctx.layer], cos_B1QD, sin_B1QD)
         content_BH1S = u_H1K @ k_BHSK.transpose(2, 3)
         # One matrix of all heads' queries; otherwise the keys' sinusoids would be copied for each head.
         position_BNS = rotated_BHQD.flatten(1, 2) @ keys_BSD.transpose(1, 2)
         return (content_BH1S + position_BNS.unflatten(1, rotated_BHQD.shape[1:3])) * self.scaling
+
+    def score_bias_of_block(self, q_BHQK: Tensor, content_BH1S: Tensor, ctx: AttentionContext) -> Tensor:
+        """The same for a block of queries, by the map of each distance (B, H, Q, S)."""
+        (maps_HKR, lowest), (first, last) = ctx.prepared_layer, distance_range(ctx)
+        maps_HKR = maps_HKR[..., first - lowest : last - lowest + 1]
+        return select_keys((q_BHQK * self.scaling) @ maps_HKR) + content_BH1S * self.scaling
 
     def init_weights(self) -> None:
         """Xavier's bound for one layer's map; zero biases."""

@@ -124,7 +124,7 @@ class BlockwiseAttention:
 
         def context_for(queries_Q: Tensor, keys_S: Tensor) -> AttentionContext:
             block_ctx = ctx.replace(query_pos_BQ=queries_Q[None], key_pos_BS=keys_S[None])
-            return positions.prepare_by_distance(like_B1D, block_ctx)
+            return positions.prepare_biases(like_B1D, block_ctx)
 
         self.near_ctx = context_for(queries_C.repeat(self.num_blocks), keys_W)
         self.far_ctx = {tail: context_for(queries_C[:1], queries_C[:1] + tail.distance) for tail in self.tails}

@@ -92,7 +92,7 @@ def make_window_blocks(positions: PositionEncodingSum, x_BTD: Tensor, ctx: Atten
     return WindowBlocks(
         key_indices_MW + row_M1 * num_keys,
         None if mask_MW is None else mask_MW[:, None, None],
-        positions.prepare_by_distance(x_BTD[:1, :1], block_ctx),
+        positions.prepare_biases(x_BTD[:1, :1], block_ctx),
         num_blocks,
         length,
     )
