@@ -7,6 +7,7 @@ The shape letters are those of encodings/base.py.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from ..encodings.masks import AttentionMask
 from ..encodings.positions import AttentionContext
 from ..encodings.sum import PositionEncodingSum
 from .configuration_posenc import PosEncConfig
+from .plans.blocked_attention import blocked_attention_forward
 from .plans.linear_attention import linear_attention_forward
 
 # A function of transformers' registry: from module, queries, keys, values and mask it computes the output (B, Q, H, K)
@@ -62,13 +64,17 @@ class Attention(nn.Module):
         if ctx.use_linear_attention:
             out_BQHK = linear_attention_forward(q_BHQK, k_BHSK, v_BHSK, unrotated_q_BHQK, positions, ctx)
             return self.out_proj(out_BQHK.flatten(2)), None
+        if ctx.use_blocked_attention:
+            qkv, attend = (q_BHQK, k_BHSK, v_BHSK), partial(self.attend, positions=positions, kwargs=kwargs)
+            out_BQHK = blocked_attention_forward(attend, qkv, unrotated_q_BHQK, positions, ctx)
+            return self.out_proj(out_BQHK.flatten(2)), None
         blocks = ctx.blocks
         if blocks is not None:
             q_BHQK, unrotated_q_BHQK = blocks.split_queries(q_BHQK), blocks.split_queries(unrotated_q_BHQK)
             k_BHSK, v_BHSK = blocks.gather_keys(k_BHSK), blocks.gather_keys(v_BHSK)
             attention_mask, ctx = blocks.mask, blocks.ctx.replace(layer=self.layer_idx)
         qkv = q_BHQK, k_BHSK, v_BHSK
-        out_BQHK, p_BHQS = self.attend(qkv, unrotated_q_BHQK, attention_mask, positions, ctx, kwargs)
+        out_BQHK, p_BHQS = self.attend(qkv, unrotated_q_BHQK, attention_mask, ctx, positions=positions, kwargs=kwargs)
         if blocks is not None:
             out_BQHK, p_BHQS = blocks.join_queries(out_BQHK), None
         return self.out_proj(out_BQHK.flatten(2)), p_BHQS
@@ -78,8 +84,9 @@ class Attention(nn.Module):
         qkv: tuple[Tensor, Tensor, Tensor],
         unrotated_q_BHQK: Tensor,
         attention_mask: AttentionMask,
-        positions: PositionEncodingSum,
         ctx: AttentionContext,
+        *,
+        positions: PositionEncodingSum,
         kwargs: Mapping[str, object],
     ) -> tuple[Tensor, Tensor | None]:
         """The attended values (B, Q, H, K) by the back end, with the biases of all encodings, and the weights.
@@ -88,18 +95,20 @@ class Attention(nn.Module):
         """
         k_BHSK = qkv[1]
         needs_weights = positions.has_value_bias or ctx.return_weights
-        attention_forward: AttentionFunction = (
-            eager_attention_forward if needs_weights else self.attention_interface(kwargs)
-        )
         biases: dict[str, object] = {}
         if positions.has_score_bias:
             bias = positions.score_bias(unrotated_q_BHQK, k_BHSK, ctx)
+            # torch's CPU kernel has no gradient of a bias: without the kernel, explicit weights take fewer passes.
+            needs_weights |= ctx.use_blocked_attention and bias.requires_grad
             # flex_attention indexes the bias, where the others broadcast it.
             if not needs_weights and self.config._attn_implementation == "flex_attention":
                 bias = bias.expand(*unrotated_q_BHQK.shape[:3], k_BHSK.shape[2])
             biases["position_bias"] = bias
         if positions.has_value_bias:
             biases["value_bias"] = lambda p_BHQS: positions.value_bias(p_BHQS, ctx)
+        attention_forward: AttentionFunction = (
+            eager_attention_forward if needs_weights else self.attention_interface(kwargs)
+        )
         return attention_forward(
             self, *qkv, attention_mask,
             dropout=self.dropout if self.training else 0.0, scaling=self.scaling, **biases, **kwargs,

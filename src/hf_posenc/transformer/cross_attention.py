@@ -36,7 +36,14 @@ def cross_attention_context(
     positions, alignment = decoder.cross_positions, decoder.alignment
     state = None if ctx.state is None else ctx.state.scoped("cross")
     ctx = ctx.replace(
-        is_cross=True, is_causal=False, use_linear_attention=False, attended_keys=None, prepared=None, state=state
+        is_cross=True,
+        is_causal=False,
+        use_linear_attention=False,
+        use_blocked_attention=False,
+        attended_keys=None,
+        embedded_BTD=None,
+        prepared=None,
+        state=state,
     )
     if not positions.modifies_attention:
         validate_no_source_positions(source_positions_BT)

@@ -74,7 +74,9 @@ class PosEncEncoder(PosEncStack):
         output_attentions = kwargs.get("output_attentions")
         x_BTD, ctx = self.attention_context(x_BTD, attention_mask, position_ids, output_attentions=output_attentions)
         attention_mask = (
-            None if ctx.use_linear_attention else create_bidirectional_mask(self.config, x_BTD, attention_mask)
+            None
+            if ctx.use_linear_attention or ctx.use_blocked_attention
+            else create_bidirectional_mask(self.config, x_BTD, attention_mask)
         )
         for layer in self.layers:
             x_BTD = layer(x_BTD, attention_mask, positions=self.positions, ctx=ctx, **kwargs)
